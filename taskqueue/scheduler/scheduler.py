@@ -182,9 +182,10 @@ class Scheduler(Events, Operations, Schedules):
         return Process(self, record, existed=add.existed(new, record))
 
     def update_job(self, id: JobId | str, **changes: Unpack[JobChanges]) -> Process:
-        """Change a job that waits: its ``priority``, ``at``, ``queue``, ``tags`` or ``data``; return it as it is then.
+        """Change a waiting job: ``priority``, ``at``, ``queue``, ``tags``, ``meta``, ``data``; return it as it is then.
 
-        All changes take place in one step, or none. ``at=None`` is now. Raises ``WrongStatus`` for a job that runs or
+        All changes take place in one step, or none. ``at=None`` is now; ``tags`` and ``meta`` replace all that it has,
+        so pass ``{**process.meta, "tenant": "acme"}`` to add to its meta. Raises ``WrongStatus`` for a job that runs or
         has ended, ``InvalidOption``, ``DataTooLarge`` and ``JobNotFound``.
         """
         return Process(self, update(self._connections.store, id_of(id), changes))

@@ -47,6 +47,13 @@ def test_update_changes_what_is_named(taskqueue: Taskqueue, store: Store) -> Non
         assert after.ready_at - store.now() > timedelta(minutes=50)
 
 
+def test_update_sets_the_keys_of_meta_that_are_named(taskqueue: Taskqueue, store: Store) -> None:
+    [job] = store.add([records.record(given={"meta": {"tenant": "acme", "added_by": "ann"}})])
+
+    assert taskqueue("update", str(job.id), "--meta", "tenant=beta", "--meta", "batch=7").code == 0
+    assert kept(store, job.id).meta == {"tenant": "beta", "added_by": "ann", "batch": "7"}
+
+
 def test_update_sets_data_to_null(taskqueue: Taskqueue, store: Store) -> None:
     [job] = store.add([records.record(data="[1]")])
 

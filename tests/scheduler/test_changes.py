@@ -40,6 +40,21 @@ def test_a_waiting_job_is_changed_in_one_step(scheduler: Scheduler) -> None:
     assert process.options["at"] == "+1 hour"
 
 
+@pytest.mark.parametrize("url", ["sqlite", "mongodb"], indirect=True)
+def test_the_meta_of_a_waiting_job_are_replaced(scheduler: Scheduler) -> None:
+    process = scheduler.add_job(Echo, 1, meta={"tenant": "acme", "added_by": "ann"})
+
+    scheduler.update_job(process.id, meta={**process.meta, "tenant": "beta"})
+    assert process.refresh().meta == {"tenant": "beta", "added_by": "ann"}
+    assert scheduler.find_jobs({"meta.tenant": "beta"}) == [process]
+    with pytest.raises(InvalidOption, match="update_job: meta"):
+        scheduler.update_job(process.id, meta={"a b": "c"})
+
+    scheduler.update_job(process.id, meta={})
+    assert process.refresh().meta == {}
+    assert scheduler.recover_job(scheduler.run_pending()[0].id).meta == {}
+
+
 def test_what_is_not_named_stays(scheduler: Scheduler) -> None:
     process = scheduler.add_job(Echo, 1, queue="mail", priority=2, at="+1 hour")
 
@@ -97,7 +112,7 @@ def test_a_job_that_runs_or_has_ended_is_not_changed(scheduler: Scheduler, store
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, "nothing is to be changed: pass priority, at, queue, tags or data"),
+        ({}, "nothing is to be changed: pass priority, at, queue, tags, meta or data"),
         ({"retry": 3}, "retry cannot be changed: only priority, at"),
         ({"priority": 21}, "priority=21: pass a whole number"),
         ({"at": "soon"}, "is no time"),

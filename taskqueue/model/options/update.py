@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
 from taskqueue.errors import InvalidOption, WrongStatus
 from taskqueue.model.lifecycle.pending import planned
+from taskqueue.model.meta import META
 from taskqueue.model.options import checked
 from taskqueue.model.options.new_record import expiry
 from taskqueue.model.options.readers import stated
@@ -23,6 +24,7 @@ class JobChanges(TypedDict, total=False):
     at: Moment | timedelta | None
     queue: str
     tags: str | Collection[str]
+    meta: Mapping[str, str] | Sequence[str]
     data: Any
 
 
@@ -47,7 +49,7 @@ def revised(record: Record, options: Mapping[str, Any], data: str | None, now: d
     """
     if record.status not in (Status.WAITING, Status.POSTPONED):
         raise WrongStatus(record.id, record.status.name, "be updated while it is WAITING or POSTPONED")
-    fields = {name: value for name, value in options.items() if name != "at"}
+    fields = {name: value for name, value in options.items() if name not in ("at", META)}  # given keeps the meta
     given = {**record.given, **{name: stated(value) for name, value in options.items()}}
     after = changed(record, **fields, given=given).at_rank()
     if "at" in options:
