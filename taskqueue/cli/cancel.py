@@ -10,10 +10,11 @@ from taskqueue.cli import completion, ids, json_output, output
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.cli.param_types import extended_json
 from taskqueue.errors import JobNotFound
-from taskqueue.model.query import And, Compare, Operator, Query, parse
+from taskqueue.model.query import PENDING, And, parse
 from taskqueue.model.record import Record, Status
 from taskqueue.model.wording import count
 from taskqueue.scheduler import changes, json_shapes
+from taskqueue.scheduler.audit_trail import shown_query
 
 
 @click.command("cancel")
@@ -34,7 +35,7 @@ def cancel_command(
     if bool(id) == (query is not None):
         raise click.UsageError("name the jobs by ID or by --query, one of the two")
     if query is not None:
-        _cancel_matching(context, parse(query), yes, reason, as_json)
+        _cancel_matching(context, query, yes, reason, as_json)
         return
     found = [ids.resolve(context.store, written) for written in id]
     after = [_canceled(context, record, reason) for record in found]
@@ -45,14 +46,15 @@ def cancel_command(
         output.line(f"{ids.short(record.id)} {_said(before, record)}")
 
 
-def _cancel_matching(context: StoreContext, query: Query, yes: bool, reason: str, as_json: bool) -> None:
+def _cancel_matching(context: StoreContext, written: Any, yes: bool, reason: str, as_json: bool) -> None:
     """Cancel the jobs that match and are pending now, but none of those that are added meanwhile; or count them."""
     canceled = asked = 0
+    query = parse(written)
+    found = context.store.count(And((query, PENDING)))
     if yes:
+        context.note("cancel", "jobs", query=shown_query(written), number=found, reason=reason)
         canceled, asked = changes.cancel_all(context.store, query, reason)
         found = canceled + asked
-    else:
-        found = context.store.count(And((query, Compare("status", Operator.LTE, int(Status.PROCESSING)))))
     if as_json:
         json_output.write({"found": found, "asked_to_end": asked, "canceled": canceled})
     elif not yes:
@@ -66,6 +68,7 @@ def _canceled(context: StoreContext, record: Record, reason: str) -> Record:
     after = context.store.cancel(record.id, reason, context.store.now())
     if after is None:
         raise JobNotFound(record.id)
+    context.note("cancel", str(record.id), job=record.job, reason=reason)
     return after
 
 

@@ -33,6 +33,12 @@ class StoreContext:
 
         return Scheduler(self.url if self.store else None)  # made only behind a store: it would make one
 
+    def note(self, action: str, target: str, **about: Any) -> None:
+        """Keep in the audit what the command does to what."""
+        from taskqueue.scheduler import audit_trail
+
+        audit_trail.record_command(self.store, action, target, **about)
+
     def close(self) -> None:
         """Close the store."""
         for name in ("scheduler", "store"):

@@ -55,7 +55,9 @@ def pause_command(
     What runs goes on. Jobs are added, and schedules start them, as ever: they wait.
     """
     _check(queue, everything=everything)
-    _report(context, controls.pause(context.store, queue, reason, by), wait, as_json=as_json)
+    paused = controls.pause(context.store, queue, reason, by)
+    context.note("pause", paused.name, reason=reason, by=by)
+    _report(context, paused, wait, as_json=as_json)
 
 
 @click.command("resume")
@@ -69,6 +71,7 @@ def resume_command(context: StoreContext, queue: str | None, everything: bool, a
     """
     _check(queue, everything=everything)
     was_paused = controls.resume(context.store, queue)
+    context.note("resume", queue or EVERY_QUEUE)
     left = [pause for pause in controls.in_force(context.store, Kind.PAUSE) if everything or not pause.name]
     if as_json:
         json_output.write(
@@ -100,7 +103,9 @@ def drain_command(
 
     What runs there goes on. What it has claimed and not begun goes to others.
     """
-    _report(context, controls.drain(context.store, node, reason, by), wait, as_json=as_json)
+    drained = controls.drain(context.store, node, reason, by)
+    context.note("drain", node, reason=reason, by=by)
+    _report(context, drained, wait, as_json=as_json)
 
 
 @click.command("undrain")
@@ -110,6 +115,7 @@ def drain_command(
 def undrain_command(context: StoreContext, node: str, as_json: bool) -> None:
     """Let a node that was drained begin jobs again."""
     was_drained = controls.undrain(context.store, node)
+    context.note("undrain", node)
     if as_json:
         json_output.write(json_shapes.cleared(Kind.DRAIN, node, int(was_drained)))
         return
@@ -155,6 +161,7 @@ def limit_command(
         _list_limits(context, as_json=as_json)
     elif reset:
         number = controls.reset_limit(context.store, name)
+        context.note("limit", name, limit="as declared", reason=reason, by=by)
         if as_json:
             json_output.write(json_shapes.cleared(Kind.LIMIT, name, number))
             return
@@ -163,6 +170,7 @@ def limit_command(
             _say_others(controls.in_force(context.store, Kind.LIMIT), "changed")
     else:
         changed = controls.set_limit(context.store, name, value, reason, by)
+        context.note("limit", name, limit=value, reason=reason, by=by)
         if as_json:
             json_output.write(json_shapes.control(changed))
         else:

@@ -28,6 +28,7 @@ def flush_command(context: StoreContext, yes: bool, as_json: bool) -> int:
         output.line("nothing was removed", err=True)
         return Exit.ERROR
     removed = store.flush()
+    context.note("flush", "jobs", number=removed)
     output.line(output.json_text({"removed": removed}) if as_json else f"removed {count(removed, 'job')}")
     return Exit.OK
 

@@ -21,7 +21,7 @@ NEEDS: Mapping[str, Sequence[str]] = MappingProxyType(
     {
         "Jobs": ("add", "list", "show", "why", "logs", "stack", "wait", "update", "cancel", "recover"),
         "Figures, events and health": ("top", "stats", "events", "analytics", "nodes", "leader", "health", "doctor"),
-        "Controls and schedules": ("pause", "resume", "drain", "undrain", "limit", "schedule"),
+        "Controls and schedules": ("pause", "resume", "drain", "undrain", "limit", "schedule", "audit"),
         "Store": ("purge", "flush", "backup", "migrate"),
         "Installation": ("run", "web", "config", "systemd", "completion", "bench"),
     }

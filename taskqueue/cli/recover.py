@@ -11,7 +11,9 @@ from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.cli.job_options import option_of_jobs
 from taskqueue.cli.param_types import extended_json, past
 from taskqueue.model.query import And, Query, parse
+from taskqueue.model.record import Record
 from taskqueue.scheduler import changes, json_shapes
+from taskqueue.scheduler.audit_trail import shown_query
 
 
 @click.command("recover", short_help="Run ended jobs again, as copies (also `retry`).")
@@ -39,10 +41,11 @@ def recover_command(
     if query is None and since is not None:
         raise click.UsageError("--since goes with --query; jobs named by ID are recovered whenever they ended")
     if query is not None:
+        context.note("run again", "jobs", query=shown_query(query), since=since)
         copies, left_out = changes.recover_all(context.store, _meant(context, query, since), at)
     else:
         found = [ids.resolve(context.store, written) for written in id]
-        copies, left_out = [changes.recover(context.store, record.id, at) for record in found], 0
+        copies, left_out = [_again(context, record, at) for record in found], 0
     if left_out:
         output.line(f"{left_out:,} that match were recovered before and are left out: name them by ID", err=True)
     if as_json:
@@ -50,6 +53,12 @@ def recover_command(
         return
     for copy in copies:
         output.line(str(copy.id))
+
+
+def _again(context: StoreContext, ended: Record, at: Any) -> Record:
+    copy = changes.recover(context.store, ended.id, at)
+    context.note("run again", str(ended.id), job=ended.job, copy=str(copy.id))
+    return copy
 
 
 def _meant(context: StoreContext, query: Any, since: str | None) -> Query:

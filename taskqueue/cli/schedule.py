@@ -79,6 +79,7 @@ def _add(context: StoreContext, name: str, job: str, data: Any, as_json: bool, *
         at=None if at is None else Custom(at, arguments or {}),
         **given,
     )
+    context.note("schedule", name, job=job)
     _report(context, schedule.snapshot, as_json=as_json)
 
 
@@ -138,6 +139,7 @@ def _show(context: StoreContext, name: str, as_json: bool) -> None:
 def _pause(context: StoreContext, name: str, reason: str, as_json: bool) -> None:
     """Let a schedule start nothing until it is resumed."""
     schedule = context.scheduler.get_schedule(name).pause(reason).snapshot
+    context.note("pause schedule", name, reason=reason)
     if as_json:
         json_output.write(json_shapes.schedule(schedule))
         return
@@ -151,6 +153,7 @@ def _pause(context: StoreContext, name: str, reason: str, as_json: bool) -> None
 def _resume(context: StoreContext, name: str, as_json: bool) -> None:
     """Let a schedule go on from now; what it missed while it was paused is not made up for."""
     schedule = context.scheduler.get_schedule(name).resume().snapshot
+    context.note("resume schedule", name)
     if as_json:
         json_output.write(json_shapes.schedule(schedule))
         return
@@ -165,6 +168,7 @@ def _remove(context: StoreContext, name: str, as_json: bool) -> None:
     """Remove a schedule; the jobs that it has started stay."""
     schedule = context.scheduler.get_schedule(name)
     schedule.remove()
+    context.note("remove schedule", name)
     if as_json:
         json_output.write(json_shapes.schedule(schedule.snapshot) | {"removed": True})
         return
@@ -178,6 +182,7 @@ def _remove(context: StoreContext, name: str, as_json: bool) -> None:
 def _trigger(context: StoreContext, name: str, as_json: bool) -> None:
     """Start a job of a schedule now, and print its id."""
     process = context.scheduler.get_schedule(name).trigger()
+    context.note("trigger", name, id=str(process.id))
     if as_json:
         json_output.write(json_shapes.job_in_full(process.snapshot))
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -10,6 +11,8 @@ from click.core import ParameterSource
 from taskqueue.cli import completion, ids, json_output, output
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.cli.job_options import data_option, option_of_jobs
+from taskqueue.model.meta import META, checked_meta
+from taskqueue.model.record import Record
 from taskqueue.scheduler import json_shapes
 
 
@@ -19,6 +22,7 @@ from taskqueue.scheduler import json_shapes
 @option_of_jobs("at")
 @option_of_jobs("queue")
 @option_of_jobs("tags")
+@option_of_jobs("meta")
 @click.option("--no-tags", is_flag=True, help="Take all tags away.")
 @data_option
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
@@ -38,9 +42,17 @@ def update_command(
     if click.get_current_context().get_parameter_source("data") is ParameterSource.COMMANDLINE:  # null is data too
         changes["data"] = data
     found = [ids.resolve(context.store, written) for written in id]
-    after = [context.scheduler.update_job(record.id, **changes).snapshot for record in found]
+    after = [_updated(context, record, changes) for record in found]
     if as_json:
         json_output.write_all(json_shapes.job(record) for record in after)
         return
     for record in after:
         output.line(f"{ids.short(record.id)} is {record.status.name} in queue {record.queue}")
+
+
+def _updated(context: StoreContext, before: Record, changes: Mapping[str, Any]) -> Record:
+    if META in changes:
+        changes = {**changes, META: {**before.meta, **checked_meta(changes[META])}}
+    after = context.scheduler.update_job(before.id, **changes).snapshot
+    context.note("update", str(before.id), job=before.job, changed=sorted(changes))
+    return after

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import field
 from datetime import datetime, timedelta
@@ -30,3 +32,18 @@ class AuditEntry:
     """Details, plain JSON values."""
     cursor: str = ""
     """The cursor of this entry, in what ``audit`` returns: older ones stand before it."""
+
+    @property
+    def concerns_job(self) -> bool:
+        """Return whether the target is the id of a job."""
+        return re.fullmatch("[0-9a-f]{24}", self.target) is not None
+
+    @property
+    def details(self) -> str:
+        """Return the details in one line."""
+        said = [(name, value) for name, value in self.about.items() if value not in (None, "", [])]
+        return ", ".join(f"{name} {_text(value)}" for name, value in said)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -114,9 +114,14 @@ def _control(now: datetime, kind: Kind, name: str, reason: str, by: str | None) 
 
 
 def user_and_host() -> str:
-    """Return user and host of this process; a container may have no name for its user."""
+    """Return user and host of this process."""
+    return f"{user()}@{socket.gethostname()}"
+
+
+def user() -> str:
+    """Return the user of this process; a container may have no name for it."""
     names = (os.environ.get(variable) for variable in ("SUDO_USER", "LOGNAME", "USER"))
-    return f"{next(filter(None, names), f'uid {os.getuid()}')}@{socket.gethostname()}"
+    return next(filter(None, names), f"uid {os.getuid()}")
 
 
 def _queue(name: Any) -> str:

@@ -11,10 +11,8 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.query import EVERYTHING, parse
 from taskqueue.model.record import Status
 from taskqueue.model.schedules import Duration
-from taskqueue.model.serializer import clean
 from taskqueue.scheduler import controls
 from taskqueue.scheduler.connection import Connections
-from taskqueue.scheduler.controls import LONGEST_TEXT
 from taskqueue.scheduler.records import page, read
 from taskqueue.scheduler.snapshot import id_of
 from taskqueue.scheduler.wait import timeout_of
@@ -244,12 +242,9 @@ class Operations:
 
         Entries stay for 400 days, whatever becomes of the jobs. ``about`` holds details as JSON values.
         """
-        from taskqueue.model.audit import AuditEntry
+        from taskqueue.scheduler import audit_trail
 
-        by, action, target, source = (clean(text)[:LONGEST_TEXT] for text in (by, action, target, source))
-        store = self._connections.store
-        entry = AuditEntry(at=store.now(), by=by, action=action, target=target, source=source, about=about or {})
-        store.record_action(entry)
+        audit_trail.record(self._connections.store, action, target, by=by, source=source, about=about)
 
     def audit(self, limit: int = 100, before: str | None = None) -> list[AuditEntry]:
         """Return up to ``limit`` entries of the audit, the newest first; ``before`` is the cursor of an entry."""

@@ -6,7 +6,6 @@ Each checks what the user may do, keeps it in the audit, and does it.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections.abc import Mapping
 from datetime import datetime
@@ -14,8 +13,8 @@ from typing import Any
 
 from taskqueue.model.record import Status
 from taskqueue.model.serializer import decode
+from taskqueue.scheduler.audit_trail import shown_query
 from taskqueue.scheduler.changes import SAME_DATA, is_data_of, typed_data
-from taskqueue.scheduler.controls import LONGEST_TEXT
 from taskqueue.scheduler.process import Process
 from taskqueue.scheduler.schedule import Schedule
 from taskqueue.scheduler.scheduler import Scheduler
@@ -104,7 +103,8 @@ class Actions:
     def cancel_jobs(self, query: Mapping[str, Any], at: datetime, reason: str = "") -> int:
         """Cancel the jobs that match, were there ``at`` this time and have not ended, and return how many."""
         meant = self._meant(query, at, ended=False)
-        self._note("cancel", "jobs", query=self._shown(query), number=self._scheduler.count_jobs(meant), reason=reason)
+        number, shown = self._scheduler.count_jobs(meant), shown_query(query, self._masking)
+        self._note("cancel", "jobs", query=shown, number=number, reason=reason)
         return self._scheduler.cancel_jobs(meant, self._reason(reason))
 
     def run_jobs_again(self, query: Mapping[str, Any], at: datetime) -> int:
@@ -113,7 +113,7 @@ class Actions:
         Jobs that somebody else has run again are left out, and so are their copies, however these have ended since.
         """
         meant = self._meant(query, at, ended=True)
-        self._note("run again", "jobs", query=self._shown(query))
+        self._note("run again", "jobs", query=shown_query(query, self._masking))
         return len(self._scheduler.recover_jobs(meant))
 
     def pause_queue(self, queue: str, reason: str = "") -> None:
@@ -216,10 +216,6 @@ class Actions:
         user, address = self._viewer.user.name, self._viewer.address
         self._scheduler.record_action(action, target, by=user, source=address, about=about)
         log.info("%s of %r by %s from %s: %s", action, target, user, address, about)
-
-    def _shown(self, query: Mapping[str, Any]) -> str:
-        """Return a query as it is kept in the audit, which all users see."""
-        return json.dumps(self._masking.masked(query), default=str, ensure_ascii=False)[:LONGEST_TEXT]
 
 
 def _unique(user: str, key: str) -> str:

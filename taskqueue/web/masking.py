@@ -7,35 +7,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from taskqueue.errors import ConfigError, InvalidQuery
+from taskqueue.model.secret_keys import MASK, SecretKeys
 from taskqueue.web.problems import Problem
 from taskqueue.web.users import User
 
-MASK = "•••"
-"""What is shown in place of a secret value."""
 
-WORDS = (
-    "password", "passwd", "passphrase", "pwd", "secret", "token", "authorization", "api_?key", "apikey", "private_?key",
-    "access_?key", "credential", "cookie", "session_?id",
-)  # fmt: skip
-"""Patterns of keys, wherever they stand in a key; ``-`` counts as ``_``."""
-
-
-class Masking:
-    """Masks by the patterns above and those of the settings."""
+class Masking(SecretKeys):
+    """Masks by the patterns of secret keys and those of the settings."""
 
     def __init__(self, patterns: Sequence[str] = ()) -> None:
         try:
-            self._secret = re.compile("|".join(f"(?:{word})" for word in (*WORDS, *patterns)), re.IGNORECASE)
+            super().__init__(patterns)
         except re.error as error:
             raise ConfigError(f"secret patterns {', '.join(patterns)}: no regular expression ({error})") from None
-
-    def masked(self, value: Any) -> Any:
-        """Return the JSON value with secret values masked, at any depth."""
-        if isinstance(value, Mapping):
-            return {key: MASK if self._hides(key, one) else self.masked(one) for key, one in value.items()}
-        if isinstance(value, list | tuple):
-            return [self.masked(one) for one in value]
-        return value
 
     def limit(self, text: str) -> str:
         """Return a limit or its key with the values that it counts by masked where they are of a secret key."""
@@ -74,10 +58,3 @@ class Masking:
         elif isinstance(query, list):
             for part in query:
                 self.check_query(part, user)
-
-    def is_secret(self, key: str) -> bool:
-        """Return whether values under this key are masked."""
-        return self._secret.search(key.replace("-", "_")) is not None
-
-    def _hides(self, key: object, value: Any) -> bool:
-        return value is not None and value != "" and not isinstance(value, bool) and self.is_secret(str(key))

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 from taskqueue.cli import ids
 from taskqueue.errors import TaskqueueError
-from taskqueue.model.controls import Kind
+from taskqueue.model.controls import EVERY_QUEUE, Control, Kind
 from taskqueue.model.lifecycle.recovered_copy import copy_of
 from taskqueue.model.query import PENDING, And, Compare, Operator, Or, Query, parse
 from taskqueue.model.record import Record, Status
 from taskqueue.model.wording import count
 from taskqueue.scheduler import changes, controls, records
+from taskqueue.scheduler.audit_trail import record_command
 from taskqueue.store import Store
 
 MOST = 10_000
@@ -48,6 +50,7 @@ def cancel(store: Store, wanted: Sequence[tuple[str, Query]]) -> Question:
     found = len(meant) if len(meant) < MOST else store.count(query)
 
     def act(reason: str) -> str:
+        _note(store, "cancel", meant, _words(wanted), reason=reason)
         canceled, asked = changes.cancel_each(store, [record.id for record in meant], reason)
         begun = f"; asked to end: {asked:,} that had begun" if asked else ""
         return f"canceled {count(canceled, 'job')}{begun}"
@@ -77,6 +80,7 @@ def run_again(store: Store, wanted: Sequence[tuple[str, Query]], error: str | No
 
     def act(_: str) -> str:
         copies = 0
+        _note(store, "run again", meant, _words(wanted), error=error)
         for first in range(0, len(meant), CHUNK):
             chunk = [str(record.id) for record in meant[first : first + CHUNK]]
             copies += len(changes.recover_all(store, parse({"id": {"$in": chunk}}), None)[0])
@@ -102,7 +106,7 @@ def pause(store: Store, queue: str) -> Question:
         return Question(
             title=f"Resume {of}?",
             sample=[f"paused by {own.by}{f': {own.reason}' if own.reason else ''}"],
-            act=lambda _: f"{of} is resumed" if controls.resume(store, name) else f"{of} was resumed before",
+            act=lambda _: f"{of} is resumed" if _resumed(store, name) else f"{of} was resumed before",
             takes_reason=False,
         )
     numbers = {status: number for (name, status), number in store.tally().items() if name == queue}
@@ -110,7 +114,7 @@ def pause(store: Store, queue: str) -> Question:
     return Question(
         title=f"Pause {of}?",
         sample=[f"{count(waiting, 'job')} waiting; {running:,} running, which go on"],
-        act=lambda reason: str(controls.pause(store, name, reason, None)),
+        act=lambda reason: str(_paused(store, name, reason)),
     )
 
 
@@ -121,15 +125,43 @@ def drain(store: Store, node: str) -> Question:
         return Question(
             title=f"Let node {node} work again?",
             sample=[f"drained by {drained.by}{f': {drained.reason}' if drained.reason else ''}"],
-            act=lambda _: f"node {node} works again" if controls.undrain(store, node) else f"{node} was not drained",
+            act=lambda _: f"node {node} works again" if _undrained(store, node) else f"{node} was not drained",
             takes_reason=False,
         )
     running = store.count(parse({"seat": node, "status": int(Status.PROCESSING)}))
     return Question(
         title=f"Drain node {node}?",
         sample=[f"it begins no more jobs; {running:,} running, which go on"],
-        act=lambda reason: str(controls.drain(store, node, reason, None)),
+        act=lambda reason: str(_drained(store, node, reason)),
     )
+
+
+def _paused(store: Store, queue: str | None, reason: str) -> Control:
+    record_command(store, "pause", queue or EVERY_QUEUE, reason=reason)
+    return controls.pause(store, queue, reason, None)
+
+
+def _resumed(store: Store, queue: str | None) -> bool:
+    record_command(store, "resume", queue or EVERY_QUEUE)
+    return controls.resume(store, queue)
+
+
+def _drained(store: Store, node: str, reason: str) -> Control:
+    record_command(store, "drain", node, reason=reason)
+    return controls.drain(store, node, reason, None)
+
+
+def _undrained(store: Store, node: str) -> bool:
+    record_command(store, "undrain", node)
+    return controls.undrain(store, node)
+
+
+def _note(store: Store, action: str, meant: Sequence[Record], which: str, **about: Any) -> None:
+    """Keep in the audit what is done to a job, or to how many of which."""
+    if len(meant) == 1:
+        record_command(store, action, str(meant[0].id), job=meant[0].job, **about)
+    else:
+        record_command(store, action, "jobs", which=which.strip(), number=len(meant), **about)
 
 
 def _any(wanted: Sequence[tuple[str, Query]]) -> Query:

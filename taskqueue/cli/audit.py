@@ -1,0 +1,47 @@
+"""``taskqueue audit``: print who did what to jobs, queues, nodes and schedules."""
+
+from __future__ import annotations
+
+import click
+
+from taskqueue.cli import ids, json_output, output
+from taskqueue.cli.context import StoreContext, pass_store
+from taskqueue.model.audit import AuditEntry
+from taskqueue.model.wording import local
+from taskqueue.scheduler import json_shapes
+
+
+@click.command("audit", short_help="Print who did what, and from where.")
+@click.option("-n", "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many at most.")
+@click.option("--before", metavar="CURSOR", help="Entries before this one; --json gives the cursor of each.")
+@click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
+@pass_store
+def audit_command(context: StoreContext, limit: int, before: str | None, as_json: bool) -> None:
+    """Print who did what to jobs, queues, nodes and schedules, when, and from where, the newest first.
+
+    Actions of the dashboard, its API, `top` and other commands are kept for 400 days. Jobs that `add` adds are not
+    among them: their meta names who added them.
+    """
+    found = context.store.audit(limit, before)
+    if as_json:
+        json_output.write_all(map(json_shapes.audit_entry, found))
+        return
+    if not found:
+        output.line("nobody has done anything yet" if before is None else "no older entries")
+        return
+    from taskqueue.cli import terminal
+
+    columns = (
+        terminal.Column(head="when"),
+        terminal.Column(head="who", cut="end"),
+        terminal.Column(head="did"),
+        terminal.Column(head="to", cut="end"),
+        terminal.Column(head="about", cut="end", is_spare=True),
+        terminal.Column(head="from", cut="end", is_spare=True),
+    )
+    terminal.table(columns, [_row(one) for one in found])
+
+
+def _row(entry: AuditEntry) -> list[str]:
+    target = ids.short(entry.target) if entry.concerns_job else entry.target or "all"
+    return [local(entry.at), entry.by, entry.action, target, entry.details, entry.source]

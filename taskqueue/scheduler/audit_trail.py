@@ -1,0 +1,37 @@
+"""Keeps actions in the audit: of users of the dashboard, and of the user of this process on the command line."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from taskqueue.model.audit import AuditEntry
+from taskqueue.model.secret_keys import SecretKeys
+from taskqueue.model.serializer import clean
+from taskqueue.scheduler.controls import LONGEST_TEXT, user
+from taskqueue.store import Store
+
+
+def record(store: Store, action: str, target: str, *, by: str, source: str, about: Mapping[str, Any] | None) -> None:
+    """Keep who (``by``) did what (``action``) to what (``target``), and from where (``source``)."""
+    by, action, target, source = (clean(text)[:LONGEST_TEXT] for text in (by, action, target, source))
+    entry = AuditEntry(at=store.now(), by=by, action=action, target=target, source=source, about=about or {})
+    store.record_action(entry)
+
+
+def record_command(store: Store, action: str, target: str, **about: Any) -> None:
+    """Keep what the user of this process does on the command line of this host."""
+    source = f"command line of {socket.gethostname()}"
+    record(store, action, target, by=user(), source=source, about={key: clean_value(one) for key, one in about.items()})
+
+
+def clean_value(value: Any) -> Any:
+    """Return a detail as it is kept: text of bounded length."""
+    return clean(value)[:LONGEST_TEXT] if isinstance(value, str) else value
+
+
+def shown_query(query: Any, keys: SecretKeys | None = None) -> str:
+    """Return a query as it is kept in the audit, which all users see: secret values are masked."""
+    return json.dumps((keys or SecretKeys()).masked(query), default=str, ensure_ascii=False)[:LONGEST_TEXT]

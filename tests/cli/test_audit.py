@@ -1,0 +1,105 @@
+"""``taskqueue audit``, and that what other commands do is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from taskqueue import Scheduler
+from taskqueue.cli.top import actions
+from taskqueue.exit_codes import Exit
+from taskqueue.model.query import parse
+from taskqueue.scheduler.controls import user
+from taskqueue.store import Store
+from tests.cli.conftest import Answer
+from tests.web import jobs
+
+Command = Callable[..., Answer]
+
+
+@pytest.fixture
+def scheduler(url: str) -> Scheduler:
+    """Return a client with a waiting job, a failed one, and a schedule."""
+    scheduler = Scheduler(url)
+    scheduler.add_job(jobs.Mail, {"to": "ann"}, id="a" * 24)
+    scheduler.run_job(jobs.Invoice, id="f" * 24)
+    scheduler.schedule("nightly", jobs.Mail, cron="0 2 * * *")
+    return scheduler
+
+
+@pytest.mark.parametrize(
+    ("arguments", "action", "target", "about"),
+    [
+        (["cancel", "aaaa", "--reason", "late"], "cancel", "a" * 24, {"reason": "late"}),
+        (["cancel", "--query", '{"queue": "mail"}', "--yes"], "cancel", "jobs", {"number": 1}),
+        (["recover", "ffff"], "run again", "f" * 24, {"job": "tests.web.jobs:Invoice"}),
+        (["recover", "--query", '{"data.token": "s3cret"}'], "run again", "jobs", {"query": '{"data.token": "•••"}'}),
+        (["update", "aaaa", "--priority", "3"], "update", "a" * 24, {"changed": ["priority"]}),
+        (["pause", "mail", "--reason", "moves", "--by", "ann"], "pause", "mail", {"reason": "moves", "by": "ann"}),
+        (["resume", "--all"], "resume", "", {}),
+        (["drain", "web-1"], "drain", "web-1", {}),
+        (["undrain", "web-1"], "undrain", "web-1", {}),
+        (["limit", "tests.web.jobs:Mail", "8"], "limit", "tests.web.jobs:Mail", {"limit": "8"}),
+        (["limit", "tests.web.jobs:Mail", "--reset"], "limit", "tests.web.jobs:Mail", {"limit": "as declared"}),
+        (["schedule", "pause", "nightly"], "pause schedule", "nightly", {}),
+        (["schedule", "resume", "nightly"], "resume schedule", "nightly", {}),
+        (["schedule", "trigger", "nightly"], "trigger", "nightly", {}),
+        (["schedule", "remove", "nightly"], "remove schedule", "nightly", {}),
+        (["schedule", "add", "hourly", "a:B", "--every", "1h"], "schedule", "hourly", {"job": "a:B"}),
+        (["purge", "--failed", "--older", "1d", "--yes"], "purge", "jobs", {"statuses": ["FAILED"], "number": 0}),
+        (["flush", "--yes"], "flush", "jobs", {"number": 2}),
+    ],
+)
+def test_what_a_command_does_is_in_the_audit(
+    taskqueue: Command, scheduler: Scheduler, arguments: list[str], action: str, target: str, about: dict[str, object]
+) -> None:
+    assert taskqueue(*arguments).code == Exit.OK
+
+    [entry] = scheduler.audit()
+    assert (entry.by, entry.action, entry.target) == (user(), action, target)
+    assert entry.source.startswith("command line of ")
+    assert dict(entry.about).items() >= about.items()
+    scheduler.close()
+
+
+def test_what_only_looks_or_is_refused_is_not_in_the_audit(taskqueue: Command, scheduler: Scheduler) -> None:
+    for arguments in (
+        ["cancel", "--query", "{}"],
+        ["purge", "--failed", "--older", "1d"],
+        ["update", "ffff", "--priority", "3"],
+        ["add", "a:B"],
+    ):
+        taskqueue(*arguments)
+
+    assert scheduler.audit() == []
+    scheduler.close()
+
+
+def test_actions_of_the_live_screen_are_in_the_audit(store: Store, scheduler: Scheduler) -> None:
+    every = [(" of queue mail", parse({"queue": "mail"}))]
+    ended = [("", parse({"status": "FAILED"}))]
+    actions.cancel(store, every).act("late")
+    actions.run_again(store, ended).act("")
+    for question in (actions.pause, actions.pause, actions.drain, actions.drain):
+        question(store, "mail").act("why")
+
+    found = [(entry.action, entry.target) for entry in reversed(scheduler.audit())]
+    ids = [("cancel", "a" * 24), ("run again", "f" * 24)]
+    assert found == [*ids, *((action, "mail") for action in ("pause", "resume", "drain", "undrain"))]
+    scheduler.close()
+
+
+def test_the_audit_is_printed_the_newest_first(taskqueue: Command, scheduler: Scheduler) -> None:
+    assert taskqueue("audit").out == "nobody has done anything yet\n"
+    taskqueue("cancel", "aaaa", "--reason", "late")
+    taskqueue("pause", "--all")
+
+    head, newest, oldest = (" ".join(line.split()) for line in taskqueue("audit").out.splitlines())
+    assert head == "when who did to about from"
+    assert " pause all command line of " in newest
+    assert " cancel aaaaaaaa..aaaaaa job tests.web.jobs:Mail, reason late command line of " in oldest
+    last = taskqueue("audit", "-n", "1", "--json").document[-1]
+    assert (last["action"], last["by"]) == ("pause", user())
+    assert taskqueue("audit", "--before", last["cursor"], "--json").document[0]["action"] == "cancel"
+    scheduler.close()
