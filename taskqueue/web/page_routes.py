@@ -23,7 +23,7 @@ from taskqueue.web.rendering import rendered, static_response
 from taskqueue.web.shared_answers import SharedAnswers
 from taskqueue.web.streams import RUNNING, SILENCE, change_stream
 from taskqueue.web.view import Page, View
-from taskqueue.web.viewers import Viewer
+from taskqueue.web.viewers import LONGEST_NAME, Viewer
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -122,7 +122,7 @@ class PageRoutes:
         return Response(status_code=303, headers=headers)
 
     async def _login(self, request: Request) -> Response:
-        next_path, problem = request.query_params.get("next", "/"), None
+        next_path, name, problem = request.query_params.get("next", "/"), "", None
         if request.method == "POST":
             try:
                 form = await form_of(request)
@@ -135,7 +135,7 @@ class PageRoutes:
                 return with_session(response, request, id)
             except (Problem, TaskqueueError) as error:
                 problem = problem_of(error)
-        values = {"next": safe_next(next_path), "problem": problem and problem.detail}
+        values = {"next": safe_next(next_path), "name": name[:LONGEST_NAME], "problem": problem and problem.detail}
         html = self._html(request, None, "login.html", values)
         return HTMLResponse(html, problem.status if problem else 200, problem.headers if problem else None)
 
