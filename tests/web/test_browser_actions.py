@@ -335,10 +335,20 @@ ACTIONS = (
 
 @pytest.mark.parametrize("name", ["rita", "mia"])
 def test_no_action_of_a_reader_or_of_another_queues_operator_is_done(visit: Open, shop: Shop, name: str) -> None:
+    shop.scheduler.add_job(jobs.Mail, queue="mail")
     process = shop.scheduler.add_job(jobs.Mail, queue="letters")
     page = visit(f"/jobs/{process.id}", name)
     for word in ("Cancel", "Change…", "Run again"):
         expect(page.locator("#content").get_by_text(word, exact=True)).to_have_count(0)
+    shop.scheduler.pause("letters", by="ana")
+    shop.scheduler.drain(NODE, by="ana")
+    for path in ("/", "/queues", "/nodes", "/schedules/nightly"):
+        page.goto(f"{shop.address}{path}")
+        for word in ("Resume", "Pause", "Pause…", "Pause every queue…", "Undrain", "Start one now"):
+            is_own = (name, path, word) == ("mia", "/queues", "Pause…")  # of queue mail
+            assert page.get_by_role("button", name=word, exact=True).count() == is_own, (path, word)
+    shop.scheduler.resume("letters")
+    shop.scheduler.undrain(NODE)
     csrf = page.locator("meta[name=csrf-token]").get_attribute("content")
     before = shop.scheduler.audit(1)
     for path, fields in ACTIONS:

@@ -27,7 +27,7 @@ def nodes(view: View) -> Mapping[str, Any]:
             }
             for node in state.nodes
         ],
-        "may_act": view.may_act,
+        "may_act": view.may_act_on(None),
     }
 
 

@@ -52,7 +52,7 @@ def overview(view: View) -> Mapping[str, Any]:
     days = ends_of(view.figures().hours(state.at - (HOURS - 1) * Step.HOUR.length, state.at))
     return {
         "lead": _lead(state, hour),
-        "needs": [_shown(need) for need in state.needs[:MOST_NEEDS]],
+        "needs": [_shown(need, view) for need in state.needs[:MOST_NEEDS]],
         "oldest": max((queue.oldest for queue in state.queues if queue.oldest is not None), default=None),
         "hour": _chart(hour, state.at, Step.MINUTE, 60, "{:%H:%M} UTC", f"Last hour by minute: {_says(hour)}"),
         "hour_says": _says(hour),
@@ -61,7 +61,6 @@ def overview(view: View) -> Mapping[str, Any]:
         "queues": state.queues[:MOST_QUEUES],
         "runs": state.runs[:MOST_RUNS],
         "running": state.running,
-        "may_act": view.may_act,
     }
 
 
@@ -87,16 +86,16 @@ def _number(value: object) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _shown(need: Need) -> ShownNeed:
+def _shown(need: Need, view: View) -> ShownNeed:
     name, action, link = quote(need.name, safe=""), None, ""
     match need.subject:
         case Subject.QUEUE:
             link = f"/jobs?queue={name}&status=waiting" if need.name else "/queues"
-            if need.control is not None:
+            if need.control is not None and view.may_act_on(need.name or None):
                 action = Button(label="Resume", path="/queues/resume", fields={"queue": need.name})
         case Subject.NODE:
             link = "/nodes"
-            if need.control is not None:
+            if need.control is not None and view.may_act_on(None):
                 action = Button(label="Undrain", path="/nodes/undrain", fields={"node": need.name})
         case Subject.JOB if need.name:
             link = f"/jobs/{name}"

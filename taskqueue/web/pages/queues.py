@@ -30,7 +30,7 @@ def queues(view: View) -> Mapping[str, Any]:
         "limits": [{"state": one, "of": view.masking.limit(one.limit_key.of)} for one in view.scheduler.limits()],
         "most_holders": MOST_HOLDERS,
         "changed": [one for one in controls if one.kind is Kind.LIMIT],
-        "may_act": view.may_act,
+        "may_act_on": view.may_act_on,
     }
 
 
