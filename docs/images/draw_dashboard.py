@@ -1,31 +1,40 @@
 """Take the pictures of the dashboard: ``python docs/images/draw_dashboard.py`` writes dashboard*.png beside this file.
 
+With the name of a folder it writes there what to look at after a change of pages: each page, with much and with nothing
+on it, the login, a dialog, and a store that is away, 1280, 768 and 360 pixels wide, in light and dark.
+
 It needs Debian's chromium, and playwright from the extra ``test``. A node of its own runs the shop's jobs; the figures
 of the hours before are made up, since nobody wants to wait for three days.
 """
 
+import itertools
 import os
 import random
 import shutil
+import socket
 import sqlite3
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import shop
 import uvicorn
 from draw import HERE, LIMIT, command, has_told, until
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from taskqueue import Scheduler, workflows
 from taskqueue.model.history import part_text
 from taskqueue.web import app
+from taskqueue.web.pages import PAGES
+from taskqueue.web.users import Role, User, UsersFile, account
 
-PORT = 8731
+WORDS = "correct horse battery"
 MINUTE, HOUR = 60_000, 3_600_000
 """Milliseconds."""
 
@@ -46,7 +55,10 @@ def main() -> None:
             with Scheduler(url) as scheduler:
                 make_up_history(scheduler, url)
                 failed = bring_about(scheduler)
-                take_pictures(scheduler, failed)
+                if len(sys.argv) > 1:
+                    take_all(scheduler, failed, Path(folder), Path(sys.argv[1]))
+                else:
+                    take_pictures(scheduler, failed)
         finally:
             node.terminate()
             node.wait(LIMIT)
@@ -87,30 +99,120 @@ def bring_about(scheduler: Scheduler) -> str:
 
 
 def take_pictures(scheduler: Scheduler, failed: str) -> None:
-    """Serve the dashboard, and take a picture of the overview in light and dark, and of a failed job."""
-    config = uvicorn.Config(app(scheduler, local=True), port=PORT, log_level="error", timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    until(lambda: server.started)
+    """Take a picture of the overview in light and dark, and of a failed job."""
     pictures = (
         ("dashboard", "/", "light"),
         ("dashboard-dark", "/", "dark"),
         ("dashboard-job", f"/jobs/{failed}", "light"),
     )
-    try:
-        with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-            for name, path, scheme in pictures:
-                page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme=scheme)
-                page.goto(f"http://127.0.0.1:{PORT}{path}")
-                page.wait_for_selector("#content section")
-                page.screenshot(path=str(HERE / f"{name}.png"))
-                page.close()
-            browser.close()
-    finally:
-        server.should_exit = True
-        thread.join(LIMIT)
+    with served(app(scheduler, local=True)) as address, chromium() as browser:
+        for name, path, scheme in pictures:
+            page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme=scheme)
+            page.goto(f"{address}{path}")
+            page.wait_for_selector("#content section")
+            page.screenshot(path=str(HERE / f"{name}.png"))
+            page.close()
+
+
+def take_all(scheduler: Scheduler, failed: str, folder: Path, to: Path) -> None:
+    """Take a picture of each page in each width and scheme."""
+    to.mkdir(exist_ok=True)
+    users = folder / "users.json"
+    ana = account(User(name="ana", role=Role.OPERATOR, unmask=True), WORDS)
+    UsersFile(users).change({"ana": ana})
+    add_long_names(scheduler)
+    waiting = scheduler.find_jobs({"status": "WAITING"}, limit=1)[0].id
+    named = {
+        "job-failed": f"/jobs/{failed}",
+        "job-waiting": f"/jobs/{waiting}",
+        "job-change": f"/jobs/{waiting}/change",
+        "job-edit": f"/jobs/{failed}/edit",
+        "schedule": "/schedules/nightly-backup",
+        "batch": "/jobs/batch?action=cancel",
+        "not-found": f"/jobs/{'0' * 24}",
+        "wrong-query": "/jobs?q={",
+        "done": "/queues?done=paused&of=mail",
+    }
+    listed = {page.title.lower(): page.path for page in PAGES if page.title}
+    away = folder / "away"
+    away.mkdir()
+    with (
+        Scheduler(folder / "empty.db") as empty,
+        Scheduler(away / "jobs.db") as leaving,
+        served(app(scheduler, users=users, hosts=["127.0.0.1"])) as full,
+        served(app(empty, local=True)) as bare,
+        served(app(leaving, local=True)) as unwell,
+        chromium() as browser,
+    ):
+        leaving.stats()
+        away.rename(folder / "elsewhere")
+        for width, scheme in itertools.product((1280, 768, 360), ("light", "dark")):
+
+            def take(name: str, page: Page, width: int = width, scheme: str = scheme, **more: Any) -> None:
+                page.screenshot(path=str(to / f"{name}-{width}-{scheme}.png"), **{"full_page": True, **more})
+
+            page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+            page.goto(full)
+            take("login", page)
+            log_in(page)
+            for name, path in (listed | named).items():
+                page.goto(f"{full}{path}")
+                take(name, page)
+            page.goto(f"{full}/jobs/{waiting}")
+            page.get_by_role("button", name="Cancel", exact=True).click()
+            take("dialog", page, full_page=False)
+            for name, path in listed.items():
+                page.goto(f"{bare}{path}")
+                take(f"empty-{name}", page)
+            page.goto(f"{unwell}/queues")
+            take("away", page)
+            page.close()
+
+
+def add_long_names(scheduler: Scheduler) -> None:
+    """Add names that are too long for any column, and entries of the audit."""
+    job = "shop.accounting.invoices:GenerateMonthlyInvoicesForAllCustomersOfTheRegion"
+    queue = "a-very-long-queue-name-that-nobody-would-choose-but-somebody-did-in-production"
+    added = scheduler.add_job(job, queue=queue, at="+1 hour")
+    scheduler.schedule("a-schedule-for-the-monthly-invoices-of-all-regions-and-shops", job, every="1h", queue=queue)
+    scheduler.drain("a-node-with-a-very-long-name.eu-central-1.compute.internal", "new disks", by="ana")
+    for by, source in (("ana", "203.0.113.9"), ("a.very.long.name.of.a.user@example.org", "command line of web-1")):
+        about = {"job": job, "reason": "the customer has asked for it by telephone"}
+        scheduler.record_action("cancel", str(added.id), by=by, source=source, about=about)
+
+
+def log_in(page: Page) -> None:
+    """Log in as the only user."""
+    page.get_by_label("Name").fill("ana")
+    page.get_by_label("Password").fill(WORDS)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#content section")
+
+
+@contextmanager
+def served(application: Any) -> Iterator[str]:
+    """Serve an application on a free port, and yield its address."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        config = uvicorn.Config(application, log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        until(lambda: server.started)
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(LIMIT)
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Yield Debian's browser, without a window."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 if __name__ == "__main__":
