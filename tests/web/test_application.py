@@ -15,10 +15,11 @@ from starlette.testclient import TestClient
 from taskqueue import AsyncScheduler, Scheduler
 from taskqueue.errors import ConfigError
 from taskqueue.model.record import Holder
+from taskqueue.model.secret_keys import MASK
 from taskqueue.store import Lease
 from taskqueue.store.open import open_store
 from taskqueue.web import app
-from taskqueue.web.masking import MASK, Masking
+from taskqueue.web.masking import Masking
 from taskqueue.web.problems import Problem
 from taskqueue.web.sessions import IDLE_FOR, LASTS, Sessions
 from taskqueue.web.users import Role, User, UsersFile, account, with_new_token

@@ -316,7 +316,7 @@ def test_a_job_is_canceled_by_keyboard_alone(visit: Open, shop: Shop) -> None:
     assert process.error.message == "by hand (olaf)"
 
 
-ACTIONS = (
+ACTIONS: tuple[tuple[str, dict[str, str]], ...] = (
     ("/jobs/{id}/cancel", {}),
     ("/jobs/{id}/again", {}),
     ("/jobs/{id}/change", {"queue": "x", "priority": "1"}),
