@@ -24,23 +24,30 @@ from tests.servers import server_binary
 
 ROOT = Path(__file__).parent.parent
 TOOLS = ("hypothesis", "prometheus-client", "pytest", "pytest-xdist")  # of the tests, always the newest
-LEFT_OUT = ("test_quickstart.py", "test_secrets.py")  # it runs the Python of .venv; it looks at what the extras show
+EXTRAS = ("otel", "top", "web")
+OF_EXTRAS = "tests/acceptance/test_extras.py"
+LEFT_OUT = ("test_quickstart.py", "test_secrets.py")  # it runs the Python of .venv; it needs a client of the tests
 WHAT = ("tests/acceptance", *(f"--ignore=tests/acceptance/{name}" for name in LEFT_OUT))
 HOW = ("-m", "not long", "-n", "4", "--dist", "loadfile")
 Version = tuple[int, int]
 
 
 class Environment(NamedTuple):
-    """A Python with the lowest or the newest versions of what the project needs."""
+    """A Python with the lowest or the newest versions of what the project needs.
+
+    The lowest versions of the extras have an environment of their own: they need higher ones of other packages.
+    """
 
     python: Path
     version: Version
     lowest: bool
+    extras: bool = True
 
     @property
     def name(self) -> str:
-        """Return how it is called, such as ``3.12-lowest``."""
-        return f"{self.version[0]}.{self.version[1]}-{'lowest' if self.lowest else 'newest'}"
+        """Return how it is called, such as ``3.12-lowest`` or ``3.12-lowest-extras``."""
+        kind = ("lowest-extras" if self.extras else "lowest") if self.lowest else "newest"
+        return f"{self.version[0]}.{self.version[1]}-{kind}"
 
     @property
     def folder(self) -> Path:
@@ -62,9 +69,12 @@ def oldest_supported() -> Version:
     return int(found[1]), int(found[2])
 
 
-def lowest_requirements() -> list[str]:
-    """Return the requirements of ``setup.cfg`` with each lower bound as the only version."""
-    return [line.replace(">=", "==") for line in configuration()["options"]["install_requires"].split("\n") if line]
+def lowest_requirements(extras: bool = False) -> list[str]:
+    """Return the requirements of ``setup.cfg``, or those of the extras, with each lower bound as the only version."""
+    parser = configuration()
+    of_extras = [parser["options.extras_require"][extra] for extra in EXTRAS]
+    lines = "\n".join(of_extras) if extras else parser["options"]["install_requires"]
+    return [line.replace(">=", "==") for line in lines.split("\n") if line]
 
 
 def candidates() -> Iterator[Path]:
@@ -99,9 +109,9 @@ def environments(found: Mapping[Version, Path], tested: Version) -> list[Environ
     """Return where to run the tests: each Python but the tested one with the newest versions, two with the lowest."""
     ends = {min(found, default=tested), max(found, default=tested)}
     return [
-        Environment(python, version, lowest)
+        Environment(python, version, lowest, extras)
         for version, python in found.items()
-        for lowest in (True, False)
+        for lowest, extras in ((True, False), (True, True), (False, True))
         if (version in ends if lowest else version != tested)
     ]
 
@@ -115,14 +125,18 @@ def make(environment: Environment) -> None:
     shutil.rmtree(environment.folder, ignore_errors=True)
     subprocess.run([environment.python, "-m", "venv", "--without-pip", environment.folder], check=True)
     pip = [sys.executable, "-m", "pip", "--python", str(environment.folder / "bin/python"), "install", "-q"]
-    lowest = lowest_requirements() if environment.lowest else []
-    subprocess.run([*pip, "--no-compile", "-e", str(ROOT), *TOOLS, *lowest], check=True)
+    lowest = lowest_requirements(environment.extras) if environment.lowest else []
+    project = f"{ROOT}[{','.join(EXTRAS)}]" if environment.extras else str(ROOT)
+    subprocess.run([*pip, "--no-compile", "-e", project, *TOOLS, *lowest], check=True)
     stamp.write_text(wanted)
 
 
 def passes(environment: Environment, arguments: list[str]) -> bool:
     """Run the acceptance tests, or what ``arguments`` name, in the environment."""
-    command = [str(environment.folder / "bin/python"), "-m", "pytest", "-q", *(arguments or [*WHAT, *HOW])]
+    what = {(True, True): [OF_EXTRAS], (True, False): [*WHAT, f"--ignore={OF_EXTRAS}", *HOW]}.get(
+        environment[2:], [*WHAT, *HOW]
+    )
+    command = [str(environment.folder / "bin/python"), "-m", "pytest", "-q", *(arguments or what)]
     path = f"{server_binary().parent}{os.pathsep}{os.environ['PATH']}"  # one MongoDB server serves all environments
     return subprocess.run(command, cwd=ROOT, env=os.environ | {"PATH": path}).returncode == 0
 

@@ -29,12 +29,15 @@ def test_the_lowest_versions_are_tried_on_the_oldest_and_newest_python_and_the_n
 
     names = [environment.name for environment in environments(found, (3, 11))]
 
-    assert names == ["3.10-lowest", "3.10-newest", "3.12-newest", "3.13-lowest", "3.13-newest"]
+    lowest = ("lowest", "lowest-extras")
+    oldest, last = ([f"{version}-{kind}" for kind in (*lowest, "newest")] for version in ("3.10", "3.13"))
+    assert names == [*oldest, "3.12-newest", *last]
     assert environments({}, (3, 11)) == []
 
 
 def test_the_lowest_version_of_each_dependency_is_the_one_that_setup_cfg_names() -> None:
-    lowest = lowest_requirements()
+    lowest = [*lowest_requirements(), *lowest_requirements(extras=True)]
 
-    assert any(line.startswith("click==") for line in lowest)
+    for name in ("click", "opentelemetry-api", "starlette", "textual", "uvicorn"):
+        assert any(line.startswith(f"{name}==") for line in lowest), name
     assert all("==" in line and ">=" not in line.split(";")[0] for line in lowest)
