@@ -25,6 +25,10 @@ SILENCE = 5.0
 RUNNING = 2.0
 """The same of a page that shows a running job, whose log lines are no events."""
 
+PACE = 2.0
+"""Seconds of a beat: a page is told of changes once in each, at the beat where they go on. The beats, and those of
+silence, are the same for all pages, which so share their looks at the store."""
+
 CHANGED = "event: changed\ndata: {}\n\n"
 
 _OF_JOB = r"/jobs/([0-9a-f]{24})(/.*)?"
@@ -58,23 +62,28 @@ def event_stream(hub: EventHub, cursor: str | None, still: Still, names: frozens
 
 
 def change_stream(hub: EventHub, page: str, still: Still, at_least: float = SILENCE) -> StreamingResponse:
-    """Return a stream that says ``changed`` when the page may show something else: once for all that came together.
+    """Return a stream that says ``changed`` when the page may show something else: once for all that came in a beat.
 
-    It says so after ``at_least`` seconds, too, in which nothing concerned the page.
+    It says so at each beat of ``at_least`` seconds, too, in which nothing concerned the page.
     """
     found = re.fullmatch(_OF_JOB, page)
     job = None if found is None else found[1]
 
     async def stream() -> AsyncIterator[str]:
         yield "retry: 2000\n\n"
-        loop = asyncio.get_running_loop()
+        now = asyncio.get_running_loop().time
         try:
             async with hub.listen() as listener:
-                said_at = loop.time()
-                async for notice in _notices(listener, still, at_least):
-                    is_due = notice is None or loop.time() - said_at >= at_least
-                    if is_due or any(_concerns(one, job) for one in (notice, *listener.waiting()) if one):
-                        said_at = loop.time()
+                said_at, has_changed = now(), False
+                while still():
+                    due_at = next_beat(said_at, PACE if has_changed else at_least)
+                    notice = await listener.next(max(0.0, due_at - now()))
+                    if listener.is_closed or not still():
+                        return
+                    if notice is not None:
+                        has_changed |= any(_concerns(one, job) for one in (notice, *listener.waiting()))
+                    if now() >= next_beat(said_at, PACE if has_changed else at_least):
+                        said_at, has_changed = now(), False
                         yield CHANGED
         except StoreUnavailable:
             yield CHANGED  # the page finds out that the store is away, and opens another stream
@@ -82,10 +91,15 @@ def change_stream(hub: EventHub, page: str, still: Still, at_least: float = SILE
     return _response(stream())
 
 
-async def _notices(listener: Listener, still: Still, silence: float = HEARTBEAT) -> AsyncIterator[Notice | None]:
+def next_beat(behind: float, every: float) -> float:
+    """Return the first beat behind a time."""
+    return (behind // every + 1) * every
+
+
+async def _notices(listener: Listener, still: Still) -> AsyncIterator[Notice | None]:
     """Yield what comes, None in each silence, as long as the viewer may see it."""
     while still() and not listener.is_closed:
-        notice = await listener.next(silence)
+        notice = await listener.next(HEARTBEAT)
         if still() and not listener.is_closed:
             yield notice
 

@@ -15,7 +15,7 @@ import pytest
 
 from taskqueue import Scheduler
 from taskqueue.web import app, event_hub
-from taskqueue.web.streams import change_stream, event_stream
+from taskqueue.web.streams import PACE, SILENCE, change_stream, event_stream, next_beat
 from tests.nodes import LIMIT
 from tests.scheduler.jobs import Echo
 from tests.web.conftest import PASSWORD
@@ -160,3 +160,20 @@ def reads(made: Any) -> int:
     """Return how often a dashboard has read the store for its open pages."""
     number: int = made.state.dashboard.hub.reads
     return number
+
+
+def test_pages_that_open_at_different_times_are_told_at_the_same_beats() -> None:
+    assert {next_beat(opened, PACE) for opened in (100.0, 100.5, 101.999)} == {100.0 + PACE}
+    assert next_beat(next_beat(7.0, SILENCE), SILENCE) - next_beat(7.0, SILENCE) == SILENCE
+
+
+def test_a_page_is_told_of_all_that_happens_at_once(scheduler: Scheduler, people: People) -> None:
+    with served(app(scheduler, users=people[0])) as address:
+        port = int(address.rpartition(":")[2])
+        token = f"Bearer {people[1]['rita']}"
+        with (
+            stream(port, "/live?of=/", authorization=token) as one,
+            stream(port, "/live?of=/jobs", authorization=token) as other,
+        ):
+            scheduler.add_jobs([(Echo, number) for number in range(100)])
+            assert [opened.next()["event"] for opened in (one, other)] == ["changed", "changed"]

@@ -20,7 +20,7 @@ from taskqueue.store.arguments import order_of
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, records
 from taskqueue.store.mongodb.filters import filter_of
-from taskqueue.store.mongodb.indexes import DUE, HELD, LIMITED, OUTCOMES, RANKED, WAITING, WAITING_IN_QUEUE
+from taskqueue.store.mongodb.indexes import CREATED, DUE, HELD, LIMITED, OUTCOMES, RANKED, WAITING, WAITING_IN_QUEUE
 from taskqueue.store.mongodb.tally import Tally
 from taskqueue.store.query_bounds import fields_of, holds_for, names_queue, statuses_of
 from taskqueue.store.reading import readable
@@ -45,6 +45,8 @@ class Queries:
                 return records(found)
         if order == "rank" and statuses is not None and not fields_of(query) & _SELECTIVE:
             return records(self._by_rank(statuses, where, names_queue(query), limit))
+        if name == "created_at" and statuses is not None and not fields_of(query) & _SELECTIVE:
+            return records(self._by_time(statuses, where, is_falling, limit))
         return records(self._sorted(where, name, is_falling, limit))
 
     def count(self, query: Query) -> int:
@@ -52,10 +54,26 @@ class Queries:
             return sum(number for key, number in self.tally.read().items() if holds_for(query, *key))
         return self._connection.collections.jobs.count_documents(filter_of(query))
 
-    def _sorted(self, where: Document, name: str, is_falling: bool, limit: int) -> list[Document]:
+    def _sorted(
+        self, where: Document, name: str, is_falling: bool, limit: int, index: str | None = None
+    ) -> list[Document]:
         direction = DESCENDING if is_falling else ASCENDING
         found = self._connection.collections.jobs.find(where).limit(limit)
+        if index is not None:
+            found = found.hint(index)
         return list(found.sort([(name, direction), ("_id", direction)] if name != "id" else [("_id", direction)]))
+
+    def _by_time(self, statuses: Sequence[int], where: Document, is_falling: bool, limit: int) -> list[Document]:
+        """Return the first by time: those of these statuses are sorted if they are few, else all are walked in order.
+
+        Pending ones are newer than most of the others: the oldest are always sorted.
+        """
+        jobs = self._connection.collections.jobs
+        of_statuses: Document = {"status": {"$in": list(statuses)}}
+        is_sorted = (not is_falling and max(statuses, default=0) <= Status.PROCESSING) or jobs.count_documents(
+            of_statuses, hint=OUTCOMES, limit=FEW
+        ) < FEW
+        return self._sorted(where, "created_at", is_falling, limit, OUTCOMES if is_sorted else CREATED)
 
     def _by_end(self, statuses: Sequence[int] | None, where: Document, is_falling: bool, limit: int) -> list[Document]:
         """Return the first by end: ended ones of each status by their index, and those without an end."""
@@ -160,6 +178,9 @@ def _behind(name: str, direction: int, value: Any, id: JobId) -> Document:
     empty = [{name: None}] if direction == DESCENDING else []
     return {"$or": [same, {name: {further: value}}, *empty]}
 
+
+FEW = 5_000
+"""The number of records that the server sorts within a few milliseconds."""
 
 _FORCED: tuple[Any, ...] = (False, True, 2, 3)
 

@@ -28,8 +28,8 @@ _ENDED = [int(status) for status in Status if status.is_final]
 LAGS = (timedelta(minutes=10), timedelta(minutes=1), timedelta(seconds=10), timedelta(seconds=2))
 """How long before the last end a count may stop: the longest time with few ends, as some are written late."""
 
-FEW = 3_000
-"""So many jobs are counted within 10 ms."""
+FEW = 1_000
+"""So many jobs are counted within a few milliseconds."""
 
 COUNTED_FOR = 3600.0
 """Seconds after which all are counted anew: an end that was written later than the lag was left out."""

@@ -45,6 +45,8 @@ Condition = tuple[str, list[Any]]
 _WITH_ID = f"SELECT {COLUMNS} FROM jobs WHERE id = ? LIMIT ?"
 _WITH_IDS = f"SELECT {COLUMNS} FROM jobs WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?"
 
+_NONE = "SELECT 0 AS number WHERE 0"
+
 _OF_WAITING = {"queue", "status", "rank", "id"}
 """The fields that the index of waiting records has."""
 
@@ -76,17 +78,17 @@ def find(
     children = _children(query)
     if children is not None and _are_few(raw, children):
         source = _only(children)
-    elif statuses is not None and _are_few(raw, rows := _rows(statuses, ended_from(query))):
-        source = _only(rows)
-    elif statuses is not None and max(statuses, default=0) <= Status.PROCESSING and order == "created_at":
-        source = _only(rows)  # they are newer than most of the others
-    elif column == "ended_at" or (column == "rank" and statuses is not None):
+    elif column == "ended_at" or (column == "rank" and statuses):
         selects = _firsts(raw, query, where, column, falling)
-        firsts = _only(" UNION ALL ".join(f"SELECT * FROM ({select} LIMIT ?)" for select in selects))
+        firsts = _only(" UNION ALL ".join(f"SELECT * FROM ({select} LIMIT ?)" for select in selects) or _NONE)
         of_each = [value for _ in selects for value in (*values, limit)]
         found = _found(raw, firsts, where, _ordered(column, falling), [*of_each, *values, limit])
         if statuses is not None or len(found) == limit:  # else one may have a damaged status
             return found
+    elif statuses is not None and _are_few(raw, rows := _rows(statuses, ended_from(query))):
+        source = _only(rows)
+    elif statuses is not None and max(statuses) <= Status.PROCESSING and order == "created_at":
+        source = _only(rows)  # they are newer than most of the others
     return _found(raw, source, where, _ordered(column, falling), [*values, limit])
 
 
@@ -148,7 +150,7 @@ def _rows(statuses: Sequence[int], ended_from: int | None) -> str:
     """Return the selection of records with these statuses that ended no earlier than this, by indexes alone."""
     since = _since(ended_from)
     selects = [f"SELECT rowid AS number FROM jobs WHERE {_STATUS[status]}{since}" for status in statuses]
-    return " UNION ALL ".join(selects) or "SELECT 0 AS number WHERE 0"
+    return " UNION ALL ".join(selects) or _NONE
 
 
 def _since(ended_from: int | None) -> str:

@@ -1,0 +1,112 @@
+"""What a page costs the store does not grow with the jobs it keeps: the same with a thousand and with ten thousand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+from starlette.testclient import TestClient
+
+from taskqueue import Scheduler
+from taskqueue.store.open import open_store
+from taskqueue.web import app
+from tests.benchmarks.large_store import fill
+from tests.benchmarks.web_pages import pages
+from tests.servers import emptied
+
+SIZES = {"few": (1_000, 200), "many": (10_000, 800)}
+"""How many jobs have ended, and how many are pending."""
+
+MORE = {"sqlite": 40_000, "mongodb": 6_000}
+"""What a page may cost more among many: less than a look at all of them."""
+
+GROWING = ("/jobs/batch?action=again", "/jobs?tag=", "/jobs?queue=mail&job=")
+"""A count of jobs of one class, before an action, looks at all that failed; a filter looks on until it has a page."""
+
+Costs = Mapping[str, int]
+
+
+@contextmanager
+def steps(scheduler: Scheduler, url: str) -> Iterator[Callable[[], int]]:
+    """Count the steps of SQLite's virtual machine, by hundreds."""
+    raw = scheduler._connections.store._connection._raw  # type: ignore[attr-defined]
+    taken = 0
+
+    def step() -> None:
+        nonlocal taken
+        taken += 100
+
+    raw.set_progress_handler(step, 100)
+    yield lambda: taken
+    raw.set_progress_handler(None, 0)
+
+
+@contextmanager
+def examined(scheduler: Scheduler, url: str) -> Iterator[Callable[[], int]]:
+    """Count the keys and documents that the server looks at, by its profile."""
+    with MongoClient[dict[str, Any]](url) as client:
+        database = client.get_default_database()
+        database.command("profile", 2)
+
+        total, last = 0, datetime.fromtimestamp(0, timezone.utc)
+
+        def seen() -> int:  # of those since the last look: the profile has room for few
+            nonlocal total, last
+            since = {"ns": f"{database.name}.taskqueue_jobs", "ts": {"$gt": last}}
+            for one in database["system.profile"].find(since).sort("ts"):
+                total, last = total + one.get("keysExamined", 0) + one.get("docsExamined", 0), one["ts"]
+            return total
+
+        yield seen
+        database.command("profile", 0)
+        database["system.profile"].drop()
+
+
+COUNT = {"sqlite": steps, "mongodb": examined}
+
+
+def costs(kind: str, url: str, ended: int, pending: int) -> Costs:
+    """Return what each page costs a store with so many jobs, once what is kept is known."""
+    with closing(open_store(url)) as store:
+        fill(store, ended, pending)
+    found = {}
+    with Scheduler(url) as scheduler:
+        made = app(scheduler, local=True)
+        with TestClient(made, base_url="http://127.0.0.1", client=("127.0.0.1", 5000)) as browser:
+            shown = [page for page in pages(scheduler) if not page.startswith(GROWING)]
+            for page in shown:
+                assert browser.get(page).status_code == 200, page
+            with COUNT[kind](scheduler, url) as cost:
+                for page in shown:
+                    made.state.dashboard.overviews.forget()
+                    before = cost()
+                    assert browser.get(page).status_code == 200
+                    found[_name(page)] = cost() - before
+    return found
+
+
+def _name(page: str) -> str:
+    """Return the address without the id of a job."""
+    return "/".join("ID" if len(part) == 24 else part for part in page.split("/"))
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "mongodb"])
+def test_no_page_costs_more_among_ten_times_as_many_jobs(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    def url(size: str) -> str:
+        if kind == "sqlite":
+            return f"sqlite://{tmp_path}/{size}.db?synchronous=normal"
+        return emptied(request.getfixturevalue("mongo_set"), f"web_{size}_{os.getpid()}")
+
+    few, many = (costs(kind, url(size), *numbers) for size, numbers in SIZES.items())
+
+    assert few.keys() == many.keys()
+    grown = {page: (few[page], cost) for page, cost in many.items() if cost > 2 * few[page] + MORE[kind]}
+    assert grown == {}, "the page walks all jobs: bound its query, or find an index that has them in order"
