@@ -1,7 +1,8 @@
 """How long the server takes for each page of the dashboard, in a store with a million ended jobs and many that wait.
 
 ``python -m tests.benchmarks.web_pages URL [--ended 1000000] [--waiting 100000] [--rounds 40]`` fills the store if it is
-empty (it stays for the next measurement), and prints a table in Markdown: milliseconds of each page, and its size.
+empty (it stays for the next measurement), and prints a table in Markdown: milliseconds of each page, its size, and its
+mean time of processor, which says more where others work beside it (``--server PID`` counts that of a database, too).
 No page finds the overview that another one has read a moment ago.
 """
 
@@ -10,9 +11,10 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 
+import psutil
 from starlette.testclient import TestClient
 
 from taskqueue import Scheduler
@@ -26,6 +28,10 @@ from tests.benchmarks.page import table
 
 MOST = 5_000.0
 """Milliseconds after which a slow page is not asked for again."""
+
+
+Processor = Callable[[], float]
+"""Returns the seconds of processor that were used so far."""
 
 
 def pages(scheduler: Scheduler) -> Iterator[str]:
@@ -52,11 +58,17 @@ def main() -> None:
     parser.add_argument("--waiting", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--only", default="", help="a part of the addresses that are measured")
+    parser.add_argument("--server", type=int, help="the process of the database, whose time is counted, too")
     chosen = parser.parse_args()
     with closing(open_store(chosen.url)) as store:
         if not store.tally():
             fill(store, chosen.ended, chosen.waiting)
-    for line in table(["page", "median ms", "p95 ms", "longest ms", "kB"], []):
+    server = psutil.Process(chosen.server) if chosen.server else None
+
+    def processor() -> float:
+        return time.process_time() + (sum(server.cpu_times()[:2]) if server else 0.0)
+
+    for line in table(["page", "median ms", "p95 ms", "longest ms", "processor ms", "kB"], []):
         output.line(line)
     with Scheduler(chosen.url) as scheduler:
         client = ("127.0.0.1", 50_000)
@@ -64,17 +76,18 @@ def main() -> None:
         with TestClient(dashboard, base_url="http://127.0.0.1", client=client) as browser:
             for page in pages(scheduler):
                 if chosen.only in page:
-                    figures = _measured(browser, dashboard.state.dashboard, page, chosen.rounds)
+                    figures = _measured(browser, dashboard.state.dashboard, page, chosen.rounds, processor)
                     output.line(f"| {' | '.join([page, *figures])} |")
 
 
-def _measured(browser: TestClient, dashboard: Dashboard, page: str, rounds: int) -> list[str]:
-    taken, size = [], 0
+def _measured(browser: TestClient, dashboard: Dashboard, page: str, rounds: int, processor: Processor) -> list[str]:
+    taken, used, size = [], [], 0
     for _ in range(rounds + 1):
         dashboard.overviews.forget()
-        begin = time.perf_counter()
+        begin, busy = time.perf_counter(), processor()
         answer = browser.get(page)
         taken.append(1000 * (time.perf_counter() - begin))
+        used.append(1000 * (processor() - busy))
         assert answer.status_code in (200, 503), (page, answer.status_code)
         size = len(answer.content)
         if len(taken) > 3 and sum(taken) > MOST:
@@ -82,6 +95,7 @@ def _measured(browser: TestClient, dashboard: Dashboard, page: str, rounds: int)
     ranked = sorted(taken[1:])
     return [
         *map(written, (statistics.median(ranked), ranked[int(0.95 * (len(ranked) - 1))], max(taken))),
+        written(statistics.mean(used[1:])),
         f"{size / 1000:.0f}",
     ]
 

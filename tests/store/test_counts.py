@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,10 +19,13 @@ from taskqueue.model.record import Options, Status, changed
 from taskqueue.model.retry import FixedRetry
 from taskqueue.store import Store
 from taskqueue.store.migration import carry_out, open_migration, pending_steps
+from taskqueue.store.mongodb.store import MongoStore
 from taskqueue.store.mongodb.tally import FEW as AT_ONCE
+from taskqueue.store.mongodb.tally import Tally
 from taskqueue.store.open import open_store
 from taskqueue.store.sqlite.add_counts import APART
 from taskqueue.store.sqlite.counts import FEW
+from tests.servers import with_database
 from tests.store.conftest import Opener
 from tests.store.records import (
     BROKEN,
@@ -107,6 +111,19 @@ def test_the_tally_follows_what_another_process_ends_and_removes(opener: Opener)
     other.flush()
     end(2, NOON)
     assert is_exact()
+
+
+def test_ended_jobs_are_counted_in_portions(mongo_set: str) -> None:
+    with closing(open_store(with_database(mongo_set, f"portions-{os.getpid()}"))) as store:
+        assert isinstance(store, MongoStore)
+        store.add([a_record(queue=queue, ready_at=NOON) for queue in ("a", "b") for _ in range(20)])
+        for number in range(10):
+            runs = claim(store, 4).records
+            at = NOON + number * HOUR
+            store.settle([settlement(run, now=at) for run in runs], at)
+
+        assert Tally(store._connection, portion=3).read() == counted(store)
+        store.flush()
 
 
 def test_a_retry_in_another_queue_is_counted_there(store: Store) -> None:

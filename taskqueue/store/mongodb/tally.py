@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
-from pymongo import DESCENDING, UpdateOne
+from pymongo import ASCENDING, DESCENDING, UpdateOne
 
 from taskqueue.model.reading import text
 from taskqueue.model.record import Status
+from taskqueue.model.timestamps import EPOCH
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.indexes import OUTCOMES, WAITING_IN_QUEUE
@@ -30,6 +31,9 @@ LAGS = (timedelta(minutes=10), timedelta(minutes=1), timedelta(seconds=10), time
 
 FEW = 1_000
 """So many jobs are counted within a few milliseconds."""
+
+PORTION = 50_000
+"""So many are counted together at first, within a fraction of a second."""
 
 COUNTED_FOR = 3600.0
 """Seconds after which all are counted anew: an end that was written later than the lag was left out."""
@@ -61,10 +65,14 @@ class _Base:
 class Tally:
     """The numbers of jobs of one store."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, portion: int = PORTION) -> None:
         self._connection = connection
+        self._portion_size = portion
         self._lock = threading.Lock()
         self._base: _Base | None = None
+        self._begun: _Base | None = None
+        """A count that is under way, and up to when it has counted those of each status."""
+        self._reached: dict[int, datetime] = {}
 
     def read(self) -> Mapping[tuple[str, Status], int]:
         """Return how many records there are for each queue and status."""
@@ -96,23 +104,51 @@ class Tally:
         removed, base = self._removed(), self._base
         if base is None or base.is_wrong(removed):
             self._base = None
-            return self._kept(None, Counter(), removed, time.monotonic())
+            base = self._counted_anew(removed)
+            if base is None:
+                return self._grouped(_since(None))
+            self._base = base
         counts = base.counts.copy()
         counts.subtract(_gone(base.removed, removed))
         since = self._grouped(_since(base.until))
-        if since.total() > FEW:
-            return self._kept(base.until, counts, removed, base.counted_at)
+        until = self._until() if since.total() > FEW else None
+        if until is not None and until > base.until:
+            before, since = self._parted(_since(base.until), until)
+            counts.update(before)
+            self._base = _Base(until=until, counts=counts.copy(), removed=removed, counted_at=base.counted_at)
         counts.update(since)
         return counts
 
-    def _kept(self, behind: datetime | None, counts: Counts, removed: Removed, counted_at: float) -> Counts:
-        """Return these numbers with those that ended since, and keep them with most of these."""
-        until = self._until()
-        if until is None or (behind is not None and until <= behind):
-            return counts + self._grouped(_since(behind))
-        before, later = self._parted(_since(behind), until)
-        self._base = _Base(until=until, counts=counts + before, removed=removed, counted_at=counted_at)
-        return counts + before + later
+    def _counted_anew(self, removed: Removed) -> _Base | None:
+        """Count all that ended long enough ago, the oldest first; None without any.
+
+        What was counted stays so if the call takes too long: the next one goes on.
+        """
+        begun = self._begun
+        if begun is None or begun.is_wrong(removed):
+            until = self._until()
+            if until is None:
+                return None
+            begun = self._begun = _Base(until=until, counts=Counter(), removed=removed, counted_at=time.monotonic())
+            self._reached.clear()
+        for status in _ENDED:
+            if status not in self._reached:
+                begun.counts.update(self._grouped({"status": status, "ended_at": None}))
+                self._reached[status] = EPOCH
+            while (behind := self._reached[status]) < begun.until:
+                end = self._portion(status, behind, begun.until)
+                begun.counts.update(self._grouped({"status": status, "ended_at": {"$gt": behind, "$lte": end}}))
+                self._reached[status] = end
+        self._begun = None
+        return begun
+
+    def _portion(self, status: int, behind: datetime, until: datetime) -> datetime:
+        """Return up to when those ended that are counted together."""
+        ended: Document = {"status": status, "ended_at": {"$gt": behind, "$lte": until}}
+        found = self._connection.collections.jobs.find(ended, {"_id": False, "ended_at": True}).hint(OUTCOMES)
+        return next(
+            (one["ended_at"] for one in found.sort("ended_at", ASCENDING).skip(self._portion_size).limit(1)), until
+        )
 
     def _until(self) -> datetime | None:
         """Return a time before which ends are counted once for all; None without any end."""

@@ -78,18 +78,47 @@ def find(
     children = _children(query)
     if children is not None and _are_few(raw, children):
         source = _only(children)
-    elif column == "ended_at" or (column == "rank" and statuses):
-        selects = _firsts(raw, query, where, column, falling)
-        firsts = _only(" UNION ALL ".join(f"SELECT * FROM ({select} LIMIT ?)" for select in selects) or _NONE)
-        of_each = [value for _ in selects for value in (*values, limit)]
-        found = _found(raw, firsts, where, _ordered(column, falling), [*of_each, *values, limit])
+    elif column == "ended_at":
+        found = _by_end(raw, query, (where, values), falling, limit)
         if statuses is not None or len(found) == limit:  # else one may have a damaged status
             return found
+    elif column == "rank" and statuses:
+        return _first_of_all(raw, _firsts(raw, query, statuses, where, column, falling), (where, values), order, limit)
     elif statuses is not None and _are_few(raw, rows := _rows(statuses, ended_from(query))):
         source = _only(rows)
     elif statuses is not None and max(statuses) <= Status.PROCESSING and order == "created_at":
         source = _only(rows)  # they are newer than most of the others
     return _found(raw, source, where, _ordered(column, falling), [*values, limit])
+
+
+def _by_end(raw: sqlite3.Connection, query: Query, condition: Condition, falling: bool, limit: int) -> list[Record]:
+    """Return the first by end: ended ones of each status by their index, and those without an end by their ids."""
+    where, values = condition
+    statuses = statuses_of(query)
+    wanted = list(Status) if statuses is None else statuses
+    final = [status for status in wanted if status > Status.PROCESSING]
+    pending = [int(status) for status in wanted if status <= Status.PROCESSING]
+    found: list[Record] = []
+    for is_final in (True, False) if falling else (False, True):
+        left = limit - len(found)
+        if is_final:
+            selects = _firsts(raw, query, final, where, "ended_at", falling)
+            found += _first_of_all(raw, selects, condition, f"{'-' if falling else ''}ended_at", left)
+        elif left and pending:
+            among = f"+status IN ({', '.join(map(str, pending))}) AND {where}"  # the last ids are mostly theirs
+            source = "jobs" if falling else _only(_rows(pending, None))
+            found += _found(raw, source, among, _ordered("id", falling), [*values, left])
+    return found
+
+
+def _first_of_all(
+    raw: sqlite3.Connection, selects: Sequence[str], condition: Condition, order: str, limit: int
+) -> list[Record]:
+    """Return the first of what these selections have in this order."""
+    where, values = condition
+    source = _only(" UNION ALL ".join(f"SELECT * FROM ({select} LIMIT ?)" for select in selects) or _NONE)
+    of_each = [value for _ in selects for value in (*values, limit)]
+    return _found(raw, source, where, _ordered(*order_of(order)), [*of_each, *values, limit])
 
 
 def _found(raw: sqlite3.Connection, source: str, where: str, order: str, values: Sequence[Any]) -> list[Record]:
@@ -157,11 +186,12 @@ def _since(ended_from: int | None) -> str:
     return "" if ended_from is None else f" AND ended_at >= {ended_from}"
 
 
-def _firsts(raw: sqlite3.Connection, query: Query, where: str, column: str, falling: bool) -> list[str]:
+def _firsts(
+    raw: sqlite3.Connection, query: Query, statuses: Sequence[int], where: str, column: str, falling: bool
+) -> list[str]:
     """Return selections whose first rows are the first of all, by indexes that have them in order if there are any."""
     found = []
-    statuses = statuses_of(query)
-    for status in Status if statuses is None else statuses:
+    for status in statuses:
         conditions = [_STATUS[status]]
         if status == Status.WAITING and column == "rank":
             queues = _queues_in_order(raw, query)
@@ -187,7 +217,7 @@ def _queues_in_order(raw: sqlite3.Connection, query: Query) -> list[str]:
 
 def _ordered(column: str, falling: bool) -> str:
     direction = "DESC" if falling else "ASC"
-    return f"{column} {direction}, id {direction}"
+    return f"id {direction}" if column == "id" else f"{column} {direction}, id {direction}"
 
 
 def data_matches(id: str, data: str, field: str, operator: str, value: str) -> bool:
