@@ -14,7 +14,7 @@ from taskqueue.store import Store
 MOST_RUNS = 500
 """The most running jobs that are looked at."""
 
-MOST_WAITING = 50_000
+MOST_WAITING = 20_000
 """The most waiting jobs that are counted."""
 
 MOST_KEYS = 100
@@ -34,7 +34,7 @@ class LimitState:
     used: int
     """How many of its places are taken; under a rate, also by starts of jobs that do not run any more."""
     waiting: int
-    """How many jobs with this key wait, whatever for."""
+    """How many jobs with this key wait, whatever for, of the ``MOST_WAITING`` that are counted."""
     holders: Sequence[Record]
     """The jobs that run with this key, of the ``MOST_RUNS`` that are looked at."""
 

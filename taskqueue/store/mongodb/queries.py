@@ -139,7 +139,7 @@ class Queries:
 
     def waiting_lanes(self, limit: int) -> Mapping[str, int]:
         """Return how many records wait in each lane, from an index alone."""
-        waiting = {"status": int(Status.WAITING), "lane": {"$exists": True}}
+        waiting = {"status": int(Status.WAITING), "lane": {"$gt": ""}}  # $exists would fetch each document
         steps: list[Document] = [{"$match": waiting}, {"$project": {"_id": False, "lane": True}}, {"$limit": limit}]
         group = {"$group": {"_id": "$lane", "records": {"$sum": 1}}}
         groups = self._connection.collections.jobs.aggregate([*steps, group], hint=LIMITED)
