@@ -59,6 +59,8 @@ class ApiRoutes:
             done = await route.do(call)
         else:
             done = await self._dashboard.in_thread(route.do, call)
+        if route.method != "GET":
+            self._dashboard.overviews.forget()
         if isinstance(done, Response):
             return done
         return JSONResponse(done.document, done.status) if isinstance(done, Answer) else JSONResponse(done)

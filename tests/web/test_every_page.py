@@ -117,3 +117,16 @@ def test_a_class_that_cannot_be_loaded_leads_to_its_jobs(scheduler: Scheduler, u
     assert "Class that cannot be loaded: gone.module:Lost" in need
     assert "deploy its module to a node" in need
     assert re.findall(r'<tr id="job-(\w+)"', found) == [str(lost.id)]
+
+
+def test_what_is_changed_over_http_is_seen_by_the_next_page(scheduler: Scheduler) -> None:
+    scheduler.add_job(jobs.Mail)
+    client = ("127.0.0.1", 5000)
+    with TestClient(app(scheduler, local=True), base_url="http://127.0.0.1", client=client) as browser:
+        token = browser.get("/api/v1/session").json()["csrf_token"]
+        assert "paused by" not in browser.get("/queues").text
+        browser.post("/api/v1/queues/pause", json={"queue": "mail"}, headers={"x-csrf-token": token})
+        page, [queue] = browser.get("/queues").text, browser.get("/api/v1/queues").json()["queues"]
+
+    assert "paused by local" in page
+    assert (queue["name"], queue["paused"]["by"], queue["statuses"]["WAITING"]) == ("mail", "local", 1)

@@ -3,49 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from taskqueue.errors import InvalidOption
-from taskqueue.model.controls import EVERY_QUEUE, Kind
+from taskqueue.model.controls import EVERY_QUEUE, Control, Kind
 from taskqueue.model.record import Status
 from taskqueue.scheduler import json_shapes
 from taskqueue.scheduler.nodes import Node
+from taskqueue.scheduler.operator_api import numbers_of
+from taskqueue.scheduler.overview import QueueState
 from taskqueue.scheduler.schedule import Schedule
 from taskqueue.web.api import schemas
 from taskqueue.web.api.route import Answer, ApiRoute, Call, Param, Schema
 from taskqueue.web.api.schemas import REASON, TEXT, TIME, exactly, listed, record, ref
 
-RATES_OVER = 5
-"""Minutes before now that rates are of."""
+NOTHING: Mapping[str, int] = {status.name: 0 for status in Status}
+"""The numbers of a queue without jobs."""
 
 
 def list_queues(call: Call) -> Any:
     """Return the queues, the one with the oldest waiting job first."""
-    stats, now = call.scheduler.stats(), datetime.now(timezone.utc)
-    pauses = {one.name: one for one in call.scheduler.paused()}
-    added: dict[str, int] = {}
-    ended: dict[str, int] = {}
-    for entry in call.scheduler.history(f"{RATES_OVER}m"):
-        added[entry.queue] = added.get(entry.queue, 0) + entry.added
-        ended[entry.queue] = ended.get(entry.queue, 0) + entry.ended
-    found = []
-    for name in {*stats["queues"], *(pauses.keys() - {EVERY_QUEUE})}:
-        since = stats["waiting_since"].get(name)
-        pause = pauses.get(EVERY_QUEUE) or pauses.get(name)
-        found.append(
-            {
-                "name": name,
-                "statuses": stats["queues"].get(name, {status.name: 0 for status in Status}),
-                "waiting_since": None if since is None else json_shapes.time(since),
-                "oldest": None if since is None else max(0.0, (now - since).total_seconds()),
-                "added_per_minute": added.get(name, 0) / RATES_OVER,
-                "ended_per_minute": ended.get(name, 0) / RATES_OVER,
-                "paused": None if pause is None else json_shapes.control(pause),
-            }
-        )
+    state = call.dashboard.overviews.read()
+    counts, moving = numbers_of(state.tally)["queues"], {queue.name: queue for queue in state.queues}
+    every = next((pause for pause in call.scheduler.paused() if pause.name == EVERY_QUEUE), None)
+    found = [
+        _queue(name, counts.get(name, NOTHING), moving.get(name), every, state.at) for name in {**counts, **moving}
+    ]
     return {"queues": sorted(found, key=lambda one: (-(one["oldest"] or 0), one["name"]))}
+
+
+def _queue(
+    name: str, statuses: Mapping[str, int], state: QueueState | None, every: Control | None, at: datetime
+) -> dict[str, Any]:
+    """Return a queue; one without a state has only ended jobs."""
+    oldest = state.oldest if state else None
+    pause = state.pause if state else every
+    return {
+        "name": name,
+        "statuses": statuses,
+        "waiting_since": None if oldest is None else json_shapes.time(at - timedelta(seconds=oldest)),
+        "oldest": oldest,
+        "added_per_minute": state.added_per_minute if state else 0.0,
+        "ended_per_minute": state.ended_per_minute if state else 0.0,
+        "paused": None if pause is None else json_shapes.control(pause),
+    }
 
 
 def pause_queue(call: Call) -> Any:
