@@ -321,10 +321,10 @@ def test_a_job_is_seen_at_once_and_acknowledged_when_it_is_on_the_disk(path: Pat
         ring = ringer.ring
         rung = threading.Event()
 
-        def swap_and_ring(topics: set[str]) -> None:
+        def swap_and_ring(topics: set[str], end: bytes) -> None:
             """Ring as always, behind the commit, and put the pipe into the place of the journal."""
             pipe.rename(journal)
-            ring(topics)
+            ring(topics, end)
             rung.set()
 
         ringer.ring = swap_and_ring
