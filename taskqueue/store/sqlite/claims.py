@@ -74,6 +74,7 @@ _WAITING = tuple(
     "AND rank < '' ORDER BY rank, id LIMIT ?"
     for forced in (0, 1)
 )
+_WAITING_OF_BOTH = f"SELECT * FROM ({_WAITING[0]}) UNION ALL SELECT * FROM ({_WAITING[1]})"
 _WAITING_IN_LANE = (
     "SELECT rank, id, queue, forced, lane, rowid FROM jobs WHERE status = 0 AND lane = ? AND queue = ? AND forced = ? "
     "AND rank < '' ORDER BY rank, id LIMIT ?"
@@ -229,14 +230,15 @@ def _lowest(
     """
     limits = [demand.pooled, demand.forced]
     allowed = _open_bounds(demand, present, in_force)
+    if len(allowed) == 1 and not lanes and demand.queues.get(*allowed) is None:
+        [queue] = allowed  # all fit: each range has a bound, and nothing else counts
+        return work.execute(_WAITING_OF_BOTH, (queue, demand.pooled, queue, demand.forced)).fetchall()
     ranges = [
         work.execute(_WAITING[forced], (queue, min(limit, bound)))
         for queue, bound in allowed.items()
         for forced, limit in enumerate(limits)
         if min(limit, bound) > 0
     ]
-    if len(allowed) == 1 and not lanes and demand.queues.get(*allowed) is None:
-        return list(chain(*ranges))  # all fit: each range has a bound, and nothing else counts
     for lane in lanes:
         queues = allowed if demand.queues else [queue for queue in _queues_of(work, lane) if queue in allowed]
         ranges += _in_lane(work, lane, {queue: allowed[queue] for queue in queues}, limits, lanes[lane])
