@@ -124,6 +124,8 @@ class Ringer:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._opened: list[int] = []  # a list, because threads can take from it and add to it without a lock
         self._known: tuple[int, tuple[tuple[str, str], ...]] = (-1, ())
+        self.reaches_ends = False
+        """Whether anybody listened to the ends of jobs at the last look into the folder."""
 
     def ring(self, topics: Collection[str], end: bytes = PLAIN_RING) -> None:
         """Ring each listener of the topics, and remove the sockets of those that died.
@@ -135,10 +137,6 @@ class Ringer:
         for topic, path in self._listeners():
             if topic in topics:
                 self._ring(path, end if topic == ENDS else PLAIN_RING)
-
-    def may_reach(self, topic: str) -> bool:
-        """Return whether anybody listened to the topic at the last look into the folder."""
-        return any(known == topic for known, _ in self._known[1])
 
     def close(self) -> None:
         """Ring no more."""
@@ -183,6 +181,7 @@ class Ringer:
             self._look_anew()
         elif abs(time.time_ns() - changed) > FRESH:
             self._known = (changed, listeners)
+            self.reaches_ends = any(topic == ENDS for topic, _ in listeners)
         return listeners
 
     def _open_folder(self) -> int:

@@ -123,6 +123,9 @@ class LateRinger:
     If it is not closed then, listeners look by themselves after ``Doorbell.pause``.
     """
 
+    reaches_ends = False
+    """What a ring would tell of may be rolled back."""
+
     def __init__(self, folder: Path, connection: CallerConnection) -> None:
         self._folder = folder
         self._connection = connection
@@ -131,10 +134,6 @@ class LateRinger:
     def ring(self, topics: Collection[str], end: bytes = PLAIN_RING) -> None:  # noqa: ARG002
         """Ring these topics when the caller has committed, or rolled back: a ring is only a hint, and tells nothing."""
         self._due.update(topics)
-
-    def may_reach(self, topic: str) -> bool:  # noqa: ARG002
-        """Return False: what a ring would tell of may be rolled back."""
-        return False
 
     def close(self) -> None:
         """Ring the collected topics if the transaction is over."""

@@ -63,6 +63,7 @@ class Transaction:
         """The notice of the job that this call ends, if it ends no other."""
         self._connection = connection
         self._ringer = ringer
+        self.tells_ends = ringer.reaches_ends
         self._level = level
         self._events: list[tuple[list[str], tuple[int, str, int, int]]] = []
         self._counts: dict[tuple[str, int], int] = {}
@@ -97,11 +98,6 @@ class Transaction:
             self._connection.raise_in_words(error)
         if kind is None:
             raise error
-
-    @property
-    def tells_ends(self) -> bool:
-        """Whether anybody may listen to the ends of jobs."""
-        return self._ringer.may_reach(ENDS)
 
     def record(self, id: JobId) -> Record | None:
         """Return the record as it is now, None if there is none."""
