@@ -20,6 +20,7 @@ from starlette.testclient import TestClient
 from taskqueue import Scheduler
 from taskqueue.cli import output
 from taskqueue.cli.bench.figures import written
+from taskqueue.model.query import EVERYTHING
 from taskqueue.store.open import open_store
 from taskqueue.web import app
 from taskqueue.web.dashboard import Dashboard
@@ -61,7 +62,7 @@ def main() -> None:
     parser.add_argument("--server", type=int, help="the process of the database, whose time is counted, too")
     chosen = parser.parse_args()
     with closing(open_store(chosen.url)) as store:
-        if not store.tally():
+        if not store.find(EVERYTHING, limit=1):
             fill(store, chosen.ended, chosen.waiting)
     server = psutil.Process(chosen.server) if chosen.server else None
 
