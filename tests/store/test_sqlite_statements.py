@@ -60,7 +60,7 @@ def test_an_add_is_one_commit_and_reads_nothing(store: Store, count: int) -> Non
     assert ran.pop("SAVEPOINT", 0) == ran.pop("RELEASE", 0) == (count > 1)
     assert ran == {
         "BEGIN": 1,
-        "INSERT jobs": count,
+        "INSERT jobs": 1 if count == 1 else count / 50,
         "INSERT events": 1,
         "COMMIT": 1,
     }
@@ -85,8 +85,8 @@ def test_a_settle_is_one_commit_and_reads_no_record(store: Store, count: int) ->
 
     assert ran.pop("SELECT") == 1  # whether any job waits for another
     assert ran.pop("SAVEPOINT", 0) == ran.pop("RELEASE", 0) == (count > 1)
-    groups = {1: 1, 100: 4}  # of 64, 16, 16 and 4
-    assert ran == {"BEGIN": 1, "UPDATE jobs": groups[count], "INSERT events": 1, "INSERT turns": 1, "COMMIT": 1}
+    groups = 1 if count == 1 else count / 50
+    assert ran == {"BEGIN": 1, "UPDATE jobs": groups, "INSERT events": 1, "INSERT turns": 1, "COMMIT": 1}
 
 
 def test_a_claim_that_finds_nothing_writes_nothing(store: Store) -> None:

@@ -153,9 +153,6 @@ class _Plain:
     def execute(self, statement: str, parameters: Any = ()) -> sqlite3.Cursor:
         return self._cursor().execute(statement, parameters)
 
-    def executemany(self, statement: str, parameters: Any) -> sqlite3.Cursor:
-        return self._cursor().executemany(statement, parameters)
-
     def _cursor(self) -> sqlite3.Cursor:
         cursor = self._raw.cursor()
         cursor.row_factory = None

@@ -6,9 +6,9 @@ import json
 import logging
 import sqlite3
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter, itemgetter
 from types import TracebackType
 
@@ -25,7 +25,7 @@ from taskqueue.store.sqlite import add_counts, event_rows, limits
 from taskqueue.store.sqlite.caller_transaction import CallerConnection, LateRinger
 from taskqueue.store.sqlite.columns import CHANGING, COLUMNS, Row, cancel_text, changes, row
 from taskqueue.store.sqlite.connection import Connection, Sync
-from taskqueue.store.sqlite.rows import INSERT, INSERT_SHORT, record, records_of, short_row
+from taskqueue.store.sqlite.rows import INSERT, INSERT_SHORT, INSERT_SHORTS, record, records_of, short_row
 from taskqueue.store.sqlite.schema import NEEDED
 
 log = logging.getLogger(__name__)
@@ -123,7 +123,7 @@ class Transaction:
 
     def insert_all(self, rows: Sequence[Row]) -> bool:
         """Insert all short rows, or none if the id or unique key of one is taken."""
-        if not self.execute_all(INSERT_SHORT, rows):
+        if not self.execute_all(INSERT_SHORTS, rows):
             return False
         self._note_rows(self._last.lastrowid, len(rows))
         for (status, at), alike in groupby(rows, _STATUS_AND_TIME):
@@ -134,16 +134,17 @@ class Transaction:
                 self.count(queue, status, 1)
         return True
 
-    def execute_all(self, statement: str, rows: Sequence[Row]) -> bool:
-        """Change one row by each execution of the statement, or none at all if one of them finds nothing to change."""
+    def execute_all(self, statements: Mapping[int, str], rows: Sequence[Row]) -> bool:
+        """Change all rows, or none at all if one is not found; ``statements`` are for so many, the largest first."""
         if len(rows) == 1:
-            self._last = self.execute(statement, rows[0])
+            self._last = self.execute(statements[1], rows[0])
             return self._last.rowcount == 1
         self.execute("SAVEPOINT batch")
-        is_whole = self._raw.executemany(statement, rows[:-1]).rowcount == len(rows) - 1
-        if is_whole:
-            self._last = self.execute(statement, rows[-1])
-            is_whole = self._last.rowcount == 1
+        written, is_whole = 0, bool(rows)
+        for size, statement in statements.items():
+            while is_whole and written + size <= len(rows):
+                self._last = self.execute(statement, tuple(chain.from_iterable(rows[written : written + size])))
+                written, is_whole = written + size, self._last.rowcount == size
         if not is_whole:
             self.execute("ROLLBACK TO batch")
         self.execute("RELEASE batch")
