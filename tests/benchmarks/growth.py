@@ -4,7 +4,7 @@
 a table in Markdown; without a URL in SQLite files in the present folder, which it removes. Every store is filled first.
 Then each round makes the same calls in each of them, one store after the other, so that a slow minute hits all alike.
 
-``--kept FILE`` takes one more, which ``tests.benchmarks.ten_million`` has filled: it takes long, and is not removed.
+``--kept FILE …`` takes more of them, which ``tests.benchmarks.ten_million`` has filled: that takes long, and they stay.
 """
 
 from __future__ import annotations
@@ -141,12 +141,12 @@ def fill(store: Store, kind: str, size: int) -> Filled:
     return Filled(kind=kind, size=size, store=store)
 
 
-def measure(stores: ScratchStores, sizes: Sequence[int], rounds: int, kept: str | None = None) -> Mapping[str, Any]:
+def measure(stores: ScratchStores, sizes: Sequence[int], rounds: int, kept: Sequence[str] = ()) -> Mapping[str, Any]:
     """Return the median milliseconds of each call in each store, with those of all rounds."""
     with ExitStack() as opened:
         filled = list(_filled(opened, stores, sizes))
-        if kept is not None:
-            store = opened.enter_context(closing(open_store(kept)))
+        for url in kept:
+            store = opened.enter_context(closing(open_store(url)))
             filled.append(Filled(kind=MIXED, size=sum(store.tally().values()), store=store))
         taken: list[list[Taken]] = [[] for _ in filled]
         with terminal.progress("measuring") as advance:
@@ -243,14 +243,13 @@ def main() -> None:
     parser.add_argument("--url")
     parser.add_argument("--most", type=int, default=SIZES[-1])
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--kept", metavar="FILE")
+    parser.add_argument("--kept", metavar="FILE", nargs="*", default=[])
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
     given = parser.parse_args()
     sizes = [size for size in SIZES if size <= given.most] or [given.most]
     with scratch_stores(given.url or "growth.db", None if given.url else "normal") as stores:
-        kept = given.kept and url_of(given.kept)
-        found = measure(stores, sizes, given.rounds, kept)
+        found = measure(stores, sizes, given.rounds, [url_of(file) for file in given.kept])
     if given.json is not None:
         given.json.write_text(json.dumps(found, indent=1))
     if given.plot is not None:

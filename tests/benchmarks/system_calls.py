@@ -2,7 +2,8 @@
 
 ``python -m tests.benchmarks.system_calls [--url URL] [--top 10]`` prints them, those of each process with the most
 frequent first; without a URL in an SQLite file in the present folder. strace runs all processes from their start, so
-that it needs no right to attach to others, and counts those of ``JOBS`` jobs one after the other.
+that it needs no right to attach to others, and counts those of each of ``JOBS`` jobs one after the other: what
+most jobs need at least, and on an average the most frequent.
 """
 
 from __future__ import annotations
@@ -15,23 +16,31 @@ import subprocess
 import sys
 import tempfile
 import time
+from bisect import bisect
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from taskqueue import Scheduler
 from taskqueue.cli.bench.environment import ScratchStores, scratch_stores
 from taskqueue.cli.bench.jobs import Empty
 from taskqueue.cli.bench.node import family, node
-from tests.benchmarks.way_of_a_job import MANAGER, NODE, PATIENCE, ROLES, WORKER
+from tests.benchmarks.way_of_a_job import MANAGER, NODE, PATIENCE, ROLES, WORKER, at_least
 from tests.counting import uncounted
 
-JOBS = 20
+JOBS = 21
 CALL = re.compile(r"(?P<thread>\d+) +(?P<at>[\d.]+) (?P<name>\w+)\(")
 """"1234  1790000000.123456 read(3, …": a call that is resumed, a signal and an exit look otherwise."""
 
-Calls = Mapping[str, Mapping[str, float]]
-"""By process, which call it makes how often for a job."""
+
+class Calls(NamedTuple):
+    """The calls of each process."""
+
+    totals: Mapping[str, float]
+    """How many it makes for most jobs at least."""
+    counts: Mapping[str, Mapping[str, float]]
+    """Which it makes how often for a job, on an average."""
 
 
 def measure(url: str, jobs: int = JOBS) -> Calls:
@@ -45,21 +54,28 @@ def measure(url: str, jobs: int = JOBS) -> Calls:
         done = subprocess.run([*strace, *command], env=uncounted(), capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         told = json.loads(done.stdout)
-        return _counted(file, told["began"], told["ended"], told["threads"], jobs)
+        return _counted(file, told["times"], told["threads"])
 
 
-def _counted(file: Path, began: float, ended: float, threads: Mapping[str, Sequence[int]], jobs: int) -> Calls:
+def _counted(file: Path, times: Sequence[float], threads: Mapping[str, Sequence[int]]) -> Calls:
     role_of = {thread: role for role, all_of_it in threads.items() for thread in all_of_it}
+    jobs = len(times) - 1
     counts = {role: Counter[str]() for role in ROLES}
+    of_jobs = {role: [0] * jobs for role in ROLES}
     with file.open() as lines:
         for found in map(CALL.match, lines):
-            if found and began < float(found["at"]) < ended and int(found["thread"]) in role_of:
-                counts[role_of[int(found["thread"])]][found["name"]] += 1
-    return {role: {name: n / jobs for name, n in counted.most_common()} for role, counted in counts.items()}
+            if found and times[0] < float(found["at"]) < times[-1] and int(found["thread"]) in role_of:
+                role = role_of[int(found["thread"])]
+                counts[role][found["name"]] += 1
+                of_jobs[role][bisect(times, float(found["at"])) - 1] += 1
+    return Calls(
+        totals={role: at_least(of) for role, of in of_jobs.items()},
+        counts={role: {name: n / jobs for name, n in counted.most_common()} for role, counted in counts.items()},
+    )
 
 
 def _traced(stores: ScratchStores, jobs: int) -> Mapping[str, object]:
-    """Send jobs through a node, and return when that began and ended, and the threads of each process."""
+    """Send jobs through a node, and return the times before and after each, and the threads of each process."""
     with stores.fresh() as url, Scheduler(url) as scheduler, node(url, stores.folder, 1) as running:
 
         def send() -> None:
@@ -67,13 +83,13 @@ def _traced(stores: ScratchStores, jobs: int) -> Mapping[str, object]:
 
         for _ in range(jobs):
             send()
-        began = time.time()
+        times = [time.time()]
         for _ in range(jobs):
             send()
-        ended = time.time()
+            times.append(time.time())
         pids = {"application": "self", **dict(zip((NODE, MANAGER, WORKER), family(running.pid), strict=True))}
         threads = {role: [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()] for role, pid in pids.items()}
-    return {"began": began, "ended": ended, "threads": threads}
+    return {"times": times, "threads": threads}
 
 
 def main() -> None:
@@ -87,8 +103,9 @@ def main() -> None:
         with scratch_stores(given.url, None) as stores:
             sys.stdout.write(json.dumps(_traced(stores, given.traced)))
         return
-    for role, calls in measure(given.url).items():
-        sys.stdout.write(f"\n{role}: {sum(calls.values()):.1f} system calls for a job\n")
+    found = measure(given.url)
+    for role, calls in found.counts.items():
+        sys.stdout.write(f"\n{role}: {found.totals[role]:g} system calls for a job\n")
         sys.stdout.writelines(f"  {count:6.2f} {name}\n" for name, count in list(calls.items())[: given.top])
 
 

@@ -5,9 +5,9 @@ their order; without a URL in an SQLite file in the present folder. Application,
 processes that trace themselves while the job is under way. What only a timer happened to do meanwhile is left out:
 a function counts if most rounds have it. Lambdas and comprehensions count as part of their function.
 
-Then come counts for a job of ``COUNTED``, one after the other, with all that follows from them: calls of functions,
-statements and steps of SQLite or commands to MongoDB, in each process, and bytes of SQLite's journal. ``--top`` says
-how many of the most frequent are printed.
+Then come counts for each of ``COUNTED`` jobs, one after the other, with all that follows from them: calls of functions,
+statements and steps of SQLite or commands to MongoDB, in each process: what most jobs need at least (the lower
+quartile), since timers and a busy machine add to some; below, the means of the most frequent, ``--top`` of each.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import quantiles
 from types import CodeType, FrameType
 from typing import Any
 
@@ -43,11 +44,11 @@ APPLICATION, NODE, MANAGER, WORKER = ROLES = ("application", "node", "manager", 
 WARM_UP = 20
 """Jobs before the first round: each process has imported and cached all it needs."""
 
-COUNTED = 20
-"""Jobs among which the counts are divided: timers happen to run meanwhile, and weigh little."""
+COUNTED = 21
+"""Jobs that are counted one by one."""
 
-LAST = 255
-"""The number of the round of these jobs."""
+FIRST = 101
+"""The number of the round of the first of them."""
 
 CALLS, STATEMENTS, STEPS, COMMANDS = ("calls", "statements", "steps", "commands")
 
@@ -98,7 +99,7 @@ class Recorder:
             self._save()
         if self._round and event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
             self._seen.setdefault(frame.f_code)
-            if self._round == LAST:
+            if self._round >= FIRST:
                 self._counted[CALLS, ": ".join(_place(frame.f_code))] += 1
 
     def _on_audit(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -114,20 +115,21 @@ class Recorder:
             raw.set_progress_handler(lambda: self.note(STEPS, "of SQLite"), 1)
 
     def note(self, kind: str, what: str) -> None:
-        """Count it if the jobs that are counted are under way."""
-        if self._shared[0] == LAST == self._round:
+        """Count it if one of the jobs that are counted is under way."""
+        if self._shared[0] == self._round >= FIRST:
             self._counted[kind, what] += 1
 
     def _save(self) -> None:
         """Append the functions of the last round to the file, with the role of this process."""
-        places = dict.fromkeys(_place(code) for code in tuple(self._seen))
+        seen, self._seen = self._seen, {}  # other threads go on meanwhile
+        counted, self._counted = self._counted, Counter()
+        number, self._round = self._round, self._shared[0]
+        places = dict.fromkeys(_place(code) for code in seen.copy())
         if places:
-            counted = [[kind, what, count] for (kind, what), count in self._counted.items()]
-            with self._found.open("a") as file:
-                file.write(json.dumps([self._round, self._present_role(), list(places), counted]) + "\n")
-        self._seen.clear()
-        self._counted.clear()
-        self._round = self._shared[0]
+            counts = [[kind, what, count] for (kind, what), count in counted.copy().items()]
+            line = json.dumps([number, self._present_role(), list(places), counts]) + "\n"
+            with self._found.open("ab", buffering=0) as file:  # in one write: other processes append as well
+                file.write(line.encode())
 
     def _present_role(self) -> str:
         if os.getpid() == self._first:
@@ -160,7 +162,9 @@ class Way:
 
     places: Mapping[str, Sequence[Place]]
     counts: Mapping[str, Mapping[str, Mapping[str, float]]]
-    """By process, by kind, what was done how often for one job."""
+    """By process, by kind, what was done how often for one job, on an average."""
+    totals: Mapping[str, Mapping[str, float]]
+    """By process, by kind, how much most jobs need at least: the lower quartile."""
 
     @property
     def files(self) -> list[str]:
@@ -172,10 +176,6 @@ class Way:
         """Return all functions; one that two processes enter is one."""
         return {place for places in self.places.values() for place in places}
 
-    def total(self, role: str, kind: str) -> float:
-        """Return how often a process does something of a kind for one job."""
-        return sum(self.counts[role].get(kind, {}).values())
-
 
 def trace(place: ScratchStores, rounds: int) -> Way:
     """Send jobs through a node with one worker, and return the way of most of them. Once in a process."""
@@ -186,11 +186,11 @@ def trace(place: ScratchStores, rounds: int) -> Way:
             note_commands(recorder)
         with Scheduler(url) as scheduler, _node(url, place.folder):
 
-            def send(jobs: int, number: int) -> None:
-                recorder.set_round(number)
+            def send(*numbers: int) -> None:
                 recorder.start()
                 try:
-                    for _ in range(jobs):
+                    for number in numbers:
+                        recorder.set_round(number)
                         scheduler.add_job(Empty).wait(timeout=PATIENCE)
                 finally:
                     recorder.set_round(0)
@@ -200,35 +200,50 @@ def trace(place: ScratchStores, rounds: int) -> Way:
             for _ in range(WARM_UP):
                 scheduler.add_job(Empty).wait(timeout=PATIENCE)
             for number in range(1, rounds + 1):
-                send(1, number)
-            send(COUNTED, LAST)
+                send(number)
+            send(*range(FIRST, FIRST + COUNTED))
     return _way((place.folder / "found").read_text().splitlines(), rounds)
 
 
 def _way(lines: Sequence[str], rounds: int) -> Way:
     times: Counter[tuple[str, Place]] = Counter()
     counts: dict[str, dict[str, Counter[str]]] = {role: {} for role in ROLES}
+    of_rounds: Counter[tuple[str, str, int]] = Counter()
     for line in lines:
         number, role, places, counted = json.loads(line)
-        if number != LAST:
+        if number < FIRST:
             times.update((role, (file, function)) for file, function in places)
         for kind, what, count in counted:
             counts[role].setdefault(kind, Counter())[what] += count
+            of_rounds[role, kind, number] += count
     most = [entered for entered, count in times.items() if count > rounds / 2]
-    each = {
-        role: {kind: {what: n / COUNTED for what, n in of.most_common()} for kind, of in kinds.items()}
-        for role, kinds in counts.items()
-    }
-    return Way({role: [place for of, place in most if of == role] for role in ROLES}, each)
+    numbers = range(FIRST, FIRST + COUNTED)
+    return Way(
+        places={role: [place for of, place in most if of == role] for role in ROLES},
+        counts={
+            role: {kind: {what: n / COUNTED for what, n in of.most_common()} for kind, of in kinds.items()}
+            for role, kinds in counts.items()
+        },
+        totals={
+            role: {kind: at_least([of_rounds[role, kind, number] for number in numbers]) for kind in kinds}
+            for role, kinds in counts.items()
+        },
+    )
+
+
+def at_least(counts: Sequence[int]) -> float:
+    """Return how much most of them are at least."""
+    return quantiles(counts, n=4)[0]
 
 
 def traced(url: str) -> Way:
     """Return the way of a job, as a process of its own finds it that nothing else traces."""
     command = [sys.executable, "-m", "tests.benchmarks.way_of_a_job", "--url", url, "--rounds", "5", "--json"]
-    done = subprocess.run(command, env=uncounted(), capture_output=True, text=True)
+    done = subprocess.run(command, env=uncounted(), capture_output=True, text=True, timeout=4 * PATIENCE)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    return Way({role: [(file, name) for file, name in found["places"][role]] for role in ROLES}, found["counts"])
+    places = {role: [(file, name) for file, name in found["places"][role]] for role in ROLES}
+    return Way(places, found["counts"], found["totals"])
 
 
 def _without_values(statement: str) -> str:
@@ -265,10 +280,10 @@ def summary(way: Way, most: int = 0) -> Iterator[str]:
         places = way.places[role]
         yield f"\n{role}: {len({file for file, _ in places})} files, {len(places)} functions"
         yield from (f"  {file} {function}" for file, function in places)
-    yield f"\nfor a job, of {COUNTED} one after the other"
+    yield f"\nfor one of {COUNTED} jobs, one after the other"
     for role in ROLES:
         for kind, counted in way.counts[role].items():
-            yield f"\n{role}: {way.total(role, kind):.1f} {kind}"
+            yield f"\n{role}: {way.totals[role][kind]:g} {kind}"
             yield from (f"  {count:6.2f} {what}" for what, count in list(counted.items())[:most])
 
 
