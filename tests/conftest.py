@@ -16,14 +16,12 @@ from typing import Any, cast
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import fork_server
+from tests import distribution, fork_server
 from tests.keeper import Run, end_keepers, shared_server
 from tests.servers import Cluster
 
 RUN = pytest.StashKey[Run]()
 TESTS = Path(__file__).parent
-WAITING = ("acceptance", "chaos", "docs")
-
 CLIENTS_END_WITHIN = 30.0
 """Seconds: the threads of a closed client look for their end from time to time."""
 
@@ -67,8 +65,16 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the tests that start nodes and wait for them: beside them is time for the others."""
-    items.sort(key=lambda item: item.path.relative_to(TESTS).parts[0] not in WAITING)
+    """Begin with the files that take longest."""
+    items.sort(key=lambda item: distribution.place(item.path.relative_to(TESTS).as_posix()))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Deal the tests as ``tests.distribution`` says, unless pytest is asked for another way than by files."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    return distribution.ComputingBesideWaiting(config, log)
 
 
 def pytest_collection_finish() -> None:

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +29,10 @@ OF_EXTRAS = "tests/acceptance/test_extras.py"
 LEFT_OUT = ("test_quickstart.py", "test_secrets.py")  # it runs the Python of .venv; it needs a client of the tests
 WHAT = ("tests/acceptance", *(f"--ignore=tests/acceptance/{name}" for name in LEFT_OUT))
 HOW = ("-m", "not long", "-n", "4", "--dist", "loadfile")
+AT_ONCE = 3
+"""Environments whose tests run at once: they start nodes and wait for them, and one run takes a sixth of two cores."""
+
+MADE_AT_ONCE = 2
 Version = tuple[int, int]
 
 
@@ -131,31 +135,53 @@ def make(environment: Environment) -> None:
     stamp.write_text(wanted)
 
 
-def passes(environment: Environment, arguments: list[str]) -> bool:
-    """Run the acceptance tests, or what ``arguments`` name, in the environment."""
+class Tested(NamedTuple):
+    """How the tests ended in an environment, with what they printed."""
+
+    passed: bool
+    output: str
+    waited: float
+    """Seconds until the environment was made."""
+    took: float
+
+
+def tested(environment: Environment, making: Future[None], arguments: list[str]) -> Tested:
+    """Run the acceptance tests, or what ``arguments`` name, once the environment is made."""
+    begun = time.monotonic()
+    making.result()
+    made = time.monotonic()
     what = {(True, True): [OF_EXTRAS], (True, False): [*WHAT, f"--ignore={OF_EXTRAS}", *HOW]}.get(
         environment[2:], [*WHAT, *HOW]
     )
     command = [str(environment.folder / "bin/python"), "-m", "pytest", "-q", *(arguments or what)]
     path = f"{server_binary().parent}{os.pathsep}{os.environ['PATH']}"  # one MongoDB server serves all environments
-    return subprocess.run(command, cwd=ROOT, env=os.environ | {"PATH": path}).returncode == 0
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=os.environ | {"PATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    return Tested(done.returncode == 0, done.stdout, made - begun, time.monotonic() - made)
 
 
 def main(arguments: list[str]) -> int:
     """Run them all and return how many environments failed."""
     os.environ["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
     found = pythons(candidates(), oldest_supported())
+    chosen = environments(found, sys.version_info[:2])
     failed = []
-    with ThreadPoolExecutor(1) as maker:  # which downloads while tests run
-        chosen = environments(found, sys.version_info[:2])
-        for environment, making in zip(chosen, [maker.submit(make, one) for one in chosen], strict=True):
-            print(f"\n== Python {environment.name} ({environment.python})", flush=True)
-            begun = time.monotonic()
-            making.result()
-            made = time.monotonic()
-            if not passes(environment, arguments):
+    print(f"Pythons: {', '.join(one.name for one in chosen)}, {AT_ONCE} at once", flush=True)
+    with ThreadPoolExecutor(MADE_AT_ONCE) as maker, ThreadPoolExecutor(AT_ONCE) as tester:
+        makings = [maker.submit(make, one) for one in chosen]
+        testing = [tester.submit(tested, *each, arguments) for each in zip(chosen, makings, strict=True)]
+        for environment, running in zip(chosen, testing, strict=True):
+            end = running.result()
+            print(f"\n== Python {environment.name} ({environment.python})\n{end.output}", flush=True)
+            if not end.passed:
                 failed.append(environment.name)
-            print(f"{environment.name}: waited {made - begun:.0f} s for, tested in {time.monotonic() - made:.0f} s")
+            print(f"{environment.name}: waited {end.waited:.0f} s for, tested in {end.took:.0f} s", flush=True)
     print(f"\nPythons: {len(found)} found, {', '.join(failed) or 'none'} failed", flush=True)
     return len(failed) if found else 1
 

@@ -57,19 +57,26 @@ class Proxy:
         return asyncio.run_coroutine_threadsafe(what, self._loop).result()
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._is_cut:
-            writer.transport.abort()
-            return
+        self._writers.add(writer)
+        self._keep(asyncio.current_task())
         try:
             onward = await asyncio.open_connection("127.0.0.1", self._target())
         except OSError:
-            writer.transport.abort()
+            self._abort({writer})
             return
-        self._writers |= {writer, onward[1]}
+        both = {writer, onward[1]}
+        self._writers |= both
+        if self._is_cut:  # perhaps only since it has begun to connect
+            self._abort(both)
+            return
         for source, sink in ((reader, onward[1]), (onward[0], writer)):
-            task = self._loop.create_task(self._pump(source, sink, {writer, onward[1]}))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._keep(self._loop.create_task(self._pump(source, sink, both)))
+
+    def _keep(self, task: asyncio.Task[None] | None) -> None:
+        """Have the end wait for the task."""
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _pump(
         self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, both: set[asyncio.StreamWriter]

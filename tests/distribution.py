@@ -1,0 +1,72 @@
+"""Deals the tests to the processes of pytest-xdist: some compute while the others wait for nodes, the longest first.
+
+Tests that start nodes take most of the time of a run and next to nothing of the processor. As many processes as there
+are cores begin with the tests that compute, all others with those that wait; whoever has no more of its kind takes the
+other. The tests of a file stay together, because they share what takes long to make, but for ``SPREAD``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from xdist.scheduler.loadscope import LoadScopeScheduling  # type: ignore[import-untyped]
+
+WAITING = ("acceptance", "chaos", "docs")
+"""Folders of tests that start nodes and wait for them."""
+
+SPREAD = ("acceptance", "chaos/test_storm.py", "docs/test_pages.py")
+"""Files and folders of which each test goes to any process."""
+
+TOGETHER = ("acceptance/test_quickstart.py",)
+"""Files in these folders whose tests share what takes long to make."""
+
+LONGEST = (
+    "chaos/test_storm.py",
+    "chaos/test_node_faults.py",
+    "chaos/test_manager_faults.py",
+    "chaos/test_failover.py",
+    "chaos/test_outages.py",
+    "chaos/test_client_faults.py",
+    "chaos/test_killed_together.py",
+    "chaos/test_worker_faults.py",
+    "acceptance/test_quickstart.py",
+    "docs/test_pages.py",
+    "docs/test_examples.py",
+    "web/test_openapi.py",
+    "web/test_browser.py",
+    "cli/test_bench.py",
+    "store/test_mongodb_cut_off.py",
+)
+"""Files to begin with: what takes minutes must not be the last."""
+
+
+def place(file: str) -> int:
+    """Return a number by which files below ``tests`` are sorted."""
+    return LONGEST.index(file) if file in LONGEST else len(LONGEST)
+
+
+def scope(test: str) -> str:
+    """Return what is dealt together with the test: its file, or itself alone."""
+    file = test.partition("::")[0]
+    inside = file.removeprefix("tests/")
+    return test if _is_below(inside, SPREAD) and inside not in TOGETHER else file
+
+
+def _is_below(file: str, places: Sequence[str]) -> bool:
+    return any(file == place or file.startswith(f"{place}/") for place in places)
+
+
+class ComputingBesideWaiting(LoadScopeScheduling):  # type: ignore[misc]
+    """Gives each process the next test of its kind."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return scope(nodeid)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        waits = int(node.gateway.id.removeprefix("gw")) >= len(os.sched_getaffinity(0))
+        mine = (each for each in self.workqueue if _is_below(each.removeprefix("tests/"), WAITING) is waits)
+        if (first := next(mine, None)) is not None:
+            self.workqueue.move_to_end(first, last=False)
+        super()._assign_work_unit(node)

@@ -1,0 +1,33 @@
+"""Tests that wait run beside tests that compute, long ones first, and files stay together where they share much."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import distribution
+
+TESTS = Path(__file__).parent
+
+
+@pytest.mark.parametrize("place", [*distribution.SPREAD, *distribution.TOGETHER, *distribution.LONGEST])
+def test_every_file_that_is_named_is_there(place: str) -> None:
+    assert (TESTS / place).exists()
+
+
+def test_a_file_stays_together_but_for_tests_that_take_long_by_themselves() -> None:
+    alone = "tests/chaos/test_storm.py::test_a[x/y]"
+
+    assert distribution.scope("tests/store/test_claims.py::test_a") == "tests/store/test_claims.py"
+    assert distribution.scope(alone) == alone
+    assert distribution.scope("tests/acceptance/test_seats.py::test_b") == "tests/acceptance/test_seats.py::test_b"
+    assert distribution.scope("tests/acceptance/test_quickstart.py::test_c") == "tests/acceptance/test_quickstart.py"
+
+
+def test_the_longest_files_come_first() -> None:
+    files = ["model/test_job.py", "web/test_openapi.py", "chaos/test_storm.py", "cli/test_add.py"]
+
+    files.sort(key=distribution.place)
+
+    assert files == ["chaos/test_storm.py", "web/test_openapi.py", "model/test_job.py", "cli/test_add.py"]
