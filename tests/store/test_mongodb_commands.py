@@ -185,7 +185,8 @@ def test_a_job_that_comes_alone_is_claimed_by_one_command_and_nothing_is_looked_
     store: Store, commands: Commands
 ) -> None:
     with closing(store.bell(WORK)) as bell:
-        rung(store, bell)
+        rung(store, bell, a_record(), a_record())
+        assert len(claim(store, 8, forced=8).records) == 2  # after which there is no other one
         for _ in range(3):
             taken: list[Claim] = []
             added = a_record()

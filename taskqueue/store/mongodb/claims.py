@@ -190,6 +190,10 @@ class Claims:
         cache.was_full = chosen.has_more or len(taken) >= demand.pooled + demand.forced
         if len(taken) < candidates:  # other nodes took them; more may wait behind the rest
             moments.append(now)
+        elif not (chosen.has_more or cache.lanes or demand.queues or controls.pauses_any):
+            for forced, limit in ((False, demand.pooled), (True, demand.forced)):
+                if sum(one.forced is forced for one in chosen.candidates) < limit:
+                    cache.note_empty(forced)
         next_at = min((moment for moment in moments if moment is not None), default=None)
         return Claim(records=taken, next_at=next_at, has_more=chosen.has_more)
 
