@@ -258,6 +258,8 @@ class Listener:
             bell.renew()
         if bell.keeps_rings:  # behind the clear: who sees the silence before waits already, or looks
             self.silence = object()
+        if not notices and wake not in ready and bell.fileno() in ready and self._cursor is None:
+            self._owes_a_read = False  # it rang for what it has told before
         if len(notices) == 1 and notices[0] is not None and wake not in ready:
             self._tell(notices[0], bell.pause)  # behind several, another ring may have found no room
 

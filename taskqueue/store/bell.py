@@ -40,7 +40,8 @@ class Bell(Protocol):
     def clear(self) -> Sequence[Record | None]:
         """Take all rings that have come; return for each what it tells of.
 
-        That is the record of a job of whose end alone it tells, or None: anything of its topic may have changed.
+        That is the record of a job of whose end alone it tells, or None: anything of its topic may have changed. A ring
+        of what was told before may be left out.
         """
 
     def renew(self) -> bool:

@@ -26,10 +26,12 @@ from taskqueue.model.schedules import Every
 from taskqueue.model.schedules.origin import FromSchedule, Series
 from taskqueue.model.schedules.schedule import NamedSchedule, next_version
 from taskqueue.store import ClaimRequest, Lease, Note, Settlement, Store
+from taskqueue.store.bell import ENDS, WORK
 from taskqueue.store.mongodb import open_mongodb
 from taskqueue.store.mongodb.connection import Collections, Connection
 from taskqueue.store.mongodb.store import MongoStore
 from taskqueue.store.mongodb.url import parse as parsed
+from tests.nodes import eventually
 from tests.servers import with_database
 from tests.store.records import (
     BROKEN,
@@ -44,6 +46,7 @@ from tests.store.records import (
     behind,
     claim,
     postponed,
+    rings,
     running,
     settlement,
 )
@@ -87,6 +90,8 @@ class CutCollection:
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._real, name)
+        if name == "database":
+            return CutDatabase(attribute, self._shears)
         if name == "with_options":
             return lambda **options: CutCollection(attribute(**options), self._shears)
         if name not in STATEMENTS:
@@ -99,6 +104,23 @@ class CutCollection:
             return answer
 
         return counted
+
+
+class CutDatabase:
+    """A real database whose commands are counted."""
+
+    def __init__(self, real: Database[Document], shears: Shears) -> None:
+        self._real = real
+        self._shears = shears
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def command(self, *args: Any, **options: Any) -> Any:
+        self._shears.cut()
+        answer = self._real.command(*args, **options)
+        self._shears.count()
+        return answer
 
 
 class CutConnection(Connection):
@@ -183,6 +205,33 @@ def _about_due(store: Store) -> None:
 def _claim_ahead(store: Store, _: object) -> object:
     wanted = ClaimRequest(pooled=10, due_by=NOON + store.early_by)
     return store.claim(WEB_1, wanted, NOON, NOON + LEASE)
+
+
+def _claim_alone(store: Store, new: Record) -> None:
+    with closing(store.bell(WORK)) as bell:
+        claim(store, 10)
+        store.add([new])
+        assert rings(bell)
+        claim(store, 10)
+
+
+def _add_and_give_back(store: Store, new: Record) -> None:
+    store.add([new])
+    _give_back(store, new)
+
+
+def finds_listeners(store: MongoStore) -> bool:
+    """Ring, which has the store look who listens."""
+    store._host_bells.ring()
+    return store._host_bells.tells
+
+
+def _settle_heard(store: Store, run: Record) -> None:
+    """Settle while somebody on this host listens."""
+    assert isinstance(store, MongoStore)
+    with closing(store.bell(ENDS)):
+        eventually(lambda: finds_listeners(store))
+        store.settle([settlement(run)], NOON + SECOND)
 
 
 def _give_back(store: Store, _: object) -> None:
@@ -351,6 +400,14 @@ CASES = {
     ),
     "add one behind a job that has ended": Case(before=_ended_parent, act=_add_behind, after=_add_behind),
     "claim what is due, and end what is late": Case(before=_due_and_late, act=_claim_all, after=_give_back),
+    "claim one that comes alone": Case(
+        before=lambda store: a_record(id=ONE), act=_claim_alone, after=_add_and_give_back
+    ),
+    "settle one that somebody on this host waits for": Case(
+        before=_run_with_two_behind,
+        act=_settle_heard,
+        after=lambda store, run: store.settle([settlement(run)], NOON + SECOND),
+    ),
     "claim what is about to be due": Case(before=_about_due, act=_claim_ahead, after=_give_back),
 }
 

@@ -9,6 +9,7 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.record import Record
 from taskqueue.store import Settlement
+from taskqueue.store.doorbell import LONGEST_RING
 from taskqueue.store.mongodb.documents import Document, held_by, moving, present
 from taskqueue.store.mongodb.outbox import Effect
 
@@ -67,6 +68,11 @@ def _list_of(field: str) -> Document:
 
 def _kept(ids: Sequence[JobId], following: Mapping[JobId, Effect]) -> list[Document]:
     return [following[id].kept() for id in ids]
+
+
+def is_short(after: Record) -> bool:
+    """Return whether the record may find room in a ring."""
+    return len(after.data) + _weight(after) < LONGEST_RING
 
 
 def _weight(after: Record) -> int:

@@ -9,6 +9,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from taskqueue.model.ids import JobId
+from taskqueue.model.record import Record
+
 STREAM_PAUSE = 30.0
 """Seconds after which a listener looks without a ring while a change stream is open: one that breaks rings, too."""
 
@@ -39,7 +42,7 @@ class PollBell:
     def fileno(self) -> int:
         return self._descriptor
 
-    def clear(self) -> Sequence[None]:
+    def clear(self) -> Sequence[Record | None]:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._descriptor)
         return (None,)
@@ -64,6 +67,8 @@ class PollBell:
 
 class StreamBell(PollBell):
     """A descriptor that the thread of a change stream makes readable."""
+
+    keeps_rings = True
 
     def __init__(self, topic: str) -> None:
         super().__init__()
@@ -106,7 +111,7 @@ class StreamBell(PollBell):
         """Set the ringing thread, and the callbacks for a closed bell and for the end of a delay."""
         self._thread, self._dismiss, self._hurry = thread, dismiss, hurry
 
-    def ring(self, new_jobs: int, plain: int = 0) -> None:
+    def ring(self, new_jobs: int, plain: int = 0, ended: Sequence[JobId] = ()) -> None:  # noqa: ARG002
         """Become readable for that many new jobs, of which so many are plain ones."""
         with self._lock:
             if not super().is_over:

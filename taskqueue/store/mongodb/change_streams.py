@@ -19,6 +19,7 @@ from taskqueue.store.bell import CONTROLS, ENDS, NEWS, PLANS, STOPS, WORK
 from taskqueue.store.mongodb.bells import POLL_PAUSE, STREAM_PAUSE, StreamBell
 from taskqueue.store.mongodb.connection import ACKNOWLEDGED, Connection, resets_after_fork
 from taskqueue.store.mongodb.documents import Document
+from taskqueue.store.mongodb.host_bells import EndsBell, HostBells
 from taskqueue.store.mongodb.migration import SCHEMA
 
 log = logging.getLogger(__name__)
@@ -86,11 +87,34 @@ _EVENT_CHANGES: dict[str, Document] = {
 }
 
 
+MOST_ENDED = 5
+"""A change of so many ends, or more, does not say of which jobs."""
+
+_ENDED: Document = {
+    "$slice": [
+        {
+            "$map": {
+                "input": {
+                    "$filter": {
+                        "input": "$fullDocument.events",
+                        "cond": {"$gt": ["$$this.status", int(Status.PROCESSING)]},
+                    }
+                },
+                "in": "$$this.job",
+            }
+        },
+        MOST_ENDED,
+    ]
+}
+"""The jobs that have ended, of a page of events."""
+
+
 class ChangeStreams:
     """Opens bells, each with a change stream of its own or together with others of this process."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, host_bells: HostBells) -> None:
         self._connection = connection
+        self._host_bells = host_bells
         self._lock = threading.Lock()
         self._node_source: Source | None = None
         self._inherited: list[object] = []
@@ -98,7 +122,8 @@ class ChangeStreams:
 
     def bell(self, topic: str) -> StreamBell:
         """Return a bell of the topic that the server rings."""
-        bell = StreamBell(topic)
+        doorbell = self._host_bells.hang() if topic == ENDS else None
+        bell = StreamBell(topic) if doorbell is None else EndsBell(doorbell)
         try:
             if topic in NODE_TOPICS:
                 self._listen_together(bell)
@@ -122,9 +147,9 @@ class ChangeStreams:
 
     def _event_changes(self, topic: str) -> Stream:
         events = self._connection.collections.events
-        return events.watch(
-            [{"$match": _EVENT_CHANGES[topic]}, {"$project": {"_id": True}}], max_await_time_ms=_ms(FETCH)
-        )
+        brought = {"_id": True, **({"ended": _ENDED} if topic == ENDS else {})}
+        stages: list[Document] = [{"$match": _EVENT_CHANGES[topic]}, {"$project": brought}]
+        return events.watch(stages, max_await_time_ms=_ms(FETCH))
 
     def _node_changes(self) -> Stream:
         collections = self._connection.collections
@@ -185,14 +210,15 @@ class Source:
 
     def _dismiss(self, bell: StreamBell) -> None:
         with self._lock:
-            if bell in self._bells:
-                self._bells.remove(bell)
-            if not self._bells:
-                self._ended.set()
-                self._hurried.set()
-            else:
+            if bell not in self._bells:
+                return
+            self._bells.remove(bell)
+            if self._bells:
                 bell.leave()
-        if self._ended.is_set():
+                return
+            self._ended.set()
+            self._hurried.set()
+        if self._thread.is_alive():  # not in a forked child, whose cursor it is not
             self._interrupt()
 
     def _interrupt(self) -> None:
@@ -243,10 +269,11 @@ class Source:
         topic = self._topic_of(change)
         new_jobs = 0 if "freed" in _updated(change) else 1
         plain = int(change.get("fullDocument") == _PLAIN)
+        ended = change.get("ended") or ()
         with self._lock:
             for bell in self._bells:
                 if bell.topic == topic:
-                    bell.ring(new_jobs, plain)
+                    bell.ring(new_jobs, plain, ended if len(ended) < MOST_ENDED else ())
 
     def _reopen(self, reason: object) -> None:
         """Listen again from now on, and ring for all changes in between; ring before, too, for the shorter pause."""

@@ -8,7 +8,6 @@ from datetime import datetime
 
 from bson import ObjectId
 from pymongo import ASCENDING
-from pymongo.errors import WriteConcernError
 
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.pending import claimed
@@ -16,8 +15,8 @@ from taskqueue.model.record import Cause, Holder, Record, Status
 from taskqueue.model.timestamps import whole
 from taskqueue.store.mongodb.background_writer import EventWriter
 from taskqueue.store.mongodb.claim_candidates import Candidate
-from taskqueue.store.mongodb.connection import Connection
-from taskqueue.store.mongodb.documents import CODEC, Document, record, setting
+from taskqueue.store.mongodb.connection import Connection, find_and_modify
+from taskqueue.store.mongodb.documents import Document, record, setting
 from taskqueue.store.mongodb.indexes import BY_ID, RANKED, WAITING
 from taskqueue.store.mongodb.outbox import transition
 
@@ -60,29 +59,20 @@ class ClaimWrite:
     def take_first(self, holder: Holder, now: datetime, until: datetime) -> Record | None:
         """Claim the lowest (rank, id) that waits for the pool, in one command; None if there is none that can be read.
 
-        The driver sends its own ``find_one_and_update`` twice when the connection breaks, for which the server keeps a
-        copy of each document; a claim whose answer is lost is handed back anyway.
+        A claim whose answer is lost is handed back.
         """
         first = {"status": int(Status.WAITING), "forced": False, **RANKED, "expires": {"$not": {"$lte": now}}}
         readable = {"_id": {"$type": "objectId"}, "claims": {"$type": ["int", "long"]}}
-        jobs = self._connection.collections.jobs
-        answer = jobs.database.command(
-            {
-                "findAndModify": jobs.name,
-                "query": {**first, **readable},
-                "sort": {"rank": ASCENDING, "_id": ASCENDING},
-                "hint": WAITING,
-                "update": _claiming(holder, until, ObjectId()),
-                "writeConcern": jobs.write_concern.document,
-            },
-            codec_options=CODEC,
+        kept = find_and_modify(
+            self._connection.collections.jobs,
+            {**first, **readable},
+            _claiming(holder, until, ObjectId()),
+            sort={"rank": ASCENDING, "_id": ASCENDING},
+            hint=WAITING,
         )
-        if "writeConcernError" in answer:
-            refused = answer["writeConcernError"]
-            raise WriteConcernError(refused.get("errmsg", ""), refused.get("code"), refused)
-        if answer["value"] is None:
+        if kept is None:
             return None
-        taken = claimed(record(answer["value"]), holder, until)
+        taken = claimed(record(kept), holder, until)
         self._event_writer.submit([transition(taken, now)])
         return taken
 

@@ -15,7 +15,7 @@ from bson.codec_options import CodecOptions
 from pymongo import MongoClient, ReadPreference, WriteConcern
 from pymongo.collection import Collection
 from pymongo.database import Database
-from pymongo.errors import PyMongoError
+from pymongo.errors import PyMongoError, WriteConcernError
 from pymongo.read_concern import ReadConcern
 
 from taskqueue.errors import ConfigError, StoreUnavailable
@@ -158,6 +158,23 @@ class Connection:
             history=own[f"{prefix}history"],
             history_turns=own[f"{prefix}history_turns"].with_options(read_concern=ReadConcern("local")),
         )
+
+
+def find_and_modify(
+    collection: Collection[Document], query: Document, update: Document, **options: Any
+) -> Document | None:
+    """Change one document, and return it as it was, or as it is with ``new=True``; None if there is none.
+
+    The driver's own call is sent twice if the connection breaks, for which the server keeps a copy of each document.
+    """
+    command = {"findAndModify": collection.name, "query": query, "update": update, **options}
+    command["writeConcern"] = collection.write_concern.document
+    answer = collection.database.command(command, codec_options=CODEC)
+    refused = answer.get("writeConcernError")
+    if refused is not None:
+        raise WriteConcernError(refused.get("errmsg", ""), refused.get("code"), refused)
+    changed: Document | None = answer["value"]
+    return changed
 
 
 def is_cluster(hello: Document) -> bool:

@@ -24,7 +24,7 @@ from taskqueue.model.record import Status
 from taskqueue.model.timestamps import EPOCH
 from taskqueue.store import OLDEST, Event
 from taskqueue.store.arguments import CURSOR_DIGITS
-from taskqueue.store.mongodb.connection import ACKNOWLEDGED, Connection
+from taskqueue.store.mongodb.connection import ACKNOWLEDGED, Connection, find_and_modify
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.values import id_in, needed_time_in
 from taskqueue.store.reading import readable
@@ -129,9 +129,8 @@ class EventLog:
     def _take(self, count: int) -> int:
         """Return the first of ``count`` exclusive numbers, unless a failover resets the counter."""
         facts = self._connection.collections.facts.with_options(write_concern=ACKNOWLEDGED)
-        counter: Document = facts.find_one_and_update(  # type: ignore[assignment]  # with upsert never None
-            _COUNTER, {"$inc": {"reached": count}}, upsert=True, return_document=ReturnDocument.AFTER
-        )
+        counter = find_and_modify(facts, _COUNTER, {"$inc": {"reached": count}}, upsert=True, new=True)
+        assert counter is not None, "with upsert there is one"
         return int(counter["reached"]) - count + 1
 
     def _catch_up(self) -> None:

@@ -17,9 +17,10 @@ from taskqueue.model.lifecycle.settle import obeying
 from taskqueue.model.options.apply_declared import outdone
 from taskqueue.model.record import Record, Status, changed
 from taskqueue.store import Settlement
-from taskqueue.store.mongodb.batches import depends_on_cancel, fits, statement
-from taskqueue.store.mongodb.connection import Connection
+from taskqueue.store.mongodb.batches import depends_on_cancel, fits, is_short, statement
+from taskqueue.store.mongodb.connection import Connection, find_and_modify
 from taskqueue.store.mongodb.documents import Document, cancel_request, declared, held_by, record
+from taskqueue.store.mongodb.host_bells import HostBells, notice_of
 from taskqueue.store.mongodb.indexes import BY_ID
 from taskqueue.store.mongodb.log_lines import LogLines
 from taskqueue.store.mongodb.outbox import Effect, Outbox, change, effects_of
@@ -27,6 +28,10 @@ from taskqueue.store.mongodb.outbox import Effect, Outbox, change, effects_of
 log = logging.getLogger(__name__)
 
 DOUBTS_KEPT = 10_000
+
+MOST_RUNG = 4
+"""Ends at once for which the bells of this host ring; for more, the change stream does, whose ring is soon there then.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +45,9 @@ class Replacement:
 class Settlements:
     """Settles, cancels and expires records, each in one write that includes the outbox entry."""
 
-    def __init__(self, connection: Connection, effects: Outbox) -> None:
+    def __init__(self, connection: Connection, effects: Outbox, host_bells: HostBells) -> None:
         self._connection = connection
+        self._host_bells = host_bells
         self._outbox = effects
         self._log_lines = LogLines(connection)
         self._doubts: dict[tuple[JobId, int, str], list[ObjectId]] = {}
@@ -128,20 +134,42 @@ class Settlements:
         """Write the outcomes, and remember the token if the answer is lost: the write may have happened."""
         token = ObjectId()
         following = {one.after.id: effects_of(one.after, token, now, claimed=True) for one in settlements}
+        has_rung = self._is_awaited(settlements)
         try:
-            if fits(settlements):
+            if has_rung:
+                matched = self._settle_and_tell(settlements[0], following[settlements[0].after.id])
+            elif fits(settlements):
                 where, update = statement(settlements, following)
                 jobs = self._connection.collections.jobs
                 matched = jobs.update_many(where, update, hint=BY_ID).matched_count
             else:
                 matched = self._write([_as_claimed(one) for one in settlements], following)
-            return self._finish(following, matched, token)
+            return self._finish(following, matched, token, has_rung=has_rung)
         except PyMongoError:
             if len(self._doubts) > DOUBTS_KEPT:
                 self._doubts.clear()
             for one in settlements:
                 self._doubts.setdefault(_key(one), []).append(token)
             raise
+
+    def _is_awaited(self, settlements: Sequence[Settlement]) -> bool:
+        """Return whether this is the end of one job that a ring can tell to waiters on this host."""
+        if len(settlements) > 1 or not self._host_bells.tells:
+            return False
+        after = settlements[0].after
+        return after.status.is_final and is_short(after)
+
+    def _settle_and_tell(self, settlement: Settlement, follows: Effect) -> int:
+        """Write the outcome and ring with the document as it is then; a waiter gets its result 4 ms sooner by that.
+
+        Sent as such: the driver's own is sent twice when the connection breaks, for which the server keeps a copy.
+        """
+        jobs = self._connection.collections.jobs
+        kept = find_and_modify(jobs, _as_claimed(settlement).where, change(settlement.after, follows), new=True)
+        if kept is None:
+            return 0
+        self._host_bells.ring(notice_of(kept))
+        return 1
 
     def _declare(self, settlement: Settlement, defined: Record, now: datetime) -> bool:
         """Write a record whose class declares other options than it was claimed with; return whether that was done.
@@ -169,14 +197,19 @@ class Settlements:
         changes = [UpdateOne(one.where, change(one.after, following[one.after.id]), hint=BY_ID) for one in replacements]
         return self._connection.collections.jobs.bulk_write(changes, ordered=False).matched_count
 
-    def _finish(self, following: Mapping[JobId, Effect], matched: int, token: ObjectId) -> set[JobId]:
+    def _finish(
+        self, following: Mapping[JobId, Effect], matched: int, token: ObjectId, *, has_rung: bool = False
+    ) -> set[JobId]:
         """Carry out the effects of accepted outcomes, and return their ids."""
         accepted = set(following)
         if matched < len(following):
             jobs = self._connection.collections.jobs
             ours = {"_id": {"$in": list(following)}, "swapped": token}
             accepted = {one["_id"] for one in jobs.find(ours, {"_id": True})}
-        self.follow([following[id] for id in following if id in accepted])
+        effects = [following[id] for id in following if id in accepted]
+        if len(effects) <= MOST_RUNG and any(one.ended for one in effects) and not has_rung:
+            self._host_bells.ring()
+        self.follow(effects)
         return accepted
 
     def _settle_changed(self, refused: Sequence[Settlement], now: datetime) -> set[JobId]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from datetime import datetime
 from typing import Any
 
@@ -33,6 +33,7 @@ from taskqueue.store.mongodb.controls import StoredControls
 from taskqueue.store.mongodb.driver_errors import deadline_of, reaching
 from taskqueue.store.mongodb.events import EventLog
 from taskqueue.store.mongodb.history import History
+from taskqueue.store.mongodb.host_bells import HostBells
 from taskqueue.store.mongodb.index_repair import indexed
 from taskqueue.store.mongodb.inserts import Inserts
 from taskqueue.store.mongodb.leases import Leases
@@ -62,14 +63,15 @@ class MongoStore:
         self.early_by = EARLY_BY
         self._connection = connection
         self._bells = OpenBells()
-        self._streams = ChangeStreams(connection)
+        self._host_bells = HostBells()
+        self._streams = ChangeStreams(connection, self._host_bells)
         self._clock = Clock(connection.time) if clock is None else Clock(clock, estimate_for=0.0)
         self._index_at = 0.0
         self._event_log = EventLog(connection)
         self._event_writer = EventWriter(connection, self._event_log)
         self._limit_use = LimitUse(connection)
         self._outbox = Outbox(connection, self._event_writer, self._limit_use)
-        self._settlements = Settlements(connection, self._outbox)
+        self._settlements = Settlements(connection, self._outbox, self._host_bells)
         self._updates = Updates(connection, self._settlements)
         self._inserts = Inserts(connection, self._settlements, self._event_writer, self.index)
         self._controls = StoredControls(connection)
@@ -84,6 +86,7 @@ class MongoStore:
         try:
             self._rings, self.guarantee = self._prepare()
         except BaseException:
+            self._host_bells.close()
             connection.close()
             raise
 
@@ -306,11 +309,11 @@ class MongoStore:
             return self._clock.now()
 
     def close(self) -> None:
-        self._bells.close(CLOSE_TIMEOUT)
-        try:
-            self._event_writer.close()
-        finally:
-            self._connection.close()
+        with ExitStack() as parts:  # each is closed whatever becomes of the others
+            parts.callback(self._connection.close)
+            parts.callback(self._event_writer.close)
+            parts.callback(self._host_bells.close)
+            parts.callback(self._bells.close, CLOSE_TIMEOUT)
 
     def index(self) -> None:
         """Create missing indexes, and end jobs that block the unique one."""
@@ -331,6 +334,7 @@ class MongoStore:
         """Check the server, create missing indexes, and return whether it has change streams, and its guarantee."""
         with self._reached():
             hello = self._connection.check()
+            self._host_bells.place(hello, self._connection.database.name, self._connection.address.prefix)
             check_schema(self._connection.collections, self.url)
         index_repair.ensure(self._connection.collections, self.url, hello["localTime"])
         return is_cluster(hello), guarantee(hello)
