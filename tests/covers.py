@@ -15,6 +15,7 @@ COVERS: Mapping[str, str] = {
     "acceptance/test_leading.py": "daemon/node/leader_hooks daemon/protocol/hooks",
     "acceptance/test_log_lines.py": "",
     "acceptance/test_metrics.py": "daemon/node/metrics daemon/node/metrics_server",
+    "acceptance/test_mongodb_costs.py": "",
     "acceptance/test_one_node.py": "daemon/node/node daemon/node/start daemon/node/schedules",
     "acceptance/test_replaced_files.py": "store/backup",
     "acceptance/test_stacks.py": "",
