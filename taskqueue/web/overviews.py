@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 from taskqueue.scheduler.overview_reader import Overview, OverviewReader
 from taskqueue.scheduler.recent_figures import RecentFigures
@@ -21,6 +22,7 @@ class Overviews:
         self._lock = threading.Lock()
         self._made: OverviewReader | None = None
         self._kept: tuple[float, Overview] | None = None
+        self._numbers: tuple[float, dict[str, Any]] | None = None
 
     def read(self) -> Overview:
         """Return the state of the store, at most ``KEPT_FOR`` old; others wait for the one that reads."""
@@ -29,10 +31,17 @@ class Overviews:
                 self._kept = time.monotonic(), self._read()
             return self._kept[1]
 
+    def numbers(self) -> dict[str, Any]:
+        """Return how many jobs there are (``Scheduler.stats``), at most ``KEPT_FOR`` ago."""
+        with self._lock:
+            if self._numbers is None or time.monotonic() - self._numbers[0] > KEPT_FOR:
+                self._numbers = time.monotonic(), self._scheduler.stats()
+            return self._numbers[1]
+
     def forget(self) -> None:
         """Read the store anew at the next call: something was done to it."""
         with self._lock:
-            self._kept = None
+            self._kept = self._numbers = None
 
     def figures(self) -> RecentFigures:
         """Return the figures of recent minutes and hours."""

@@ -83,6 +83,7 @@ class PageRoutes:
             has_tokens=dashboard.viewers.users is not None,
             is_fragment=request.headers.get("hx-request") == "true",
             overview=dashboard.overviews.read,
+            numbers=dashboard.overviews.numbers,
             figures=dashboard.overviews.figures,
         )
         show = partial(page.show, view)

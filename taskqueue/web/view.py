@@ -43,6 +43,8 @@ class View:
     """Whether htmx asks for a part of the page."""
     overview: Callable[[], Overview]
     """Returns the state of the whole store, as it was a moment ago at most."""
+    numbers: Callable[[], Mapping[str, Any]]
+    """Returns how many jobs there are (``Scheduler.stats``), as it was a moment ago at most."""
     figures: Callable[[], RecentFigures]
     """Returns the figures of recent minutes and hours, most of which are known."""
 

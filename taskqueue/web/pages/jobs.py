@@ -70,7 +70,7 @@ def jobs(view: View) -> Any:
             new = view.scheduler.count_jobs(later)
     except InvalidQuery as error:
         problem = str(error)
-    stats = view.scheduler.stats()
+    stats = view.numbers() if view.is_fragment else view.scheduler.stats()  # updates share it
     statuses = STATUSES.get(wanted.status, tuple(Status))
     more = {"order": order} if order != usual else {}
     anchor = _anchor(found, order, view)
