@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
@@ -51,25 +51,16 @@ class Dispatcher:
         self._claim_timer = ResettableTimer(loop, store.now, self.fetcher.wake_when_due)
         self._notes_timer = ResettableTimer(loop, store.now, self._settler.send_notes)
 
-    def settle(self) -> None:
-        """Settle all outcomes, and report that to the workers which then call the hooks of their runs."""
-        for claim, accepted in self._settler.settle():
-            if claim.wants_settlement and claim.finished is not None:
-                id, status = str(claim.record.id), int(claim.finished.status)
-                self._manager.send(OutcomeSettled(id=id, claims=claim.fence, accepted=accepted, status=status))
+    def work(self, may_claim: Callable[[], bool]) -> None:
+        """Settle all outcomes, claim jobs if ``may_claim``, and send their runs: one transaction each.
 
-    def claim(self) -> None:
-        """Claim jobs if there may be some and there is room for them, and send their runs to the manager."""
-        claimed = self.fetcher.claim()
-        if claimed:
-            self._send_out(claimed)
-        claim_at = self.fetcher.claim_at
-        if claim_at is not None:
-            self._claim_timer.no_later_than(claim_at)
-
-    def schedule_notes(self) -> None:
-        """Have progress and checkpoints written soon."""
-        if not self._notes_timer.is_set:
+        It is asked after the settlement, in which the node may have found that it has to leave.
+        """
+        if self._in_flight.unsettled:
+            self._settle()
+        if may_claim():
+            self._claim()
+        if self._in_flight.with_notes and not self._notes_timer.is_set:
             self._notes_timer.after(NOTES_WITHIN)
 
     def renew(self) -> Renewal | None:
@@ -88,6 +79,22 @@ class Dispatcher:
         """Hand back all claims whose runs have not started."""
         self.fetcher.hand_back_reserved()
         self._manager.send(HandBack(most=len(self._in_flight)))
+
+    def _settle(self) -> None:
+        """Settle all outcomes, and report that to the workers which then call the hooks of their runs."""
+        for claim, accepted in self._settler.settle():
+            if claim.wants_settlement and claim.finished is not None:
+                id, status = str(claim.record.id), int(claim.finished.status)
+                self._manager.send(OutcomeSettled(id=id, claims=claim.fence, accepted=accepted, status=status))
+
+    def _claim(self) -> None:
+        """Claim jobs if there may be some and there is room for them, and send their runs to the manager."""
+        claimed = self.fetcher.claim()
+        if claimed:
+            self._send_out(claimed)
+        claim_at = self.fetcher.claim_at
+        if claim_at is not None:
+            self._claim_timer.no_later_than(claim_at)
 
     def _send_out(self, claimed: Sequence[Record]) -> None:
         now, begins_at = self._store.now(), self.fetcher.begins_at

@@ -190,15 +190,10 @@ class Node:
         self._apply_controls()
 
     def _turn(self) -> None:
-        """Settle outcomes, claim jobs, and send them to the manager: one transaction each."""
+        """Have jobs claimed and outcomes settled, and end the loop if that was the last thing to do."""
         if self._shutdown.stage is NodeStage.STANDBY:
             return
-        if self._in_flight.unsettled:
-            self._dispatcher.settle()
-        if self._may_claim():
-            self._dispatcher.claim()
-        if self._in_flight.with_notes:
-            self._dispatcher.schedule_notes()
+        self._dispatcher.work(self._may_claim)
         unsettled = self._in_flight.unsettled
         if self._shutdown.stage is NodeStage.LEAVING and (self._breaker.store_was_replaced or not unsettled):
             self._loop.stop()

@@ -12,9 +12,12 @@ from taskqueue.daemon.node.figures import Figures
 from taskqueue.daemon.protocol.messages import Ended, HandBack, Message, OutcomeSettled, Run, Stop
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.settings import Settings
+from taskqueue.model.limits import Limit, lane
 from taskqueue.model.record import Cause, OnCrash, Options, Record, Status
 from taskqueue.store import Store
 from tests.daemon.node.conftest import OURS, Bench
+
+ONE_AT_A_TIME = lane([Limit(1)], "app:Mail", None)
 
 
 class Line:
@@ -46,10 +49,17 @@ class Desk(Bench):
     def claimed(self, **fields: Any) -> Record:
         """Add a job, have it claimed, and return the record that was claimed."""
         record = self.add(**fields)
-        self.dispatcher.fetcher.wake("the test asks")
-        self.dispatcher.claim()
+        self.turn(expects=True)
         [claim] = [claim for claim in self.in_flight if claim.record.id == record.id]
         return claim.record
+
+    def turn(self, *, expects: bool = False, claims: bool = True) -> list[str]:
+        """Work for one turn; return the claims and settlements in order. With ``expects`` there may be new jobs."""
+        if expects:
+            self.dispatcher.fetcher.wake("the test asks")
+        self.faults.calls.clear()
+        self.dispatcher.work(lambda: claims)
+        return [call for call in self.faults.calls if call in ("claim", "settle")]
 
     def end(self, claimed: Record, *, confirm: bool = False) -> None:
         """Report the run as done."""
@@ -79,16 +89,37 @@ def test_a_claimed_job_is_sent_to_the_manager_and_its_outcome_settled(desk: Desk
     assert isinstance(run, Run)
     assert (run.id, run.claims) == (str(claimed.id), claimed.claims)
     desk.end(claimed)
-    desk.dispatcher.settle()
+    assert desk.turn() == ["settle"]
 
     assert desk.now(claimed).status is Status.DONE
     assert desk.line.sent == [run]  # its worker does not wait for the settlement
 
 
+def test_a_job_that_an_outcome_made_claimable_is_claimed_in_the_same_turn(desk: Desk) -> None:
+    first = desk.claimed(lane=ONE_AT_A_TIME)
+    behind = desk.add(lane=ONE_AT_A_TIME)
+    assert desk.turn(expects=True) == ["claim"]
+    desk.end(first)
+
+    assert desk.turn() == ["settle", "claim"]
+
+    assert desk.now(behind).status is Status.PROCESSING
+
+
+def test_a_node_that_may_not_claim_settles(desk: Desk) -> None:
+    first = desk.claimed()
+    waiting = desk.add()
+    desk.end(first)
+
+    assert desk.turn(expects=True, claims=False) == ["settle"]
+
+    assert (desk.now(first).status, desk.now(waiting).status) == (Status.DONE, Status.WAITING)
+
+
 def test_a_worker_with_hooks_hears_of_the_settlement(desk: Desk) -> None:
     claimed = desk.claimed()
     desk.end(claimed, confirm=True)
-    desk.dispatcher.settle()
+    desk.turn()
 
     settled = OutcomeSettled(id=str(claimed.id), claims=claimed.claims, accepted=True, status=int(Status.DONE))
     assert desk.line.sent[1:] == [settled]
@@ -128,12 +159,11 @@ def test_what_no_worker_has_received_is_handed_back_without_the_manager(desk: De
     running = [desk.claimed(options=options) for _ in range(2)]  # as many as there are slots
     reserved = desk.add(options=options)
     desk.prefetch.run_took(0.001)
-    desk.dispatcher.fetcher.wake("the test asks")
-    desk.dispatcher.claim()
+    desk.turn(expects=True)
     assert len(desk.in_flight) == 3
 
     desk.dispatcher.hand_back_unbegun()
-    desk.dispatcher.settle()
+    desk.turn(claims=False)
 
     assert [type(message) for message in desk.line.sent] == [Run, Run, HandBack]
     assert (desk.now(reserved).status, desk.now(reserved).cause) == (Status.WAITING, Cause.HANDED_BACK)
