@@ -36,7 +36,7 @@ Row: TypeAlias = tuple[Any, ...]
 GROUPS = (50, 10, 3, 1)
 """How many rows one statement writes, the largest groups first: to run one takes longer than what it does for a row.
 
-An insert takes 3.8 us in a group of 50 and 5.8 alone, an outcome 4.1 and 5.0.
+An insert takes 3.8 us in a group of 50 and 5.8 alone, an outcome 4.5 and 4.9.
 """
 
 Read = TypeVar("Read")
