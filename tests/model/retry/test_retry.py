@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from typing import Any
@@ -447,6 +447,7 @@ POLICIES: some.SearchStrategy[RetryPolicy] = some.recursive(
     ),
     max_leaves=4,
 )
+fields(Situation)  # makes the class: hypothesis reads its signature twice, and the first reading makes it
 SITUATIONS = some.builds(
     Situation,
     failures=some.integers(1, 10_000),
