@@ -6,6 +6,7 @@ import json
 import os
 import select
 import socket
+import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from taskqueue.errors import StoreUnavailable
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.outcomes import Done, Failed
 from taskqueue.model.record import Dependency, Failure, Record, Status
@@ -69,6 +71,23 @@ def test_a_long_row_is_left_to_be_read(store: Store, ends: Bell) -> None:
     settle(store, running(store, a_record()), Done(result=json.dumps("x" * LONGEST_RING)))
 
     assert told(ends) == [None]
+
+
+@pytest.mark.parametrize("column", ["tags", "origin", "unloadable_since"])
+@pytest.mark.parametrize("damage", ["x'ff00'", "CAST(x'ff41' AS TEXT)"])
+def test_a_damaged_row_is_settled_and_left_to_be_read(
+    store: Store, ends: Bell, tmp_path: Path, column: str, damage: str
+) -> None:
+    run = running(store, a_record())
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as other, other:
+        other.execute(f"UPDATE jobs SET {column} = {damage} WHERE id = ?", (str(run.id),))
+    if "TEXT" in damage:
+        with pytest.raises(StoreUnavailable, match="UTF-8"):  # and the next call reads such text, too
+            settle(store, run)
+
+    assert settle(store, run) == {run.id}
+    assert told(ends) == [None]
+    assert kept(store, run.id).status is Status.DONE
 
 
 def test_only_who_listens_to_ends_is_told(store: Store, ends: Bell) -> None:
