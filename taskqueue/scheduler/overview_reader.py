@@ -66,6 +66,10 @@ class OverviewReader:
         self._flaws: list[Need] = []
         self._seldom_at = 0.0
 
+    def now(self) -> datetime:
+        """Return the store's time, which jobs are kept with: that of this host may be another."""
+        return self._store.now()
+
     def read(self) -> Overview:
         """Return the present state: seven calls of the store, or a few more every quarter of a minute or so."""
         store = self._store

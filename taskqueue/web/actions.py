@@ -96,19 +96,19 @@ class Actions:
         return process
 
     def matching(self, query: Mapping[str, Any], at: datetime | None, *, ended: bool) -> tuple[int, list[Process]]:
-        """Return how many jobs an action on all that match concerns, ``at`` this time or now, and some of them."""
+        """Return how many jobs an action on all that match concerns, those before ``at`` or all, and some of them."""
         meant = self._meant(query, at, ended=ended)
         return self._scheduler.count_jobs(meant), self._scheduler.find_jobs(meant, limit=SAMPLE)
 
     def cancel_jobs(self, query: Mapping[str, Any], at: datetime, reason: str = "") -> int:
-        """Cancel the jobs that match, were there ``at`` this time and have not ended, and return how many."""
+        """Cancel the jobs that match, were added before ``at`` and have not ended, and return how many."""
         meant = self._meant(query, at, ended=False)
         number, shown = self._scheduler.count_jobs(meant), shown_query(query, self._masking)
         self._note("cancel", "jobs", query=shown, number=number, reason=reason)
         return self._scheduler.cancel_jobs(meant, self._reason(reason))
 
     def run_jobs_again(self, query: Mapping[str, Any], at: datetime) -> int:
-        """Run the jobs that match and had ended ``at`` this time once more as copies, and return how many.
+        """Run the jobs that match and ended before ``at`` once more as copies, and return how many.
 
         Jobs that somebody else has run again are left out, and so are their copies, however these have ended since.
         """
@@ -183,12 +183,15 @@ class Actions:
         return schedule
 
     def _meant(self, query: Mapping[str, Any], at: datetime | None, *, ended: bool) -> Mapping[str, Any]:
-        """Return the query for jobs that match, the user may act on, and had ended, or were added, at this time."""
+        """Return the query for jobs that match, the user may act on, and ended, or were added, before this time.
+
+        A job of the same millisecond may have come behind the count.
+        """
         self._check_role()
         status = {"$gt" if ended else "$lte": int(Status.PROCESSING)}
         parts: list[Mapping[str, Any]] = [query, {"status": status}]
         if at is not None:  # a count without it may need the tally alone
-            parts.append({"ended_at" if ended else "created_at": {"$lte": at}})
+            parts.append({"ended_at" if ended else "created_at": {"$lt": at}})
         if self._viewer.user.queues is not None:
             parts.append({"queue": {"$in": list(self._viewer.user.queues)}})
         return {"$and": parts}

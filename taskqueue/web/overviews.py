@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from datetime import datetime
 from typing import Any
 
 from taskqueue.scheduler.overview_reader import Overview, OverviewReader
@@ -47,6 +48,12 @@ class Overviews:
         """Return the figures of recent minutes and hours."""
         with self._lock:
             return self._reader().figures
+
+    def now(self) -> datetime:
+        """Return the store's time."""
+        with self._lock:
+            reader = self._reader()
+        return reader.now()
 
     def _read(self) -> Overview:
         return self._reader().read()

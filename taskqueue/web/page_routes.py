@@ -85,6 +85,7 @@ class PageRoutes:
             overview=dashboard.overviews.read,
             numbers=dashboard.overviews.numbers,
             figures=dashboard.overviews.figures,
+            now=dashboard.overviews.now,
         )
         show = partial(page.show, view)
         if view.is_fragment and page.method == "GET":  # all who look at the page ask for it when it has changed

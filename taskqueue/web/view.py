@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, TypeAlias
 
 from starlette.datastructures import QueryParams
@@ -47,6 +48,8 @@ class View:
     """Returns how many jobs there are (``Scheduler.stats``), as it was a moment ago at most."""
     figures: Callable[[], RecentFigures]
     """Returns the figures of recent minutes and hours, most of which are known."""
+    now: Callable[[], datetime]
+    """Returns the store's time."""
 
     @property
     def may_act(self) -> bool:

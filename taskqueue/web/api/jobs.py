@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from datetime import datetime, timezone
 from typing import Any
 
 from starlette.responses import JSONResponse, Response
@@ -13,7 +12,6 @@ from starlette.responses import JSONResponse, Response
 from taskqueue.errors import CursorTooOld, InvalidQuery, JobNotFound, Unreadable
 from taskqueue.model.schedules import moment_of
 from taskqueue.model.serializer import decode
-from taskqueue.model.timestamps import whole
 from taskqueue.scheduler import json_shapes
 from taskqueue.scheduler.changes import SAME_DATA
 from taskqueue.scheduler.process import Process
@@ -87,7 +85,7 @@ def act_on_matching(call: Call) -> Any:
     """
     ended = call.body["action"] == "run-again"
     query = _allowed(call, _parsed(call.body["query"]))
-    now = whole(datetime.now(timezone.utc))
+    now = call.dashboard.overviews.now()
     at = moment_of(call.body["at"], now) if "at" in call.body else now
     number, sample = call.actions.matching(query, at, ended=ended)
     done = 0

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
 from typing import Any
 
-from taskqueue.model.timestamps import milliseconds, whole
+from taskqueue.model.timestamps import milliseconds
 from taskqueue.web.job_filter import JobFilter, moment
 from taskqueue.web.pages.jobs import row_of
 from taskqueue.web.problems import Problem
@@ -19,7 +18,7 @@ def ask(view: View) -> Any:
     """Return what the action would do: how many jobs, and a sample of them."""
     action, wanted, query = _wanted(view, view.query.get("action", ""), JobFilter.of(view.query))
     verb, kind = ACTIONS[action]
-    at = whole(datetime.now(timezone.utc))
+    at = view.now()
     number, sample = view.actions.matching(query, None, ended=action == "again")
     return {
         "action": action,
