@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -78,10 +79,16 @@ def application(scheduler: Scheduler | AsyncScheduler, settings: Settings) -> St
         response.headers.update(HEADERS)  # it is sent past the checks, which add them to others
         return response
 
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        dashboard.end_threads()
+
     made = Starlette(
         routes=[*ApiRoutes(dashboard).routes(), *pages.routes()],
         middleware=[Middleware(RequestChecks, settings=settings)],
         exception_handlers={HTTPException: refused, Exception: broken},
+        lifespan=lifespan,
     )
     made.state.dashboard = dashboard
     return made

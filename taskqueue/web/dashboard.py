@@ -45,7 +45,7 @@ class Dashboard:
         self.login = Login(self.viewers)
         self.hub = EventHub(scheduler, self.in_thread)
         self.overviews = Overviews(scheduler)
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="taskqueue-web")
+        self._threads = _new_threads()
 
     def actions(self, viewer: Viewer) -> Actions:
         """Return what the viewer may do."""
@@ -54,6 +54,16 @@ class Dashboard:
     async def in_thread(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Make a call that may block in one of the threads."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, partial(call, *args, **kwargs))
+
+    def end_threads(self) -> None:
+        """End each thread after its call; an application that is started again gets others."""
+        threads, self._threads = self._threads, _new_threads()
+        threads.shutdown(wait=False)
+
+
+def _new_threads() -> ThreadPoolExecutor:
+    """Return the threads, none of which exists before the first call."""
+    return ThreadPoolExecutor(THREADS, thread_name_prefix="taskqueue-web")
 
 
 def root_of(request: Request) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -23,12 +24,30 @@ from taskqueue.web.masking import Masking
 from taskqueue.web.problems import Problem
 from taskqueue.web.sessions import IDLE_FOR, LASTS, Sessions
 from taskqueue.web.users import Role, User, UsersFile, account, with_new_token
+from tests.nodes import LIMIT
 from tests.web.conftest import HOST, PASSWORD, MakeBrowser, csrf_of, log_in
 
 
 def test_a_dashboard_that_would_be_open_to_everybody_is_refused(scheduler: Scheduler) -> None:
     with pytest.raises(ConfigError, match="open to everybody: pass a file of users"):
         app(scheduler)
+
+
+def test_the_threads_of_an_application_end_with_it_and_come_back_when_it_starts_again(scheduler: Scheduler) -> None:
+    made = app(scheduler, local=True)
+
+    def mine() -> list[threading.Thread]:
+        return [one for one in threading.enumerate() if one.name.startswith("taskqueue-web") and one not in before]
+
+    for _ in range(2):
+        before = {*threading.enumerate()}
+        with TestClient(made, base_url="http://localhost", client=("127.0.0.1", 5000)) as client:
+            assert client.get("/").status_code == 200
+            threads = mine()
+        assert threads
+        for thread in threads:
+            thread.join(LIMIT)
+        assert mine() == []
 
 
 def test_a_page_leads_to_the_login_and_back(browser: MakeBrowser) -> None:
