@@ -51,11 +51,19 @@ ALIASES: Mapping[str, str] = MappingProxyType({"retry": "recover"})
 
 
 _NODE = "`taskqueue-node` runs jobs, and `taskqueue run FILE` those of one application"
+_END = "`taskqueue cancel` ends jobs, `taskqueue purge` removes those that ended some time ago"
 
 OF_OTHERS: Mapping[str, str] = MappingProxyType(
     {
         "worker": _NODE,
+        "workers": "`taskqueue nodes` lists the nodes and their workers",
         "start": _NODE,
+        "jobs": "`taskqueue list` lists them",
+        "queues": "`taskqueue stats` counts the jobs of each",
+        "failures": "`taskqueue analytics` counts them by error, `taskqueue list --status failed` lists the jobs",
+        "dashboard": "`taskqueue web` serves it",
+        "delete": _END,
+        "remove": _END,
     }
 )
 """Commands of other systems, with the one that does it here."""
@@ -108,7 +116,7 @@ def _hint(name: str) -> str:
     """Return a hint for a mistyped command, or one by the name of another system."""
     if name in OF_OTHERS:
         return OF_OTHERS[name]
-    near = get_close_matches(name, COMMANDS, n=1)
+    near = get_close_matches(name, COMMANDS, n=1, cutoff=0.7)  # a word that only resembles flush shall not lead there
     return f"did you mean {near[0]}?" if near else f"use {', '.join(COMMANDS)}"
 
 

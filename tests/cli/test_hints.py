@@ -28,6 +28,10 @@ Taskqueue = Callable[..., Answer]
         ("worker", "`taskqueue-node` runs jobs"),
         ("start", "`taskqueue-node` runs jobs"),
         ("lst", "did you mean list?"),
+        ("failures", "`taskqueue analytics` counts"),
+        ("queues", "`taskqueue stats` counts"),
+        ("remove", "`taskqueue cancel` ends jobs, `taskqueue purge` removes"),
+        ("flash-all", "use add, list, show"),
         ("xyz", "use add, list, show"),
     ],
 )
