@@ -65,13 +65,14 @@ class _Kept:
 
     def read(self, since: datetime, now: datetime) -> Parts:
         with self._lock:
-            begin = self._step.begin(milliseconds(since))
+            begin, oldest = self._step.begin(milliseconds(since)), self._step.begin(milliseconds(now - self._kept_for))
             if self._first is None or begin < self._first:
-                self._first = first = begin
+                self._read(begin, milliseconds(now))
+                self._first = begin  # once it was read: an outage leaves nothing behind that was not
             else:
-                first = self._step.begin(self._read_to - UNSETTLED[self._step] // MILLISECOND)
-            self._read(first, milliseconds(now))
-            self._forget(self._step.begin(milliseconds(now - self._kept_for)))
+                unsettled = self._step.begin(self._read_to - UNSETTLED[self._step] // MILLISECOND)
+                self._read(max(unsettled, oldest), milliseconds(now))
+            self._forget(oldest)
             return {at: part for at, part in self._parts.items() if at >= begin}
 
     def _read(self, first: int, last: int) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
 
+from taskqueue.errors import StoreUnavailable
 from taskqueue.model.history import Parts, Step
 from taskqueue.model.lifecycle.outcomes import Failed, Run
 from taskqueue.model.lifecycle.settle import ended
@@ -13,6 +18,7 @@ from taskqueue.model.record import Failure
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.scheduler.recent_figures import RecentFigures
 from taskqueue.store import Settlement, Store
+from taskqueue.store.sqlite.store import SqliteStore
 from tests.nodes import eventually
 from tests.store.records import WEB_1, a_record, claim
 
@@ -33,6 +39,17 @@ def fail(store: Store, queue: str, at: datetime) -> None:
 def failed(parts: Parts) -> int:
     """Return how many jobs failed by the error."""
     return sum(figures.get("e:shop.Broken", 0) for part in parts.values() for figures in part.values())
+
+
+@contextmanager
+def listened(store: Store) -> Iterator[list[str]]:
+    """Listen to the statements of a store."""
+    assert isinstance(store, SqliteStore)
+    raw, said = store._connection._raw, list[str]()
+    assert raw is not None
+    raw.set_trace_callback(said.append)
+    yield said
+    raw.set_trace_callback(None)
 
 
 @on_both
@@ -86,3 +103,24 @@ def test_what_is_too_old_is_forgotten(store: Store) -> None:
     assert failed(figures.minutes(later)) == 0
     begin = milliseconds(later - timedelta(hours=1))
     assert all(at >= begin for at in figures.minutes(later))
+
+
+def test_an_outage_at_the_first_look_and_a_long_pause_make_the_next_look_no_longer(
+    store: Store, tmp_path: Path
+) -> None:
+    fail(store, "mail", store.now() - timedelta(minutes=5))
+    figures, now = RecentFigures(store), store.now()
+
+    def looks(at: datetime) -> int:
+        with listened(store) as said:
+            assert failed(figures.minutes(at)) == (1 if at == now else 0)
+        return sum("FROM history" in statement for statement in said)
+
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as other:
+        other.execute("ALTER TABLE turns RENAME TO away")
+        with pytest.raises(StoreUnavailable):
+            figures.minutes(now)
+        other.execute("ALTER TABLE away RENAME TO turns")
+
+    assert looks(now) <= 3
+    assert looks(now + timedelta(days=30)) <= 3
