@@ -17,7 +17,7 @@ from taskqueue.web.api.openapi import PREFIX, document
 from taskqueue.web.api.route import Answer, ApiRoute, Call, Schema
 from taskqueue.web.dashboard import Dashboard, root_of
 from taskqueue.web.problems import Problem, problem_of, problem_response
-from taskqueue.web.viewers import Viewer
+from taskqueue.web.viewers import Viewer, token_of
 
 
 class ApiRoutes:
@@ -68,9 +68,16 @@ class ApiRoutes:
     def _viewer(self, request: Request) -> Viewer:
         viewer = self._dashboard.viewers.viewer(request)
         if viewer is None:
-            detail = "nobody is logged in: send a token as Authorization: Bearer TOKEN"
-            raise Problem("unknown-user", detail, {"www-authenticate": "Bearer"})
+            raise Problem("unknown-user", self._unknown(request), {"www-authenticate": "Bearer"})
         return viewer
+
+    def _unknown(self, request: Request) -> str:
+        """Return why nobody is known, and how to be."""
+        if token_of(request) is None:
+            return "nobody is logged in: send a token as Authorization: Bearer TOKEN"
+        if self._dashboard.viewers.users is None:
+            return "this dashboard has no file of users, and so no tokens: send none, or start it with --users FILE"
+        return "no user has this token: `taskqueue web user add NAME --token` makes one, and shows it once"
 
     async def _document(self, request: Request) -> Response:
         try:

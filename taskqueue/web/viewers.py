@@ -48,9 +48,9 @@ class Viewers:
 
     def viewer(self, request: Request) -> Viewer | None:
         """Return who sends the request, None if it is nobody we know. Raises ``ConfigError``."""
-        authorization = request.headers.get("authorization")
-        if authorization is not None:
-            return self._by_token(request, authorization)
+        token = token_of(request)
+        if token is not None:
+            return self._by_token(request, token)
         return self._by_session(request) or self._by_header(request) or self._local(request)
 
     def still_knows(self, request: Request, viewer: Viewer) -> bool:
@@ -72,11 +72,8 @@ class Viewers:
                 "csrf", "the request has not the token of a page of this dashboard: load the page anew and repeat"
             )
 
-    def _by_token(self, request: Request, authorization: str) -> Viewer | None:
-        scheme, _, token = authorization.partition(" ")
-        if scheme.lower() != "bearer" or self.users is None:
-            return None
-        user = self.users.by_token(token.strip())
+    def _by_token(self, request: Request, token: str) -> Viewer | None:
+        user = None if self.users is None else self.users.by_token(token)
         return None if user is None else Viewer(user=user, address=address_of(request), proof="token")
 
     def _by_session(self, request: Request) -> Viewer | None:
@@ -109,6 +106,12 @@ class Viewers:
         known = Viewer(user=user, address=address_of(request), proof=proof)
         token = self.csrf.token(_csrf_of(request, known))
         return Viewer(user=user, address=known.address, proof=proof, csrf=token)
+
+
+def token_of(request: Request) -> str | None:
+    """Return the bearer token that is sent; a proxy passes on what else it has asked for, such as a password."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
 
 
 def address_of(request: Request) -> str:

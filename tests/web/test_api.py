@@ -315,6 +315,11 @@ def test_nobody_gets_in_without_a_token(browser: MakeBrowser, people: tuple[Path
         refused = client.get("/api/v1/jobs", headers={"authorization": authorization})
         assert problem(refused) == (401, "unknown-user"), authorization
         assert refused.headers["www-authenticate"] == "Bearer"
+    assert "send a token" in client.get("/api/v1/jobs").json()["detail"]
+    wrong = {"authorization": "Bearer wrong"}
+    assert "no user has this token" in client.get("/api/v1/jobs", headers=wrong).json()["detail"]
+    alone = browser(client=("127.0.0.1", 1), local=True, hosts=[HOST])
+    assert "has no file of users" in alone.get("/api/v1/jobs", headers=wrong).json()["detail"]
     assert problem(client.get("/api/v1/openapi.json")) == (401, "unknown-user")
     assert problem(client.get("/api/v1/nothing")) == (404, "not-found")
     assert problem(client.put("/api/v1/jobs")) == (405, "method-not-allowed")

@@ -174,6 +174,14 @@ def test_the_header_of_a_proxy_is_believed_from_that_proxy_alone(browser: MakeBr
     assert browser(client=("203.0.113.9", 1), **settings).get("/", headers=named).status_code == 401
 
 
+def test_the_password_that_a_proxy_has_asked_for_is_no_token(browser: MakeBrowser) -> None:
+    behind = browser(client=("198.51.100.7", 1), header="X-Remote-User", proxies=["198.51.100.7"], hosts=[HOST])
+    passed_on = {"x-remote-user": "ines", "authorization": "Basic aW5lczpzZWNyZXQ="}
+
+    assert behind.get("/api/v1/session", headers=passed_on).json()["user"] == "ines"
+    assert behind.get("/", headers={"authorization": passed_on["authorization"]}).status_code == 401
+
+
 def test_local_use_is_for_this_host_alone(browser: MakeBrowser) -> None:
     assert browser(client=("127.0.0.1", 1), local=True, hosts=[HOST]).get("/").status_code == 200
     assert browser(client=("203.0.113.9", 1), local=True, hosts=[HOST]).get("/").status_code == 401
