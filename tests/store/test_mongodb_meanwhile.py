@@ -26,6 +26,7 @@ from tests.store.records import (
     a_record,
     behind,
     claim,
+    finished,
     ids,
     kept,
     now_cursor,
@@ -69,7 +70,7 @@ class WatchedCollection:
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._real, name)
-        if not name.startswith(("bulk_write", "insert_", "update_")):
+        if not name.startswith(("bulk_write", "delete_", "insert_", "update_")):
             return attribute
 
         def passing(*args: Any, **options: Any) -> Any:
@@ -242,3 +243,32 @@ def test_a_job_in_doubt_is_looked_at_before_it_is_replaced(mine: Store, theirs: 
 def _replaced_by(store: Store, id: ObjectId, new: Record) -> None:
     assert store.replace(new, kept(store, id), None, NOON) is None
     assert store.replace(new, kept(store, id), None, NOON) == new
+
+
+def test_jobs_that_two_nodes_remove_at_once_are_counted_as_removed_once(mine: Store, theirs: Store, door: Door) -> None:
+    for _ in range(3):
+        finished(mine, a_record())
+    finished(mine, a_record(), now=NOON + HOUR)
+    done = ("default", Status.DONE)
+    assert mine.tally() == {done: 4}
+
+    def prune(store: Store) -> int:
+        return store.prune({Status.DONE: NOON + HOUR / 2}, NOON, 100)
+
+    removed: list[int] = []
+    door.before("delete_many", lambda: removed.append(prune(theirs)))
+    removed.append(prune(mine))
+
+    assert door.used
+    assert removed == [3, 0]
+    assert mine.tally() == theirs.tally() == {done: 1}
+
+
+def test_a_job_whose_queue_is_damaged_is_removed_with_the_others(
+    mine: Store, mongo_database: Database[Document]
+) -> None:
+    for id in (ONE, TWO):
+        finished(mine, a_record(id=id))
+    mongo_database["taskqueue_jobs"].update_one({"_id": ONE}, {"$set": {"queue": {"a": 1}}})
+
+    assert mine.prune({Status.DONE: NOON + HOUR}, NOON, 100) == 2

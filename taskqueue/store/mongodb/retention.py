@@ -55,8 +55,12 @@ class Retention:
             if status.is_final and gone < limit:
                 old = dict(islice(self._unneeded(status, ended_before), limit - gone))
                 ids = list(old)
-                gone += jobs.delete_many({"_id": {"$in": ids}}).deleted_count if ids else 0
-                self._tally.note_removed(status, old.values(), ended_before)
+                removed = jobs.delete_many({"_id": {"$in": ids}}).deleted_count if ids else 0
+                if removed == len(ids):
+                    self._tally.note_removed(status, old.values(), ended_before)
+                else:  # another node removed the others, and notes them, too
+                    self._tally.count_anew()
+                gone += removed
                 self._log_lines.remove(ids)
         return gone
 
@@ -115,7 +119,7 @@ class Retention:
 
     def forget(self, now: datetime) -> None:
         """Free the limits that removed jobs used, remove their log lines, make every cursor too old, and ring."""
-        self._tally.note_flushed()
+        self._tally.count_anew()
         self._log_lines.flush()
         self._connection.collections.slots.delete_many({})
         self._event_log.forget(now)

@@ -82,21 +82,24 @@ class Tally:
         counts.update(self._grouped({"status": {"$in": [int(Status.POSTPONED), int(Status.PROCESSING)]}}))
         return {key: number for key, number in counts.items() if number > 0}
 
-    def note_removed(self, status: Status, queues: Iterable[str], before: datetime) -> None:
-        """Note that jobs of this status that ended before this time were removed, each by its queue."""
+    def note_removed(self, status: Status, queues: Iterable[object], before: datetime) -> None:
+        """Note that jobs of this status that ended before this time were removed, each by its queue.
+
+        One whose queue is damaged was not counted.
+        """
         changes = [
             UpdateOne(
                 {"_id": f"{_REMOVED}{int(status)} {queue}"},
                 {"$inc": {"records": number}, "$max": {"before": before}},
                 upsert=True,
             )
-            for queue, number in Counter(queues).items()
+            for queue, number in Counter(queue for queue in queues if type(queue) is str).items()
         ]
         if changes:
             self._connection.collections.facts.bulk_write(changes, ordered=False)
 
-    def note_flushed(self) -> None:
-        """Note that all jobs were removed."""
+    def count_anew(self) -> None:
+        """Have all who count begin anew: other jobs were removed than those that were noted, or all."""
         self._connection.collections.facts.update_one({"_id": _FLUSHED}, {"$inc": {"records": 1}}, upsert=True)
 
     def _ended(self) -> Counts:
