@@ -419,6 +419,18 @@ def test_no_page_is_wider_than_the_window_or_heavier_than_150_kb(visit: Open, sh
         assert len(page.content()) + assets < 150_000, path
 
 
+def test_no_table_is_cut_off_on_a_tablet(visit: Open, shop: Shop) -> None:
+    queue = "a-very-long-queue-name-that-nobody-would-choose-but-somebody-did"
+    process = shop.scheduler.add_job(f"shop.accounting:{'GenerateMonthlyInvoices' * 2}", queue=queue, at="+1h")
+    about = {"job": process.job, "reason": "the customer has asked for it by telephone"}
+    by, source = "a.very.long.name.of.a.user@example.org", "command line of a.very.long.name.of.a.host"
+    shop.scheduler.record_action("cancel", str(process.id), by=by, source=source, about=about)
+    page = visit("/", viewport={"width": 768, "height": 800})
+    for path in ("/", "/jobs", "/queues", "/schedules", "/nodes", "/failures", "/audit"):
+        page.goto(f"{shop.address}{path}")
+        assert not page.evaluate(WIDER), path
+
+
 def test_the_page_of_a_job_that_says_too_much_is_bounded(visit: Open, shop: Shop) -> None:
     process = shop.scheduler.run_job(jobs.Wordy, {"text": "<" * 200_000, "rows": list(range(50_000))})
     page = visit(f"/jobs/{process.id}")
