@@ -28,6 +28,10 @@ class Masking(SecretKeys):
         is_secret = any(map(self.is_secret, re.split(r"[,.]", paths)))
         return f"{before}{by}{paths} {MASK}" if values and is_secret else text
 
+    def why(self, text: str) -> str:
+        """Return the sentences on a job, of which some name its limits, with those masked."""
+        return "\n".join(map(self.limit, text.split("\n")))
+
     def restored(self, value: Any, old: Any) -> Any:
         """Return an edited value with the old ones for masks. Raises ``Problem`` for a mask that hid nothing."""
         if isinstance(value, Mapping):

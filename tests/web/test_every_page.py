@@ -82,9 +82,12 @@ def test_a_job_shows_what_happened_to_it(scheduler: Scheduler, url: str) -> None
     assert {one["id"] for one in events} == {str(failed.id)}
 
 
+WAYS_TO_A_JOB = [("", ""), ("/api/v1", ""), ("/api/v1", "/why")]
+
+
 def test_limits_name_who_holds_them_and_mask_secret_values(scheduler: Scheduler, url: str) -> None:
     limits = ["1 by=token", "5/60 name=api"]
-    first, _ = scheduler.add_jobs([(jobs.Mail, {"token": "s3cret"}, {"limits": limits})] * 2)
+    first, second = scheduler.add_jobs([(jobs.Mail, {"token": "s3cret"}, {"limits": limits})] * 2)
     with closing(open_store(url)) as store:
         now = store.now()
         holder = Holder(seat="web-1", incarnation="a1")
@@ -94,6 +97,7 @@ def test_limits_name_who_holds_them_and_mask_secret_values(scheduler: Scheduler,
         page = browser.get("/queues").text
         [full, rate] = browser.get("/api/v1/limits").json()["limits"]
         fact = browser.get(f"/jobs/{first.id}").text
+        of_job = [browser.get(f"{path}/jobs/{second.id}{part}").text for path, part in WAYS_TO_A_JOB]
 
     assert (full["used"], full["waiting"], full["jobs"][0]["id"]) == (1, 1, str(first.id))
     assert (full["key"], rate["key"]) == ("limit:tests.web.jobs:Mail by=token •••", "rate/60:name=api")
@@ -101,6 +105,9 @@ def test_limits_name_who_holds_them_and_mask_secret_values(scheduler: Scheduler,
     assert f'href="/jobs/{first.id}"' in page
     assert "by=token •••" in fact
     assert "s3cret" not in page + fact
+    for text in of_job:
+        assert "by=token •••" in text
+        assert "s3cret" not in text
 
 
 def test_a_class_that_cannot_be_loaded_leads_to_its_jobs(scheduler: Scheduler, url: str) -> None:

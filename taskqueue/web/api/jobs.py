@@ -107,7 +107,7 @@ def get_events(call: Call) -> Any:
 
 def explain_job(call: Call) -> Any:
     """Say why a job is in its status."""
-    return {"why": call.scheduler.why(call.path["id"])}
+    return {"why": call.dashboard.masking.why(call.scheduler.why(call.path["id"]))}
 
 
 async def wait_for_job(call: Call) -> Response:
@@ -157,7 +157,7 @@ def _listed(call: Call, found: list[Process]) -> Any:
 
 def _full(call: Call, process: Process) -> dict[str, Any]:
     document: dict[str, Any] = call.masked(json_shapes.job_in_full(process.snapshot))
-    return document
+    return {**document, "limits": list(map(call.dashboard.masking.limit, document["limits"]))}
 
 
 _OPTIONS: dict[str, Schema] = {

@@ -62,7 +62,7 @@ def _shown(view: View, process: Process, masked: Masked) -> Mapping[str, Any]:
     return {
         "process": process,
         "record": record,
-        "why": _why(view.scheduler.why(process.id)),
+        "why": _why(view.masking.why(view.scheduler.why(process.id))),
         "tries": _tries(record),
         "pieces": timeline(record, now),
         "left": runs_of([record], {}, now)[0].left if record.status is Status.PROCESSING else None,
