@@ -142,6 +142,5 @@ def _left(record: Record, ran: float | None, usual: Durations | None) -> float |
         took = (record.progress_at - record.started_at).total_seconds()
         left = took * 100 / record.progress - ran
         return left if took >= AT_LEAST and left > 0 else None
-    if usual is None or ran >= usual.longest:
-        return None
-    return max(0.0, usual.total / usual.number - ran)
+    left = 0.0 if usual is None else usual.total / usual.number - ran
+    return left if left > 0 else None  # nobody knows when one ends that runs longer than others did in the mean

@@ -224,12 +224,13 @@ def test_the_time_left_is_that_of_the_progress_or_of_others(store: Store) -> Non
     silent = running(store, job)
     begun = running(store, job, started_at=None)
     overdue = running(store, job, started_at=now - 3 * MINUTE)
+    late = running(store, job, started_at=now - 2 * MINUTE)  # the mean is over, and one has taken longer
     just_begun = running(store, job, progress=75.0, started_at=now - MINUTE, progress_at=now - MINUTE)
     left = [run.left for run in overview.runs_of([halfway, silent, begun, just_begun], usual, now)]
 
     assert usual["app:Mail"].number == 4
     assert sorted(one for one in left if one is not None) == pytest.approx([20, 40], abs=1)
-    assert [run.left for run in overview.runs_of([overdue], usual, now)] == [None]
+    assert [run.left for run in overview.runs_of([overdue, late], usual, now)] == [None, None]
     assert [run.left for run in overview.runs_of([silent], {}, now)] == [None]
 
 
