@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from taskqueue.errors import ConfigError, InvalidQuery
+from taskqueue.model.audit import AuditEntry
 from taskqueue.model.secret_keys import MASK, SecretKeys
 from taskqueue.web.problems import Problem
 from taskqueue.web.users import User
@@ -31,6 +34,11 @@ class Masking(SecretKeys):
     def why(self, text: str) -> str:
         """Return the sentences on a job, of which some name its limits, with those masked."""
         return "\n".join(map(self.limit, text.split("\n")))
+
+    def entry(self, entry: AuditEntry) -> AuditEntry:
+        """Return an entry of the audit with its query masked by these patterns: commands know only the usual ones."""
+        query = entry.about.get("query")
+        return replace(entry, about={**entry.about, "query": self._query(query)}) if isinstance(query, str) else entry
 
     def restored(self, value: Any, old: Any) -> Any:
         """Return an edited value with the old ones for masks. Raises ``Problem`` for a mask that hid nothing."""
@@ -62,3 +70,10 @@ class Masking(SecretKeys):
         elif isinstance(query, list):
             for part in query:
                 self.check_query(part, user)
+
+    def _query(self, text: str) -> str:
+        """Return the text of a query masked; a long one, which was cut and is no JSON, as a whole."""
+        try:
+            return json.dumps(self.masked(json.loads(text)), ensure_ascii=False)
+        except (ValueError, RecursionError):
+            return MASK if self.is_secret(text) else text

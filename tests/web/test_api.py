@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from taskqueue import Scheduler, Status
+from taskqueue.model.secret_keys import MASK
+from taskqueue.scheduler.audit_trail import record_command, shown_query
+from taskqueue.store.open import open_store
 from tests.scheduler.jobs import Broken, Echo
 from tests.web.conftest import HOST, MakeBrowser, csrf_of, log_in
 
@@ -87,6 +91,23 @@ def test_the_audit_of_an_action_on_all_shows_no_secret_of_its_query(api: Api, ac
     kept = api("rita").get("audit").text
     assert "hunter2" not in kept
     assert "mail" in kept
+
+
+@pytest.mark.parametrize("others", [[], ["x" * 1000]])
+def test_the_audit_masks_queries_of_commands_by_the_patterns_of_the_dashboard(
+    api: Api, url: str, browser: MakeBrowser, people: tuple[Path, dict[str, str]], others: list[str]
+) -> None:
+    query = {"$or": [{"data.iban": "DE02"}, {"data.iban": {"$in": ["DE03", *others]}}]}
+    with closing(open_store(url)) as store:
+        record_command(store, "cancel", "jobs", query=shown_query(query), number=1)
+        record_command(store, "pause", "mail", reason="iban")
+    page = browser(users=people[0], hosts=[HOST], secrets=["iban"])
+    log_in(page)
+
+    for shown in (api("rita", secrets=["iban"]).get("audit").text, page.get("/audit").text):
+        assert "DE0" not in shown
+        assert MASK in shown
+        assert "iban" in shown
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def list_audit(call: Call) -> Any:
     """Return what users did, the newest first."""
     limit = call.query["limit"]
     found = call.scheduler.audit(limit, call.query.get("cursor"))
-    entries = [json_shapes.audit_entry(entry) for entry in found]
+    entries = [json_shapes.audit_entry(call.dashboard.masking.entry(entry)) for entry in found]
     return {"audit": call.masked(entries), "cursor": found[-1].cursor if len(found) == limit else None}
 
 

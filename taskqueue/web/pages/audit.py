@@ -18,7 +18,7 @@ def audit(view: View) -> Mapping[str, Any]:
     before = view.query.get("before") or None
     found = view.scheduler.audit(PAGE + 1, before)
     return {
-        "entries": found[:PAGE],
+        "entries": list(map(view.masking.entry, found[:PAGE])),
         "next": found[PAGE - 1].cursor if len(found) > PAGE else "",
         "is_first": before is None,
     }
