@@ -101,7 +101,7 @@ class Scheduler(Events, Operations, Schedules):
         new = add.one(job, data, every, self._defaults, store.now())
         if new.depends_on or new.parent is not None:
             add.check_related_jobs(store, [new])
-        silence = self._connections.silence
+        silence = self._connections.silence if session is None else None  # it may be aborted, which nothing rings for
         [kept] = (store if session is None else session_inserts(store, session)).add([new])
         if kept is not new and "on_duplicate" in new.given:
             kept = add.after_duplicate(store, new, kept, session)

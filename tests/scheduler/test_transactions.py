@@ -17,7 +17,7 @@ from pymongo.client_session import ClientSession
 from pymongo.errors import OperationFailure
 
 from taskqueue import Scheduler, Status
-from taskqueue.errors import ConfigError, DuplicateId, InvalidOption, JobNotFound, StoreUnavailable
+from taskqueue.errors import ConfigError, DuplicateId, InvalidOption, JobNotFound, StoreUnavailable, WaitTimeout
 from taskqueue.model.ids import JobId
 from taskqueue.store.bell import WORK
 from taskqueue.store.open import open_store
@@ -237,6 +237,20 @@ def test_an_aborted_session_leaves_neither_order_nor_job(client: Client, schedul
 
     assert scheduler.stats()["total"] == 0
     assert client.get_default_database().orders.count_documents({}) == 0
+
+
+@pytest.mark.parametrize("scheduler", ["blocking"], indirect=True)
+def test_a_job_of_an_aborted_session_is_waited_for_by_a_look(client: Client, scheduler: Scheduler, url: str) -> None:
+    with pytest.raises(WaitTimeout):
+        scheduler.add_job(Echo).wait(0.001)
+    with client.start_session() as session, session.start_transaction():
+        process = scheduler.add_job(Echo, 1, session=session)
+        session.abort_transaction()
+
+    assert scheduler.add_job(Echo).silence is not None
+    assert process.silence is None
+    with pytest.raises(JobNotFound):
+        process.wait(LIMIT)
 
 
 @pytest.mark.parametrize("scheduler", ["blocking"], indirect=True)
