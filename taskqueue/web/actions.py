@@ -1,6 +1,7 @@
 """Everything that can be done through the dashboard: one method each, for the pages and the API alike.
 
-Each checks what the user may do, keeps it in the audit, and does it.
+Each checks what the user may do, does it, and keeps it in the audit: before it is done, or behind it where the store
+may refuse it, so that the audit has nothing that was not done.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ class Actions:
     def cancel_job(self, id: str, reason: str = "") -> Process:
         """Cancel a job that waits, or ask one that runs to end."""
         process = self._job(id)
-        self._note("cancel", str(process.id), job=process.job, reason=reason)
+        if process.status <= Status.PROCESSING:
+            self._note("cancel", str(process.id), job=process.job, reason=reason)
         return self._scheduler.cancel_job(process.id, self._reason(reason))
 
     def run_again(self, id: str, at: Any = None, data: Any = SAME_DATA) -> Process:
@@ -83,8 +85,9 @@ class Actions:
         given = dict(changes)
         if "data" in given:
             given["data"] = self._data(process, given["data"])
+        changed = self._scheduler.update_job(process.id, **given)
         self._note("update", str(process.id), job=process.job, changed=sorted(changes))
-        return self._scheduler.update_job(process.id, **given)
+        return changed
 
     def unmask_job(self, id: str) -> Process:
         """Return the job for a look at its secret values, which is a right of its own."""
@@ -131,8 +134,8 @@ class Actions:
     def set_limit(self, name: str, limit: int | str | None, reason: str = "") -> None:
         """Give a limit another number, or with None the declared one."""
         self._check(None)
-        self._note("limit", name, limit=limit, reason=reason)
         self._scheduler.set_limit(name, limit, reason, by=self._viewer.user.name)
+        self._note("limit", name, limit=limit, reason=reason)
 
     def drain_node(self, node: str, reason: str = "") -> None:
         """Let a node begin no more jobs."""
@@ -162,8 +165,9 @@ class Actions:
     def resume_schedule(self, name: str) -> Schedule:
         """Let a schedule start jobs again."""
         schedule = self._schedule(name)
+        resumed = schedule.resume()
         self._note("resume schedule", name)
-        return schedule.resume()
+        return resumed
 
     def _job(self, id: str) -> Process:
         """Return the job; raise ``JobNotFound``, and ``Problem`` if the user may not act on it."""
