@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -39,6 +40,14 @@ def text(value: Any) -> str:
     if isinstance(value, str):
         return value
     raise _unexpected(value, "text")
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """Return the mapping that a JSON text has; raise ``TypeError`` or ``ValueError`` for anything else."""
+    found = json.loads(text(value))
+    if isinstance(found, dict):
+        return found
+    raise _unexpected(found, "a mapping")
 
 
 def number(value: Any) -> int:

@@ -29,7 +29,7 @@ FAR, LONG_AGO = Away(10**17), Away(-(10**17))
 Damage = Callable[[str, Any, str, Any], None]
 """Damages a field of what has this id in a table: ``(table, id, field, value)``."""
 
-_KEYS = {"jobs": "id", "plans": "name", "leases": "name", "controls": "name"}
+_KEYS = {"jobs": "id", "plans": "name", "leases": "name", "controls": "name", "audit": "number"}
 
 
 def damager(store_url: str) -> Damage:

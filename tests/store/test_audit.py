@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
+from bson import ObjectId
 
 from taskqueue.errors import CursorTooOld
 from taskqueue.model.audit import KEPT_FOR, AuditEntry
 from taskqueue.store import Store
+from tests.store.damaging import FAR, damager
 from tests.store.records import HOUR, NOON
 
 
@@ -58,3 +63,16 @@ def test_a_cursor_of_something_else_is_refused(store: Store, cursor: str) -> Non
 
     with pytest.raises(CursorTooOld):
         store.audit(10, cursor)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("about", "[]"), ("about", "5"), ("about", '"x"'), ("about", "{"), ("about", b"{}"), ("at", FAR)],
+)
+def test_an_unreadable_entry_is_left_out(store: Store, store_url: str, field: str, value: Any) -> None:
+    store.record_action(an_entry(target="damaged"))
+    store.record_action(an_entry(target="whole"))
+    id: Callable[[str], Any] = str if store_url.startswith("sqlite") else ObjectId
+    damager(store_url)("audit", id(store.audit(2)[1].cursor), field, value)
+
+    assert [one.target for one in store.audit(10)] == ["whole"]

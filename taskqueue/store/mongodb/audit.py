@@ -8,7 +8,7 @@ from bson import ObjectId
 
 from taskqueue.errors import CursorTooOld
 from taskqueue.model.audit import KEPT_FOR, AuditEntry
-from taskqueue.model.reading import text
+from taskqueue.model.reading import mapping, text
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.values import needed_time_in
@@ -52,6 +52,6 @@ def _entry(kept: Document) -> AuditEntry:
         action=text(kept["action"]),
         target=text(kept["target"]),
         source=text(kept["source"]),
-        about=json.loads(kept["about"]),
+        about=mapping(kept["about"]),
         cursor=str(kept["_id"]),
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 from taskqueue.errors import CursorTooOld
 from taskqueue.model.audit import KEPT_FOR, AuditEntry
-from taskqueue.model.reading import text
+from taskqueue.model.reading import mapping, text
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store.arguments import CURSOR_DIGITS
 from taskqueue.store.reading import readable
@@ -60,6 +60,6 @@ def _entry(row: tuple[Any, ...]) -> AuditEntry:
         action=text(action),
         target=text(target),
         source=text(source),
-        about=json.loads(about),
+        about=mapping(about),
         cursor=str(number),
     )
