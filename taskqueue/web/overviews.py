@@ -21,6 +21,7 @@ class Overviews:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._lock = threading.Lock()
+        self._making = threading.Lock()
         self._made: OverviewReader | None = None
         self._kept: tuple[float, Overview] | None = None
         self._numbers: tuple[float, dict[str, Any]] | None = None
@@ -46,19 +47,16 @@ class Overviews:
 
     def figures(self) -> RecentFigures:
         """Return the figures of recent minutes and hours."""
-        with self._lock:
-            return self._reader().figures
+        return self._reader().figures
 
     def now(self) -> datetime:
-        """Return the store's time."""
-        with self._lock:
-            reader = self._reader()
-        return reader.now()
+        """Return the store's time; who acts does not wait for one who reads."""
+        return self._reader().now()
 
     def _read(self) -> Overview:
         return self._reader().read()
 
     def _reader(self) -> OverviewReader:
-        if self._made is None:
-            self._made = self._scheduler.overview_reader()
-        return self._made
+        with self._making:
+            self._made = self._made or self._scheduler.overview_reader()
+            return self._made

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import html
 import re
+import threading
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -15,6 +17,8 @@ from taskqueue.model.timestamps import MILLISECOND, whole
 from taskqueue.scheduler.connection import StoreOpener
 from taskqueue.store.open import open_store
 from taskqueue.web import app
+from taskqueue.web.overviews import Overviews
+from tests.nodes import LIMIT
 from tests.web import jobs
 from tests.web.conftest import HOST, PASSWORD, MakeBrowser, log_in
 
@@ -110,3 +114,27 @@ def test_a_form_whose_count_is_no_time_is_refused(scheduler: Scheduler, browser:
     for at in ("", "yesterday", "9" * 40):
         answer = client.post("/jobs/batch", data={"csrf": csrf, "action": "cancel", "at": at})
         assert answer.status_code == 422, at
+
+
+def test_who_acts_does_not_wait_for_one_who_reads_the_store(url: str) -> None:
+    begun, gate = threading.Event(), threading.Event()
+
+    class Slow(Scheduler):
+        def stats(self) -> dict[str, Any]:
+            begun.set()
+            assert gate.wait(LIMIT)
+            return super().stats()
+
+    with Slow(url) as slow:
+        overviews = Overviews(slow)
+        reading, acting = threading.Thread(target=overviews.numbers), threading.Thread(target=overviews.now)
+        reading.start()
+        try:
+            assert begun.wait(LIMIT)
+            acting.start()
+            acting.join(LIMIT / 4)
+            assert not acting.is_alive()
+        finally:
+            gate.set()
+            reading.join()
+            acting.join()
