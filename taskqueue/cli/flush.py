@@ -24,11 +24,12 @@ def flush_command(context: StoreContext, yes: bool, as_json: bool) -> int:
     All means all, whatever their status. Running ones are ended by their nodes.
     """
     store = context.store
-    if not yes and not _agreed(f"remove {count(store.count(EVERYTHING), 'job')} from {store.url}?"):
+    found = store.count(EVERYTHING)
+    if not yes and not _agreed(f"remove {count(found, 'job')} from {store.url}?"):
         output.line("nothing was removed", err=True)
         return Exit.ERROR
+    context.note("flush", "jobs", number=found)  # first: on MongoDB jobs are gone also if this is ended half-way
     removed = store.flush()
-    context.note("flush", "jobs", number=removed)
     output.line(output.json_text({"removed": removed}) if as_json else f"removed {count(removed, 'job')}")
     return Exit.OK
 

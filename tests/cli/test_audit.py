@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 
@@ -60,6 +62,16 @@ def test_what_a_command_does_is_in_the_audit(
     assert (entry.by, entry.action, entry.target) == (user(), action, target)
     assert entry.source.startswith("command line of ")
     assert dict(entry.about).items() >= about.items()
+    scheduler.close()
+
+
+def test_a_flush_that_was_cut_off_is_in_the_audit(taskqueue: Command, scheduler: Scheduler, url: str) -> None:
+    with closing(sqlite3.connect(url.removeprefix("sqlite://"))) as raw, raw:
+        raw.execute("DROP TABLE logs")
+
+    assert taskqueue("flush", "--yes").code == Exit.STORE
+
+    assert [(entry.action, entry.about["number"]) for entry in scheduler.audit()] == [("flush", 2)]
     scheduler.close()
 
 
