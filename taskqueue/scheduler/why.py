@@ -167,7 +167,7 @@ def _pause(record: Record) -> str:
     options = record.options
     match record.cause:
         case Cause.RETRY:
-            return f"attempt {record.attempt - 1} failed, and it has: {options.retry}"
+            return f"attempt {record.attempt - 1} failed, and its policy is: {options.retry}"
         case Cause.CRASHED:
             return f"{vanished(record)}, up to {times(options.crash_retries)} it runs again"
         case Cause.SNOOZED:

@@ -42,8 +42,8 @@ def end_of(record: Record) -> str:
         case Cause.FAILED if record.attempts and record.attempts[-1].outcome == "GivenUp":
             return "it failed for good (Fail, or a result that cannot be kept), whatever attempts were left"
         case cause if cause in _RETRY_ENDS:
-            colon = "" if options.retry == NO_RETRY else ":"
-            return f"{_RETRY_ENDS[cause](record)}, and it has{colon} {options.retry}"
+            has = "it has" if options.retry == NO_RETRY else "its policy is:"
+            return f"{_RETRY_ENDS[cause](record)}, and {has} {options.retry}"
         case Cause.UNLOADABLE if record.error is not None and record.error.type == "taskqueue.InvalidOption":
             return "the options that its class declares cannot be"
         case Cause.UNLOADABLE if record.unloadable_times == 0:

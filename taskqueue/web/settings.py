@@ -63,7 +63,9 @@ def settings_from(
     if local and (users is not None or header is not None):
         raise ConfigError("local lets everybody on this host in without a password: pass it without users and header")
     if header is not None and not proxies:
-        raise ConfigError(f"header {header} could be sent by anybody: name the proxies that set it")
+        raise ConfigError(
+            f"header {header} could be sent by anybody: name the proxies that set it (--proxy ADDRESS, proxies=[…])"
+        )
     if header is not None and not re.fullmatch(_HEADER, header):
         raise ConfigError(f"header {header!r} is no name of an HTTP header: pass one such as X-Remote-User")
     return Settings(

@@ -104,7 +104,7 @@ def test_a_job_between_attempts_says_what_failed_and_what_is_left(scheduler: Sch
 
     said(
         process,
-        "attempt 1 failed, and it has: retry 3 times, after 60 s and then 2 times longer",
+        "attempt 1 failed, and its policy is: retry 3 times, after 60 s and then 2 times longer",
         "Its last error: ValueError: no such address",
         "Runs that have ended:\n  2",
         "UTC, attempt 1 on node web-1 (pid 4711), Failed after ",
@@ -241,7 +241,7 @@ def test_a_job_without_attempts_left_names_the_last(scheduler: Scheduler) -> Non
     process = scheduler.add_job(Broken, retry=1, retry_interval=1)
     scheduler.run_pending()
 
-    text = said(process, "attempt 2 failed too, and it has: retry once, after 1 s")
+    text = said(process, "attempt 2 failed too, and its policy is: retry once, after 1 s")
     assert text.count("Failed after") == 2
 
 
