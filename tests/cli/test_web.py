@@ -119,7 +119,7 @@ def test_queues_are_for_operators(taskqueue: Command, users: str) -> None:
         (("--listen", "0.0.0.0:0"), "everybody would be an operator: pass --users or --header"),
         (("--listen", "[::]:0"), "everybody would be an operator"),
         (("--listen", "here"), "is no address: pass a port such as 8030"),
-        (("--header", "X-User"), "could be sent by anybody: name the proxies that set it by --proxy"),
+        (("--header", "X-User"), "could be sent by anybody: name the proxies that set it (--proxy ADDRESS"),
         (("--header", "X User", "--proxy", "127.0.0.1"), "is no name of an HTTP header"),
         (("--header", "X-User", "--proxy", "proxy"), "proxy 'proxy' is no address"),
         (("--host-name", "https://jobs"), "is no name of a host"),
