@@ -88,7 +88,8 @@ class Observation:
         if counted > ended:
             yield f"metrics counted the ends of {counted:g} jobs, there were {ended}"
         yield from self._complaints_of_logs()
-        yield from (f"{path} is left over" for place in (self._sockets, self._temporary) for path in place.iterdir())
+        left = (path for place in (self._sockets, self._temporary) for path in place.rglob("*"))
+        yield from (f"{path} is left over" for path in left if not path.is_dir())
         for node, port in self._ports.items():
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
