@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 import traceback
 from collections.abc import Mapping
@@ -102,11 +103,18 @@ async def execute(loaded: Loaded, context: JobContext, interrupts: Interrupts) -
                 result = _stated(types.result, result)
     except BaseException as raised:  # whatever a job raises is its outcome, SystemExit too
         error = raised
+        _close_unstarted(result)
     outcome = outcome_of(result, error, interrupts)
     if isinstance(instance, StepwiseJob):
         outcome = _with_leavings(outcome, instance)
     job = instance if loaded.has_hooks else None
     return Ran(outcome=outcome, job=job, error=error, took=time.monotonic() - begun)
+
+
+def _close_unstarted(result: Any) -> None:
+    """Close the coroutine of a run that was interrupted before it began, or Python warns of it at some later time."""
+    if type(result) is CoroutineType and inspect.getcoroutinestate(result) == inspect.CORO_CREATED:
+        result.close()
 
 
 def _cleans_up(context: JobContext) -> bool:

@@ -53,6 +53,7 @@ SAID: dict[str, list[list[str]]] = {
     "stats": [[], ["--json"]],
     "events": [["--since", "1h"], ["--since", "1h", "--json"]],
     "analytics": [[], ["--by", "class"], ["--json"]],
+    "audit": [[], ["--json"]],
     "nodes": [[], ["--json"]],
     "leader": [[], ["--json"]],
     "health": [[], ["--json"]],

@@ -45,7 +45,8 @@ def test_every_workload_is_measured_and_nothing_is_left_behind(
     assert answer.code == Exit.OK, answer.err
     found = answer.document
     assert {figure["workload"] for figure in found["figures"]} == set(WORKLOADS)
-    assert [figure for figure in found["figures"] if figure["median"] <= 0] == [
+    measured = [figure for figure in found["figures"] if not figure["name"].startswith("processor for a job")]
+    assert [figure for figure in measured if figure["median"] <= 0] == [  # the processor's time comes in ticks of 10 ms
         {"workload": "W4", "name": "started early", "unit": "jobs", "median": 0, "values": [0]}
     ]
     assert found["durability"]["synchronous"] == "full"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import warnings
 from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
 from typing import Any
@@ -158,6 +160,34 @@ def test_a_job_may_end_itself_when_its_node_stops() -> None:
 def test_an_error_while_a_job_is_shut_down_is_an_interruption() -> None:
     assert ran(None, "shutdown", CleaningUp).outcome == outcomes.Interrupted()
     assert isinstance(ran(None, None, CleaningUp).outcome, outcomes.Failed)
+
+
+class Late(Context):
+    """Is interrupted before the coroutine of the job has begun."""
+
+    def _run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        raise Interrupted("shutdown")
+
+
+class Unbegun(Job):
+    """Has a coroutine that is never begun."""
+
+    async def start(self) -> None:
+        """Do nothing."""
+
+
+def test_a_coroutine_that_an_interruption_kept_from_its_start_is_warned_of_nowhere() -> None:
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        interrupts = Guard("shutdown")
+        loaded = Loaded(path="tests:Unbegun", make=Unbegun, work="start", has_hooks=False)
+        ended: Ran | None = finished(execute(loaded, Late(interrupts), interrupts))
+        assert ended is not None
+        assert isinstance(ended.outcome, outcomes.Interrupted)
+        ended = None
+        gc.collect()
+
+    assert warned == []
 
 
 class Unspeakable(Exception):

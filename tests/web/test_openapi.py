@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
+from schemathesis.python import asgi
 from schemathesis.schemas import BaseSchema
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -38,6 +40,13 @@ CHECKS = [
 ]
 SLOW = list(HealthCheck)
 """The health checks, none of which says anything about an answer."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    """End the thread of schemathesis' event loop: tests of other files fork in this process."""
+    yield
+    asgi._shutdown()  # as at the end of the process
 
 
 @pytest.fixture
