@@ -65,8 +65,8 @@ class Listener:
     def admit(self, watch: Watch, silence: object | None = None) -> bool:
         """Listen for this watch too, from now on; return whether its jobs may have ended unheard.
 
-        They cannot where they were added in this ``silence``, which spares a look at them: it took 160 us of a job
-        alone, while a node waited for the processor.
+        They cannot where they were added in this ``silence``, which spares a look at them: it takes 160 us after a
+        pause, while a node waits for the processor.
         """
         with self._lock:
             if self._bell is None:
