@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import pymongo
-from pymongo.change_stream import ChangeStream
+from pymongo.change_stream import ChangeStream, DatabaseChangeStream
 from pymongo.errors import PyMongoError
 
 from taskqueue.model.record import Status
@@ -48,6 +48,9 @@ PAUSES = (0.1, 5.0)
 
 NODE_TOPICS = (WORK, STOPS, PLANS, CONTROLS)
 """The topics of a node, which share one change stream."""
+
+_WHOLE_DATABASE = "$cmd.aggregate"
+"""What a server calls the collection of a cursor that watches a database."""
 
 _FREED = "updateDescription.updatedFields.freed"
 _CANCEL = "updateDescription.updatedFields.cancel"
@@ -224,8 +227,9 @@ class Source:
     def _interrupt(self) -> None:
         """End a fetch under way: the server is told to forget the cursor, which it heeds at the next write of all."""
         cursor = self._stream._cursor  # noqa: SLF001 - the driver has no way to end a fetch
-        collection = cursor._ns.partition(".")[2]  # noqa: SLF001
-        facts = self._connection.collections.facts.with_options(write_concern=ACKNOWLEDGED)
+        collections = self._connection.collections
+        collection = _WHOLE_DATABASE if isinstance(self._stream, DatabaseChangeStream) else collections.events.name
+        facts = collections.facts.with_options(write_concern=ACKNOWLEDGED)
         with contextlib.suppress(PyMongoError), pymongo.timeout(ENDS_WITHIN):
             self._connection.database.command("killCursors", collection, cursors=[cursor.cursor_id])
             facts.update_one(SCHEMA, {"$currentDate": {"bell_closed_at": True}})
