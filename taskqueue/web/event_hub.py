@@ -107,8 +107,9 @@ class EventHub:
         self.check_room()
         listener = Listener()
         begins_at = await self._cursor() if self._reader is None or self._reader.done() else None
-        listener.is_closed = self._is_closed
         self._listeners.add(listener)
+        if self._is_closed:  # meanwhile: nothing else would wake the listener before its silence ends
+            listener.close()
         if begins_at is not None and (self._reader is None or self._reader.done()):
             self._reader = asyncio.get_running_loop().create_task(self._read(begins_at))
         try:

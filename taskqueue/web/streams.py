@@ -46,7 +46,7 @@ def event_stream(hub: EventHub, cursor: str | None, still: Still, names: frozens
             if cursor is not None:
                 try:
                     async for notice in hub.past(cursor):
-                        if not still():
+                        if listener.is_closed or not still():
                             return
                         if notice.name in names or not names:
                             yield _message(notice)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import os
 import pty
@@ -13,7 +12,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -142,14 +142,13 @@ def test_the_dashboard_is_served_as_long_as_the_node_runs(url: str, tmp_path: Pa
     with running(url, tmp_path, "--web", "--listen", "127.0.0.1:0") as shown:
         eventually(lambda: "everybody on this host is an operator" in shown.text)
         [port] = re.findall(r"dashboard at http://127\.0\.0\.1:(\d+)/", shown.text)
-        connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=LIMIT)
-        connection.request("GET", "/api/v1/nodes")
-        assert json.loads(connection.getresponse().read())["nodes"][0]["name"] == "development"
-        connection.close()
+        with closing(HTTPConnection("127.0.0.1", int(port), timeout=LIMIT)) as connection:
+            connection.request("GET", "/api/v1/nodes")
+            assert json.loads(connection.getresponse().read())["nodes"][0]["name"] == "development"
 
         assert shown.stop(signal.SIGTERM) == Exit.OK
     with pytest.raises(ConnectionRefusedError):
-        http.client.HTTPConnection("127.0.0.1", int(port), timeout=LIMIT).connect()
+        HTTPConnection("127.0.0.1", int(port), timeout=LIMIT).connect()
 
 
 def test_a_job_that_came_back_unbegun_has_no_line(capsys: pytest.CaptureFixture[str]) -> None:

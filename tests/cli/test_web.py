@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import http.client
 import os
 import signal
 import stat
@@ -11,7 +10,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -151,23 +151,21 @@ def served(url: str, *options: str) -> Iterator[tuple[subprocess.Popen[str], int
 
 
 def test_it_serves_this_host_until_it_is_stopped(url: str) -> None:
-    with served(url) as (process, port):
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT)
-        connection.request("GET", "/")
-        answer = connection.getresponse()
+    with served(url) as (process, port), closing(HTTPConnection("127.0.0.1", port, timeout=LIMIT)) as client:
+        client.request("GET", "/")
+        answer = client.getresponse()
         assert (answer.status, answer.getheader("server")) == (200, None)
         assert b"<title>Overview" in answer.read()
-        connection.request("GET", "/", headers={"Host": "evil.example"})
-        refused = connection.getresponse()
+        client.request("GET", "/", headers={"Host": "evil.example"})
+        refused = client.getresponse()
         assert (refused.status, b"unknown-host" in refused.read()) == (400, True)
 
-        connection.request("GET", "/live")
-        stream = connection.getresponse()
-        assert stream.readline() == b"retry: 2000\n"
-        process.send_signal(signal.SIGINT)
-        assert stream.read() == b"\n"  # it ends as a stream does, not with a broken connection
+        client.request("GET", "/live")
+        with client.getresponse() as stream:
+            assert stream.readline() == b"retry: 2000\n"
+            process.send_signal(signal.SIGINT)
+            assert stream.read() == b"\n"  # it ends as a stream does, not with a broken connection
         assert process.wait(LIMIT) == Exit.OK
-        connection.close()
 
 
 def test_it_leaves_with_the_process_that_started_it(url: str) -> None:

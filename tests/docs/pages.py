@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from taskqueue.daemon.protocol import control_socket
 from tests.nodes import LIMIT, eventually
 
 BLOCK = re.compile(
@@ -60,6 +61,7 @@ class Reader:
             **counted_elsewhere,
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "XDG_STATE_HOME": str(folder / "state"),
+            control_socket.VARIABLE: str(folder / "run"),  # a reader sees the nodes of this page alone
             "PYTHONPATH": str(Path.cwd()),
         }
 

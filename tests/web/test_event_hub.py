@@ -144,6 +144,18 @@ def test_a_listener_that_is_canceled_leaves_what_waits_for_it() -> None:
     played(play)
 
 
+def test_a_stream_that_begins_while_the_server_stops_ends_at_once(scheduler: Scheduler) -> None:
+    hub = EventHub(scheduler, in_thread)
+    hub.close()
+
+    async def play() -> None:
+        async with hub.listen() as listener:
+            assert (await next_of(listener)).name == "gap"
+            assert listener.is_closed
+
+    played(play)
+
+
 def test_the_number_of_listeners_is_bounded(scheduler: Scheduler) -> None:
     hub = EventHub(scheduler, in_thread)
 

@@ -7,7 +7,7 @@ import http.client
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -115,21 +115,20 @@ def test_streams_are_for_users_alone_and_end_with_the_session(scheduler: Schedul
     for path in ("/api/v1/events", "/live?of=/"):
         with stream(port, path) as opened:
             assert opened.answer.status == 401
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT)
-    form = {"content-type": "application/x-www-form-urlencoded"}
-    connection.request("POST", "/login", f"name=rita&password={PASSWORD.replace(' ', '+')}", form)
-    answer = connection.getresponse()
-    answer.read()
-    cookie = answer.getheader("set-cookie", "").partition(";")[0]
-    connection.request("GET", "/api/v1/session", headers={"cookie": cookie})
-    token = json.loads(connection.getresponse().read())["csrf_token"]
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT)) as connection:
+        form = {"content-type": "application/x-www-form-urlencoded"}
+        connection.request("POST", "/login", f"name=rita&password={PASSWORD.replace(' ', '+')}", form)
+        answer = connection.getresponse()
+        answer.read()
+        cookie = answer.getheader("set-cookie", "").partition(";")[0]
+        connection.request("GET", "/api/v1/session", headers={"cookie": cookie})
+        token = json.loads(connection.getresponse().read())["csrf_token"]
 
-    with stream(port, "/api/v1/events", cookie=cookie) as opened:
-        connection.request("POST", "/logout", headers={"cookie": cookie, "x-csrf-token": token})
-        assert connection.getresponse().status == 303
-        scheduler.add_job(Echo, 1)  # the stream looks who listens before it sends anything
-        assert opened.next() == {}
-    connection.close()
+        with stream(port, "/api/v1/events", cookie=cookie) as opened:
+            connection.request("POST", "/logout", headers={"cookie": cookie, "x-csrf-token": token})
+            assert connection.getresponse().status == 303
+            scheduler.add_job(Echo, 1)  # the stream looks who listens before it sends anything
+            assert opened.next() == {}
 
 
 def test_fifty_open_pages_read_the_store_twice_a_second_at_most(scheduler: Scheduler, people: People) -> None:
