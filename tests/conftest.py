@@ -22,8 +22,8 @@ from tests.servers import Cluster
 
 RUN = pytest.StashKey[Run]()
 TESTS = Path(__file__).parent
-CLIENTS_END_WITHIN = 30.0
-"""Seconds: the threads of a closed client look for their end from time to time."""
+THREADS_END_WITHIN = 30.0
+"""Seconds: the threads of a closed MongoDB client look for their end from time to time."""
 
 # The machine is shared: how long one example takes says nothing about the code.
 settings.register_profile("long", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -89,15 +89,21 @@ def is_controller(config: pytest.Config) -> bool:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def clients_end_with_their_file(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Wait until the threads of closed MongoDB clients have ended, for others fork; fail if a client was not closed."""
+def threads_end_with_their_file(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Wait until the threads that a file has started have ended, for the next one may fork; fail if one stays.
+
+    Threads of a pool end with it, so that what nobody holds any more is collected; those of a closed MongoDB client
+    look for their end from time to time.
+    """
+    before = set(threading.enumerate())
     yield
-    ends_at = time.monotonic() + CLIENTS_END_WITHIN
-    while left := [thread for thread in threading.enumerate() if thread.name.startswith("pymongo_")]:
+    ends_at = time.monotonic() + THREADS_END_WITHIN
+    while left := set(threading.enumerate()) - before:
         if time.monotonic() > ends_at:
             names = ", ".join(sorted({thread.name for thread in left}))
-            pytest.fail(f"{request.node.nodeid} leaves a MongoDB client open: close it ({names})")
-        left[0].join(0.1)
+            pytest.fail(f"{request.node.nodeid} leaves threads: close what has started them ({names})")
+        gc.collect()
+        left.pop().join(0.1)
 
 
 @pytest.fixture(scope="session")
