@@ -113,7 +113,8 @@ def _checked_order(
     job: Any, data: Any, options: Mapping[str, Any], defaults: Mapping[str, Any], now: datetime, where: str
 ) -> Order:
     path, found = path_of(job), known(job)
-    given = checked(options, f"{where}{path}")
+    name = repr(path) if isinstance(job, str) else path.rpartition(":")[2]
+    given = checked(options, f"{where}{path}", call=f"{'' if where else 'add_job'}({name}, ")
     every = merged(given, checked(declared(found), f"options of {path}", Scope.CLASS), defaults)
     if every["receives"] and jobs_in(every["depends_on"]):
         data = _known_part(job, data, every, where)

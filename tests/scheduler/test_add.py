@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 from bson import ObjectId
@@ -127,7 +127,7 @@ def test_all_options_reach_the_record(scheduler: Scheduler) -> None:
     ("options", "words"),
     [
         ({"retries": 3}, "no option 'retries': did you mean retry?"),
-        ({"xyz": 3}, "use at, retry"),
+        ({"xyz": 3}, "options are at, retry, retry_interval"),
         ({"retry": "10"}, "retry='10': pass the number"),  # PTS-9
         ({"retry": True}, "retry=True"),
         ({"priority": 21}, "priority=21: pass a whole number from -20 to 20"),
@@ -269,6 +269,37 @@ def test_one_invalid_job_of_many_means_that_none_is_stored(scheduler: Scheduler,
         scheduler.add_jobs([(Echo, 1), entry])
 
     assert list(scheduler.get_jobs()) == []
+
+
+@pytest.mark.parametrize(
+    ("job", "call"),
+    [
+        (Echo, "add_job(Echo, {'to': 'x'})"),
+        (jobs.add, "add_job(add, {'to': 'x'})"),
+        ("shop:Mail", "add_job('shop:Mail', {'to': 'x'})"),
+    ],
+)
+def test_an_unknown_option_may_be_data_and_the_error_shows_where_these_go(
+    scheduler: Scheduler, job: Any, call: str
+) -> None:
+    unknown: Any = {"to": "x"}
+    with pytest.raises(InvalidOption) as refused:
+        scheduler.add_job(job, **unknown)
+
+    assert f"there is no option 'to': data go as one argument behind the job: {call}; options are at, " in str(
+        refused.value
+    )
+
+
+def test_data_that_look_like_an_option_are_shown_as_data_too(scheduler: Scheduler) -> None:
+    unknown: Any = {"title": "x"}
+    with pytest.raises(
+        InvalidOption,
+        match=r"did you mean until\? Data go as one argument behind the job: add_job\(Echo, {'title': 'x'}\)",
+    ):
+        scheduler.add_job(Echo, **unknown)
+    with pytest.raises(InvalidOption, match=r"behind the job: \(Echo, {'to': 'x'}\); options are"):
+        scheduler.add_jobs([(Echo, None, cast(Any, {"to": "x"}))])
 
 
 def test_a_task_is_added_with_its_arguments(scheduler: Scheduler) -> None:

@@ -14,18 +14,22 @@ LONGEST_NUMBER = 14_000
 """The most bits of a whole number that messages show: Python refuses to write those of more than 4,300 digits."""
 
 
-def checked(given: Mapping[str, Any], where: str = "add_job", scope: Scope = Scope.ONE) -> dict[str, Any]:
+def checked(
+    given: Mapping[str, Any], where: str = "add_job", scope: Scope = Scope.ONE, call: str = ""
+) -> dict[str, Any]:
     """Return the options as they are kept, or raise ``InvalidOption`` naming option, value, place and way out.
 
     ``where`` names the place that set them and ``scope`` its level: ``id``, for instance, cannot be a default of many.
+    ``call`` is the code of a call up to its data, to which an unknown name may belong.
     """
-    return {name: _value(name, value, where, scope) for name, value in given.items()}
+    return {name: _value(name, value, where, scope, call) for name, value in given.items()}
 
 
-def _value(name: str, value: Any, where: str, scope: Scope) -> Any:
+def _value(name: str, value: Any, where: str, scope: Scope, call: str) -> Any:
     option = OPTIONS.get(name)
     if option is None:
-        raise InvalidOption(f"{where}: there is no option {name!r}{_hint(name)}")
+        as_data = f"{call}{_short({name: value})})" if call else ""
+        raise InvalidOption(f"{where}: there is no option {name!r}: {_hint(name, as_data)}")
     if option.is_of_class and scope is Scope.ONE:
         raise InvalidOption(f"{where}: {name} belongs to all jobs of a class: declare it in the options of the class")
     if scope > option.scope is Scope.ONE:
@@ -68,15 +72,18 @@ OF_OTHERS: Mapping[str, str] = {
 """Options of other systems, with the equivalent here."""
 
 
-def _hint(name: object) -> str:
+def _hint(name: object, as_data: str) -> str:
+    """Return the way out for an unknown name; ``as_data`` is the call that passes it as data."""
     if str(name) in OF_OTHERS:
-        return f": did you mean {OF_OTHERS[str(name)]}?"
+        return f"did you mean {OF_OTHERS[str(name)]}?"
     from difflib import get_close_matches
 
     near = get_close_matches(str(name), OPTIONS, n=3)
     if near:
-        return f": did you mean {' or '.join(near)}?"
-    return f": use {', '.join(OPTIONS)}"
+        meant = f"did you mean {' or '.join(near)}?"
+        return f"{meant} Data go as one argument behind the job: {as_data}" if as_data else meant
+    options = ", ".join(OPTIONS)
+    return f"data go as one argument behind the job: {as_data}; options are {options}" if as_data else f"use {options}"
 
 
 def _short(value: object) -> str:
