@@ -16,7 +16,8 @@ from taskqueue.cli.context import StoreContext, pass_new_store
 from taskqueue.cli.job_options import data_option, job_options
 from taskqueue.cli.param_types import duration
 from taskqueue.cli.wait import outcome, wait_and_report
-from taskqueue.errors import InvalidJob, InvalidOption, StoreUnavailable
+from taskqueue.errors import ConfigError, InvalidJob, InvalidOption, StoreUnavailable, TaskqueueError
+from taskqueue.execution.executor import brief
 from taskqueue.execution.loader import CannotLoad, load
 from taskqueue.exit_codes import Exit
 from taskqueue.model.job_path import path_of
@@ -25,6 +26,7 @@ from taskqueue.model.query import parse
 from taskqueue.model.record import Status
 from taskqueue.scheduler import json_shapes
 from taskqueue.scheduler.controls import user_and_host
+from taskqueue.scheduler.scheduler import Scheduler
 
 RECENT = 200
 """Jobs among which a similar class is looked for."""
@@ -33,15 +35,25 @@ ALIKE = 0.85
 """How similar two classes are, from 0 to 1, of which one may be mistyped."""
 
 
-def _run_here(context: StoreContext, job: str, data: Any, options: Mapping[str, Any], *, as_json: bool) -> int:
+def _run_here(
+    context: StoreContext,
+    job: str,
+    data: Any,
+    options: Mapping[str, Any],
+    bootstrap: Path | None,
+    *,
+    as_json: bool,
+) -> int:
     """Run the job in this process, tell how it ended, and return the exit code."""
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
+    hooks = {} if bootstrap is None else _hooks_of(bootstrap)
     try:
         load(job)  # first: a mistyped class makes no store and no record
     except CannotLoad as refused:
         raise InvalidJob(str(refused)) from None
-    process = context.scheduler.run_job(job, data, **options)
+    with Scheduler(context.url, **hooks) as scheduler:
+        process = scheduler.run_job(job, data, **options)
     record = process.snapshot
     if as_json:
         json_output.write(json_shapes.job_in_full(record) | {"existed": process.existed})
@@ -53,6 +65,21 @@ def _run_here(context: StoreContext, job: str, data: Any, options: Mapping[str, 
     elif record.status is Status.WAITING and not record.claims:
         output.line("nothing was run: the limits of the job have no room, a node runs it when they have", err=True)
     return Exit.OK if record.status is Status.DONE else Exit.UNSUCCESSFUL
+
+
+def _hooks_of(bootstrap: Path) -> Mapping[str, Any]:
+    """Run the bootstrap file, and return its hooks as a scheduler takes them."""
+    from taskqueue.daemon.worker.job_loader import JobLoader
+
+    loader = JobLoader(allow=(), scheduler=lambda: None)
+    try:
+        loader.boot(bootstrap)
+    except TaskqueueError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"--bootstrap {bootstrap}: {brief(error)}") from None
+    hooks = {} if loader.run_hooks is None else loader.run_hooks._asdict()
+    return {"before_add": loader.before_add, **hooks}
 
 
 def _check_path(context: StoreContext, job: str) -> None:
@@ -89,6 +116,12 @@ def _signed(own: Sequence[str]) -> Sequence[str] | Mapping[str, str]:
 @job_options
 @click.option("--once", is_flag=True, help="Add nothing if such a job is pending; replace it if it differs.")
 @click.option("--here", is_flag=True, help="Run it now, in this process; only its retries are left to the nodes.")
+@click.option(
+    "--bootstrap",
+    type=click.Path(exists=True, dir_okay=False, resolve_path=True, path_type=Path),
+    metavar="FILE",
+    help="With --here: a Python file to run before, whose hooks surround the run, as those of a node.",
+)
 @click.option("--wait", is_flag=True, help="Wait until the job has ended; the exit code tells whether it is DONE.")
 @click.option("--wait-timeout", type=duration, metavar="S", help="With --wait: wait no longer than this.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON for programs.")
@@ -99,6 +132,7 @@ def add_command(
     data: Any,
     once: bool,
     here: bool,
+    bootstrap: Path | None,
     wait: bool,
     wait_timeout: float | None,
     as_json: bool,
@@ -117,11 +151,13 @@ def add_command(
         raise click.UsageError("--here runs the job now, --once may add none: pass one of them")
     if here and wait:
         raise click.UsageError("--here waits for the job by itself, --wait for one that a node runs: pass one of them")
+    if bootstrap is not None and not here:
+        raise click.UsageError("--bootstrap is for a run in this process, nodes have their own: pass --here, too")
     if wait_timeout is not None and not wait:
         raise click.UsageError("--wait-timeout says how long to wait: pass --wait too")
     _check_path(context, job)
     if here:
-        return _run_here(context, job, data, given, as_json=as_json)
+        return _run_here(context, job, data, given, bootstrap, as_json=as_json)
     add = context.scheduler.add_job_once if once else context.scheduler.add_job
     process = add(job, data, **given)
     if process.existed:

@@ -151,7 +151,9 @@ def test_a_wrong_value_is_one_line_and_nothing_is_stored(
     assert store.count(EVERYTHING) == 0
 
 
-@pytest.mark.parametrize("arguments", [["--wait-timeout", "5m"], ["--here", "--wait"], ["--here", "--once"]])
+@pytest.mark.parametrize(
+    "arguments", [["--wait-timeout", "5m"], ["--here", "--wait"], ["--here", "--once"], ["--bootstrap", __file__]]
+)
 def test_options_that_do_not_go_together_are_refused(taskqueue: Taskqueue, store: Store, arguments: list[str]) -> None:
     answer = taskqueue("add", "shop:Job", *arguments)
 
@@ -247,6 +249,31 @@ def test_a_class_that_cannot_be_loaded_makes_no_store(
     assert answer.code == Exit.CONFIG
     assert answer.complaint.startswith(f"taskqueue: {complaint}")
     assert not (tmp_path / "new.db").exists()
+
+
+def test_a_run_here_has_the_hooks_of_a_bootstrap_file(taskqueue: Taskqueue, store: Store, tmp_path: Path) -> None:
+    hooks = tmp_path / "hooks_of_here.py"
+    hooks.write_text(
+        "def before_add(new):\n    new.meta['tenant'] = 'acme'\n\n\n"
+        "def around_run(job, proceed):\n    print('begins for', job.meta['tenant'])\n    proceed()\n"
+    )
+    answer = taskqueue("add", "tests.daemon.jobs:Empty", "--here", "--bootstrap", str(hooks))
+
+    assert answer.code == Exit.OK
+    assert answer.out.startswith("begins for acme\n")
+    assert only(store).meta["tenant"] == "acme"
+
+
+def test_a_bootstrap_file_that_cannot_be_run_is_named(taskqueue: Taskqueue, store: Store, tmp_path: Path) -> None:
+    hooks = tmp_path / "broken_hooks.py"
+    hooks.write_text("import no_such_module\n")
+    answer = taskqueue("add", "tests.daemon.jobs:Empty", "--here", "--bootstrap", str(hooks))
+
+    assert answer.code == Exit.CONFIG
+    assert answer.complaint == (
+        f"taskqueue: --bootstrap {hooks}: ModuleNotFoundError: No module named 'no_such_module'"
+    )
+    assert store.count(EVERYTHING) == 0
 
 
 def test_add_once_finds_the_pending_job(taskqueue: Taskqueue, store: Store) -> None:
