@@ -275,9 +275,13 @@ def _is_async(loaded: Loaded) -> bool:
 
 
 def _error_of(ran: Ran) -> BaseException | None:
-    """Return what ``proceed`` raises: nothing where the job goes on later."""
+    """Return what ``proceed`` raises: nothing where the job goes on later, and no error that a coroutine cannot."""
     if isinstance(ran.error, CONTROLS):
         return None
+    if isinstance(ran.error, StopIteration):
+        error = RuntimeError("the job raised StopIteration")
+        error.__cause__ = ran.error
+        return error
     if ran.error is None and isinstance(ran.outcome, outcomes.GivenUp | outcomes.TimedOut):
         return exception_of(ran)
     return ran.error

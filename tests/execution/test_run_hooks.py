@@ -44,7 +44,12 @@ class Plain(Job):
     def start(self) -> str:
         SEEN.append("start")
         if isinstance(self.data, str):
-            raise {"value": ValueError("no such value"), "snooze": Snooze(0), "exit": SystemExit(3)}[self.data]
+            raise {
+                "value": ValueError("no such value"),
+                "snooze": Snooze(0),
+                "exit": SystemExit(3),
+                "stop": StopIteration("no more"),
+            }[self.data]
         return TENANT.get()
 
 
@@ -118,6 +123,19 @@ async def awaiting(job: RunningJob, proceed: Proceed) -> None:
 def hooked(url: str, around_run: Any = None, run_ended: Any = None) -> Iterator[Scheduler]:
     with Scheduler(url, around_run=around_run, run_ended=run_ended) as scheduler:
         yield scheduler
+
+
+@pytest.mark.parametrize("hook", [within, within_async])
+def test_a_job_that_raises_stop_iteration_does_not_make_its_hook_fail(
+    url: str, hook: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with hooked(url, hook) as scheduler:
+        job = scheduler.run_job(Plain, "stop")
+
+    assert job.error is not None
+    assert (job.status, job.error.type, job.error.message) == (Status.FAILED, "StopIteration", "no more")
+    assert SEEN[-1] == "after"
+    assert "around_run" not in caplog.text
 
 
 def test_a_run_is_within_the_hook_and_sees_its_context_variables(url: str) -> None:
