@@ -48,6 +48,9 @@ _AROUND_JOBS = {
 }
 """The modules whose frames come before those of the job in a traceback."""
 
+_BEHIND_JOBS = "taskqueue.daemon.worker.interrupts"
+"""The module whose frames come behind those of the job: it raises the interrupt."""
+
 CONTROLS = (AwaitChildren, Snooze, StepOver)
 """The exceptions by which a job goes on later."""
 
@@ -253,6 +256,7 @@ def brief(error: BaseException) -> str:
 
 def failure_of(error: BaseException) -> Failure:
     """Return the error in words that need no import, cut to size and without passwords of addresses."""
+    _leave_out_interrupts(error)
     lines = traceback.format_exception(type(error), error, _of_the_job(error))
     return Failure(
         type=dotted(type(error)),
@@ -268,6 +272,22 @@ def _of_the_job(error: BaseException) -> Any:
     while trace is not None and trace.tb_frame.f_globals.get("__name__") in _AROUND_JOBS:
         trace = trace.tb_next
     return trace
+
+
+def _leave_out_interrupts(error: BaseException) -> None:
+    """Let the tracebacks of the error, and of what came up before it, end with the job's code."""
+    seen: list[BaseException] = []
+    found: BaseException | None = error
+    while found is not None and found not in seen:
+        seen.append(found)
+        last = trace = found.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_globals.get("__name__") != _BEHIND_JOBS:
+                last = trace
+            trace = trace.tb_next
+        if last is not None:
+            last.tb_next = None
+        found = found.__cause__ or found.__context__
 
 
 def _message(error: BaseException) -> str:

@@ -12,6 +12,7 @@ import pytest
 from taskqueue.daemon.protocol.shared_memory import WorkerPage
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.worker.interrupts import SignalInterrupts
+from taskqueue.execution.executor import failure_of
 from taskqueue.model.job import Interrupted
 
 
@@ -106,6 +107,27 @@ def test_our_own_code_is_finished_before_the_job_is_interrupted() -> None:
         interrupts.begin(1)
         page.request_stop(1, "cancel")
         return interruption(interrupts, call_ours) == "cancel" and done == [1]
+
+    assert in_a_worker(scene)
+
+
+def test_the_traceback_of_an_interrupt_ends_with_the_code_that_it_interrupted() -> None:
+    def scene(interrupts: SignalInterrupts, page: WorkerPage) -> bool:
+        def wait_long() -> None:
+            try:
+                sigterm()
+            finally:
+                raise ValueError("no end")
+
+        interrupts.begin(1)
+        page.request_stop(1, "timeout")
+        try:
+            with interrupts:
+                wait_long()
+        except ValueError as error:
+            said = failure_of(error).traceback
+            return "no end" in said and "in wait_long" in said and "worker/interrupts.py" not in said
+        return False
 
     assert in_a_worker(scene)
 
