@@ -142,7 +142,7 @@ def test_a_failed_job_that_is_waited_for_can_still_be_recovered(store: Store) ->
     store.add([added])
 
     finished(store, copy(ended, JobId(), None, NOON), GivenUp(failure=BROKEN))
-    assert prune(store) == 1  # the copy, which failed too
+    assert prune(store) == 0
     finished(store, copy(ended, JobId(), None, NOON), Done())
 
     assert kept(store, added.id).status is Status.WAITING
@@ -161,17 +161,19 @@ def test_what_a_copy_depends_on_is_kept_until_that_has_ended(store: Store) -> No
     assert prune(store) == 2
 
 
-def test_a_copy_is_heard_of_when_the_one_that_it_is_a_copy_of_is_gone(store: Store) -> None:
-    ended = finished(store, a_record(), GivenUp(failure=BROKEN))
-    added = dependent(ended.id, on_failure=OnFailure.WAIT)
+def test_copies_of_what_a_pending_job_depends_on_are_kept_for_their_results(store: Store) -> None:
+    ended, other = (finished(store, a_record(), GivenUp(failure=BROKEN)) for _ in range(2))
+    added = dependent(ended.id, other.id, on_failure=OnFailure.WAIT)
     store.add([added])
     between = finished(store, copy(ended, JobId(), None, NOON), GivenUp(failure=BROKEN))
-    last = running(store, copy(between, JobId(), None, NOON))
+    last = finished(store, copy(between, JobId(), None, NOON), Done(result='"at last"'))
+    finished(store, copy(finished(store, a_record()), JobId(), None, NOON))
 
-    assert prune(store) == 1  # the one between
-    settle(store, last)
+    assert prune(store) == 2  # the last copy, which nobody waits for, and its original
+    assert set(ids(all_kept(store))) == {one.id for one in (ended, other, added, between, last)}
 
-    assert kept(store, added.id).status is Status.WAITING
+    store.cancel(added.id, "enough", NOON)
+    assert prune(store) == 5
 
 
 def test_what_is_kept_for_others_does_not_hinder_the_removal_of_what_ended_later(store: Store) -> None:

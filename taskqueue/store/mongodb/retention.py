@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 
 from taskqueue.model.ids import JobId
+from taskqueue.model.lifecycle.recovered_copy import BEFORE, ORIGIN
 from taskqueue.model.record import Status
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document
@@ -23,6 +24,8 @@ from taskqueue.store.mongodb.tally import Tally
 PAGE = 500
 """The number of records that are checked together for pending jobs that need them."""
 
+
+_LOOKED_AT = {"parent": True, "queue": True, f"given.{ORIGIN}": True, f"given.{BEFORE}": True}
 
 AT_ONCE = 2000
 """How many jobs a flush removes in one call to the server, each of which has a bounded time."""
@@ -68,18 +71,20 @@ class Retention:
         """Yield the records that have this status for long enough and that no pending job needs, with their queues."""
         old: Document = {"status": int(status), "ended_at": {"$lt": ended_before}, "after.at": {"$exists": False}}
         old["created_at"] = {"$not": {"$gt": self._history.counted_until()}}
-        found = self._connection.collections.latest.find(old, {"parent": True, "queue": True}).hint(OUTCOMES)
+        found = self._connection.collections.latest.find(old, _LOOKED_AT).hint(OUTCOMES)
         while page := list(islice(found, PAGE)):
             needed = self._needed(page)
             yield from ((one["_id"], one.get("queue")) for one in page if one["_id"] not in needed)
 
     def _needed(self, found: Sequence[Document]) -> set[JobId]:
-        """Return which of these a pending job needs: its children and its dependencies."""
+        """Return which of these a pending job needs: its children, its dependencies, and their recovered copies."""
         jobs = self._connection.collections.jobs
-        ids = [one["_id"] for one in found]
+        jobs_of = {one["_id"]: {one["_id"], *_origins(one)} for one in found}
+        ids = list(set().union(*jobs_of.values()))
         pending = {"$lte": int(Status.PROCESSING)}
         dependents = jobs.find({"depends_on.id": {"$in": ids}, "status": pending}, {"depends_on.id": True})
-        needed = {edge["id"] for one in dependents.hint(DEPENDENTS) for edge in one["depends_on"]}
+        awaited = {edge["id"] for one in dependents.hint(DEPENDENTS) for edge in one["depends_on"]}
+        needed = {id for id, same in jobs_of.items() if not awaited.isdisjoint(same)}
         parents = list({one["parent"] for one in found if "parent" in one})
         if parents:
             waiting = jobs.find({"_id": {"$in": parents}, "status": pending}, {"_id": True})
@@ -123,3 +128,11 @@ class Retention:
         self._log_lines.flush()
         self._connection.collections.slots.delete_many({})
         self._event_log.forget(now)
+
+
+def _origins(kept: Document) -> Iterator[JobId]:
+    """Yield the jobs that the record is a copy of, whose dependents its result is for."""
+    given = kept.get("given") or {}
+    for id in (*given.get(BEFORE, ()), given.get(ORIGIN)):
+        if id is not None:
+            yield JobId(id)

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
+from taskqueue.model.lifecycle.recovered_copy import BEFORE, ORIGIN
 from taskqueue.model.record import Status
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.store.sqlite import add_counts, log_lines
@@ -16,13 +17,20 @@ from taskqueue.store.sqlite.transaction import Transaction
 EVENTS_A_RECORD = 10
 """How many events one step removes for each record it may remove; a job has three at least."""
 
-# A child is needed by its parent, and what a job depends on by that job, as long as these are pending.
+# A child is needed by its parent, and what a job depends on by that job, as long as these are pending. The copies of a
+# recovered job are needed with it: their results are its own.
 _UNNEEDED = f"""
 NOT (parent IS NOT NULL AND EXISTS (SELECT 1 FROM jobs AS other WHERE other.id = jobs.parent AND other.status <= 2))
 AND NOT EXISTS (
     SELECT 1 FROM waits CROSS JOIN jobs AS other
     WHERE waits.awaited IN (jobs.id, '{NEEDED}' || jobs.id) AND other.id = waits.job AND other.status <= 2
 )
+AND NOT (json_extract(given, '$.{ORIGIN}') IS NOT NULL AND EXISTS (
+    SELECT 1 FROM json_each(json_insert(
+        coalesce(json_extract(jobs.given, '$.{BEFORE}'), '[]'), '$[#]', json_extract(jobs.given, '$.{ORIGIN}')
+    )) AS origin CROSS JOIN waits CROSS JOIN jobs AS other
+    WHERE waits.awaited IN (origin.value, '{NEEDED}' || origin.value) AND other.id = waits.job AND other.status <= 2
+))
 """
 _OLD = f"SELECT id FROM jobs WHERE status > 2 AND status = ? AND ended_at < ? AND {_UNNEEDED} ORDER BY ended_at LIMIT ?"
 # Where each column but the id has a + before it, the ids are looked up and not the whole range of old records.
