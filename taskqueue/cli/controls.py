@@ -16,7 +16,7 @@ from taskqueue.model.query import parse
 from taskqueue.model.record import Status
 from taskqueue.model.wording import count, decided, nearest
 from taskqueue.scheduler import controls, host, json_shapes, node_states
-from taskqueue.scheduler.limit_states import limit_states
+from taskqueue.scheduler.limit_states import MOST_KEYS, limit_states
 from taskqueue.scheduler.node_states import SEAT
 
 LOOKED_AT = 1000
@@ -127,7 +127,11 @@ def undrain_command(context: StoreContext, node: str, as_json: bool) -> None:
 @click.command("limit", short_help="Give a declared limit another number.")
 @click.argument("name", required=False)
 @click.argument("value", required=False, type=limit_value)
-@click.option("--held", is_flag=True, help="List those of running and waiting jobs: who holds their places.")
+@click.option(
+    "--held",
+    is_flag=True,
+    help="List the limits of running and waiting jobs: their places, who holds them, how many wait.",
+)
 @click.option("--reset", is_flag=True, help="Let its limits have their declared numbers again.")
 @_reason
 @_by
@@ -149,7 +153,7 @@ def limit_command(
     number: 8, "8 by=bucket" or 200/60.
     """
     if held and (name is not None or reset or reason or by is not None):
-        raise click.UsageError("--held lists all limits of jobs: pass it alone")
+        raise click.UsageError("--held lists the limits of all running and waiting jobs: pass it alone, or with --json")
     if held:
         _list_held(context, as_json=as_json)
         return
@@ -190,7 +194,10 @@ def _list_limits(context: StoreContext, *, as_json: bool) -> None:
 
 
 def _list_held(context: StoreContext, *, as_json: bool) -> None:
-    found = limit_states(context.store)
+    found = limit_states(context.store, MOST_KEYS + 1)
+    if len(found) > MOST_KEYS:
+        found = limit_states(context.store)
+        output.line(f"these are {MOST_KEYS} limits: others, which fewer jobs wait for, are left out", err=True)
     if as_json:
         json_output.write_all(map(json_shapes.limit, found))
         return

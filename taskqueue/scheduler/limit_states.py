@@ -18,7 +18,7 @@ MOST_WAITING = 20_000
 """The most waiting jobs that are counted."""
 
 MOST_KEYS = 100
-"""The most limit keys that are returned: those with the most waiting jobs."""
+"""The most limit keys that are returned unless more are asked for."""
 
 _RUNNING = Compare("status", Operator.EQ, int(Status.PROCESSING))
 
@@ -44,8 +44,8 @@ class LimitState:
         return self.used >= self.limit_key.count
 
 
-def limit_states(store: Store) -> list[LimitState]:
-    """Return the limits of running and waiting jobs, used up and waited for first."""
+def limit_states(store: Store, most: int = MOST_KEYS) -> list[LimitState]:
+    """Return ``most`` limits of running and waiting jobs, those with the most waiting ones; the full ones first."""
     now, controls = store.now(), store.controls()
     holders: dict[LimitKey, list[Record]] = {}
     waiting: dict[LimitKey, int] = {}
@@ -55,7 +55,7 @@ def limit_states(store: Store) -> list[LimitState]:
     for lane, number in store.waiting_lanes(MOST_WAITING).items():
         for limit_key in controls.limit_keys(lane):
             waiting[limit_key] = waiting.get(limit_key, 0) + number
-    wanted = sorted({*holders, *waiting}, key=lambda one: (-waiting.get(one, 0), one.key))[:MOST_KEYS]
+    wanted = sorted({*holders, *waiting}, key=lambda one: (-waiting.get(one, 0), one.key))[:most]
     used = store.limit_usage(sorted({limit_key.key for limit_key in wanted}), now)
     found = [
         LimitState(

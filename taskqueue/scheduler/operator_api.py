@@ -156,7 +156,10 @@ class Operations:
         return nodes.nodes(self._connections.store)
 
     def limits(self) -> list[LimitState]:
-        """Return the limits of running and waiting jobs: who holds their places, and how many wait; full ones first."""
+        """Return the limits of running and waiting jobs: who holds their places, and how many wait; full ones first.
+
+        Of more than 100 keys it returns those that the most jobs wait for.
+        """
         from taskqueue.scheduler import limit_states
 
         return limit_states.limit_states(self._connections.store)

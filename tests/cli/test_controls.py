@@ -12,6 +12,7 @@ import pytest
 from taskqueue.exit_codes import Exit
 from taskqueue.model.controls import Kind
 from taskqueue.model.limits import declared, lane
+from taskqueue.scheduler.limit_states import MOST_KEYS
 from taskqueue.store import Store
 from tests.cli.conftest import Answer
 from tests.scheduler.playing import WEB_1, seat, take
@@ -144,6 +145,17 @@ def test_a_limit_gets_another_number(
     assert taskqueue("limit").out.endswith(" by ann (sale)\n")
 
 
+def test_limits_that_are_left_out_of_the_list_are_spoken_of(taskqueue: Taskqueue, store: Store) -> None:
+    of_each = [lane([declared("1 by=customer")], "app:Mail", {"customer": number}) for number in range(MOST_KEYS + 1)]
+    store.add([a_record(lane=one) for one in (*of_each, of_each[0])])
+
+    said = taskqueue("limit", "--held")
+
+    assert len(said.out.splitlines()) == MOST_KEYS
+    assert "customer 0: 0 of 1 used, waiting: 2" in said.out
+    assert said.err == f"these are {MOST_KEYS} limits: others, which fewer jobs wait for, are left out\n"
+
+
 def test_who_holds_a_limit_is_listed(taskqueue: Taskqueue, store: Store) -> None:
     assert taskqueue("limit", "--held").out == "no running or waiting job has a limit\n"
     of_shop = lane([declared("1 name=shop")], "app:Mail", None)
@@ -172,7 +184,7 @@ def test_all_limits_of_a_name_are_reset_together(taskqueue: Taskqueue, store: St
     [
         (("api",), Exit.USAGE, "name the limit and its VALUE, or pass --reset"),
         (("api", "8", "--reset"), Exit.USAGE, "name the limit and its VALUE, or pass --reset"),
-        (("api", "--held"), Exit.USAGE, "--held lists all limits of jobs: pass it alone"),
+        (("api", "--held"), Exit.USAGE, "--held lists the limits of all running and waiting jobs: pass it alone"),
         (("api", "many"), Exit.CONFIG, "is not a limit: write a whole number"),
         (("api", "0"), Exit.CONFIG, "a whole number from 1 to 10,000"),
         (("api", "5 name=other"), Exit.CONFIG, "leave its name out"),
