@@ -34,7 +34,7 @@ MEANING = MappingProxyType(
         Exit.ERROR: "something else went wrong: the line on stderr says what",
         Exit.USAGE: "the command line is wrong: an unknown option or command, or a missing argument",
         Exit.CONFIG: "a value of an option, a variable, the settings file, a job or a query is wrong",
-        Exit.STORE: "the store cannot be used: unreachable, damaged, read-only, full, replaced, or of another schema",
+        Exit.STORE: "cannot use the store: missing, unreachable, damaged, read-only, full, replaced, of another schema",
         Exit.BOOTSTRAP: "a module to preload or the bootstrap file cannot be imported",
         Exit.CHILDREN: "worker processes die before their first job, again and again",
         Exit.LOST: "the node may hold its claims no longer: its manager was silent or left, or its lease was lost",
