@@ -265,9 +265,9 @@ class Job(Generic[Data, Result]):
         return self._running.each(items, name, turn, batch, manual)
 
     def progress(self, percent: float, message: str = "") -> None:
-        """Report progress, 0 to 100; stored at most every 500 ms, the last value always.
+        """Report progress in percent, 0 to 100; stored at most every 500 ms, the last value always.
 
-        Raises ``ValueError`` outside 0…100.
+        Half is 50, not 0.5, which is half of a percent. Raises ``ValueError`` outside 0…100.
         """
         self._running.progress(percent, message)
 
