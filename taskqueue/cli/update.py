@@ -14,6 +14,7 @@ from taskqueue.cli.job_options import data_option, option_of_jobs
 from taskqueue.model.meta import META, checked_meta
 from taskqueue.model.record import Record
 from taskqueue.scheduler import json_shapes
+from taskqueue.scheduler.changes import update
 
 
 @click.command("update", short_help="Change waiting jobs.")
@@ -51,8 +52,8 @@ def update_command(
 
 
 def _updated(context: StoreContext, before: Record, changes: Mapping[str, Any]) -> Record:
-    if META in changes:
-        changes = {**changes, META: {**before.meta, **checked_meta(changes[META])}}
-    after = context.scheduler.update_job(before.id, **changes).snapshot
+    others = {name: value for name, value in changes.items() if name != META}
+    meta = checked_meta(changes[META]) if META in changes else None
+    after = update(context.store, before.id, others, meta)
     context.note("update", str(before.id), job=before.job, changed=sorted(changes))
     return after

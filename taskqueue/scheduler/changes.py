@@ -9,6 +9,7 @@ from typing import Any
 from taskqueue.execution.declared_options import known_types
 from taskqueue.model.ids import JobId, copy_id
 from taskqueue.model.lifecycle.recovered_copy import copy, copy_of
+from taskqueue.model.meta import META
 from taskqueue.model.options import checked
 from taskqueue.model.options.update import checked_changes, revised
 from taskqueue.model.query import And, Compare, Operator, Query
@@ -25,14 +26,19 @@ SAME_DATA: Any = ...
 """The data of a copy that has those of the job that it is a copy of."""
 
 
-def update(store: Store, id: JobId, changes: Mapping[str, Any]) -> Record:
-    """Return the record after the changes; raise ``WrongStatus``, ``InvalidJob`` or a kind of it, ``JobNotFound``."""
-    options = checked_changes(changes)
+def update(store: Store, id: JobId, changes: Mapping[str, Any], meta: Mapping[str, str] | None = None) -> Record:
+    """Return the record after the changes; raise ``WrongStatus``, ``InvalidJob`` or a kind of it, ``JobNotFound``.
+
+    The keys of ``meta`` are set beside those that the job has then; ``changes`` may name a whole one instead.
+    """
+    options = checked_changes({**changes, META: meta} if meta else changes)
     data: str | None = None
     while True:  # a turn fails only if another process has moved the job
         [before] = records.read(store, [id])
         if data is None and "data" in changes:
             data = _encoded(before, changes["data"])
+        if meta:
+            options |= checked({META: {**before.meta, **meta}}, "update_job")
         now = store.now()
         after = revised(before, options, data, now)
         if store.update(before, after, now):

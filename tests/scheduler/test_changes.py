@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from typing import Any, cast
@@ -336,6 +336,32 @@ def test_what_two_processes_recover_at_once_is_copied_once(scheduler: Scheduler,
     assert (copies, left_out) == ([], number)
     assert all(process.refresh().recovered_as for process in failed)
     assert scheduler.stats()["statuses"]["WAITING"] == number
+
+
+class Hurried(Wrapped):
+    """A store in which another process changes the same job a moment before."""
+
+    def __init__(self, store: Store, first: Callable[[], object]) -> None:
+        super().__init__(store)
+        self._first: list[Callable[[], object]] = [first]
+
+    def update(self, before: Record, after: Record, now: datetime) -> bool:
+        """Let the other process be first, once."""
+        while self._first:
+            self._first.pop()()
+        return self._store.update(before, after, now)
+
+
+def test_keys_of_meta_that_two_set_at_once_are_both_kept(scheduler: Scheduler, store: Store) -> None:
+    job = scheduler.add_job(Echo, meta={"tenant": "acme", "batch": "1"})
+    hurried = Hurried(store, lambda: changes.update(store, job.id, {}, {"batch": "2", "theirs": "yes"}))
+
+    after = changes.update(cast(Store, hurried), job.id, {"priority": 3}, {"mine": "yes"})
+
+    assert after.meta == {"tenant": "acme", "batch": "2", "theirs": "yes", "mine": "yes"}
+    assert job.refresh().meta == after.meta
+    with pytest.raises(InvalidOption, match="up to 16"):
+        changes.update(store, job.id, {}, {f"key{number}": "" for number in range(13)})
 
 
 # run_job
