@@ -138,7 +138,7 @@ def test_an_end_that_the_doorbell_has_not_told_of_is_unknown(bell: EndsBell) -> 
 
 
 def test_a_bell_remembers_no_more_than_it_may(store: MongoStore, bell: EndsBell) -> None:
-    bell._noticed = dict.fromkeys((a_record().id for _ in range(MOST_NOTICED + 1)), True)
+    bell._noticed = {a_record().id for _ in range(MOST_NOTICED + 1)}
     run = running(store, a_record())
     settle(store, run)
 

@@ -76,13 +76,18 @@ class HostBells:
 
 
 class EndsBell(StreamBell):
-    """Readable when a change stream or a doorbell rings."""
+    """Readable when a change stream or a doorbell rings.
+
+    The thread of the stream rings and that of the listener clears: what both change is changed under the lock.
+    """
 
     def __init__(self, doorbell: Doorbell) -> None:
         super().__init__(ENDS)
         self._doorbell = doorbell
-        self._noticed: dict[JobId, bool] = {}
+        self._noticed: set[JobId] = set()
+        """The jobs of which a doorbell has told, and the change stream has not yet."""
         self._has_unknown = False
+        """Whether the change stream has rung for a job of which no doorbell has told."""
         self._epoll = select.epoll()
         for descriptor in (self._descriptor, doorbell.fileno()):
             self._epoll.register(descriptor, select.EPOLLIN)
@@ -92,18 +97,21 @@ class EndsBell(StreamBell):
 
     def ring(self, new_jobs: int, plain: int = 0, ended: Sequence[JobId] = ()) -> None:
         """Become readable; ``ended`` are all jobs for which it rings, if they are few."""
-        known = [self._noticed.pop(id, False) for id in ended]
-        self._has_unknown = self._has_unknown or not known or not all(known)
+        with self._lock:
+            if not ended or not self._noticed.issuperset(ended):
+                self._has_unknown = True
+            self._noticed.difference_update(ended)
         super().ring(new_jobs, plain)
 
     def clear(self) -> Sequence[Record | None]:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._descriptor)
-        has_unknown, self._has_unknown = self._has_unknown, False
         notices = self._doorbell.clear()
-        if len(self._noticed) > MOST_NOTICED:
-            self._noticed = {}
-        self._noticed.update((one.id, True) for one in notices if one is not None)
+        with self._lock:
+            has_unknown, self._has_unknown = self._has_unknown, False
+            if len(self._noticed) > MOST_NOTICED:
+                self._noticed.clear()
+            self._noticed.update(one.id for one in notices if one is not None)
         return [*notices, None] if has_unknown else notices
 
     def renew(self) -> bool:
