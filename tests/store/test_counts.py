@@ -126,6 +126,32 @@ def test_ended_jobs_are_counted_in_portions(mongo_set: str) -> None:
         store.flush()
 
 
+def test_removals_of_long_ago_are_forgotten_and_the_counts_stay_exact(mongo_set: str) -> None:
+    with closing(open_store(with_database(mongo_set, f"forgotten-{os.getpid()}"))) as store:
+        assert isinstance(store, MongoStore)
+        store.add([a_record(queue=queue, ready_at=NOON) for queue in ("a", "b") for _ in range(6)])
+        store.settle([settlement(run, now=NOON) for run in claim(store, 12).records], NOON)
+        settle(store, running(store, a_record(queue="c")), now=NOON + HOUR)  # behind those that are counted once
+        collections, counting = store._connection.collections, Tally(store._connection)
+
+        def remove(queue: str, number: int, now: datetime) -> None:
+            first = collections.jobs.find({"queue": queue}, {"_id": True}).limit(number)
+            collections.jobs.delete_many({"_id": {"$in": [one["_id"] for one in first]}})
+            Tally(store._connection).note_removed(Status.DONE, [queue] * number, NOON, now)
+            assert counting.read() == counted(store)
+
+        assert counting.read() == counted(store)
+        remove("a", 2, NOON)
+        remove("b", 1, NOON + HOUR)
+        assert collections.facts.count_documents({"_id": {"$regex": "^removed [0-9]"}}) == 2
+        counting = Tally(store._connection)  # no count is a day old
+        assert counting.read() == counted(store)
+        remove("b", 1, NOON + 25 * HOUR)
+        assert collections.facts.count_documents({"_id": {"$regex": "^removed [0-9]"}}) == 1
+        remove("a", 3, NOON + 26 * HOUR)
+        store.flush()
+
+
 def test_a_retry_in_another_queue_is_counted_there(store: Store) -> None:
     store.add([a_record(queue=queue, ready_at=NOON + SECOND) for queue in ("a", "b") for _ in range(MANY)])
     run = running(store, a_record(queue="a"))

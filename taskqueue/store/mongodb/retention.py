@@ -60,7 +60,7 @@ class Retention:
                 ids = list(old)
                 removed = jobs.delete_many({"_id": {"$in": ids}}).deleted_count if ids else 0
                 if removed == len(ids):
-                    self._tally.note_removed(status, old.values(), ended_before)
+                    self._tally.note_removed(status, old.values(), ended_before, now)
                 else:  # another node removed the others, and notes them, too
                     self._tally.count_anew()
                 gone += removed

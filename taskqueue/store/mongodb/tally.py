@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from pymongo import ASCENDING, DESCENDING, UpdateOne
+from bson import ObjectId
+from pymongo import ASCENDING, DESCENDING, DeleteMany, UpdateOne
 
 from taskqueue.model.reading import text
 from taskqueue.model.record import Status
@@ -21,8 +22,19 @@ from taskqueue.store.mongodb.indexes import OUTCOMES, WAITING_IN_QUEUE
 from taskqueue.store.reading import readable
 
 Counts: TypeAlias = "Counter[tuple[str, Status]]"
-Removed: TypeAlias = Mapping[str, tuple[int, datetime | None]]
-"""How many were removed of each kind, and the last end of one of them."""
+
+
+class Removals(NamedTuple):
+    """How many jobs of one queue and status were removed since these are counted."""
+
+    records: int
+    before: datetime | None
+    """The last end of one of them."""
+    token: ObjectId | None
+    """The name of this count: it may be forgotten, and another one begin with zero."""
+
+
+Removed: TypeAlias = Mapping[str, Removals]
 
 _ENDED = [int(status) for status in Status if status.is_final]
 
@@ -38,7 +50,11 @@ PORTION = 50_000
 COUNTED_FOR = 3600.0
 """Seconds after which all are counted anew: an end that was written later than the lag was left out."""
 
+FORGOTTEN_AFTER = timedelta(days=1)
+"""How long a queue's removals are kept without another one: no count is as old that has to leave them out."""
+
 _REMOVED = "removed "
+_REMOVED_OF_QUEUES = {"$gte": f"{_REMOVED}0", "$lt": f"{_REMOVED}:"}
 _FLUSHED = "removed all"
 
 
@@ -55,11 +71,13 @@ class _Base:
         """Return whether all have to be counted anew: one of those that ended later was removed, or all were."""
         if time.monotonic() - self.counted_at > COUNTED_FOR or self.removed.get(_FLUSHED) != removed.get(_FLUSHED):
             return True
-        return any(
-            known != self.removed.get(id) and before is not None and before > self.until
-            for id, known in removed.items()
-            for _, before in (known,)
-        )
+        return any(self._misses(now, self.removed.get(id)) for id, now in removed.items())
+
+    def _misses(self, now: Removals, then: Removals | None) -> bool:
+        """Return whether the numbers do not say how many of the counted jobs were removed since."""
+        if then is not None and now.token != then.token:
+            return True
+        return now != then and now.before is not None and now.before > self.until
 
 
 class Tally:
@@ -82,21 +100,26 @@ class Tally:
         counts.update(self._grouped({"status": {"$in": [int(Status.POSTPONED), int(Status.PROCESSING)]}}))
         return {key: number for key, number in counts.items() if number > 0}
 
-    def note_removed(self, status: Status, queues: Iterable[object], before: datetime) -> None:
+    def note_removed(self, status: Status, queues: Iterable[object], before: datetime, now: datetime) -> None:
         """Note that jobs of this status that ended before this time were removed, each by its queue.
 
-        One whose queue is damaged was not counted.
+        One whose queue is damaged was not counted. Forget queues of which none was removed for long.
         """
-        changes = [
+        changes: list[UpdateOne | DeleteMany] = [
             UpdateOne(
                 {"_id": f"{_REMOVED}{int(status)} {queue}"},
-                {"$inc": {"records": number}, "$max": {"before": before}},
+                {
+                    "$inc": {"records": number},
+                    "$max": {"before": before, "at": now},
+                    "$setOnInsert": {"token": ObjectId()},
+                },
                 upsert=True,
             )
             for queue, number in Counter(queue for queue in queues if type(queue) is str).items()
         ]
         if changes:
-            self._connection.collections.facts.bulk_write(changes, ordered=False)
+            changes.append(DeleteMany({"_id": _REMOVED_OF_QUEUES, "at": {"$not": {"$gte": now - FORGOTTEN_AFTER}}}))
+            self._connection.collections.facts.bulk_write(changes)
 
     def count_anew(self) -> None:
         """Have all who count begin anew: other jobs were removed than those that were noted, or all."""
@@ -176,7 +199,7 @@ class Tally:
     def _removed(self) -> Removed:
         facts = self._connection.collections.facts
         found = facts.find({"_id": {"$gte": _REMOVED, "$lt": f"{_REMOVED.rstrip()}!"}})
-        return {one["_id"]: (one["records"], one.get("before")) for one in found}
+        return {one["_id"]: Removals(one["records"], one.get("before"), one.get("token")) for one in found}
 
     def _grouped(self, where: Document) -> Counts:
         before, later = self._parted(where, None)
@@ -217,10 +240,10 @@ class Tally:
 def _gone(before: Removed, now: Removed) -> Counts:
     """Return what was removed between two looks."""
     gone: Counts = Counter()
-    for id, (number, _) in now.items():
+    for id, removals in now.items():
         status, _, queue = id.removeprefix(_REMOVED).partition(" ")
         if status.isdigit():
-            gone[queue, Status(int(status))] += number - before.get(id, (0, None))[0]
+            gone[queue, Status(int(status))] += removals.records - (before[id].records if id in before else 0)
     return gone
 
 
