@@ -199,8 +199,8 @@ class Store(Protocol):
         Each settled claim and end counts once, in the minute of its settle, and an added job in that of ``created_at``.
         """
 
-    def tidy_history(self, now: datetime, limit: int) -> int:
-        """Remove up to ``limit`` minutes, and as many hours, that are over for ``Step.kept_for``; return how many."""
+    def tidy_history(self, now: datetime, limit: int) -> bool:
+        """Add up some figures, then remove up to ``limit`` old minutes and hours; return whether more is to be done."""
 
     def present(self, now: datetime) -> Present:
         """Return how many records have not ended, by what they wait for."""

@@ -57,7 +57,8 @@ def fill(store: Store, number_ended: int, number_waiting: int) -> None:
     _schedule(store, now)
     while True:  # each call counts a part
         with suppress(StoreUnavailable):
-            store.tidy_history(store.now(), 10_000)
+            while store.tidy_history(store.now(), 10_000):
+                pass
             return
 
 

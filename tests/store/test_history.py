@@ -17,6 +17,7 @@ from taskqueue.model.record import Dependency, Options, Status
 from taskqueue.model.retry import FixedRetry
 from taskqueue.store import Settlement, Store
 from taskqueue.store.backup import back_up
+from taskqueue.store.mongodb.store import MongoStore
 from taskqueue.store.open import open_store
 from tests.store.records import (
     BROKEN,
@@ -52,6 +53,14 @@ def counts(entry: HistoryEntry) -> dict[str, int]:
 def by_minute(store: Store, step: Step = Step.MINUTE) -> dict[datetime, dict[str, int]]:
     """Return the numbers of each minute, of a store with one class in one queue."""
     return {entry.at: counts(entry) for entry in history(store, step)}
+
+
+def tidied(store: Store, now: datetime, limit: int) -> int:
+    """Tidy the history until nothing is left to do, and return how many calls that took."""
+    calls = 1
+    while store.tidy_history(now, limit):
+        calls += 1
+    return calls
 
 
 def test_a_run_counts_in_the_minute_of_its_settle(store: Store) -> None:
@@ -209,12 +218,26 @@ def test_figures_are_removed_when_they_are_kept_no_longer(store: Store) -> None:
     for at in (NOON, NOON + MINUTE, NOON + HOUR):
         settle(store, running(store, a_record(created_at=NOON)), now=at)
 
-    assert store.tidy_history(NOON + Step.MINUTE.kept_for + MINUTE, 10) == 1
+    tidied(store, NOON + Step.MINUTE.kept_for + MINUTE, 10)
     assert list(by_minute(store)) == [NOON + MINUTE, NOON + HOUR]
     assert list(by_minute(store, Step.HOUR)) == [NOON, NOON + HOUR]
-    assert store.tidy_history(NOON + Step.HOUR.kept_for + 9 * HOUR, 1) == 2  # one of each
-    assert store.tidy_history(NOON + Step.HOUR.kept_for + 9 * HOUR, 9) == 2
+    assert store.tidy_history(NOON + Step.HOUR.kept_for + 9 * HOUR, 1)
+    assert (len(history(store)), len(history(store, Step.HOUR))) == (1, 1)  # one of each is gone
+    tidied(store, NOON + Step.HOUR.kept_for + 9 * HOUR, 1)
     assert history(store) == history(store, Step.HOUR) == []
+
+
+def test_a_long_time_is_tidied_in_bounded_parts(opener: Callable[[], Store]) -> None:
+    store = opener()
+    store.add([a_record(created_at=NOON + number * 2 * HOUR) for number in range(4)])
+    before = history(store)
+
+    parts = tidied(store, NOON + 20 * HOUR, 10)
+
+    assert history(store) == before
+    if isinstance(store, MongoStore):
+        assert parts == 5  # the added jobs of one hour at a time
+        assert store._connection.collections.history.count_documents({}) == 8
 
 
 def test_classes_beyond_many_count_together(store: Store) -> None:

@@ -57,7 +57,7 @@ class Maintenance:
         self._outage_timer = ResettableTimer(loop, store.now, self.repair)
         every(loop, REPAIR_EVERY, self.repair)
         every(loop, MAINTAIN_EVERY, self.maintain)
-        every(loop, TIDY_EVERY, lambda: self._enqueue(self._tidy_history))
+        every(loop, TIDY_EVERY, self.tidy_history)
 
     def start(self) -> None:
         """Run all tasks soon after the seat was acquired."""
@@ -75,6 +75,10 @@ class Maintenance:
         """Repair, prune, and check the schedules."""
         self._enqueue(self._repair, self._prune)
         self.resume_schedules()
+
+    def tidy_history(self) -> None:
+        """Add up the history and remove its old figures; after hours without a leader that takes many turns."""
+        self._enqueue(self._tidy_some_history)
 
     def resume_schedules(self) -> None:
         """Fire due schedules, including those that missed the end of a job they await."""
@@ -109,10 +113,10 @@ class Maintenance:
         if self._leads:
             self._breaker.call(self._retention.prune)
 
-    def _tidy_history(self) -> None:
-        """Add up the history on the leader, and remove its old figures."""
-        if self._leads:
-            self._breaker.call(self._retention.tidy_history)
+    def _tidy_some_history(self) -> None:
+        tidied = self._breaker.call(self._retention.tidy_history) if self._leads else None
+        if tidied is not None and tidied.value:
+            self.tidy_history()
 
     def _reconcile(self) -> None:
         if self._leads:
@@ -151,9 +155,9 @@ class Retention:
         if repaired:
             log.warning("repaired %d changes that dead nodes left half done", repaired)
 
-    def tidy_history(self) -> None:
-        """Add up the history, and remove figures whose retention is over."""
-        self._store.tidy_history(self._store.now(), PRUNE_BATCH)
+    def tidy_history(self) -> bool:
+        """Add up some of the history, or remove figures whose retention is over; return whether more is to be done."""
+        return self._store.tidy_history(self._store.now(), PRUNE_BATCH)
 
     def prune(self) -> None:
         """Remove jobs and events whose retention is over."""

@@ -144,13 +144,16 @@ class History:
                     add_parts(parts, {at: part}, step)
         return parts
 
-    def tidy(self, now: datetime, limit: int) -> int:
-        """Count added jobs, add up turns, and remove up to ``limit`` old minutes, hours and turns."""
-        self.count_added(now - COUNTED_AFTER)
-        while self._add_up() == TURNS_AT_ONCE:
-            pass
+    def tidy(self, now: datetime, limit: int) -> bool:
+        """Count the jobs that were added in one span and add up some turns; behind the last of them, remove old ones.
+
+        Return whether another call has more to do.
+        """
+        has_more_added = self._count_span(now - COUNTED_AFTER)
+        if self._add_up() == TURNS_AT_ONCE or has_more_added:
+            return True
         self._forget_marked(now)
-        return sum(self._prune(step, now, limit) for step in Step)
+        return max([self._prune(step, now, limit) for step in Step]) == limit
 
     def begin(self, now: datetime) -> None:
         """Begin the history of a store that had none, with the jobs that it has; it may be called again."""
@@ -163,23 +166,29 @@ class History:
                     add_parts(parts, {Step.MINUTE.begin(milliseconds(one.ended_at)): ended_part((), (one,))})
             kept = {"_id": f"kept {page[0]['_id']}", "at": now, "figures": parts_text(parts)}
             _insert_new(self._connection.collections.history_turns, [kept])
-        self.tidy(now, BATCH)
+        while self.tidy(now, BATCH):
+            pass
 
     def count_added(self, until: datetime) -> None:
-        """Count the jobs that were added up to this time: each step is done once, whoever does it."""
+        """Count the jobs that were added up to this time."""
+        while self._count_span(until):
+            pass
+
+    def _count_span(self, until: datetime) -> bool:
+        """Count the next jobs that were added up to this time, once, whoever does it; return False without any."""
         turns, facts = self._connection.collections.history_turns, self._connection.collections.facts
-        while True:
-            counted = self.counted_until()
-            begin = self._added_at(ASCENDING, counted, until)
-            if begin is None:
-                return
-            end = self._added_at(DESCENDING, counted, min(until, begin + SPAN)) or begin
-            id = f"added {counted:%Y-%m-%dT%H:%M:%S.%f}" if counted else "added"
-            figures = parts_text(self._added_between(counted, end))
-            _insert_new(turns, [{"_id": id, "at": end, "figures": figures}])
-            kept = turns.find_one({"_id": id}, {"at": True})
-            if kept is not None:
-                facts.update_one(_ADDED, {"$max": {"until": kept["at"]}}, upsert=True)
+        counted = self.counted_until()
+        begin = self._added_at(ASCENDING, counted, until)
+        if begin is None:
+            return False
+        end = self._added_at(DESCENDING, counted, min(until, begin + SPAN)) or begin
+        id = f"added {counted:%Y-%m-%dT%H:%M:%S.%f}" if counted else "added"
+        figures = parts_text(self._added_between(counted, end))
+        _insert_new(turns, [{"_id": id, "at": end, "figures": figures}])
+        kept = turns.find_one({"_id": id}, {"at": True})
+        if kept is not None:
+            facts.update_one(_ADDED, {"$max": {"until": kept["at"]}}, upsert=True)
+        return True
 
     def counted_until(self) -> datetime | None:
         """Return up to which time added jobs are counted."""

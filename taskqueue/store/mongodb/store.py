@@ -140,7 +140,7 @@ class MongoStore:
             return self._history.read(step, since, until)
 
     @indexed
-    def tidy_history(self, now: datetime, limit: int) -> int:
+    def tidy_history(self, now: datetime, limit: int) -> bool:
         with self._reached():
             return self._history.tidy(now, limit)
 

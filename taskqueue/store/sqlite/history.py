@@ -88,11 +88,12 @@ def history(raw: sqlite3.Connection, step: Step, since: datetime, until: datetim
     return parts
 
 
-def prune(execute: Execute, now: datetime, limit: int) -> int:
-    """Remove up to ``limit`` minutes, and as many hours, that are kept no longer, and return how many."""
-    return sum(
+def prune(execute: Execute, now: datetime, limit: int) -> bool:
+    """Remove up to ``limit`` minutes, and as many hours, that are kept no longer; return whether more may be left."""
+    removed = [
         execute(_PRUNE, (step.value, step.value, milliseconds(now - step.kept_for), limit)).rowcount for step in Step
-    )
+    ]
+    return max(removed) == limit
 
 
 def _add(execute: Execute, parts: Parts) -> None:

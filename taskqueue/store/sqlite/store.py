@@ -120,7 +120,7 @@ class SqliteStore:
 
         return self._connection.read(lambda raw: history.history(raw, step, since, until))
 
-    def tidy_history(self, now: datetime, limit: int) -> int:
+    def tidy_history(self, now: datetime, limit: int) -> bool:
         from taskqueue.store.sqlite import history
 
         with self._loosely() as work:

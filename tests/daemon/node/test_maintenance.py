@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -38,6 +38,11 @@ class Noted:
         if name in TASKS:
             self._done.append(name)
         return getattr(self._real, name)
+
+    def tidy_history(self, now: datetime, limit: int) -> bool:
+        """Tidy all, and say that more is left, twice."""
+        self._done.append("tidy_history")
+        return self._real.tidy_history(now, limit) or self._done.count("tidy_history") < 3
 
 
 @pytest.fixture
@@ -92,3 +97,16 @@ def test_a_task_may_be_due_again_when_it_is_done(loop: Loop, maintenance: Mainte
 
     maintenance.repair()
     run_until(loop, lambda: done == ["repair", "repair"])
+
+
+def test_a_long_history_is_tidied_in_parts_with_renewals_between(
+    loop: Loop, maintenance: Maintenance, done: list[str]
+) -> None:
+    every(loop, 0.0, lambda: done.append("renewal"))
+    maintenance.tidy_history()
+
+    run_until(loop, lambda: done.count("tidy_history") == 3)
+    run_until(loop, lambda: done[-3:] == ["renewal"] * 3)
+
+    assert done.count("tidy_history") == 3
+    assert all("renewal" in pair for pair in pairwise(done))
