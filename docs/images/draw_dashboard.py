@@ -128,7 +128,7 @@ def take_all(scheduler: Scheduler, failed: str, folder: Path, to: Path) -> None:
         "job-change": f"/jobs/{waiting}/change",
         "job-edit": f"/jobs/{failed}/edit",
         "schedule": "/schedules/nightly-backup",
-        "batch": "/jobs/batch?action=cancel",
+        "batch": "/jobs/matching?action=cancel",
         "not-found": f"/jobs/{'0' * 24}",
         "wrong-query": "/jobs?q={",
         "done": "/queues?done=paused&of=mail",

@@ -18,11 +18,11 @@ SENTENCES: Mapping[str, str] = {
     "triggered": "Done: the schedule has started this job.",
     "schedule-paused": "Done: the schedule starts no jobs until it is resumed.",
     "schedule-resumed": "Done: the schedule starts jobs again.",
-    "batch": "Done: {of} jobs.",
+    "matching": "Done: {of} jobs.",
 }
 """What was done, by the word in an address; no other text of an address is shown."""
 
-BATCHES: Mapping[str, str] = {
+NUMBERS: Mapping[str, str] = {
     "0": "Nothing was left to do: somebody else did it since the jobs were counted.",
     "1": "Done: 1 job.",
 }
@@ -49,8 +49,8 @@ def done_of(query: Mapping[str, str]) -> Done | None:
     if word not in SENTENCES:
         return None
     says = SENTENCES[word]
-    if word == "batch":
-        says = BATCHES.get(of) or says.format(of=f"{int(of):,}" if of.isdecimal() and len(of) < 10 else "all")
+    if word == "matching":
+        says = NUMBERS.get(of) or says.format(of=f"{int(of):,}" if of.isdecimal() and len(of) < 10 else "all")
     if word not in UNDO or "of" not in query:
         return Done(says=says)
     path, name = UNDO[word]

@@ -1,4 +1,4 @@
-"""The filter of the list of jobs, as its address says it: one query for the page, the batch and the links."""
+"""The filter of the list of jobs, as its address says it: one query for the page, its actions and its links."""
 
 from __future__ import annotations
 

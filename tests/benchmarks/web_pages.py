@@ -48,7 +48,7 @@ def pages(scheduler: Scheduler) -> Iterator[str]:
     for order in ("created_at", "-ended_at", "rank"):
         yield from (f"/jobs?order={order}", f"/jobs?order={order}&status=waiting", f"/jobs?order={order}&{queue}")
     yield from (f"/jobs?{queue}", f"/jobs?{job_class}", f"/jobs?tag={TAGS[0]}", f"/jobs?{queue}&{job_class}")
-    yield from (f"/jobs/batch?action=cancel&{queue}", f"/jobs/batch?action=again&status=failed&{job_class}")
+    yield from (f"/jobs/matching?action=cancel&{queue}", f"/jobs/matching?action=again&status=failed&{job_class}")
 
 
 def main() -> None:

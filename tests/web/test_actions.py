@@ -47,14 +47,14 @@ def test_of_two_who_run_all_again_the_second_copies_nothing(scheduler: Scheduler
     first, second = browser(), browser()
     for one in (first, second):
         log_in(one)
-    forms = [asked(one, "/jobs/batch?action=again&status=failed") for one in (first, second)]
+    forms = [asked(one, "/jobs/matching?action=again&status=failed") for one in (first, second)]
 
-    done = first.post("/jobs/batch", data=forms[0])
+    done = first.post("/jobs/matching", data=forms[0])
     scheduler.run_pending()  # the copies fail, too
-    late = second.post("/jobs/batch", data=forms[1])
+    late = second.post("/jobs/matching", data=forms[1])
 
-    assert done.headers["location"].endswith("done=batch&of=3")
-    assert late.headers["location"].endswith("done=batch&of=0")
+    assert done.headers["location"].endswith("done=matching&of=3")
+    assert late.headers["location"].endswith("done=matching&of=0")
     assert "somebody else did it" in second.get(late.headers["location"]).text
     assert scheduler.stats()["statuses"]["FAILED"] == 6
 
@@ -64,10 +64,10 @@ def test_jobs_that_come_after_the_count_are_not_canceled(scheduler: Scheduler, b
     counted = scheduler.add_job(jobs.Mail)
     client = browser()
     log_in(client)
-    form = asked(client, "/jobs/batch?action=cancel")
+    form = asked(client, "/jobs/matching?action=cancel")
     later = scheduler.add_job(jobs.Mail)
 
-    assert client.post("/jobs/batch", data=form).headers["location"].endswith("of=1")
+    assert client.post("/jobs/matching", data=form).headers["location"].endswith("of=1")
     assert (counted.refresh().status.name, later.refresh().status.name) == ("CANCELED", "WAITING")
 
 
@@ -112,7 +112,7 @@ def test_a_form_whose_count_is_no_time_is_refused(scheduler: Scheduler, browser:
     client = browser()
     csrf = log_in(client)
     for at in ("", "yesterday", "9" * 40):
-        answer = client.post("/jobs/batch", data={"csrf": csrf, "action": "cancel", "at": at})
+        answer = client.post("/jobs/matching", data={"csrf": csrf, "action": "cancel", "at": at})
         assert answer.status_code == 422, at
 
 

@@ -242,7 +242,7 @@ def test_a_length_that_no_body_has_is_refused(browser: MakeBrowser) -> None:
     assert browser().post("/login", headers={"content-length": "9" * 5000}).status_code == 400
 
 
-@pytest.mark.parametrize("path", ["/jobs", "/jobs/batch"])
+@pytest.mark.parametrize("path", ["/jobs", "/jobs/matching"])
 def test_pages_search_for_no_masked_values(browser: MakeBrowser, path: str) -> None:
     client = browser()
     log_in(client, "mia")

@@ -376,7 +376,7 @@ def test_the_theme_is_kept(visit: Open) -> None:
 def paths(shop: Shop) -> list[str]:
     job, other = shop.failed.id, shop.waiting.id
     listed = ["/", "/jobs", "/queues", "/schedules", "/schedules/nightly", "/nodes", "/failures", "/audit", "/api"]
-    return [*listed, f"/jobs/{job}", f"/jobs/{other}", f"/jobs/{job}/edit", "/jobs/batch?action=cancel", "/jobs?q={"]
+    return [*listed, f"/jobs/{job}", f"/jobs/{other}", f"/jobs/{job}/edit", "/jobs/matching?action=cancel", "/jobs?q={"]
 
 
 def serious(page: Page, path: str, **options: Any) -> list[tuple[str, str, list[str]]]:

@@ -322,7 +322,7 @@ ACTIONS: tuple[tuple[str, dict[str, str]], ...] = (
     ("/jobs/{id}/change", {"queue": "x", "priority": "1"}),
     ("/jobs/{id}/edit", {"data": "1"}),
     ("/jobs/{id}/unmask", {}),
-    ("/jobs/batch", {"action": "cancel", "at": "4102444800000", "queue": "letters"}),
+    ("/jobs/matching", {"action": "cancel", "at": "4102444800000", "queue": "letters"}),
     ("/queues/pause", {"queue": "letters"}),
     ("/queues/resume", {"queue": "letters"}),
     ("/nodes/drain", {"node": NODE}),
@@ -352,7 +352,7 @@ def test_no_action_of_a_reader_or_of_another_queues_operator_is_done(visit: Open
     csrf = page.locator("meta[name=csrf-token]").get_attribute("content")
     before = shop.scheduler.audit(1)
     for path, fields in ACTIONS:
-        if name == "mia" and path == "/jobs/batch":
+        if name == "mia" and path == "/jobs/matching":
             continue  # which concerns the jobs of her queue alone
         answer = page.request.post(
             f"{shop.address}{path.format(id=process.id)}", form={**fields, "csrf": csrf or ""}, max_redirects=0

@@ -29,7 +29,7 @@ def test_each_page_is_shown_whole_and_in_part(scheduler: Scheduler) -> None:
     scheduler.schedule("nightly", jobs.Mail, cron="0 2 * * *")
     scheduler.pause("mail", "moves", by="ana")
     listed = ("/jobs?order=rank&status=waiting", "/jobs?tag=news", f"/jobs?status=failed&after={failed.id}")
-    named = (f"/jobs/{failed.id}", f"/jobs/{chain.id}", "/schedules/nightly", "/jobs/batch?action=again")
+    named = (f"/jobs/{failed.id}", f"/jobs/{chain.id}", "/schedules/nightly", "/jobs/matching?action=again")
     client = ("127.0.0.1", 5000)
     with TestClient(app(scheduler, local=True), base_url="http://127.0.0.1", client=client) as browser:
         for path in ("/", "/jobs", "/queues", "/schedules", "/nodes", "/failures", "/audit", *listed, *named):

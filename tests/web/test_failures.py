@@ -66,7 +66,7 @@ def test_jobs_are_found_by_text_of_their_error(scheduler: Scheduler, browser: Ma
 
     found = {text: listed(client, f"/jobs?error={text}") for text in ("price", "pears", "Value", "(.*)", "Pears", "x*")}
     assert found == {"price": 2, "pears": 1, "Value": 1, "(.*)": 2, "Pears": 0, "x*": 0}
-    assert "jobs whose error contains pears" in client.get("/jobs/batch?action=again&error=pears").text
+    assert "jobs whose error contains pears" in client.get("/jobs/matching?action=again&error=pears").text
     assert client.get("/api/v1/jobs/count?error=pears&status=final").json() == {"count": 1}
 
 

@@ -26,7 +26,7 @@ SIZES = {"few": (1_000, 200), "many": (10_000, 800)}
 MORE = {"sqlite": 40_000, "mongodb": 6_000}
 """What a page may cost more among many: less than a look at all of them."""
 
-GROWING = ("/jobs/batch?action=again", "/jobs?tag=", "/jobs?queue=mail&job=")
+GROWING = ("/jobs/matching?action=again", "/jobs?tag=", "/jobs?queue=mail&job=")
 """A count of jobs of one class, before an action, looks at all that failed; a filter looks on until it has a page."""
 
 Costs = Mapping[str, int]

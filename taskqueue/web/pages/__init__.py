@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from taskqueue.web.pages import batch, changes, job_form
+from taskqueue.web.pages import changes, job_form, matching
 from taskqueue.web.pages.api import api
 from taskqueue.web.pages.audit import audit
 from taskqueue.web.pages.failures import failures
@@ -25,8 +25,8 @@ PAGES: Sequence[Page] = (
     Page(path="/failures", show=failures, template="failures.html", title="Failures"),
     Page(path="/audit", show=audit, template="audit.html", title="Audit"),
     Page(path="/api", show=api, template="api.html", title="API"),
-    Page(path="/jobs/batch", show=batch.ask, template="batch.html"),
-    Page(path="/jobs/batch", show=batch.act, method="POST"),
+    Page(path="/jobs/matching", show=matching.ask, template="matching.html"),
+    Page(path="/jobs/matching", show=matching.act, method="POST"),
     Page(path="/jobs/{id}", show=job, template="job.html"),
     Page(path="/jobs/{id}/unmask", show=unmasked, template="job.html", method="POST"),
     Page(path="/jobs/{id}/stack", show=stack, template="stack.html"),

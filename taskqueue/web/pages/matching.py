@@ -40,7 +40,7 @@ def act(view: View) -> Any:
         number = view.actions.cancel_jobs(query, at, view.form.get("reason", ""))
     else:
         number = view.actions.run_jobs_again(query, at)
-    return see_other(view, f"/jobs?{wanted.address()}&done=batch&of={number}")
+    return see_other(view, f"/jobs?{wanted.address()}&done=matching&of={number}")
 
 
 def _wanted(view: View, action: str, wanted: JobFilter) -> tuple[str, JobFilter, dict[str, Any]]:
