@@ -52,8 +52,8 @@ def _cancel_matching(context: StoreContext, written: Any, yes: bool, reason: str
     query = parse(written)
     found = context.store.count(And((query, PENDING)))
     if yes:
-        context.note("cancel", "jobs", query=shown_query(written), number=found, reason=reason)
-        canceled, asked = changes.cancel_all(context.store, query, reason)
+        with context.acting("cancel", "jobs", query=shown_query(written), number=found, reason=reason):
+            canceled, asked = changes.cancel_all(context.store, query, reason)
         found = canceled + asked
     if as_json:
         json_output.write({"found": found, "asked_to_end": asked, "canceled": canceled})
@@ -65,10 +65,10 @@ def _cancel_matching(context: StoreContext, written: Any, yes: bool, reason: str
 
 
 def _canceled(context: StoreContext, record: Record, reason: str) -> Record:
-    after = context.store.cancel(record.id, reason, context.store.now())
-    if after is None:
-        raise JobNotFound(record.id)
-    context.note("cancel", str(record.id), job=record.job, reason=reason)
+    with context.acting("cancel", str(record.id), job=record.job, reason=reason):
+        after = context.store.cancel(record.id, reason, context.store.now())
+        if after is None:
+            raise JobNotFound(record.id)
     return after
 
 

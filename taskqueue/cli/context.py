@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import cached_property, update_wrapper
 from typing import TYPE_CHECKING, Any
 
@@ -33,11 +34,11 @@ class StoreContext:
 
         return Scheduler(self.url if self.store else None)  # made only behind a store: it would make one
 
-    def note(self, action: str, target: str, **about: Any) -> None:
-        """Keep in the audit what the command does to what."""
+    def acting(self, action: str, target: str, **about: Any) -> AbstractContextManager[None]:
+        """Keep in the audit what the command does in the block, and to what."""
         from taskqueue.scheduler import audit_trail
 
-        audit_trail.record_command(self.store, action, target, **about)
+        return audit_trail.acting_command(self.store, action, target, **about)
 
     def close(self) -> None:
         """Close the store."""

@@ -55,8 +55,8 @@ def pause_command(
     What runs goes on. Jobs are added, and schedules start them, as ever: they wait.
     """
     _check(queue, everything=everything)
-    paused = controls.pause(context.store, queue, reason, by)
-    context.note("pause", paused.name, reason=reason, by=by)
+    with context.acting("pause", queue or EVERY_QUEUE, reason=reason, by=by):
+        paused = controls.pause(context.store, queue, reason, by)
     _report(context, paused, wait, as_json=as_json)
 
 
@@ -70,8 +70,8 @@ def resume_command(context: StoreContext, queue: str | None, everything: bool, a
     A queue that was paused by its name and with --all is worked on when both are resumed.
     """
     _check(queue, everything=everything)
-    was_paused = controls.resume(context.store, queue)
-    context.note("resume", queue or EVERY_QUEUE)
+    with context.acting("resume", queue or EVERY_QUEUE):
+        was_paused = controls.resume(context.store, queue)
     left = [pause for pause in controls.in_force(context.store, Kind.PAUSE) if everything or not pause.name]
     if as_json:
         json_output.write(
@@ -103,8 +103,8 @@ def drain_command(
 
     What runs there goes on. What it has claimed and not begun goes to others.
     """
-    drained = controls.drain(context.store, node, reason, by)
-    context.note("drain", node, reason=reason, by=by)
+    with context.acting("drain", node, reason=reason, by=by):
+        drained = controls.drain(context.store, node, reason, by)
     _report(context, drained, wait, as_json=as_json)
 
 
@@ -114,8 +114,8 @@ def drain_command(
 @pass_store
 def undrain_command(context: StoreContext, node: str, as_json: bool) -> None:
     """Let a node that was drained begin jobs again."""
-    was_drained = controls.undrain(context.store, node)
-    context.note("undrain", node)
+    with context.acting("undrain", node):
+        was_drained = controls.undrain(context.store, node)
     if as_json:
         json_output.write(json_shapes.cleared(Kind.DRAIN, node, int(was_drained)))
         return
@@ -164,8 +164,8 @@ def limit_command(
     if name is None:
         _list_limits(context, as_json=as_json)
     elif reset:
-        number = controls.reset_limit(context.store, name)
-        context.note("limit", name, limit="as declared", reason=reason, by=by)
+        with context.acting("limit", name, limit="as declared", reason=reason, by=by):
+            number = controls.reset_limit(context.store, name)
         if as_json:
             json_output.write(json_shapes.cleared(Kind.LIMIT, name, number))
             return
@@ -173,8 +173,8 @@ def limit_command(
         if not number:
             _say_others(controls.in_force(context.store, Kind.LIMIT), "changed")
     else:
-        changed = controls.set_limit(context.store, name, value, reason, by)
-        context.note("limit", name, limit=value, reason=reason, by=by)
+        with context.acting("limit", name, limit=value, reason=reason, by=by):
+            changed = controls.set_limit(context.store, name, value, reason, by)
         if as_json:
             json_output.write(json_shapes.control(changed))
         else:

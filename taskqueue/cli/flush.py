@@ -28,8 +28,8 @@ def flush_command(context: StoreContext, yes: bool, as_json: bool) -> int:
     if not yes and not _agreed(f"remove {count(found, 'job')} from {store.url}?"):
         output.line("nothing was removed", err=True)
         return Exit.ERROR
-    context.note("flush", "jobs", number=found)  # first: on MongoDB jobs are gone also if this is ended half-way
-    removed = store.flush()
+    with context.acting("flush", "jobs", number=found):
+        removed = store.flush()
     output.line(output.json_text({"removed": removed}) if as_json else f"removed {count(removed, 'job')}")
     return Exit.OK
 

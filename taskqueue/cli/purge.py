@@ -43,9 +43,10 @@ def purge_command(context: StoreContext, older: float, yes: bool, as_json: bool,
     before = store.now() - timedelta(seconds=older)
     found = store.count(_ended(chosen, before))
     names = [status.name for status in chosen]
+    removed = 0
     if yes:
-        context.note("purge", "jobs", statuses=names, before=json_shapes.time(before), number=found)
-    removed = _remove(store, chosen, before) if yes else 0
+        with context.acting("purge", "jobs", statuses=names, before=json_shapes.time(before), number=found):
+            removed = _remove(store, chosen, before)
     if as_json:
         json_output.write({"statuses": names, "before": json_shapes.time(before), "found": found, "removed": removed})
         return

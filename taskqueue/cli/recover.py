@@ -41,8 +41,9 @@ def recover_command(
     if query is None and since is not None:
         raise click.UsageError("--since goes with --query; jobs named by ID are recovered whenever they ended")
     if query is not None:
-        context.note("run again", "jobs", query=shown_query(query), since=since)
-        copies, left_out = changes.recover_all(context.store, _meant(context, query, since), at)
+        meant = _meant(context, query, since)
+        with context.acting("run again", "jobs", query=shown_query(query), since=since):
+            copies, left_out = changes.recover_all(context.store, meant, at)
     else:
         found = [ids.resolve(context.store, written) for written in id]
         copies, left_out = [_again(context, record, at) for record in found], 0
@@ -56,9 +57,8 @@ def recover_command(
 
 
 def _again(context: StoreContext, ended: Record, at: Any) -> Record:
-    copy = changes.recover(context.store, ended.id, at)
-    context.note("run again", str(ended.id), job=ended.job, copy=str(copy.id))
-    return copy
+    with context.acting("run again", str(ended.id), job=ended.job):
+        return changes.recover(context.store, ended.id, at)
 
 
 def _meant(context: StoreContext, query: Any, since: str | None) -> Query:

@@ -71,15 +71,10 @@ def _add(context: StoreContext, name: str, job: str, data: Any, as_json: bool, *
     """
     every, anchor, at, arguments = (options.pop(key) for key in ("every", "anchor", "at", "arguments"))
     given = {key: value for key, value in options.items() if value not in (None, ())}
-    schedule = context.scheduler.schedule(
-        name,
-        job,
-        data,
-        every=every if every in (None, AT_ONCE) else Every(every, anchor),
-        at=None if at is None else Custom(at, arguments or {}),
-        **given,
-    )
-    context.note("schedule", name, job=job)
+    given["every"] = every if every in (None, AT_ONCE) else Every(every, anchor)
+    given["at"] = None if at is None else Custom(at, arguments or {})
+    with context.acting("schedule", name, job=job):
+        schedule = context.scheduler.schedule(name, job, data, **given)
     _report(context, schedule.snapshot, as_json=as_json)
 
 
@@ -138,8 +133,9 @@ def _show(context: StoreContext, name: str, as_json: bool) -> None:
 @pass_store
 def _pause(context: StoreContext, name: str, reason: str, as_json: bool) -> None:
     """Let a schedule start nothing until it is resumed."""
-    schedule = context.scheduler.get_schedule(name).pause(reason).snapshot
-    context.note("pause schedule", name, reason=reason)
+    found = context.scheduler.get_schedule(name)
+    with context.acting("pause schedule", name, reason=reason):
+        schedule = found.pause(reason).snapshot
     if as_json:
         json_output.write(json_shapes.schedule(schedule))
         return
@@ -152,8 +148,9 @@ def _pause(context: StoreContext, name: str, reason: str, as_json: bool) -> None
 @pass_store
 def _resume(context: StoreContext, name: str, as_json: bool) -> None:
     """Let a schedule go on from now; what it missed while it was paused is not made up for."""
-    schedule = context.scheduler.get_schedule(name).resume().snapshot
-    context.note("resume schedule", name)
+    found = context.scheduler.get_schedule(name)
+    with context.acting("resume schedule", name):
+        schedule = found.resume().snapshot
     if as_json:
         json_output.write(json_shapes.schedule(schedule))
         return
@@ -167,8 +164,8 @@ def _resume(context: StoreContext, name: str, as_json: bool) -> None:
 def _remove(context: StoreContext, name: str, as_json: bool) -> None:
     """Remove a schedule; the jobs that it has started stay."""
     schedule = context.scheduler.get_schedule(name)
-    schedule.remove()
-    context.note("remove schedule", name)
+    with context.acting("remove schedule", name):
+        schedule.remove()
     if as_json:
         json_output.write(json_shapes.schedule(schedule.snapshot) | {"removed": True})
         return
@@ -181,8 +178,9 @@ def _remove(context: StoreContext, name: str, as_json: bool) -> None:
 @pass_store
 def _trigger(context: StoreContext, name: str, as_json: bool) -> None:
     """Start a job of a schedule now, and print its id."""
-    process = context.scheduler.get_schedule(name).trigger()
-    context.note("trigger", name, id=str(process.id))
+    schedule = context.scheduler.get_schedule(name)
+    with context.acting("trigger", name):
+        process = schedule.trigger()
     if as_json:
         json_output.write(json_shapes.job_in_full(process.snapshot))
         return

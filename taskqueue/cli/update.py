@@ -54,6 +54,5 @@ def update_command(
 def _updated(context: StoreContext, before: Record, changes: Mapping[str, Any]) -> Record:
     others = {name: value for name, value in changes.items() if name != META}
     meta = checked_meta(changes[META]) if META in changes else None
-    after = update(context.store, before.id, others, meta)
-    context.note("update", str(before.id), job=before.job, changed=sorted(changes))
-    return after
+    with context.acting("update", str(before.id), job=before.job, changed=sorted(changes)):
+        return update(context.store, before.id, others, meta)

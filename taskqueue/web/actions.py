@@ -1,7 +1,6 @@
 """Everything that can be done through the dashboard: one method each, for the pages and the API alike.
 
-Each checks what the user may do, does it, and keeps it in the audit: before it is done, or behind it where the store
-may refuse it, so that the audit has nothing that was not done.
+Each checks what the user may do, keeps it in the audit, and does it.
 """
 
 from __future__ import annotations
@@ -9,12 +8,14 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any
 
+from taskqueue.model.ids import JobId
 from taskqueue.model.record import Status
 from taskqueue.model.serializer import decode
-from taskqueue.scheduler.audit_trail import shown_query
+from taskqueue.scheduler.audit_trail import acting, shown_query
 from taskqueue.scheduler.changes import SAME_DATA, is_data_of, typed_data
 from taskqueue.scheduler.process import Process
 from taskqueue.scheduler.schedule import Schedule
@@ -54,28 +55,29 @@ class Actions:
         if key is not None:
             given.update(unique=_unique(self._viewer.user.name, key), unique_for=KEY_FOR)
         value = typed_data(job, data)
-        process = self._scheduler.add_job(job, value, **given)
+        given["id"] = JobId()
+        with self._acting("add", str(given["id"]), job=job, key=key):
+            process = self._scheduler.add_job(job, value, **given)
         if process.existed and (process.job != job or not is_data_of(process.snapshot, value)):
             raise Problem(
                 "key-reused", f"the idempotency key is that of job {process.id}, which is another: pass a new key"
             )
-        self._note("add", str(process.id), job=job, existed=process.existed)
         return process
 
     def cancel_job(self, id: str, reason: str = "") -> Process:
         """Cancel a job that waits, or ask one that runs to end."""
         process = self._job(id)
-        if process.status <= Status.PROCESSING:
-            self._note("cancel", str(process.id), job=process.job, reason=reason)
-        return self._scheduler.cancel_job(process.id, self._reason(reason))
+        if process.status > Status.PROCESSING:
+            return process
+        with self._acting("cancel", str(process.id), job=process.job, reason=reason):
+            return self._scheduler.cancel_job(process.id, self._reason(reason))
 
     def run_again(self, id: str, at: Any = None, data: Any = SAME_DATA) -> Process:
         """Run an ended job once more as a copy, with other data if they are passed, and return the copy."""
         process = self._job(id)
         given = data if data is SAME_DATA else self._data(process, data)
-        copy = self._scheduler.recover_job(process.id, at, data=given)
-        self._note("run again", str(process.id), job=process.job, copy=str(copy.id), edited=data is not SAME_DATA)
-        return copy
+        with self._acting("run again", str(process.id), job=process.job, edited=data is not SAME_DATA):
+            return self._scheduler.recover_job(process.id, at, data=given)
 
     def update_job(self, id: str, changes: Mapping[str, Any]) -> Process:
         """Change ``priority``, ``at``, ``queue``, ``tags`` or ``data`` of a job that waits."""
@@ -85,9 +87,8 @@ class Actions:
         given = dict(changes)
         if "data" in given:
             given["data"] = self._data(process, given["data"])
-        changed = self._scheduler.update_job(process.id, **given)
-        self._note("update", str(process.id), job=process.job, changed=sorted(changes))
-        return changed
+        with self._acting("update", str(process.id), job=process.job, changed=sorted(changes)):
+            return self._scheduler.update_job(process.id, **given)
 
     def unmask_job(self, id: str) -> Process:
         """Return the job for a look at its secret values, which is a right of its own."""
@@ -95,8 +96,8 @@ class Actions:
         if not user.unmask:
             raise Problem("forbidden", f"user {user.name} may not see secret values: one with --unmask can")
         process = self._scheduler.get_job(id)
-        self._note("unmask", str(process.id), job=process.job)
-        return process
+        with self._acting("unmask", str(process.id), job=process.job):
+            return process
 
     def matching(self, query: Mapping[str, Any], at: datetime | None, *, ended: bool) -> tuple[int, list[Process]]:
         """Return how many jobs an action on all that match concerns, those before ``at`` or all, and some of them."""
@@ -107,8 +108,8 @@ class Actions:
         """Cancel the jobs that match, were added before ``at`` and have not ended, and return how many."""
         meant = self._meant(query, at, ended=False)
         number, shown = self._scheduler.count_jobs(meant), shown_query(query, self._masking)
-        self._note("cancel", "jobs", query=shown, number=number, reason=reason)
-        return self._scheduler.cancel_jobs(meant, self._reason(reason))
+        with self._acting("cancel", "jobs", query=shown, number=number, reason=reason):
+            return self._scheduler.cancel_jobs(meant, self._reason(reason))
 
     def run_jobs_again(self, query: Mapping[str, Any], at: datetime) -> int:
         """Run the jobs that match and ended before ``at`` once more as copies, and return how many.
@@ -116,58 +117,56 @@ class Actions:
         Jobs that somebody else has run again are left out, and so are their copies, however these have ended since.
         """
         meant = self._meant(query, at, ended=True)
-        self._note("run again", "jobs", query=shown_query(query, self._masking))
-        return len(self._scheduler.recover_jobs(meant))
+        with self._acting("run again", "jobs", query=shown_query(query, self._masking)):
+            return len(self._scheduler.recover_jobs(meant))
 
     def pause_queue(self, queue: str, reason: str = "") -> None:
         """Pause a queue, or with "" all of them."""
         self._check(queue or None)
-        self._note("pause", queue, reason=reason)
-        self._scheduler.pause(queue or None, reason, by=self._viewer.user.name)
+        with self._acting("pause", queue, reason=reason):
+            self._scheduler.pause(queue or None, reason, by=self._viewer.user.name)
 
     def resume_queue(self, queue: str) -> bool:
         """Resume a queue, or with "" lift the pause of all; return whether there was one."""
         self._check(queue or None)
-        self._note("resume", queue)
-        return self._scheduler.resume(queue or None)
+        with self._acting("resume", queue):
+            return self._scheduler.resume(queue or None)
 
     def set_limit(self, name: str, limit: int | str | None, reason: str = "") -> None:
         """Give a limit another number, or with None the declared one."""
         self._check(None)
-        self._scheduler.set_limit(name, limit, reason, by=self._viewer.user.name)
-        self._note("limit", name, limit=limit, reason=reason)
+        with self._acting("limit", name, limit=limit, reason=reason):
+            self._scheduler.set_limit(name, limit, reason, by=self._viewer.user.name)
 
     def drain_node(self, node: str, reason: str = "") -> None:
         """Let a node begin no more jobs."""
         self._check(None)
-        self._note("drain", node, reason=reason)
-        self._scheduler.drain(node, reason, by=self._viewer.user.name)
+        with self._acting("drain", node, reason=reason):
+            self._scheduler.drain(node, reason, by=self._viewer.user.name)
 
     def undrain_node(self, node: str) -> bool:
         """Let a node begin jobs again; return whether it was drained."""
         self._check(None)
-        self._note("undrain", node)
-        return self._scheduler.undrain(node)
+        with self._acting("undrain", node):
+            return self._scheduler.undrain(node)
 
     def trigger_schedule(self, name: str) -> Process:
         """Start a job of a schedule now, and return the job."""
         schedule = self._schedule(name)
-        process = schedule.trigger()
-        self._note("trigger", name, id=str(process.id))
-        return process
+        with self._acting("trigger", name):
+            return schedule.trigger()
 
     def pause_schedule(self, name: str, reason: str = "") -> Schedule:
         """Stop a schedule from starting jobs."""
         schedule = self._schedule(name)
-        self._note("pause schedule", name, reason=reason)
-        return schedule.pause(reason)
+        with self._acting("pause schedule", name, reason=reason):
+            return schedule.pause(reason)
 
     def resume_schedule(self, name: str) -> Schedule:
         """Let a schedule start jobs again."""
         schedule = self._schedule(name)
-        resumed = schedule.resume()
-        self._note("resume schedule", name)
-        return resumed
+        with self._acting("resume schedule", name):
+            return schedule.resume()
 
     def _job(self, id: str) -> Process:
         """Return the job; raise ``JobNotFound``, and ``Problem`` if the user may not act on it."""
@@ -218,8 +217,11 @@ class Actions:
         name = self._viewer.user.name
         return f"{reason} ({name})" if reason else f"canceled by {name}"
 
-    def _note(self, action: str, target: str, **about: Any) -> None:
-        """Keep in the audit who does what to what."""
+    def _acting(self, action: str, target: str, **about: Any) -> AbstractContextManager[None]:
+        """Keep in the audit who does what to what in the block."""
+        return acting(self._keep, action, target, about)
+
+    def _keep(self, action: str, target: str, about: Mapping[str, Any]) -> None:
         user, address = self._viewer.user.name, self._viewer.address
         self._scheduler.record_action(action, target, by=user, source=address, about=about)
         log.info("%s of %r by %s from %s: %s", action, target, user, address, about)

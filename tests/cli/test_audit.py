@@ -65,21 +65,44 @@ def test_what_a_command_does_is_in_the_audit(
     scheduler.close()
 
 
-def test_a_flush_that_was_cut_off_is_in_the_audit(taskqueue: Command, scheduler: Scheduler, url: str) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "broken"),
+    [
+        (["flush", "--yes"], "logs"),
+        (["pause", "mail"], "controls"),
+        (["undrain", "web-1"], "controls"),
+        (["limit", "api", "3"], "controls"),
+        (["cancel", "aaaa"], "waits"),
+        (["schedule", "trigger", "nightly"], "events"),
+    ],
+)
+def test_an_action_that_is_cut_off_is_in_the_audit(
+    taskqueue: Command, scheduler: Scheduler, url: str, arguments: list[str], broken: str
+) -> None:
     with closing(sqlite3.connect(url.removeprefix("sqlite://"))) as raw, raw:
-        raw.execute("DROP TABLE logs")
+        raw.execute(f"DROP TABLE {broken}")
 
-    assert taskqueue("flush", "--yes").code == Exit.STORE
+    assert taskqueue(*arguments).code == Exit.STORE
 
-    assert [(entry.action, entry.about["number"]) for entry in scheduler.audit()] == [("flush", 2)]
+    [entry] = scheduler.audit()
+    assert entry.action == " ".join(arguments[:1] if arguments[0] != "schedule" else ["trigger"])
     scheduler.close()
 
 
-def test_what_only_looks_or_is_refused_is_not_in_the_audit(taskqueue: Command, scheduler: Scheduler) -> None:
+def test_what_is_refused_is_in_the_audit_with_its_refusal(taskqueue: Command, scheduler: Scheduler) -> None:
+    assert taskqueue("update", "ffff", "--priority", "3").code == Exit.ERROR
+
+    refused, asked = scheduler.audit()
+    assert (asked.action, asked.target, asked.about["changed"]) == ("update", "f" * 24, ["priority"])
+    assert (refused.action, refused.target, refused.about) == ("update refused", "f" * 24, {"error": "WrongStatus"})
+    scheduler.close()
+
+
+def test_what_only_looks_is_not_in_the_audit(taskqueue: Command, scheduler: Scheduler) -> None:
     for arguments in (
         ["cancel", "--query", "{}"],
         ["purge", "--failed", "--older", "1d"],
-        ["update", "ffff", "--priority", "3"],
+        ["schedule", "pause", "nothing"],
         ["add", "a:B"],
     ):
         taskqueue(*arguments)

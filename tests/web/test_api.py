@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -13,7 +14,7 @@ from starlette.testclient import TestClient
 
 from taskqueue import Scheduler, Status
 from taskqueue.model.secret_keys import MASK
-from taskqueue.scheduler.audit_trail import record_command, shown_query
+from taskqueue.scheduler.audit_trail import acting_command, shown_query
 from taskqueue.store.open import open_store
 from tests.scheduler.jobs import Broken, Echo
 from tests.web.conftest import HOST, MakeBrowser, csrf_of, log_in
@@ -99,8 +100,10 @@ def test_the_audit_masks_queries_of_commands_by_the_patterns_of_the_dashboard(
 ) -> None:
     query = {"$or": [{"data.iban": "DE02"}, {"data.iban": {"$in": ["DE03", *others]}}]}
     with closing(open_store(url)) as store:
-        record_command(store, "cancel", "jobs", query=shown_query(query), number=1)
-        record_command(store, "pause", "mail", reason="iban")
+        with acting_command(store, "cancel", "jobs", query=shown_query(query), number=1):
+            pass
+        with acting_command(store, "pause", "mail", reason="iban"):
+            pass
     page = browser(users=people[0], hosts=[HOST], secrets=["iban"])
     log_in(page)
 
@@ -233,7 +236,8 @@ def test_a_job_is_changed_canceled_and_run_again_with_other_data(api: Api, sched
     assert scheduler.get_job(copy.json()["id"]).data == {"to": "c", "token": "secret"}
     assert problem(client.patch(f"jobs/{id}", json={"priority": 1})) == (409, "wrong-status")
     assert problem(client.post(f"jobs/{id}/run-again", json={"data": {"other": "•••"}})) == (422, "masked-value")
-    assert [entry.action for entry in scheduler.audit()] == ["run again", "cancel", "update"]
+    actions = [entry.action for entry in scheduler.audit()]
+    assert actions == ["update refused", "update", "run again", "cancel", "update"]
 
 
 def test_all_that_match_are_counted_first_and_then_canceled_or_run_again(api: Api, scheduler: Scheduler) -> None:
@@ -303,14 +307,30 @@ def test_queues_nodes_limits_and_schedules_are_controlled(api: Api, scheduler: S
     assert [entry["action"] for entry in older] == ["undrain", "drain", "limit", "resume", "pause"]
 
 
-def test_the_audit_has_nothing_that_was_refused(api: Api, scheduler: Scheduler) -> None:
+def test_what_is_refused_is_in_the_audit_with_its_refusal(api: Api, scheduler: Scheduler) -> None:
     ended, client = scheduler.run_job(Echo, 1), api()
 
     assert problem(client.patch(f"jobs/{ended.id}", json={"priority": 3})) == (409, "wrong-status")
     assert client.post(f"jobs/{ended.id}/cancel", json={}).json()["status"] == "DONE"
     assert client.post("limits", json={"name": "a:b:c:d", "limit": "nonsense"}).status_code == 422
 
-    assert list(scheduler.audit()) == []
+    assert [entry.action for entry in scheduler.audit()] == ["limit refused", "limit", "update refused", "update"]
+    assert [dict(entry.about) for entry in scheduler.audit() if entry.target == str(ended.id)] == [
+        {"error": "WrongStatus"},
+        {"job": ended.job, "changed": ["priority"]},
+    ]
+
+
+def test_an_action_that_is_cut_off_is_in_the_audit(api: Api, scheduler: Scheduler, url: str) -> None:
+    client, process = api(), scheduler.add_job(MAIL)
+    with closing(sqlite3.connect(url.removeprefix("sqlite://").partition("?")[0])) as raw, raw:
+        raw.execute("DROP TABLE controls")
+        raw.execute("DROP TABLE waits")
+
+    for path, body in ((f"jobs/{process.id}/cancel", {}), ("limits", {"name": "api", "limit": 3})):
+        assert problem(client.post(path, json=body)) == (503, "store-unavailable")
+
+    assert [entry.action for entry in scheduler.audit()] == ["limit", "cancel"]
 
 
 def test_figures_failures_and_log_lines_are_answered(api: Api, scheduler: Scheduler) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -15,7 +16,7 @@ from taskqueue.model.query import PENDING, And, Compare, Operator, Or, Query, pa
 from taskqueue.model.record import Record, Status
 from taskqueue.model.wording import count
 from taskqueue.scheduler import changes, controls, records
-from taskqueue.scheduler.audit_trail import record_command
+from taskqueue.scheduler.audit_trail import acting_command
 from taskqueue.store import Store
 
 MOST = 10_000
@@ -50,8 +51,8 @@ def cancel(store: Store, wanted: Sequence[tuple[str, Query]]) -> Question:
     found = len(meant) if len(meant) < MOST else store.count(query)
 
     def act(reason: str) -> str:
-        _note(store, "cancel", meant, _words(wanted), reason=reason)
-        canceled, asked = changes.cancel_each(store, [record.id for record in meant], reason)
+        with _acting(store, "cancel", meant, _words(wanted), reason=reason):
+            canceled, asked = changes.cancel_each(store, [record.id for record in meant], reason)
         begun = f"; asked to end: {asked:,} that had begun" if asked else ""
         return f"canceled {count(canceled, 'job')}{begun}"
 
@@ -80,10 +81,10 @@ def run_again(store: Store, wanted: Sequence[tuple[str, Query]], error: str | No
 
     def act(_: str) -> str:
         copies = 0
-        _note(store, "run again", meant, _words(wanted), error=error)
-        for first in range(0, len(meant), CHUNK):
-            chunk = [str(record.id) for record in meant[first : first + CHUNK]]
-            copies += len(changes.recover_all(store, parse({"id": {"$in": chunk}}), None)[0])
+        with _acting(store, "run again", meant, _words(wanted), error=error):
+            for first in range(0, len(meant), CHUNK):
+                chunk = [str(record.id) for record in meant[first : first + CHUNK]]
+                copies += len(changes.recover_all(store, parse({"id": {"$in": chunk}}), None)[0])
         rest = f"; left out: {left_out:,} that ran again before" if left_out else ""
         return f"added {count(copies, 'copy').replace('copys', 'copies')}{rest}"
 
@@ -137,31 +138,32 @@ def drain(store: Store, node: str) -> Question:
 
 
 def _paused(store: Store, queue: str | None, reason: str) -> Control:
-    record_command(store, "pause", queue or EVERY_QUEUE, reason=reason)
-    return controls.pause(store, queue, reason, None)
+    with acting_command(store, "pause", queue or EVERY_QUEUE, reason=reason):
+        return controls.pause(store, queue, reason, None)
 
 
 def _resumed(store: Store, queue: str | None) -> bool:
-    record_command(store, "resume", queue or EVERY_QUEUE)
-    return controls.resume(store, queue)
+    with acting_command(store, "resume", queue or EVERY_QUEUE):
+        return controls.resume(store, queue)
 
 
 def _drained(store: Store, node: str, reason: str) -> Control:
-    record_command(store, "drain", node, reason=reason)
-    return controls.drain(store, node, reason, None)
+    with acting_command(store, "drain", node, reason=reason):
+        return controls.drain(store, node, reason, None)
 
 
 def _undrained(store: Store, node: str) -> bool:
-    record_command(store, "undrain", node)
-    return controls.undrain(store, node)
+    with acting_command(store, "undrain", node):
+        return controls.undrain(store, node)
 
 
-def _note(store: Store, action: str, meant: Sequence[Record], which: str, **about: Any) -> None:
-    """Keep in the audit what is done to a job, or to how many of which."""
+def _acting(
+    store: Store, action: str, meant: Sequence[Record], which: str, **about: Any
+) -> AbstractContextManager[None]:
+    """Keep in the audit what is done in the block to a job, or to how many of which."""
     if len(meant) == 1:
-        record_command(store, action, str(meant[0].id), job=meant[0].job, **about)
-    else:
-        record_command(store, action, "jobs", which=which.strip(), number=len(meant), **about)
+        return acting_command(store, action, str(meant[0].id), job=meant[0].job, **about)
+    return acting_command(store, action, "jobs", which=which.strip(), number=len(meant), **about)
 
 
 def _any(wanted: Sequence[tuple[str, Query]]) -> Query:
