@@ -334,7 +334,7 @@ class Store(Protocol):
         """Keep the entry of the audit, also when jobs are flushed."""
 
     def audit(self, limit: int, before: str | None = None) -> list[AuditEntry]:
-        """Return up to ``limit`` entries, the newest first, or the newest before the cursor."""
+        """Return up to ``limit`` entries, the newest first, or those before the cursor. Raises ``InvalidQuery``."""
 
     def diagnose(self) -> list[Finding]:
         """Examine how the store is kept, and return what was found; reads only."""

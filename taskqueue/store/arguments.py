@@ -25,6 +25,13 @@ def order_of(order: str) -> tuple[str, bool]:
     return field, order.startswith("-")
 
 
+def wrong_audit_cursor(cursor: str) -> InvalidQuery:
+    """Return the error for a cursor that ``Store.audit`` cannot have given."""
+    return InvalidQuery(
+        f"{cursor!r} is no cursor of the audit: pass that of an entry, or none to begin with the newest"
+    )
+
+
 def check_topic(topic: str) -> None:
     """Raise ``ValueError`` for an unknown topic, whose bell would never ring."""
     if topic not in TOPICS:

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import shlex
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any
 
+from taskqueue.model.controls import Kind
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Status
 from taskqueue.model.serializer import decode
+from taskqueue.model.wording import nearest
 from taskqueue.scheduler.audit_trail import acting, shown_query
 from taskqueue.scheduler.changes import SAME_DATA, is_data_of, typed_data
 from taskqueue.scheduler.process import Process
@@ -141,12 +144,14 @@ class Actions:
     def drain_node(self, node: str, reason: str = "") -> None:
         """Let a node begin no more jobs."""
         self._check(None)
+        self._check_node(node)
         with self._acting("drain", node, reason=reason):
             self._scheduler.drain(node, reason, by=self._viewer.user.name)
 
     def undrain_node(self, node: str) -> bool:
         """Let a node begin jobs again; return whether it was drained."""
         self._check(None)
+        self._check_node(node)
         with self._acting("undrain", node):
             return self._scheduler.undrain(node)
 
@@ -174,6 +179,14 @@ class Actions:
         process = self._scheduler.get_job(id)
         self._check(process.queue)
         return process
+
+    def _check_node(self, node: str) -> None:
+        """Raise ``Problem`` for a node that nobody knows: a drain of a misspelt name would do nothing."""
+        drained = {one.name for one in self._scheduler.controls() if one.kind is Kind.DRAIN}
+        known = drained | {one.name for one in self._scheduler.nodes()}
+        if node not in known:
+            command = f"`taskqueue drain {shlex.quote(node)}` drains one that is still to start"
+            raise Problem("node-not-found", f"there is no node {node!r}{nearest(node, known) or ':'} {command}")
 
     def _data(self, process: Process, value: Any) -> Any:
         """Return edited data: values that were masked as they were, and all of the type that the job declares."""

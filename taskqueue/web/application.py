@@ -15,9 +15,9 @@ from starlette.responses import Response
 from taskqueue.scheduler.async_scheduler import AsyncScheduler
 from taskqueue.scheduler.scheduler import Scheduler
 from taskqueue.web.api_routes import ApiRoutes
-from taskqueue.web.dashboard import Dashboard
+from taskqueue.web.dashboard import Dashboard, path_of
 from taskqueue.web.page_routes import PageRoutes
-from taskqueue.web.problems import Problem, problem_of, problem_response
+from taskqueue.web.problems import Problem, problem_of_routing, problem_response
 from taskqueue.web.request_checks import HEADERS, RequestChecks
 from taskqueue.web.settings import Settings, settings_from
 from taskqueue.web.viewers import check_users
@@ -65,12 +65,12 @@ def application(scheduler: Scheduler | AsyncScheduler, settings: Settings) -> St
     pages = PageRoutes(dashboard)
 
     def answer(request: Request, problem: Problem) -> Response:
-        path = request.url.path.removeprefix(request.scope.get("root_path", ""))
-        return problem_response(problem) if path.startswith("/api/") else pages.problem_page(request, problem)
+        is_of_api = path_of(request).startswith("/api/")
+        return problem_response(problem) if is_of_api else pages.problem_page(request, problem)
 
     async def refused(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return answer(request, problem_of(error))
+        return answer(request, problem_of_routing(error, request.method, path_of(request)))
 
     async def broken(request: Request, _: Exception) -> Response:
         """Answer an error that nobody foresaw without its text; the server logs it with its traceback."""

@@ -71,6 +71,11 @@ def root_of(request: Request) -> str:
     return str(request.scope.get("root_path", "")).rstrip("/")
 
 
+def path_of(request: Request) -> str:
+    """Return the path below that root."""
+    return request.url.path.removeprefix(root_of(request)) or "/"
+
+
 async def form_of(request: Request) -> Form:
     """Return the fields of a form. Raises ``Problem``."""
     if "content-type" not in request.headers and not await request.body():

@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from taskqueue.errors import TaskqueueError
-from taskqueue.web.dashboard import Dashboard, Form, form_of, root_of
+from taskqueue.web.dashboard import Dashboard, Form, form_of, path_of, root_of
 from taskqueue.web.done import done_of
 from taskqueue.web.login import safe_next, with_session, without_session
 from taskqueue.web.pages import PAGES
@@ -107,7 +107,7 @@ class PageRoutes:
             "user": viewer.user if viewer else None,
             "proof": viewer.proof if viewer else "",
             "csrf": viewer.csrf if viewer else "",
-            "here": request.url.path.removeprefix(root_of(request)) or "/",
+            "here": path_of(request),
             "navigation": [page for page in PAGES if page.title],
         }
         return rendered(template, root_of(request), {**known, **values})
@@ -118,7 +118,7 @@ class PageRoutes:
         if self._dashboard.viewers.users is None:
             problem = Problem("unknown-user", "nobody is logged in: come through the proxy that knows its users")
             return self.problem_page(request, problem)
-        path = request.url.path.removeprefix(root_of(request)) if request.method == "GET" else "/"
+        path = path_of(request) if request.method == "GET" else "/"
         query = f"?{request.url.query}" if request.method == "GET" and request.url.query else ""
         headers = {"location": f"{root_of(request)}/login?next={quote(path + query, safe='/')}"}
         return Response(status_code=303, headers=headers)

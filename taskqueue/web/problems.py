@@ -54,6 +54,7 @@ STATUSES: Mapping[str, int] = {
     "csrf": 403,
     "forbidden": 403,
     "job-not-found": 404,
+    "node-not-found": 404,
     "not-found": 404,
     "schedule-not-found": 404,
     "method-not-allowed": 405,
@@ -102,14 +103,20 @@ class Problem(Exception):
 
 
 def problem_of(error: Exception) -> Problem:
-    """Return the problem for an error of ours, or of the routing."""
+    """Return the problem for an error of ours."""
     if isinstance(error, Problem):
         return error
-    if isinstance(error, HTTPException):
-        if error.status_code == 404:
-            return Problem("not-found", "there is no such page", error.headers)
-        return Problem("method-not-allowed", "this cannot be done here", error.headers)
     return Problem(next(name for kind, name in ERRORS if isinstance(error, kind)), str(error))
+
+
+def problem_of_routing(error: HTTPException, method: str, path: str) -> Problem:
+    """Return the problem for a path that is not there, or not for this method."""
+    named = repr(path[:200])
+    if error.status_code == 405:
+        return Problem("method-not-allowed", f"{named} cannot be asked with {method}", error.headers)
+    if path.startswith("/api/"):
+        return Problem("not-found", f"there is no operation at {named}: /api/v1/openapi.json has all", error.headers)
+    return Problem("not-found", f"there is no page at {named}", error.headers)
 
 
 def problem_response(problem: Problem) -> Response:

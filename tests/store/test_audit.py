@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from bson import ObjectId
 
-from taskqueue.errors import CursorTooOld
+from taskqueue.errors import InvalidQuery
 from taskqueue.model.audit import KEPT_FOR, AuditEntry
 from taskqueue.store import Store
 from tests.store.damaging import FAR, damager
@@ -61,7 +61,7 @@ def test_old_entries_are_removed_when_others_come(store: Store) -> None:
 def test_a_cursor_of_something_else_is_refused(store: Store, cursor: str) -> None:
     store.record_action(an_entry())
 
-    with pytest.raises(CursorTooOld):
+    with pytest.raises(InvalidQuery, match="is no cursor of the audit"):
         store.audit(10, cursor)
 
 

@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from taskqueue import Scheduler, Status
+from taskqueue.model.record import Holder
 from taskqueue.model.secret_keys import MASK
 from taskqueue.scheduler.audit_trail import acting_command, shown_query
+from taskqueue.store import Lease
 from taskqueue.store.open import open_store
 from tests.scheduler.jobs import Broken, Echo
 from tests.web.conftest import HOST, MakeBrowser, csrf_of, log_in
@@ -292,7 +295,8 @@ def test_queues_nodes_limits_and_schedules_are_controlled(api: Api, scheduler: S
     assert queue["oldest"] >= 0
     assert client.post("queues/resume", json={"queue": "mail"}).json()["cleared"] == 1
     assert client.post("limits", json={"name": "api", "limit": 3}).json()["controls"][0]["count"] == 3
-    assert client.post("nodes/web-1/drain", json={"reason": "kernel"}).json()["name"] == "web-1"
+    scheduler.drain("web-1")
+    assert client.post("nodes/web-1/drain", json={"reason": "kernel"}).json()["reason"] == "kernel"
     assert client.post("nodes/web-1/undrain").json()["cleared"] == 1
     assert client.post("schedules/nightly/trigger").json()["job"] == "shop:Report"
     assert client.post("schedules/nightly/pause", json={"reason": "audit"}).json()["stage"] == "paused"
@@ -331,6 +335,22 @@ def test_an_action_that_is_cut_off_is_in_the_audit(api: Api, scheduler: Schedule
         assert problem(client.post(path, json=body)) == (503, "store-unavailable")
 
     assert [entry.action for entry in scheduler.audit()] == ["limit", "cancel"]
+
+
+def test_a_node_that_nobody_knows_is_not_drained(api: Api, scheduler: Scheduler, url: str) -> None:
+    with closing(open_store(url)) as store:
+        now = store.now()
+        holder = Holder(seat="web-1", incarnation="a1b2c3d4e5f60718")
+        store.acquire(Lease(name="seat:web-1", holder=holder, since=now, until=now + timedelta(hours=1)), now)
+    client = api()
+
+    for action in ("drain", "undrain"):
+        answer = client.post(f"nodes/wbe-1/{action}")
+        assert problem(answer) == (404, "node-not-found")
+        said = "there is no node 'wbe-1': did you mean web-1? `taskqueue drain wbe-1` drains one that is still to start"
+        assert answer.json()["detail"] == said
+    assert (scheduler.controls(), scheduler.audit()) == ([], [])
+    assert client.post("nodes/web-1/drain").json()["name"] == "web-1"
 
 
 def test_figures_failures_and_log_lines_are_answered(api: Api, scheduler: Scheduler) -> None:
@@ -372,8 +392,11 @@ def test_nobody_gets_in_without_a_token(browser: MakeBrowser, people: tuple[Path
     alone = browser(client=("127.0.0.1", 1), local=True, hosts=[HOST])
     assert "has no file of users" in alone.get("/api/v1/jobs", headers=wrong).json()["detail"]
     assert problem(client.get("/api/v1/openapi.json")) == (401, "unknown-user")
-    assert problem(client.get("/api/v1/nothing")) == (404, "not-found")
-    assert problem(client.put("/api/v1/jobs")) == (405, "method-not-allowed")
+    unknown, wrong_method = client.get("/api/v1/nothing"), client.put("/api/v1/jobs")
+    assert problem(unknown) == (404, "not-found")
+    assert "there is no operation at '/api/v1/nothing'" in unknown.json()["detail"]
+    assert problem(wrong_method) == (405, "method-not-allowed")
+    assert wrong_method.json()["detail"] == "'/api/v1/jobs' cannot be asked with PUT"
 
 
 def test_a_session_needs_the_token_of_a_page_for_changes(browser: MakeBrowser, scheduler: Scheduler) -> None:

@@ -87,6 +87,7 @@ def test_the_page_is_light_and_says_how_programs_log_in(browser: MakeBrowser, sc
     token = alone.get("/api/v1/session").json()["csrf_token"]
     known = {"API": f"https://{HOST}/api/v1", "CSRF": token, "NAME": "web-1"}
     assert "it has no tokens" in page
+    scheduler.drain("web-1", by="ann")
     assert asked(alone, commands(page)["drain_node"], known).json()["by"] == "local"
 
 

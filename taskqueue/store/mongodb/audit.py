@@ -6,9 +6,9 @@ import json
 
 from bson import ObjectId
 
-from taskqueue.errors import CursorTooOld
 from taskqueue.model.audit import KEPT_FOR, AuditEntry
 from taskqueue.model.reading import mapping, text
+from taskqueue.store.arguments import wrong_audit_cursor
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.values import needed_time_in
@@ -39,7 +39,7 @@ class Audit:
     def entries(self, limit: int, before: str | None) -> list[AuditEntry]:
         """Return up to ``limit`` entries before the cursor, the newest first."""
         if before is not None and not ObjectId.is_valid(before):
-            raise CursorTooOld(before)
+            raise wrong_audit_cursor(before)
         where: Document = {} if before is None else {"_id": {"$lt": ObjectId(before)}}
         found = self._connection.collections.audit.find(where).sort("_id", -1).limit(limit)
         return list(readable(found, _entry, "an entry of the audit"))

@@ -6,11 +6,10 @@ import json
 import sqlite3
 from typing import Any
 
-from taskqueue.errors import CursorTooOld
 from taskqueue.model.audit import KEPT_FOR, AuditEntry
 from taskqueue.model.reading import mapping, text
 from taskqueue.model.timestamps import milliseconds, moment
-from taskqueue.store.arguments import CURSOR_DIGITS
+from taskqueue.store.arguments import CURSOR_DIGITS, wrong_audit_cursor
 from taskqueue.store.reading import readable
 from taskqueue.store.sqlite.transaction import Transaction
 
@@ -45,7 +44,7 @@ def record(work: Transaction, entry: AuditEntry) -> None:
 def entries(raw: sqlite3.Connection, limit: int, before: str | None) -> list[AuditEntry]:
     """Return up to ``limit`` entries before the cursor, the newest first."""
     if before is not None and not (before.isascii() and before.isdigit() and len(before) <= CURSOR_DIGITS):
-        raise CursorTooOld(before)
+        raise wrong_audit_cursor(before)
     if raw.execute(_IS_THERE).fetchone() is None:
         return []
     rows = raw.execute(_BEFORE, (2**63 - 1 if before is None else int(before), limit)).fetchall()

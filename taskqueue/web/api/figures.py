@@ -124,7 +124,7 @@ ROUTES = (
     ApiRoute("GET /history", get_history, listed("history", _HISTORY), _SINCE, _UNTIL, _QUEUE, _JOB, _STEP),
     ApiRoute("GET /analytics", get_analytics, _ANALYTICS, _BY, _SINCE, _UNTIL),
     ApiRoute("GET /failures", list_failures, listed("failures", ref("Failures")), _SINCE, _STEP),
-    ApiRoute("GET /audit", list_audit, _AUDIT, schemas.limit(500, 100), _CURSOR, statuses=(410,)),
+    ApiRoute("GET /audit", list_audit, _AUDIT, schemas.limit(500, 100), _CURSOR),
     ApiRoute(
         "GET /events", follow_events, TEXT, _LAST, _BEHIND, _NAMES, statuses=(410,), media_type="text/event-stream"
     ),

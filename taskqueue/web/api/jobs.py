@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
-from taskqueue.errors import CursorTooOld, InvalidQuery, JobNotFound, Unreadable
+from taskqueue.errors import InvalidQuery, JobNotFound, Unreadable
 from taskqueue.model.schedules import moment_of
 from taskqueue.model.serializer import decode
 from taskqueue.scheduler import json_shapes
@@ -19,6 +19,7 @@ from taskqueue.web.api import schemas
 from taskqueue.web.api.route import Answer, ApiRoute, Call, Param, Schema
 from taskqueue.web.api.schemas import BOOLEAN, INTEGER, REASON, TEXT, TIME, WHEN, exactly, listed, record, ref
 from taskqueue.web.job_filter import JobFilter
+from taskqueue.web.problems import Problem
 
 ORDERS = ["created_at", "-created_at", "ended_at", "-ended_at", "id", "-id", "rank", "-rank"]
 LONGEST_WAIT = 60.0
@@ -33,7 +34,8 @@ def find_jobs(call: Call) -> Any:
         try:
             after = call.scheduler.get_job(call.query["cursor"])
         except JobNotFound:
-            raise CursorTooOld(call.query["cursor"]) from None
+            detail = f"the job of cursor {call.query['cursor']!r} is not kept any more: begin without a cursor"
+            raise Problem("cursor-too-old", detail) from None
     found = call.scheduler.find_jobs(_query(call), order=order, limit=limit, after=after)
     return {"jobs": _listed(call, found), "cursor": str(found[-1].id) if len(found) == limit else None}
 
