@@ -96,6 +96,21 @@ def queue_states(
     return sorted(found, key=lambda queue: (-(queue.oldest or -1), queue.name))
 
 
+def idle_queue(name: str) -> QueueState:
+    """Return the state of a queue that has only ended jobs."""
+    return QueueState(
+        name=name,
+        oldest=None,
+        waiting=0,
+        postponed=0,
+        running=0,
+        added_per_minute=0.0,
+        ended_per_minute=0.0,
+        failed_per_minute=0.0,
+        pause=None,
+    )
+
+
 def runs_of(records: Iterable[Record], usual: Mapping[str, Durations], now: datetime) -> list[Run]:
     """Return the running jobs, those first that have run longest."""
     runs = []

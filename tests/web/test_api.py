@@ -367,7 +367,7 @@ def test_figures_failures_and_log_lines_are_answered(api: Api, scheduler: Schedu
     assert (group["job"], group["error"], group["count"]) == (failed.job, failed.error.type, 1)
     assert client.get("jobs", params={"query": json.dumps(group["query"])}).json()["jobs"][0]["id"] == str(failed.id)
     assert client.get(f"jobs/{failed.id}/logs").json()["lines"] == []
-    assert client.get("nodes").json() == {"nodes": []}
+    assert client.get("nodes").json() == {"nodes": [], "cursor": None}
     assert client.get("session").json()["role"] == "reader"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -18,20 +18,24 @@ from taskqueue.scheduler.schedule import Schedule
 from taskqueue.web.api import schemas
 from taskqueue.web.api.route import Answer, ApiRoute, Call, Param, Schema
 from taskqueue.web.api.schemas import REASON, TEXT, TIME, exactly, listed, record, ref
+from taskqueue.web.paging import Part, Row, part_of
+from taskqueue.web.problems import Problem
 
 NOTHING: Mapping[str, int] = {status.name: 0 for status in Status}
 """The numbers of a queue without jobs."""
 
 
 def list_queues(call: Call) -> Any:
-    """Return the queues, the one with the oldest waiting job first."""
+    """Return a page of queues, the one with the oldest waiting job first, and the cursor of the next page."""
     state = call.dashboard.overviews.read()
     counts, moving = numbers_of(state.tally)["queues"], {queue.name: queue for queue in state.queues}
     every = next((pause for pause in call.scheduler.paused() if pause.name == EVERY_QUEUE), None)
     found = [
         _queue(name, counts.get(name, NOTHING), moving.get(name), every, state.at) for name in {**counts, **moving}
     ]
-    return {"queues": sorted(found, key=lambda one: (-(one["oldest"] or 0), one["name"]))}
+    found.sort(key=lambda one: (-(one["oldest"] or 0), one["name"]))
+    part = _part(call, found, lambda one: str(one["name"]))
+    return {"queues": part.rows, "cursor": part.next or None}
 
 
 def _queue(
@@ -83,8 +87,9 @@ def set_limit(call: Call) -> Any:
 
 
 def list_schedules(call: Call) -> Any:
-    """Return the schedules, by name."""
-    return {"schedules": [_schedule(call, one) for one in call.scheduler.get_schedules()]}
+    """Return a page of schedules, by name, and the cursor of the next page."""
+    part = _part(call, call.scheduler.get_schedules(), lambda one: one.name)
+    return {"schedules": [_schedule(call, one) for one in part.rows], "cursor": part.next or None}
 
 
 def get_schedule(call: Call) -> Any:
@@ -119,8 +124,9 @@ def resume_schedule(call: Call) -> Any:
 
 
 def list_nodes(call: Call) -> Any:
-    """Return the nodes, by name."""
-    return {"nodes": [_node(node) for node in call.scheduler.nodes()]}
+    """Return a page of nodes, by name, and the cursor of the next page."""
+    part = _part(call, call.scheduler.nodes(), lambda one: one.name)
+    return {"nodes": [_node(node) for node in part.rows], "cursor": part.next or None}
 
 
 def drain_node(call: Call) -> Any:
@@ -133,6 +139,15 @@ def undrain_node(call: Call) -> Any:
     """Let a node begin jobs again."""
     name = call.path["name"]
     return json_shapes.cleared(Kind.DRAIN, name, int(call.actions.undrain_node(name)))
+
+
+def _part(call: Call, rows: Sequence[Row], name_of: Callable[[Row], str]) -> Part[Row]:
+    """Return the rows that the parameters ask for. Raises ``Problem`` for the cursor of one that is gone."""
+    given = {"name": call.query.get("name", ""), "after": call.query.get("cursor", "")}
+    part = part_of(rows, name_of, given, call.query["limit"])
+    if given["after"] and part.is_first:
+        raise Problem("cursor-too-old", f"{given['after']!r} is not there any more: begin without a cursor")
+    return part
 
 
 def _in_force(call: Call, kind: Kind, name: str) -> Mapping[str, Any]:
@@ -154,6 +169,15 @@ def _node(node: Node) -> dict[str, Any]:
     return {**shape, "state": node.state}
 
 
+def _paged(name: str, item: str) -> Schema:
+    return listed(name, ref(item), cursor=schemas.optional(TEXT))
+
+
+_PAGED = (
+    schemas.text("name", "Only those with this text in their name."),
+    schemas.limit(500, 100),
+    schemas.text("cursor", "The cursor of the page before."),
+)
 _CLEARED = record({"kind": TEXT, "name": TEXT, "cleared": schemas.INTEGER})
 _QUEUE: Schema = {
     "type": ["string", "null"],
@@ -175,13 +199,13 @@ _OF_ALL = "operators of all queues"
 _PAUSE = exactly({"queue": _QUEUE}, reason=REASON)
 
 ROUTES = (
-    ApiRoute("GET /queues", list_queues, listed("queues", ref("Queue"))),
+    ApiRoute("GET /queues", list_queues, _paged("queues", "Queue"), *_PAGED, statuses=(410,)),
     ApiRoute("POST /queues/pause", pause_queue, ref("Control"), body=_PAUSE, needs_body=True),
     ApiRoute("POST /queues/resume", resume_queue, _CLEARED, body=exactly({"queue": _QUEUE}), needs_body=True),
     ApiRoute("GET /controls", list_controls, _CONTROLS),
     ApiRoute("GET /limits", list_limits, listed("limits", ref("Limit"))),
     ApiRoute("POST /limits", set_limit, _CONTROLS, body=_LIMIT, needs_body=True, users=_OF_ALL),
-    ApiRoute("GET /schedules", list_schedules, listed("schedules", ref("Schedule"))),
+    ApiRoute("GET /schedules", list_schedules, _paged("schedules", "Schedule"), *_PAGED, statuses=(410,)),
     ApiRoute("GET /schedules/{name}", get_schedule, ref("Schedule")),
     ApiRoute("GET /schedules/{name}/preview", preview_schedule, _TIMES, _COUNT, _ZONE, statuses=(409,)),
     ApiRoute(
@@ -194,7 +218,7 @@ ROUTES = (
     ),
     ApiRoute("POST /schedules/{name}/pause", pause_schedule, ref("Schedule"), body=_REASONED),
     ApiRoute("POST /schedules/{name}/resume", resume_schedule, ref("Schedule"), body=exactly(), statuses=(409,)),
-    ApiRoute("GET /nodes", list_nodes, listed("nodes", ref("Node"))),
+    ApiRoute("GET /nodes", list_nodes, _paged("nodes", "Node"), *_PAGED, statuses=(410,)),
     ApiRoute("POST /nodes/{name}/drain", drain_node, ref("Control"), body=_REASONED, users=_OF_ALL),
     ApiRoute("POST /nodes/{name}/undrain", undrain_node, _CLEARED, body=exactly(), users=_OF_ALL),
 )

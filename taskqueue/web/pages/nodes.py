@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from taskqueue.web.paging import part_of
 from taskqueue.web.view import View
 
-MOST_RUNS = 20
-"""Running jobs that are shown of one node."""
+PAGE = 20
+"""Nodes on one page."""
+
+MOST_RUNS = 10
+"""Running jobs that are shown of one node, those that have run longest."""
 
 
 def nodes(view: View) -> Mapping[str, Any]:
@@ -18,14 +22,16 @@ def nodes(view: View) -> Mapping[str, Any]:
     for run in state.runs:
         if run.record.holder is not None:
             runs.setdefault(run.record.holder.seat, []).append(run)
+    part = part_of(state.nodes, lambda node: node.name, view.query, PAGE)
     return {
+        "part": part,
         "nodes": [
             {
                 "node": node,
                 "runs": runs.get(node.name, [])[:MOST_RUNS],
                 "queues": _queues(node.about.get("queues")),
             }
-            for node in state.nodes
+            for node in part.rows
         ],
         "may_act": view.may_act_on(None),
     }

@@ -2,46 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from taskqueue.model.controls import EVERY_QUEUE, Kind
 from taskqueue.model.history import Step
 from taskqueue.model.timestamps import milliseconds, moment
-from taskqueue.scheduler.operator_api import numbers_of
+from taskqueue.scheduler.overview import idle_queue
 from taskqueue.scheduler.overview_reader import Overview
 from taskqueue.web.charts import Chart, chart
+from taskqueue.web.paging import part_of
 from taskqueue.web.view import View
 
 MOST_HOLDERS = 5
 """Jobs that are named of those that hold a limit's places."""
 
+MOST_LIMITS = 25
+"""Limits on the page, the full ones first."""
+
 
 def queues(view: View) -> Mapping[str, Any]:
     """Return all queues that have jobs, had some in the last minutes, or are paused; and limits in force."""
-    state, controls = view.overview(), view.scheduler.controls()
-    counts = numbers_of(state.tally)["queues"]
+    state, controls, limits = view.overview(), view.scheduler.controls(), view.scheduler.limits()
     known = {queue.name for queue in state.queues}
+    idle = [idle_queue(name) for name in sorted({name for name, _ in state.tally} - known)]
+    part = part_of([*state.queues, *idle], lambda queue: queue.name, view.query)
+    changed = [one for one in controls if one.kind is Kind.LIMIT]
     return {
-        "queues": state.queues,
-        "idle": [name for name in counts if name not in known],
-        "charts": _charts(state),
+        "queues": part,
+        "charts": _charts(state, {queue.name for queue in part.rows}),
         "paused_all": next((one for one in controls if one.kind is Kind.PAUSE and one.name == EVERY_QUEUE), None),
-        "limits": [{"state": one, "of": view.masking.limit(one.limit_key.of)} for one in view.scheduler.limits()],
+        "limits": [{"state": one, "of": view.masking.limit(one.limit_key.of)} for one in limits[:MOST_LIMITS]],
+        "more_limits": len(limits[MOST_LIMITS:]),
         "most_holders": MOST_HOLDERS,
-        "changed": [one for one in controls if one.kind is Kind.LIMIT],
+        "changed": changed[:MOST_LIMITS],
+        "more_changed": len(changed[MOST_LIMITS:]),
         "may_act_on": view.may_act_on,
     }
 
 
-def _charts(state: Overview) -> Mapping[str, Chart]:
-    """Return what ended in the last hour for each queue, in parts of two minutes."""
+def _charts(state: Overview, wanted: Collection[str]) -> Mapping[str, Chart]:
+    """Return what ended in the last hour for each of these queues, in parts of two minutes."""
     length = 2 * Step.MINUTE.length
     begin = moment(Step.MINUTE.begin(milliseconds(state.at))) - 59 * Step.MINUTE.length
     found: dict[str, list[list[int]]] = {}
     for at, part in state.minutes.items():
         place = (moment(at) - begin) // length
         for (queue, _), figures in part.items() if 0 <= place < 30 else ():
+            if queue not in wanted:
+                continue
             bar = found.setdefault(queue, [[0, 0] for _ in range(30)])[place]
             bar[0] += figures.get("done", 0)
             bar[1] += figures.get("failed", 0) + figures.get("timeout", 0)

@@ -11,16 +11,18 @@ from taskqueue.model.schedules import Cron
 from taskqueue.scheduler.schedule import Schedule
 from taskqueue.web.cron_words import words_of
 from taskqueue.web.pages.jobs import row_of
+from taskqueue.web.paging import part_of
 from taskqueue.web.view import View
 
 NEXT, LAST = 5, 20
 
 
 def schedules(view: View) -> Mapping[str, Any]:
-    """Return all schedules, by name."""
-    found = view.scheduler.get_schedules()
+    """Return a page of schedules, by name."""
+    part = part_of(view.scheduler.get_schedules(), lambda schedule: schedule.name, view.query)
     return {
-        "schedules": [{"schedule": one, "words": words_of(one.snapshot.trigger)} for one in found],
+        "part": part,
+        "schedules": [{"schedule": one, "words": words_of(one.snapshot.trigger)} for one in part.rows],
         "may_act": view.may_act,
     }
 

@@ -1,0 +1,43 @@
+"""Shows a list whose rows are all known page by page: those with a text in their name, behind the last one shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+Row = TypeVar("Row")
+
+PAGE = 50
+"""Rows of one page: with more, a page of queues is larger than 150 kB."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part(Generic[Row]):
+    """The rows of one page."""
+
+    rows: Sequence[Row]
+    name: str
+    """The text that is in the names of all rows."""
+    next: str
+    """The name behind which the next page begins; empty on the last one."""
+    is_first: bool
+    found: int
+    """How many rows there are on all pages."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether all rows of the list are on this page."""
+        return self.is_first and not self.next and not self.name
+
+
+def part_of(
+    rows: Sequence[Row], name_of: Callable[[Row], str], given: Mapping[str, str], most: int = PAGE
+) -> Part[Row]:
+    """Return the page that ``name`` and ``after`` ask for; one behind a name that is gone is the first."""
+    name, after = given.get("name", "").strip(), given.get("after", "")
+    found = [row for row in rows if name.lower() in name_of(row).lower()]
+    begin = next((place for place, row in enumerate(found, 1) if after and name_of(row) == after), 0)
+    shown = found[begin : begin + most]
+    more = begin + most < len(found)
+    return Part(rows=shown, name=name, next=name_of(shown[-1]) if more else "", is_first=begin == 0, found=len(found))

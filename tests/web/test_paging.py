@@ -1,0 +1,100 @@
+"""Lists of queues, nodes and schedules are shown page by page, however many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+
+import pytest
+from starlette.testclient import TestClient
+
+from taskqueue import Scheduler
+from taskqueue.model.record import Holder
+from taskqueue.store import Lease
+from taskqueue.store.open import open_store
+from taskqueue.web import app
+from taskqueue.web.paging import Part, part_of
+
+MANY = 120
+LARGEST = 150_000
+
+
+def part(names: list[str], most: int = 3, **given: str) -> Part[str]:
+    return part_of(names, str, given, most)
+
+
+def test_a_list_that_fits_is_whole() -> None:
+    found = part(["a", "b", "c"])
+    assert (found.rows, found.next, found.is_whole, found.found) == (["a", "b", "c"], "", True, 3)
+
+
+def test_each_page_begins_behind_the_one_before() -> None:
+    names, after = list("gfedcba"), ""
+    seen: list[str] = []
+    while True:
+        found = part(names, after=after)
+        seen += found.rows
+        assert (found.is_first, found.is_whole) == (not after, False)
+        if not found.next:
+            break
+        after = found.next
+    assert seen == names
+
+
+def test_a_page_behind_a_row_that_is_gone_is_the_first() -> None:
+    assert part(["a", "b"], after="x").is_first
+
+
+def test_rows_are_found_by_a_part_of_their_name() -> None:
+    found = part(["Mail", "email", "reports"], name=" MAIL ", after="Mail")
+    assert (found.rows, found.found, found.is_whole) == (["email"], 2, False)
+
+
+@pytest.fixture
+def client(scheduler: Scheduler, url: str) -> Iterator[TestClient]:
+    """Return a browser on a store with many queues, of which some are idle, schedules and nodes."""
+    for number in range(MANY):
+        scheduler.add_job("shop:Mail", queue=f"queue-{number:03}", id=f"{number:024}")
+        scheduler.schedule(f"schedule-{number:03}", "shop:Report", every="1d")
+    scheduler.cancel_jobs({"id": {"$lt": f"{MANY // 2:024}"}})
+    with closing(open_store(url)) as store:
+        now = store.now()
+        for number in range(MANY):
+            holder = Holder(seat=f"node-{number:03}", incarnation="a1b2c3d4e5f60718")
+            lease = Lease(name=f"seat:{holder.seat}", holder=holder, since=now, until=now + timedelta(hours=1))
+            store.acquire(lease, now)
+    made = app(scheduler, local=True)
+    with TestClient(made, base_url="http://127.0.0.1", client=("127.0.0.1", 5000)) as browser:
+        yield browser
+
+
+@pytest.mark.parametrize("kind", ["queue", "schedule", "node"])
+def test_no_page_of_many_rows_is_large_and_all_are_reached(client: TestClient, kind: str) -> None:
+    seen, path = set(), f"/{kind}s"
+    while path:
+        page = client.get(path).text
+        assert len(page) < LARGEST
+        seen |= {f"{kind}-{number:03}" for number in range(MANY) if f"{kind}-{number:03}" in page}
+        _, is_there, behind = page.partition(f'<a href="/{kind}s?after=')
+        path = f"/{kind}s?after={behind.partition(chr(34))[0]}" if is_there else ""
+    assert len(seen) == MANY
+
+    found = client.get(f"/{kind}s?name=-017").text
+    assert (f"{kind}-017" in found, f"{kind}-018" in found) == (True, False)
+    assert "in its name" in client.get(f"/{kind}s?name=nothing").text
+
+
+@pytest.mark.parametrize("kind", ["queue", "schedule", "node"])
+def test_the_api_pages_as_well(client: TestClient, kind: str) -> None:
+    url, names, cursor = f"/api/v1/{kind}s", [], None
+    while True:
+        answer = client.get(url, params={"limit": 50, **({"cursor": cursor} if cursor else {})}).json()
+        names += [one["name"] for one in answer[f"{kind}s"]]
+        cursor = answer["cursor"]
+        if cursor is None:
+            break
+
+    assert sorted(names) == [f"{kind}-{number:03}" for number in range(MANY)]
+    assert [one["name"] for one in client.get(url, params={"name": "-017"}).json()[f"{kind}s"]] == [f"{kind}-017"]
+    assert client.get(url, params={"cursor": "gone"}).status_code == 410
