@@ -12,13 +12,27 @@ import pytest
 
 from taskqueue.model import once_key
 from taskqueue.model.controls import Control, Kind
+from taskqueue.model.lifecycle.outcomes import Done, GivenUp
 from taskqueue.model.limits import Limit, lane
 from taskqueue.model.query import EVERYTHING, PENDING, And, Compare, Operator, Query, parse
 from taskqueue.model.record import Options, Record, Status
 from taskqueue.store import Store
 from taskqueue.store.open import open_store
 from taskqueue.store.sqlite.queries import FEW
-from tests.store.records import HOUR, MINUTE, NOON, WEB_1, a_record, behind, claim, ids, postponed, running, settlement
+from tests.store.records import (
+    BROKEN,
+    HOUR,
+    MINUTE,
+    NOON,
+    WEB_1,
+    a_record,
+    behind,
+    claim,
+    ids,
+    postponed,
+    running,
+    settlement,
+)
 
 MANY = 3_000
 
@@ -214,6 +228,19 @@ def test_the_last_that_failed_are_found_without_walking_the_others(filled: Store
     assert len(filled.find(done, order="-ended_at", limit=5)) == 5
     walked = FEW  # which it counts before it decides
     assert steps(filled, lambda: filled.find(done, order="-ended_at", limit=5)) < 4 * walked + 200 * 500
+
+
+def test_the_last_that_ended_of_a_class_do_not_walk_a_status_that_ended_before(store: Store) -> None:
+    for job, number, outcome, at in (
+        ("app:Other", 500, GivenUp(failure=BROKEN), NOON + MINUTE),
+        ("app:Mail", 10, Done(), NOON + HOUR),
+    ):
+        store.add([a_record(job=job) for _ in range(number)])
+        store.settle([settlement(run, outcome, now=at) for run in claim(store, 500).records], at)
+    query = parse({"status": {"$gt": int(Status.PROCESSING)}, "job": "app:Mail"})
+
+    assert len(store.find(query, order="-ended_at", limit=5)) == 5
+    assert steps(store, lambda: store.find(query, order="-ended_at", limit=5)) < 1500
 
 
 @pytest.mark.parametrize("order", ["id", "-created_at"])

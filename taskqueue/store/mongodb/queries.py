@@ -83,11 +83,22 @@ class Queries:
         found: list[Document] = []
         for is_final in (True, False) if is_falling else (False, True):
             if is_final:
-                ended = [one for status in final for one in self._ended(status, where, is_falling, limit)]
-                found += sorted(ended, key=_end, reverse=is_falling)
+                found += self._first_ended(final, where, is_falling, limit)
             elif len(found) < limit and len(final) < len(wanted):
                 found += self._sorted(pending, "id", is_falling, limit)
         return found[:limit]
+
+    def _first_ended(self, statuses: Sequence[int], where: Document, is_falling: bool, limit: int) -> list[Document]:
+        """Return the first of these statuses by end, each walked as far as it may be among the first of all.
+
+        So a status whose jobs rarely match is not walked back to its beginning where another one has enough.
+        """
+        ended: list[Document] = []
+        for status in statuses:
+            bound = ended[limit - 1].get("ended_at") if is_falling and len(ended) >= limit else None
+            among: Document = {"$and": [where, {"ended_at": {"$gte": bound}}]} if isinstance(bound, datetime) else where
+            ended = sorted([*ended, *self._ended(status, among, is_falling, limit)], key=_end, reverse=is_falling)
+        return ended[:limit]
 
     def _ended(self, status: int, where: Document, is_falling: bool, limit: int) -> list[Document]:
         """Return the first of a status by end and id; the index has no ids, so those of the last end are sorted."""

@@ -83,7 +83,7 @@ def find(
         if statuses is not None or len(found) == limit:  # else one may have a damaged status
             return found
     elif column == "rank" and statuses:
-        return _first_of_all(raw, _firsts(raw, query, statuses, where, column, falling), (where, values), order, limit)
+        return _first_of_all(raw, _firsts(raw, query, statuses, where, falling), (where, values), order, limit)
     elif statuses is not None and _are_few(raw, rows := _rows(statuses, ended_from(query))):
         source = _only(rows)
     elif statuses is not None and max(statuses) <= Status.PROCESSING and order == "created_at":
@@ -101,14 +101,33 @@ def _by_end(raw: sqlite3.Connection, query: Query, condition: Condition, falling
     found: list[Record] = []
     for is_final in (True, False) if falling else (False, True):
         left = limit - len(found)
-        if is_final:
-            selects = _firsts(raw, query, final, where, "ended_at", falling)
-            found += _first_of_all(raw, selects, condition, f"{'-' if falling else ''}ended_at", left)
+        if is_final and left:
+            found += _ended(raw, query, final, condition, falling, left)
         elif left and pending:
             among = f"+status IN ({', '.join(map(str, pending))}) AND {where}"  # the last ids are mostly theirs
             source = "jobs" if falling else _only(_rows(pending, None))
             found += _found(raw, source, among, _ordered("id", falling), [*values, left])
     return found
+
+
+def _ended(
+    raw: sqlite3.Connection, query: Query, statuses: Sequence[int], condition: Condition, falling: bool, limit: int
+) -> list[Record]:
+    """Return the first of these statuses by end, each walked in its index as far as it may be among the first of all.
+
+    So a status whose jobs rarely match is not walked back to its beginning where another one has enough.
+    """
+    where, values = condition
+    since, bound, order = _since(ended_from(query)), "", _ordered("ended_at", falling)
+    found: list[tuple[Any, int]] = []
+    for status in statuses:
+        select = f"SELECT ended_at, rowid FROM jobs WHERE {_STATUS[status]}{since}{bound} AND {where} ORDER BY {order}"
+        found += raw.execute(f"{select} LIMIT ?", (*values, limit)).fetchall()
+        ends = sorted((end for end, _ in found if isinstance(end, int)), reverse=True)
+        if falling and len(ends) >= limit:
+            bound = f" AND ended_at >= {ends[limit - 1]}"
+    rows = _only(f"SELECT value AS number FROM json_each('{json.dumps([number for _, number in found])}')")
+    return _found(raw, rows, "1", order, [limit])
 
 
 def _first_of_all(
@@ -186,20 +205,16 @@ def _since(ended_from: int | None) -> str:
     return "" if ended_from is None else f" AND ended_at >= {ended_from}"
 
 
-def _firsts(
-    raw: sqlite3.Connection, query: Query, statuses: Sequence[int], where: str, column: str, falling: bool
-) -> list[str]:
-    """Return selections whose first rows are the first of all, by indexes that have them in order if there are any."""
+def _firsts(raw: sqlite3.Connection, query: Query, statuses: Sequence[int], where: str, falling: bool) -> list[str]:
+    """Return selections whose first rows are the first of all by rank, waiting ones by the index with their order."""
     found = []
     for status in statuses:
         conditions = [_STATUS[status]]
-        if status == Status.WAITING and column == "rank":
+        if status == Status.WAITING:
             queues = _queues_in_order(raw, query)
             conditions = [f"{_STATUS[status]}{queue} AND forced = {kind}" for queue in queues for kind in FORCED]
-        if status > Status.PROCESSING:
-            conditions = [f"{_STATUS[status]}{_since(ended_from(query))}"]
         found += [
-            f"SELECT rowid AS number FROM jobs WHERE {condition} AND {where} ORDER BY {_ordered(column, falling)}"
+            f"SELECT rowid AS number FROM jobs WHERE {condition} AND {where} ORDER BY {_ordered('rank', falling)}"
             for condition in conditions
         ]
     return found

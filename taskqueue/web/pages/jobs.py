@@ -109,8 +109,9 @@ def _found(view: View, query: dict[str, Any], order: str, until: datetime | None
     if view.query.get("after"):
         with suppress(JobNotFound):  # it was pruned: the list begins at its beginning
             after = view.scheduler.get_job(view.query["after"])
-    if order == "rank":
-        query = {"$and": [query, {"status": {"$lte": int(Status.PROCESSING)}}]}
+    if order == "rank":  # without a status those that can run next: postponed ones may be many, in another order
+        last = Status.PROCESSING if view.query.get("status") else Status.WAITING
+        query = {"$and": [query, {"status": {"$lte": int(last)}}]}
     if until is not None and order in ANCHORED:
         query = {"$and": [query, {order[1:]: {"$lte": until}}]}
     return view.scheduler.find_jobs(query, order=order, limit=PAGE + 1, after=after)
