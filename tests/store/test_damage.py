@@ -13,6 +13,7 @@ from pymongo.errors import DuplicateKeyError
 
 from taskqueue.model.controls import Control, Kind
 from taskqueue.model.lifecycle.outcomes import Failed, Run, unreadable
+from taskqueue.model.lifecycle.recovered_copy import BEFORE, ORIGIN
 from taskqueue.model.lifecycle.settle import ended, lost
 from taskqueue.model.limits import Limit, lane
 from taskqueue.model.query import parse
@@ -35,10 +36,12 @@ from tests.store.records import (
     a_record,
     all_kept,
     claim,
+    finished,
     ids,
     kept,
     now_cursor,
     postponed,
+    running,
     settlement,
 )
 
@@ -147,6 +150,34 @@ def check_that_others_go_on(store: Store, store_url: str, field: str, garbage: t
     assert not {one.id for one in all_kept(store)} & wanted
     store.flush()
     assert all_kept(store) == []
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        "garbage",
+        b"\xff",
+        [{ORIGIN: str(ObjectId())}],
+        {ORIGIN: "garbage"},
+        {ORIGIN: 5, BEFORE: 5},
+        {ORIGIN: str(ObjectId()), BEFORE: "garbage"},
+        {ORIGIN: str(ObjectId()), BEFORE: {"a": [1]}},
+        {ORIGIN: [1], BEFORE: ["garbage", 5]},
+    ],
+    ids=str,
+)
+def test_a_damaged_origin_of_a_copy_stops_neither_its_end_nor_retention(
+    store: Store, store_url: str, garbage: Any
+) -> None:
+    over, begun = finished(store, a_record()), running(store, a_record())
+    kept_as = json.dumps(garbage) if store_url.startswith("sqlite") and not isinstance(garbage, bytes) else garbage
+    for one in (over, begun):
+        damager(store_url)("jobs", one.id, "given", "garbage" if garbage == "garbage" else kept_as)
+    claimed = store.find(parse({"status": "PROCESSING"}))[0]
+
+    assert store.settle([settlement(claimed)], NOON + SECOND) == {begun.id}
+
+    assert store.prune({Status.DONE: NOON + 9 * HOUR}, NOON, 100) == 2
 
 
 def test_a_claim_brings_a_damaged_record_with_what_cannot_be_read_of_it(store: Store, store_url: str) -> None:

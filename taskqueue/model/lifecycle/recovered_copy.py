@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from taskqueue.errors import WrongStatus
@@ -61,17 +62,27 @@ def copy(record: Record, id: JobId, at: datetime | None, now: datetime) -> Recor
 
 def origin_of(record: Record) -> JobId | None:
     """Return the id of the job that the record is a copy of, None if it is none."""
-    origin = record.given.get(ORIGIN)
-    return None if origin is None else JobId(origin)
+    return _id_in(record.given.get(ORIGIN))
 
 
 def copy_of(record: Record) -> JobId | None:
     """Return the id of the last copy of the record, None if it was not recovered."""
-    id = record.given.get(COPY)
-    return None if id is None else JobId(id)
+    return _id_in(record.given.get(COPY))
 
 
 def origins_of(record: Record) -> tuple[JobId, ...]:
     """Return the jobs that the record is a copy of, a copy of a copy, the last one first; its success is theirs."""
-    origin = origin_of(record)
-    return () if origin is None else (origin, *(JobId(id) for id in record.given.get(BEFORE, ())))
+    return origins_in(record.given)
+
+
+def origins_in(given: object) -> tuple[JobId, ...]:
+    """Return those that ``given`` of a record names; a damaged value names none."""
+    if not isinstance(given, Mapping):
+        return ()
+    before = given.get(BEFORE)
+    ids = map(_id_in, (given.get(ORIGIN), *(before if isinstance(before, list) else ())))
+    return tuple(id for id in ids if id is not None)
+
+
+def _id_in(kept: object) -> JobId | None:
+    return JobId(kept) if isinstance(kept, str) and JobId.is_valid(kept) else None

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from taskqueue.model.ids import JobId
-from taskqueue.model.lifecycle.recovered_copy import BEFORE, ORIGIN
+from taskqueue.model.lifecycle.recovered_copy import BEFORE, ORIGIN, origins_in
 from taskqueue.model.record import Status
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document
@@ -79,7 +79,7 @@ class Retention:
     def _needed(self, found: Sequence[Document]) -> set[JobId]:
         """Return which of these a pending job needs: its children, its dependencies, and their recovered copies."""
         jobs = self._connection.collections.jobs
-        jobs_of = {one["_id"]: {one["_id"], *_origins(one)} for one in found}
+        jobs_of = {one["_id"]: {one["_id"], *origins_in(one.get("given"))} for one in found}
         ids = list(set().union(*jobs_of.values()))
         pending = {"$lte": int(Status.PROCESSING)}
         dependents = jobs.find({"depends_on.id": {"$in": ids}, "status": pending}, {"depends_on.id": True})
@@ -128,11 +128,3 @@ class Retention:
         self._log_lines.flush()
         self._connection.collections.slots.delete_many({})
         self._event_log.forget(now)
-
-
-def _origins(kept: Document) -> Iterator[JobId]:
-    """Yield the jobs that the record is a copy of, whose dependents its result is for."""
-    given = kept.get("given") or {}
-    for id in (*given.get(BEFORE, ()), given.get(ORIGIN)):
-        if id is not None:
-            yield JobId(id)

@@ -25,9 +25,10 @@ AND NOT EXISTS (
     SELECT 1 FROM waits CROSS JOIN jobs AS other
     WHERE waits.awaited IN (jobs.id, '{NEEDED}' || jobs.id) AND other.id = waits.job AND other.status <= 2
 )
-AND NOT (json_extract(given, '$.{ORIGIN}') IS NOT NULL AND EXISTS (
+AND NOT (json_extract(CASE WHEN json_valid(given) THEN given END, '$.{ORIGIN}') IS NOT NULL AND EXISTS (
     SELECT 1 FROM json_each(json_insert(
-        coalesce(json_extract(jobs.given, '$.{BEFORE}'), '[]'), '$[#]', json_extract(jobs.given, '$.{ORIGIN}')
+        CASE json_type(jobs.given, '$.{BEFORE}') WHEN 'array' THEN json_extract(jobs.given, '$.{BEFORE}') ELSE '[]' END,
+        '$[#]', json_extract(jobs.given, '$.{ORIGIN}')
     )) AS origin CROSS JOIN waits CROSS JOIN jobs AS other
     WHERE waits.awaited IN (origin.value, '{NEEDED}' || origin.value) AND other.id = waits.job AND other.status <= 2
 ))
