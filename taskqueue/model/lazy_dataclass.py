@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable
-from inspect import signature
 from operator import attrgetter
 from threading import RLock
 from typing import TYPE_CHECKING, Any
@@ -21,11 +20,11 @@ _unmade: dict[type, dict[str, bool]] = {}
 
 
 _STUBS = ("__init__", "__dataclass_fields__", "__signature__")
-"""The attributes of a class that make it."""
+"""The attributes of a class that make it; ``inspect.signature`` asks for the last, which a dataclass does not have."""
 
 
 class _Stub:
-    """Stands for the fields or the signature of a class until it is made."""
+    """Stands for an attribute of a class until it is made."""
 
     def __init__(self, kind: type, read: Callable[[type], Any]) -> None:
         self._kind = kind
@@ -83,8 +82,8 @@ else:
 
             _unmade[kind] = options
             kind.__init__ = make
-            kind.__dataclass_fields__ = _Stub(kind, attrgetter("__dataclass_fields__"))
-            kind.__signature__ = _Stub(kind, signature)
+            for name in _STUBS[1:]:
+                setattr(kind, name, _Stub(kind, attrgetter(name)))
             return kind
 
         return decorate

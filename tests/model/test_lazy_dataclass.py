@@ -59,6 +59,15 @@ def test_the_signature_is_known_before_the_first_instance() -> None:
         x: int = 3
 
     assert str(inspect.signature(Point)) == "(*, x: 'int' = 3) -> None"
+    assert str(inspect.signature(Point)) == "(*, x: 'int' = 3) -> None"
+
+
+def test_a_class_has_no_signature_of_its_own_before_it_is_made_nor_after() -> None:
+    @dataclass(frozen=True)
+    class Point:
+        x: int
+
+    assert [hasattr(Point, "__signature__") for _ in range(2)] == [False, False]
 
 
 def test_a_subclass_has_the_fields_of_its_base() -> None:
