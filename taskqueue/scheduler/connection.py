@@ -117,7 +117,7 @@ class Connections:
         return self._current().listener_of_loop()
 
     def wake(self) -> None:
-        """Have all waits look: this process has ended a job, and its own changes ring no bell."""
+        """Have all waits look now: this process may have ended a job, and its ring may come later, or be lost."""
         for listener in self._current().listeners():
             listener.wake()
 

@@ -152,7 +152,7 @@ class Listener:
         return fresh
 
     def wake(self) -> None:
-        """Read events now: a bell rings for changes by other connections, this process knows its own."""
+        """Have the reader look now, ahead of a ring."""
         with self._lock:
             if self._watches and self._wake is not None:
                 os.eventfd_write(self._wake, 1)
