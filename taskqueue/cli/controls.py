@@ -163,23 +163,31 @@ def limit_command(
         raise click.UsageError("name the limit and its VALUE, or pass --reset")
     if name is None:
         _list_limits(context, as_json=as_json)
-    elif reset:
-        with context.acting("limit", name, limit="as declared", reason=reason, by=by):
-            number = controls.reset_limit(context.store, name)
-        if as_json:
-            json_output.write(json_shapes.cleared(Kind.LIMIT, name, number))
-            return
-        output.line(f"{name}: {count(number, 'limit')} as declared again")
-        if not number:
-            _say_others(controls.in_force(context.store, Kind.LIMIT), "changed")
+    elif value is None:
+        _reset_limit(context, name, reason, by, as_json=as_json)
     else:
-        with context.acting("limit", name, limit=value, reason=reason, by=by):
-            changed = controls.set_limit(context.store, name, value, reason, by)
-        if as_json:
-            json_output.write(json_shapes.control(changed))
-        else:
-            output.line(str(changed))
-        _warn_if_unmatched(context, changed)
+        _set_limit(context, name, value, reason, by, as_json=as_json)
+
+
+def _reset_limit(context: StoreContext, name: str, reason: str, by: str | None, *, as_json: bool) -> None:
+    with context.acting("limit", name, limit="as declared", reason=reason, by=by):
+        number = controls.reset_limit(context.store, name)
+    if as_json:
+        json_output.write(json_shapes.cleared(Kind.LIMIT, name, number))
+        return
+    output.line(f"{name}: {count(number, 'limit')} as declared again")
+    if not number:
+        _say_others(controls.in_force(context.store, Kind.LIMIT), "changed")
+
+
+def _set_limit(context: StoreContext, name: str, value: str, reason: str, by: str | None, *, as_json: bool) -> None:
+    with context.acting("limit", name, limit=value, reason=reason, by=by):
+        changed = controls.set_limit(context.store, name, value, reason, by)
+    if as_json:
+        json_output.write(json_shapes.control(changed))
+    else:
+        output.line(str(changed))
+    _warn_if_unmatched(context, changed)
 
 
 def _list_limits(context: StoreContext, *, as_json: bool) -> None:

@@ -147,19 +147,6 @@ def _screen() -> Iterator[Callable[[float], bool]]:
     def end(_signum: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    def wait(every: float) -> bool:
-        """Wait for the next look, for q, or for another size, which is redrawn a moment later."""
-        began = time.monotonic()
-        until = began + every
-        while (left := until - time.monotonic()) > 0:
-            ready, _, _ = select.select([signaled] if keys is None else [signaled, keys], (), (), left)
-            if keys in ready and os.read(keys, 1) in (b"q", b"Q", b""):
-                return False
-            if signaled in ready:
-                os.read(signaled, 4096)
-                until = min(until, began + MOST_OFTEN)
-        return True
-
     handlers = {
         signal.SIGWINCH: lambda _signum, _frame: None,
         signal.SIGTSTP: stop,
@@ -169,7 +156,7 @@ def _screen() -> Iterator[Callable[[float], bool]]:
     woken = signal.set_wakeup_fd(signaling, warn_on_full_buffer=False)
     enter()
     try:
-        yield wait
+        yield lambda every: _wait(every, signaled, keys)
     finally:
         leave()
         signal.set_wakeup_fd(woken)
@@ -177,6 +164,20 @@ def _screen() -> Iterator[Callable[[float], bool]]:
             signal.signal(signum, handler)
         os.close(signaled)
         os.close(signaling)
+
+
+def _wait(every: float, signaled: int, keys: int | None) -> bool:
+    """Wait for the next look, for q, or for another size, which is redrawn a moment later; return False for q."""
+    began = time.monotonic()
+    until = began + every
+    while (left := until - time.monotonic()) > 0:
+        ready, _, _ = select.select([signaled] if keys is None else [signaled, keys], (), (), left)
+        if keys is not None and keys in ready and os.read(keys, 1) in (b"q", b"Q", b""):
+            return False
+        if signaled in ready:
+            os.read(signaled, 4096)
+            until = min(until, began + MOST_OFTEN)
+    return True
 
 
 def _now() -> str:

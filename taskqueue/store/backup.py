@@ -33,13 +33,7 @@ def back_up(url: str | None, target: Path) -> int:
         str(target).encode()
     except UnicodeEncodeError:
         raise ConfigError(f"{str(target)!r} is not UTF-8, which SQLite needs: name another file") from None
-    unfinished = target.with_name(f"{target.name}.{os.getpid()}.unfinished")
-    try:
-        os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-    except FileExistsError:
-        raise ConfigError(f"{unfinished} is left of a backup that was killed: remove it, and start again") from None
-    except OSError as error:
-        raise ConfigError(f"{target} cannot be written ({error.strerror}): name a file in another folder") from None
+    unfinished = _begun(target)
     try:
         _copy(place.path, unfinished)
         os.chmod(unfinished, place.path.stat().st_mode & 0o777)
@@ -55,6 +49,18 @@ def back_up(url: str | None, target: Path) -> int:
         unfinished.unlink()
         with suppress(FileNotFoundError):
             Path(f"{unfinished}-journal").unlink()
+
+
+def _begun(target: Path) -> Path:
+    """Make an empty file beside the target, which becomes it when it is whole."""
+    unfinished = target.with_name(f"{target.name}.{os.getpid()}.unfinished")
+    try:
+        os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        raise ConfigError(f"{unfinished} is left of a backup that was killed: remove it, and start again") from None
+    except OSError as error:
+        raise ConfigError(f"{target} cannot be written ({error.strerror}): name a file in another folder") from None
+    return unfinished
 
 
 def _copy(database: Path, target: Path) -> None:

@@ -71,19 +71,7 @@ class Node:
         )
         self._events = EventBuffer(self._loop, store, holder, self._breaker)
         stacks = StackRequests(store, holder, self._in_flight, self._breaker)
-        self._manager = ManagerHandle(
-            process,
-            channel,
-            start_log,
-            in_flight=self._in_flight,
-            leader_hooks=self._leader_hooks,
-            status=self._status,
-            events=self._events,
-            figures=figures,
-            stacks=stacks,
-            on_startup_failed=self._on_startup_failed,
-            silence_limit=settings.lease / 2,
-        )
+        self._manager = self._new_manager(process, channel, start_log, stacks)
         self._dispatcher = Dispatcher(
             loop, store, holder, settings, self._in_flight, prefetch, self._breaker, self._manager, figures
         )
@@ -91,8 +79,34 @@ class Node:
         self._rescuer = Rescuer(store, holder, self._breaker, self._wake, figures)
         self._leases = NodeLeases(store, holder, ttl, self._status, self._breaker)
         self._controls = ControlsView(store, holder.seat, self._breaker)
-        self._leadership = Leadership(
-            lead=settings.lead,
+        self._leadership = self._new_leadership()
+        self._shutdown = self._new_shutdown()
+        self._maintenance = Maintenance(loop, store, settings, self._leases, self._breaker, self._is_seated, figures)
+        self._host_watch = self._new_host_watch(stacks)
+        self._bells = BellListener(self._loop, self._breaker)
+        self.monitor = Monitor(loop, settings, store, holder, self._status, self._breaker, figures, self._is_seated)
+        self._expired_timer = self._timer(self._rescuer.rescue_expired)
+
+    def _new_manager(
+        self, process: Child, channel: Channel, start_log: StartLog, stacks: StackRequests
+    ) -> ManagerHandle:
+        return ManagerHandle(
+            process,
+            channel,
+            start_log,
+            in_flight=self._in_flight,
+            leader_hooks=self._leader_hooks,
+            status=self._status,
+            events=self._events,
+            figures=self._figures,
+            stacks=stacks,
+            on_startup_failed=self._on_startup_failed,
+            silence_limit=self._settings.lease / 2,
+        )
+
+    def _new_leadership(self) -> Leadership:
+        return Leadership(
+            lead=self._settings.lead,
             leases=self._leases,
             controls=self._controls,
             hooks=self._leader_hooks,
@@ -103,9 +117,11 @@ class Node:
             on_lost=self._on_lead_lost,
             on_applied=self._show,
         )
-        self._shutdown = ShutdownSequence(
+
+    def _new_shutdown(self) -> ShutdownSequence:
+        return ShutdownSequence(
             loop=self._loop,
-            settings=settings,
+            settings=self._settings,
             manager=self._manager,
             fetcher=self._dispatcher.fetcher,
             in_flight=self._in_flight,
@@ -114,22 +130,20 @@ class Node:
             distrust_lead=self._leadership.distrust,
             on_stage=self._show,
         )
-        self._maintenance = Maintenance(loop, store, settings, self._leases, self._breaker, self._is_seated, figures)
-        self._host_watch = HostWatch(
+
+    def _new_host_watch(self, stacks: StackRequests) -> HostWatch:
+        return HostWatch(
             loop=self._loop,
-            store=store,
-            holder=holder,
+            store=self._store,
+            holder=self._holder,
             breaker=self._breaker,
             rescuer=self._rescuer,
             is_seated=self._is_seated,
             on_lead=self._leadership.renew,
             on_leases=lambda leases: self._manager.send(*stacks.look(leases)),
             is_busy=self._in_flight.__len__,
-            interval=settings.lease / 3,
+            interval=self._settings.lease / 3,
         )
-        self._bells = BellListener(self._loop, self._breaker)
-        self.monitor = Monitor(loop, settings, store, holder, self._status, self._breaker, figures, self._is_seated)
-        self._expired_timer = self._timer(self._rescuer.rescue_expired)
 
     @property
     def restarts(self) -> bool:
