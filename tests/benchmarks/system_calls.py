@@ -3,7 +3,8 @@
 ``python -m tests.benchmarks.system_calls [--url URL] [--top 10]`` prints them, those of each process with the most
 frequent first; without a URL in an SQLite file in the present folder. strace runs all processes from their start, so
 that it needs no right to attach to others, and counts those of each of ``JOBS`` jobs one after the other: what
-most jobs need at least, and on an average the most frequent.
+most jobs need at least, and on an average the most frequent. A wait that ends because its time is up does not count,
+nor does all up to the next wait: how many timers end while a job is under way says how fast the machine is.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import tempfile
 import time
 from bisect import bisect
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,8 +31,14 @@ from tests.benchmarks.way_of_a_job import MANAGER, NODE, PATIENCE, ROLES, WORKER
 from tests.counting import uncounted
 
 JOBS = 21
-CALL = re.compile(r"(?P<thread>\d+) +(?P<at>[\d.]+) (?P<name>\w+)\(")
-""""1234  1790000000.123456 read(3, …": a call that is resumed, a signal and an exit look otherwise."""
+LINE = re.compile(r"(?P<thread>\d+) +(?P<at>[\d.]+) (?:(?P<begun>\w+)\(|<\.\.\. (?P<resumed>\w+) resumed>)(?P<rest>.*)")
+""""1234 1790000000.123456 read(3, …": a signal and an exit look otherwise."""
+
+WAITS = frozenset(("epoll_wait", "epoll_pwait", "poll", "ppoll", "pselect6", "select"))
+UNFINISHED = "<unfinished ...>"
+NOTHING = re.compile(r"\) += 0( \(Timeout\))?$")
+AT_ONCE = re.compile(r"(, 0|\{tv_sec=0, tv_[nu]sec=0\})(, NULL, \d+)?\) +=")
+"""How a wait looks that finds nothing, and one that takes no time."""
 
 
 class Calls(NamedTuple):
@@ -63,15 +70,32 @@ def _counted(file: Path, times: Sequence[float], threads: Mapping[str, Sequence[
     counts = {role: Counter[str]() for role in ROLES}
     of_jobs = {role: [0] * jobs for role in ROLES}
     with file.open() as lines:
-        for found in map(CALL.match, lines):
-            if found and times[0] < float(found["at"]) < times[-1] and int(found["thread"]) in role_of:
-                role = role_of[int(found["thread"])]
-                counts[role][found["name"]] += 1
-                of_jobs[role][bisect(times, float(found["at"])) - 1] += 1
+        for thread, at, name in without_timers(lines):
+            if times[0] < at < times[-1] and thread in role_of:
+                counts[role_of[thread]][name] += 1
+                of_jobs[role_of[thread]][bisect(times, at) - 1] += 1
     return Calls(
         totals={role: at_least(of) for role, of in of_jobs.items()},
         counts={role: {name: n / jobs for name, n in counted.most_common()} for role, counted in counts.items()},
     )
+
+
+def without_timers(lines: Iterable[str]) -> Iterator[tuple[int, float, str]]:
+    """Yield thread, time and name of the calls, but for those that follow from a wait whose time was up."""
+    of_timers: set[str] = set()
+    for found in filter(None, map(LINE.match, lines)):
+        thread, name, rest = found["thread"], found["begun"] or found["resumed"], found["rest"].rstrip()
+        if name in WAITS:
+            if rest.endswith(UNFINISHED):
+                continue
+            if not NOTHING.search(rest):
+                of_timers.discard(thread)
+            elif not AT_ONCE.search(rest):
+                of_timers.add(thread)
+        elif found["resumed"]:
+            continue
+        if thread not in of_timers:
+            yield int(thread), float(found["at"]), name
 
 
 def _traced(stores: ScratchStores, jobs: int) -> Mapping[str, object]:
