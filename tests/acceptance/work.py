@@ -186,6 +186,13 @@ class Crowd(Job):
         write_line(self.data["file"], f"{time.monotonic():.6f} -1 {self.data['key']}")
 
 
+class Clock(Job):
+    """Returns the time of its first statement."""
+
+    def start(self) -> float:
+        return time.time()
+
+
 class OpenTransaction(Job):
     """Fails in the middle of a transaction of its own on the store's file, whose connection stays open."""
 
