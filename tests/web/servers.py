@@ -17,9 +17,7 @@ class Server(uvicorn.Server):
     """A server in a thread, which says when it listens."""
 
     def __init__(self, application: Any, listening: socket.socket) -> None:
-        config = uvicorn.Config(
-            application, log_level="warning", lifespan="off", timeout_graceful_shutdown=1, proxy_headers=False
-        )
+        config = uvicorn.Config(application, log_level="warning", timeout_graceful_shutdown=1, proxy_headers=False)
         super().__init__(config)
         self._listening = listening
         self._is_up = threading.Event()
