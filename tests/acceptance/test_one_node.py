@@ -95,9 +95,7 @@ def test_jobs_say_themselves_how_they_end(url: str, scheduler: Scheduler, scene:
 def test_a_postponed_job_starts_when_its_time_has_come(url: str, scheduler: Scheduler, tmp_path: Path) -> None:
     with node(url, tmp_path):
         due = datetime.now(timezone.utc) + timedelta(seconds=1)
-        process = scheduler.add_job(Echo, at=due)
-        assert process.status is Status.POSTPONED
-        [ended] = scheduler.wait_for([process], timeout=LIMIT)
+        [ended] = scheduler.wait_for([scheduler.add_job(Echo, at=due)], timeout=LIMIT)
 
     [attempt] = ended.attempts
     assert attempt.started_at is not None

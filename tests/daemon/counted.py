@@ -20,6 +20,7 @@ from taskqueue.daemon.manager.manager import fork_manager
 from taskqueue.daemon.manager.scaling import PoolMode
 from taskqueue.daemon.node.node import Node
 from taskqueue.daemon.protocol.channel import Channel
+from taskqueue.daemon.protocol.messages import Started, decode
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.settings import Settings
 from taskqueue.model.query import PENDING
@@ -35,6 +36,7 @@ class Counting:
     def __init__(self, thing: object, counts: Counter[str]) -> None:
         self._thing = thing
         self._counts = counts
+        self.received: list[bytes] = []
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._thing, name)
@@ -45,7 +47,7 @@ class Counting:
             answer = call(*args, **kwargs)
             self._counts[name] += 1
             if name == "receive":
-                self._counts["received"] += len(answer)
+                self.received += answer
             if name == "send":
                 self._counts["sent"] += len(args)
             if name == "settle":
@@ -78,10 +80,13 @@ def run(url: str, folder: Path) -> dict[str, int]:
     manager, channel, start_log = fork_manager(settings)
     counts: Counter[str] = Counter()
     store = cast(Store, Counting(open_store(url), counts))
-    node = Node(settings, store, manager, cast(Channel, Counting(channel, counts)), start_log)
+    counting = Counting(channel, counts)
+    node = Node(settings, store, manager, cast(Channel, counting), start_log)
     sys.setprofile(Calls(counts))
     node.run()
     sys.setprofile(None)
+    counts["began"] = sum(isinstance(decode(payload), Started) for payload in counting.received)
+    counts["received"] = len(counting.received) - counts["began"]
     return counts
 
 

@@ -51,20 +51,25 @@ def test_a_thousand_jobs_are_claimed_and_settled_in_batches(counts: Mapping[str,
     assert counts.get("find", 0) == counts.get("count", 0) == 0  # nothing is read again
 
 
-def test_a_job_is_one_message_to_the_manager_and_as_a_rule_one_back(counts: Mapping[str, int]) -> None:
+def test_a_job_is_one_message_to_the_manager_and_one_back_if_it_is_short(counts: Mapping[str, int]) -> None:
     assert counts["sent"] <= JOBS + 20
     assert counts["send"] <= counts["sent"]
-    assert counts["received"] <= 1.2 * JOBS  # what is looked at while it runs is told of twice
+    assert counts["received"] <= 1.1 * JOBS
     assert counts["receive"] <= JOBS / 10
 
 
 def test_the_time_is_asked_once_for_each_job(counts: Mapping[str, int]) -> None:
-    assert counts["now"] <= 1.3 * JOBS
+    assert counts["now"] <= 1.3 * messages(counts)
 
 
 def test_a_job_of_many_is_few_calls_of_functions_of_its_node(counts: Mapping[str, int]) -> None:
     # Less than one of them for each turn of the loop; more where a machine stops and batches are cut.
-    budgets.keep("drain.node.calls", counts["calls"] / JOBS)
+    budgets.keep("drain.node.calls", counts["calls"] / messages(counts))
+
+
+def messages(counts: Mapping[str, int]) -> int:
+    """Return how many messages there are of runs: one that takes 5 ms, as on a busy machine, has a second."""
+    return JOBS + counts["began"]
 
 
 def test_an_idle_node_asks_for_work_once_a_second(tmp_path: Path) -> None:

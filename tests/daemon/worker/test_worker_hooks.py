@@ -75,10 +75,10 @@ def around_run(job, proceed):
 class Hooked:
     """A foreman whose workers have hooks, which note in a file what they see."""
 
-    def __init__(self, folder: Path, code: str) -> None:
+    def __init__(self, folder: Path, code: str, **settings: Any) -> None:
         (folder / "hooks.py").write_text(code)
         self.notes = folder / "notes"
-        self.foreman = Foreman(bootstrap=folder / "hooks.py", url=f"sqlite:///{folder}/jobs.db")
+        self.foreman = Foreman(bootstrap=folder / "hooks.py", url=f"sqlite:///{folder}/jobs.db", **settings)
 
     def run(self, job: str, tenant: str = "acme", do: str = "", **given: Any) -> Any:
         meta = {"tenant": tenant, "notes": str(self.notes)}
@@ -97,7 +97,7 @@ def plain(tmp_path: Path) -> Iterator[Hooked]:
 
 @pytest.fixture
 def awaiting(tmp_path: Path) -> Iterator[Hooked]:
-    hooked = Hooked(tmp_path, ASYNC)
+    hooked = Hooked(tmp_path, ASYNC, max_children=3)  # a run that waits for a busy worker may be handed back
     with hooked.foreman:
         yield hooked
 
