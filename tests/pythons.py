@@ -1,8 +1,21 @@
 """Run the acceptance tests on each supported Python of this machine, with the newest dependencies and with the lowest.
 
 A script: ``bin/test --pythons`` starts it. Each pair of a Python and a set of versions has an environment of its own,
-``.venv-3.10-lowest``, made anew when ``setup.cfg`` changes. The lowest versions are those that ``setup.cfg`` names;
-they are tried on the oldest and on the newest Python. What runs this script has run all tests with the newest versions.
+``.venv-3.10-lowest``, made anew when ``setup.cfg`` changes. The lowest versions are those that ``setup.cfg`` names.
+
+=============  =================  ======================================================
+Python         versions           tests
+=============  =================  ======================================================
+oldest         lowest             all, but those of the extras
+oldest         newest             all, but those of the embedded store
+each other     newest             all; that of ``.venv`` has run the whole suite with them
+newest         lowest             all, but those of the embedded store and of the extras
+both ends      lowest of extras   those of the extras
+=============  =================  ======================================================
+
+So each supported Python runs every test, as do the lowest and the newest versions of each package, both on the oldest
+and on the newest Python. The embedded store is Python's own SQLite: what its share of the tests executes of a package,
+the same tests on MongoDB execute as well.
 """
 
 from __future__ import annotations
@@ -18,7 +31,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from tests.servers import server_binary
 
@@ -27,8 +40,9 @@ TOOLS = ("hypothesis", "prometheus-client", "pytest", "pytest-xdist")  # of the 
 EXTRAS = ("otel", "top", "web")
 OF_EXTRAS = "tests/acceptance/test_extras.py"
 LEFT_OUT = ("test_quickstart.py", "test_secrets.py")  # it runs the Python of .venv; it needs a client of the tests
-WHAT = ("tests/acceptance", *(f"--ignore=tests/acceptance/{name}" for name in LEFT_OUT))
 HOW = ("-m", "not long", "-n", "4", "--dist", "loadfile")
+ALL = ("tests/acceptance", *(f"--ignore=tests/acceptance/{name}" for name in LEFT_OUT), *HOW)
+NOT_EMBEDDED = (*ALL, "-k", "not sqlite")
 AT_ONCE = 3
 """Environments whose tests run at once: they start nodes and wait for them, and one run takes a sixth of two cores."""
 
@@ -37,21 +51,21 @@ Version = tuple[int, int]
 
 
 class Environment(NamedTuple):
-    """A Python with the lowest or the newest versions of what the project needs.
+    """A Python with the lowest or the newest versions of what the project needs, and what is tested there.
 
     The lowest versions of the extras have an environment of their own: they need higher ones of other packages.
     """
 
     python: Path
     version: Version
-    lowest: bool
-    extras: bool = True
+    kind: Literal["lowest", "lowest-extras", "newest"]
+    tests: tuple[str, ...]
+    """Arguments of pytest."""
 
     @property
     def name(self) -> str:
         """Return how it is called, such as ``3.12-lowest`` or ``3.12-lowest-extras``."""
-        kind = ("lowest-extras" if self.extras else "lowest") if self.lowest else "newest"
-        return f"{self.version[0]}.{self.version[1]}-{kind}"
+        return f"{self.version[0]}.{self.version[1]}-{self.kind}"
 
     @property
     def folder(self) -> Path:
@@ -110,14 +124,17 @@ def pythons(found: Iterable[Path], oldest: Version) -> Mapping[Version, Path]:
 
 
 def environments(found: Mapping[Version, Path], tested: Version) -> list[Environment]:
-    """Return where to run the tests: each Python but the tested one with the newest versions, two with the lowest."""
-    ends = {min(found, default=tested), max(found, default=tested)}
-    return [
-        Environment(python, version, lowest, extras)
-        for version, python in found.items()
-        for lowest, extras in ((True, False), (True, True), (False, True))
-        if (version in ends if lowest else version != tested)
-    ]
+    """Return where to run which tests, as the table above says; ``tested`` is the Python of ``.venv``."""
+    oldest, newest = min(found, default=tested), max(found, default=tested)
+    chosen = []
+    for version, python in found.items():
+        if version in (oldest, newest):
+            tests = (*(ALL if version == oldest else NOT_EMBEDDED), f"--ignore={OF_EXTRAS}")
+            chosen.append(Environment(python, version, "lowest", tests))
+            chosen.append(Environment(python, version, "lowest-extras", (OF_EXTRAS,)))
+        if version != tested:
+            chosen.append(Environment(python, version, "newest", NOT_EMBEDDED if version == oldest else ALL))
+    return chosen
 
 
 def make(environment: Environment) -> None:
@@ -129,8 +146,8 @@ def make(environment: Environment) -> None:
     shutil.rmtree(environment.folder, ignore_errors=True)
     subprocess.run([environment.python, "-m", "venv", "--without-pip", environment.folder], check=True)
     pip = [sys.executable, "-m", "pip", "--python", str(environment.folder / "bin/python"), "install", "-q"]
-    lowest = lowest_requirements(environment.extras) if environment.lowest else []
-    project = f"{ROOT}[{','.join(EXTRAS)}]" if environment.extras else str(ROOT)
+    lowest = [] if environment.kind == "newest" else lowest_requirements(extras=environment.kind == "lowest-extras")
+    project = str(ROOT) if environment.kind == "lowest" else f"{ROOT}[{','.join(EXTRAS)}]"
     subprocess.run([*pip, "--no-compile", "-e", project, *TOOLS, *lowest], check=True)
     stamp.write_text(wanted)
 
@@ -146,14 +163,11 @@ class Tested(NamedTuple):
 
 
 def tested(environment: Environment, making: Future[None], arguments: list[str]) -> Tested:
-    """Run the acceptance tests, or what ``arguments`` name, once the environment is made."""
+    """Run the tests of the environment, or what ``arguments`` name, once it is made."""
     begun = time.monotonic()
     making.result()
     made = time.monotonic()
-    what = {(True, True): [OF_EXTRAS], (True, False): [*WHAT, f"--ignore={OF_EXTRAS}", *HOW]}.get(
-        environment[2:], [*WHAT, *HOW]
-    )
-    command = [str(environment.folder / "bin/python"), "-m", "pytest", "-q", *(arguments or what)]
+    command = [str(environment.folder / "bin/python"), "-m", "pytest", "-q", *(arguments or environment.tests)]
     path = f"{server_binary().parent}{os.pathsep}{os.environ['PATH']}"  # one MongoDB server serves all environments
     done = subprocess.run(
         command,

@@ -5,7 +5,16 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.pythons import environments, lowest_requirements, oldest_supported, pythons, version_of
+from tests.pythons import (
+    ALL,
+    NOT_EMBEDDED,
+    OF_EXTRAS,
+    environments,
+    lowest_requirements,
+    oldest_supported,
+    pythons,
+    version_of,
+)
 
 
 def test_the_running_python_is_found_with_its_version() -> None:
@@ -24,15 +33,30 @@ def test_a_python_that_is_too_old_is_left_out() -> None:
     assert pythons([Path(sys.executable)], (sys.version_info[0], sys.version_info[1] + 1)) == {}
 
 
-def test_the_lowest_versions_are_tried_on_the_oldest_and_newest_python_and_the_newest_wherever_they_were_not() -> None:
+def test_each_python_runs_every_test_and_so_do_the_lowest_and_the_newest_versions_at_both_ends() -> None:
     found = {(3, minor): Path(f"/python3.{minor}") for minor in (10, 11, 12, 13)}
 
-    names = [environment.name for environment in environments(found, (3, 11))]
+    tests = {environment.name: environment.tests for environment in environments(found, (3, 11))}
 
-    lowest = ("lowest", "lowest-extras")
-    oldest, last = ([f"{version}-{kind}" for kind in (*lowest, "newest")] for version in ("3.10", "3.13"))
-    assert names == [*oldest, "3.12-newest", *last]
+    assert list(tests) == [
+        *("3.10-lowest", "3.10-lowest-extras", "3.10-newest", "3.12-newest"),
+        *("3.13-lowest", "3.13-lowest-extras", "3.13-newest"),
+    ]
+    assert {name for name, of in tests.items() if of[: len(NOT_EMBEDDED)] == NOT_EMBEDDED} == {
+        "3.10-newest",
+        "3.13-lowest",
+    }
+    assert tests["3.12-newest"] == tests["3.13-newest"] == ALL
+    assert tests["3.10-lowest"] == (*ALL, f"--ignore={OF_EXTRAS}")
+    assert tests["3.10-lowest-extras"] == tests["3.13-lowest-extras"] == (OF_EXTRAS,)
     assert environments({}, (3, 11)) == []
+
+
+def test_one_python_alone_runs_every_test_with_the_lowest_versions() -> None:
+    tests = {environment.kind: environment.tests for environment in environments({(3, 10): Path("/p")}, (3, 11))}
+
+    assert tests["lowest"] == (*ALL, f"--ignore={OF_EXTRAS}")
+    assert tests["newest"] == NOT_EMBEDDED
 
 
 def test_the_lowest_version_of_each_dependency_is_the_one_that_setup_cfg_names() -> None:
