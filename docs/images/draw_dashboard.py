@@ -159,7 +159,7 @@ def take_all(scheduler: Scheduler, failed: str, folder: Path, to: Path) -> None:
                 page.goto(f"{full}{path}")
                 take(name, page)
             page.goto(f"{full}/jobs/{waiting}")
-            page.get_by_role("button", name="Cancel", exact=True).click()
+            page.get_by_role("button", name="Cancel…", exact=True).click()
             take("dialog", page, full_page=False)
             for name, path in listed.items():
                 page.goto(f"{bare}{path}")

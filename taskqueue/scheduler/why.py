@@ -66,7 +66,7 @@ def _unreadable(record: Record, now: datetime) -> Iterator[str]:
 
 
 _WAITING: Mapping[Cause, str] = {
-    Cause.ADDED: "it is free to run",
+    Cause.ADDED: "it was added to run at once",
     Cause.SCHEDULED: "the time it was planned for has come",
     Cause.BEHIND: "what it waited for has ended",
     Cause.CHILDREN: "the children that it waited for have ended",

@@ -36,6 +36,8 @@ class Chart:
 
     bars: Sequence[Bar]
     says: str
+    most: int
+    """Jobs of the highest bar."""
 
     @property
     def width(self) -> int:
@@ -60,7 +62,7 @@ def _box(x: int, height: float, above: float) -> str:
 def chart(figures: Iterable[tuple[str, int, int]], says: str) -> Chart:
     """Return the bars of figures: what each is of, how many are done, and how many failed."""
     kept = list(figures)
-    most = max((done + failed for _, done, failed in kept), default=0) or 1
+    most = max((done + failed for _, done, failed in kept), default=0)
     bars = [
         Bar(
             x=10 * place,
@@ -70,7 +72,7 @@ def chart(figures: Iterable[tuple[str, int, int]], says: str) -> Chart:
         )
         for place, (of, done, failed) in enumerate(kept)
     ]
-    return Chart(bars=bars, says=says)
+    return Chart(bars=bars, says=says, most=most)
 
 
 def _height(number: int, most: int) -> float:

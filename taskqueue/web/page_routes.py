@@ -47,7 +47,9 @@ class PageRoutes:
 
     def problem_page(self, request: Request, problem: Problem, viewer: Viewer | None = None) -> Response:
         """Return an error as a page."""
-        values = {"problem": {"title": HTTPStatus(problem.status).phrase, "detail": problem.detail}}
+        title = HTTPStatus(problem.status).phrase
+        is_passing = problem.status == HTTPStatus.SERVICE_UNAVAILABLE and request.method == "GET"
+        values = {"problem": {"title": title, "detail": problem.detail, "is_passing": is_passing}}
         html = self._html(request, viewer, "problem.html", values)
         return HTMLResponse(html, problem.status, problem.headers)
 

@@ -24,6 +24,8 @@ WORDS: Mapping[Status, str] = {
 }
 """The word for each status; with a hyphen for the space it is the class of the style sheet."""
 
+_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC")
+
 
 def status(value: Status) -> Markup:
     """Return the word with its dot."""
@@ -93,12 +95,29 @@ def lines(text: str) -> Markup:
     return escape(shown(text))
 
 
-def code(text: str) -> Markup:
-    """Return text with the words between backticks as code."""
+def code(text: str, plain: Callable[[str], Markup] = escape) -> Markup:
+    """Return text with the words between backticks as code, and the others as ``plain`` writes them."""
     parts = text.split("`")
     return Markup("").join(
-        Markup("<code>{}</code>").format(part) if place % 2 else part for place, part in enumerate(parts)
+        Markup("<code>{}</code>").format(part) if place % 2 else plain(part) for place, part in enumerate(parts)
     )
+
+
+def sentence(text: str) -> Markup:
+    """Return a sentence of ``why``: its code as code, its times in UTC as times, which the script puts into a zone."""
+    return code(text, _with_times)
+
+
+def _with_times(text: str) -> Markup:
+    parts = _MOMENT.split(text)
+    return Markup("").join(_as_time(part) if place % 2 else escape(part) for place, part in enumerate(parts))
+
+
+def _as_time(text: str) -> Markup:
+    try:
+        return clock(datetime.fromisoformat(f"{text}+00:00"))
+    except ValueError:  # no time, but text of a job
+        return escape(f"{text} UTC")
 
 
 def plural(value: int, thing: str) -> str:
@@ -132,6 +151,7 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "outcome": outcome,
     "lines": lines,
     "code": code,
+    "sentence": sentence,
     "plural": plural,
 }
 """The filters by their names in templates."""

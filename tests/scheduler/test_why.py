@@ -37,7 +37,7 @@ def test_a_waiting_job_says_since_when_which_place_and_that_no_node_runs(schedul
     said(
         process,
         "It waits since 2",
-        " ago): it is free to run.",
+        " ago): it was added to run at once.",
         "In queue default, with priority 3, 2 stand before it.",
         "No node is running on this store: start one with `taskqueue-node`.",
         "It is canceled unless it has begun before ",

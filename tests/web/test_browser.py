@@ -241,6 +241,7 @@ def test_a_store_that_is_away_is_said(chromium: Browser, tmp_path: Path) -> None
         expect(page.get_by_text("The connection is lost")).to_be_visible()
         page.reload()
         expect(page.get_by_role("alert")).to_contain_text(str(folder))
+        expect(page.get_by_role("link", name="Try again")).to_be_visible()
         expect(page.get_by_role("button", name="live")).to_be_hidden()
         page.close()
 
@@ -260,7 +261,7 @@ def test_a_queue_is_paused_with_a_reason_and_resumed_by_undo(visit: Open, shop: 
 def test_a_job_is_canceled_and_its_page_says_by_whom(visit: Open, shop: Shop) -> None:
     process = shop.scheduler.add_job(jobs.Mail)
     page = visit(f"/jobs/{process.id}")
-    page.get_by_role("button", name="Cancel", exact=True).click()
+    page.get_by_role("button", name="Cancel…", exact=True).click()
     page.get_by_role("textbox", name="Reason").fill("not needed")
     page.get_by_role("button", name="Cancel the job").click()
 
@@ -336,7 +337,7 @@ def test_the_graph_of_a_workflow_leads_from_job_to_job(visit: Open, shop: Shop) 
 
 def test_a_reader_sees_no_buttons_and_is_refused(visit: Open, shop: Shop) -> None:
     page = visit(f"/jobs/{shop.waiting.id}", "rita")
-    expect(page.get_by_role("button", name="Cancel", exact=True)).to_have_count(0)
+    expect(page.get_by_role("button", name="Cancel…", exact=True)).to_have_count(0)
     page = visit("/queues", "rita")
     expect(page.get_by_role("button", name="Pause")).to_have_count(0)
 

@@ -144,6 +144,23 @@ def test_a_schedule_is_paused_resumed_and_triggered(visit: Open, shop: Shop) -> 
     assert shop.last() == ("olaf", "trigger", "nightly")
 
 
+def test_a_job_of_a_paused_queue_says_so_in_the_list_and_its_queue_is_resumed_from_its_page(
+    visit: Open, shop: Shop
+) -> None:
+    process = shop.scheduler.add_job(jobs.Mail, queue="letters", tags="held")
+    page = visit(f"/jobs/{process.id}")
+    expect(page.get_by_role("img", name="Timeline of waits and attempts")).to_have_count(0)  # it has not run
+    expect(page.get_by_role("button", name="Resume queue letters")).to_have_count(0)
+    shop.scheduler.pause("letters", by="ana")
+    page.goto(f"{shop.address}/jobs?tag=held")
+    expect(page.get_by_role("row").filter(has_text="queue is paused")).to_have_count(1)
+
+    page.goto(f"{shop.address}/jobs/{process.id}")
+    page.get_by_role("button", name="Resume queue letters").click()
+    done(page, "jobs begin again")
+    assert shop.scheduler.paused() == []
+
+
 def test_a_queue_is_paused_on_its_page_and_resumed_on_the_overview(visit: Open, shop: Shop) -> None:
     shop.scheduler.add_job(jobs.Mail, queue="letters")
     page = visit("/queues")
@@ -289,7 +306,7 @@ def test_who_logs_out_is_out(chromium: Browser, shop: Shop) -> None:
 def test_a_job_is_canceled_by_keyboard_alone(visit: Open, shop: Shop) -> None:
     process = shop.scheduler.add_job(jobs.Mail)
     page = visit(f"/jobs/{process.id}")
-    button = page.get_by_role("button", name="Cancel", exact=True)
+    button = page.get_by_role("button", name="Cancel…", exact=True)
     for _ in range(40):
         page.keyboard.press("Tab")
         if button.evaluate("one => one === document.activeElement"):
@@ -333,18 +350,29 @@ ACTIONS: tuple[tuple[str, dict[str, str]], ...] = (
 )
 
 
+BUTTONS = ("Resume", "Resume queue letters", "Pause", "Pause…", "Pause every queue…", "Undrain", "Start one now")
+
+
 @pytest.mark.parametrize("name", ["rita", "mia"])
 def test_no_action_of_a_reader_or_of_another_queues_operator_is_done(visit: Open, shop: Shop, name: str) -> None:
     shop.scheduler.add_job(jobs.Mail, queue="mail")
     process = shop.scheduler.add_job(jobs.Mail, queue="letters")
     page = visit(f"/jobs/{process.id}", name)
-    for word in ("Cancel", "Change…", "Run again"):
+    for word in ("Cancel…", "Change…", "Run again"):
         expect(page.locator("#content").get_by_text(word, exact=True)).to_have_count(0)
     shop.scheduler.pause("letters", by="ana")
     shop.scheduler.drain(NODE, by="ana")
-    for path in ("/", "/queues", "/nodes", "/schedules/nightly"):
+    for path in ("/", "/queues", "/nodes", "/schedules/nightly", f"/jobs/{process.id}"):
         page.goto(f"{shop.address}{path}")
-        for word in ("Resume", "Pause", "Pause…", "Pause every queue…", "Undrain", "Start one now"):
+        for word in (
+            "Resume",
+            "Resume queue letters",
+            "Pause",
+            "Pause…",
+            "Pause every queue…",
+            "Undrain",
+            "Start one now",
+        ):
             is_own = (name, path, word) == ("mia", "/queues", "Pause…")  # of queue mail
             assert page.get_by_role("button", name=word, exact=True).count() == is_own, (path, word)
     shop.scheduler.resume("letters")
@@ -378,7 +406,7 @@ def test_a_refused_button_says_who_can(visit: Open, shop: Shop) -> None:
     process = shop.scheduler.add_job(jobs.Mail, queue="mail")
     page = visit(f"/jobs/{process.id}", "mia", is_refused=True)
     shop.scheduler.update_job(process.id, queue="letters")
-    page.get_by_role("button", name="Cancel", exact=True).click()
+    page.get_by_role("button", name="Cancel…", exact=True).click()
     page.get_by_role("button", name="Cancel the job").click()
 
     expect(page.get_by_role("alert")).to_contain_text("user mia may act on the queues mail alone")

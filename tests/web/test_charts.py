@@ -16,7 +16,7 @@ def test_bars_are_in_proportion_and_one_failure_among_many_is_seen() -> None:
     [first, second] = drawn.bars
     assert first.done > 50
     assert first.failed == 1.5
-    assert (second.done, second.failed, drawn.width) == (0, 0, 20)
+    assert (second.done, second.failed, drawn.width, drawn.most) == (0, 0, 20, 1001)
     assert first.says == "12:00: 1,000 done, 1 failed"
     assert drawn.done_path == f"M1 60v-{first.done:g}h8v{first.done:g}z"
     assert drawn.failed_path == f"M1 {60 - first.done:g}v-1.5h8v1.5z"

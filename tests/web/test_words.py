@@ -47,3 +47,11 @@ def test_a_path_has_a_class_and_a_module_and_an_outcome_is_words() -> None:
 
 def test_text_of_jobs_is_escaped_and_does_not_turn_the_page_around() -> None:
     assert words.lines("<b>\u202e") == "&lt;b&gt;\\u202e"
+
+
+def test_a_sentence_has_its_times_as_times_and_its_code_as_code() -> None:
+    said = words.sentence("It waits since 2020-01-31 12:00:00 UTC by <b>: `taskqueue resume mail` helps.")
+
+    assert 'datetime="2020-01-31T12:00:00.000Z"' in said
+    assert "by &lt;b&gt;: <code>taskqueue resume mail</code> helps." in said
+    assert words.sentence("due 2020-99-31 12:00:00 UTC <b>") == "due 2020-99-31 12:00:00 UTC &lt;b&gt;"

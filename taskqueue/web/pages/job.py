@@ -9,6 +9,7 @@ from itertools import takewhile
 from typing import Any, TypeAlias
 
 from taskqueue.errors import TaskqueueError
+from taskqueue.model.controls import Controls
 from taskqueue.model.limits import limit_keys_of
 from taskqueue.model.log_lines import LogLine
 from taskqueue.model.record import Failure, Record, Status
@@ -19,8 +20,8 @@ from taskqueue.scheduler.process import Process
 from taskqueue.web.charts import kind_of, timeline
 from taskqueue.web.graph import graph_of
 from taskqueue.web.masking import Masking
-from taskqueue.web.pages.jobs import row_of
-from taskqueue.web.view import View
+from taskqueue.web.pages.jobs import rows_of
+from taskqueue.web.view import Button, View
 from taskqueue.web.words import lines
 
 MOST_LINES = 200
@@ -64,7 +65,8 @@ def _shown(view: View, process: Process, masked: Masked) -> Mapping[str, Any]:
         "record": record,
         "why": _why(view.masking.why(view.scheduler.why(process.id))),
         "tries": _tries(record),
-        "pieces": timeline(record, now),
+        "resume": _resume(view, record),
+        "pieces": timeline(record, now) if record.attempts or record.started_at else [],
         "left": runs_of([record], {}, now)[0].left if record.status is Status.PROCESSING else None,
         "attempts": [_attempt(record, number) for number in range(len(record.attempts))],
         "values": _values(record, masked),
@@ -76,13 +78,22 @@ def _shown(view: View, process: Process, masked: Masked) -> Mapping[str, Any]:
         "events": events[-MOST_EVENTS:],
         "more_events": max(0, len(events) - MOST_EVENTS),
         "graph": graph_of(view.scheduler, process),
-        "children": [row_of(child) for child in children[:MOST_CHILDREN]],
+        "children": rows_of(view, children[:MOST_CHILDREN]),
         "has_more_children": len(children) > MOST_CHILDREN,
         "facts": _facts(record, view.masking),
         "series": record.origin if isinstance(record.origin, Series) else None,
         "schedule": record.origin.schedule if isinstance(record.origin, FromSchedule) else None,
         "may_act": view.may_act_on(process.queue),
     }
+
+
+def _resume(view: View, record: Record) -> Button | None:
+    """Return the button that ends the pause which keeps the job waiting, where there is one and the user may."""
+    pause = Controls(view.scheduler.controls()).pause_of(record.queue) if record.status is Status.WAITING else None
+    if pause is None or not view.may_act_on(pause.name or None):
+        return None
+    label = f"Resume queue {pause.name}" if pause.name else "Resume every queue"
+    return Button(label=label, path="/queues/resume", fields={"queue": pause.name})
 
 
 def _last(logged: list[LogLine]) -> list[LogLine]:

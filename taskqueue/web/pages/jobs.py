@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from taskqueue.errors import InvalidQuery, JobNotFound
+from taskqueue.model.controls import Controls
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Record, Status
 from taskqueue.model.timestamps import milliseconds
@@ -78,7 +79,7 @@ def jobs(view: View) -> Any:
     return {
         "filter": wanted,
         "problem": problem,
-        "rows": [row_of(process) for process in found[:PAGE]],
+        "rows": rows_of(view, found[:PAGE]),
         "new": new,
         "order": order,
         "orders": ORDERS,
@@ -95,9 +96,12 @@ def jobs(view: View) -> Any:
     }
 
 
-def row_of(process: Process) -> Row:
-    """Return the job as a row."""
-    return Row(process=process, cause=_cause(process.snapshot))
+def rows_of(view: View, found: Iterable[Process]) -> list[Row]:
+    """Return the jobs as rows; the pauses in force are asked for only where a job waits."""
+    kept = list(found)
+    does_wait = any(process.status is Status.WAITING for process in kept)
+    controls = Controls(view.scheduler.controls() if does_wait else ())
+    return [Row(process=process, cause=_cause(process.snapshot, controls)) for process in kept]
 
 
 def _found(view: View, query: dict[str, Any], order: str, until: datetime | None) -> list[Process]:
@@ -141,12 +145,15 @@ def _tabs(wanted: JobFilter, stats: Mapping[str, Any]) -> list[dict[str, Any]]:
     return tabs
 
 
-def _cause(record: Record) -> str:
+def _cause(record: Record, controls: Controls) -> str:
     """Return why the job is as it is, in few words."""
     said = record.cause.value.replace("_", " ")
     if record.status is Status.PROCESSING:
         where = f"on {record.holder.seat}" if record.holder else ""
         return ", ".join(filter(None, (record.progress_message, where)))
+    pause = controls.pause_of(record.queue) if record.status is Status.WAITING else None
+    if pause is not None:
+        return "queue is paused" if pause.name else "every queue is paused"
     if record.error is not None and record.status is not Status.DONE:
         return f"{record.error.type.rpartition('.')[2]}: {record.error.message}"[:200]
     return "" if said in ("added", "returned") else said

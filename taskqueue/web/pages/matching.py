@@ -6,7 +6,7 @@ from typing import Any
 
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.web.job_filter import JobFilter, moment
-from taskqueue.web.pages.jobs import row_of
+from taskqueue.web.pages.jobs import rows_of
 from taskqueue.web.problems import Problem
 from taskqueue.web.view import View, see_other
 
@@ -27,7 +27,7 @@ def ask(view: View) -> Any:
         "filter": wanted,
         "at": milliseconds(at),
         "number": number,
-        "sample": [row_of(process) for process in sample],
+        "sample": rows_of(view, sample),
         "may_act": view.may_act,
     }
 

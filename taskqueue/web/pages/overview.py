@@ -68,7 +68,7 @@ def _lead(state: Overview, hour: Ends) -> str:
     """Return in one sentence whether it works, and how much it does."""
     live = [node for node in state.nodes if node.is_live]
     if not live:
-        return "Not working: no node is live. Start one: taskqueue-node"
+        return "Not working: no node is live. Start one: `taskqueue-node`"
     busy = sum(_number(node.about.get("busy")) for node in live)
     most = sum(_number(node.about.get("max_children")) for node in live)
     rate = sum(queue.ended_per_minute for queue in state.queues)

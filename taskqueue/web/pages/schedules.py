@@ -10,11 +10,19 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from taskqueue.model.schedules import Cron
 from taskqueue.scheduler.schedule import Schedule
 from taskqueue.web.cron_words import words_of
-from taskqueue.web.pages.jobs import row_of
+from taskqueue.web.pages.jobs import rows_of
 from taskqueue.web.paging import part_of
 from taskqueue.web.view import View
 
 NEXT, LAST = 5, 20
+
+OVERLAPS: Mapping[str, str] = {
+    "skip": "no job while the one before waits or runs",
+    "queue_one": "one job more may wait while the one before runs",
+    "allow": "jobs may wait and run side by side",
+    "cancel_previous": "the job before is canceled",
+}
+"""What each way of an overlap means."""
 
 
 def schedules(view: View) -> Mapping[str, Any]:
@@ -40,9 +48,10 @@ def schedule(view: View) -> Mapping[str, Any]:
         "named": found.snapshot,
         "words": words_of(trigger),
         "zone": wanted,
+        "overlaps": OVERLAPS,
         "problem": "" if zone else f"there is no time zone {wanted!r}: write such as Europe/Berlin",
         "times": [_shown(at, zone) for at in _next(found)] if zone else [],
-        "runs": [row_of(run) for run in runs],
+        "runs": rows_of(view, runs),
         "misses": list(reversed(found.misses)),
         "may_act": view.may_act_on(found.snapshot.template.queue),
     }
