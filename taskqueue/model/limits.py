@@ -36,7 +36,7 @@ KEY_LIMIT = 200
 LEEWAY = 0.25
 """Seconds that may pass between the report that a job starts and its first statement on a busy machine."""
 
-_NAME = r"[^\s=:]{1,100}"
+_NAME = r"[^\s=:\ud800-\udfff]{1,100}"
 _TEXT = r"(?P<count>\d{1,19})(/(?P<per>\S+))?(\s+by=(?P<by>\S+))?(\s+name=(?P<name>\S+))?"
 
 
@@ -238,4 +238,4 @@ def _check(limit: Declared) -> None:
 
 
 def _is_path(path: str) -> bool:
-    return all(path.split(".")) and not re.search(r"[\s,=]", path)
+    return all(path.split(".")) and not re.search(r"[\s,=\ud800-\udfff]", path)

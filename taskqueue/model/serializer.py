@@ -25,6 +25,9 @@ DATA_LIMIT = 1024 * 1024
 
 DEPTH_LIMIT = 100
 
+LONGEST_TEXT = 500
+"""How much is kept of a reason, an author and other words of people."""
+
 _INT64 = 2**63
 _READING = json_util.JSONOptions(
     tz_aware=True, tzinfo=timezone.utc, uuid_representation=UuidRepresentation.STANDARD, document_class=dict
@@ -256,3 +259,8 @@ def clean(text: str) -> str:
     if text.isascii():
         return text
     return text.encode(errors="backslashreplace").decode()
+
+
+def clipped(text: str) -> str:
+    """Return the words of a person, such as a reason, as they are kept: clean, and cut to ``LONGEST_TEXT``."""
+    return clean(text[:LONGEST_TEXT])[:LONGEST_TEXT]

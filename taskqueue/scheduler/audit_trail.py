@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 from taskqueue.errors import StoreUnavailable, TaskqueueError
 from taskqueue.model.audit import AuditEntry
 from taskqueue.model.secret_keys import SecretKeys
-from taskqueue.model.serializer import clean
-from taskqueue.scheduler.controls import LONGEST_TEXT, user
+from taskqueue.model.serializer import LONGEST_TEXT, clipped
+from taskqueue.scheduler.controls import user
 from taskqueue.store import Store
 
 Keep: TypeAlias = Callable[[str, str, Mapping[str, Any]], None]
@@ -21,7 +21,7 @@ Keep: TypeAlias = Callable[[str, str, Mapping[str, Any]], None]
 
 def record(store: Store, action: str, target: str, *, by: str, source: str, about: Mapping[str, Any] | None) -> None:
     """Keep who (``by``) did what (``action``) to what (``target``), and from where (``source``)."""
-    by, action, target, source = (clean(text)[:LONGEST_TEXT] for text in (by, action, target, source))
+    by, action, target, source = (clipped(text) for text in (by, action, target, source))
     entry = AuditEntry(at=store.now(), by=by, action=action, target=target, source=source, about=about or {})
     store.record_action(entry)
 
@@ -53,7 +53,7 @@ def acting_command(store: Store, action: str, target: str, **about: Any) -> Abst
 
 def clean_value(value: Any) -> Any:
     """Return a detail as it is kept: text of bounded length."""
-    return clean(value)[:LONGEST_TEXT] if isinstance(value, str) else value
+    return clipped(value) if isinstance(value, str) else value
 
 
 def shown_query(query: Any, keys: SecretKeys | None = None) -> str:

@@ -19,12 +19,9 @@ from taskqueue.model.limits import Limit, declared, family_of
 from taskqueue.model.options import named, validators, value_of
 from taskqueue.model.query import And, Compare, Operator, Query
 from taskqueue.model.record import Status
-from taskqueue.model.serializer import clean
+from taskqueue.model.serializer import clipped
 from taskqueue.store import Store
 from taskqueue.store.bell import NEWS
-
-LONGEST_TEXT = 500
-"""The most characters that are kept of a reason."""
 
 _CLASS = r"[^\W\d]\w*(\.[^\W\d]\w*)*\.[A-Z]\w*"
 """Matches a class path that was written with dots alone."""
@@ -109,8 +106,8 @@ def _imposed(store: Store, kind: Kind, name: str, reason: str, by: str | None) -
 
 
 def _control(now: datetime, kind: Kind, name: str, reason: str, by: str | None) -> Control:
-    author = clean(str(by or user_and_host()))[:LONGEST_TEXT]
-    return Control(kind=kind, name=name, since=now, by=author, reason=clean(str(reason))[:LONGEST_TEXT])
+    author = clipped(str(by or user_and_host()))
+    return Control(kind=kind, name=name, since=now, by=author, reason=clipped(str(reason)))
 
 
 def user_and_host() -> str:

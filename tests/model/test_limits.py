@@ -86,7 +86,9 @@ def test_every_limit_is_read_as_it_is_written(count: int, per: float | None, by:
         (lambda: Limit(5, by=[]), "pass a key of the job's data"),
         (lambda: Limit(5, by="a b"), "pass a key of the job's data"),
         (lambda: Limit(5, by=7), "pass a key of the job's data"),  # type: ignore[arg-type]
+        (lambda: Limit(5, by="caf\udce9"), "pass a key of the job's data"),
         (lambda: Limit(5, name="a b"), "without spaces"),
+        (lambda: Limit(5, name="caf\udce9"), "without spaces"),
         (lambda: Rate(5, per=0), "pass seconds from 0.001"),
         (lambda: Rate(5, per=32 * 86_400), "pass seconds from 0.001"),
         (lambda: declared("9" * 5000), "or text such as '5 by=bucket'"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taskqueue import Scheduler
-from taskqueue.scheduler.controls import LONGEST_TEXT
+from taskqueue.model.serializer import LONGEST_TEXT
 
 
 def test_an_action_is_kept_with_who_did_it_and_from_where(scheduler: Scheduler) -> None:

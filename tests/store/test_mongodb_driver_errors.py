@@ -342,3 +342,8 @@ def test_a_new_primary_that_cannot_vouch_for_the_last_events_yet_denies_no_curso
             assert store.events(cursor) == ([], cursor)
         finally:
             client.admin.command("configureFailPoint", "disableSnapshotting", mode="off")
+
+
+def test_a_query_that_is_larger_than_the_server_takes_is_refused_with_the_way_out(store: Store) -> None:
+    with pytest.raises(StoreUnavailable, match="pass fewer or shorter values at once"):
+        store.count(parse({"data.to": "x" * 17_000_000}))

@@ -10,6 +10,7 @@ from taskqueue.model.record import Failure, Options
 from taskqueue.model.retry import FixedRetry
 from taskqueue.model.schedules import Every
 from taskqueue.model.schedules.schedule import Miss, NamedSchedule
+from taskqueue.model.serializer import LONGEST_TEXT
 from taskqueue.store import Note, Settlement, Store
 from tests.store.records import NOON, SECOND, WEB_1, a_record, claim, kept, running, settle
 
@@ -68,6 +69,25 @@ def test_a_copy_with_such_texts_can_be_added(store: Store) -> None:
     [found] = claim(store).records
     assert found.progress_message == WRITTEN_OUT
     settle(store, found, now=NOON + SECOND)
+
+
+def test_of_an_endless_reason_of_a_cancel_the_beginning_is_kept(store: Store) -> None:
+    """A record on MongoDB can have 16 MB: what is larger would be refused at each settle, and its node stand still."""
+    waiting, run, other = a_record(), running(store, a_record()), running(store, a_record())
+    store.add([waiting])
+    endless = "x" * 9_000_000
+
+    for one in (waiting, run):
+        store.cancel(one.id, endless, NOON)
+    store.cancel_many([other.id], endless, NOON)
+
+    for one in (run, other):
+        request = kept(store, one.id).cancel
+        assert request is not None
+        assert request.reason == "x" * LONGEST_TEXT
+    error = kept(store, waiting.id).error
+    assert error is not None
+    assert error.message == "x" * LONGEST_TEXT
 
 
 def test_the_reasons_of_a_schedule_are_kept(store: Store) -> None:

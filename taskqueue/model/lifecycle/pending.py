@@ -9,7 +9,7 @@ from taskqueue.model.lifecycle.claim_end import end_as, waits_since
 from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.record import CancelRequest, Cause, Failure, Holder, OnFailure, Record, Status, replace
 from taskqueue.model.schedules import is_later
-from taskqueue.model.serializer import clean
+from taskqueue.model.serializer import clipped
 from taskqueue.model.timestamps import whole
 
 TREE_ENDS = (Status.CANCELED, Status.TIMEOUT)
@@ -94,9 +94,9 @@ def canceled(record: Record, reason: str, now: datetime, cause: Cause = Cause.CA
     if record.status is Status.PROCESSING:
         if record.phase is Phase.FAILING:
             return record
-        request = record.cancel or CancelRequest(requested_at=whole(now), reason=clean(reason))
+        request = record.cancel or CancelRequest(requested_at=whole(now), reason=clipped(reason))
         return replace(record, cancel=request)
-    error = record.error if not reason else Failure(type="Canceled", message=clean(reason))
+    error = record.error if not reason else Failure(type="Canceled", message=clipped(reason))
     return end_as(record, Status.CANCELED, cause, now, error)
 
 

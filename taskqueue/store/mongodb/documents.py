@@ -27,7 +27,7 @@ from taskqueue.model.record import (
     is_rank,
 )
 from taskqueue.model.schedules import origin as origins
-from taskqueue.model.serializer import as_bson, clean
+from taskqueue.model.serializer import as_bson, clean, clipped
 from taskqueue.model.timestamps import EPOCH, whole
 from taskqueue.store.codec import attempt_fields, failure_fields, options_fields
 from taskqueue.store.mongodb.values import READERS, data_in, options_in
@@ -249,7 +249,7 @@ def held_by(holder: Holder) -> Document:
 
 def cancel_request(reason: str, requested_at: datetime) -> Document:
     """Return the cancel request as it is kept in a record."""
-    return {"requested_at": requested_at, "reason": clean(reason)}
+    return {"requested_at": requested_at, "reason": clipped(reason)}
 
 
 def _dependency(dependency: Dependency) -> Document:

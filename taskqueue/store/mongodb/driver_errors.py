@@ -11,6 +11,7 @@ from pymongo.errors import (
     AutoReconnect,
     BulkWriteError,
     ConfigurationError,
+    DocumentTooLarge,
     InvalidName,
     InvalidURI,
     OperationFailure,
@@ -50,6 +51,9 @@ def reaching(shown: str, deadline: float = DEADLINE) -> Iterator[None]:
             yield
     except (ConfigurationError, InvalidURI, InvalidName) as error:
         raise ConfigError(f"store {shown}: {error}: correct the URL") from error
+    except DocumentTooLarge as error:  # of no class of the driver's errors
+        why = f"the call is larger than the server takes ({str(error)[:300]})"
+        raise StoreUnavailable(shown, why, "pass fewer or shorter values at once") from error
     except PyMongoError as error:
         raise unavailable(shown, error) from error
 
