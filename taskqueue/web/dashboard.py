@@ -15,6 +15,7 @@ from typing_extensions import ParamSpec
 
 from taskqueue.scheduler.scheduler import Scheduler
 from taskqueue.web.actions import Actions
+from taskqueue.web.beats import Beats
 from taskqueue.web.event_hub import EventHub
 from taskqueue.web.login import Login
 from taskqueue.web.masking import Masking
@@ -43,6 +44,7 @@ class Dashboard:
         self.viewers = Viewers(settings)
         self.masking = Masking(settings.secrets)
         self.login = Login(self.viewers)
+        self.beats = Beats()
         self.hub = EventHub(scheduler, self.in_thread)
         self.overviews = Overviews(scheduler)
         self._threads = _new_threads()

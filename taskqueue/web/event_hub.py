@@ -8,7 +8,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from taskqueue.errors import CursorTooOld, StoreUnavailable
 from taskqueue.model.ids import JobId
@@ -21,10 +21,13 @@ from taskqueue.web.problems import Problem
 log = logging.getLogger(__name__)
 
 EVERY = 1.0
-"""Seconds between two looks at the store, each of which reads it twice at most: the events, and their jobs."""
+"""Seconds between two looks at the store, each of which reads it twice at most: the events, and their jobs.
+
+For open pages alone it is read less: whether there are events, and for pages of one job whose they are.
+"""
 
 PAGE = 500
-"""Events of one look; after ``LAGS`` looks with as many the reader goes on from the present, with a gap."""
+"""Events of one look; after ``LAGS`` looks with as many, for pages one, it goes on from now with a gap."""
 
 LAGS = 20
 MOST_LISTENERS = 200
@@ -37,6 +40,7 @@ REMEMBERED = 10_000
 FAILURES = frozenset({"retried", "failed", "timeout"})
 
 InThread: TypeAlias = Callable[..., Awaitable[Any]]
+Look: TypeAlias = "Callable[[str], tuple[list[Notice], str]]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +52,36 @@ class Notice:
     cursor: str
 
 
+class OpenPage:
+    """One open page: whether something has happened since it was told of changes."""
+
+    def __init__(self, job: str | None) -> None:
+        self.job = job
+        """The job that it shows; None for a page that all events concern."""
+        self.has_changed = False
+        self._closed = asyncio.Event()
+
+    @property
+    def is_closed(self) -> bool:
+        """Return whether the server stops."""
+        return self._closed.is_set()
+
+    def put(self, notice: Notice) -> None:
+        """Note what concerns the page; a gap concerns every page."""
+        self.has_changed |= self.job is None or notice.document.get("id", self.job) == self.job
+
+    async def wait(self, timeout: float) -> None:
+        """Wait for so many seconds, or until the server stops."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._closed.wait(), timeout)
+
+    def close(self) -> None:
+        """End the stream of this page."""
+        self._closed.set()
+
+
 class Listener:
-    """One open page or stream."""
+    """One open stream of events."""
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[Notice] = asyncio.Queue(WAITING)
@@ -83,9 +115,8 @@ class Listener:
         with contextlib.suppress(asyncio.QueueFull):  # else it looks when it has taken the next one
             self._queue.put_nowait(_gap(""))
 
-    def waiting(self) -> list[Notice]:
-        """Return all that are there already."""
-        return [self._queue.get_nowait() for _ in range(self._queue.qsize())]
+
+Joined = TypeVar("Joined", Listener, OpenPage)
 
 
 class EventHub:
@@ -94,18 +125,24 @@ class EventHub:
     def __init__(self, scheduler: Scheduler, in_thread: InThread) -> None:
         self._scheduler = scheduler
         self._in_thread = in_thread
-        self._listeners: set[Listener] = set()
+        self._listeners: set[Listener | OpenPage] = set()
         self._reader: asyncio.Task[None] | None = None
         self._is_closed = False
         self._classes: OrderedDict[JobId, str] = OrderedDict()
         self.reads = 0
         """How often the store was read."""
 
-    @contextlib.asynccontextmanager
-    async def listen(self) -> AsyncIterator[Listener]:
+    def listen(self) -> contextlib.AbstractAsyncContextManager[Listener]:
         """Return a listener to what happens from now on. Raises ``Problem`` where there are too many."""
+        return self._joined(Listener())
+
+    def open_page(self, job: str | None) -> contextlib.AbstractAsyncContextManager[OpenPage]:
+        """Return a page that learns whether something happens from now on. Raises ``Problem``, too."""
+        return self._joined(OpenPage(job))
+
+    @contextlib.asynccontextmanager
+    async def _joined(self, listener: Joined) -> AsyncIterator[Joined]:
         self.check_room()
-        listener = Listener()
         begins_at = await self._cursor() if self._reader is None or self._reader.done() else None
         self._listeners.add(listener)
         if self._is_closed:  # meanwhile: nothing else would wake the listener before its silence ends
@@ -149,11 +186,12 @@ class EventHub:
         full, is_away = 0, False
         while True:
             await asyncio.sleep(EVERY)
+            look, most = self._looks()
             try:
                 if cursor is None:
                     cursor = await self._cursor()
                     self._publish(_gap(cursor))
-                notices, cursor = await self._in_thread(self._page, cursor)
+                notices, cursor = await self._in_thread(look, cursor)
             except CursorTooOld:
                 cursor = None
                 continue
@@ -171,8 +209,16 @@ class EventHub:
                 self._publish(Notice(name="store", document={"away": None}, cursor=cursor))
             self._publish(*notices)
             is_away, full = False, full + 1 if len(notices) == PAGE else 0
-            if full == LAGS:
+            if full >= most:
                 cursor, full = None, 0
+
+    def _looks(self) -> tuple[Look, int]:
+        """Return how the store is read for those who listen, and how often with as many events as fit until a gap."""
+        if any(isinstance(one, Listener) for one in self._listeners):
+            return self._page, LAGS
+        if any(isinstance(one, OpenPage) and one.job is not None for one in self._listeners):
+            return self._jobs, 1
+        return self._moved, 1
 
     def _publish(self, *notices: Notice) -> None:
         for listener in self._listeners:
@@ -182,6 +228,19 @@ class EventHub:
     async def _cursor(self) -> str:
         cursor: str = await self._in_thread(self._scheduler.cursor)
         return cursor
+
+    def _moved(self, cursor: str) -> tuple[list[Notice], str]:
+        """Return a gap if there are events behind the cursor, and the cursor of now; blocks."""
+        self.reads += 1
+        now = self._scheduler.cursor()
+        return [] if now == cursor else [_gap(now)], now
+
+    def _jobs(self, cursor: str) -> tuple[list[Notice], str]:
+        """Return the jobs of the events behind the cursor, and the cursor behind them; blocks."""
+        self.reads += 1
+        events, behind = self._scheduler.read_events(cursor, PAGE)
+        ids = [None if event.job_id is None else str(event.job_id) for event in events]
+        return [Notice(name="changed", document={"id": id}, cursor=behind) for id in ids], behind
 
     def _page(self, cursor: str) -> tuple[list[Notice], str]:
         """Return the events behind the cursor, and the cursor behind them; blocks."""

@@ -21,8 +21,8 @@ from taskqueue.web.pages import PAGES
 from taskqueue.web.problems import Problem, problem_of
 from taskqueue.web.rendering import rendered, static_response
 from taskqueue.web.shared_answers import SharedAnswers
-from taskqueue.web.streams import RUNNING, SILENCE, change_stream
-from taskqueue.web.view import Page, View
+from taskqueue.web.streams import change_stream
+from taskqueue.web.view import Answer, Page, View
 from taskqueue.web.viewers import LONGEST_NAME, Viewer
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -33,7 +33,7 @@ class PageRoutes:
 
     def __init__(self, dashboard: Dashboard) -> None:
         self._dashboard = dashboard
-        self._shared = SharedAnswers()
+        self._shared = SharedAnswers(dashboard.beats)
 
     def routes(self) -> list[Route]:
         """Return all routes, those of login and static files among them."""
@@ -71,8 +71,20 @@ class PageRoutes:
         return show
 
     def _shown(self, page: Page, request: Request, viewer: Viewer, form: Form) -> Response:
+        dashboard, view = self._dashboard, self._view(request, viewer, form)
+        show = partial(page.show, view)
+        if page.method == "GET" and view.is_fragment:  # all who look at the page ask for it when it has changed
+            with dashboard.beats.answering():
+                shared = self._shared.answer((str(request.url), replace(viewer.user, name="")), show)
+                return self._response(page, request, viewer, view, shared)
+        answer = show()
+        if page.method != "GET":
+            dashboard.overviews.forget()
+        return self._response(page, request, viewer, view, answer)
+
+    def _view(self, request: Request, viewer: Viewer, form: Form) -> View:
         dashboard = self._dashboard
-        view = View(
+        return View(
             scheduler=dashboard.scheduler,
             user=viewer.user,
             path={name: str(value) for name, value in request.path_params.items()},
@@ -89,20 +101,12 @@ class PageRoutes:
             figures=dashboard.overviews.figures,
             now=dashboard.overviews.now,
         )
-        show = partial(page.show, view)
-        if view.is_fragment and page.method == "GET":  # all who look at the page ask for it when it has changed
-            answer = self._shared.answer((str(request.url), replace(viewer.user, name="")), show)
-        else:
-            answer = show()
-        if page.method != "GET":
-            dashboard.overviews.forget()
+
+    def _response(self, page: Page, request: Request, viewer: Viewer, view: View, answer: Answer) -> Response:
         if isinstance(answer, Response):
             return answer
-        return HTMLResponse(
-            self._html(
-                request, viewer, page.template, {"is_fragment": view.is_fragment, "done": done_of(view.query), **answer}
-            )
-        )
+        values = {"is_fragment": view.is_fragment, "done": done_of(view.query), **answer}
+        return HTMLResponse(self._html(request, viewer, page.template, values))
 
     def _html(self, request: Request, viewer: Viewer | None, template: str, values: dict[str, Any]) -> str:
         known = {
@@ -153,9 +157,9 @@ class PageRoutes:
         if viewer is None:
             return Response(status_code=401)
         page = request.query_params.get("of", "")
-        at_least = RUNNING if request.query_params.get("runs") else SILENCE
+        runs = bool(request.query_params.get("runs"))
         still = partial(self._dashboard.viewers.still_knows, request, viewer)
-        return change_stream(self._dashboard.hub, page, still, at_least)
+        return change_stream(self._dashboard.hub, self._dashboard.beats, page, still, runs)
 
     async def _logout(self, request: Request) -> Response:
         try:

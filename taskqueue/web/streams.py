@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import re
@@ -11,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from starlette.responses import StreamingResponse
 
 from taskqueue.errors import CursorTooOld, StoreUnavailable, TaskqueueError
+from taskqueue.web.beats import Beats
 from taskqueue.web.event_hub import EventHub, Listener, Notice
 from taskqueue.web.problems import Problem
 
@@ -18,16 +18,6 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT = 15.0
 """Seconds of silence after which a comment is sent: proxies close silent connections, and who logged out is noticed."""
-
-SILENCE = 5.0
-"""Seconds after which a page is shown anew: a pause, a drain, and a node that falls silent are no events."""
-
-RUNNING = 2.0
-"""The same of a page that shows a running job, whose log lines are no events."""
-
-PACE = 2.0
-"""Seconds of a beat: a page is told of changes once in each, at the beat where they go on. The beats, and those of
-silence, are the same for all pages, which so share their looks at the store."""
 
 CHANGED = "event: changed\ndata: {}\n\n"
 
@@ -61,39 +51,32 @@ def event_stream(hub: EventHub, cursor: str | None, still: Still, names: frozens
     return _response(stream())
 
 
-def change_stream(hub: EventHub, page: str, still: Still, at_least: float = SILENCE) -> StreamingResponse:
-    """Return a stream that says ``changed`` when the page may show something else: once for all that came in a beat.
+def change_stream(hub: EventHub, beats: Beats, page: str, still: Still, runs: bool = False) -> StreamingResponse:
+    """Return a stream that says ``changed`` at each beat behind which the page may show something else.
 
-    It says so at each beat of ``at_least`` seconds, too, in which nothing concerned the page.
+    So does each beat for all pages, and with ``runs`` every beat: the log lines of a running job are no events.
     """
     found = re.fullmatch(_OF_JOB, page)
-    job = None if found is None else found[1]
 
     async def stream() -> AsyncIterator[str]:
         yield "retry: 2000\n\n"
-        now = asyncio.get_running_loop().time
         try:
-            async with hub.listen() as listener:
-                said_at, has_changed = now(), False
+            async with hub.open_page(None if found is None else found[1]) as opened:
+                seen = beats.present().number
                 while still():
-                    due_at = next_beat(said_at, PACE if has_changed else at_least)
-                    notice = await listener.next(max(0.0, due_at - now()))
-                    if listener.is_closed or not still():
+                    await opened.wait(beats.until_next())
+                    if opened.is_closed or not still():
                         return
-                    if notice is not None:
-                        has_changed |= any(_concerns(one, job) for one in (notice, *listener.waiting()))
-                    if now() >= next_beat(said_at, PACE if has_changed else at_least):
-                        said_at, has_changed = now(), False
-                        yield CHANGED
+                    beat = beats.present()
+                    if beat.number != seen:
+                        if opened.has_changed or beat.for_all > seen or runs:
+                            opened.has_changed = False
+                            yield CHANGED
+                        seen = beat.number
         except StoreUnavailable:
             yield CHANGED  # the page finds out that the store is away, and opens another stream
 
     return _response(stream())
-
-
-def next_beat(behind: float, every: float) -> float:
-    """Return the first beat behind a time."""
-    return (behind // every + 1) * every
 
 
 async def _notices(listener: Listener, still: Still) -> AsyncIterator[Notice | None]:
@@ -102,10 +85,6 @@ async def _notices(listener: Listener, still: Still) -> AsyncIterator[Notice | N
         notice = await listener.next(HEARTBEAT)
         if still() and not listener.is_closed:
             yield notice
-
-
-def _concerns(notice: Notice, job: str | None) -> bool:
-    return job is None or notice.document.get("id", job) == job
 
 
 def _message(notice: Notice) -> str:

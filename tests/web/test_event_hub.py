@@ -10,7 +10,7 @@ import pytest
 
 from taskqueue import Scheduler
 from taskqueue.web import event_hub
-from taskqueue.web.event_hub import EventHub, Listener, Notice
+from taskqueue.web.event_hub import EventHub, Listener, Notice, OpenPage
 from taskqueue.web.problems import Problem
 from tests.nodes import LIMIT
 from tests.scheduler.jobs import Broken, Echo
@@ -115,10 +115,10 @@ def test_a_listener_that_takes_nothing_is_told_of_the_gap() -> None:
         listener = Listener()
         for number in range(event_hub.WAITING + 3):
             listener.put(Notice(name="done", document={}, cursor=str(number)))
-        assert len(listener.waiting()) == event_hub.WAITING
+        assert {(await next_of(listener)).name for _ in range(event_hub.WAITING)} == {"done"}
         listener.put(Notice(name="done", document={}, cursor="9999"))
         listener.put(Notice(name="done", document={}, cursor="10000"))
-        assert [notice.name for notice in listener.waiting()] == ["gap", "done"]
+        assert [(await next_of(listener)).name for _ in range(2)] == ["gap", "done"]
 
     played(play)
 
@@ -139,7 +139,57 @@ def test_a_listener_that_is_canceled_leaves_what_waits_for_it() -> None:
         for _ in range(100):
             await asyncio.sleep(0)
         assert following.cancelled()
-        assert listener.waiting()
+        assert (await next_of(listener)).name == "done"
+
+    played(play)
+
+
+async def changed(page: OpenPage) -> None:
+    """Wait until the page has changed, and begin anew."""
+    while not page.has_changed:
+        await page.wait(0.02)
+    page.has_changed = False
+
+
+@pytest.mark.parametrize("url", ["sqlite", "mongodb"], indirect=True)
+def test_an_open_page_learns_of_events_and_one_of_a_job_of_its_own(scheduler: Scheduler) -> None:
+    shown, other = (scheduler.add_job(Echo, number) for number in range(2))
+    hub = EventHub(scheduler, in_thread)
+
+    async def play() -> None:
+        async with hub.open_page(None) as page:
+            await asyncio.to_thread(scheduler.add_job, Echo)
+            await changed(page)
+            async with hub.open_page(str(shown.id)) as page_of_job:
+                await asyncio.to_thread(other.cancel)
+                await changed(page)
+                assert not page_of_job.has_changed
+                await asyncio.to_thread(shown.cancel)
+                await changed(page_of_job)
+
+    played(play)
+
+
+def test_the_page_of_a_job_is_told_where_more_happens_than_is_read(scheduler: Scheduler) -> None:
+    shown = scheduler.add_job(Echo)
+    hub = EventHub(scheduler, in_thread)
+
+    async def play() -> None:
+        async with hub.open_page(str(shown.id)) as page:
+            await asyncio.to_thread(scheduler.add_jobs, [(Echo, number) for number in range(3 * event_hub.PAGE)])
+            await changed(page)
+
+    played(play)
+
+
+def test_a_page_that_opens_while_the_server_stops_waits_for_nothing(scheduler: Scheduler) -> None:
+    hub = EventHub(scheduler, in_thread)
+    hub.close()
+
+    async def play() -> None:
+        async with hub.open_page(None) as page:
+            await page.wait(LIMIT)
+            assert page.is_closed
 
     played(play)
 

@@ -6,13 +6,14 @@ import threading
 
 import pytest
 
+from taskqueue.web.beats import PACE, Beats
 from taskqueue.web.shared_answers import MOST, SharedAnswers
 from taskqueue.web.view import Answer
 from tests.nodes import LIMIT
 
 
 def test_all_who_want_the_same_at_once_share_one_answer() -> None:
-    shared, made, go = SharedAnswers(), [], threading.Event()
+    shared, made, go = SharedAnswers(Beats()), [], threading.Event()
 
     def make() -> Answer:
         made.append(1)
@@ -31,7 +32,7 @@ def test_all_who_want_the_same_at_once_share_one_answer() -> None:
 
 
 def test_what_fails_is_not_kept() -> None:
-    shared = SharedAnswers()
+    shared = SharedAnswers(Beats())
 
     def fail() -> Answer:
         raise LookupError
@@ -42,8 +43,21 @@ def test_what_fails_is_not_kept() -> None:
 
 
 def test_old_answers_make_room_and_others_have_their_own() -> None:
-    shared = SharedAnswers()
+    shared = SharedAnswers(Beats())
 
     answers = [shared.answer(number, lambda number=number: {"n": number}) for number in range(2 * MOST)]  # type: ignore[misc]
 
     assert answers == [{"n": number} for number in range(2 * MOST)]
+
+
+def test_an_answer_is_made_anew_in_the_next_beat() -> None:
+    now = 100.0
+    shared, made = SharedAnswers(Beats(lambda: now)), []
+
+    def make() -> Answer:
+        made.append(1)
+        return {"number": len(made)}
+
+    first, again = (shared.answer("/", make) for _ in range(2))
+    now += PACE
+    assert (first, again, shared.answer("/", make)) == ({"number": 1}, {"number": 1}, {"number": 2})

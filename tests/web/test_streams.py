@@ -16,7 +16,8 @@ import pytest
 
 from taskqueue import Scheduler
 from taskqueue.web import app, event_hub
-from taskqueue.web.streams import PACE, SILENCE, change_stream, event_stream, next_beat
+from taskqueue.web.beats import Beats
+from taskqueue.web.streams import change_stream, event_stream
 from tests.nodes import LIMIT
 from tests.scheduler.jobs import Echo
 from tests.web.conftest import PASSWORD
@@ -106,7 +107,7 @@ def test_a_stream_that_finds_no_room_ends(scheduler: Scheduler, make: Any) -> No
         async with AsyncExitStack() as opened:
             for _ in range(event_hub.MOST_LISTENERS):
                 await opened.enter_async_context(hub.listen())
-            given: Any = (None, lambda: True, frozenset()) if make is event_stream else ("/", lambda: True)
+            given: Any = (None, lambda: True, frozenset()) if make is event_stream else (Beats(), "/", lambda: True)
             return [text async for text in make(hub, *given).body_iterator]
 
     assert asyncio.run(play()) == ["retry: 2000\n\n", ': "200 pages are open already: close some"\n\n']
@@ -160,11 +161,6 @@ def reads(made: Any) -> int:
     """Return how often a dashboard has read the store for its open pages."""
     number: int = made.state.dashboard.hub.reads
     return number
-
-
-def test_pages_that_open_at_different_times_are_told_at_the_same_beats() -> None:
-    assert {next_beat(opened, PACE) for opened in (100.0, 100.5, 101.999)} == {100.0 + PACE}
-    assert next_beat(next_beat(7.0, SILENCE), SILENCE) - next_beat(7.0, SILENCE) == SILENCE
 
 
 def test_a_page_is_told_of_all_that_happens_at_once(scheduler: Scheduler, people: People) -> None:
