@@ -18,6 +18,8 @@ BLOCK = re.compile(
     r"(?:^<!-- (?P<mark>[^\n]*?) -->\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
 )
 ANYTHING = "…"
+BLOCK_LIMIT = 5 * LIMIT
+"""Seconds that the commands of a block may take: some of them run files of tests."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +115,7 @@ class Reader:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=LIMIT,
+            timeout=BLOCK_LIMIT,
         )
         self.printed = done.stdout
         assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"

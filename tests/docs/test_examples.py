@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.nodes import LIMIT
+from tests.docs.pages import BLOCK_LIMIT
 
 EXAMPLES = Path(__file__).parents[2] / "docs/examples"
 
@@ -18,7 +18,7 @@ def test_the_tests_of_the_bookshop_pass(tmp_path: Path) -> None:
     counted_elsewhere = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
     done = subprocess.run(
         command, cwd=EXAMPLES, env={**counted_elsewhere, "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True, text=True, timeout=LIMIT,
+        capture_output=True, text=True, timeout=BLOCK_LIMIT,
     )  # fmt: skip
 
     assert re.search(r"^40 passed in ", done.stdout, re.MULTILINE), done.stdout + done.stderr
