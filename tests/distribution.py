@@ -35,9 +35,20 @@ LONGEST = (
     "docs/test_pages.py",
     "docs/test_examples.py",
     "web/test_openapi.py",
+    "store/test_damage.py",
     "web/test_browser.py",
+    "cli/test_damage.py",
+    "cli/test_node.py",
     "cli/test_bench.py",
+    "store/test_queries.py",
+    "scheduler/test_wait.py",
+    "daemon/manager/test_manager.py",
+    "daemon/manager/test_scaling.py",
     "store/test_mongodb_cut_off.py",
+    "cli/test_secrets.py",
+    "store/test_random_graphs.py",
+    "benchmarks/test_growth.py",
+    "benchmarks/test_saturation.py",
 )
 """Files to begin with: what takes minutes must not be the last."""
 
