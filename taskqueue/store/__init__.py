@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from taskqueue.model.history import Parts, Step
     from taskqueue.model.schedules.schedule import NamedSchedule
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """The schema that a new store gets, and that ``taskqueue migrate`` leads to."""
 
 OLDEST_SCHEMA = 4

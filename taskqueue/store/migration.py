@@ -16,6 +16,7 @@ STEPS: Mapping[int, str] = {
     2: "create the table or collection of log lines",
     3: "count the jobs of each queue, and begin the history with the jobs that are kept",
     4: "let one row hold the events of many jobs (SQLite)",
+    5: "let one entry of the outbox stand for the ends of a batch (MongoDB)",
 }
 """Describes the step to each schema."""
 

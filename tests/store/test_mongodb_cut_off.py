@@ -16,7 +16,7 @@ from pymongo.database import Database
 
 from taskqueue.model.history import Step, entries
 from taskqueue.model.ids import JobId
-from taskqueue.model.lifecycle.outcomes import Awaiting, Done, Failed, GivenUp, Interrupted
+from taskqueue.model.lifecycle.outcomes import Awaiting, Done, Failed, GivenUp, Interrupted, Outcome
 from taskqueue.model.lifecycle.settle import lost
 from taskqueue.model.limits import Limit, Rate, lane
 from taskqueue.model.query import parse
@@ -163,6 +163,19 @@ def _two_runs(store: Store) -> list[Record]:
 
 def _settle_two(store: Store, runs: list[Record]) -> object:
     return store.settle([settlement(runs[0]), settlement(runs[1], Failed(failure=BROKEN))], NOON + SECOND)
+
+
+def _batch(store: Store) -> list[Record]:
+    """Claim a batch: a job for which one waits, one on which another depends, one to be retried, and others."""
+    plain = [a_record(id=ObjectId(f"{number:024x}")) for number in range(11, 16)]
+    store.add([*plain, a_record(id=ONE, options=RETRIED), behind(plain[0].id, id=TWO)])
+    store.add([_dependent(plain[-1].id, id=THREE), behind(THREE, id=FOUR)])
+    return [replace(one, started_at=NOON) for one in claim(store, 6).records]
+
+
+def _settle_batch(store: Store, runs: list[Record]) -> object:
+    failed: dict[JobId, Outcome] = {ONE: Failed(failure=BROKEN), runs[4].id: GivenUp(failure=BROKEN)}
+    return store.settle([settlement(run, failed.get(run.id)) for run in runs], NOON + SECOND)
 
 
 def _canceled_run(store: Store) -> Record:
@@ -384,6 +397,7 @@ CASES = {
         after=lambda store, run: store.settle([settlement(run)], NOON + SECOND),
     ),
     "settle two, one of them to be retried": Case(before=_two_runs, act=_settle_two, after=_settle_two),
+    "settle a batch": Case(before=_batch, act=_settle_batch, after=_settle_batch),
     "settle one that was asked to be canceled": Case(
         before=_canceled_run,
         act=lambda store, run: store.settle([settlement(run, Interrupted())], NOON),

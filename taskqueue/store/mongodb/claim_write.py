@@ -17,8 +17,8 @@ from taskqueue.store.mongodb.background_writer import EventWriter
 from taskqueue.store.mongodb.claim_candidates import Candidate
 from taskqueue.store.mongodb.connection import Connection, find_and_modify
 from taskqueue.store.mongodb.documents import Document, record, setting
+from taskqueue.store.mongodb.effects import transition
 from taskqueue.store.mongodb.indexes import BY_ID, RANKED, WAITING
-from taskqueue.store.mongodb.outbox import transition
 
 log = logging.getLogger(__name__)
 

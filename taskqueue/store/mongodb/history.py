@@ -94,12 +94,17 @@ def left_turns(connection: Connection, changes: Mapping[ObjectId, datetime]) -> 
     """Return the turns of changes whose writers have died, from all records that have the entry in their outbox."""
     jobs = connection.collections.latest
     return [
-        _left_turn(token, at, jobs.find({"after.at": at, "after.token": token}).hint(LEFTOVERS))
+        _left_turn(token, at, jobs, jobs.find({"after.at": at, "after.token": token}).hint(LEFTOVERS))
         for token, at in changes.items()
     ]
 
 
-def _left_turn(token: ObjectId, at: datetime, kept: Iterable[Document]) -> Turn:
+def sharing(token: ObjectId, batch: Sequence[ObjectId]) -> Document:
+    """Return the filter for the jobs of a batch whose ends were written: nothing changes them any more."""
+    return {"_id": {"$in": list(batch)}, "swapped": token}
+
+
+def _left_turn(token: ObjectId, at: datetime, jobs: Collection[Document], kept: Iterable[Document]) -> Turn:
     turn = Turn(token=token, at=at)
     for one in kept:
         entry = next(entry for entry in one["after"] if entry["token"] == token)
@@ -112,6 +117,8 @@ def _left_turn(token: ObjectId, at: datetime, kept: Iterable[Document]) -> Turn:
             attempts = tuple(attempt for attempt in after.attempts if attempt.claims == claims)
             after = changed(after, status=Status.WAITING, claims=claims, attempts=attempts)
         turn.settled.append(after)
+        if "batch" in entry:
+            turn.settled.extend(records(jobs.find(sharing(token, entry["batch"]))))
     return turn
 
 

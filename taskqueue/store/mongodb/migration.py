@@ -21,6 +21,9 @@ from taskqueue.store.mongodb.url import parse
 SCHEMA = {"_id": "schema"}
 """The document that holds the schema number."""
 
+SHARED_ENTRIES = 5
+"""The schema from which on the ends of a batch share an entry of the outbox."""
+
 
 def _complete(connection: Connection) -> None:
     index_repair.ensure(connection.collections, connection.address.shown, _now(connection))
@@ -32,7 +35,13 @@ def _begin_history(connection: Connection) -> None:
         History(connection).begin(connection.time())
 
 
-_STEPS: Mapping[int, Callable[[Connection], None]] = {1: _complete, 2: _complete, 3: _begin_history, 4: _complete}
+_STEPS: Mapping[int, Callable[[Connection], None]] = {
+    1: _complete,
+    2: _complete,
+    3: _begin_history,
+    4: _complete,
+    5: _complete,
+}
 
 
 def _now(connection: Connection) -> datetime:
@@ -40,8 +49,11 @@ def _now(connection: Connection) -> datetime:
         return connection.time()
 
 
-def check_schema(collections: Collections, shown: str) -> None:
-    """Give a new store the present number; raise ``SchemaMismatch`` for one that this version does not work with."""
+def check_schema(collections: Collections, shown: str) -> int:
+    """Give a new store the present number, and return that of the store.
+
+    Raises ``SchemaMismatch`` for one that this version does not work with.
+    """
     kept: Document = collections.facts.find_one_and_update(  # type: ignore[assignment]  # with upsert never None
         SCHEMA,
         {"$setOnInsert": {"version": SCHEMA_VERSION}},
@@ -51,6 +63,7 @@ def check_schema(collections: Collections, shown: str) -> None:
     version = _number(kept, shown)
     if not OLDEST_SCHEMA <= version <= SCHEMA_VERSION:
         raise SchemaMismatch(shown, version, SCHEMA_VERSION)
+    return version
 
 
 def _number(kept: Document, shown: str) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,22 +16,17 @@ from pymongo import UpdateOne
 from pymongo.errors import DuplicateKeyError
 
 from taskqueue.model.ids import JobId
-from taskqueue.model.lifecycle.claim_end import began
 from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.lifecycle.pending import TREE_ENDS, orphaned, relieved
-from taskqueue.model.lifecycle.recovered_copy import origins_of
 from taskqueue.model.record import Record, Status
-from taskqueue.model.schedules.next_run import NextRun, advance
-from taskqueue.model.schedules.next_run import successor as following_occurrence
-from taskqueue.store import Event
-from taskqueue.store.codec import event_name
+from taskqueue.model.schedules.next_run import NextRun
 from taskqueue.store.mongodb.background_writer import Done, EventWriter
 from taskqueue.store.mongodb.connection import Connection
-from taskqueue.store.mongodb.documents import Document, cancel_request, document, present, record, records, update
-from taskqueue.store.mongodb.events import status_event
-from taskqueue.store.mongodb.history import Turn, left_turns, turns_of
+from taskqueue.store.mongodb.documents import Document, cancel_request, record, records, update
+from taskqueue.store.mongodb.effects import Effect, change, effects_of, left_effect, transition
+from taskqueue.store.mongodb.history import Turn, left_turns, sharing, turns_of
 from taskqueue.store.mongodb.indexes import BEHIND, CHILDREN, LEFTOVERS
-from taskqueue.store.mongodb.limits import Freed, LimitUse
+from taskqueue.store.mongodb.limits import LimitUse
 from taskqueue.store.mongodb.unique_keys import UniqueKeys, undoubted
 from taskqueue.store.mongodb.values import status_in
 
@@ -42,82 +37,6 @@ LEFT_AFTER = timedelta(seconds=5)
 
 STEP = 500
 """The most records that one round of release or repair reads."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Effect:
-    """The outbox entry of one change: an event, a successor, a release, or a recheck."""
-
-    token: ObjectId
-    """Identifies the change."""
-    at: datetime
-    job_id: JobId
-    event: Event | None = None
-    ended: bool = False
-    successor: Document | None = None
-    advance: NextRun | None = None
-    look: bool = False
-    freed: Freed | None = None
-    copy_of: Sequence[JobId] = ()
-    """The jobs of which this one is a copy that has succeeded."""
-    after: Record | None = None
-    """The record, where the history counts its change."""
-    claimed: bool = False
-    """Whether the change settled a claim."""
-
-    def kept(self) -> Document:
-        """Return it as it is kept in the list ``after`` of the record."""
-        kept: Document = {"token": self.token, "at": self.at, "ended": self.ended}
-        if self.event is not None and self.event.status is not None:
-            kept["event"] = {"id": self.event.id, "name": self.event.name, "status": int(self.event.status)}
-        if self.successor is not None:
-            kept["successor"] = self.successor
-        if self.advance is not None:
-            kept["advance"] = present(vars(self.advance) | {"job": None})
-        if self.look:
-            kept["look"] = True
-        if self.copy_of:
-            kept["copy_of"] = list(self.copy_of)
-        if self.freed is not None:
-            kept["freed"] = self.freed.kept()
-        if self.claimed:
-            kept["claimed"] = True
-        return kept
-
-
-def effects_of(
-    after: Record, token: ObjectId, now: datetime, successor: Record | None = None, *, claimed: bool = False
-) -> Effect:
-    """Return the effects of a record's change to this state; ``claimed`` says that it settles a claim."""
-    if successor is None and after.origin is not None:
-        successor = following_occurrence(after, now)
-    return Effect(
-        token=token,
-        at=now,
-        job_id=after.id,
-        event=transition(after, now),
-        ended=after.status.is_final,
-        look=bool(after.waiting_for),
-        freed=_freed(after, now),
-        copy_of=origins_of(after) if after.status is Status.DONE else (),
-        successor=None if successor is None else document(successor),
-        advance=None if after.origin is None else advance(after, now),
-        after=after if claimed or after.status.is_final else None,
-        claimed=claimed,
-    )
-
-
-def transition(after: Record, now: datetime) -> Event:
-    """Return the event of the record's present status."""
-    return status_event(after.id, after.claims, event_name(after), now, after.status)
-
-
-def change(after: Record, follows: Effect, changed: Document | None = None) -> Document:
-    """Return the update to a record's new state with its outbox entry."""
-    changed = changed or update(after)
-    changed["$set"]["swapped"] = follows.token
-    changed["$push"] = {"after": follows.kept()}
-    return changed
 
 
 class Outbox:
@@ -151,7 +70,8 @@ class Outbox:
         events += [transition(record(new), now) for new in arrived]
         events += [one.event for one in released if one.event is not None]
         counted = [(one.token, one.at, one.claimed, one.after) for one in (*effects, *released) if one.after]
-        done = [_done(one, now) for one in (*effects, *released)]
+        entryless = {id for one in effects for id in one.batch}
+        done = [_done(one, now) for one in (*effects, *released) if one.job_id not in entryless]
         self._event_writer.submit(events, done, [*turns, *turns_of(counted)])
         return arrived
 
@@ -160,11 +80,20 @@ class Outbox:
         old = {"after.at": {"$lte": now - LEFT_AFTER}}
         jobs = self._connection.collections.latest
         left = list(jobs.find(old, {"after": True}).hint(LEFTOVERS).limit(STEP))
-        effects = [_left(kept["_id"], one) for kept in left for one in kept["after"] if one["at"] <= now - LEFT_AFTER]
+        effects = [
+            left_effect(kept["_id"], one) for kept in left for one in kept["after"] if one["at"] <= now - LEFT_AFTER
+        ]
+        effects += [each for one in effects if one.batch for each in self._batch_of(one)]
         if effects:
             counted = {one.token: one.at for one in effects if one.ended or one.claimed}
             self.complete(effects, left_turns(self._connection, counted))
         return len(effects)
+
+    def _batch_of(self, carrier: Effect) -> list[Effect]:
+        """Return the effects of the ends that share this entry, and were written."""
+        kept = self._connection.collections.latest.find(sharing(carrier.token, carrier.batch))
+        found = [effects_of(after, carrier.token, carrier.at, claimed=True) for after in records(kept)]
+        return [replace(one, after=None) for one in found]  # the turn of their entry counts them
 
     def _advance_schedule(self, advance: NextRun) -> None:
         """Advance the schedule that started the ended job; nothing changes if that was done."""
@@ -284,13 +213,6 @@ def _done(one: Effect, now: datetime) -> Done:
     return Done(id=one.job_id, token=one.token, freed_at=None if one.freed is None else now)
 
 
-def _freed(after: Record, now: datetime) -> Freed | None:
-    """Return the limits that a run of the record may still use."""
-    if not after.lane or not after.claims:
-        return None
-    return Freed(id=after.id, claims=after.claims, lane=after.lane, began_at=began(after, now))
-
-
 def _as_read(waiting: Record) -> Document:
     """Return the filter for a waiting record that is unchanged since it was read, also by its owner."""
     unmoved = {"status": int(waiting.status), "claims": waiting.claims, "rank": waiting.rank, "queue": waiting.queue}
@@ -323,25 +245,3 @@ def _ends(effects: Sequence[Effect]) -> dict[JobId, Status | None]:
 def _originals(effects: Sequence[Effect]) -> dict[JobId, Status | None]:
     """Return the jobs whose copies, or copies of copies, have succeeded: their dependents may run."""
     return dict.fromkeys((id for one in effects for id in one.copy_of), Status.DONE)
-
-
-def _advance_of(job_id: JobId, kept: Document) -> NextRun | None:
-    return NextRun(job=job_id, **kept["advance"]) if "advance" in kept else None
-
-
-def _left(job_id: JobId, kept: Document) -> Effect:
-    event = kept.get("event")
-    return Effect(
-        token=kept["token"],
-        at=kept["at"],
-        job_id=job_id,
-        event=event
-        and Event(id=event["id"], job_id=job_id, name=event["name"], at=kept["at"], status=Status(event["status"])),
-        ended=kept["ended"],
-        successor=kept.get("successor"),
-        advance=_advance_of(job_id, kept),
-        look="look" in kept,
-        freed=Freed(id=job_id, **kept["freed"]) if "freed" in kept else None,
-        copy_of=kept.get("copy_of", ()),
-        claimed="claimed" in kept,
-    )

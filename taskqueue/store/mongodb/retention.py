@@ -15,7 +15,7 @@ from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.events import EventLog
 from taskqueue.store.mongodb.history import COUNTED_AFTER, History
-from taskqueue.store.mongodb.indexes import DEPENDENTS, OUTCOMES
+from taskqueue.store.mongodb.indexes import DEPENDENTS, LEFTOVERS, OUTCOMES
 from taskqueue.store.mongodb.limits import LimitUse
 from taskqueue.store.mongodb.log_lines import LogLines
 from taskqueue.store.mongodb.schedules import Schedules
@@ -73,8 +73,14 @@ class Retention:
         old["created_at"] = {"$not": {"$gt": self._history.counted_until()}}
         found = self._connection.collections.latest.find(old, _LOOKED_AT).hint(OUTCOMES)
         while page := list(islice(found, PAGE)):
-            needed = self._needed(page)
+            needed = self._needed(page) | self._unfinished()
             yield from ((one["_id"], one.get("queue")) for one in page if one["_id"] not in needed)
+
+    def _unfinished(self) -> set[JobId]:
+        """Return the jobs of batches whose shared entry of the outbox is not cleared."""
+        latest = self._connection.collections.latest
+        entries = latest.find({"after.at": {"$exists": True}}, {"after.batch": True}).hint(LEFTOVERS)
+        return {id for one in entries for entry in one["after"] for id in entry.get("batch", ())}
 
     def _needed(self, found: Sequence[Document]) -> set[JobId]:
         """Return which of these a pending job needs: its children, its dependencies, and their recovered copies."""

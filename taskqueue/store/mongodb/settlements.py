@@ -9,7 +9,7 @@ from datetime import datetime
 
 from bson import ObjectId
 from pymongo import UpdateOne
-from pymongo.errors import DuplicateKeyError, PyMongoError
+from pymongo.errors import BulkWriteError, DuplicateKeyError, PyMongoError
 
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.pending import canceled, expired
@@ -17,13 +17,22 @@ from taskqueue.model.lifecycle.settle import obeying
 from taskqueue.model.options.apply_declared import outdone
 from taskqueue.model.record import Record, Status, changed
 from taskqueue.store import Settlement
-from taskqueue.store.mongodb.batches import depends_on_cancel, fits, is_short, statement
+from taskqueue.store.mongodb.batches import (
+    depends_on_cancel,
+    fits,
+    has_lost_carrier,
+    is_short,
+    share,
+    statement,
+    statements,
+)
 from taskqueue.store.mongodb.connection import Connection, find_and_modify
 from taskqueue.store.mongodb.documents import Document, cancel_request, declared, held_by, record
+from taskqueue.store.mongodb.effects import Effect, change, effects_of
 from taskqueue.store.mongodb.host_bells import HostBells, notice_of
 from taskqueue.store.mongodb.indexes import BY_ID
 from taskqueue.store.mongodb.log_lines import LogLines
-from taskqueue.store.mongodb.outbox import Effect, Outbox, change, effects_of
+from taskqueue.store.mongodb.outbox import Outbox
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +59,8 @@ class Settlements:
         self._host_bells = host_bells
         self._outbox = effects
         self._log_lines = LogLines(connection)
+        self.shares_entries = False
+        """Whether all nodes know entries that the ends of a batch share, and one server has the jobs of a batch."""
         self._doubts: dict[tuple[JobId, int, str], list[ObjectId]] = {}
 
     def settle(self, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
@@ -133,15 +144,15 @@ class Settlements:
     def _apply(self, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
         """Write the outcomes, and remember the token if the answer is lost: the write may have happened."""
         token = ObjectId()
-        following = {one.after.id: effects_of(one.after, token, now, claimed=True) for one in settlements}
+        following: Mapping[JobId, Effect] = {
+            one.after.id: effects_of(one.after, token, now, claimed=True) for one in settlements
+        }
         has_rung = self._is_awaited(settlements)
         try:
             if has_rung:
                 matched = self._settle_and_tell(settlements[0], following[settlements[0].after.id])
             elif fits(settlements):
-                where, update = statement(settlements, following)
-                jobs = self._connection.collections.jobs
-                matched = jobs.update_many(where, update, hint=BY_ID).matched_count
+                matched, following = self._write_together(settlements, following)
             else:
                 matched = self._write([_as_claimed(one) for one in settlements], following)
             return self._finish(following, matched, token, has_rung=has_rung)
@@ -151,6 +162,21 @@ class Settlements:
             for one in settlements:
                 self._doubts.setdefault(_key(one), []).append(token)
             raise
+
+    def _write_together(
+        self, settlements: Sequence[Settlement], following: Mapping[JobId, Effect]
+    ) -> tuple[int, Mapping[JobId, Effect]]:
+        """Write the outcomes in one command, and return how many were accepted, and the effects as they were kept."""
+        jobs = self._connection.collections.jobs
+        shared = share(following) if self.shares_entries else following
+        if shared is not following:
+            try:
+                return jobs.bulk_write(statements(settlements, shared), ordered=True).matched_count, shared
+            except BulkWriteError as error:
+                if not has_lost_carrier(error):
+                    raise
+        where, update = statement(settlements, following)
+        return jobs.update_many(where, update, hint=BY_ID).matched_count, following
 
     def _is_awaited(self, settlements: Sequence[Settlement]) -> bool:
         """Return whether this is the end of one job that a ring can tell to waiters on this host."""

@@ -10,7 +10,7 @@ from taskqueue.model.record import Record
 from taskqueue.model.serializer import decode
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, lane, moving, setting
-from taskqueue.store.mongodb.outbox import effects_of
+from taskqueue.store.mongodb.effects import effects_of
 from taskqueue.store.mongodb.settlements import Settlements, unmoved
 
 _MOVED_BY_OWNER = ("status", "cause", "queue", "ready_at", "due", "rank")

@@ -25,6 +25,7 @@ _STEPS: Mapping[int, Callable[[sqlite3.Connection], None]] = {
     2: schema.complete,
     3: _begin_history,
     4: schema.complete,  # rows that are there stay as they are
+    5: schema.complete,
 }
 _SEATS = "SELECT name, seat, incarnation, since, until, about FROM leases WHERE name LIKE 'seat:%' AND until > ?"
 
