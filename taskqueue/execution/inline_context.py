@@ -15,6 +15,7 @@ from taskqueue.execution.custom_retry import question_document
 from taskqueue.execution.job_context import JobContext
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.failure import is_last_attempt
+from taskqueue.model.lifecycle.recovered_copy import key_of
 from taskqueue.model.log_lines import MOST_LINES, kept_text, written
 from taskqueue.model.record import Record
 from taskqueue.store import Note
@@ -74,6 +75,7 @@ class InlineContext(JobContext):
             queue=record.queue,
             receives=record.options.receives if record.depends_on else (),
             meta=record.meta,
+            key=key_of(record),
             interrupts=interrupts,
         )
         self.record = record

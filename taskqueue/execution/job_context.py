@@ -72,6 +72,7 @@ class JobContext(ABC):
     """The declared type of checkpoints."""
     around_run: Callable[..., Any] | None = None
     run_ended: Callable[..., Any] | None = None
+    _key: str | None = None
     awaits: Callable[[Coroutine[Any, Any, Any], Interrupts], Coroutine[Any, Any, Any]] | None = None
     """Awaits the coroutines of the run in the loop of the caller; None where each runs in one of its own."""
 
@@ -92,10 +93,16 @@ class JobContext(ABC):
         queue: str,
         receives: Sequence[str],
         meta: Mapping[str, str],
+        key: str | None = None,
         interrupts: Interrupts,
     ) -> None:
-        """Pass ``data`` and ``state`` as Extended JSON text, and as ``retry`` the question for a custom policy."""
+        """Pass ``data`` and ``state`` as Extended JSON text, and as ``retry`` the question for a custom policy.
+
+        ``key`` is None where it is the id.
+        """
         self._id = id
+        if key is not None:
+            self._key = key
         self.attempt = attempt
         self.path = path
         self.data = data
@@ -154,10 +161,10 @@ class JobContext(ABC):
 
     @property
     def key(self) -> str:
-        """Return the id, with the step and the items that the loops are at."""
+        """Return the key of the job, with the step and the items that the loops are at."""
         course = self.course
         step = f"-{course.phase.value}{course.steps}" if course is not None and course.phase is not None else ""
-        return f"{self._id}{step}{self._loops.key}"
+        return f"{self._key or self._id}{step}{self._loops.key}"
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:

@@ -176,6 +176,7 @@ class Job(Generic[Data, Result]):
     def key(self) -> str:
         """The idempotency key for effects outside, the same in all runs of the job: the id.
 
+        A copy (``recover_job``) with the data of a job that ended without success has the key of that job.
         In a loop of ``each`` it names the item or batch as well, in a ``StepwiseJob`` the step. It has letters, digits,
         ``.``, ``_`` and ``-`` only, as headers and file names want it. For several effects add a word to it.
         """

@@ -8,7 +8,7 @@ from typing import Any
 
 from taskqueue.execution.declared_options import known_types
 from taskqueue.model.ids import JobId, copy_id
-from taskqueue.model.lifecycle.recovered_copy import copy, copy_of
+from taskqueue.model.lifecycle.recovered_copy import copy, copy_of, with_own_key
 from taskqueue.model.meta import META
 from taskqueue.model.options import checked
 from taskqueue.model.options.update import checked_changes, revised
@@ -66,7 +66,8 @@ def recover(store: Store, id: JobId, at: Any, data: Any = SAME_DATA) -> Record:
         return store.add(_copies(store, [(ended, JobId())], at))[0]
     now = store.now()
     again = copy(ended, JobId(), _moment(at, now), now)
-    return store.add([revised(again, {}, _encoded(again, data), now)])[0]
+    text = _encoded(again, data)
+    return store.add([revised(again if _is_same(text, ended) else with_own_key(again), {}, text, now)])[0]
 
 
 def recover_all(store: Store, query: Query, at: Any) -> tuple[list[Record], int]:
@@ -134,6 +135,13 @@ def _is_of_another(copy: Record, kept: Record) -> bool:
 def _moment(at: Any, now: datetime) -> datetime | None:
     asked = checked({"at": at}, "recover_job")["at"]
     return None if asked is None else moment_of(asked, now)
+
+
+def _is_same(text: str, record: Record) -> bool:
+    try:
+        return same(text, record.data)
+    except ValueError:  # the old data cannot be read
+        return False
 
 
 def _encoded(record: Record, given: Any) -> str:

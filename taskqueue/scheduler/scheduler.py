@@ -195,8 +195,9 @@ class Scheduler(Events, Operations, Schedules):
 
         It has the same options and, without ``data``, the same data, an id of its own, no attempts and no checkpoint;
         ``recovered_from`` is the id of the old job, which stays as it is. It waits for no other job, but its
-        ``dependencies`` are those of the old one; it is no child of the parent. Raises ``WrongStatus`` for a job that
-        has not ended, and ``JobNotFound``.
+        ``dependencies`` are those of the old one; it is no child of the parent. With the data of a job without success
+        it has its ``key`` too, so that effects outside are not repeated. Raises ``WrongStatus`` for a job that has not
+        ended, and ``JobNotFound``.
         """
         return Process(self, recover(self._connections.store, id_of(id), at, data))
 

@@ -18,7 +18,7 @@ from taskqueue.model.record import Cause, Record
 from taskqueue.scheduler import changes
 from taskqueue.store import Store
 from taskqueue.store.open import open_store
-from tests.scheduler.jobs import Broken, Collecting, Dividing, Echo, Giving, Lucky, Sleepy
+from tests.scheduler.jobs import Broken, Collecting, Dividing, Echo, Giving, Lucky, Sleepy, Working
 from tests.scheduler.playing import begin, end, take
 from tests.store.records import BROKEN, a_record, settlement
 
@@ -177,6 +177,38 @@ def test_a_copy_can_have_other_data(scheduler: Scheduler) -> None:
     assert failed.refresh().data == {"to": "a"}
     with pytest.raises(DataTooLarge):
         scheduler.recover_job(failed.id, data="x" * 2**21)
+
+
+class Paying(Job):
+    """Fails until its data name no error, and tells its key."""
+
+    def start(self) -> None:
+        raise ValueError(self.key)
+
+
+@pytest.mark.parametrize("url", ["sqlite", "mongodb"], indirect=True)
+def test_the_copy_of_a_job_without_success_has_its_key(scheduler: Scheduler) -> None:
+    failed = scheduler.run_job(Paying, {"order": 1, "cents": 5})
+    copy = scheduler.recover_job(failed.id, data={"cents": 5, "order": 1})
+    scheduler.run_pending()
+    [again] = scheduler.recover_jobs({"id": str(copy.id)})
+    scheduler.run_pending()
+
+    errors = [process.refresh().error for process in (failed, copy, again)]
+    assert [error and error.message for error in errors] == [str(failed.id)] * 3
+
+
+def test_a_copy_with_other_data_or_of_a_job_that_is_done_has_a_key_of_its_own(scheduler: Scheduler) -> None:
+    failed = scheduler.recover_job(scheduler.run_job(Paying, {"order": 1}).id)
+    scheduler.run_pending()
+    other = scheduler.recover_job(failed.id, data={"order": 2})
+    done = scheduler.recover_job(scheduler.run_job(Working).id)
+    scheduler.run_pending()
+
+    error = other.refresh().error
+    assert error is not None
+    assert error.message == str(other.id)
+    assert done.refresh().result["key"] == str(done.id)
 
 
 def test_a_copy_has_no_checkpoint_of_the_old_job(scheduler: Scheduler) -> None:

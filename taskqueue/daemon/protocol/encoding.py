@@ -17,6 +17,7 @@ from taskqueue.model.lifecycle import continuation, outcomes
 from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.lifecycle.failure import is_last_attempt
 from taskqueue.model.lifecycle.outcomes import Outcome
+from taskqueue.model.lifecycle.recovered_copy import key_of
 from taskqueue.model.lifecycle.settle import time_limit
 from taskqueue.model.record import Failure, Record
 from taskqueue.model.retry import NO_RETRY
@@ -76,6 +77,7 @@ def run_message(record: Record, now: datetime, not_before: float | None = None) 
         receives=options.receives if record.depends_on else (),
         concurrency=options.concurrency,
         meta=(dict(record.meta) or None) if record.given else None,
+        key=key_of(record),
     )
 
 

@@ -72,6 +72,8 @@ class Run(NamedTuple):
     """How many jobs of the class one worker runs at once."""
     meta: dict[str, str] | None = None
     """The mapping of text that travels with the job; None without."""
+    key: str | None = None
+    """The key for effects outside; None where it is the id."""
 
 
 class RunHook(NamedTuple):

@@ -89,6 +89,7 @@ class WorkerContext(JobContext):
             queue=run.queue,
             receives=run.receives,
             meta=run.meta or {},
+            key=run.key,
             interrupts=interrupts,
         )
         self.is_last_attempt = run.is_last

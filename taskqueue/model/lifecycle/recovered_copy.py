@@ -8,7 +8,7 @@ from datetime import datetime
 from taskqueue.errors import WrongStatus
 from taskqueue.model.ids import JobId
 from taskqueue.model.options.new_record import expiry
-from taskqueue.model.record import Cause, Record, Status
+from taskqueue.model.record import Cause, Record, Status, changed
 from taskqueue.model.unique_period import PERIOD
 
 ORIGIN = "recovered_from"
@@ -20,14 +20,18 @@ BEFORE = "recovered_before"
 COPY = "recovered_as"
 """Where ``given`` of the job names its last copy, which the store notes as it adds that."""
 
-_OF_ONE_RECORD = ("at", ORIGIN, BEFORE, COPY, PERIOD)
+KEY = "key"
+"""Where ``given`` of a copy has the key for effects outside that it shares with the job that it is a copy of."""
+
+_OF_ONE_RECORD = ("at", ORIGIN, BEFORE, COPY, KEY, PERIOD)
 
 
 def copy(record: Record, id: JobId, at: datetime | None, now: datetime) -> Record:
     """Return a new record of the same job with the same data and options, its counters and its history empty.
 
     It runs from ``at`` on; None is at once. A time at which it would expire is kept where it counts from that time, or
-    lies behind it. Raises ``WrongStatus`` for a record that has not ended.
+    lies behind it. The copy of a job without success has its key: an effect outside that the job had before it failed
+    is recognised. Raises ``WrongStatus`` for a record that has not ended.
     """
     if not record.status.is_final:
         raise WrongStatus(record.id, record.status.name, "be recovered when it has ended")
@@ -39,6 +43,8 @@ def copy(record: Record, id: JobId, at: datetime | None, now: datetime) -> Recor
     given[ORIGIN] = str(record.id)
     if before := origins_of(record):
         given[BEFORE] = [str(id) for id in before]
+    if record.status is not Status.DONE:
+        given[KEY] = key_of(record) or str(record.id)
     expires_at = expiry(record, max(ready_at, now))
     return Record(
         id=id,
@@ -63,6 +69,17 @@ def copy(record: Record, id: JobId, at: datetime | None, now: datetime) -> Recor
 def origin_of(record: Record) -> JobId | None:
     """Return the id of the job that the record is a copy of, None if it is none."""
     return _id_in(record.given.get(ORIGIN))
+
+
+def key_of(record: Record) -> str | None:
+    """Return the key for effects outside that a copy took over, None where it is the id of the record."""
+    kept = record.given.get(KEY) if record.given else None
+    return kept if isinstance(kept, str) else None
+
+
+def with_own_key(record: Record) -> Record:
+    """Return the copy with its id as its key: it does something else than the job that it is a copy of."""
+    return changed(record, given={name: value for name, value in record.given.items() if name != KEY})
 
 
 def copy_of(record: Record) -> JobId | None:

@@ -11,10 +11,12 @@ from bson import ObjectId
 
 from taskqueue.daemon.protocol.encoding import outcome_fields, outcome_of, run_message
 from taskqueue.daemon.protocol.messages import Run, decode, encode
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.lifecycle.outcomes import Outcome
-from taskqueue.model.record import Failure, Record
+from taskqueue.model.lifecycle.recovered_copy import copy
+from taskqueue.model.record import Failure, Record, Status
 from taskqueue.model.retry.decision import decision_of
 
 FAILURE = Failure(type="app.Broken", message="caf\udce9", traceback="...", bases=("builtins.Exception",))
@@ -63,6 +65,15 @@ def test_a_run_brings_the_meta_of_its_job(given: dict[str, Any], sent: dict[str,
 
     assert isinstance(run, Run)
     assert run.meta == sent
+
+
+def test_a_run_brings_the_key_that_its_job_took_over() -> None:
+    now = datetime.now(timezone.utc)
+    failed = Record(id=ObjectId(), job="app:Pay", created_at=now, ready_at=now, status=Status.FAILED)
+
+    again = copy(failed, JobId(), None, now)
+
+    assert [run_message(record, now).key for record in (failed, again)] == [None, str(failed.id)]
 
 
 def test_every_outcome_is_tried() -> None:

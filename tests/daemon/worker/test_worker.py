@@ -55,6 +55,14 @@ def test_a_job_finds_what_it_was_given(foreman: Foreman) -> None:
     assert ended.took >= 0
 
 
+def test_a_copy_finds_the_key_of_the_job_that_it_is_a_copy_of(foreman: Foreman) -> None:
+    run = foreman.run("Echo", key="6650f0c2")
+
+    found = foreman.result(run)
+
+    assert (found["id"], found["key"], found["run_key"]) == (run.id, "6650f0c2", f"{run.id}:{run.claims}")
+
+
 def test_the_context_of_a_run_has_fewer_attributes_than_python_keeps_in_line(foreman: Foreman) -> None:
     # With 30 of its own Python 3.11 moves them into a mapping, and to make the context takes twice the time.
     assert foreman.result(foreman.run("OwnContext")) < 30
