@@ -244,7 +244,7 @@ def exception_of(ran: Ran) -> Exception:
     """Return the failure as an ``Exception`` for hooks; in user code a timeout is none."""
     if isinstance(ran.error, Exception):
         return ran.error
-    failure = getattr(ran.outcome, "failure", OVERDUE)
+    failure = getattr(ran.outcome, "failure", None) or OVERDUE  # an interruption that was asked for has none
     kind = TimeoutError if isinstance(ran.outcome, outcomes.TimedOut) else RuntimeError
     return kind(f"{failure.type}: {failure.message}")
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from taskqueue import JobTimeout, Scheduler, Status, retry
+from taskqueue import Interrupted, JobTimeout, Scheduler, Status, retry
 from taskqueue.execution.attempt import finished, hooks
 from taskqueue.execution.executor import Ran
 from taskqueue.model.job import Job
@@ -37,6 +37,14 @@ def test_leaving_with_an_exit_code_calls_the_hooks_with_an_exception() -> None:
     on_failure, on_last_failure, _ = hooks(left, Status.FAILED)
     assert on_failure.args == on_last_failure.args  # type: ignore[attr-defined]
     assert str(on_failure.args[0]) == "SystemExit: 3"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("status", "names"), [(Status.WAITING, []), (Status.FAILED, ["finalize"])])
+def test_an_interrupted_run_has_no_failure_for_its_hooks(status: Status, names: list[str]) -> None:
+    interrupted = ran(Interrupted("shutdown"), "shutdown")
+    assert interrupted.outcome == outcomes.Interrupted()
+
+    assert [hook.__name__ for hook in hooks(interrupted, status)] == names
 
 
 @pytest.mark.parametrize(
