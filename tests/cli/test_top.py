@@ -16,12 +16,14 @@ from typing import Any
 
 import pytest
 from bson import ObjectId
+from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 
 from taskqueue import Scheduler
 from taskqueue.cli import ids
 from taskqueue.cli.top import actions, panes
 from taskqueue.cli.top.app import Top
+from taskqueue.cli.top.rows import Rows
 from taskqueue.exit_codes import Exit
 from taskqueue.model.record import Record, Status
 from taskqueue.scheduler.overview import QueueState
@@ -75,6 +77,23 @@ async def until(fact: Callable[[], object]) -> None:
 def mail(queue: str = "mail", **fields: Any) -> Record:
     """Return a record that waits."""
     return replace(records.record(id=ObjectId()), queue=queue, **fields)
+
+
+def test_a_pane_says_nothing_of_a_store_that_it_has_not_read() -> None:
+    class Screen(App[None]):
+        def compose(self) -> ComposeResult:
+            yield Rows("nodes", panes.NODES, "no node works", id="nodes")
+
+    async def scene() -> None:
+        async with Screen().run_test(size=(80, 5)) as pilot:
+            pane = pilot.app.query_one(Rows)
+            assert "reading the store" in pane.render().plain
+            assert "0" not in pane.render().plain
+            pane.put([])
+            assert "nodes 0" in pane.render().plain
+            assert "no node works" in pane.render().plain
+
+    asyncio.run(scene())
 
 
 def test_an_empty_store_says_what_to_do_next(store: Store) -> None:

@@ -70,6 +70,7 @@ class Rows(Widget, can_focus=True):
         self._columns = columns
         self._titled = titled or columns[0]
         self._empty = empty
+        self._is_read = False
         self._rows: Sequence[Row] = ()
         self._shown: Sequence[Row] = ()
         self._at = 0
@@ -93,6 +94,7 @@ class Rows(Widget, can_focus=True):
 
     def put(self, rows: Iterable[Row]) -> None:
         """Show these rows; the selected one stays where it is on the screen."""
+        self._is_read = True
         self._rows = list(rows)
         self.marked &= {row.key for row in self._rows}
         self._arrange()
@@ -168,6 +170,8 @@ class Rows(Widget, can_focus=True):
         self._top = max(0, self._top)
 
     def _title(self) -> str:
+        if not self._is_read:
+            return logged(self.title)
         total = len(self._rows) if self.total is None else self.total
         of_all = f" of {total:,}" if total > len(self._shown) else ""
         return logged(f"{self.title} {len(self._shown):,}{of_all}{f' /{self.text}' if self.text else ''}")
@@ -181,4 +185,6 @@ class Rows(Widget, can_focus=True):
         return line.truncate(width, pad=True)
 
     def _nothing(self) -> str:
+        if not self._is_read:
+            return "reading the store"
         return f"nothing contains {self.text!r}: esc shows all" if self.text and self._rows else self._empty
