@@ -129,6 +129,7 @@ COVERS: Mapping[str, str] = {
     "store/test_leases.py": "store/sqlite/renewals store/mongodb/renewals",
     "store/test_mongodb_commands.py": "store/mongodb/claim_scan store/mongodb/claim_write",
     "store/test_mongodb_cut_off.py": "store/mongodb/outbox store/mongodb/effects",
+    "store/test_mongodb_host_bells.py": "store/mongodb/end_notice",
     "store/test_mongodb_indexes.py": "store/mongodb/index_repair store/mongodb/documents",
     "store/test_mongodb_meanwhile.py": "",
     "store/test_mongodb_race.py": "",

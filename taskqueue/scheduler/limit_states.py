@@ -45,7 +45,7 @@ class LimitState:
 
 
 def limit_states(store: Store, most: int = MOST_KEYS) -> list[LimitState]:
-    """Return ``most`` limits of running and waiting jobs, those with the most waiting ones; the full ones first."""
+    """Return the limits of running and waiting jobs, full ones first; of many the ``most`` with most waiting jobs."""
     now, controls = store.now(), store.controls()
     holders: dict[LimitKey, list[Record]] = {}
     waiting: dict[LimitKey, int] = {}

@@ -32,8 +32,8 @@ PLAIN_RING = b"!"
 _AS_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def _nothing(ring: bytes) -> Record | None:  # noqa: ARG001
-    """Return None: a ring tells of nothing by itself."""
+def _no_record(ring: bytes) -> Record | None:  # noqa: ARG001
+    """Return None: a ring of this topic brings no record."""
     return None
 
 
@@ -44,11 +44,11 @@ class Doorbell:
     keeps_rings = True
 
     def __init__(
-        self, folder: Path, topic: str, mode: int, record_of: Callable[[bytes], Record | None] = _nothing
+        self, folder: Path, topic: str, mode: int, record_of: Callable[[bytes], Record | None] = _no_record
     ) -> None:
         """Listen from now on, with the permissions ``mode`` of the database.
 
-        ``record_of`` returns the record that a ring tells of.
+        ``record_of`` returns the record that a ring brings, if it does.
         """
         self._pid = os.getpid()
         self._folder = folder
@@ -125,12 +125,12 @@ class Ringer:
         self._opened: list[int] = []  # a list, because threads can take from it and add to it without a lock
         self._known: tuple[int, tuple[tuple[str, str], ...]] = (-1, ())
         self.reaches_ends = False
-        """Whether anybody listened to the ends of jobs at the last look into the folder."""
+        """Whether there was a socket for the ends of jobs when the folder was last read."""
 
     def ring(self, topics: Collection[str], end: bytes = PLAIN_RING) -> None:
         """Ring each listener of the topics, and remove the sockets of those that died.
 
-        ``end`` is what those hear that listen to the ends of jobs.
+        ``end`` is sent to the listeners to ends, and says which job has ended, or is a plain ring.
         """
         if not topics:
             return
@@ -163,7 +163,7 @@ class Ringer:
         It is kept open, since to look at an open folder takes half the time (0.8 us, not 1.7).
         """
         opened = self._opened
-        if not opened and not os.access(self._folder, os.F_OK):  # nobody has listened: no exception for each add
+        if not opened and not os.access(self._folder, os.F_OK):  # nobody has listened yet: spare adds an exception
             return ()
         try:
             status = os.fstat(opened[-1] if opened else self._open_folder())

@@ -236,7 +236,7 @@ def _add_and_give_back(store: Store, new: Record) -> None:
 def finds_listeners(store: MongoStore) -> bool:
     """Ring, which has the store look who listens."""
     store._host_bells.ring()
-    return store._host_bells.tells
+    return store._host_bells.has_listeners
 
 
 def _settle_heard(store: Store, run: Record) -> None:

@@ -20,7 +20,8 @@ from taskqueue.model.retry import FixedRetry
 from taskqueue.model.serializer import encode
 from taskqueue.store.bell import ENDS, NEWS
 from taskqueue.store.mongodb.documents import document
-from taskqueue.store.mongodb.host_bells import MOST_NOTICED, EndsBell, record_of
+from taskqueue.store.mongodb.end_notice import record_of
+from taskqueue.store.mongodb.host_bells import MOST_NOTICED, EndsBell
 from taskqueue.store.mongodb.settlements import MOST_RUNG
 from taskqueue.store.mongodb.store import MongoStore
 from taskqueue.store.open import open_store
@@ -66,7 +67,7 @@ def other(url: str) -> Iterator[MongoStore]:
 def finds_listeners(store: MongoStore) -> bool:
     """Ring, which has the store look who listens."""
     store._host_bells.ring()
-    return store._host_bells.tells
+    return store._host_bells.has_listeners
 
 
 @pytest.fixture

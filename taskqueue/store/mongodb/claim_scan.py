@@ -35,11 +35,11 @@ class ClaimScan:
         self._limited = limited
 
     def look(self, now: datetime, changes: NewJobs | None) -> ClaimCache:
-        """Promote due records, end expired ones, and return when that will be needed again."""
+        """Promote due records, end expired ones, and return the facts that claims use until the next scan."""
         jobs = self._connection.collections.jobs
         late = records(jobs.find({"expires": {"$lte": now}}).hint(EXPIRES).limit(STEP))
         self._settlements.expire(late, now)
-        next_at = self.soonest()  # one tells all; to read 500 more takes as long as everything else
+        next_at = self.soonest()  # mostly none is due: reading the 500 that may be takes as long as all else here
         due: list[Document] = []
         if next_at is not None and next_at <= now:
             behind = {"$unionWith": {"coll": jobs.name, "pipeline": _first({"$gt": now, "$lt": LATEST}, 1)}}

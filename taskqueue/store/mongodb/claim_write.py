@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class ClaimWrite:
-    """Takes candidates."""
+    """Writes claims to one store."""
 
     def __init__(self, connection: Connection, event_writer: EventWriter) -> None:
         self._connection = connection

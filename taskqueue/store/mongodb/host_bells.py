@@ -1,6 +1,6 @@
 """Rings waiters on the same host when a job has ended: the change stream brings an end only when its event is recorded.
 
-Any process of this user on this host can ring; the change stream rings for all ends any way.
+Any process of this user on this host can ring; the change stream rings for all ends anyway.
 """
 
 from __future__ import annotations
@@ -13,26 +13,22 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-import bson
-from bson.errors import BSONError
-
 from taskqueue.errors import StoreUnavailable
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Record
 from taskqueue.store.bell import ENDS
-from taskqueue.store.doorbell import LONGEST_RING, PLAIN_RING, Doorbell, Ringer
+from taskqueue.store.doorbell import PLAIN_RING, Doorbell, Ringer
 from taskqueue.store.mongodb.bells import StreamBell
-from taskqueue.store.mongodb.documents import CODEC, Document, record
+from taskqueue.store.mongodb.documents import Document
+from taskqueue.store.mongodb.end_notice import record_of
 
 VARIABLE = "TASKQUEUE_RUNTIME_DIR"
 """The variable that names the runtime folder, in which the bells are then."""
 
 MOST_NOTICED = 1000
-"""The most jobs that a bell remembers to have told of before the change stream rings for them."""
+"""The most jobs whose notice a bell remembers until the change stream rings for them."""
 
 _MODE = 0o600
-_NOT_READ = ("after", "swapped", "claimed")
-"""The fields of a document that are no part of the record."""
 
 
 class HostBells:
@@ -60,12 +56,12 @@ class HostBells:
             return None
 
     @property
-    def tells(self) -> bool:
-        """Return whether anybody on this host may listen to the ends of jobs."""
+    def has_listeners(self) -> bool:
+        """Return whether a process of this host may listen to the ends of jobs."""
         return self._ringer is not None and self._ringer.reaches_ends
 
     def ring(self, end: bytes = PLAIN_RING) -> None:
-        """Ring for the end of jobs, or for the one that the notice ``end`` tells of."""
+        """Ring for the end of jobs, or with the notice of one."""
         if self._ringer is not None:
             self._ringer.ring((ENDS,), end)
 
@@ -124,21 +120,6 @@ class EndsBell(StreamBell):
         super().close()
         self._doorbell.close()
         self._epoll.close()
-
-
-def notice_of(kept: Document) -> bytes:
-    """Return the ring that tells of this document; a plain one if that would be too long."""
-    notice = bson.encode({name: value for name, value in kept.items() if name not in _NOT_READ}, codec_options=CODEC)
-    return notice if len(notice) <= LONGEST_RING else PLAIN_RING
-
-
-def record_of(notice: bytes) -> Record | None:
-    """Return the record that a ring tells of; None of what is not whole or has not ended."""
-    try:
-        found = record(bson.decode(notice, CODEC))
-    except (BSONError, TypeError, KeyError, ValueError):  # another program has sent it: the waiter reads the store
-        return None
-    return found if found.status.is_final and not found.damage else None
 
 
 def _own_folder() -> Path | None:

@@ -29,7 +29,8 @@ from taskqueue.store.mongodb.batches import (
 from taskqueue.store.mongodb.connection import Connection, find_and_modify
 from taskqueue.store.mongodb.documents import Document, cancel_request, declared, held_by, record
 from taskqueue.store.mongodb.effects import Effect, change, effects_of
-from taskqueue.store.mongodb.host_bells import HostBells, notice_of
+from taskqueue.store.mongodb.end_notice import end_notice
+from taskqueue.store.mongodb.host_bells import HostBells
 from taskqueue.store.mongodb.indexes import BY_ID
 from taskqueue.store.mongodb.log_lines import LogLines
 from taskqueue.store.mongodb.outbox import Outbox
@@ -180,7 +181,7 @@ class Settlements:
 
     def _is_awaited(self, settlements: Sequence[Settlement]) -> bool:
         """Return whether this is the end of one job that a ring can tell to waiters on this host."""
-        if len(settlements) > 1 or not self._host_bells.tells:
+        if len(settlements) > 1 or not self._host_bells.has_listeners:
             return False
         after = settlements[0].after
         return after.status.is_final and is_short(after)
@@ -194,7 +195,7 @@ class Settlements:
         kept = find_and_modify(jobs, _as_claimed(settlement).where, change(settlement.after, follows), new=True)
         if kept is None:
             return 0
-        self._host_bells.ring(notice_of(kept))
+        self._host_bells.ring(end_notice(kept))
         return 1
 
     def _declare(self, settlement: Settlement, defined: Record, now: datetime) -> bool:
