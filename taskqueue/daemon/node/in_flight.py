@@ -218,7 +218,7 @@ class InFlight:
             if started_at is None:
                 self.hand_back(claim)
                 continue
-            failure = Failure(type="ManagerLost", message="the worker manager died while the job ran")
+            failure = Failure(type="taskqueue.ManagerLost", message="the worker manager died while the job ran")
             self.finish(claim, Crashed(failure=failure), Run(node=self._settings.name, started_at=started_at), now)
 
     # Answers of the store

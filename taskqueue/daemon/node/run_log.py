@@ -120,8 +120,7 @@ def _error(error: Failure | None) -> str:
     if error is None:
         return "failed"
     first = _first_line(error)
-    type = error.type.removeprefix("builtins.")
-    return f"failed with {type}: {first}" if first else f"failed with {type}"
+    return f"failed with {error.type}: {first}" if first else f"failed with {error.type}"
 
 
 def _first_line(error: Failure) -> str:

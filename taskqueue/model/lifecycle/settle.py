@@ -78,7 +78,7 @@ def lost(record: Record, now: datetime) -> Record:
     is_early = record.ready_at is not None and now < record.ready_at
     what = "was gone before its lease ended" if is_early else "was not heard of until its lease ended"
     message = f"node {record.holder.seat} {what}; progress was {record.progress:.4g} %"
-    failure = Failure(type="NodeLost", message=message)
+    failure = Failure(type="taskqueue.NodeLost", message=message)
     run = Run(node=record.holder.seat, started_at=record.started_at)
     return ended(record, Crashed(failure=failure), run, now)
 
@@ -203,7 +203,8 @@ def _has_come_no_further(record: Record) -> bool:
 
 def _interrupted(record: Record, outcome: Interrupted, now: datetime) -> Record:
     if record.options.on_crash is OnCrash.FAIL:
-        failure = Failure(type="Interrupted", message="the run was interrupted, and on_crash='fail' forbids another")
+        message = "the run was interrupted, and on_crash='fail' forbids another"
+        failure = Failure(type="taskqueue.Interrupted", message=message)
         return end_as(record, Status.FAILED, Cause.INTERRUPTED, now, failure)
     return put_back(record if outcome.failure is None else moved_on(record), Cause.INTERRUPTED, now)
 

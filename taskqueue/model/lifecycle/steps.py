@@ -47,7 +47,7 @@ def _out_of_step(record: Record, before: Phase | None, after: Phase, now: dateti
         "do node and worker run the same version?"
     )
     failed = replace(record, failures=record.failures + 1)
-    return end_as(failed, Status.FAILED, Cause.FAILED, now, Failure(type="InvalidStep", message=message))
+    return end_as(failed, Status.FAILED, Cause.FAILED, now, Failure(type="taskqueue.InvalidStep", message=message))
 
 
 def with_reports(record: Record, reports: str | None) -> Record:

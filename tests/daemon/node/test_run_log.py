@@ -17,7 +17,7 @@ from taskqueue.model.record import Failure, Options, Record, Status
 from taskqueue.model.retry import FixedRetry
 from tests.model.lifecycle.test_pending import NOW, RUN, a_record
 
-WRONG = Failure(type="builtins.ValueError", message="no such address\nand a second line")
+WRONG = Failure(type="ValueError", message="no such address\nand a second line")
 PATIENT = timedelta(hours=1)
 TOOK = timedelta(milliseconds=120)
 STEP = Continuation(phase=Phase.RUNNING)

@@ -387,7 +387,7 @@ def test_a_started_run_that_was_lost_has_crashed_with_its_evidence() -> None:
 
     assert (after.status, after.crashes) == (Status.WAITING, 1)
     assert after.error is not None
-    assert after.error.type == "NodeLost"
+    assert after.error.type == "taskqueue.NodeLost"
     assert "40 %" in after.error.message
     assert after.attempts[0].started_at == NOW
 
