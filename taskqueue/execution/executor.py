@@ -107,6 +107,8 @@ async def execute(loaded: Loaded, context: JobContext, interrupts: Interrupts) -
     except BaseException as raised:  # whatever a job raises is its outcome, SystemExit too
         error = raised
         _close_unstarted(result)
+        if isinstance(instance, Job) and instance._context is None:  # noqa: SLF001 - data that did not fit
+            vars(instance).update(data=data, state=state, _context=context)  # for its hooks, as they are kept
     outcome = outcome_of(result, error, interrupts)
     if isinstance(instance, StepwiseJob):
         outcome = _with_leavings(outcome, instance)

@@ -208,3 +208,30 @@ def test_an_error_is_named_with_its_bases() -> None:
 
     assert failure.type == "tests.execution.test_executor.Unspeakable"
     assert failure.bases == ("Exception", "BaseException")
+
+
+class Typed(Job[int, None]):
+    """Tells its hook what it has."""
+
+    heard: object = None
+
+    def start(self) -> None:
+        """Do nothing."""
+
+    def on_last_failure(self, error: Exception) -> None:
+        self.log.info("%s: %s", self.id, error)
+        self.heard = self.data
+
+
+def test_the_hooks_of_a_job_whose_data_do_not_fit_have_them_as_they_are_kept() -> None:
+    interrupts = Guard(None)
+    context = Context(interrupts)
+    context.data = '"soon"'
+    loaded = Loaded(path="tests:Typed", make=Typed, work="start", target=Typed, has_hooks=True)
+
+    misfit: Ran = finished(execute(loaded, context, interrupts))
+
+    assert isinstance(misfit.outcome, outcomes.GivenUp)
+    assert isinstance(misfit.job, Typed)
+    misfit.job.on_last_failure(ValueError())
+    assert (misfit.job.id, misfit.job.heard) == (context.id, "soon")
