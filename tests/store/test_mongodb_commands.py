@@ -327,7 +327,7 @@ def test_the_server_finds_in_its_log_alone_what_rings(store: Store, commands: Co
         told = client[NAME].command({"explain": asked, "verbosity": "executionStats"})
 
     looked = told["stages"][0]["$cursor"]["executionStats"]
-    assert looked["totalDocsExamined"] > 60  # an insert, a claim, an outcome and its completion for each
+    assert looked["totalDocsExamined"] > 60  # an insert, a claim and an outcome for each
     assert looked["nReturned"] == 20  # of which an event is built
 
 
