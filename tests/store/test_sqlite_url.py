@@ -338,6 +338,28 @@ def test_a_read_only_database_is_named_with_the_way_out(open_folder: Path) -> No
     in_child(open_it)
 
 
+def test_a_database_that_was_read_only_when_it_was_opened_takes_jobs_once_it_is_writable(open_folder: Path) -> None:
+    path = open_folder / "jobs.db"
+    open_folder.chmod(0o777)
+
+    def add_before_and_after() -> None:
+        as_nobody()
+        with closing(open_store(str(path))) as other:
+            other.add([a_record()])
+            path.chmod(0o444)
+            with closing(open_store(str(path))) as store:
+                with pytest.raises(StoreUnavailable, match="its -wal and -shm and its folder writable"):
+                    store.add([a_record()])
+                assert len(all_kept(store)) == 1
+                path.chmod(0o644)
+                with pytest.raises(StoreUnavailable):  # and so it notices
+                    store.add([a_record()])
+                store.add([a_record()])
+                assert len(all_kept(other)) == 2
+
+    in_child(add_before_and_after)
+
+
 def test_a_read_only_folder_is_named_with_the_way_out(open_folder: Path) -> None:
     open_folder.chmod(0o555)
 

@@ -159,6 +159,8 @@ class Connection:
             raise error
         reads_leniently(self._raw, error)
         text = str(error)
+        if "readonly" in text and os.access(self._name, os.W_OK):
+            self.close()  # it could only be read when it was opened, and stays so until it is opened anew
         if "locked" in text:
             raise self._locked(text) from error
         raise in_words(self._name, text) from error

@@ -9,7 +9,7 @@ from taskqueue.errors import StoreUnavailable
 _PROBLEMS = (
     ("file is not a database", "is not a SQLite database", "name another file, or move this one away"),
     ("malformed", "is damaged", "stop what uses it and repair a copy with `sqlite3 FILE .recover`"),
-    ("readonly", "cannot be written", "make the file and its folder writable for this user"),
+    ("readonly", "cannot be written", "make the file, its -wal and -shm and its folder writable for this user"),
     ("full", "the disk is full", "free space on its filesystem; all acknowledged jobs are kept"),
     ("disk I/O", "the disk failed or refused to write more", "check space, limits and health of its filesystem"),
     ("unable to open", "cannot be opened", "check that this user may read and write file and folder"),
