@@ -18,6 +18,7 @@ from tests.servers import emptied
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser as Chromium
+    from playwright.sync_api import Page
 
 PASSWORD = "correct horse"
 HOST = "jobs.example.org"
@@ -52,6 +53,50 @@ def chromium() -> Iterator[Chromium]:
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+def logged_in(page: Page, address: str, name: str) -> None:
+    """Log in, which leads to the audit."""
+    from playwright.sync_api import expect
+
+    page.goto(f"{address}/audit")
+    page.get_by_label("Name").fill(name)
+    page.get_by_label("Password").fill(PASSWORD)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Audit")
+
+
+@pytest.fixture(scope="module")
+def cookies(chromium: Chromium, shop: Any) -> dict[str, Any]:
+    """Return what the browser keeps of each user who has logged in to the ``shop`` of the file."""
+    kept = {}
+    for name in ("olaf", "rita", "mia"):
+        context = chromium.new_context()
+        logged_in(context.new_page(), shop.address, name)
+        kept[name] = context.storage_state()
+        context.close()
+    return kept
+
+
+@pytest.fixture
+def visit(chromium: Chromium, shop: Any, cookies: dict[str, Any]) -> Iterator[Callable[..., Page]]:
+    """Return what opens a page; a page that reports an error to its console fails the test."""
+    contexts, errors = [], []
+
+    def opened(path: str, name: str = "olaf", *, is_refused: bool = False, **settings: Any) -> Page:
+        context = chromium.new_context(storage_state=cookies[name], **settings)
+        contexts.append(context)
+        page = context.new_page()
+        if not is_refused:  # which the console of the browser calls an error
+            page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(f"{shop.address}{path}")
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert errors == []
 
 
 @pytest.fixture(params=["sqlite"])

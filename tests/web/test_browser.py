@@ -53,43 +53,6 @@ def shop(tmp_path_factory: pytest.TempPathFactory, people: People) -> Iterator[S
         yield Shop(scheduler, address)
 
 
-@pytest.fixture(scope="module")
-def cookies(chromium: Browser, shop: Shop) -> dict[str, Any]:
-    """Return what the browser keeps of an operator and of a reader who have logged in."""
-    kept = {}
-    for name in ("olaf", "rita"):
-        context = chromium.new_context()
-        page = context.new_page()
-        page.goto(f"{shop.address}/queues")
-        page.get_by_label("Name").fill(name)
-        page.get_by_label("Password").fill(PASSWORD)
-        page.keyboard.press("Enter")
-        expect(page.get_by_role("heading", level=1)).to_have_text("Queues")
-        kept[name] = context.storage_state()
-        context.close()
-    return kept
-
-
-@pytest.fixture
-def visit(chromium: Browser, shop: Shop, cookies: dict[str, Any]) -> Iterator[Open]:
-    """Return what opens a page; a page that reports an error to its console fails the test."""
-    contexts, errors = [], []
-
-    def opened(path: str, name: str = "olaf", **settings: Any) -> Page:
-        context = chromium.new_context(storage_state=cookies[name], **settings)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(f"{shop.address}{path}")
-        return page
-
-    yield opened
-    for context in contexts:
-        context.close()
-    assert errors == []
-
-
 def heading(page: Page) -> str:
     return page.get_by_role("heading", level=1).inner_text()
 

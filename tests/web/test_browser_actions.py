@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -17,7 +16,7 @@ from taskqueue.store import Lease, Store
 from taskqueue.store.open import open_store
 from taskqueue.web import app
 from tests.web import jobs
-from tests.web.conftest import PASSWORD
+from tests.web.conftest import logged_in
 from tests.web.servers import served
 
 NODE = "web-1"
@@ -59,48 +58,6 @@ def shop(tmp_path_factory: pytest.TempPathFactory, people: People) -> Iterator[S
         store = open_store(url)
         yield Shop(scheduler, store, address)
         store.close()
-
-
-def logged_in(page: Page, address: str, name: str) -> None:
-    """Log in."""
-    page.goto(f"{address}/audit")
-    page.get_by_label("Name").fill(name)
-    page.get_by_label("Password").fill(PASSWORD)
-    page.keyboard.press("Enter")
-    expect(page.get_by_role("heading", level=1)).to_have_text("Audit")
-
-
-@pytest.fixture(scope="module")
-def cookies(chromium: Browser, shop: Shop) -> dict[str, Any]:
-    """Return what the browser keeps of each user who has logged in."""
-    kept = {}
-    for name in ("olaf", "rita", "mia"):
-        context = chromium.new_context()
-        logged_in(context.new_page(), shop.address, name)
-        kept[name] = context.storage_state()
-        context.close()
-    return kept
-
-
-@pytest.fixture
-def visit(chromium: Browser, shop: Shop, cookies: dict[str, Any]) -> Iterator[Open]:
-    """Return what opens a page; a page that reports an error to its console fails the test."""
-    contexts, errors = [], []
-
-    def opened(path: str, name: str = "olaf", *, is_refused: bool = False) -> Page:
-        context = chromium.new_context(storage_state=cookies[name])
-        contexts.append(context)
-        page = context.new_page()
-        if not is_refused:  # which the console of the browser calls an error
-            page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(f"{shop.address}{path}")
-        return page
-
-    yield opened
-    for context in contexts:
-        context.close()
-    assert errors == []
 
 
 def done(page: Page, says: str) -> None:
