@@ -14,6 +14,7 @@ from taskqueue.daemon.node.rescuer import Rescuer
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.runtime.timers import every
 from taskqueue.model.record import Holder
+from taskqueue.model.wording import count
 from taskqueue.scheduler import host
 from taskqueue.store import Lease, Store
 
@@ -108,7 +109,7 @@ class HostWatch:
         rescued = self._rescuer.rescue_from(dead)
         if rescued is None:
             return
-        log.warning("node %s of this host died: rescued %d jobs", dead.seat, rescued)
+        log.warning("node %s of this host died: rescued %s", dead.seat, count(rescued, "job"))
         now = self._store.now()
         self._breaker.call(lambda: self._store.resign(LEAD, dead))
         self._breaker.call(lambda: self._store.acquire(replace(lease, until=now), now))

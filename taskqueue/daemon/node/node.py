@@ -39,6 +39,7 @@ from taskqueue.daemon.runtime.timers import ResettableTimer, every
 from taskqueue.daemon.settings import Lead, Settings
 from taskqueue.exit_codes import Exit
 from taskqueue.model.record import Holder
+from taskqueue.model.wording import count
 from taskqueue.store import Store
 from taskqueue.store.bell import CONTROLS, PLANS, STOPS, WORK
 from taskqueue.store.open import resolved
@@ -199,7 +200,9 @@ class Node:
         self._maintenance.start()
         rescued = self._rescuer.rescue_own_seat()
         if rescued:
-            log.warning("rescued %d jobs that the last holder of seat %s left behind", rescued, self._settings.name)
+            log.warning(
+                "rescued %s that the last holder of seat %s left behind", count(rescued, "job"), self._settings.name
+            )
         self._renew()
         self._apply_controls()
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pymongo.errors import OperationFailure
 
 from taskqueue.model.finding import Finding, Level, below
-from taskqueue.model.wording import span
+from taskqueue.model.wording import count, span
 from taskqueue.store.mongodb.connection import Connection, is_cluster
 from taskqueue.store.mongodb.documents import Document
 
@@ -41,7 +41,9 @@ def _members(hello: Document) -> Iterator[Finding]:
     if "setName" not in hello:
         return
     members, arbiters = len(hello.get("hosts", ())), len(hello.get("arbiters", ()))
-    words = f"{hello['setName']}, {members} servers{f' and {arbiters} arbiters' if arbiters else ''}"
+    words = f"{hello['setName']}, {count(members, 'server')}"
+    if arbiters:
+        words += f" and {count(arbiters, 'arbiter')}"
     if members >= 3:
         yield Finding("replica set", words)
         return
