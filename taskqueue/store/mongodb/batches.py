@@ -67,7 +67,7 @@ def statement(
 def share(following: Mapping[JobId, Effect]) -> Mapping[JobId, Effect]:
     """Return the effects, of which one has the entry of all plain ends, if they are not too few.
 
-    To keep and clear an entry for each took a quarter of the server's time in a drain.
+    To keep and clear an entry for each took a fifth of the server's time in a drain.
     """
     plain = [id for id, one in following.items() if one.is_plain_end]
     if len(plain) < LEAST_SHARED:
