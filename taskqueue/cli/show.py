@@ -10,7 +10,7 @@ import click
 
 from taskqueue.cli import completion, ids, json_output, record_facts
 from taskqueue.cli.context import StoreContext, pass_store
-from taskqueue.model.lifecycle.recovered_copy import COPY, ORIGIN
+from taskqueue.model.lifecycle.recovered_copy import COPY, ORIGIN, key_of
 from taskqueue.model.limits import limit_keys_of
 from taskqueue.model.record import Attempt, Failure, Record
 from taskqueue.model.unique_period import end_of
@@ -106,6 +106,7 @@ def facts(record: Record, cause: str) -> list[tuple[str, str]]:
         ("stall timeout", span(options.stall_timeout) if options.stall_timeout else ""),
         ("recovered from", str(record.given.get(ORIGIN, ""))),
         ("recovered as", str(record.given.get(COPY, ""))),
+        ("key", key_of(record) or ""),
         ("process", "a worker of its own (force_spawn)" if options.force_spawn else ""),
     ]
 

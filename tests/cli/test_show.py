@@ -12,7 +12,9 @@ from taskqueue import Scheduler, workflows
 from taskqueue.cli import ids
 from taskqueue.errors import JobNotFound
 from taskqueue.exit_codes import Exit
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.continuation import Continuation, Phase
+from taskqueue.model.lifecycle.recovered_copy import copy
 from taskqueue.model.query import parse
 from taskqueue.model.record import Cause, Record, Status, replace
 from taskqueue.store import Store
@@ -122,6 +124,15 @@ def test_show_has_something_to_say_in_every_state(taskqueue: Taskqueue, jobs: Ma
     assert f" {record.status.name}" in answer.out
     assert (document["id"], document["status"]) == (str(record.id), record.status.name)
     assert document["waiting_for"] == [str(id) for id in record.waiting_for]
+
+
+def test_show_names_the_key_of_a_copy(taskqueue: Taskqueue, store: Store, jobs: Mapping[str, Record]) -> None:
+    again = copy(jobs["failed"], JobId(), None, store.now())
+    store.add([again])
+
+    shown = taskqueue("show", str(again.id))
+
+    assert re.search(rf"^key +{jobs['failed'].id}$", shown.out, re.MULTILINE)
 
 
 def test_long_data_is_cut_for_people_only(taskqueue: Taskqueue, store: Store) -> None:
