@@ -84,7 +84,8 @@ class Connections:
     @property
     def is_open(self) -> bool:
         """Return whether this process has opened a store; never on the application's own connection."""
-        return not self._is_borrowed and os.getpid() in self._of_process
+        connection = None if self._is_borrowed else self._of_process.get(os.getpid())
+        return connection is not None and connection.opened is not None
 
     @property
     def is_embedded(self) -> bool:
@@ -134,8 +135,8 @@ class Connections:
             connection.close()
 
     def __repr__(self) -> str:
-        opened = self._of_process.get(os.getpid())
-        return "not opened" if opened is None else opened.store().url
+        connection = self._of_process.get(os.getpid())
+        return "not opened" if connection is None or connection.opened is None else connection.opened.url
 
     def _current(self) -> Connection:
         if self._closed:

@@ -130,7 +130,9 @@ def test_nothing_is_opened_before_it_is_needed(tmp_path: Path) -> None:
     assert repr(scheduler) == "<Scheduler not opened>"
     with pytest.raises(StoreUnavailable, match="there is no folder"):
         scheduler.stats()
-    scheduler.close()
+    assert repr(scheduler) == "<Scheduler not opened>"
+    del scheduler
+    gc.collect()  # without a warning: nothing is open
 
 
 def test_an_address_is_a_path_or_a_url(tmp_path: Path) -> None:
