@@ -90,7 +90,10 @@ def _drop_descriptors(keep: Collection[int]) -> None:
     kept = {*keep, *_standard_descriptors()}
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for number in descriptors() - kept - {null}:
-        os.dup2(null, number, inheritable=False)
+        try:
+            os.dup2(null, number, inheritable=False)
+        except OSError:  # its number is over the limit of open files, which was lowered: no new file gets it
+            os.close(number)
     os.close(null)
 
 

@@ -2,6 +2,7 @@
 
 import _thread
 import contextlib
+import fcntl
 import logging
 import os
 import random
@@ -209,6 +210,19 @@ def test_a_child_has_no_descriptors_but_those_it_was_given(begin: Begin, fact: F
     begin(main, keep=[fact.writer])
 
     assert fact.hear() == "True"
+
+
+def test_a_descriptor_over_the_limit_of_open_files_is_closed_in_a_child(begin: Begin, fact: Fact) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    high = fcntl.fcntl(fact.reader, fcntl.F_DUPFD_CLOEXEC, soft // 2)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (high, hard))
+    try:
+        begin(lambda: fact.tell(str(high in child_setup.descriptors())), keep=[fact.writer])
+
+        assert fact.hear() == "False"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        os.close(high)
 
 
 def test_a_child_does_not_hide_the_end_of_its_siblings_channels(begin: Begin, fact: Fact, go: Fact) -> None:
