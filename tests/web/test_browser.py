@@ -388,7 +388,8 @@ def test_no_table_is_cut_off_on_a_tablet(visit: Open, shop: Shop) -> None:
     process = shop.scheduler.add_job(f"shop.accounting:{'GenerateMonthlyInvoices' * 2}", queue=queue, at="+1h")
     about = {"job": process.job, "reason": "the customer has asked for it by telephone"}
     by, source = "a.very.long.name.of.a.user@example.org", "command line of a.very.long.name.of.a.host"
-    shop.scheduler.record_action("cancel", str(process.id), by=by, source=source, about=about)
+    shop.scheduler.record_action("update refused", str(process.id), by=by, source=source, about=about)
+    shop.scheduler.record_action("pause", queue, by=by, source=source)
     page = visit("/", viewport={"width": 768, "height": 800})
     for path in ("/", "/jobs", "/queues", "/schedules", "/nodes", "/failures", "/audit"):
         page.goto(f"{shop.address}{path}")
