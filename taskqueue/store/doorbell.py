@@ -97,7 +97,10 @@ class Doorbell:
 
     def _hung(self) -> tuple[socket.socket, Path]:
         path = self._folder / f"{self._topic}-{self._pid}-{os.urandom(6).hex()}"
-        hung = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        try:
+            hung = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        except OSError as error:
+            raise _not_hung(self._folder, error) from error
         try:
             _make_folder(self._folder, self._mode)
             _refuse_foreign(self._folder)
@@ -106,11 +109,7 @@ class Doorbell:
             _sweep(self._folder)
         except OSError as error:
             hung.close()
-            raise StoreUnavailable(
-                str(self._folder),
-                f"no bell can be hung there ({error.strerror})",
-                "make it a folder that this user can write, or remove it",
-            ) from error
+            raise _not_hung(self._folder, error) from error
         return hung, path
 
 
@@ -249,3 +248,10 @@ def _remove_socket(path: str) -> None:
     with contextlib.suppress(OSError):
         if stat.S_ISSOCK(os.lstat(path).st_mode):
             os.unlink(path)
+
+
+def _not_hung(folder: Path, error: OSError) -> StoreUnavailable:
+    way_out = "make it a folder that this user can write, or remove it"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        way_out = "raise the limit: LimitNOFILE=16384 in the unit, or ulimit -n"
+    return StoreUnavailable(str(folder), f"no bell can be hung there ({error.strerror})", way_out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 import shutil
 import signal
@@ -253,6 +254,20 @@ def test_a_bell_that_was_removed_is_hung_anew_and_told_of(
         assert f"the bell {path} was removed" in caplog.text
         assert not bell.renew()
     assert bells(tmp_path) == []
+
+
+@pytest.mark.parametrize("spare", [0, 1])
+def test_a_bell_for_which_no_descriptor_is_left_names_the_limit(store: Store, spare: int) -> None:
+    store.bell(WORK).close()  # imports what it needs
+    free = os.open(os.devnull, os.O_RDONLY)
+    os.close(free)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + spare, hard))
+    try:
+        with pytest.raises(StoreUnavailable, match=r"Too many open files.*: raise the limit: LimitNOFILE"):
+            store.bell(WORK)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_bell_that_cannot_be_hung_anew_is_told_of_once(
