@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -12,6 +13,7 @@ from taskqueue.cli.job_options import option_of_jobs
 from taskqueue.cli.param_types import extended_json, past
 from taskqueue.model.query import And, Query, parse
 from taskqueue.model.record import Record
+from taskqueue.model.wording import count
 from taskqueue.scheduler import changes, json_shapes
 from taskqueue.scheduler.audit_trail import shown_query
 
@@ -25,11 +27,12 @@ from taskqueue.scheduler.audit_trail import shown_query
     metavar="VALUE",
     help="With --query: those that ended after this: a time, or how long ago.",
 )
+@click.option("--yes", is_flag=True, help="With --query: run them again; without it they are only counted.")
 @option_of_jobs("at")
-@click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs; with --query an object.")
 @pass_store
 def recover_command(
-    context: StoreContext, id: tuple[str, ...], query: Any, since: str | None, at: Any, as_json: bool
+    context: StoreContext, id: tuple[str, ...], query: Any, since: str | None, yes: bool, at: Any, as_json: bool
 ) -> None:
     """Run jobs that have ended again, as copies, and print the ids of the copies; also called `retry`.
 
@@ -41,14 +44,38 @@ def recover_command(
     if query is None and since is not None:
         raise click.UsageError("--since goes with --query; jobs named by ID are recovered whenever they ended")
     if query is not None:
-        meant = _meant(context, query, since)
-        with context.acting("run again", "jobs", query=shown_query(query), since=since):
+        _recover_matching(context, query, since, yes, at, as_json)
+        return
+    found = [ids.resolve(context.store, written) for written in id]
+    _show([_again(context, record, at) for record in found], as_json)
+
+
+def _recover_matching(
+    context: StoreContext, written: Any, since: str | None, yes: bool, at: Any, as_json: bool
+) -> None:
+    """Run the jobs that match and have ended again, or count them."""
+    meant = _meant(context, written, since)
+    copies: list[Record] = []
+    if yes:
+        with context.acting("run again", "jobs", query=shown_query(written), since=since):
             copies, left_out = changes.recover_all(context.store, meant, at)
+        found = len(copies)
     else:
-        found = [ids.resolve(context.store, written) for written in id]
-        copies, left_out = [_again(context, record, at) for record in found], 0
+        matching, left_out = changes.recoverable(context.store, meant)
+        found = len(matching)
+    if as_json:
+        shapes = [json_shapes.job(copy) for copy in copies]
+        json_output.write({"found": found, "left_out": left_out, "copies": shapes})
+        return
     if left_out:
         output.line(f"{left_out:,} that match were recovered before and are left out: name them by ID", err=True)
+    if yes:
+        _show(copies, as_json)
+    else:
+        output.line(f"would run {count(found, 'job')} again: pass --yes to add a copy of each")
+
+
+def _show(copies: Sequence[Record], as_json: bool) -> None:
     if as_json:
         json_output.write_all(json_shapes.job(copy) for copy in copies)
         return

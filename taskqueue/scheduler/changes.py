@@ -70,6 +70,19 @@ def recover(store: Store, id: JobId, at: Any, data: Any = SAME_DATA) -> Record:
     return store.add([revised(again if _is_same(text, ended) else with_own_key(again), {}, text, now)])[0]
 
 
+def recoverable(store: Store, query: Query) -> tuple[list[JobId], int]:
+    """Return the ids of all jobs that match, have ended, and were not recovered before, and how many were."""
+    final = And((query, Compare("status", Operator.GT, int(Status.PROCESSING))))
+    found: list[JobId] = []
+    left_out = 0
+    for ended in records.matching(store, final):
+        if copy_of(ended) is None:
+            found.append(ended.id)
+        else:
+            left_out += 1
+    return found, left_out
+
+
 def recover_all(store: Store, query: Query, at: Any) -> tuple[list[Record], int]:
     """Return the copies of all records that match and had ended when this began, in the order of their ids.
 
@@ -77,14 +90,7 @@ def recover_all(store: Store, query: Query, at: Any) -> tuple[list[Record], int]
     Where several processes recover a job at once, its copy has the same id for all of them, and so is added once: by
     the first one, and left out by the others.
     """
-    final = And((query, Compare("status", Operator.GT, int(Status.PROCESSING))))
-    matching: list[JobId] = []  # all of them before the first copy, which may end meanwhile and then match too
-    left_out = 0
-    for ended in records.matching(store, final):
-        if copy_of(ended) is None:
-            matching.append(ended.id)
-        else:
-            left_out += 1
+    matching, left_out = recoverable(store, query)  # all before the first copy, which may end and then match too
     added: list[Record] = []
     for start in range(0, len(matching), BATCH):
         present = records.present(store, matching[start : start + BATCH])

@@ -49,7 +49,7 @@ SAID: dict[str, list[list[str]]] = {
     "wait": [[ID], [ID, "--json"]],
     "update": [[ID, "--priority", "1"]],
     "cancel": [[ID], [ID, "--json"], ["--query", "{}"]],
-    "recover": [[ID, "--json"], ["--query", "{}", "--since", "1h"]],
+    "recover": [[ID, "--json"], ["--query", "{}", "--since", "1h", "--yes"]],
     "stats": [[], ["--json"]],
     "events": [["--since", "1h"], ["--since", "1h", "--json"]],
     "analytics": [[], ["--by", "class"], ["--json"]],

@@ -36,7 +36,12 @@ def scheduler(url: str) -> Scheduler:
         (["cancel", "aaaa", "--reason", "late"], "cancel", "a" * 24, {"reason": "late"}),
         (["cancel", "--query", '{"queue": "mail"}', "--yes"], "cancel", "jobs", {"number": 1}),
         (["recover", "ffff"], "run again", "f" * 24, {"job": "tests.web.jobs:Invoice"}),
-        (["recover", "--query", '{"data.token": "s3cret"}'], "run again", "jobs", {"query": '{"data.token": "•••"}'}),
+        (
+            ["recover", "--query", '{"data.token": "s3cret"}', "--yes"],
+            "run again",
+            "jobs",
+            {"query": '{"data.token": "•••"}'},
+        ),
         (["update", "aaaa", "--priority", "3"], "update", "a" * 24, {"changed": ["priority"]}),
         (["pause", "mail", "--reason", "moves", "--by", "ann"], "pause", "mail", {"reason": "moves", "by": "ann"}),
         (["resume", "--all"], "resume", "", {}),

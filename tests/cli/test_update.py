@@ -119,9 +119,27 @@ def test_recover_takes_a_query(taskqueue: Taskqueue, store: Store) -> None:
     jobs = records.in_every_status()
     store.add(list(jobs.values()))
 
-    told = taskqueue("recover", "--query", '{"status": {"$in": ["FAILED", "TIMEOUT"]}}', "--at", "+1 hour", "--json")
+    told = taskqueue(
+        "recover", "--query", '{"status": {"$in": ["FAILED", "TIMEOUT"]}}', "--at", "+1 hour", "--yes", "--json"
+    )
 
-    assert [job["status"] for job in told.document] == ["POSTPONED", "POSTPONED"]
+    document = told.document
+    assert [job["status"] for job in document.pop("copies")] == ["POSTPONED", "POSTPONED"]
+    assert document == {"found": 2, "left_out": 0}
+
+
+def test_without_yes_jobs_of_a_query_are_counted_and_not_recovered(taskqueue: Taskqueue, store: Store) -> None:
+    jobs = records.in_every_status()
+    store.add(list(jobs.values()))
+    taskqueue("recover", str(jobs["timeout"].id))
+    before = store.count(EVERYTHING)
+    command = ("recover", "--query", '{"status": {"$in": ["FAILED", "TIMEOUT"]}}')
+
+    told = taskqueue(*command)
+    assert told.out == "would run 1 job again: pass --yes to add a copy of each\n"
+    assert told.complaint == "1 that match were recovered before and are left out: name them by ID"
+    assert taskqueue(*command, "--json").document == {"found": 1, "left_out": 1, "copies": []}
+    assert store.count(EVERYTHING) == before
 
 
 def test_a_query_leaves_out_what_was_recovered_before_and_says_so(taskqueue: Taskqueue, store: Store) -> None:
@@ -129,7 +147,7 @@ def test_a_query_leaves_out_what_was_recovered_before_and_says_so(taskqueue: Tas
     store.add(list(jobs.values()))
     copy = taskqueue("recover", str(jobs["failed"].id)).out.strip()
 
-    told = taskqueue("recover", "--query", '{"status": {"$in": ["FAILED", "TIMEOUT"]}}')
+    told = taskqueue("recover", "--query", '{"status": {"$in": ["FAILED", "TIMEOUT"]}}', "--yes")
 
     assert told.out.split() != [copy]
     assert len(told.out.split()) == 1
@@ -142,7 +160,7 @@ def test_recover_leaves_out_jobs_that_ended_before_since(taskqueue: Taskqueue, s
     [earlier, later] = (replace(failed, id=JobId(), ended_at=store.now() - timedelta(minutes=ago)) for ago in (90, 30))
     store.add([earlier, later])
 
-    told = taskqueue("recover", "--query", '{"status": "FAILED"}', "--since", "1h")
+    told = taskqueue("recover", "--query", '{"status": "FAILED"}', "--since", "1h", "--yes")
 
     [copy] = told.out.split()
     assert kept(store, copy).given["recovered_from"] == str(later.id)
