@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from taskqueue.model.lifecycle.outcomes import Failed
+from taskqueue.model.lifecycle.outcomes import Awaiting, Failed
 from taskqueue.model.options.update import revised
 from taskqueue.model.record import Status, changed
 from taskqueue.model.retry import RetryIn
@@ -148,3 +148,18 @@ def test_a_failed_attempt_can_move_a_job_to_another_queue(store: Store) -> None:
     assert (kept(store, run.id).queue, kept(store, run.id).status) == ("slow", Status.POSTPONED)
     assert claim(store, now=NOON + HOUR, queues={"fast": None}).records == []
     assert ids(claim(store, now=NOON + HOUR, queues={"slow": None}).records) == [run.id]
+
+
+def test_a_parent_of_another_priority_waits_since_when_it_did_once_its_children_have_ended(store: Store) -> None:
+    added = a_record()
+    parent = running(store, added)
+    child = running(store, a_record(parent=parent.id))
+    settle(store, parent, Awaiting(ids=(child.id,)))
+    before = kept(store, parent.id)
+
+    assert store.update(before, revised(before, {"priority": -2}, None, NOON), NOON)
+    settle(store, child)
+
+    after = kept(store, parent.id)
+    assert (after.status, after.ready_at, after.priority) == (Status.WAITING, added.ready_at, -2)
+    assert after.at_rank() == after

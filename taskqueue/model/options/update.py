@@ -12,7 +12,7 @@ from taskqueue.model.meta import META
 from taskqueue.model.options import checked
 from taskqueue.model.options.new_record import expiry
 from taskqueue.model.options.readers import stated
-from taskqueue.model.record import Record, Status, changed
+from taskqueue.model.record import Record, Status, changed, rank_of
 from taskqueue.model.schedules import Moment, moment_of
 from taskqueue.model.serializer import same
 
@@ -51,7 +51,9 @@ def revised(record: Record, options: Mapping[str, Any], data: str | None, now: d
         raise WrongStatus(record.id, record.status.name, "be updated while it is WAITING or POSTPONED")
     fields = {name: value for name, value in options.items() if name not in ("at", META)}  # given keeps the meta
     given = {**record.given, **{name: stated(value) for name, value in options.items()}}
-    after = changed(record, **fields, given=given).at_rank()
+    after = changed(record, **fields, given=given)
+    # One that waits for its children has no ready_at: its place in the queue is in its rank alone.
+    after = changed(after, rank=record.rank + rank_of(now, after.priority) - rank_of(now, record.priority)).at_rank()
     if "at" in options:
         at = now if options["at"] is None else moment_of(options["at"], now)
         after = changed(planned(after, at, now), expires_at=expiry(record, max(at, now)))
