@@ -17,9 +17,10 @@ from taskqueue.model.schedules.next_run import ends_series
 from taskqueue.model.schedules.origin import FromSchedule, Series
 from taskqueue.model.shown_text import shown
 from taskqueue.model.wording import at, local, since, some, span, times
+from taskqueue.scheduler import host
 from taskqueue.scheduler.records import present
 from taskqueue.scheduler.why_ended import end_of, ended, ended_runs, last_error, vanished
-from taskqueue.scheduler.why_nodes import node_sentence, nodes_taking
+from taskqueue.scheduler.why_nodes import holder_of, node_sentence, nodes_taking
 from taskqueue.store import Store
 
 CONTINUED = "\n    "
@@ -188,11 +189,20 @@ def _processing(store: Store, record: Record, now: datetime) -> Iterator[str]:
         yield "Its record says nothing of the node that has it: it is damaged."
         return
     seat = record.holder.seat
-    yield f"Node {seat} has it, with claim {record.claims}; {node_sentence(store, seat, now)}."
-    over = "that is over, so another node takes it back" if record.ready_at <= now else "unless it renews"
-    yield f"The node's claim holds until {at(record.ready_at, now)}, {over}."
+    lease = holder_of(store, seat)
+    yield f"Node {seat} has it, with claim {record.claims}; {node_sentence(lease, now)}."
+    is_dead = lease is not None and host.is_gone(lease)
+    if record.ready_at <= now:
+        follows = "that is over, so another node takes it back"
+    elif is_dead:
+        follows = f"then any node takes it back; one on the host of {seat} does so at once"
+    else:
+        follows = "unless it renews"
+    yield f"The node's claim holds until {at(record.ready_at, now)}, {follows}."
     if record.started_at is None:
         yield "It has not begun there yet."
+    elif is_dead:
+        yield f"Attempt {record.attempt} began {at(record.started_at, now)} and has died with its node."
     else:
         yield f"Attempt {record.attempt} runs since {at(record.started_at, now)}{_limit(record)}."
         yield f"Where it is now: `taskqueue stack {record.id}`"

@@ -48,16 +48,20 @@ def _nodes_taking(leases: Sequence[Lease], controls: Controls, queue: str, now: 
     )
 
 
-def node_sentence(store: Store, seat: str, now: datetime) -> str:
-    """Say whether the node lives."""
-    for lease in seats(store.leases()):
-        if name_of(lease) == seat:
-            where = f"pid {lease.about.get('pid', 'unknown')} on host {lease.about.get('host', 'unknown')}"
-            if host.is_gone(lease):
-                return f"{where}, dead: its processes have ended"
-            state = "alive, its seat holds until" if lease.until > now else "not heard of, its seat was over"
-            return f"{where}, {state} {at(lease.until, now)}"
-    return "it has no seat now"
+def holder_of(store: Store, seat: str) -> Lease | None:
+    """Return the lease of the seat, None if no node has it."""
+    return next((lease for lease in seats(store.leases()) if name_of(lease) == seat), None)
+
+
+def node_sentence(lease: Lease | None, now: datetime) -> str:
+    """Say whether the node lives that has, or had, this lease of its seat."""
+    if lease is None:
+        return "it has no seat now"
+    where = f"pid {lease.about.get('pid', 'unknown')} on host {lease.about.get('host', 'unknown')}"
+    if host.is_gone(lease):
+        return f"{where}, dead: its processes have ended"
+    state = "alive, its seat holds until" if lease.until > now else "not heard of, its seat was over"
+    return f"{where}, {state} {at(lease.until, now)}"
 
 
 def _queues(lease: Lease) -> Mapping[str, Any]:

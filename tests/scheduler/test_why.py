@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -12,6 +13,7 @@ from taskqueue import JobOptions, Process, Scheduler, retry
 from taskqueue.model.lifecycle import outcomes, settle
 from taskqueue.model.record import Cause, Failure, Holder, Record
 from taskqueue.model.wording import some, span, times
+from taskqueue.scheduler import host
 from taskqueue.store import ClaimRequest, Lease, Settlement, Store
 from tests.nodes import eventually
 from tests.scheduler.jobs import Broken, Echo, Giving, Lucky, Mail, Sleepy, Unkept
@@ -171,6 +173,21 @@ def test_a_running_job_says_where_since_when_and_how_far(scheduler: Scheduler, s
         ", at most 60 s.",
         "Its progress is 40 % (page 4), told ",
     )
+
+
+def test_a_running_job_whose_node_was_killed_does_not_say_that_it_runs(scheduler: Scheduler, store: Store) -> None:
+    process = scheduler.add_job(Echo)
+    [[pid, born]] = host.named({"node": os.getpid()}).values()
+    seat(store, "web-1", machine=host.machine(), processes={"node": [pid, born + 1]})
+    [record] = take(store)
+    begin(store, record)
+
+    told = process.why()
+    assert ", dead: its processes have ended." in told
+    assert ", then any node takes it back; one on the host of web-1 does so at once." in told
+    assert " and has died with its node." in told
+    assert "runs since" not in told
+    assert "taskqueue stack" not in told
 
 
 def test_a_running_job_that_is_to_end_says_so(scheduler: Scheduler, store: Store) -> None:
