@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -22,11 +23,14 @@ class Proxy:
         self._is_cut = False
         self._delay = 0.0
         self._writers: set[asyncio.StreamWriter] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._pumps: set[asyncio.Task[None]] = set()
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._listening.setblocking(False)
+        self.port: int = self._listening.getsockname()[1]
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._thread.start()
-        self._server = self._do(asyncio.start_server(self._connect, "127.0.0.1", 0))
-        self.port: int = self._server.sockets[0].getsockname()[1]
+        self._loop.call_soon_threadsafe(self._loop.add_reader, self._listening, self._accept)
 
     def cut(self) -> None:
         """End all connections, and all that come, at once."""
@@ -56,9 +60,15 @@ class Proxy:
     def _do(self, what: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(what, self._loop).result()
 
-    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self) -> None:
+        """Accept a connection at once: a server of asyncio takes turns for that, and may be closed in between."""
+        with suppress(OSError):
+            accepted, _ = self._listening.accept()
+            self._keep(self._connecting, self._connect(accepted))
+
+    async def _connect(self, accepted: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=accepted)
         self._writers.add(writer)
-        self._keep(asyncio.current_task())
         try:
             onward = await asyncio.open_connection("127.0.0.1", self._target())
         except OSError:
@@ -70,13 +80,13 @@ class Proxy:
             self._abort(both)
             return
         for source, sink in ((reader, onward[1]), (onward[0], writer)):
-            self._keep(self._loop.create_task(self._pump(source, sink, both)))
+            self._keep(self._pumps, self._pump(source, sink, both))
 
-    def _keep(self, task: asyncio.Task[None] | None) -> None:
-        """Have the end wait for the task."""
-        assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _keep(self, tasks: set[asyncio.Task[None]], what: Coroutine[Any, Any, None]) -> None:
+        """Start a task, and have the end wait for it."""
+        task = self._loop.create_task(what)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
     async def _pump(
         self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, both: set[asyncio.StreamWriter]
@@ -100,8 +110,11 @@ class Proxy:
         self._abort(set(self._writers))
 
     async def _close(self) -> None:
-        self._server.close()
         await self._cut()
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._loop.remove_reader(self._listening)
+        self._listening.close()
+        while self._connecting:
+            await asyncio.wait(self._connecting)
+        for pump in self._pumps:
+            pump.cancel()
+        await asyncio.gather(*self._pumps, return_exceptions=True)
