@@ -90,7 +90,7 @@ class Hooked:
 
 @pytest.fixture
 def plain(tmp_path: Path) -> Iterator[Hooked]:
-    hooked = Hooked(tmp_path, PLAIN)
+    hooked = Hooked(tmp_path, PLAIN, max_children=1)  # a run stands behind the hooks of the one before
     with hooked.foreman:
         yield hooked
 
