@@ -1,4 +1,4 @@
-"""The beats at which open pages are told of changes: the same for all, and rarer the longer their answers take."""
+"""The beats at which open pages are notified of changes: the same for all, and rarer the longer their answers take."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ PACE = 2.0
 """Seconds between two beats, or a multiple of these."""
 
 SILENCE = 5.0
-"""Seconds after which all pages are told, changed or not: a pause, a drain, or a node that is silent is no event."""
+"""Seconds after which all pages are notified, changed or not: a pause, a drain and a silent node are no events."""
 
 SHARE = 50
-"""Of about so many seconds answers take one at most: a busy machine has more to do than to show pages."""
+"""Seconds of which one at most, about, goes into answers: a busy machine has more to do than to show pages."""
 
 LONGEST = 10.0
 """Seconds between two beats at most, however long answers take."""
 
 
 class Beat(NamedTuple):
-    """A beat by its number, and the number of the last one at which all pages were told."""
+    """A beat by its number, and the number of the last one at which all pages were notified."""
 
     number: int
     for_all: int
@@ -55,7 +55,7 @@ class Beats:
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Count the time of the block, in which a page is answered that was told; several at once take it once."""
+        """Count the time of the block, which answers a notified page; the time of several at once counts once."""
         with self._lock:
             if not self._answering:
                 self._busy_since = self._now()
