@@ -125,10 +125,13 @@ class CursorTooOld(TaskqueueError, LookupError):
 class WaitTimeout(TaskqueueError, TimeoutError):
     """A wait ended before all jobs did."""
 
-    def __init__(self, open_jobs: Sequence[object], timeout: float) -> None:
+    def __init__(self, open_jobs: Sequence[object], timeout: float, unread: int = 0) -> None:
         named = ", ".join(str(job) for job in open_jobs[:5])
-        more = f" and {len(open_jobs) - 5} more" if len(open_jobs) > 5 else ""
-        super().__init__(f"after {timeout:g} s still open: {named}{more}; `taskqueue why ID` says what each waits for")
+        more = f" and {len(open_jobs) - 5:,} more" if len(open_jobs) > 5 else ""
+        late = f" ({unread:,} of them could not be read in time, and may have ended)" if unread else ""
+        super().__init__(
+            f"after {timeout:g} s still open: {named}{more}{late}; `taskqueue why ID` says what each waits for"
+        )
         self.open_jobs = tuple(open_jobs)
 
 

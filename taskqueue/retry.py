@@ -28,8 +28,9 @@ from taskqueue.model.retry import (
     Situation,
     TableRetry,
 )
-from taskqueue.model.retry.by_error import known_names, names_of
+from taskqueue.model.retry.by_error import check_policy, known_names, names_of
 from taskqueue.model.schedules import Duration, seconds_of
+from taskqueue.model.shown_text import as_code
 
 Returned = TypeVar("Returned")
 
@@ -96,6 +97,10 @@ def time_table(table: Mapping[Duration, Duration] | None = None, *, since: str =
     """
     if table is None:
         return TableRetry(DEFAULT_TABLE, since)
+    if not isinstance(table, Mapping):
+        raise InvalidOption(
+            f"table={as_code(table)} of a retry policy: pass a mapping such as {{'5m': '1m', '1h': '5m'}}"
+        )
     return TableRetry(tuple((seconds_of(age), seconds_of(pause)) for age, pause in table.items()), since)
 
 
@@ -151,6 +156,9 @@ def call(function: Callable[[], Returned], policy: RetryPolicy) -> Returned:
     It waits in this process: for a pause of seconds inside a job, say, not for one of hours. When the policy gives up,
     the last error is raised as it was.
     """
+    if not callable(function):
+        raise InvalidOption(f"retry.call({as_code(function)}, …): pass a function without arguments")
+    check_policy(policy)
     asked = bound(policy, load_policy)
     begun_at = datetime.now(timezone.utc)
     failures = 0

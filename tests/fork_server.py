@@ -1,6 +1,7 @@
 """Start nodes as forks of one process that has imported them: to start Python and import the node takes most of a test.
 
-Each process of a test run has a fork server of its own, started with its first node. A fork becomes what
+Each process of a test run has a fork server of its own, started with its first node. The server ends with the process,
+also where that is killed, and its nodes with the server. A fork becomes what
 ``python -m taskqueue.cli.node`` is: folder, environment, arguments and module path are those it is given.
 """
 
@@ -21,15 +22,20 @@ from pathlib import Path
 
 from setproctitle import setproctitle
 
+from taskqueue.daemon.runtime import child_setup
+from taskqueue.model.lazy_dataclass import make_all
+
 CHECKOUT = Path(__file__).resolve().parent.parent
 PROGRAM = "taskqueue.cli.node"
 IMPORTED = (
     *(PROGRAM, "taskqueue.cli.log_setup", "taskqueue.daemon.node.start"),
-    *("taskqueue.store.sqlite.store", "taskqueue.store.mongodb.store"),
+    *("taskqueue.store.sqlite.store", "taskqueue.store.sqlite.history", "taskqueue.store.sqlite.schedules"),
+    *("taskqueue.store.mongodb.store", "email.parser"),  # the last is needed to read the version
 )
 LONGEST = 200_000
 """Bytes of a request: one message with arguments and environment."""
 
+PR_SET_PDEATHSIG = 1
 ENDS_WITHIN = 30.0
 """Seconds in which the server leaves: it may have coverage to write."""
 
@@ -152,7 +158,8 @@ def _report(process: int, pid: int, writer: int) -> None:
 
 
 def _become(arguments: list[str], folder: str, environment: dict[str, str], output: int) -> None:
-    """Make this process look as if it had just been started."""
+    """Make this process look as if it had just been started, but for its end with that of the server."""
+    child_setup.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
@@ -169,6 +176,7 @@ if __name__ == "__main__":
     setproctitle("taskqueue: fork server of tests")  # finds where titles go: it would not with another environment
     for module in IMPORTED:
         importlib.import_module(module)
+    make_all()  # or each node would make them, which takes as long as all else that it does to start
     with socket.socket(fileno=int(sys.argv[1])) as requests:
         arguments = serve(requests)
     sys.exit(importlib.import_module(PROGRAM).main(arguments))

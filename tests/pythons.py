@@ -1,7 +1,8 @@
 """Run the acceptance tests on each supported Python of this machine, with the newest dependencies and with the lowest.
 
-A script: ``bin/test --pythons`` starts it. Each pair of a Python and a set of versions has an environment of its own,
-``.venv-3.10-lowest``, made anew when ``setup.cfg`` changes. The lowest versions are those that ``setup.cfg`` names.
+A script: ``bin/test --pythons`` starts it, ``bin/test --all --pythons`` beside all other tests. Each pair of a Python
+and a set of versions has an environment of its own, ``.venv-3.10-lowest``, made anew when ``setup.cfg`` changes. The
+lowest versions are those that ``setup.cfg`` names. Environments with the most tests come first.
 
 =============  =================  ======================================================
 Python         versions           tests
@@ -20,6 +21,7 @@ the same tests on MongoDB execute as well.
 
 from __future__ import annotations
 
+import argparse
 import configparser
 import hashlib
 import os
@@ -44,7 +46,7 @@ HOW = ("-m", "not long", "-n", "4", "--dist", "loadfile")
 ALL = ("tests/acceptance", *(f"--ignore=tests/acceptance/{name}" for name in LEFT_OUT), *HOW)
 NOT_EMBEDDED = (*ALL, "-k", "not sqlite")
 AT_ONCE = 3
-"""Environments whose tests run at once: they start nodes and wait for them, and one run takes a sixth of two cores."""
+"""Environments whose tests run at once, unless ``--at-once`` says another number."""
 
 MADE_AT_ONCE = 2
 Version = tuple[int, int]
@@ -66,6 +68,11 @@ class Environment(NamedTuple):
     def name(self) -> str:
         """Return how it is called, such as ``3.12-lowest`` or ``3.12-lowest-extras``."""
         return f"{self.version[0]}.{self.version[1]}-{self.kind}"
+
+    @property
+    def place(self) -> int:
+        """Return a number by which those are sorted that run all tests, those that run a half, and those of extras."""
+        return 2 if OF_EXTRAS in self.tests else 1 if self.tests[: len(NOT_EMBEDDED)] == NOT_EMBEDDED else 0
 
     @property
     def folder(self) -> Path:
@@ -180,14 +187,17 @@ def tested(environment: Environment, making: Future[None], arguments: list[str])
     return Tested(done.returncode == 0, done.stdout, made - begun, time.monotonic() - made)
 
 
-def main(arguments: list[str]) -> int:
+def main(words: list[str]) -> int:
     """Run them all and return how many environments failed."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--at-once", type=int, default=AT_ONCE)
+    given, arguments = parser.parse_known_args(words)
     os.environ["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
     found = pythons(candidates(), oldest_supported())
-    chosen = environments(found, sys.version_info[:2])
+    chosen = sorted(environments(found, sys.version_info[:2]), key=lambda one: one.place)
     failed = []
-    print(f"Pythons: {', '.join(one.name for one in chosen)}, {AT_ONCE} at once", flush=True)
-    with ThreadPoolExecutor(MADE_AT_ONCE) as maker, ThreadPoolExecutor(AT_ONCE) as tester:
+    print(f"Pythons: {', '.join(one.name for one in chosen)}, {given.at_once} at once", flush=True)
+    with ThreadPoolExecutor(MADE_AT_ONCE) as maker, ThreadPoolExecutor(given.at_once) as tester:
         makings = [maker.submit(make, one) for one in chosen]
         testing = [tester.submit(tested, *each, arguments) for each in zip(chosen, makings, strict=True)]
         for environment, running in zip(chosen, testing, strict=True):

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -15,6 +16,11 @@ import pytest
 from tests.covers import COVERS
 
 CHECKOUT = Path(__file__).resolve().parent.parent
+
+TOP = {
+    *("taskqueue", "bin", "systemd", "tests", "docs"),
+    *("README.md", "LICENSE", "setup.cfg", "pyproject.toml", "Dockerfile", "compose.yaml"),
+}
 
 # A layer imports itself and what stands on an earlier line.
 LAYERS = (
@@ -32,6 +38,13 @@ LAYERS = (
 # Layers that go through another one, whatever their rank allows.
 CLOSED_TO = {"web": {"store", "execution", "daemon"}}
 RANKS = {layer: rank for rank, line in enumerate(LAYERS) for layer in line}
+
+# The processes of the daemon: each imports what all share, and of the others only what it forks.
+PROCESSES = ("manager", "node", "worker")
+FORKS = {
+    "taskqueue/daemon/node/start.py": "taskqueue.daemon.manager.manager.fork_manager",
+    "taskqueue/daemon/manager/workers.py": "taskqueue.daemon.worker.",
+}
 
 # The only files (or folders) that may import a package which is not Python's own.
 DOORS = {
@@ -150,6 +163,18 @@ def against_the_layers(source: Source) -> Iterator[str]:
             yield f"{source.path}:{line}: {source.layer} must not import {layer}"
 
 
+def across_processes(source: Source) -> Iterator[str]:
+    """What node, manager and worker share is in files of neither; each imports of another only what it forks."""
+    if source.layer != "daemon":
+        return
+    own, forks = Path(source.path).parts[2], FORKS.get(source.path)
+    for line, name in source.imports():
+        process = name.removeprefix("taskqueue.daemon.").partition(".")[0]
+        is_other = name.startswith("taskqueue.daemon.") and process in PROCESSES and process != own
+        if is_other and (forks is None or not name.startswith(forks)):
+            yield f"{source.path}:{line}: imports {name} of another process: what both need goes to daemon/runtime"
+
+
 def past_the_doors(source: Source) -> Iterator[str]:
     """Each package of others is imported in one place."""
     if source.in_tests:
@@ -253,6 +278,15 @@ def pretending(source: Source) -> Iterator[str]:
             yield f"{source.path}:{line}: {name}"
 
 
+def numbering(source: Source) -> Iterator[str]:
+    """Parameters of SQL stand in order or have names: Python 3.12 warns of numbers, and 3.14 refuses them."""
+    if not source.path.startswith("taskqueue/store/sqlite/"):
+        return
+    for number, line in enumerate(source.text.splitlines(), 1):
+        if re.search(r"\?\d", line):
+            yield f"{source.path}:{number}: give the parameter a name, as :at"
+
+
 def skipping(source: Source) -> Iterator[str]:
     """A test runs, or the run has failed."""
     if not source.in_tests:
@@ -265,6 +299,7 @@ def skipping(source: Source) -> Iterator[str]:
 
 RULES: tuple[Callable[[Source], Iterator[str]], ...] = (
     against_the_layers,
+    across_processes,
     past_the_doors,
     pickling,
     sleeping,
@@ -276,6 +311,7 @@ RULES: tuple[Callable[[Source], Iterator[str]], ...] = (
     unimplemented,
     printing,
     pretending,
+    numbering,
     skipping,
 )
 
@@ -322,6 +358,13 @@ def imports() -> dict[str, set[str]]:
             modules = {each if each in files else each.rpartition(".")[0] for each in named}
             found[name] = modules.intersection(files) - {name, "taskqueue"}
     return found
+
+
+def test_nothing_else_lies_at_the_top() -> None:
+    ignored = [pattern.rstrip("/") for pattern in (CHECKOUT / ".gitignore").read_text("utf-8").split()]
+    names = {path.name for path in CHECKOUT.iterdir() if not path.name.startswith(".")}
+
+    assert {name for name in names if not any(fnmatch(name, pattern) for pattern in ignored)} == TOP
 
 
 def test_no_file_imports_one_that_imports_it() -> None:
@@ -399,6 +442,10 @@ BREACHES = (
     (against_the_layers, "taskqueue/store/sqlite.py", "from taskqueue import Job"),
     (against_the_layers, "taskqueue/web/view.py", "from taskqueue.store import Store"),
     (against_the_layers, "taskqueue/extra.py", ""),
+    (across_processes, "taskqueue/daemon/manager/manager.py", "from taskqueue.daemon.node import leftovers"),
+    (across_processes, "taskqueue/daemon/node/start.py", "from taskqueue.daemon.manager import scaling"),
+    (across_processes, "taskqueue/daemon/runtime/loop.py", "from taskqueue.daemon.worker.worker import Worker"),
+    (across_processes, "taskqueue/daemon/settings.py", "from taskqueue.daemon.manager.scaling import PoolMode"),
     (past_the_doors, "taskqueue/daemon/node/node.py", "import psutil"),
     (past_the_doors, "taskqueue/store/sqlite.py", "from pymongo.errors import PyMongoError"),
     (past_the_doors, "taskqueue/store/sqlite.py", "import sqlalchemy"),
@@ -422,6 +469,7 @@ BREACHES = (
     (printing, "taskqueue/cli/list.py", "click.echo('no jobs')"),
     (pretending, "tests/test_it.py", "from unittest.mock import Mock"),
     (pretending, "tests/test_it.py", "monkeypatch.setattr(os, 'fork', None)"),
+    (numbering, "taskqueue/store/sqlite/claims.py", "_ONE = 'SELECT id FROM jobs WHERE rowid = ?1'"),
     (skipping, "tests/test_it.py", "pytest.skip('no server')"),
     (skipping, "tests/test_it.py", "@pytest.mark.xfail\ndef test(): pass"),
     (skipping, "tests/test_it.py", "from pytest import importorskip"),

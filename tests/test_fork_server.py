@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
+import psutil
 import pytest
 
 from taskqueue.exit_codes import Exit
@@ -31,6 +34,36 @@ def test_a_node_has_the_folder_the_environment_and_the_titles_of_one_that_is_sta
         assert Path(f"/proc/{running.pid}/cwd").resolve() == tmp_path
         assert {title.split()[1] for title in titles} >= {"node", "manager"}
         assert "node given" in running.log.read_text()
+
+
+OF_A_TEST_RUN = """
+import sys
+from pathlib import Path
+from tests.nodes import Node
+
+node = Node(sys.argv[1], Path(sys.argv[2]), [], {})
+node.heed("works")
+print(node.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+def test_nodes_end_with_a_test_run_that_is_killed(tmp_path: Path, signum: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="tq-") as place:
+        run = subprocess.Popen(
+            [sys.executable, "-c", OF_A_TEST_RUN, f"sqlite://{tmp_path}/jobs.db", str(tmp_path)],
+            env={**os.environ, "TMPDIR": place}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        with run:
+            assert run.stdout is not None
+            node = psutil.Process(int(run.stdout.readline()))
+            family = [node, *node.children(recursive=True)]
+            run.send_signal(signum)
+        _, left = psutil.wait_procs(family, LIMIT)
+
+    assert len(family) > 1
+    assert left == []
 
 
 def test_a_node_that_runs_has_no_exit_code_and_one_that_is_killed_has_that_of_its_signal(tmp_path: Path) -> None:

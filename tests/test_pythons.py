@@ -52,6 +52,18 @@ def test_each_python_runs_every_test_and_so_do_the_lowest_and_the_newest_version
     assert environments({}, (3, 11)) == []
 
 
+def test_environments_with_the_most_tests_come_first() -> None:
+    found = {(3, minor): Path(f"/python3.{minor}") for minor in (10, 12)}
+
+    names = [one.name for one in sorted(environments(found, (3, 11)), key=lambda one: one.place)]
+
+    assert names == [
+        *("3.10-lowest", "3.12-newest"),
+        *("3.10-newest", "3.12-lowest"),
+        *("3.10-lowest-extras", "3.12-lowest-extras"),
+    ]
+
+
 def test_one_python_alone_runs_every_test_with_the_lowest_versions() -> None:
     tests = {environment.kind: environment.tests for environment in environments({(3, 10): Path("/p")}, (3, 11))}
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from taskqueue.cli import completion, json_output, output
+from taskqueue.cli import audited_controls, completion, json_output, output
 from taskqueue.cli.context import StoreContext, pass_new_store, pass_store
 from taskqueue.cli.param_types import duration, limit_value
 from taskqueue.model.controls import EVERY_QUEUE, Control, Kind
@@ -55,9 +55,7 @@ def pause_command(
     What runs goes on. Jobs are added, and schedules start them, as ever: they wait.
     """
     _check(queue, everything=everything)
-    with context.acting("pause", queue or EVERY_QUEUE, reason=reason, by=by):
-        paused = controls.pause(context.store, queue, reason, by)
-    _report(context, paused, wait, as_json=as_json)
+    _report(context, audited_controls.pause(context.store, queue, reason, by), wait, as_json=as_json)
 
 
 @click.command("resume")
@@ -70,8 +68,7 @@ def resume_command(context: StoreContext, queue: str | None, everything: bool, a
     A queue that was paused by its name and with --all is worked on when both are resumed.
     """
     _check(queue, everything=everything)
-    with context.acting("resume", queue or EVERY_QUEUE):
-        was_paused = controls.resume(context.store, queue)
+    was_paused = audited_controls.resume(context.store, queue)
     left = [pause for pause in controls.in_force(context.store, Kind.PAUSE) if everything or not pause.name]
     if as_json:
         json_output.write(
@@ -103,9 +100,7 @@ def drain_command(
 
     What runs there goes on. What it has claimed and not begun goes to others.
     """
-    with context.acting("drain", node, reason=reason, by=by):
-        drained = controls.drain(context.store, node, reason, by)
-    _report(context, drained, wait, as_json=as_json)
+    _report(context, audited_controls.drain(context.store, node, reason, by), wait, as_json=as_json)
 
 
 @click.command("undrain")
@@ -114,8 +109,7 @@ def drain_command(
 @pass_store
 def undrain_command(context: StoreContext, node: str, as_json: bool) -> None:
     """Let a node that was drained begin jobs again."""
-    with context.acting("undrain", node):
-        was_drained = controls.undrain(context.store, node)
+    was_drained = audited_controls.undrain(context.store, node)
     if as_json:
         json_output.write(json_shapes.cleared(Kind.DRAIN, node, int(was_drained)))
         return

@@ -13,6 +13,7 @@ from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.cli.param_types import duration, extended_json, past
 from taskqueue.errors import InvalidQuery
 from taskqueue.model import query as language
+from taskqueue.model.controls import Controls
 from taskqueue.model.record import Cause, Record, Status
 from taskqueue.model.wording import nearest
 from taskqueue.scheduler import json_shapes
@@ -78,7 +79,7 @@ def list_command(context: StoreContext, limit: int, every: float | None, as_json
 
 def _list(store: Store, query: language.Query, limit: int) -> None:
     shown = list(_pages(store, query, limit))
-    _show(shown, store.now(), _foot(len(shown), store, query))
+    _show(shown, store.now(), record_facts.controls_for(store, shown), _foot(len(shown), store, query))
 
 
 def _say_unknown(store: Store, queue: tuple[str, ...], job: tuple[str, ...]) -> None:
@@ -156,7 +157,7 @@ def _foot(shown: int, store: Store, query: language.Query) -> str:
     return f"{shown} of {count:,} jobs; --limit shows more" if count > shown else ""
 
 
-def _show(records: list[Record], now: datetime, foot: str) -> None:
+def _show(records: list[Record], now: datetime, controls: Controls, foot: str) -> None:
     if not records:
         output.line("no jobs")
         return
@@ -172,10 +173,10 @@ def _show(records: list[Record], now: datetime, foot: str) -> None:
         terminal.Column(head="tries", side="right", is_spare=True),
         terminal.Column(head="cause", cut="end"),
     )
-    terminal.table(columns, [_row(record, now) for record in records], foot)
+    terminal.table(columns, [_row(record, now, controls) for record in records], foot)
 
 
-def _row(record: Record, now: datetime) -> list[str]:
+def _row(record: Record, now: datetime, controls: Controls) -> list[str]:
     return [
         ids.short(record.id),
         record.job,
@@ -184,5 +185,5 @@ def _row(record: Record, now: datetime) -> list[str]:
         record_facts.age(record, now),
         record_facts.progress(record),
         record_facts.attempts(record),
-        record_facts.cause(record, now),
+        record_facts.cause(record, now, controls),
     ]

@@ -12,8 +12,7 @@ import click
 
 from taskqueue.cli.log_setup import FORMATS, LEVELS
 from taskqueue.cli.param_types import duration, memory, work_on
-from taskqueue.daemon.manager.scaling import PoolMode
-from taskqueue.daemon.settings import Lead, Settings
+from taskqueue.daemon.settings import Lead, PoolMode, Settings
 from taskqueue.errors import ConfigError
 
 PREFIX = "TASKQUEUE_"
@@ -116,7 +115,7 @@ NODE = (
         "--max-memory",
         type=memory,
         metavar="SIZE",
-        help="Replace a worker that holds more, such as 512M, or 10% of this container; 0 means never.",
+        help="Replace a worker that holds more after a run, such as 512M, or 10% of this container; 0 means never.",
     ),
     _setting(
         "--idle-timeout", type=duration, metavar="S", help="Seconds after which an idle surplus worker is retired."
@@ -128,7 +127,8 @@ NODE = (
         "--metrics",
         metavar="[HOST:]PORT",
         default=None,
-        help="Serve metrics for Prometheus, and /live and /ready, by HTTP; on this host alone unless HOST says more.",
+        help="Serve metrics for Prometheus, and /live and /ready, by HTTP; on this host alone unless HOST says more. "
+        "Needs the extra taskqueue[metrics].",
     ),
     _setting("--keep-done", type=duration, metavar="S", help="How long DONE jobs are kept."),
     _setting("--keep-failed", type=duration, metavar="S", help="How long FAILED, CANCELED and TIMEOUT jobs are kept."),

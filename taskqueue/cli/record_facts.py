@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
+from taskqueue.model.controls import NONE, Controls
 from taskqueue.model.record import Cause, Record, Status
 from taskqueue.model.wording import count, span
+from taskqueue.store import Store
 
 
 def age(record: Record, now: datetime) -> str:
@@ -23,7 +26,7 @@ def attempts(record: Record) -> str:
     return str(record.tries)
 
 
-def cause(record: Record, now: datetime) -> str:
+def cause(record: Record, now: datetime, controls: Controls = NONE) -> str:
     """Return why the record is as it is, with what helps most to act on it."""
     if record.damage and not record.status.is_final:
         return Cause.UNREADABLE.value
@@ -32,13 +35,19 @@ def cause(record: Record, now: datetime) -> str:
         case Status.PROCESSING:
             return _running(record)
         case Status.WAITING:
-            return "" if record.cause is Cause.ADDED else f"after {said}"
+            before = "" if record.cause is Cause.ADDED else f"after {said}"
+            return ", ".join(filter(None, (before, controls.pause_in_words(record.queue))))
         case Status.POSTPONED:
             return _postponed(record, said, now)
         case Status.DONE:
             return said
     reason = record.error.type.rpartition(".")[2] if record.error else ""
     return f"{said}: {reason}" if reason and reason.lower() != said else said
+
+
+def controls_for(store: Store, records: Iterable[Record]) -> Controls:
+    """Return the controls in force, which are read only where a job waits."""
+    return store.controls() if any(record.status is Status.WAITING for record in records) else NONE
 
 
 def _running(record: Record) -> str:

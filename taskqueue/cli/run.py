@@ -22,9 +22,14 @@ from taskqueue.errors import ConfigError, TaskqueueError
 @click.command("run", short_help="Run a node for one application file.", params=list(POOL))
 @click.argument("application", metavar="FILE_OR_MODULE")
 @click.option("--name", default="development", show_default=True, metavar="NAME", help="The seat this node takes.")
-@click.option("--web", is_flag=True, help="Serve the dashboard too, for everybody on this host.")
+@click.option(
+    "--web", is_flag=True, help="Serve the dashboard too, for everybody on this host; needs the extra taskqueue[web]."
+)
 @click.option("--listen", metavar="[HOST:]PORT", help="With --web: where; default: 127.0.0.1:8030.")
-@click.option("--reload", is_flag=True, help="Load changed code: replace the workers when a Python file changes.")
+@click.option(
+    "--reload", is_flag=True,
+    help="Load changed code: replace the workers when a Python file changes; needs the extra taskqueue[dev].",
+)  # fmt: skip
 @click.pass_context
 def run_command(
     ctx: click.Context,

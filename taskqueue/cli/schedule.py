@@ -13,7 +13,8 @@ from taskqueue.cli.context import StoreContext, pass_new_store, pass_store
 from taskqueue.cli.job_options import data_option, option_of_jobs
 from taskqueue.cli.param_types import duration, extended_json, interval
 from taskqueue.model.options.table import OPTIONS
-from taskqueue.model.schedules import Custom, Every
+from taskqueue.model.schedules import Cron, Custom, Every
+from taskqueue.model.schedules.cron import UTC, in_zone
 from taskqueue.model.schedules.schedule import NamedSchedule, Overlap, Stage
 from taskqueue.model.schedules.series import AT_ONCE
 from taskqueue.model.wording import count, local, span
@@ -96,7 +97,7 @@ def _list(context: StoreContext, as_json: bool) -> None:
         terminal.Column(head="name", cut="end"),
         terminal.Column(head="stage"),
         terminal.Column(head="next", cut="end"),
-        terminal.Column(head="fired", side="right"),
+        terminal.Column(head="started", side="right"),
         terminal.Column(head="missed", side="right"),
         terminal.Column(head="trigger", cut="end", is_spare=True),
         terminal.Column(head="job", cut="start", is_spare=True),
@@ -194,12 +195,14 @@ def _trigger(context: StoreContext, name: str, as_json: bool) -> None:
 @pass_store
 def _preview(context: StoreContext, name: str, count: int, as_json: bool) -> None:
     """Print the next times of a schedule, as if each run ended at once."""
-    times = context.scheduler.get_schedule(name).preview(count)
+    schedule = context.scheduler.get_schedule(name)
+    times, trigger = schedule.preview(count), schedule.snapshot.trigger
     if as_json:
         json_output.write({"name": name, "times": [json_shapes.time(at) for at in times]})
         return
+    tz = trigger.tz if isinstance(trigger, Cron) else UTC
     for at in times:
-        output.line(local(at))
+        output.line(f"{local(at)}{f', {in_zone(at, tz):%Y-%m-%d %H:%M:%S} {tz}' if tz != UTC else ''}")
 
 
 def _report(context: StoreContext, schedule: NamedSchedule, *, as_json: bool) -> None:
@@ -217,7 +220,7 @@ def _report(context: StoreContext, schedule: NamedSchedule, *, as_json: bool) ->
         "options": ", ".join(f"{name}={value!r}" for name, value in schedule.template.given.items())
         or "those of the class",
         "rules": f"overlap {schedule.overlap.value}, misfire {schedule.misfire}, grace {span(schedule.grace)}",
-        "fired": f"{schedule.fired:,}",
+        "started": f"{schedule.fired:,}",
         "missed": f"{schedule.missed:,}",
         "last jobs": ", ".join(ids.short(id) for id in schedule.recent[-5:]) or "-",
     }

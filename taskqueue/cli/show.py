@@ -38,7 +38,8 @@ def show_command(context: StoreContext, id: str, as_json: bool) -> None:
     from taskqueue.cli import terminal
 
     now = context.store.now()
-    all_facts = [*facts(record, record_facts.cause(record, now)), ("log", _log(context, record))]
+    cause = record_facts.cause(record, now, record_facts.controls_for(context.store, [record]))
+    all_facts = [*facts(record, cause), ("log", _log(context, record))]
     terminal.facts([(name, value) for name, value in all_facts if value])
     for name, text in texts(record):
         terminal.heading(name)
@@ -174,13 +175,13 @@ def _show_attempts(attempts: tuple[Attempt, ...]) -> None:
     from taskqueue.cli import terminal
 
     columns = (
-        terminal.Column(head="no", side="right"),
+        terminal.Column(head="attempt", side="right"),
         terminal.Column(head="outcome"),
         terminal.Column(head="node", cut="end"),
         terminal.Column(head="pid", side="right"),
         terminal.Column(head=f"began {datetime.now().astimezone():%Z}", is_spare=True),
         terminal.Column(head="took", side="right"),
-        terminal.Column(head="peak", side="right", is_spare=True),
+        terminal.Column(head="memory", side="right", is_spare=True),
         terminal.Column(head="how", cut="end"),
     )
     terminal.table(columns, [attempt_cells(attempt) for attempt in attempts])

@@ -6,6 +6,7 @@ import pwd
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from importlib import resources
 from pathlib import Path
@@ -67,6 +68,7 @@ def systemd_command(
         name, text = unit, unit_text(program, user=None if dynamic_user else user, instance=instance, version=version)
         if not dynamic_user:
             _warn_of_unknown(user)
+        _warn_of_closed(user)
     if folder is None:
         output.lines(text.rstrip("\n"))
         return
@@ -131,6 +133,33 @@ def _warn_of_unknown(user: str) -> None:
     except KeyError:
         make = f"useradd --system {user}"
         output.line(f"taskqueue systemd: there is no user {user} yet: {make}, or pass --user", err=True)
+
+
+def closed_folder(folders: Iterable[Path], uid: int, gid: int) -> Path | None:
+    """Return the first folder that this user may not enter; None if there is none."""
+    for folder in folders:
+        status = folder.stat()
+        bit = 0o100 if status.st_uid == uid else 0o010 if status.st_gid == gid else 0o001
+        if not status.st_mode & bit:
+            return folder
+    return None
+
+
+def _warn_of_closed(user: str) -> None:
+    """Warn of a Python below a home that the user of the node may not enter: the unit would end with 203/EXEC."""
+    try:
+        uid, gid = pwd.getpwnam(user)[2:4]
+    except KeyError:
+        uid = gid = -1  # one that will be made
+    if uid == 0:
+        return
+    for program in (Path(sys.executable), Path(sys.executable).resolve()):
+        closed = closed_folder(reversed(program.parents), uid, gid)
+        if closed is not None:
+            words = f"the user of the node may not enter {closed}, on the way to {program}"
+            do = "make the environment elsewhere, with another Python, say /usr/bin/python3"
+            output.line(f"taskqueue systemd: {words}: {do}", err=True)
+            return
 
 
 def _write(path: Path, text: str) -> None:

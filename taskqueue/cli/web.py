@@ -52,7 +52,7 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Write JSON for 
 @click.option("--until-closed", is_flag=True, hidden=True)
 @pass_new_store
 def web_command(context: NewStoreContext, listen: str, until_closed: bool, **settings: Any) -> int | None:
-    """Serve the dashboard, pages and JSON API, until Ctrl-C.
+    """Serve the dashboard, pages and JSON API, until Ctrl-C. It needs the extra web: pip install 'taskqueue[web]'.
 
     Without --users and --header it is for this host alone, and everybody on this host is an operator. Beyond this host
     it is served only to users whom a file or a trusted proxy knows.

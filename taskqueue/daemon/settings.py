@@ -8,9 +8,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from taskqueue.daemon.manager.scaling import PoolMode
 from taskqueue.errors import ConfigError, InvalidOption
 from taskqueue.model.options import named, validators, value_of
+
+
+class PoolMode(str, Enum):
+    """How the number of workers follows the work."""
+
+    STATIC = "static"  # min_children, always
+    DYNAMIC = "dynamic"  # between min_children and max_children, by demand
+    ONDEMAND = "ondemand"  # none idle, one for each job, at most max_children
 
 
 class Lead(Enum):
@@ -61,6 +68,11 @@ class Settings:
         return self.min_children if self.pm is PoolMode.STATIC else self.max_children
 
     @property
+    def floor(self) -> int:
+        """Return how many workers are kept without work; in mode ``ondemand`` none, whatever ``min_children`` is."""
+        return 0 if self.pm is PoolMode.ONDEMAND else self.min_children
+
+    @property
     def metrics_address(self) -> tuple[str, int] | None:
         """Return host and port of the metrics; None without them."""
         if self.metrics is None:
@@ -77,6 +89,8 @@ class Settings:
                 f"--min-children {self.min_children} is more than --max-children {self.max_children}: "
                 "lower the one or raise the other"
             )
+        if self.slots < 1:
+            raise ConfigError("--pm static with --min-children 0 runs no job: pass --min-children 1 or more")
         for name, least in _LEAST.items():
             _at_least(name, getattr(self, name), least)
         for queue, bound in self.queues.items():

@@ -91,11 +91,7 @@ async def execute(loaded: Loaded, context: JobContext, interrupts: Interrupts) -
                 data, state = _restored(types, data, state, context)
             if isinstance(instance, Job):
                 vars(instance).update(data=data, state=state, _context=context)
-                work = getattr(instance, loaded.work)
-                if types is None or not types.takes_data or (data is None and types.has_default):
-                    result = work()
-                else:
-                    result = work(data)
+                result = _begin(instance, loaded, data)
             else:
                 result = _call(instance, loaded.work, data)
             if type(result) is CoroutineType:
@@ -114,6 +110,14 @@ async def execute(loaded: Loaded, context: JobContext, interrupts: Interrupts) -
         outcome = _with_leavings(outcome, instance)
     job = instance if loaded.has_hooks else None
     return Ran(outcome=outcome, job=job, error=error, took=time.monotonic() - begun)
+
+
+def _begin(instance: Job, loaded: Loaded, data: Any) -> Any:
+    """Call the job, with its data if it declares that it takes them, and return its result, or its coroutine."""
+    work, types = getattr(instance, loaded.work), loaded.types
+    if types is None or not types.takes_data or (data is None and types.has_default):
+        return work()
+    return work(data)
 
 
 def _close_unstarted(result: Any) -> None:

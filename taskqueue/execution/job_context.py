@@ -64,7 +64,7 @@ class Interrupts(Protocol):
 
 
 class JobContext(ABC):
-    """The context of one run (``model.job_context.RunContext``); a subclass reports its start and its progress."""
+    """The context of one run (``model.run_context.RunContext``); a subclass reports its start and its progress."""
 
     is_last_attempt: bool
     previous_error: Failure | None

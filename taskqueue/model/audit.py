@@ -40,8 +40,9 @@ class AuditEntry:
 
     @property
     def details(self) -> str:
-        """Return the details in one line."""
+        """Return the details in one line, the path of a class, which is long, at its end."""
         said = [(name, value) for name, value in self.about.items() if value not in (None, "", [])]
+        said.sort(key=lambda one: one[0] == "job")
         return ", ".join(f"{name} {_text(value)}" for name, value in said)
 
 

@@ -62,6 +62,11 @@ class Controls:
         """Return the pause of the queue; None if it is not paused."""
         return self._pauses.get(EVERY_QUEUE) or self._pauses.get(queue)
 
+    def pause_in_words(self, queue: str) -> str:
+        """Return that the queue is paused, or that every queue is; nothing if neither is."""
+        pause = self.pause_of(queue)
+        return "" if pause is None else "queue is paused" if pause.name else "every queue is paused"
+
     def drain_of(self, seat: str) -> Control | None:
         """Return the drain of the node; None if it is not drained."""
         return self._drains.get(seat)

@@ -13,6 +13,8 @@ from taskqueue.model.run_context import Item, Items, Loop, RunContext
 from taskqueue.model.schedules.origin import follows_endlessly
 
 if TYPE_CHECKING:  # options are checked by the types of the table, and read nothing from a job
+    from datetime import datetime
+
     from typing_extensions import TypeVar
 
     from taskqueue.model.options.table import ClassOptions
@@ -212,6 +214,15 @@ class Job(Generic[Data, Result]):
         """The result of each job in ``depends_on``, None of one that ended without success; read from the store now."""
         results: dict[ObjectId, Any] = self.scheduler.get_job(self.id).dependencies
         return results
+
+    @property
+    def scheduled_time(self) -> datetime | None:
+        """The time for which a schedule started the job, however late it runs, also as a copy; read from the store.
+
+        None without a schedule.
+        """
+        time: datetime | None = self.scheduler.get_job(self.id).scheduled_time
+        return time
 
     def wait_children(self, on_failure: Literal["fail", "ignore"] = "fail") -> list[Any]:
         """Return the handles of this job's children, the jobs added with ``parent=self``, once all have ended.

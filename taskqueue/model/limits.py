@@ -14,6 +14,7 @@ from taskqueue.errors import InvalidOption
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.schedules import seconds_of
 from taskqueue.model.shown_text import as_code
+from taskqueue.model.timestamps import CLOCKS_APART
 
 if TYPE_CHECKING:  # a record has the limits of its job
     pass
@@ -186,6 +187,11 @@ def until(limit_key: LimitKey, began_at: datetime) -> datetime:
     """Return how long a rate counts a start: a little longer than its period, as it is reported just before."""
     assert limit_key.per is not None
     return began_at + timedelta(seconds=limit_key.per + min(limit_key.per / 20, LEEWAY))
+
+
+def latest_end(limit_key: LimitKey, now: datetime) -> datetime:
+    """Return until when a rate may count a start; one that it counts longer began before the clock was set back."""
+    return until(limit_key, now + CLOCKS_APART)
 
 
 def family_of(limit: Declared, job: str) -> str:

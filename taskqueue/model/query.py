@@ -98,6 +98,8 @@ Query: TypeAlias = "Compare | And | Or"
 
 EVERYTHING = And(())
 PENDING = Compare("status", Operator.LTE, int(Status.PROCESSING))
+RUNNING = Compare("status", Operator.EQ, int(Status.PROCESSING))
+FINAL = Compare("status", Operator.GT, int(Status.PROCESSING))
 
 ERRORS = ("error.type", "error.message")
 TEXTS = ("job", "queue", "unique", "cause", "seat", "tags", *ERRORS)

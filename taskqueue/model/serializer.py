@@ -172,7 +172,7 @@ def _refused(value: Any) -> str:
     kind = type(value)
     return (
         f"{kind.__module__}.{kind.__qualname__}, which is not kept: pass JSON values, "
-        "aware datetimes, bytes, UUID, Decimal or ObjectId"
+        "aware datetimes, bytes, UUID, Decimal or ObjectId, or declare the type in the job"
     )
 
 

@@ -10,6 +10,10 @@ EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 MILLISECOND = timedelta(milliseconds=1)
 """The unit of stored times; two moments may be that much further apart than they show."""
 
+CLOCKS_APART = timedelta(seconds=5)
+"""How far two nodes may be apart in what they take for the store's time; what is further ahead is of a clock set back.
+"""
+
 
 def milliseconds(moment: datetime) -> int:
     """Return whole milliseconds since 1970 in UTC."""

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import datetime, timezone, tzinfo
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from taskqueue.model.controls import Control
 
 _STEPS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"))
+
+
+_ZONE: ContextVar[tzinfo | None] = ContextVar("zone of times in sentences", default=None)
+
+
+@contextmanager
+def in_utc() -> Iterator[None]:
+    """Give all times in UTC and in full, for a page that puts them into the zone of its reader."""
+    token = _ZONE.set(timezone.utc)
+    try:
+        yield
+    finally:
+        _ZONE.reset(token)
 
 
 def at(moment: datetime, now: datetime) -> str:
@@ -21,7 +36,15 @@ def at(moment: datetime, now: datetime) -> str:
 
 def local(moment: datetime) -> str:
     """Return the time in the zone of the person who reads it, with the zone."""
-    return f"{moment.astimezone():%Y-%m-%d %H:%M:%S %Z}"
+    return f"{moment.astimezone(_ZONE.get()):%Y-%m-%d %H:%M:%S %Z}"
+
+
+def minute(moment: datetime, now: datetime) -> str:
+    """Return the time in the zone of the person who reads it in short: ``14:02``, with the date of another day."""
+    if _ZONE.get() is not None:
+        return local(moment)
+    at, today = moment.astimezone(), now.astimezone()
+    return f"{at:%H:%M}" if at.date() == today.date() else f"{at:%Y-%m-%d %H:%M}"
 
 
 def decided(control: Control, now: datetime) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from taskqueue.errors import InvalidOption
+from taskqueue.errors import InvalidJob, InvalidOption
 from taskqueue.model.analytics import Analytics, Grouping, of_history, of_samples
 from taskqueue.model.history import HistoryEntry, Parts, Step, entries
 from taskqueue.model.job_path import path_of
+from taskqueue.model.options import named
 from taskqueue.model.schedules import ago
 from taskqueue.model.shown_text import as_code
 from taskqueue.model.timestamps import MILLISECOND, milliseconds, moment
@@ -38,14 +39,21 @@ def history(store: Store, since: Any, until: Any, queue: str | None, job: Any, s
     except ValueError:
         raise InvalidOption(f"step={step!r}: figures are kept by {', '.join(one.value for one in Step)}") from None
     begin, end = _time(since, until, store.now())
-    path = None if job is None else path_of(job)
+    path = None if job is None else named("job", job, _path)
     found = entries(store.history(length, _begin(length, begin), end), length)
     return [entry for entry in found if queue in (None, entry.queue) and path in (None, entry.job)]
 
 
+def _path(job: Any) -> str:
+    try:
+        return path_of(job)
+    except InvalidJob as refused:
+        raise InvalidOption(str(refused)) from None
+
+
 def _time(since: Any, until: Any, now: datetime) -> tuple[datetime, datetime]:
-    end = now if until is None else ago(until, now)
-    begin = ago(since, end)
+    end = now if until is None else named("until", until, lambda given: ago(given, now))
+    begin: datetime = named("since", since, lambda given: ago(given, end))
     if begin >= end:
         raise InvalidOption(f"since={since!r}, until={until!r}: the time that figures are for ends before it begins")
     return begin, end

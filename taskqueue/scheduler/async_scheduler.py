@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import aclosing
 from functools import partial
 from itertools import islice
@@ -27,7 +27,7 @@ from taskqueue.scheduler.async_handles import AsyncEvent, AsyncProcess, AsyncSch
 from taskqueue.scheduler.async_steps import OF_EMBEDDED, OF_SERVER, AsyncSteps, Threads
 from taskqueue.scheduler.async_waits import AsyncWaits
 from taskqueue.scheduler.connection import Connections
-from taskqueue.scheduler.event_stream import Callback, EventStream, Page
+from taskqueue.scheduler.event_stream import Callback, EventStream, Page, check_callback
 from taskqueue.scheduler.job_meta import completed_entries_in_loop, completed_in_loop
 from taskqueue.scheduler.process import Process
 from taskqueue.scheduler.schedule_api import NO_DATA
@@ -182,7 +182,7 @@ class AsyncScheduler:
         failed = next((one for one in ended.values() if one.status is not Status.DONE), None)
         if raise_on_error and failed is not None:
             raise JobFailed(failed.id, failed.status.name, failed.error)
-        open_ids = list(dict.fromkeys(id for id, _ in handles if id not in ended))
+        open_ids = dict.fromkeys([id for id, _ in handles if not ended or id not in ended])
         if open_ids:
             wait = self._ends_with_callbacks if self._stream.bound else self._waits_of_loop().ends
             ended.update(await wait(open_ids, seconds, raise_on_error))
@@ -210,6 +210,7 @@ class AsyncScheduler:
         timeout: Duration | None = None,
     ) -> str:
         """Do as ``Scheduler.listen`` does; what the callback returns is awaited where it can be."""
+        check_callback(callback)
         begun_at = await self.cursor() if cursor is None else cursor
         pages = AsyncSteps[Page[AsyncEvent]](self._stream.pages(query, begun_at, timeout), self._threads)
         async with aclosing(pages.items()) as each:
@@ -271,7 +272,7 @@ class AsyncScheduler:
                     yield event
 
     async def _ends_with_callbacks(
-        self, ids: Sequence[JobId], timeout: float | None, raise_on_error: bool
+        self, ids: Collection[JobId], timeout: float | None, raise_on_error: bool
     ) -> dict[JobId, Record]:
         """Return the records of ended jobs, and call bound callbacks with all events meanwhile."""
         ended: dict[JobId, Record] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import weakref
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
@@ -14,7 +15,7 @@ from taskqueue.model.record import Record, Status
 from taskqueue.scheduler.async_steps import AsyncSteps, Threads
 from taskqueue.scheduler.connection import Connections
 from taskqueue.scheduler.end_listener import Listener
-from taskqueue.scheduler.records import read
+from taskqueue.scheduler.records import LAST_LOOK, read
 from taskqueue.scheduler.wait import followed
 
 AT_ONCE = 100
@@ -25,19 +26,23 @@ class Waiter:
     """One wait: the jobs that are open, the records of those that have ended, and its end as a future."""
 
     def __init__(self, ids: Iterable[JobId], raise_on_error: bool) -> None:
-        self.open = set(ids)
+        self.open = dict.fromkeys(ids)
+        """The open jobs, first those that were not read for the longest time."""
         self.ended: dict[JobId, Record] = {}
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._raise_on_error = raise_on_error
 
     def take(self, id: JobId, record: Record | None) -> None:
         """Note the record of a job as it was read; None if the store does not have it."""
-        if self.over.done():
+        if self.over.done() or id not in self.open:
             return
         if record is None:
             self.over.set_exception(JobNotFound(id))
-        elif record.status.is_final:
-            self.open.discard(id)
+            return
+        del self.open[id]
+        if record.status.is_pending:
+            self.open[id] = None
+        else:
             self.ended[id] = record
             if self._raise_on_error and record.status is not Status.DONE:
                 self.over.set_exception(JobFailed(record.id, record.status.name, record.error))
@@ -52,8 +57,8 @@ class AsyncWaits:
         self._connections = connections
         self._threads = threads
         self._listener: Listener | None = None
-        self._waiters: dict[JobId, set[Waiter]] = {}
-        self._changes: deque[tuple[JobId, bool]] = deque()
+        self._waiters: dict[JobId, tuple[Waiter, ...]] = {}
+        self._changes: deque[tuple[Collection[JobId], bool]] = deque()
         self._steps: AsyncSteps[Mapping[JobId, Record | None]] | None = None
         self._reader: asyncio.Task[None] | None = None
 
@@ -65,11 +70,13 @@ class AsyncWaits:
                 self._add(waiter, ids)
                 await asyncio.wait([waiter.over], timeout=timeout)
             if not waiter.over.done():  # a job that ended in time has ended, even before its event arrives
-                look_at = [id for id in ids if id in waiter.open]
-                for record in await self._threads.call(self._read, look_at):
+                look_at = [*waiter.open]
+                records = await self._threads.call(self._read, look_at)
+                for record in records:
                     waiter.take(record.id, record)
-            if not waiter.over.done() and timeout is not None:
-                raise WaitTimeout([id for id in ids if id in waiter.open], timeout)
+                if not waiter.over.done() and timeout is not None:
+                    still_open = [id for id in ids if id in waiter.open]
+                    raise WaitTimeout(still_open, timeout, len(look_at) - len(records))
             waiter.over.result()
             return waiter.ended
         finally:
@@ -78,30 +85,36 @@ class AsyncWaits:
                 waiter.over.exception()  # seen, also by a task that was canceled meanwhile
 
     def _read(self, ids: Collection[JobId]) -> list[Record]:
-        return read(self._connections.store, ids)
+        return read(self._connections.store, ids, time.monotonic() + LAST_LOOK)
 
-    def _add(self, waiter: Waiter, ids: Iterable[JobId]) -> None:
+    def _add(self, waiter: Waiter, ids: Collection[JobId]) -> None:
+        waiters, alone = self._waiters, (waiter,)
         for id in ids:
-            self._waiters.setdefault(id, set()).add(waiter)
-            self._changes.append((id, True))  # also of a job that is watched: it is read for each new wait
+            waiters[id] = waiters.get(id, ()) + alone
+        self._changes.append((ids, True))  # also of a job that is watched: it is read for each new wait
         if self._reader is None:
             self._reader = asyncio.create_task(self._read_for_all())
         elif self._steps is not None:
             self._steps.nudge()
 
     def _remove(self, waiter: Waiter, ids: Iterable[JobId]) -> None:
+        waiters, alone, gone = self._waiters, (waiter,), []
         for id in ids:
-            waiters = self._waiters.get(id, set())
-            waiters.discard(waiter)
-            if not waiters and self._waiters.pop(id, None) is not None:
-                self._changes.append((id, False))
+            of_job = waiters.get(id, ())
+            if of_job == alone:
+                del waiters[id]
+                gone.append(id)
+            elif waiter in of_job:
+                waiters[id] = tuple(one for one in of_job if one is not waiter)
+        if gone:
+            self._changes.append((gone, False))
         if not self._waiters and self._steps is not None:
             self._steps.nudge()
 
     async def _read_for_all(self) -> None:
         """Give each waiter the records of its jobs until nobody waits."""
         try:
-            if self._listener is None:
+            if self._listener is None or self._listener.is_closed:
                 self._listener = await self._threads.call(self._connections.listener_of_loop)
                 weakref.finalize(self, self._listener.close)  # the loop of these waits is gone
             store = self._connections.store
@@ -110,7 +123,7 @@ class AsyncWaits:
             async with aclosing(steps.items()) as pages:
                 async for found in pages:
                     for number, (id, record) in enumerate(found.items(), 1):
-                        for waiter in tuple(self._waiters.get(id, ())):
+                        for waiter in self._waiters.get(id, ()):
                             waiter.take(id, record)
                         if number % AT_ONCE == 0:
                             await asyncio.sleep(0)

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import json
+import logging
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeAlias
 
-from taskqueue.errors import StoreUnavailable, TaskqueueError
+from taskqueue.errors import InvalidOption, StoreUnavailable, TaskqueueError
 from taskqueue.model.audit import AuditEntry
+from taskqueue.model.options import named, validators
 from taskqueue.model.secret_keys import SecretKeys
 from taskqueue.model.serializer import LONGEST_TEXT, clipped
+from taskqueue.model.shown_text import as_code
 from taskqueue.scheduler.controls import user
+from taskqueue.scheduler.records import LARGEST_PAGE
 from taskqueue.store import Store
+from taskqueue.store.arguments import wrong_audit_cursor
+
+log = logging.getLogger(__name__)
+
+STOPS = frozenset({"cancel", "pause", "pause schedule", "drain"})
+"""Actions that keep jobs from running. They are done also where the audit cannot be written: any job can be stopped."""
 
 Keep: TypeAlias = Callable[[str, str, Mapping[str, Any]], None]
 """Keeps an action, its target and its details in the audit."""
@@ -21,18 +31,44 @@ Keep: TypeAlias = Callable[[str, str, Mapping[str, Any]], None]
 
 def record(store: Store, action: str, target: str, *, by: str, source: str, about: Mapping[str, Any] | None) -> None:
     """Keep who (``by``) did what (``action``) to what (``target``), and from where (``source``)."""
-    by, action, target, source = (clipped(text) for text in (by, action, target, source))
-    entry = AuditEntry(at=store.now(), by=by, action=action, target=target, source=source, about=about or {})
-    store.record_action(entry)
+    words = {"by": by, "action": action, "target": target, "source": source}
+    for name, value in words.items():
+        if not isinstance(value, str):
+            raise InvalidOption(f"{name}={as_code(value)} of an action: pass text")
+    kept = {name: clipped(value) for name, value in words.items()}
+    store.record_action(AuditEntry(at=store.now(), **kept, about=_details(about)))
+
+
+def _details(about: Any) -> Mapping[str, Any]:
+    try:
+        if about is None or isinstance(about, Mapping):
+            return dict(json.loads(json.dumps(dict(about or {}), allow_nan=False)))
+    except (TypeError, ValueError, RecursionError):
+        pass
+    raise InvalidOption(f"about={as_code(about)} of an action: pass a mapping of texts to JSON values")
+
+
+def entries(store: Store, limit: int, before: str | None) -> list[AuditEntry]:
+    """Return up to ``limit`` entries before the one of this cursor, the newest first."""
+    named("limit", limit, validators.whole(1, LARGEST_PAGE))
+    if before is not None and not isinstance(before, str):
+        raise wrong_audit_cursor(before)
+    return store.audit(limit, before)
 
 
 @contextmanager
 def acting(keep: Keep, action: str, target: str, about: Mapping[str, Any]) -> Iterator[None]:
     """Keep in the audit what the block is asked to do, before it does it; where it is refused, keep that behind it.
 
-    So no action is without its entry, also where a process is killed in the middle.
+    So no action is without its entry, also where a process is killed in the middle. Only the entry of a stop may be in
+    the log instead.
     """
-    keep(action, target, about)
+    try:
+        keep(action, target, about)
+    except StoreUnavailable as error:
+        if action not in STOPS:
+            raise
+        log.error("not in the audit: %s of %r %s: %s", action, target, dict(about), error)
     try:
         yield
     except StoreUnavailable:  # it may have been done

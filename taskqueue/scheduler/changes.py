@@ -12,7 +12,7 @@ from taskqueue.model.lifecycle.recovered_copy import copy, copy_of, with_own_key
 from taskqueue.model.meta import META
 from taskqueue.model.options import checked
 from taskqueue.model.options.update import checked_changes, revised
-from taskqueue.model.query import And, Compare, Operator, Query
+from taskqueue.model.query import FINAL, PENDING, And, Compare, Operator, Query
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules import moment_of
 from taskqueue.model.serializer import encode, same
@@ -72,10 +72,9 @@ def recover(store: Store, id: JobId, at: Any, data: Any = SAME_DATA) -> Record:
 
 def recoverable(store: Store, query: Query) -> tuple[list[JobId], int]:
     """Return the ids of all jobs that match, have ended, and were not recovered before, and how many were."""
-    final = And((query, Compare("status", Operator.GT, int(Status.PROCESSING))))
     found: list[JobId] = []
     left_out = 0
-    for ended in records.matching(store, final):
+    for ended in records.matching(store, And((query, FINAL))):
         if copy_of(ended) is None:
             found.append(ended.id)
         else:
@@ -107,8 +106,7 @@ def cancel_all(store: Store, query: Query, reason: str) -> tuple[int, int]:
 
     Return how many are canceled, and how many that had begun were asked to end.
     """
-    pending = Compare("status", Operator.LTE, int(Status.PROCESSING))
-    found = And((query, pending, Compare("created_at", Operator.LTE, milliseconds(store.now()))))
+    found = And((query, PENDING, Compare("created_at", Operator.LTE, milliseconds(store.now()))))
     canceled = asked = 0
     for page in records.pages(store, found, BATCH):
         now_canceled, now_asked = cancel_each(store, [record.id for record in page], reason)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet
 
@@ -76,6 +77,8 @@ class Connections:
 
     def __init__(self, place: Any, borrowed: Any = None) -> None:
         self._opener = _opener(place) if borrowed is None else _borrower(place, borrowed)
+        if place is None and borrowed is None:
+            _UNADDRESSED.add(self)
         self._is_borrowed = borrowed is not None
         self._place = place
         self._of_process: dict[int, Connection] = {}
@@ -130,6 +133,10 @@ class Connections:
     def close(self) -> None:
         """Close this process's store; the scheduler is not used again."""
         self._closed = True
+        self.leave_store()
+
+    def leave_store(self) -> None:
+        """Close this process's store; the next call opens one again."""
         connection = self._of_process.pop(os.getpid(), None)
         if connection is not None:
             connection.close()
@@ -144,6 +151,34 @@ class Connections:
         connection = self._of_process.get(os.getpid())
         # setdefault is one step for all threads, without a lock that a fork could copy while it is held
         return connection or self._of_process.setdefault(os.getpid(), Connection(self._opener))
+
+
+_UNADDRESSED: WeakSet[Connections] = WeakSet()
+"""The connections that were made without an address, wherever the application made them."""
+
+_stand_in: StoreOpener | None = None
+"""What these open in the place of their own store, in a test."""
+
+
+@contextmanager
+def standing_in(opener: StoreOpener) -> Iterator[None]:
+    """Have every scheduler without an address use this store meanwhile, also one made long before: for tests.
+
+    An application makes its scheduler when a module is imported, before there is a test that could name its store.
+    """
+    global _stand_in
+    before, _stand_in = _stand_in, opener
+    _leave_stores()
+    try:
+        yield
+    finally:
+        _stand_in = before
+        _leave_stores()
+
+
+def _leave_stores() -> None:
+    for connections in list(_UNADDRESSED):
+        connections.leave_store()
 
 
 def leave_open(connections: Connections) -> None:
@@ -169,7 +204,7 @@ def _opener(place: Any) -> Callable[[], Store]:
     """Return a function that opens the store; read the address now, as folder and environment may change."""
     if place is None:
         address = os.environ.get("TASKQUEUE_URL") and resolved()
-        return lambda: open_store(address or None)
+        return lambda: open_store(address or None) if _stand_in is None else _stand_in.open()
     if isinstance(place, str | os.PathLike):
         address = resolved(os.fspath(place))
         return lambda: open_store(address)

@@ -17,16 +17,13 @@ from taskqueue.model.controls import EVERY_QUEUE, Control, Kind
 from taskqueue.model.job_path import path_of
 from taskqueue.model.limits import Limit, declared, family_of
 from taskqueue.model.options import named, validators, value_of
-from taskqueue.model.query import And, Compare, Operator, Query
-from taskqueue.model.record import Status
+from taskqueue.model.query import RUNNING, And, Compare, Operator, Query
 from taskqueue.model.serializer import clipped
 from taskqueue.store import Store
 from taskqueue.store.bell import NEWS
 
 _CLASS = r"[^\W\d]\w*(\.[^\W\d]\w*)*\.[A-Z]\w*"
 """Matches a class path that was written with dots alone."""
-
-_RUNNING = Compare("status", Operator.EQ, int(Status.PROCESSING))
 
 
 def pause(store: Store, queue: str | None, reason: str, by: str | None) -> Control:
@@ -93,9 +90,9 @@ def until_idle(store: Store, control: Control, timeout: float | None) -> None:
 def running_of(control: Control) -> Query:
     """Return the query for the running jobs that a control affects."""
     if control.kind is Kind.PAUSE and control.name == EVERY_QUEUE:
-        return _RUNNING
+        return RUNNING
     field = "queue" if control.kind is Kind.PAUSE else "seat"
-    return And((_RUNNING, Compare(field, Operator.EQ, control.name)))
+    return And((RUNNING, Compare(field, Operator.EQ, control.name)))
 
 
 def _imposed(store: Store, kind: Kind, name: str, reason: str, by: str | None) -> Control:

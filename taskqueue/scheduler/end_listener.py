@@ -37,7 +37,7 @@ class Watch:
     fresh: set[JobId] = field(default_factory=set)
     """Those that may have ended since they were read."""
     noticed: dict[JobId, Record] = field(default_factory=dict)
-    """Of these the records that came with the ring of their end."""
+    """Of these the records that came in an end notice."""
 
 
 class Listener:
@@ -85,7 +85,7 @@ class Listener:
         """Listen for other jobs than before with the only watch; the added ones are read next."""
         with self._lock:
             watch.ids = watch.ids.difference(gone).union(added)
-            watch.fresh = watch.fresh.union(added)
+            watch.fresh = watch.fresh.difference(gone).union(added)
         self.admit(watch)
 
     def dismiss(self, watch: Watch) -> None:
@@ -161,6 +161,11 @@ class Listener:
         """Have every job read now: some may have been removed, which is no event."""
         self._notify(None)
         self.wake()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it listens no more."""
+        return self._is_closed
 
     def close(self) -> None:
         """Listen no more."""
@@ -249,22 +254,25 @@ class Listener:
         assert bell is not None
         assert wake is not None
         self._owes_a_read = True  # also if this thread is interrupted now, and another one reads on
+        was_woken, has_rung = wake in ready, bell.fileno() in ready
         notices: Sequence[Record | None] = ()
-        if wake in ready:
+        if was_woken:
             os.eventfd_read(wake)
-        if bell.fileno() in ready:
+        if has_rung:
             notices = bell.clear()
         elif not ready:
             bell.renew()
         if bell.keeps_rings:  # behind the clear: who sees the silence before waits already, or looks
             self.silence = object()
-        if not notices and wake not in ready and bell.fileno() in ready and self._cursor is None:
-            self._owes_a_read = False  # it rang for what it has told before
-        if len(notices) == 1 and notices[0] is not None and wake not in ready:
-            self._tell(notices[0], bell.pause)  # behind several, another ring may have found no room
+        if was_woken or not has_rung:
+            return
+        if not notices and self._cursor is None:
+            self._owes_a_read = False  # it rang for an end whose notice has come before
+        if len(notices) == 1 and notices[0] is not None:  # behind several, another ring may have found no room
+            self._take_notice(notices[0], bell.pause)
 
-    def _tell(self, ended: Record, pause: float) -> None:
-        """Give each watch what a ring told; it is to read again all the same, once in the pause of the bell."""
+    def _take_notice(self, ended: Record, pause: float) -> None:
+        """Give each watch the record of an end notice; it is to read all the same, once in the pause of the bell."""
         with self._lock:
             if self._cursor is not None or time.monotonic() - self._heard_at > pause:
                 return

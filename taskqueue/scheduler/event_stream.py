@@ -15,13 +15,15 @@ from taskqueue.errors import InvalidOption, WaitTimeout
 from taskqueue.model.events import ANY, checked
 from taskqueue.model.ids import JobId
 from taskqueue.model.lazy_dataclass import dataclass
+from taskqueue.model.options import named, validators
 from taskqueue.model.query import And, Compare, Operator, Query, parse
 from taskqueue.model.record import Record
 from taskqueue.model.schedules import Duration
+from taskqueue.model.shown_text import as_code
 from taskqueue.scheduler.connection import Connections
 from taskqueue.scheduler.event import EventSnapshot
 from taskqueue.scheduler.poll import Poll, Ready, Steps, items, patiently
-from taskqueue.scheduler.records import read
+from taskqueue.scheduler.records import LARGEST_PAGE, LAST_LOOK, read
 from taskqueue.scheduler.wait import timeout_of
 from taskqueue.store import OLDEST
 from taskqueue.store import Event as StoredEvent
@@ -82,6 +84,7 @@ class EventStream(Generic[AnyEvent]):
     def page(self, cursor: str, limit: int) -> Page[AnyEvent]:
         """Return up to ``limit`` of the events behind the cursor, with one read of the store."""
         check(cursor)
+        named("limit", limit, validators.whole(1, LARGEST_PAGE))
         stored, behind = self._connections.store.events(cursor, limit)
         return Page([self._make(one, None) for one in stored], behind)
 
@@ -100,6 +103,7 @@ class EventStream(Generic[AnyEvent]):
         timeout: Duration | None,
     ) -> str:
         """Call the callback and those that are bound with each event, and return the cursor behind the last one."""
+        check_callback(callback)
         check(cursor)
         begun_at = self.cursor() if cursor is None else cursor
         pages: Generator[Page[AnyEvent], None, None] = items(self.pages(query, begun_at, timeout))
@@ -127,24 +131,27 @@ class EventStream(Generic[AnyEvent]):
         store, listener = self._connections.store, self._connections.listener
         deadline = None if timeout is None else time.monotonic() + timeout
         cursor = self.cursor()
-        open_ids = dict.fromkeys(ids)
+        open_ids = dict.fromkeys(ids)  # those that were not read for the longest time first
         look_at = list(open_ids)
         while True:
-            left = None if deadline is None else deadline - time.monotonic()
-            is_over = left is not None and left <= 0
-            wanted = partial(read, store, list(open_ids) if is_over else look_at)
-            for record in (yield from patiently(wanted, deadline, listener.refuse_if_closed)):
+            is_over = deadline is not None and time.monotonic() >= deadline
+            look_at = list(open_ids) if is_over else look_at
+            wanted = partial(read, store, look_at, time.monotonic() + LAST_LOOK if is_over else deadline)
+            records = yield from patiently(wanted, deadline, listener.refuse_if_closed)
+            for record in records:
+                open_ids.pop(record.id, None)
                 if record.status.is_final:
-                    open_ids.pop(record.id, None)
                     yield record
+                else:
+                    open_ids[record.id] = None
             if not open_ids or is_over:
                 break
-            ends_at = time.monotonic() + (LOOK_AGAIN_AFTER if left is None else left)
+            ends_at = time.monotonic() + LOOK_AGAIN_AFTER if deadline is None else deadline
             look_at, cursor = yield from self._follow(None, cursor, ends_at, ends_at, open_ids)
             look_at = look_at or list(open_ids)
         yield from self._follow(None, cursor, time.monotonic(), None)
         if open_ids and timeout is not None:
-            raise WaitTimeout(list(open_ids), timeout)
+            raise WaitTimeout([id for id in ids if id in open_ids], timeout, len(look_at) - len(records))
 
     def stop(self) -> None:
         """End all active followers, in any thread."""
@@ -239,6 +246,12 @@ class EventStream(Generic[AnyEvent]):
             wanted = And((Compare("id", Operator.IN, ids), query))
             found.update((record.id, record) for record in self._connections.store.find(wanted, limit=PAGE))
         return [self._make(one, found[one.job_id]) for one in stored if one.job_id in found]
+
+
+def check_callback(callback: object) -> None:
+    """Refuse a callback of ``listen`` that cannot be called."""
+    if callback is not None and not callable(callback):
+        raise InvalidOption(f"listen({as_code(callback)}): pass a function that takes an event")
 
 
 def check(cursor: object) -> None:

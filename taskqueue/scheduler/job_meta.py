@@ -6,11 +6,12 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-from taskqueue.errors import ConfigError, TaskqueueError
+from taskqueue.errors import ConfigError, InvalidOption, TaskqueueError
 from taskqueue.model.job_path import path_of
 from taskqueue.model.log_fields import CURRENT
 from taskqueue.model.meta import META
 from taskqueue.model.options import checked
+from taskqueue.model.shown_text import as_code
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +91,7 @@ async def completed_in_loop(
 
 def completed_entries(before_add: BeforeAdd | None, entries: Iterable[Any]) -> Iterable[Any]:
     """Return the entries of ``add_jobs`` with the meta of their jobs; those of another form are left to be refused."""
+    _check_iterable(entries)
     return entries if before_add is None and CURRENT.get() is None else _each_completed(before_add, entries)
 
 
@@ -103,12 +105,18 @@ def _each_completed(before_add: BeforeAdd | None, entries: Iterable[Any]) -> Ite
 
 async def completed_entries_in_loop(before_add: BeforeAdd | None, entries: Iterable[Any]) -> Iterable[Any]:
     """Return what ``completed_entries`` does; the hook may be a coroutine function."""
+    _check_iterable(entries)
     if before_add is None and CURRENT.get() is None:
         return entries
     return [
         (entry[0], entry[1], await completed_in_loop(before_add, *_parts(entry))) if _is_entry(entry) else entry
         for entry in entries
     ]
+
+
+def _check_iterable(entries: object) -> None:
+    if not isinstance(entries, Iterable):
+        raise InvalidOption(f"jobs={as_code(entries)} of add_jobs: pass a list of (job, data) or (job, data, options)")
 
 
 def _begun(before_add: BeforeAdd | None, job: Any, data: Any, options: Mapping[str, Any]) -> NewJob | None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from taskqueue.model.controls import Control
 from taskqueue.model.limits import LimitKey
-from taskqueue.model.query import Compare, Operator
-from taskqueue.model.record import Record, Status
+from taskqueue.model.query import RUNNING
+from taskqueue.model.record import Record
 from taskqueue.store import Store
 
 MOST_RUNS = 500
@@ -19,8 +19,6 @@ MOST_WAITING = 20_000
 
 MOST_KEYS = 100
 """The most limit keys that are returned unless more are asked for."""
-
-_RUNNING = Compare("status", Operator.EQ, int(Status.PROCESSING))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +43,14 @@ class LimitState:
 
 
 def limit_states(store: Store, most: int = MOST_KEYS) -> list[LimitState]:
-    """Return the limits of running and waiting jobs, full ones first; of many the ``most`` with most waiting jobs."""
+    """Return the limits of running and waiting jobs, full ones first; of many the ``most`` with most waiting jobs.
+
+    As many as ``most`` may not be all.
+    """
     now, controls = store.now(), store.controls()
     holders: dict[LimitKey, list[Record]] = {}
     waiting: dict[LimitKey, int] = {}
-    for record in store.find(_RUNNING, limit=MOST_RUNS):
+    for record in store.find(RUNNING, limit=MOST_RUNS):
         for limit_key in controls.limit_keys(record.lane):
             holders.setdefault(limit_key, []).append(record)
     for lane, number in store.waiting_lanes(MOST_WAITING).items():

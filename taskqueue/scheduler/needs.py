@@ -11,7 +11,7 @@ from shlex import quote
 from taskqueue.model.controls import Control, Controls, Kind
 from taskqueue.model.finding import Finding, Level
 from taskqueue.model.schedules.schedule import NamedSchedule, Stage
-from taskqueue.model.wording import count, local, span, times
+from taskqueue.model.wording import count, local, minute, span, times
 from taskqueue.scheduler import diagnosis, host, node_states
 from taskqueue.scheduler.failures import Failures
 from taskqueue.scheduler.nodes import Node
@@ -166,8 +166,6 @@ def _of_backlog(leases: Sequence[Lease], queue: QueueState, controls: Controls, 
 
 def _since(control: Control, now: datetime) -> str:
     """Return since when, by whom and why: ``since 14:02 (5 min ago) by ann (why)``, with the date of another day."""
-    at, today = control.since.astimezone(), now.astimezone()
-    form = "%H:%M" if at.date() == today.date() else "%Y-%m-%d %H:%M"
     reason = f" ({control.reason})" if control.reason else ""
     ago = span(max(round((now - control.since).total_seconds()), 1))
-    return f"since {at:{form}} ({ago} ago) by {control.by}{reason}"
+    return f"since {minute(control.since, now)} ({ago} ago) by {control.by}{reason}"

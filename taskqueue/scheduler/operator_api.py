@@ -251,7 +251,9 @@ class Operations:
 
     def audit(self, limit: int = 100, before: str | None = None) -> list[AuditEntry]:
         """Return up to ``limit`` entries of the audit, the newest first; ``before`` is the cursor of an entry."""
-        return self._connections.store.audit(limit, before)
+        from taskqueue.scheduler import audit_trail
+
+        return audit_trail.entries(self._connections.store, limit, before)
 
 
 def numbers_of(tally: Mapping[tuple[str, Status], int]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from taskqueue.model.finding import Level
 from taskqueue.model.history import Durations, Parts
-from taskqueue.model.query import Compare, Operator
+from taskqueue.model.query import RUNNING
 from taskqueue.model.record import Record, Status
 from taskqueue.scheduler import diagnosis, needs, overview
 from taskqueue.scheduler.failures import Failures, failures_of
@@ -31,8 +31,6 @@ SHARE = 50
 
 FEW = 10_000
 """Where more jobs than these wait for their time or for others, `taskqueue doctor` looks through them, not this."""
-
-_RUNNING = Compare("status", Operator.EQ, int(Status.PROCESSING))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +73,7 @@ class OverviewReader:
         store = self._store
         now, leases, controls = store.now(), store.leases(), store.controls()
         tally, since = store.tally(), store.waiting_since()
-        records = store.find(_RUNNING, limit=MOST_RUNS)
+        records = store.find(RUNNING, limit=MOST_RUNS)
         minutes = self.figures.minutes(now)
         if time.monotonic() >= self._seldom_at:
             self._read_seldom(now, _all(tally, Status.POSTPONED))

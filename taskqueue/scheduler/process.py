@@ -56,13 +56,17 @@ class Process(JobSnapshot, Generic[Result]):
     Times are aware UTC datetimes.
     """
 
-    silence: object | None = None
-    """The silence of the listener in which the job was added (``end_listener``); None of other handles."""
+    _silence: object | None = None
 
-    def __init__(self, scheduler: Jobs, record: Record, *, existed: bool = False) -> None:
+    def __init__(
+        self, scheduler: Jobs, record: Record, *, existed: bool = False, silence: object | None = None
+    ) -> None:
+        """``silence`` is that of the listener in which the job was added: ``wait`` need not look at it first."""
         self._scheduler = scheduler
         self.snapshot = record
         self.existed = existed
+        if silence is not None:
+            self._silence = silence
 
     if TYPE_CHECKING:
 

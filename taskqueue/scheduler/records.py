@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from taskqueue.errors import InvalidQuery, JobNotFound
@@ -22,9 +23,28 @@ LARGEST_PAGE = 1_000_000
 """The most records that a caller gets in one list."""
 
 
-def read(store: Store, ids: Iterable[JobId]) -> list[Record]:
-    """Return the records with these ids, in order; raise ``JobNotFound`` for an unknown one."""
-    wanted = list(dict.fromkeys(ids))
+LAST_LOOK = 1.0
+"""Seconds for which a wait whose time is over still reads: a job that ended in time has ended, even before its event
+arrives. Jobs that were not read by then count as open, so that a timeout holds for any number of them.
+"""
+
+
+def read(store: Store, ids: Iterable[JobId], stop_at: float | None = None) -> list[Record]:
+    """Return the records with these ids, each there once, in order; raise ``JobNotFound`` for an unknown one.
+
+    No page but the first is read after ``stop_at`` on the monotonic clock: there may be fewer records than ids.
+    """
+    wanted = list(ids)
+    records: list[Record] = []
+    for start in range(0, len(wanted), PAGE):
+        if start > 0 and stop_at is not None and time.monotonic() >= stop_at:
+            break
+        page = wanted[start : start + PAGE]
+        records += _all_present(store, page)
+    return records
+
+
+def _all_present(store: Store, wanted: Sequence[JobId]) -> list[Record]:
     records = present(store, wanted)
     if len(wanted) == len(records) == 1:  # a wait for one job, whose id need not be hashed again
         return records
@@ -49,8 +69,12 @@ def page(
     store: Store, query: Mapping[str, Any] | None, order: str, limit: int, after: JobSnapshot | None
 ) -> list[Record]:
     """Return up to ``limit`` records that match, in this order, from behind the one of ``after``."""
-    if not 0 < limit <= LARGEST_PAGE:
+    if not isinstance(order, str):
+        raise InvalidQuery(f"order={as_code(order)}: pass the name of a field, such as 'created_at'")
+    if type(limit) is not int or not 0 < limit <= LARGEST_PAGE:
         raise InvalidQuery(f"limit={as_code(limit)}: pass how many jobs to return, from 1 to {LARGEST_PAGE:,}")
+    if after is not None and not hasattr(after, "snapshot"):
+        raise InvalidQuery(f"after={as_code(after)}: pass the last job of the page before, a Process")
     behind = None if after is None else (getattr(after.snapshot, order.removeprefix("-"), None), after.id)
     return store.find(EVERYTHING if query is None else parse(query), order=order, limit=limit, after=behind)
 

@@ -69,6 +69,7 @@ class Schedules:
             "max_runs": max_runs,
             "stop_after_failures": stop_after_failures,
         }
+        schedules.refuse_names(name, options)
         trigger = schedules.trigger_of(every, cron, at, tz)
         every_option = job_meta.completed(None, job, data, options)
         plan = schedules.schedule_from(name, job, data, trigger, rules, every_option, self._defaults, now)

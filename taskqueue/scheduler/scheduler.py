@@ -105,10 +105,9 @@ class Scheduler(Events, Operations, Schedules):
         [kept] = (store if session is None else session_inserts(store, session)).add([new])
         if kept is not new and "on_duplicate" in new.given:
             kept = add.after_duplicate(store, new, kept, session)
-        process = Process(self, kept, existed=kept is not new and add.existed(new, kept))
-        if kept is new and silence is not None:
-            process.silence = silence
-        return process
+        if kept is new:
+            return Process(self, kept, silence=silence)
+        return Process(self, kept, existed=add.existed(new, kept))
 
     def add_jobs(self, jobs: Iterable[Entry], **refused: Never) -> list[Process]:
         """Store many jobs, each ``(job, data)`` or ``(job, data, options)``, in one round trip.
@@ -257,7 +256,8 @@ class Scheduler(Events, Operations, Schedules):
         ``processes`` are handles or ids, or a single one of them. Jobs that have ended already, duplicates and no jobs
         at all are fine. Raises ``WaitTimeout`` naming what is open after ``timeout``, seconds or ``"5m"``,
         ``JobNotFound``, and with ``raise_on_error`` ``JobFailed`` for the first job known to have ended otherwise
-        than DONE.
+        than DONE. The timeout holds within about a second: of very many jobs, those that cannot be read by then count
+        as open.
         """
         handles = named(processes)
         ended: dict[JobId, Record] = {}
@@ -311,11 +311,11 @@ class Scheduler(Events, Operations, Schedules):
         snapshots = [process.snapshot for _, process in handles if isinstance(process, Process)]
         known = {record.id: record for record in snapshots if record.status > Status.PROCESSING}
         yield from known.values()
-        open_ids = dict.fromkeys(id for id, _ in handles if id not in known)
+        open_ids = dict.fromkeys([id for id, _ in handles if not known or id not in known])
         if open_ids and self._listening.bound:
             yield from self._listening.ends(open_ids, timeout)
         elif open_ids:
-            [silence, *others] = {getattr(handle, "silence", None) for id, handle in handles if id in open_ids}
+            [silence, *others] = {getattr(one, "_silence", None) for id, one in handles if not known or id in open_ids}
             connections = self._connections
             yield from wait.ends(
                 connections.store, connections.listener, open_ids, timeout, None if others else silence

@@ -14,6 +14,7 @@ from taskqueue.execution.custom_schedule import next_of
 from taskqueue.model.ids import JobId
 from taskqueue.model.job_path import class_path
 from taskqueue.model.options import named, value_of
+from taskqueue.model.options.table import OPTIONS
 from taskqueue.model.record import Record
 from taskqueue.model.schedules import Again, Cron, Custom, Every, Trigger, fire, is_relative, moment_of, seconds_of
 from taskqueue.model.schedules.schedule import (
@@ -27,6 +28,7 @@ from taskqueue.model.schedules.schedule import (
     same_definition,
 )
 from taskqueue.model.schedules.series import AT_ONCE
+from taskqueue.model.shown_text import as_code
 from taskqueue.model.wording import nearest
 from taskqueue.scheduler import add
 from taskqueue.store import Store
@@ -39,6 +41,31 @@ ONE_JOB = (
 
 RULES = ("until", "max_runs", "stop_after_failures")
 """Options of a series that a schedule has for itself."""
+
+
+OF_SCHEDULES = (*("every", "cron", "at", "tz", "overlap", "misfire", "grace"), *RULES)
+"""What a schedule has for itself."""
+
+OF_OTHERS: Mapping[str, str] = {
+    "crontab": "cron",
+    "timezone": "tz",
+    "catchup": "misfire",
+    "coalesce": "misfire",
+    "misfire_grace_time": "grace",
+    "max_instances": "overlap",
+    "end_date": "until",
+    **dict.fromkeys(("seconds", "minutes", "hours", "days"), "every"),
+}
+"""Options of schedules in other systems, with the equivalent here."""
+
+
+def refuse_names(name: str, options: Mapping[str, Any]) -> None:
+    """Refuse an option that no job has, and that looks like one of a schedule."""
+    for option in options:
+        meant = OF_OTHERS.get(option)
+        hint = f": did you mean {meant}?" if meant else "" if option in OPTIONS else nearest(option, OF_SCHEDULES)
+        if hint:
+            raise InvalidOption(f"schedule {name}: there is no option {option!r}{hint}")
 
 
 def trigger_of(every: Any, cron: Any, at: Any, tz: str | None) -> Trigger:
@@ -115,7 +142,7 @@ def pause(store: Store, name: str, reason: str) -> NamedSchedule:
     """Stop the schedule from starting jobs until it is resumed."""
 
     def paused(plan: NamedSchedule, _now: datetime) -> tuple[NamedSchedule, list[Record]]:
-        return next_version(plan, stage=Stage.PAUSED, reason=reason, next_run_at=None, awaits=None), []
+        return next_version(plan, stage=Stage.PAUSED, reason=str(reason), next_run_at=None, awaits=None), []
 
     return _changed(store, name, paused)
 
@@ -176,6 +203,8 @@ def learn(store: Store, name: str, asker: JobId, next_run_at: datetime | None) -
 
 def read(store: Store, name: str) -> NamedSchedule:
     """Return the schedule of this name; raise ``ScheduleNotFound``."""
+    if not isinstance(name, str):
+        raise InvalidOption(f"name={as_code(name)}: pass the name of a schedule")
     found = store.schedules([name])
     if not found:
         raise ScheduleNotFound(name, nearest(str(name), [schedule.name for schedule in store.schedules()]))

@@ -9,7 +9,7 @@ from typing import Any
 from taskqueue.errors import InvalidOption, JobNotFound
 from taskqueue.execution.declared_options import known_types
 from taskqueue.model.ids import JobId
-from taskqueue.model.lifecycle.recovered_copy import copy_of, origin_of
+from taskqueue.model.lifecycle.recovered_copy import copy_of, origin_of, scheduled_time_of
 from taskqueue.model.options import checked
 from taskqueue.model.options.new_record import in_force
 from taskqueue.model.record import Attempt, Cause, Failure, Record, Status
@@ -77,6 +77,11 @@ class JobSnapshot:
     def meta(self) -> Mapping[str, str]:
         """The small mapping of text that travels with the job; a copy each time."""
         return dict(self.snapshot.meta)
+
+    @property
+    def scheduled_time(self) -> datetime | None:
+        """The time for which a schedule started the job, or the one that it is a copy of; None without a schedule."""
+        return scheduled_time_of(self.snapshot)
 
     @property
     def recovered_from(self) -> JobId | None:
@@ -245,6 +250,8 @@ def id_of(process: object) -> JobId:
 
     Raises ``InvalidOption`` for other values.
     """
+    if type(process) is JobId:  # one of millions, perhaps
+        return process
     if isinstance(process, JobSnapshot):
         return process.id
     if isinstance(process, str) and not JobId.is_valid(process):

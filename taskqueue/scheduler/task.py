@@ -6,7 +6,9 @@ import inspect
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
+from taskqueue.errors import InvalidOption
 from taskqueue.model.job import Arguments, Returned, TaskFunction
+from taskqueue.model.shown_text import as_code
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -74,6 +76,15 @@ class Task(TaskFunction[Arguments, Returned]):
         """
         return self.using().add(scheduler, *args, **kwargs)
 
+    if not TYPE_CHECKING:  # a checker would take every name for one that exists
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            called = self.__name__
+            words = f"write {called}.add(scheduler, …), with options {called}.using(…).add(scheduler, …)"
+            raise AttributeError(f"task {called} has no attribute {name!r}; to add a job {words}")
+
     def using(self, **options: Unpack[JobOptions]) -> TaskCall[Arguments, Returned]:
         """Return the task with options for one job: ``send.using(queue="mail").add(scheduler, …)``."""
         return TaskCall(self, options)
@@ -114,6 +125,9 @@ class TaskCall(Generic[Arguments, Returned]):
 
     def add(self, scheduler: Adding | AsyncAdding, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Any:
         """Add a job that calls the function with these arguments and options, and return its ``Process``."""
+        if not hasattr(scheduler, "add_job"):
+            called = self._task.__name__
+            raise TypeError(f"{called}.add() got {scheduler!r} as its scheduler: write {called}.add(scheduler, …)")
         return scheduler.add_job(self._task, self._named(args, kwargs), **self._options)
 
     def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -144,5 +158,7 @@ def task(
 ) -> Task[Arguments, Returned] | Callable[[Callable[Arguments, Returned]], Task[Arguments, Returned]]:
     """Make a function a job: ``@task`` or ``@task(retry=5, queue="mail")``; the data are its arguments by name."""
     if function is not None:
+        if not callable(function):
+            raise InvalidOption(f"task({as_code(function)}): pass a function; options go by name, @task(queue='mail')")
         return Task(function, options)
     return lambda decorated: Task(decorated, options)

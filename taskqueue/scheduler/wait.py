@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from taskqueue.model.record import Record
 from taskqueue.model.schedules.durations import LONGEST, seconds_of
 from taskqueue.scheduler.end_listener import Listener, Watch
 from taskqueue.scheduler.poll import Steps, patiently
-from taskqueue.scheduler.records import PAGE, read
+from taskqueue.scheduler.records import LAST_LOOK, PAGE, read
 from taskqueue.store import Store
 
 
@@ -30,42 +30,52 @@ def ends(
     Raises ``JobNotFound`` for a job that the store does not, or no longer, have.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
-    watch = Watch(set(ids))
+    open_ids = dict.fromkeys(ids)  # those that were not read for the longest time first
+    watch = Watch(set(open_ids))
     try:
-        open_ids = set(ids)
         may_have_ended = listener.patiently(partial(listener.admit, watch, silence), deadline)
-        look_at: Collection[JobId] = ids if may_have_ended else listener.take(watch, deadline) & open_ids
+        look_at = [*open_ids] if may_have_ended else [*(listener.take(watch, deadline) & open_ids.keys())]
         while True:
             is_over = deadline is not None and time.monotonic() >= deadline
-            if is_over:  # a job that ended in time has ended, even before its event arrives
-                look_at = [id for id in ids if id in open_ids]
-            for record in listener.patiently(partial(_known_or_read, store, watch, look_at), deadline):
+            if is_over:
+                look_at = [*open_ids]
+            stop_at = time.monotonic() + LAST_LOOK if is_over else deadline
+            records = listener.patiently(partial(_known_or_read, store, watch, look_at, stop_at), deadline)
+            for record in records:
+                del open_ids[record.id]
                 if record.status.is_final:
-                    open_ids.discard(record.id)
                     yield record
+                else:
+                    open_ids[record.id] = None
             if not open_ids:
                 return
             if is_over and timeout is not None:
-                raise WaitTimeout([id for id in ids if id in open_ids], timeout)
-            look_at = listener.take(watch, deadline) & open_ids
+                raise WaitTimeout([id for id in ids if id in open_ids], timeout, len(look_at) - len(records))
+            look_at = [*(listener.take(watch, deadline) & open_ids.keys())]
     finally:
         listener.dismiss(watch)
 
 
-def _known_or_read(store: Store, watch: Watch, ids: Collection[JobId]) -> list[Record]:
-    """Return the records of these jobs: what rings have told, and the others as they are now."""
+def _known_or_read(store: Store, watch: Watch, ids: Collection[JobId], stop_at: float | None) -> list[Record]:
+    """Return the records of these jobs: those that rings have told, and as many of the others as ``read`` does."""
+    if not watch.noticed:
+        return read(store, ids, stop_at)
     noticed = [watch.noticed[id] for id in ids if id in watch.noticed]
-    return noticed if len(noticed) == len(ids) else noticed + read(store, [id for id in ids if id not in watch.noticed])
+    if len(noticed) == len(ids):
+        return noticed
+    return noticed + read(store, [id for id in ids if id not in watch.noticed], stop_at)
 
 
 def followed(
-    store: Store, listener: Listener, changes: deque[tuple[JobId, bool]]
+    store: Store, listener: Listener, changes: deque[tuple[Collection[JobId], bool]]
 ) -> Steps[Mapping[JobId, Record | None]]:
     """Yield the records of watched jobs whenever they may have ended, None for an unknown one; for an event loop.
 
-    A job is watched from ``(id, True)`` in ``changes`` on to ``(id, False)``; a change is seen when the poll ends.
+    Jobs are watched from ``(ids, True)`` in ``changes`` on to ``(ids, False)``; a change is seen when the poll ends and
+    between two pages.
     """
     watch = Watch(set())
+    look_at: dict[JobId, None] = {}
     try:
         yield from patiently(partial(listener.admit, watch), None, listener.refuse_if_closed)
         while True:
@@ -73,12 +83,16 @@ def followed(
             if added or gone:
                 change = partial(listener.change, watch, added, gone)
                 yield from patiently(change, None, listener.refuse_if_closed)
-            look_at = yield from listener.possible_ends(watch)
-            found: dict[JobId, Record | None] = dict.fromkeys(look_at)
+                for id in gone:
+                    look_at.pop(id, None)
+            if watch.fresh or not look_at:
+                look_at.update(dict.fromkeys((yield from listener.possible_ends(watch))))
+            page = [look_at.popitem()[0] for _ in range(min(len(look_at), PAGE))]  # new waits before the rest of others
             noticed, watch.noticed = watch.noticed, {}
-            found.update((id, noticed[id]) for id in look_at & noticed.keys())
-            for page in _pages(look_at - noticed.keys()):
-                of_page = partial(store.find, Compare("id", Operator.IN, tuple(map(str, page))), limit=PAGE)
+            found: dict[JobId, Record | None] = {id: noticed.get(id) for id in page}
+            unread = tuple(str(id) for id in page if id not in noticed)
+            if unread:
+                of_page = partial(store.find, Compare("id", Operator.IN, unread), limit=PAGE)
                 records = yield from patiently(of_page, None, listener.refuse_if_closed)
                 found.update((record.id, record) for record in records)
             yield found
@@ -86,19 +100,16 @@ def followed(
         listener.dismiss(watch)
 
 
-def _drained(changes: deque[tuple[JobId, bool]]) -> tuple[set[JobId], set[JobId]]:
+def _drained(changes: deque[tuple[Collection[JobId], bool]]) -> tuple[set[JobId], set[JobId]]:
     """Return the jobs to watch from now on, and those to watch no more."""
-    last: dict[JobId, bool] = {}
+    added: set[JobId] = set()
+    gone: set[JobId] = set()
     while changes:
-        id, is_watched = changes.popleft()
-        last[id] = is_watched
-    added = {id for id, is_watched in last.items() if is_watched}
-    return added, last.keys() - added
-
-
-def _pages(ids: Iterable[JobId]) -> Iterator[list[JobId]]:
-    wanted = list(dict.fromkeys(ids))
-    return (wanted[start : start + PAGE] for start in range(0, len(wanted), PAGE))
+        ids, is_watched = changes.popleft()
+        now, before = (added, gone) if is_watched else (gone, added)
+        now.update(ids)
+        before.difference_update(ids)
+    return added, gone
 
 
 def timeout_of(name: str, value: Any) -> float | None:

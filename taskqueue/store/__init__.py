@@ -148,6 +148,7 @@ class Store(Protocol):
     guarantee: str
     """Names, in words, the failures that an acknowledged job survives."""
 
+    takes_calls_at_once: bool  # whether two calls from two threads take less time than one after the other
     early_by: timedelta
     """The early-claim window: how long before its time a postponed job may be claimed, so that it starts on time."""
 
@@ -247,7 +248,7 @@ class Store(Protocol):
         it. A final record releases those that wait for it. Events are recorded; bells ring.
 
         A settlement with ``defined`` also applies the options of ``after``, including queue, limits and a unique key
-        that differs. Where another pending job has that key, the record ends (``declaring.outdone``).
+        that differs. Where another pending job has that key, the record ends (``apply_declared.outdone``).
         """
 
     def log_lines(self, id: JobId) -> Mapping[int, str]:

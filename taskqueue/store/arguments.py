@@ -25,7 +25,7 @@ def order_of(order: str) -> tuple[str, bool]:
     return field, order.startswith("-")
 
 
-def wrong_audit_cursor(cursor: str) -> InvalidQuery:
+def wrong_audit_cursor(cursor: object) -> InvalidQuery:
     """Return the error for a cursor that ``Store.audit`` cannot have given."""
     return InvalidQuery(
         f"{cursor!r} is no cursor of the audit: pass that of an entry, or none to begin with the newest"

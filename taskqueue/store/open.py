@@ -49,7 +49,10 @@ def open_existing(url: str | None = None) -> Store:
         name = str(place.path)
     if found is None:
         raise StoreUnavailable(
-            name, "there is no such store", "name it with --url or TASKQUEUE_URL; the first job or node makes one"
+            name,
+            "there is no such store",
+            "name it with --url or TASKQUEUE_URL (`taskqueue health` names those in use on this host); "
+            "the first job or node makes one",
         )
     return found
 

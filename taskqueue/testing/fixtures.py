@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from taskqueue.scheduler.connection import StoreOpener
+from taskqueue.scheduler.connection import StoreOpener, standing_in
 from taskqueue.scheduler.scheduler import Scheduler
 from taskqueue.store.open import open_store
 from taskqueue.testing.clock import MovableClock
@@ -59,10 +59,10 @@ def scheduler(
     taskqueue_hooks: Mapping[str, Callable[..., Any]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Scheduler]:
-    """Return a scheduler on the test's store; ``TASKQUEUE_URL`` names that store during the test."""
+    """Return a scheduler on the test's store, which is that of every scheduler without an address during the test."""
     monkeypatch.setenv("TASKQUEUE_URL", taskqueue_url)
     opener = StoreOpener(open=lambda: open_store(taskqueue_url, _store_clock.now))
-    with Scheduler(opener, **taskqueue_hooks) as scheduler:  # type: ignore[arg-type]  # by their names
+    with standing_in(opener), Scheduler(opener, **taskqueue_hooks) as scheduler:  # type: ignore[arg-type]  # by name
         yield scheduler
 
 

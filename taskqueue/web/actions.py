@@ -236,8 +236,8 @@ class Actions:
 
     def _keep(self, action: str, target: str, about: Mapping[str, Any]) -> None:
         user, address = self._viewer.user.name, self._viewer.address
-        self._scheduler.record_action(action, target, by=user, source=address, about=about)
         log.info("%s of %r by %s from %s: %s", action, target, user, address, about)
+        self._scheduler.record_action(action, target, by=user, source=address, about=about)
 
 
 def _unique(user: str, key: str) -> str:

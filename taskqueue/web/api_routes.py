@@ -41,7 +41,10 @@ class ApiRoutes:
         try:
             return await self._answer(request, route)
         except (Problem, TaskqueueError) as error:
-            return problem_response(problem_of(error))
+            problem = problem_of(error)
+            if problem.name == "invalid-job" and not route.has_job:  # an option of ours, which is a parameter here
+                problem = _wrong(problem.detail)
+            return problem_response(problem)
 
     async def _answer(self, request: Request, route: ApiRoute) -> Response:
         viewer = self._viewer(request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -70,11 +71,27 @@ def graph_of(scheduler: Scheduler, process: Process) -> Graph | None:
         return None
     kept = _nearest(found, process)
     depth = _depths(kept)
-    rows: dict[int, int] = {}
+    boxes = _boxes(kept, depth, process)
+    here = depth[process.id]
+    before = sum(1 for one in depth.values() if one < here)
+    after = sum(1 for one in depth.values() if one > here)
+    return Graph(
+        boxes=list(boxes.values()),
+        lines=_lines(kept, boxes),
+        width=4 + (max(depth.values()) + 1) * (WIDTH + GAP_X) - GAP_X,
+        height=2 + max(box.y for box in boxes.values()) + HEIGHT,
+        left_out=len(found) - len(kept),
+        is_more=len(found) >= MOST_MEMBERS,
+        says=f"{before} before, {after} after",
+    )
+
+
+def _boxes(kept: Mapping[JobId, Process], depth: Mapping[JobId, int], process: Process) -> dict[JobId, Box]:
+    """Return a box for each job: a column for each depth, in it one row after the other."""
+    rows: Counter[int] = Counter()
     boxes: dict[JobId, Box] = {}
     for one in sorted(kept.values(), key=lambda other: (depth[other.id], str(other.id))):
-        row = rows.get(depth[one.id], 0)
-        rows[depth[one.id]] = row + 1
+        column = depth[one.id]
         word = WORDS[one.status]
         boxes[one.id] = Box(
             id=str(one.id),
@@ -82,10 +99,16 @@ def graph_of(scheduler: Scheduler, process: Process) -> Graph | None:
             kind=word.replace(" ", "-"),
             says=f"{one.job} {one.id}: {word}",
             is_self=one.id == process.id,
-            x=2 + depth[one.id] * (WIDTH + GAP_X),
-            y=2 + row * (HEIGHT + GAP_Y),
+            x=2 + column * (WIDTH + GAP_X),
+            y=2 + rows[column] * (HEIGHT + GAP_Y),
         )
-    lines = [
+        rows[column] += 1
+    return boxes
+
+
+def _lines(kept: Mapping[JobId, Process], boxes: Mapping[JobId, Box]) -> list[Line]:
+    """Return a line for each dependency, from the right edge of the job before to the left one of the job behind."""
+    return [
         Line(
             x1=boxes[before].x + WIDTH,
             y1=boxes[before].y + HEIGHT // 2,
@@ -96,18 +119,6 @@ def graph_of(scheduler: Scheduler, process: Process) -> Graph | None:
         for before in one.depends_on
         if before in boxes
     ]
-    here = depth[process.id]
-    before = sum(1 for one in depth.values() if one < here)
-    after = sum(1 for one in depth.values() if one > here)
-    return Graph(
-        boxes=list(boxes.values()),
-        lines=lines,
-        width=4 + (max(depth.values()) + 1) * (WIDTH + GAP_X) - GAP_X,
-        height=4 + max(rows.values()) * (HEIGHT + GAP_Y) - GAP_Y,
-        left_out=len(found) - len(kept),
-        is_more=len(found) >= MOST_MEMBERS,
-        says=f"{before} before, {after} after",
-    )
 
 
 def _related(scheduler: Scheduler, process: Process) -> Mapping[JobId, Process]:

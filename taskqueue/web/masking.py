@@ -54,10 +54,6 @@ class Masking(SecretKeys):
             raise Problem("masked-value", f"the value {MASK} stands for a secret that is not known: write it out")
         return old
 
-    def hides(self, value: Any) -> bool:
-        """Return whether ``masked`` would hide a part of the value."""
-        return bool(self.masked(value) != value)
-
     def check_query(self, query: Any, user: User) -> None:
         """Refuse a query by which a user could guess a value that is masked for them. Raises ``InvalidQuery``."""
         if user.unmask:

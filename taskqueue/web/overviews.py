@@ -7,6 +7,7 @@ import time
 from datetime import datetime
 from typing import Any
 
+from taskqueue.model import wording
 from taskqueue.scheduler.overview_reader import Overview, OverviewReader
 from taskqueue.scheduler.recent_figures import RecentFigures
 from taskqueue.scheduler.scheduler import Scheduler
@@ -54,7 +55,8 @@ class Overviews:
         return self._reader().now()
 
     def _read(self) -> Overview:
-        return self._reader().read()
+        with wording.in_utc():
+            return self._reader().read()
 
     def _reader(self) -> OverviewReader:
         with self._making:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -15,11 +17,18 @@ from taskqueue.errors import ConfigError
 LEAVES_WITHIN = 2
 """Seconds that open requests get when it stops."""
 
+SENT_WITHIN = 30.0
+"""Seconds that a client gets to send a request: connections with half a one would take all descriptors."""
+
+LOOK_EVERY = 10
+"""Ticks of the server, ten a second, between two looks for such connections."""
+
 
 class Server(uvicorn.Server):
-    """A server that ends the streams of open pages when it stops: they never end by themselves."""
+    """A server that closes connections of slow clients, and the streams of open pages when it stops."""
 
-    def __init__(self, application: Starlette) -> None:
+    def __init__(self, application: Starlette, sent_within: float = SENT_WITHIN) -> None:
+        """``sent_within`` is how many seconds a client gets to send a request."""
         config = uvicorn.Config(
             application,
             log_config=None,
@@ -31,6 +40,20 @@ class Server(uvicorn.Server):
         )
         super().__init__(config)
         self._close: Callable[[], None] = application.state.dashboard.hub.close
+        self._sent_within = sent_within
+        self._unsent: dict[Any, float] = {}
+        """The connections with an unsent request, and since when, on the monotonic clock."""
+
+    async def on_tick(self, counter: int) -> bool:
+        """Close connections of slow clients; return whether the server is to stop."""
+        if counter % LOOK_EVERY == 0:
+            now = time.monotonic()
+            waiting = filter(_awaits_request, self.server_state.connections)
+            self._unsent = {connection: self._unsent.get(connection, now) for connection in waiting}
+            for connection, since in self._unsent.items():
+                if now - since >= self._sent_within:
+                    connection.transport.abort()
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the streams, then what else is open."""
@@ -45,6 +68,14 @@ class Server(uvicorn.Server):
             self.should_exit = True
 
         threading.Thread(target=wait, daemon=True).start()
+
+
+def _awaits_request(connection: Any) -> bool:
+    """Return whether the head or the body of a request is still to come; uvicorn itself closes those that are idle."""
+    cycle = connection.cycle
+    if cycle is None or cycle.response_complete:
+        return connection.timeout_keep_alive_task is None
+    return bool(cycle.more_body)
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -107,8 +107,11 @@ def code(text: str, plain: Callable[[str], Markup] = escape) -> Markup:
 
 
 def sentence(text: str) -> Markup:
-    """Return a sentence of ``why``: its code as code, its times in UTC as times, which the script puts into a zone."""
-    return code(text, _with_times)
+    """Return a sentence of ``why`` or of a need: its code as code, its times as times.
+
+    These are in UTC; the script puts them into the reader's zone.
+    """
+    return code(shown(text), _with_times)
 
 
 def _with_times(text: str) -> Markup:

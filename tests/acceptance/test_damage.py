@@ -8,7 +8,6 @@ from taskqueue import Scheduler, Status
 from taskqueue.model.record import Cause
 from tests.acceptance.work import Echo
 from tests.nodes import LIMIT, eventually, node
-from tests.store.damaging import damager
 from tests.store.test_damage import GARBAGE, NOWHERE, damage, damage_plan
 
 
@@ -22,7 +21,7 @@ def test_a_node_ends_what_it_cannot_read_and_runs_all_others(  # RW-10
     good = scheduler.add_jobs([(Echo, {"n": 1})] * 5)
     for job, value in zip(damaged, GARBAGE, strict=True):
         damage(url, "jobs", job.id, "options", value if isinstance(value, (str, bytes)) else "{")
-    damager(url)("jobs", data.id, "data" if url.startswith("sqlite") else "given", '{"n":')
+    damage(url, "jobs", data.id, "data" if url.startswith("sqlite") else "given", '{"n":')
     damage_plan(url, "lunar", "trigger", NOWHERE)
 
     with node(url, tmp_path) as running:

@@ -58,9 +58,9 @@ def first_words(scene: Scene) -> list[str]:
 def test_a_hot_standby_claims_nothing_until_it_leads(
     url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
 ) -> None:
-    with node(url, tmp_path, "--name", "a", "--lease", "2", *HOT) as a:
+    with node(url, tmp_path, "--name", "a", "--lease", "600", *HOT) as a:
         a.heed("works; ")
-        with node(url, tmp_path, "--name", "b", "--lease", "2", *HOT) as b:
+        with node(url, tmp_path, "--name", "b", "--lease", "6", *HOT) as b:
             b.heed("waits for the lead")
             jobs = [scheduler.add_job(Trace, {"file": scene.file}) for _ in range(20)]
             scheduler.wait_for(jobs, timeout=LIMIT)

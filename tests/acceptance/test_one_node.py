@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from threading import Thread
@@ -15,6 +15,7 @@ import pytest
 from taskqueue import Process, Scheduler, Status
 from taskqueue.errors import JobFailed
 from taskqueue.exit_codes import Exit
+from taskqueue.store.open import open_store
 from tests.acceptance.conftest import Scene
 from tests.acceptance.work import (
     Again,
@@ -189,12 +190,14 @@ def test_a_restarted_node_takes_over_what_its_dead_predecessor_held(
 def test_another_node_takes_over_when_the_lease_has_ended(
     url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
 ) -> None:
-    with node(url, tmp_path, "--name", "a", "--lease", "2") as first:
+    with node(url, tmp_path, "--name", "a", "--lease", "600") as first, closing(open_store(url)) as store:
         process = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
         scene.heed(1)
-        eventually(lambda: scheduler.get_job(process.id).started_at)
-        with node(url, tmp_path, "--name", "b", "--lease", "2"):
+        holder = eventually(lambda: process.snapshot.holder if process.refresh().started_at else None)
+        assert holder is not None
+        with node(url, tmp_path, "--name", "b", "--lease", "6"):
             first.kill()
+            store.renew(holder, store.now(), {})  # the lease of the dead node ends
             scene.heed(2)
             scene.open()
             [ended] = scheduler.wait_for([process], timeout=LIMIT)

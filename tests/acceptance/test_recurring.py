@@ -20,7 +20,7 @@ EVERY_OTHER = "tests.acceptance.work:EveryOther"
 def test_a_series_goes_on_whatever_is_killed_at_whatever_step(
     url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
 ) -> None:
-    options = ("--name", "a", "--lease", "3")
+    options = ("--name", "a", "--lease", "600")
     data = {"file": scene.file, "gate": scene.gate()}
     first = scheduler.add_job(Gate, data, interval="0.2 s", crash_retries=0)
     with node(url, tmp_path, *options) as killed:
@@ -36,14 +36,13 @@ def test_a_series_goes_on_whatever_is_killed_at_whatever_step(
         scene.heed(lines + 1)
         killed.kill()  # when the work is done: settled or not
     with node(url, tmp_path, *options):
-        last = begun(scheduler, 4)
+        last = begun(scheduler, 4)  # or 5, when 4 had begun before the kill
         scheduler.cancel_job(last.id)
         last.wait(timeout=LIMIT)
 
     numbers = [number(job) for job in occurrences(scheduler)]
     assert first.refresh().status is Status.FAILED
-    assert numbers == list(range(1, len(numbers) + 1))
-    assert len(numbers) == 4
+    assert numbers == list(range(1, number(last) + 1))
     assert list(scheduler.get_jobs()) == []
 
 
@@ -63,7 +62,7 @@ def test_a_schedule_that_counts_from_ends_goes_on_when_the_leader_is_killed(
 ) -> None:
     schedule = scheduler.schedule("trace", Trace, {"file": scene.file}, every="0.2 s")
     for lines in (2, 4, 6):
-        with node(url, tmp_path, "--name", "a", "--lease", "2") as leading:
+        with node(url, tmp_path, "--name", "a", "--lease", "600") as leading:
             scene.heed(lines)
             leading.kill()
 
@@ -107,10 +106,10 @@ def test_two_that_believe_to_lead_make_one_job_of_each_firing(url: str) -> None:
 
 
 def begun(scheduler: Scheduler, wanted: int) -> Process:
-    """Wait until it is known to the store that this occurrence runs, and return it."""
+    """Wait until it is known to the store that this occurrence runs, or a later one, and return it."""
 
     def look() -> list[Process]:
-        pending = [job for job in scheduler.get_jobs() if number(job) == wanted]
+        pending = [job for job in scheduler.get_jobs() if number(job) >= wanted]
         return [job for job in pending if job.status is Status.PROCESSING and job.snapshot.started_at is not None]
 
     return eventually(look)[0]

@@ -89,9 +89,9 @@ def test_nodes_of_two_names_share_the_work_and_one_of_them_leads(
 
 
 def test_the_lead_passes_on_when_the_leader_dies(url: str, tmp_path: Path) -> None:
-    with node(url, tmp_path, "--name", "a", "--lease", "2") as a:
+    with node(url, tmp_path, "--name", "a", "--lease", "600") as a:
         eventually(lambda: leaders(url) == ["a"])
-        with node(url, tmp_path, "--name", "b", "--lease", "2"):
+        with node(url, tmp_path, "--name", "b", "--lease", "6"):
             a.process.send_signal(signal.SIGKILL)
             eventually(lambda: leaders(url) == ["b"])
 

@@ -6,11 +6,11 @@ import json
 import sys
 import time
 
-from taskqueue.daemon.manager.scaling import PoolMode
 from taskqueue.daemon.protocol.channel import ChannelClosed
 from taskqueue.daemon.protocol.messages import Ended, Run, RunsHandedBack, decode, encode
+from taskqueue.daemon.settings import PoolMode
 from taskqueue.model.ids import JobId
-from tests.daemon.foreman import JOBS, Foreman
+from tests.daemon.fake_node import JOBS, FakeNode
 
 IN_FLIGHT = 256
 """As many as a node claims ahead for two workers whose jobs are short."""
@@ -22,27 +22,27 @@ def measure(count: int) -> tuple[float, float]:
     The CPU time is that of manager and workers together, and depends less on what else the machine does.
     """
     payloads = [encode(_run()) for _ in range(count)]
-    with Foreman(pm=PoolMode.STATIC, min_children=2, max_children=2) as foreman:
+    with FakeNode(pm=PoolMode.STATIC, min_children=2, max_children=2) as fake_node:
         for _ in range(2):
-            foreman.result(foreman.run("Empty"))
+            fake_node.result(fake_node.run("Empty"))
         began = time.perf_counter()
-        _send_all(foreman, payloads)
+        _send_all(fake_node, payloads)
         seconds = time.perf_counter() - began
-        exit = foreman.drain()
+        exit = fake_node.drain()
     return count / seconds, (exit.user_time + exit.system_time) / count
 
 
 def latency(count: int) -> float:
     """Return the median seconds of a run alone, from sending it to hearing its end."""
-    with Foreman(pm=PoolMode.STATIC, min_children=2, max_children=2) as foreman:
-        foreman.result(foreman.run("Empty"))
+    with FakeNode(pm=PoolMode.STATIC, min_children=2, max_children=2) as fake_node:
+        fake_node.result(fake_node.run("Empty"))
         taken = []
         for _ in range(count):
             began = time.perf_counter()
-            foreman.expect(Ended, foreman.run("Empty"))
+            fake_node.expect(Ended, fake_node.run("Empty"))
             taken.append(time.perf_counter() - began)
-            foreman.heard.clear()
-        foreman.drain()
+            fake_node.heard.clear()
+        fake_node.drain()
     return sorted(taken)[count // 2]
 
 
@@ -60,13 +60,13 @@ def _run() -> Run:
     )
 
 
-def _send_all(foreman: Foreman, payloads: list[bytes]) -> None:
+def _send_all(fake_node: FakeNode, payloads: list[bytes]) -> None:
     left = len(payloads)
     batch, payloads = payloads[:IN_FLIGHT], payloads[IN_FLIGHT:]
-    foreman.channel.send(*batch)
+    fake_node.channel.send(*batch)
     owed = 0
     while left:
-        payload = foreman.channel.wait(30)
+        payload = fake_node.channel.wait(30)
         if payload is None:
             raise ChannelClosed("the manager is silent")
         message = decode(payload)
@@ -79,7 +79,7 @@ def _send_all(foreman: Foreman, payloads: list[bytes]) -> None:
         if owed >= IN_FLIGHT // 2:
             batch, payloads = payloads[:owed], payloads[owed:]
             if batch:
-                foreman.channel.send(*batch)
+                fake_node.channel.send(*batch)
             owed = 0
 
 

@@ -251,7 +251,7 @@ def at_least(counts: Sequence[int]) -> float:
 
 def traced(url: str) -> Way:
     """Return the way of a job, as a process of its own finds it that nothing else traces."""
-    command = [sys.executable, "-m", "tests.benchmarks.way_of_a_job", "--url", url, "--rounds", "5", "--json"]
+    command = [sys.executable, "-m", "tests.benchmarks.way_of_a_job", "--url", url, "--rounds", "15", "--json"]
     done = subprocess.run(command, env=uncounted(), capture_output=True, text=True, timeout=4 * PATIENCE)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

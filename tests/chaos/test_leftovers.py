@@ -16,7 +16,7 @@ from tests.acceptance.work import Echo
 from tests.nodes import LIMIT, node
 from tests.scheduler.playing import begin, end, take
 from tests.servers import with_database
-from tests.store.test_mongodb_cut_off import CutConnection, Death, Shears
+from tests.store.test_mongodb_cut_off import CutConnection, Death, StatementCutter
 
 
 def test_a_dependent_is_released_though_the_node_died_between_two_writes(mongo_set: str, tmp_path: Path) -> None:
@@ -28,10 +28,10 @@ def test_a_dependent_is_released_though_the_node_died_between_two_writes(mongo_s
         connection = CutConnection(parse(url))
         with closing(MongoStore(connection)) as dying:
             run = begin(dying, run)
-            connection.shears = Shears(last=1)
+            connection.cutter = StatementCutter(last=1)
             with pytest.raises(Death):
                 end(dying, run)
-            connection.shears = None
+            connection.cutter = None
 
         assert first.refresh().status is Status.DONE
         assert dependent.refresh().status is Status.POSTPONED

@@ -94,6 +94,38 @@ def test_an_action_that_is_cut_off_is_in_the_audit(
     scheduler.close()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "logged"),
+    [
+        (["cancel", "aaaa"], f"not in the audit: cancel of '{'a' * 24}' "),
+        (["cancel", "--query", "{}", "--yes"], "not in the audit: cancel of 'jobs' "),
+        (["pause", "mail"], "not in the audit: pause of 'mail' "),
+        (["drain", "web-1"], "not in the audit: drain of 'web-1' "),
+        (["schedule", "pause", "nightly"], "not in the audit: pause schedule of 'nightly' "),
+        (["resume", "mail"], None),
+        (["update", "aaaa", "--priority", "3"], None),
+    ],
+)
+def test_only_a_stop_is_done_where_the_audit_cannot_be_written(
+    taskqueue: Command,
+    scheduler: Scheduler,
+    url: str,
+    caplog: pytest.LogCaptureFixture,
+    arguments: list[str],
+    logged: str | None,
+) -> None:
+    with closing(sqlite3.connect(url.removeprefix("sqlite://"))) as raw, raw:
+        raw.execute("CREATE TABLE audit (damaged)")
+
+    assert taskqueue(*arguments).code == (Exit.STORE if logged is None else Exit.OK)
+
+    assert [message.partition("{")[0] for message in caplog.messages] == ([] if logged is None else [logged])
+    [job] = scheduler.find_jobs({"id": "a" * 24})
+    assert (job.status.name == "CANCELED") == (arguments[0] == "cancel")
+    assert job.priority == 0
+    scheduler.close()
+
+
 def test_what_is_refused_is_in_the_audit_with_its_refusal(taskqueue: Command, scheduler: Scheduler) -> None:
     assert taskqueue("update", "ffff", "--priority", "3").code == Exit.ERROR
 
@@ -138,7 +170,7 @@ def test_the_audit_is_printed_the_newest_first(taskqueue: Command, scheduler: Sc
     head, newest, oldest = (" ".join(line.split()) for line in taskqueue("audit").out.splitlines())
     assert head == "when who did to about from"
     assert " pause all command line of " in newest
-    assert " cancel aaaaaaaa..aaaaaa job tests.web.jobs:Mail, reason late command line of " in oldest
+    assert " cancel aaaaaaaa..aaaaaa reason late, job tests.web.jobs:Mail command line of " in oldest
     last = taskqueue("audit", "-n", "1", "--json").document[-1]
     assert (last["action"], last["by"]) == ("pause", user())
     assert taskqueue("audit", "--before", last["cursor"], "--json").document[0]["action"] == "cancel"

@@ -20,15 +20,16 @@ from taskqueue.cli import main
 from taskqueue.cli.bench.figures import Figure, percentile
 from taskqueue.cli.bench.jobs import Empty
 from taskqueue.cli.bench.node import MeasurementFailed, node
-from taskqueue.cli.bench.workloads import WORKLOADS
+from taskqueue.cli.bench.workloads import WORKLOADS, drained_within
 from taskqueue.exit_codes import Exit
 from taskqueue.model.query import EVERYTHING
-from taskqueue.store import Store
+from taskqueue.store import Note, Store
 from tests.cli import records
 from tests.cli.conftest import Answer
 from tests.cli.test_terminal import terminal
 from tests.nodes import LIMIT, eventually
 from tests.servers import with_database
+from tests.store.records import HOUR, NOON, WEB_1, a_record, claim, settle
 
 Taskqueue = Callable[..., Answer]
 SMALL = ("bench", "--jobs", "10")
@@ -148,6 +149,19 @@ def test_a_node_that_leaves_ends_the_measurement(url: str, tmp_path: Path) -> No
         running.wait(scheduler.add_job(Empty))
 
 
+def test_a_node_has_the_runtime_folder_of_the_measurement_and_no_other_setting_of_it(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASKQUEUE_RUNTIME_DIR", str(tmp_path))  # where bells hang, by which waiters hear of ends
+    monkeypatch.setenv("TASKQUEUE_LEASE", "7")
+
+    with node(url, tmp_path, 1) as running:
+        given = psutil.Process(running.pid).environ()
+
+    assert given["TASKQUEUE_RUNTIME_DIR"] == str(tmp_path)
+    assert "TASKQUEUE_LEASE" not in given
+
+
 def test_a_job_that_fails_ends_the_measurement(url: str, tmp_path: Path) -> None:
     with (
         Scheduler(url) as scheduler,
@@ -186,3 +200,14 @@ def test_percentiles_lie_between_the_values() -> None:
 
 def _below(pid: int) -> list[psutil.Process]:
     return psutil.Process(pid).children(recursive=True)
+
+
+def test_a_drain_that_is_not_over_has_no_rate(store: Store) -> None:
+    done, still_running = a_record(), a_record()
+    store.add([done, still_running])
+    first, second = claim(store, 2).records
+    settle(store, first)
+    store.renew(WEB_1, NOON + HOUR, {second.id: Note(started_at=NOON)})
+
+    with pytest.raises(MeasurementFailed, match=f"job {second.id} has not ended, but is PROCESSING"):
+        drained_within(store)

@@ -12,7 +12,7 @@ from taskqueue.model.schedules.schedule import NamedSchedule
 from taskqueue.store import Store
 from tests.cli.conftest import Answer
 from tests.cli.records import NOW, in_full, record
-from tests.store.damaging import FAR, MISSING, damager
+from tests.store.damaging import FAR, MISSING
 from tests.store.test_damage import FIELDS, NOWHERE, damage, damage_plan
 
 Command = Callable[..., Answer]
@@ -41,7 +41,7 @@ def test_commands_go_on_whatever_field_of_a_job_is_damaged(
 def test_a_damaged_job_is_shown_with_what_cannot_be_read(taskqueue: Command, store: Store, url: str) -> None:
     job = record()
     store.add([job])
-    damager(url)("jobs", job.id, "options", '{"retry":{"policy":"lunar"}}')
+    damage(url, "jobs", job.id, "options", '{"retry":{"policy":"lunar"}}')
 
     assert "unreadable" in taskqueue("list").out
     shown = taskqueue("show", str(job.id), "--json").document

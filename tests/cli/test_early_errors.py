@@ -55,7 +55,7 @@ def test_a_command_that_reads_makes_no_store(
     assert main.main(["--url", url, *arguments]) == Exit.STORE
     said = capsys.readouterr()
     assert said.out == ""
-    assert "there is no such store: name it with --url or TASKQUEUE_URL" in said.err
+    assert "there is no such store: name it with --url or TASKQUEUE_URL (`taskqueue health` names" in said.err
     assert found() == []
 
 

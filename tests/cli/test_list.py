@@ -55,6 +55,22 @@ def test_list_shows_each_job_with_its_cause(taskqueue: Taskqueue, jobs: dict[str
     assert not any(line.endswith(" ") for line in lines)
 
 
+def test_a_waiting_job_of_a_paused_queue_says_so(taskqueue: Taskqueue, jobs: dict[str, str]) -> None:
+    def cause_of(name: str) -> str:
+        [line] = [line for line in taskqueue("list").out.splitlines() if line.split()[0][-6:] == jobs[name][-6:]]
+        return line.split(" - ", 1)[1].strip()
+
+    assert "paused" not in taskqueue("list").out
+    taskqueue("pause", "default")
+
+    assert cause_of("waiting").endswith("  queue is paused")
+    assert cause_of("interrupted").endswith("after interrupted, queue is paused")
+    assert taskqueue("list").out.count("paused") == 2
+    assert "queue is paused" in taskqueue("show", jobs["waiting"]).out
+    taskqueue("pause", "--all")
+    assert cause_of("waiting").endswith("every queue is paused")
+
+
 @pytest.mark.parametrize(
     ("filters", "found"),
     [

@@ -8,6 +8,7 @@ import click
 import pytest
 
 from taskqueue.cli.main import COMMANDS, NEEDS, command
+from taskqueue.cli.node import command as node
 from tests.cli.conftest import Answer
 
 Taskqueue = Callable[..., Answer]
@@ -101,3 +102,17 @@ def test_retry_is_a_second_name_of_recover(taskqueue: Taskqueue) -> None:
     assert copy.code == 0
     assert taskqueue("show", copy.out.strip(), "--json").document["job"] == "tests.daemon.jobs:Empty"
     assert "also called `retry`" in " ".join(taskqueue("recover", "--help").out.split())
+
+
+@pytest.mark.parametrize(
+    ("found", "extras"),
+    [(node, ["metrics"]), ("run", ["web", "dev"]), ("web", ["web"]), ("top", ["top"]), ("bench", ["bench"])],
+)
+def test_help_names_the_extra_that_something_needs(found: click.Command | str, extras: list[str]) -> None:
+    with click.Context(command) as root:
+        one = command.get_command(root, found) if isinstance(found, str) else found
+    assert one is not None
+    with click.Context(one, info_name="taskqueue") as asked:
+        text = " ".join(one.get_help(asked).split())
+
+    assert [extra for extra in extras if f"taskqueue[{extra}]" not in text] == []

@@ -17,8 +17,7 @@ import pytest
 
 from taskqueue import Scheduler
 from taskqueue.cli import log_setup, main, node, node_options, run
-from taskqueue.daemon.manager.scaling import PoolMode
-from taskqueue.daemon.settings import Lead, Settings
+from taskqueue.daemon.settings import Lead, PoolMode, Settings
 from taskqueue.errors import ConfigError
 from taskqueue.exit_codes import Exit
 from taskqueue.store import Store
@@ -159,7 +158,12 @@ def test_a_variable_holds_several_values_with_spaces_between(monkeypatch: pytest
         (
             ["--min-children", "5", "--max-children", "4"],
             Exit.CONFIG,
-            "--min-children 5 is more than --max-children 4",
+            "--min-children 5 is more than --max-children 4",  # PTS-27
+        ),
+        (
+            ["--pm", "static", "--min-children", "0"],
+            Exit.CONFIG,
+            "--pm static with --min-children 0 runs no job: pass --min-children 1 or more",
         ),
         (["--config", "/no/such.toml"], Exit.CONFIG, "/no/such.toml cannot be read (No such file or directory): "),
     ],

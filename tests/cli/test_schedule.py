@@ -110,6 +110,14 @@ def test_the_next_times_are_printed(taskqueue: Command, store: Store) -> None:
     assert len(taskqueue("schedule", "preview", "a").out.splitlines()) == 5
 
 
+def test_the_next_times_of_a_cron_expression_are_printed_in_its_zone_too(taskqueue: Command) -> None:
+    taskqueue("schedule", "add", "a", "shop:MailJob", "--cron", "30 2 31 3 *", "--tz", "Europe/Berlin")
+
+    lines = taskqueue("schedule", "preview", "a", "-n", "20").out.splitlines()
+
+    assert {line[-22:] for line in lines} == {"02:30:00 Europe/Berlin", "03:00:00 Europe/Berlin"}
+
+
 def test_what_was_missed_is_shown_with_its_reason(taskqueue: Command, store: Store) -> None:
     taskqueue("schedule", "add", "a", "shop:MailJob", "--every", "1h")
     [plan] = store.schedules()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from taskqueue.cli.systemd import installed_version, unit_text
+from taskqueue.cli.systemd import closed_folder, installed_version, unit_text
 from taskqueue.exit_codes import Exit
 from tests.cli.conftest import Answer
 
@@ -71,6 +71,18 @@ def test_a_file_that_cannot_be_written_is_named(taskqueue: Taskqueue, tmp_path: 
 
     assert answer.code == Exit.CONFIG
     assert f"{tmp_path}/taskqueue-node.service cannot be written: Is a directory; try as root" in answer.err
+
+
+def test_a_python_in_a_home_that_the_user_may_not_enter_is_found(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir(0o710)
+    uid, gid = home.stat().st_uid, home.stat().st_gid
+
+    assert closed_folder([tmp_path, home], uid, -1) is None
+    assert closed_folder([home], uid + 1, gid) is None
+    assert closed_folder([home], uid + 1, gid + 1) == home
+    home.chmod(0o711)
+    assert closed_folder([home], uid + 1, gid + 1) is None
 
 
 def test_a_user_that_is_missing_is_told_and_one_that_is_none_refused(taskqueue: Taskqueue) -> None:

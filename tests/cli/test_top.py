@@ -144,6 +144,8 @@ def test_a_paused_queue_needs_somebody_and_is_resumed(url: str, store: Store) ->
         await shows(pilot, "Pause queue mail?", "1 job waiting; 0 running, which go on")
         await pilot.press(*"why", "enter")
         await shows(pilot, "queue mail is paused")
+        await pilot.press("enter")
+        await shows(pilot, "cause", "queue is paused")
 
     play(store, scene)
     pause = store.controls().pause_of("mail")

@@ -5,18 +5,22 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 
+from taskqueue import Scheduler
 from taskqueue.exit_codes import Exit
+from taskqueue.web import app
+from taskqueue.web.server import Server, listen
 from taskqueue.web.users import User, UsersFile, account
 from tests.cli.conftest import Answer
 from tests.nodes import LIMIT
@@ -173,3 +177,24 @@ def test_it_leaves_with_the_process_that_started_it(url: str) -> None:
         assert process.stdin is not None
         process.stdin.close()
         assert process.wait(LIMIT) == Exit.OK
+
+
+def test_connections_of_clients_that_do_not_send_their_request_are_closed(url: str) -> None:
+    with Scheduler(url) as scheduler, closing(listen("127.0.0.1", 0)) as listening:
+        server = Server(app(scheduler, local=True), sent_within=0.5)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        address = ("127.0.0.1", listening.getsockname()[1])
+        with closing(HTTPConnection(address[0], address[1], timeout=LIMIT)) as client:
+            client.request("GET", "/live")
+            with client.getresponse() as stream:
+                half_body = b"GET /api/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n{"
+                slow = [socket.create_connection(address, timeout=LIMIT) for _ in range(3)]
+                for connection, sent in zip(slow, (b"", b"GET / HT", half_body), strict=True):
+                    connection.sendall(sent)
+                for connection in slow:
+                    with connection, suppress(ConnectionResetError):
+                        assert connection.recv(1) == b""
+                server.should_exit = True
+                assert stream.read().endswith(b"\n\n")  # it was open until the server stopped
+        thread.join(LIMIT)

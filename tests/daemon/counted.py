@@ -17,12 +17,11 @@ from typing import Any, cast
 
 import taskqueue
 from taskqueue.daemon.manager.manager import fork_manager
-from taskqueue.daemon.manager.scaling import PoolMode
 from taskqueue.daemon.node.node import Node
 from taskqueue.daemon.protocol.channel import Channel
 from taskqueue.daemon.protocol.messages import Started, decode
 from taskqueue.daemon.runtime import child_process
-from taskqueue.daemon.settings import Settings
+from taskqueue.daemon.settings import PoolMode, Settings
 from taskqueue.model.query import PENDING
 from taskqueue.store import Store
 from taskqueue.store.open import open_store

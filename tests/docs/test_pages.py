@@ -38,6 +38,7 @@ FOLLOWED = [
     "docs/how-to/hooks.md",
     "docs/how-to/opentelemetry.md",
     "docs/how-to/sentry.md",
+    "docs/how-to/from-celery.md",
     "docs/how-to/from-jobboy.md",
     "docs/how-to/from-lzq.md",
     "docs/how-to/from-php-task-scheduler.md",

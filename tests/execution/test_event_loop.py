@@ -18,7 +18,7 @@ from taskqueue import Scheduler, Status
 from taskqueue.daemon.protocol.messages import Ended, Progressed, Run, Stop
 from taskqueue.execution.event_loop import EventLoop
 from taskqueue.execution.inline_context import CallerInterrupts
-from tests.daemon.foreman import Fifo, Foreman, fifos
+from tests.daemon.fake_node import FakeNode, Fifo, fifos
 from tests.execution.async_jobs import (
     Adding,
     Hooked,
@@ -41,9 +41,9 @@ def fifo(tmp_path: Path) -> Iterator[Callable[[str], Fifo]]:
 
 
 @pytest.fixture(scope="module")
-def foreman() -> Iterator[Foreman]:
-    with Foreman(max_children=1) as foreman:
-        yield foreman
+def fake_node() -> Iterator[FakeNode]:
+    with FakeNode(max_children=1) as fake_node:
+        yield fake_node
 
 
 @pytest.fixture
@@ -57,24 +57,24 @@ def stop(run: Run, reason: str = "cancel") -> Stop:
     return Stop(id=run.id, claims=run.claims, reason=reason)
 
 
-def test_an_async_job_has_progress_checkpoint_and_result(foreman: Foreman) -> None:
-    run = foreman.run(f"{JOBS}:Adding", {"a": 1, "b": 2})
+def test_an_async_job_has_progress_checkpoint_and_result(fake_node: FakeNode) -> None:
+    run = fake_node.run(f"{JOBS}:Adding", {"a": 1, "b": 2})
 
-    assert foreman.result(run)["sum"] == 3
-    noted = foreman.all_of(Progressed, run)
+    assert fake_node.result(run)["sum"] == 3
+    noted = fake_node.all_of(Progressed, run)
     assert {progressed.progress for progressed in noted} >= {50.0}
     assert '{"kept":true}' in {progressed.state for progressed in noted}
 
 
-def test_a_worker_runs_its_async_jobs_in_one_loop_each_with_its_own_context(foreman: Foreman) -> None:
-    first, second = (foreman.result(foreman.run(f"{JOBS}:Adding", {"a": 1, "b": 2})) for _ in range(2))
+def test_a_worker_runs_its_async_jobs_in_one_loop_each_with_its_own_context(fake_node: FakeNode) -> None:
+    first, second = (fake_node.result(fake_node.run(f"{JOBS}:Adding", {"a": 1, "b": 2})) for _ in range(2))
 
     assert first["loop"] == second["loop"]
     assert second["found"] == "nobody"
 
 
-def test_a_task_may_be_async(foreman: Foreman) -> None:
-    assert foreman.result(foreman.run(f"{JOBS}:multiply", {"a": 6, "b": 7})) == 42
+def test_a_task_may_be_async(fake_node: FakeNode) -> None:
+    assert fake_node.result(fake_node.run(f"{JOBS}:multiply", {"a": 6, "b": 7})) == 42
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ def test_a_task_may_be_async(foreman: Foreman) -> None:
         ("keyboard", "KeyboardInterrupt", ""),
     ],
 )
-def test_what_an_async_job_raises_is_its_failure(foreman: Foreman, raised: str, type: str, message: str) -> None:
-    ended = foreman.expect(Ended, foreman.run(f"{JOBS}:Raising", raised))
+def test_what_an_async_job_raises_is_its_failure(fake_node: FakeNode, raised: str, type: str, message: str) -> None:
+    ended = fake_node.expect(Ended, fake_node.run(f"{JOBS}:Raising", raised))
 
     assert ended.outcome == "Failed"
     failure = ended.fields["failure"]
@@ -96,11 +96,11 @@ def test_what_an_async_job_raises_is_its_failure(foreman: Foreman, raised: str, 
 
 
 def test_the_traceback_of_a_timeout_says_where_the_job_waited_and_no_more(
-    foreman: Foreman, fifo: Callable[[str], Fifo]
+    fake_node: FakeNode, fifo: Callable[[str], Fifo]
 ) -> None:
-    run = foreman.run(f"{JOBS}:Waiting", {"runs": fifo("runs").path, "then": "raise"}, timeout=0.2)
+    run = fake_node.run(f"{JOBS}:Waiting", {"runs": fifo("runs").path, "then": "raise"}, timeout=0.2)
 
-    said = foreman.expect(Ended, run).fields["failure"]["traceback"].splitlines()
+    said = fake_node.expect(Ended, run).fields["failure"]["traceback"].splitlines()
     assert next(line for line in said if line.startswith("  File")).endswith("in start")
     assert (said[-1], sum(not line.startswith(" ") for line in said)) == ("taskqueue.JobTimeout: timeout", 2)
 
@@ -111,18 +111,20 @@ def test_a_cancel_or_timeout_cancels_the_task_and_is_the_outcome(
     reason: str, outcome: str, then: str, fifo: Callable[[str], Fifo]
 ) -> None:
     runs = fifo("runs")
-    with Foreman(max_children=1, grace=30) as foreman:
-        foreman.result(foreman.run(f"{JOBS}:Adding", {"a": 1, "b": 2}))  # asyncio is imported before the time counts
+    with FakeNode(max_children=1, grace=30) as fake_node:
+        fake_node.result(
+            fake_node.run(f"{JOBS}:Adding", {"a": 1, "b": 2})
+        )  # asyncio is imported before the time counts
         data = {"runs": runs.path, "then": then}
-        run = foreman.run(f"{JOBS}:Waiting", data, timeout=0.2 if reason == "timeout" else None)
+        run = fake_node.run(f"{JOBS}:Waiting", data, timeout=0.2 if reason == "timeout" else None)
         runs.hear()
         if reason == "cancel":
-            foreman.tell(stop(run))
+            fake_node.tell(stop(run))
 
-        ended = foreman.expect(Ended, run)
+        ended = fake_node.expect(Ended, run)
 
         assert (ended.outcome, ended.exit) == (outcome, "")
-        states = [noted.state for noted in foreman.all_of(Progressed, run)]
+        states = [noted.state for noted in fake_node.all_of(Progressed, run)]
         assert f'{{"reason":"{reason}","stopping":true}}' in states
         if reason == "timeout":
             assert "its timeout of 0.2 s" in ended.fields["failure"]["message"]
@@ -131,59 +133,59 @@ def test_a_cancel_or_timeout_cancels_the_task_and_is_the_outcome(
 @pytest.mark.parametrize(("then", "outcome"), [("raise", "Interrupted"), ("fail", "Interrupted"), ("return", "Done")])
 def test_a_stop_of_the_node_interrupts_an_async_job(then: str, outcome: str, fifo: Callable[[str], Fifo]) -> None:
     runs = fifo("runs")
-    with Foreman(grace=30) as foreman:
-        run = foreman.run(f"{JOBS}:Waiting", {"runs": runs.path, "then": then})
+    with FakeNode(grace=30) as fake_node:
+        run = fake_node.run(f"{JOBS}:Waiting", {"runs": runs.path, "then": then})
         runs.hear()
 
-        assert foreman.drain("quick").code == 0
+        assert fake_node.drain("quick").code == 0
 
-        ended = foreman.expect(Ended, run)
+        ended = fake_node.expect(Ended, run)
         assert (ended.outcome, ended.exit) == (outcome, "")
 
 
 def test_an_async_job_that_goes_on_is_killed_after_the_grace(fifo: Callable[[str], Fifo]) -> None:
     runs = fifo("runs")
-    with Foreman(max_children=1) as foreman:
-        run = foreman.run(f"{JOBS}:Stubborn", {"runs": runs.path})
+    with FakeNode(max_children=1) as fake_node:
+        run = fake_node.run(f"{JOBS}:Stubborn", {"runs": runs.path})
         runs.hear()
 
-        foreman.tell(stop(run))
+        fake_node.tell(stop(run))
 
-        ended = foreman.expect(Ended, run)
+        ended = fake_node.expect(Ended, run)
         assert (ended.outcome, ended.exit) == ("Canceled", "killed by SIGKILL")
 
 
 def test_a_job_that_blocks_its_loop_is_interrupted_as_one_without_a_loop_is(fifo: Callable[[str], Fifo]) -> None:
     runs = fifo("runs")
-    with Foreman(max_children=1, grace=30) as foreman:
-        run = foreman.run(f"{JOBS}:BlockingLoop", {"runs": runs.path})
+    with FakeNode(max_children=1, grace=30) as fake_node:
+        run = fake_node.run(f"{JOBS}:BlockingLoop", {"runs": runs.path})
         runs.hear()
 
-        foreman.tell(stop(run))
+        fake_node.tell(stop(run))
 
-        ended = foreman.expect(Ended, run)
+        ended = fake_node.expect(Ended, run)
         assert (ended.outcome, ended.exit) == ("Canceled", "")
-        assert '{"reason":"cancel"}' in [noted.state for noted in foreman.all_of(Progressed, run)]
+        assert '{"reason":"cancel"}' in [noted.state for noted in fake_node.all_of(Progressed, run)]
 
 
-def test_a_task_that_a_job_leaves_running_is_ended_with_it(foreman: Foreman, tmp_path: Path) -> None:
+def test_a_task_that_a_job_leaves_running_is_ended_with_it(fake_node: FakeNode, tmp_path: Path) -> None:
     file = tmp_path / "said"
 
-    assert foreman.result(foreman.run(f"{JOBS}:Leaving", {"file": str(file)})) == "left"
+    assert fake_node.result(fake_node.run(f"{JOBS}:Leaving", {"file": str(file)})) == "left"
 
     assert file.read_text() == "the task was ended\n"
 
 
 def test_a_task_that_does_not_end_is_ended_by_a_cancel_of_the_job(fifo: Callable[[str], Fifo], tmp_path: Path) -> None:
     runs = fifo("runs")
-    with Foreman(max_children=1, grace=30) as foreman:
+    with FakeNode(max_children=1, grace=30) as fake_node:
         data = {"file": str(tmp_path / "said"), "stubborn": True, "runs": runs.path}
-        run = foreman.run(f"{JOBS}:Leaving", data)
+        run = fake_node.run(f"{JOBS}:Leaving", data)
         runs.hear()
 
-        foreman.tell(stop(run))
+        fake_node.tell(stop(run))
 
-        ended = foreman.expect(Ended, run)
+        ended = fake_node.expect(Ended, run)
         assert (ended.outcome, ended.exit) == ("Canceled", "")
 
 
@@ -444,11 +446,11 @@ def test_an_executor_that_a_job_has_set_and_closed_is_none_of_the_next_job(loop:
     assert loop.run(in_a_thread(), CallerInterrupts()) == os.getpid()
 
 
-def test_a_handler_of_sigterm_that_a_job_adds_to_the_loop_is_not_there_for_the_next_job(foreman: Foreman) -> None:
-    foreman.result(foreman.run(f"{JOBS}:handle_sigterm"))
-    run = foreman.run(f"{JOBS}:Canceled")
-    foreman.expect(Progressed, run)
-    foreman.tell(stop(run))
+def test_a_handler_of_sigterm_that_a_job_adds_to_the_loop_is_not_there_for_the_next_job(fake_node: FakeNode) -> None:
+    fake_node.result(fake_node.run(f"{JOBS}:handle_sigterm"))
+    run = fake_node.run(f"{JOBS}:Canceled")
+    fake_node.expect(Progressed, run)
+    fake_node.tell(stop(run))
 
-    ended = foreman.expect(Ended, run)
+    ended = fake_node.expect(Ended, run)
     assert (ended.outcome, ended.exit) == ("Canceled", "")

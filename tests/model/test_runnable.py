@@ -100,6 +100,7 @@ def test_what_a_worker_can_run_is_taken(scheduler: Scheduler) -> None:
     [
         ("delay", "at"), ("countdown", "at"), ("eta", "at"), ("run_at", "at"),
         ("max_retries", "retry"), ("retries", "retry"), ("expire", "expires"),
+        ("retry_backoff", "retry"), ("time_limit", "timeout"), ("rate_limit", "limits"), ("task_id", "id"),
     ],
 )  # fmt: skip
 def test_an_option_of_another_system_leads_to_ours(scheduler: Scheduler, option: str, ours: str) -> None:

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
+
 from taskqueue import Scheduler
+from taskqueue.model.audit import AuditEntry
 from taskqueue.model.serializer import LONGEST_TEXT
+
+
+def test_the_class_of_a_job_stands_behind_the_other_details() -> None:
+    about = {"job": "shop.mail:Mail", "reason": "stuck", "edited": False, "none": None}
+    entry = AuditEntry(at=datetime.now(timezone.utc), by="ann", action="cancel", target="f" * 24, about=about)
+
+    assert entry.details == "reason stuck, edited false, job shop.mail:Mail"
 
 
 def test_an_action_is_kept_with_who_did_it_and_from_where(scheduler: Scheduler) -> None:

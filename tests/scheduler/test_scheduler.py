@@ -17,7 +17,7 @@ from pymongo import MongoClient
 
 import taskqueue
 from taskqueue import Scheduler
-from taskqueue.errors import ConfigError, StoreUnavailable
+from taskqueue.errors import ConfigError, StoreUnavailable, TaskqueueError
 from tests.scheduler.jobs import Echo
 from tests.scheduler.playing import LIMIT
 
@@ -184,6 +184,34 @@ def test_without_an_address_the_jobs_of_this_user_are_meant(tmp_path: Path, monk
         scheduler.add_job(Echo)
 
     assert (tmp_path / "taskqueue" / "jobs.db").exists()
+
+
+ACTION = {"action": "deploy", "target": "shop", "by": "ana"}
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments", "said"),
+    [
+        ("add_jobs", {"jobs": 5}, "jobs=5 of add_jobs: pass a list of"),
+        ("find_jobs", {"order": 5}, "order=5: pass the name of a field"),
+        ("find_jobs", {"limit": 5.5}, "limit=5.5: pass how many jobs"),
+        ("find_jobs", {"after": "5"}, "after='5': pass the last job of the page before"),
+        ("read_events", {"cursor": "oldest", "limit": None}, "limit=None: pass a whole number from 1 to"),
+        ("listen", {"callback": 5}, r"listen\(5\): pass a function that takes an event"),
+        ("get_schedule", {"name": b"x"}, "name=b'x': pass the name of a schedule"),
+        *(("record_action", {**ACTION, name: 5}, f"{name}=5 of an action: pass text") for name in ACTION),
+        ("record_action", {**ACTION, "source": None}, "source=None of an action: pass text"),
+        ("record_action", {**ACTION, "about": [5]}, r"about=\[5\] of an action: pass a mapping of texts"),
+        ("record_action", {**ACTION, "about": {"x": b"x"}}, "about={'x': b'x'} of an action: pass a mapping"),
+        ("audit", {"before": 5}, "5 is no cursor of the audit: pass that of an entry"),
+        ("audit", {"limit": "5"}, "limit='5': pass a whole number from 1 to"),
+    ],
+)
+def test_a_value_of_a_wrong_type_is_named_with_the_way_out(
+    scheduler: Scheduler, call: str, arguments: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(TaskqueueError, match=said):
+        getattr(scheduler, call)(**arguments)
 
 
 def test_every_public_name_is_there_and_no_other() -> None:

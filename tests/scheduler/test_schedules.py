@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from taskqueue import Again, Cron, Custom, Every, Schedule, Scheduler, Status
+from taskqueue import Again, Cron, Custom, Every, Fail, Job, Schedule, Scheduler, Status
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.schedules import ScheduleRunner
 from taskqueue.errors import InvalidJob, InvalidOption, ScheduleNotFound
@@ -70,6 +70,21 @@ def minutely(scheduler: Scheduler, **options: Any) -> Schedule:
     return scheduler.schedule("clean", Echo, 7, **{"every": Every("1m", START), **options})
 
 
+def test_a_schedule_that_is_due_later_than_its_interval_as_the_clock_was_set_back_is_due_sooner(
+    scheduler: Scheduler, store: Store
+) -> None:
+    schedule = scheduler.schedule("often", Echo, 7, every=60)
+    plan = schedule.snapshot
+    far = store.now() + timedelta(days=365)
+    assert store.replace_schedule(plan, next_version(plan, next_run_at=far), [], store.now())
+
+    agenda(store).reconcile()
+
+    sooner = scheduler.get_schedule("often").next_run_at
+    assert sooner is not None
+    assert sooner <= store.now() + timedelta(seconds=60)
+
+
 def test_a_schedule_is_defined_and_found(scheduler: Scheduler) -> None:
     now = datetime.now(timezone.utc)
     schedule = scheduler.schedule("nightly", Mail, {"to": "a"}, cron="15 3 * * *", tz="Europe/Berlin", retry=2)
@@ -94,6 +109,34 @@ def test_what_is_due_is_fired_once(scheduler: Scheduler, store: Store) -> None:
     assert schedule.job_ids == (job.id,)
     assert (schedule.fired, schedule.missed > 0, bool(schedule.misses)) == (1, True, True)
     assert "Schedule mail started it for" in scheduler.why(job.id)
+
+
+class Slotted(Job):
+    """Returns the time for which it was started."""
+
+    def start(self) -> datetime | None:
+        if self.data == "fail":
+            raise Fail
+        return self.scheduled_time
+
+
+def test_a_job_knows_the_time_for_which_it_was_started(scheduler: Scheduler, store: Store) -> None:
+    schedule = scheduler.schedule(
+        "slotted", Slotted, "fail", every=Every(3600, START), misfire="all(2)", overlap="allow"
+    )
+    begin_again(store, schedule)
+    assert agenda(store).fire_due() is not None
+
+    missed = scheduler.run_pending()
+    times = [process.scheduled_time for process in missed]
+    assert [time - times[0] for time in times if time and times[0]] == [timedelta(0), timedelta(hours=1)]
+
+    copies = [scheduler.recover_job(process.id, data="again") for process in missed]
+    copies.append(scheduler.recover_job(scheduler.run_pending()[0].id))
+    scheduler.run_pending()
+    assert [copy.scheduled_time for copy in copies] == [*times, times[0]]
+    assert [copy.refresh().result for copy in copies] == [*times, times[0]]
+    assert scheduler.run_job(Slotted).result is None
 
 
 def test_redefining_keeps_counters_and_the_next_time(scheduler: Scheduler, store: Store) -> None:
@@ -395,6 +438,18 @@ def test_what_makes_no_schedule_is_refused(scheduler: Scheduler, options: dict[s
     with pytest.raises(InvalidOption):
         scheduler.schedule("a", Echo, **options)
     assert scheduler.get_schedules() == []
+
+
+@pytest.mark.parametrize(
+    ("option", "ours"),
+    [
+        ("crontab", "cron"), ("crn", "cron"), ("timezone", "tz"), ("catchup", "misfire"), ("minutes", "every"),
+        ("overlaps", "overlap"), ("max_run", "max_runs"),
+    ],
+)  # fmt: skip
+def test_an_option_of_another_name_leads_to_that_of_a_schedule(scheduler: Scheduler, option: str, ours: str) -> None:
+    with pytest.raises(InvalidOption, match=rf"schedule a: there is no option '{option}': did you mean {ours}\?$"):
+        scheduler.schedule("a", Echo, **cast(Any, {option: "@daily"}))
 
 
 @pytest.mark.parametrize("rule", [{"until": "2030-01-01"}, {"until": "soon"}, {"grace": -1}, {"max_runs": 0}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 
 import pytest
@@ -58,6 +59,21 @@ def test_arguments_that_the_function_does_not_take_are_refused(
     with pytest.raises(InvalidJob, match=words):
         scheduler.add_job(send, arguments)
     assert list(scheduler.get_jobs()) == []
+
+
+def test_an_argument_in_the_place_of_the_scheduler_is_refused() -> None:
+    with pytest.raises(
+        TypeError, match=re.escape("send.add() got 'ann' as its scheduler: write send.add(scheduler, …)")
+    ):
+        send.add("ann", Decimal(1))  # type: ignore[call-overload]
+
+
+def test_the_words_of_other_systems_lead_to_those_of_this_one() -> None:
+    words = "task send has no attribute 'delay'; to add a job write send.add(scheduler, …), with options send.using("
+    with pytest.raises(AttributeError, match=re.escape(words)):
+        send.delay("ann")  # type: ignore[attr-defined]
+
+    assert not hasattr(send, "__wrong__")
 
 
 def test_positions_that_have_no_names_are_refused(scheduler: Scheduler) -> None:

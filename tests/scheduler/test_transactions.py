@@ -247,8 +247,8 @@ def test_a_job_of_an_aborted_session_is_waited_for_by_a_look(client: Client, sch
         process = scheduler.add_job(Echo, 1, session=session)
         session.abort_transaction()
 
-    assert scheduler.add_job(Echo).silence is not None
-    assert process.silence is None
+    assert scheduler.add_job(Echo)._silence is not None
+    assert process._silence is None
     with pytest.raises(JobNotFound):
         process.wait(LIMIT)
 

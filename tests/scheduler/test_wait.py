@@ -17,8 +17,9 @@ from taskqueue.errors import InvalidOption, JobFailed, JobNotFound, StoreUnavail
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.outcomes import Done, Failed, Run
 from taskqueue.model.lifecycle.settle import ended
-from taskqueue.model.record import Failure
+from taskqueue.model.record import Failure, Record
 from taskqueue.scheduler.end_listener import FEW, LOOK_AGAIN_AFTER, Listener, Watch
+from taskqueue.scheduler.records import LAST_LOOK, PAGE, read
 from taskqueue.scheduler.wait import ends
 from taskqueue.store import Settlement, Store
 from tests.nodes import eventually
@@ -314,3 +315,62 @@ def test_a_job_that_ended_in_time_is_found_also_if_its_event_has_not_come(schedu
         [found] = ends(store, listener, [process.id], timeout=3.0)
 
     assert found.status is Status.DONE
+
+
+class Slow:
+    """A store that answers each page of records after ``seconds``, and keeps their ids."""
+
+    def __init__(self, store: Store, seconds: float) -> None:
+        self._store = store
+        self._seconds = seconds
+        self.pages: list[tuple[str, ...]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def find(self, query: Any, limit: int) -> list[Record]:
+        """Return what the store finds, late."""
+        self.pages.append(query.value)
+        threading.Event().wait(self._seconds)
+        return self._store.find(query, limit=limit)
+
+
+def test_a_timeout_holds_for_more_jobs_than_can_be_read_in_time(blocking: Scheduler, store: Store) -> None:
+    ids = [process.id for process in blocking.add_jobs((Echo, None) for _ in range(2 * PAGE + 1))]
+    slow: Any = Slow(store, LAST_LOOK)
+
+    with closing(Listener(store)) as listener, pytest.raises(WaitTimeout) as over:
+        list(ends(slow, listener, ids, timeout=0))
+
+    assert len(slow.pages) == 1
+    assert over.value.open_jobs == tuple(ids)
+    assert "and 996 more (501 of them could not be read in time, and may have ended)" in str(over.value)
+
+
+def test_the_last_look_begins_with_jobs_that_were_not_read(blocking: Scheduler, store: Store) -> None:
+    first = [process.id for process in blocking.add_jobs((Echo, None) for _ in range(PAGE))]
+    last = blocking.add_job(Echo).id
+    slow: Any = Slow(store, 0.05)
+
+    with closing(Listener(store)) as listener, pytest.raises(WaitTimeout) as over:
+        list(ends(slow, listener, [*first, last], timeout=0.05))
+
+    assert [str(last) in ids for ids in slow.pages] == [False, True, False]
+    assert over.value.open_jobs == (*first, last)
+
+
+@pytest.mark.parametrize("calls_back", [False, True])
+def test_an_unknown_job_of_thousands_is_said_after_the_first_page(
+    scheduler: Scheduler, store: Store, calls_back: bool
+) -> None:
+    known = [process.id for process in scheduler.add_jobs((Echo, None) for _ in range(PAGE))]
+    unknown = [ObjectId() for _ in range(3 * PAGE)]
+    if calls_back:
+        scheduler.on("done", print)
+    with pytest.raises(JobNotFound):
+        scheduler.wait_for([*known, *unknown], timeout=LIMIT)
+
+    slow: Any = Slow(store, 0)
+    with pytest.raises(JobNotFound, match=str(unknown[0])):
+        read(slow, unknown)
+    assert len(slow.pages) == 1

@@ -14,7 +14,7 @@ from pymongo.database import Database
 
 from taskqueue.store import Store
 from taskqueue.store.open import open_store
-from tests.servers import with_database
+from tests.servers import PATIENCE, with_database
 
 Opener = Callable[[], Store]
 
@@ -54,4 +54,4 @@ def _mongodb(request: pytest.FixtureRequest, _: Path) -> str:
     database: Database[dict[str, Any]] = request.getfixturevalue("mongo_database")
     for name in database.list_collection_names():
         database[name].delete_many({})
-    return with_database(request.getfixturevalue("mongo_set"), database.name)
+    return f"{with_database(request.getfixturevalue('mongo_set'), database.name)}&timeoutMS={PATIENCE * 1000:.0f}"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from bson.datetime_ms import DatetimeMS
 from pymongo import MongoClient
+from pymongo.database import Database
 
 from taskqueue.store.mongodb.url import PREFIX
 
@@ -32,32 +34,28 @@ Damage = Callable[[str, Any, str, Any], None]
 _KEYS = {"jobs": "id", "plans": "name", "leases": "name", "controls": "name", "audit": "number"}
 
 
-def damager(store_url: str) -> Damage:
-    """Return what damages the store at this address."""
-    return _Documents(store_url) if store_url.startswith("mongodb") else _Rows(store_url)
+@contextlib.contextmanager
+def damager(store_url: str) -> Iterator[Damage]:
+    """Give what damages the store at this address, through one connection."""
+    if store_url.startswith("mongodb"):
+        with MongoClient[dict[str, Any]](store_url) as client:
+            yield functools.partial(_damage_document, client.get_default_database())
+    else:
+        with contextlib.closing(sqlite3.connect(store_url.removeprefix("sqlite://"))) as raw:
+            yield functools.partial(_damage_row, raw)
 
 
-class _Rows:
-    def __init__(self, store_url: str) -> None:
-        self._file = store_url.removeprefix("sqlite://")
-
-    def __call__(self, table: str, id: Any, field: str, value: Any) -> None:
-        with contextlib.closing(sqlite3.connect(self._file)) as raw, raw:
-            stored = None if value is MISSING else value.at if isinstance(value, Away) else value
-            raw.execute(f"UPDATE {table} SET {field} = ? WHERE {_KEYS[table]} = ?", (stored, str(id)))
+def _damage_row(raw: sqlite3.Connection, table: str, id: Any, field: str, value: Any) -> None:
+    stored = None if value is MISSING else value.at if isinstance(value, Away) else value
+    with raw:
+        raw.execute(f"UPDATE {table} SET {field} = ? WHERE {_KEYS[table]} = ?", (stored, str(id)))
 
 
-class _Documents:
-    def __init__(self, store_url: str) -> None:
-        self._url = store_url
-
-    def __call__(self, table: str, id: Any, field: str, value: Any) -> None:
-        with MongoClient[dict[str, Any]](self._url) as client:
-            documents = client.get_default_database()[f"{PREFIX}{table}"]
-            where = {"_id.name": id} if table == "controls" else {"_id": id}
-            change = (
-                {"$unset": {field: ""}}
-                if value is MISSING
-                else {"$set": {field: DatetimeMS(value.at) if isinstance(value, Away) else value}}
-            )
-            assert documents.update_one(where, change).matched_count == 1
+def _damage_document(database: Database[dict[str, Any]], table: str, id: Any, field: str, value: Any) -> None:
+    where = {"_id.name": id} if table == "controls" else {"_id": id}
+    change = (
+        {"$unset": {field: ""}}
+        if value is MISSING
+        else {"$set": {field: DatetimeMS(value.at) if isinstance(value, Away) else value}}
+    )
+    assert database[f"{PREFIX}{table}"].update_one(where, change).matched_count == 1

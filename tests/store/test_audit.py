@@ -73,6 +73,7 @@ def test_an_unreadable_entry_is_left_out(store: Store, store_url: str, field: st
     store.record_action(an_entry(target="damaged"))
     store.record_action(an_entry(target="whole"))
     id: Callable[[str], Any] = str if store_url.startswith("sqlite") else ObjectId
-    damager(store_url)("audit", id(store.audit(2)[1].cursor), field, value)
+    with damager(store_url) as damage_it:
+        damage_it("audit", id(store.audit(2)[1].cursor), field, value)
 
     assert [one.target for one in store.audit(10)] == ["whole"]

@@ -15,13 +15,14 @@ import pytest
 
 from taskqueue.model.controls import Control, Kind
 from taskqueue.model.lifecycle.outcomes import Failed, HandedBack
-from taskqueue.model.record import Options, Status, changed
+from taskqueue.model.query import PENDING
+from taskqueue.model.record import Options, Record, Status, changed
 from taskqueue.model.retry import FixedRetry
 from taskqueue.store import Store
 from taskqueue.store.migration import carry_out, open_migration, pending_steps
+from taskqueue.store.mongodb.counts import FEW as AT_ONCE
+from taskqueue.store.mongodb.counts import Tally
 from taskqueue.store.mongodb.store import MongoStore
-from taskqueue.store.mongodb.tally import FEW as AT_ONCE
-from taskqueue.store.mongodb.tally import Tally
 from taskqueue.store.open import open_store
 from taskqueue.store.sqlite.add_counts import APART
 from taskqueue.store.sqlite.counts import FEW
@@ -177,6 +178,23 @@ def test_the_oldest_of_a_queue_is_the_first_to_be_claimed(store: Store) -> None:
 def embedded(tmp_path: Path) -> Iterator[Store]:
     with closing(open_store(f"sqlite://{tmp_path}/jobs.db?synchronous=normal")) as opened:
         yield opened
+
+
+def test_a_job_that_is_claimed_while_jobs_are_counted_is_counted(embedded: Store, tmp_path: Path) -> None:
+    embedded.add([a_record()])
+    raw = embedded._connection._raw  # type: ignore[attr-defined]
+    claimed: list[Record] = []
+
+    def claim_between_statements(statement: str) -> None:
+        if "min(queue)" in statement and not claimed:
+            claimed.extend(claim(other).records)
+
+    with closing(open_store(f"sqlite://{tmp_path}/jobs.db")) as other:
+        raw.set_trace_callback(claim_between_statements)
+        assert embedded.count(PENDING) == 1
+        assert len(claimed) == 1
+        raw.set_trace_callback(None)
+        assert embedded.tally() == {("default", Status.PROCESSING): 1}
 
 
 def test_counting_does_not_walk_what_waits(embedded: Store) -> None:

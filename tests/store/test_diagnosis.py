@@ -79,6 +79,16 @@ def test_a_file_that_all_users_read_is_a_warning(tmp_path: Path) -> None:
     assert (permissions.level, permissions.do) == (Level.WARNING, f"chmod o-rwx {tmp_path}/jobs.db")
 
 
+def test_a_file_that_those_of_its_address_may_not_write_is_a_warning(tmp_path: Path) -> None:
+    store = open_store(f"sqlite://{tmp_path}/jobs.db?mode=0660")
+    assert named(store.diagnose(), "permissions").level is Level.OK
+    (tmp_path / "jobs.db").chmod(0o640)  # as cp leaves it
+    permissions = named(store.diagnose(), "permissions")
+    store.close()
+    assert (permissions.level, permissions.says[:10]) == (Level.WARNING, "mode 0640,")
+    assert f"chmod 0660 {tmp_path}/jobs.db" in permissions.do
+
+
 @pytest.mark.parametrize(("value", "level"), [(5, Level.OK), (2, Level.WARNING), (0, Level.ERROR)])
 def test_a_figure_is_as_bad_as_the_bound_that_it_is_below(value: float, level: Level) -> None:
     finding = below("room", "so much", value, warning=3, error=1, do="make room")

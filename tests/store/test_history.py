@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -17,8 +18,10 @@ from taskqueue.model.record import Dependency, Options, Status
 from taskqueue.model.retry import FixedRetry
 from taskqueue.store import Settlement, Store
 from taskqueue.store.backup import back_up
+from taskqueue.store.mongodb.history import History
 from taskqueue.store.mongodb.store import MongoStore
 from taskqueue.store.open import open_store
+from tests.servers import with_database
 from tests.store.records import (
     BROKEN,
     HOUR,
@@ -276,3 +279,18 @@ def test_a_backup_has_the_history_and_goes_on_with_it(tmp_path: Path) -> None:
 
         assert by_minute(copy) == {NOON: {"added": 7, "started": 4, "done": 4, "attempts": 4}}
         assert copy.tally() == {("default", Status.WAITING): 3, ("default", Status.DONE): 2}
+
+
+def test_jobs_that_were_added_in_an_hour_are_counted_in_portions(mongo_set: str) -> None:
+    with closing(open_store(with_database(mongo_set, f"added-{os.getpid()}"))) as store:
+        assert isinstance(store, MongoStore)
+        store.add([a_record(created_at=NOON + number * SECOND) for number in range(7)])
+        kept = History(store._connection, portion=3)
+
+        counted_until = []
+        while kept.tidy(NOON + MINUTE, 10):
+            counted_until.append(kept.counted_until())
+
+        assert counted_until == [NOON + 2 * SECOND, NOON + 5 * SECOND, NOON + 6 * SECOND]
+        assert [entry.added for entry in history(store)] == [7]
+        store.flush()

@@ -283,6 +283,21 @@ def test_a_rate_is_counted_from_the_start_and_not_from_the_claim(store: Store) -
     assert len(claim(store, now=NOON + 5 * MINUTE + COUNTED).records) == 1  # though the first one still runs
 
 
+def test_a_rate_counts_a_start_for_its_period_at_most_after_the_clock_was_set_back(store: Store) -> None:
+    store.add([limited(Rate(1, per=60), ready_at=NOON - HOUR) for _ in range(2)])
+    [run] = claim(store).records
+    begin(store, run, NOON)
+    settle(store, changed_start(store, run), Done())
+    set_back = NOON - 10 * MINUTE
+
+    full = claim(store, now=set_back)
+    assert full.records == []
+    assert full.next_at is not None
+    assert full.next_at <= set_back + COUNTED
+    assert claim(store, now=set_back + 30 * SECOND).records == []
+    assert len(claim(store, now=set_back + COUNTED).records) == 1
+
+
 def test_a_claim_that_never_began_counts_for_no_rate(store: Store) -> None:
     store.add([limited(Rate(1, per=60))])
     [run] = claim(store).records

@@ -24,7 +24,7 @@ from taskqueue.store.bell import WORK, Bell
 from taskqueue.store.mongodb import documents, open_mongodb
 from taskqueue.store.mongodb.bells import STREAM_PAUSE
 from taskqueue.store.mongodb.change_streams import FETCH, GLANCE, LONGEST_FETCH
-from taskqueue.store.mongodb.claim_cache import LOOK_WITHIN, SURE_FOR
+from taskqueue.store.mongodb.claim_cache import SCAN_WITHIN, SURE_FOR
 from taskqueue.store.mongodb.clock import ESTIMATE_FOR
 from taskqueue.store.mongodb.retention import AT_ONCE
 from tests.nodes import eventually
@@ -241,7 +241,7 @@ def test_a_job_beside_another_kind_is_taken_before_the_node_looks_what_else_is_d
 
         assert but_controls(claimed)[:2] == ["find", "update"]
         assert [run.id for run in taken[0].records] == [plain.id]
-        assert taken[0].next_at == NOON + LOOK_WITHIN
+        assert taken[0].next_at == NOON + SCAN_WITHIN
         assert "distinct" in commands.waited_for(lambda: claim(store, 8, forced=8))
 
 

@@ -65,14 +65,14 @@ class Death(BaseException):
 
 
 @dataclass
-class Shears:
-    """Count the statements of a store and end it behind one of them."""
+class StatementCutter:
+    """Counts the statements of a store, and ends it behind one of them."""
 
     last: int | None = None
     done: int = 0
 
     def cut(self) -> None:
-        """Do nothing more in any thread of the dead."""
+        """Raise ``Death`` in every thread once the last statement was done."""
         if self.last is not None and self.done >= self.last:
             raise Death
 
@@ -84,9 +84,9 @@ class Shears:
 class CutCollection:
     """A real collection whose statements are counted."""
 
-    def __init__(self, real: Collection[Document], shears: Shears) -> None:
+    def __init__(self, real: Collection[Document], cutter: StatementCutter) -> None:
         self._real = real
-        self._shears = shears
+        self._shears = cutter
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._real, name)
@@ -109,9 +109,9 @@ class CutCollection:
 class CutDatabase:
     """A real database whose commands are counted."""
 
-    def __init__(self, real: Database[Document], shears: Shears) -> None:
+    def __init__(self, real: Database[Document], cutter: StatementCutter) -> None:
         self._real = real
-        self._shears = shears
+        self._shears = cutter
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
@@ -126,14 +126,14 @@ class CutDatabase:
 class CutConnection(Connection):
     """A connection whose collections are counted once it is told to."""
 
-    shears: Shears | None = None
+    cutter: StatementCutter | None = None
 
     @property
     def collections(self) -> Collections:
         real = super().collections
-        if self.shears is None:
+        if self.cutter is None:
             return real
-        cut: dict[str, Any] = {name: CutCollection(each, self.shears) for name, each in vars(real).items()}
+        cut: dict[str, Any] = {name: CutCollection(each, self.cutter) for name, each in vars(real).items()}
         return Collections(**cut)
 
 
@@ -512,8 +512,8 @@ def test_what_was_cut_off_is_completed_or_undone_by_the_next(
     while True:
         emptied(database)
         found = case.before(next_store)
-        shears = Shears(last=statements + 1)
-        if not cut_off(case, url, shears, found):
+        cutter = StatementCutter(last=statements + 1)
+        if not cut_off(case, url, cutter, found):
             break
         statements += 1
 
@@ -545,12 +545,12 @@ def undisturbed(
     return state(store), outcomes(store)
 
 
-def cut_off(case: Case, url: str, shears: Shears, found: Any) -> bool:
+def cut_off(case: Case, url: str, cutter: StatementCutter, found: Any) -> bool:
     """Act in a process that dies behind one of its statements, and tell whether it came so far."""
     connection = CutConnection(parsed(url))
     try:
         with closing(MongoStore(connection)) as store:
-            connection.shears = shears
+            connection.cutter = cutter
             case.act(store, found)
             finish(store)
     except Death:
@@ -566,7 +566,7 @@ def test_a_successor_whose_key_was_taken_meanwhile_is_dropped(
     case = CASES["replace a waiting one"]
     statements = 1
     while (
-        cut_off(case, url, Shears(last=statements), old)
+        cut_off(case, url, StatementCutter(last=statements), old)
         and next_store.count(parse({"id": ONE, "status": "CANCELED"})) == 0
     ):
         statements += 1
@@ -596,7 +596,7 @@ def test_a_lease_and_a_note_are_one_statement_each_or_may_be_repeated(
     ):
         case = Case(before=lambda store: None, act=act)
         statements = 0
-        while cut_off(case, url, Shears(last=statements + 1), None):
+        while cut_off(case, url, StatementCutter(last=statements + 1), None):
             statements += 1
         assert statements >= 1
 
@@ -618,6 +618,6 @@ def test_a_claim_whose_claimer_died_before_it_knew_is_found_by_its_holder(
     taken = 0
     while not next_store.renew(me, NOON + LEASE, {}).claims:
         taken += 1
-        assert cut_off(case, url, Shears(last=taken), None)
+        assert cut_off(case, url, StatementCutter(last=taken), None)
 
     assert set(next_store.renew(me, NOON + LEASE, {}).claims) == {ONE}

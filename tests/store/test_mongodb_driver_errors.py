@@ -28,7 +28,7 @@ from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.driver_errors import DEADLINE
 from taskqueue.store.mongodb.store import MongoStore
 from taskqueue.store.mongodb.url import parse as parsed
-from tests.servers import Cluster, with_database
+from tests.servers import Cluster, Server, with_database
 from tests.store.records import (
     HOUR,
     NOON,
@@ -149,6 +149,34 @@ def test_nobody_listens_there(tmp_path: Path) -> None:
         open_mongodb("mongodb://127.0.0.1:1/jobs")
 
     assert time.monotonic() - began < DEADLINE + SLACK
+
+
+def test_a_call_gives_up_when_the_url_says(tmp_path: Path) -> None:
+    began = time.monotonic()
+
+    with pytest.raises(StoreUnavailable, match="no server takes writes"):
+        open_mongodb("mongodb://127.0.0.1:1/jobs?timeoutMS=100")
+
+    assert time.monotonic() - began < DEADLINE
+
+
+def test_a_user_who_was_removed_and_is_back_logs_in_again(tmp_path: Path) -> None:
+    server = Server(tmp_path, "--auth")
+    server.start()
+    url = f"mongodb://{{}}@{server.address}/jobs?authSource=admin&heartbeatFrequencyMS=500"
+    rights = [{"role": "readWrite", "db": "jobs"}]
+    with MongoClient[Document](server.url) as first:
+        first.admin.command("createUser", "root", pwd="secret", roles=["root"])
+    with MongoClient[Document](url.format("root:secret")) as root, contextlib.ExitStack() as end:
+        end.callback(server.kill)
+        root.admin.command("createUser", "tq", pwd="secret", roles=rights)
+        with closing(open_mongodb(url.format("tq:secret"))) as store:
+            store.add([a_record()])
+            root.admin.command("dropUser", "tq")
+            with pytest.raises(StoreUnavailable, match=r"refuses user or password.*authSource"):
+                store.add([a_record()])
+            root.admin.command("createUser", "tq", pwd="secret", roles=rights)
+            works_again(store)
 
 
 def test_wrong_credentials_are_named_and_the_password_is_not(url: str) -> None:

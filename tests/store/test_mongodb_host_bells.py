@@ -104,7 +104,7 @@ def test_several_ends_at_once_ring_without_a_record(store: MongoStore, bell: End
     store.add([a_record() for _ in range(MOST_RUNG)])
     store.settle([settlement(run) for run in claim(store, MOST_RUNG).records], NOON)
 
-    assert heard(bell) == [None]
+    assert set(heard(bell)) == {None}  # the change stream may have rung, too
 
 
 def test_many_ends_ring_by_the_change_stream_alone(store: MongoStore, bell: EndsBell) -> None:

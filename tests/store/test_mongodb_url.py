@@ -6,6 +6,7 @@ import pytest
 
 from taskqueue.errors import ConfigError
 from taskqueue.store.mongodb.connection import Connection
+from taskqueue.store.mongodb.driver_errors import DEADLINE
 from taskqueue.store.mongodb.url import PREFIX, parse
 
 
@@ -24,6 +25,19 @@ def test_the_driver_gets_all_options_but_ours(url: str, client_url: str, prefix:
     address = parse(url)
 
     assert (address.client_url, address.prefix) == (client_url, prefix)
+
+
+@pytest.mark.parametrize(
+    ("url", "timeout"),
+    [
+        ("mongodb://a/jobs", DEADLINE),
+        ("mongodb://a/jobs?timeoutMS=1500&w=1", 1.5),
+        ("mongodb://a/jobs?timeoutms=20000", 20.0),
+        ("mongodb://a/jobs?timeoutMS=0", DEADLINE),
+    ],
+)
+def test_a_call_takes_as_long_as_the_option_of_the_driver_says(url: str, timeout: float) -> None:
+    assert parse(url).timeout == timeout
 
 
 @pytest.mark.parametrize(

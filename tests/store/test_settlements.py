@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -301,3 +302,17 @@ def test_the_last_stack_of_an_attempt_is_kept(store: Store) -> None:
     assert store.settle([settlement(record)._replace(after=ended(record, TimedOut(failure=BROKEN), run, NOON))], NOON)
 
     assert kept(store, record.id).attempts[-1].stack == stack
+
+
+def test_outcomes_are_settled_in_one_thread_while_another_claims(store: Store) -> None:
+    store.add([a_record() for _ in range(40)])
+    first = claim(store, 10).records
+    taken = [*first]
+    with ThreadPoolExecutor(1) as thread:
+        under_way = thread.submit(store.settle, [settlement(run) for run in first], NOON + SECOND)
+        while more := claim(store, 10).records:
+            taken += more
+        assert under_way.result() == set(ids(first))
+
+    assert len(set(ids(taken))) == 40
+    assert sorted(record.status for record in all_kept(store)) == [Status.PROCESSING] * 30 + [Status.DONE] * 10

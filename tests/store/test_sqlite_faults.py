@@ -19,13 +19,14 @@ from bson import ObjectId
 
 from taskqueue.errors import StoreReplaced, StoreUnavailable
 from taskqueue.model.ids import JobId
+from taskqueue.model.limits import Rate, lane
 from taskqueue.model.query import parse
-from taskqueue.model.record import Record
-from taskqueue.store import Event, Store
+from taskqueue.model.record import Record, Status
+from taskqueue.store import Event, Note, Store
 from taskqueue.store.open import open_store
 from tests.nodes import LIMIT
 from tests.store.children import Child, in_child
-from tests.store.records import NOON, a_record, all_kept, claim, ids, kept, now_cursor, settlement
+from tests.store.records import MINUTE, NOON, WEB_1, a_record, all_kept, claim, ids, kept, now_cursor, settlement
 
 
 @pytest.fixture
@@ -65,6 +66,27 @@ def test_a_full_disk_is_named_and_loses_nothing(path: Path, store: Store) -> Non
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         store.add([a_record()])
         assert len(claim(store, 10_000).records) == len(acknowledged) + 1
+
+    in_child(fill)
+
+
+def test_a_store_in_use_needs_no_more_space_on_a_full_disk(path: Path, store: Store) -> None:
+    def fill() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+        record, kept_notes, refused = a_record(), 0, 0
+        store.add([record])
+        run = claim(store)
+        while kept_notes < 300:
+            try:
+                store.note(WEB_1, {record.id: Note(state=f'"{kept_notes}"')})
+            except StoreUnavailable:
+                refused += 1
+                store.note(WEB_1, {record.id: Note(state=f'"{kept_notes}"')})
+            kept_notes += 1
+        assert refused
+        assert len(run.records) == 1
+        assert kept(store, record.id).state == '"299"'
 
     in_child(fill)
 
@@ -362,6 +384,16 @@ def test_damaged_text_is_read_as_it_is_and_hides_nothing_else(store: Store, path
     assert ids(claim(store, 2).records) == [damaged.id, whole.id]
 
 
+def test_a_job_whose_id_cannot_be_read_ends_and_is_counted_once(store: Store, path: Path) -> None:
+    damaged, whole = a_record(), a_record()
+    store.add([damaged, whole])
+    with closing(sqlite3.connect(path)) as raw, raw:
+        raw.execute("UPDATE jobs SET id = 'garbage' WHERE id = ?", (str(damaged.id),))
+
+    assert ids(claim(store, 2).records) == [whole.id]
+    assert store.tally() == {("default", Status.PROCESSING): 1, ("default", Status.FAILED): 1}
+
+
 @pytest.mark.parametrize("value", ["garbage", b"\xff", 1.5])
 def test_jobs_are_counted_where_their_tally_is_damaged(store: Store, path: Path, value: object) -> None:
     jobs = [a_record(ready_at=NOON), a_record(ready_at=NOON)]
@@ -373,6 +405,21 @@ def test_jobs_are_counted_where_their_tally_is_damaged(store: Store, path: Path,
 
     assert list(store.tally().values()) == [2]
     assert store.count(parse({"status": "DONE"})) == 2
+
+
+@pytest.mark.parametrize("end", ["soon", b"\xff", 1.5e300])
+def test_a_damaged_end_of_a_start_holds_jobs_of_a_rate_back_for_its_period_at_most(
+    store: Store, path: Path, end: object
+) -> None:
+    store.add([a_record(lane=lane([Rate(1, per=60)], "app:Mail", None)) for _ in range(2)])
+    [run] = claim(store).records
+    store.note(WEB_1, {run.id: Note(started_at=NOON)})
+    with closing(sqlite3.connect(path)) as raw, raw:
+        assert raw.execute("UPDATE slots SET until = ?", (end,)).rowcount == 1
+
+    full = claim(store, now=NOON + MINUTE)
+    assert (full.records, full.next_at) == ([], NOON + 2 * MINUTE)
+    assert len(claim(store, now=NOON + 2 * MINUTE).records) == 1
 
 
 @pytest.mark.parametrize("field", ["name", "at", "status", "about", "job", "claims"])

@@ -191,6 +191,19 @@ def test_a_removed_index_is_told_of_and_loses_nothing(path: Path, index: Path, s
     assert kept_after_all_died(path, "copy") == acknowledged
 
 
+@pytest.mark.parametrize("others", ["nobody", "another process"])
+def test_a_store_that_is_opened_beside_a_removed_index_is_told_of_it(
+    path: Path, index: Path, store: Store, others: str
+) -> None:
+    add(store)
+    index.unlink()
+    if others != "nobody":
+        adds_elsewhere(path)
+
+    with pytest.raises(StoreReplaced, match=r"jobs\.db-shm was removed or replaced"):
+        open_store(str(path))
+
+
 def test_what_was_added_before_its_journal_went_outlives_the_kill_of_its_writer(path: Path, journal: Path) -> None:
     """The writer dies at some moment after the removal; whatever it was told is kept, or it was told of the loss."""
     reading, writing = os.pipe()

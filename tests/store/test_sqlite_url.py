@@ -348,7 +348,7 @@ def test_a_database_that_was_read_only_when_it_was_opened_takes_jobs_once_it_is_
             other.add([a_record()])
             path.chmod(0o444)
             with closing(open_store(str(path))) as store:
-                with pytest.raises(StoreUnavailable, match="its -wal and -shm and its folder writable"):
+                with pytest.raises(StoreUnavailable, match=f"make {path} writable for this user"):
                     store.add([a_record()])
                 assert len(all_kept(store)) == 1
                 path.chmod(0o644)
@@ -356,6 +356,28 @@ def test_a_database_that_was_read_only_when_it_was_opened_takes_jobs_once_it_is_
                     store.add([a_record()])
                 store.add([a_record()])
                 assert len(all_kept(other)) == 2
+
+    in_child(add_before_and_after)
+
+
+def test_a_journal_that_has_kept_the_permissions_of_a_read_only_database_is_named(open_folder: Path) -> None:
+    path = open_folder / "jobs.db"
+    open_folder.chmod(0o777)
+
+    def add_before_and_after() -> None:
+        as_nobody()
+        open_store(str(path)).close()
+        path.chmod(0o444)
+        with closing(open_store(str(path))) as store:
+            assert all_kept(store) == []
+            assert Path(f"{path}-wal").stat().st_mode & 0o777 == 0o444
+            path.chmod(0o644)
+            with pytest.raises(StoreUnavailable, match=f"make {path}-wal and {path}-shm writable for this user"):
+                store.add([a_record()])
+            for end in ("-wal", "-shm"):
+                Path(f"{path}{end}").chmod(0o644)
+            store.add([a_record()])
+            assert len(all_kept(store)) == 1
 
     in_child(add_before_and_after)
 

@@ -19,6 +19,7 @@ from taskqueue.model.secret_keys import MASK
 from taskqueue.scheduler.audit_trail import acting_command, shown_query
 from taskqueue.store import Lease
 from taskqueue.store.open import open_store
+from taskqueue.web.api import ROUTES
 from tests.scheduler.jobs import Broken, Echo
 from tests.web.conftest import HOST, MakeBrowser, csrf_of, log_in
 
@@ -134,6 +135,42 @@ def test_a_wrong_parameter_is_named(api: Api, params: Any, said: str) -> None:
 
     assert answer.status_code == 422
     assert answer.json()["detail"].startswith(said)
+
+
+def wrong_values() -> list[tuple[str, str]]:
+    """Return each parameter of each operation that reads, but those that take any text."""
+    any_text = {"queue", "job", "tag", "error", "name"}
+    return [
+        (route.path, param.name)
+        for route in ROUTES
+        for param in route.params
+        if route.method == "GET" and (param.name not in any_text or (route.path, param.name) == ("/history", "job"))
+    ]
+
+
+@pytest.mark.parametrize(("path", "name"), wrong_values())
+def test_a_wrong_value_of_any_parameter_is_named(api: Api, scheduler: Scheduler, path: str, name: str) -> None:
+    scheduler.schedule("nightly", MAIL, every=60)
+    where = path[1:].format(id=scheduler.add_job(MAIL).id, name="nightly")
+    given: dict[str, Any] = {"headers" if name == "last-event-id" else "params": {name: "zzz"}}
+
+    answer = api().get(where, **given)
+
+    expected = {"query": (422, "invalid-query")}.get(name, (422, "invalid-parameter"))
+    if name == "cursor" and path in ("/queues", "/schedules", "/nodes"):  # a name that may have been there
+        expected = (410, "cursor-too-old")
+    assert problem(answer) == expected
+    assert name in answer.json()["detail"]
+
+
+def test_a_wrong_value_in_a_body_is_of_a_job_only_where_one_is_described(api: Api, scheduler: Scheduler) -> None:
+    client, id = api(), scheduler.add_job(MAIL).id
+
+    limit = client.post("limits", json={"name": "api", "limit": "many"})
+    matching = client.post("jobs/matching", json={"action": "cancel", "query": {}, "at": "zzz"})
+    assert problem(limit) == problem(matching) == (422, "invalid-parameter")
+    assert matching.json()["detail"].startswith("at='zzz' is no time")
+    assert problem(client.patch(f"jobs/{id}", json={"at": "zzz"})) == (422, "invalid-job")
 
 
 def test_a_job_is_shown_as_the_command_line_shows_it_without_its_secrets(api: Api, scheduler: Scheduler) -> None:
@@ -303,7 +340,7 @@ def test_queues_nodes_limits_and_schedules_are_controlled(api: Api, scheduler: S
     assert client.post("schedules/nightly/resume").json()["stage"] == "active"
     times = client.get("schedules/nightly/preview", params={"count": 2, "tz": "Asia/Tokyo"}).json()["times"]
     assert [time[11:16] + time[-6:] for time in times] == ["12:00+09:00"] * 2
-    assert problem(client.get("schedules/nightly/preview", params={"tz": "../etc"})) == (422, "invalid-job")
+    assert problem(client.get("schedules/nightly/preview", params={"tz": "../etc"})) == (422, "invalid-parameter")
     assert problem(client.get("schedules/none")) == (404, "schedule-not-found")
     page = client.get("audit", params={"limit": 3}).json()
     assert [entry["action"] for entry in page["audit"]] == ["resume schedule", "pause schedule", "trigger"]

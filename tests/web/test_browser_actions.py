@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from taskqueue import Process, Scheduler
 from taskqueue.model.record import Holder
@@ -358,12 +358,35 @@ def test_an_operator_of_one_queue_cancels_of_all_that_match_its_own(visit: Open,
     assert (own.refresh().status.name, other.refresh().status.name) == ("CANCELED", "WAITING")
 
 
+def test_a_dialog_opened_while_the_page_is_asked_for_again_stays_as_it_is(visit: Open, shop: Shop) -> None:
+    process = shop.scheduler.add_job(jobs.Mail)
+    page = visit(f"/jobs/{process.id}")
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route(f"{shop.address}/jobs/{process.id}", hold)
+    with page.expect_request(f"{shop.address}/jobs/{process.id}"):
+        shop.scheduler.update_job(process.id, queue="letters")
+    page.get_by_role("button", name="Cancel…", exact=True).click()
+    with page.expect_response(f"{shop.address}/jobs/{process.id}"):
+        held.pop().continue_()
+    page.unroute_all()
+    dialog = page.get_by_role("dialog")
+    expect(page.locator("#content")).not_to_contain_text("letters")
+
+    dialog.get_by_role("button", name="Back").click()
+
+    expect(page.locator("#content")).to_contain_text("letters")
+
+
 def test_a_refused_button_says_who_can(visit: Open, shop: Shop) -> None:
     """A page that was opened before the user lost the right still has its buttons."""
     process = shop.scheduler.add_job(jobs.Mail, queue="mail")
     page = visit(f"/jobs/{process.id}", "mia", is_refused=True)
-    shop.scheduler.update_job(process.id, queue="letters")
     page.get_by_role("button", name="Cancel…", exact=True).click()
+    shop.scheduler.update_job(process.id, queue="letters")  # the page keeps still while its dialog is open
     page.get_by_role("button", name="Cancel the job").click()
 
     expect(page.get_by_role("alert")).to_contain_text("user mia may act on the queues mail alone")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+import time
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -108,6 +109,46 @@ def test_limits_name_who_holds_them_and_mask_secret_values(scheduler: Scheduler,
     for text in of_job:
         assert "by=token •••" in text
         assert "s3cret" not in text
+
+
+def test_the_times_of_sentences_are_times_in_whatever_zone_the_server_is(
+    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = scheduler.add_job(jobs.Mail)
+    scheduler.pause("default", "moving \u202ehouse")
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    client = ("127.0.0.1", 5000)
+    try:
+        with TestClient(app(scheduler, local=True), base_url="http://127.0.0.1", client=client) as browser:
+            [says] = re.findall(r'<div class="says">(Queue .*?)</div>', browser.get("/").text)
+            why = browser.get(f"/jobs/{job.id}").text
+            assert "JST" in scheduler.why(job.id)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+    since = f'<time class="nowrap" data-kind="clock" datetime="{job.created_at:%Y-%m-%dT%H}:'
+    assert says.startswith(f"Queue default is paused since {since}")
+    assert "moving \\u202ehouse" in says
+    assert f"It waits since {since}" in why
+    assert "JST" not in says + why
+
+
+def test_a_list_of_limits_that_is_cut_says_so(scheduler: Scheduler) -> None:
+    scheduler.add_jobs([(jobs.Mail, {"to": number}, {"limits": "1 by=to"}) for number in range(99)])
+    client = ("127.0.0.1", 5000)
+    with TestClient(app(scheduler, local=True), base_url="http://127.0.0.1", client=client) as browser:
+        whole = browser.get("/api/v1/limits").json()
+        page = browser.get("/queues").text
+        scheduler.add_jobs([(jobs.Mail, {"to": number}, {"limits": "1 by=to"}) for number in (99, 100)])
+        cut = browser.get("/api/v1/limits").json()
+        page_of_cut = browser.get("/queues").text
+
+    assert (len(whole["limits"]), whole["are_all"]) == (99, True)
+    assert (len(cut["limits"]), cut["are_all"]) == (100, False)
+    assert '"soft">74 more limits: ' in page
+    assert '"soft">at least 75 more limits: ' in page_of_cut
 
 
 def test_a_class_that_cannot_be_loaded_leads_to_its_jobs(scheduler: Scheduler, url: str) -> None:

@@ -13,7 +13,7 @@ from tests.nodes import LIMIT
 
 
 def test_all_who_want_the_same_at_once_share_one_answer() -> None:
-    shared, made, go = SharedAnswers(Beats()), [], threading.Event()
+    shared, made, go = SharedAnswers(Beats(lambda: 100.0)), [], threading.Event()
 
     def make() -> Answer:
         made.append(1)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from taskqueue.cli.bench.jobs import address
+from taskqueue.daemon.protocol.control_socket import VARIABLE
 from taskqueue.errors import TaskqueueError, WaitTimeout
 from taskqueue.model.query import PENDING
 from taskqueue.scheduler.process import Process
@@ -32,7 +33,7 @@ LOOK_EVERY = 0.05
 _PROC = Path("/proc")
 
 _OTHERS = ("TASKQUEUE_", "NOTIFY_SOCKET", "WATCHDOG_", "STATE_DIRECTORY")
-"""Prefixes of variables that would give the node other settings."""
+"""Prefixes of variables that would give the node other settings, but for the folder in which bells of a host hang."""
 
 
 class MeasurementFailed(TaskqueueError):
@@ -69,13 +70,13 @@ class Node:
 
     def __init__(self, url: str, folder: Path, workers: int, options: tuple[str, ...]) -> None:
         self._log = folder / f"node-{secrets.token_hex(4)}.log"
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(_OTHERS)}
+        own = {name: value for name, value in os.environ.items() if not name.startswith(_OTHERS) or name == VARIABLE}
         command = [sys.executable, "-m", "taskqueue.cli.node", "--name", "bench", "--log-level", "warning"]
         command += ["--pm", "static", "--min-children", str(workers), "--finish", "0", *options]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 command,
-                env={**environment, "TASKQUEUE_URL": url},  # not an argument: an address may hold a password
+                env={**own, "TASKQUEUE_URL": url},  # not an argument: an address may hold a password
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -215,8 +215,10 @@ def drained_within(store: Store) -> float:
     """Return the seconds from the first start to the last end of all jobs of the store."""
     [first] = store.find(EVERYTHING, order="ended_at", limit=1)
     [last] = store.find(EVERYTHING, order="-ended_at", limit=1)
-    if first.started_at is None or last.ended_at is None:
-        raise MeasurementFailed("a job has ended that was never started")
+    if first.ended_at is None or last.ended_at is None:
+        raise MeasurementFailed(f"job {first.id} has not ended, but is {first.status.name}")
+    if first.started_at is None:
+        raise MeasurementFailed(f"job {first.id} has ended and was never started")
     return max((last.ended_at - first.started_at).total_seconds(), LEAST)
 
 

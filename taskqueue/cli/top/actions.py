@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from taskqueue.cli import ids
+from taskqueue.cli import audited_controls, ids
 from taskqueue.errors import TaskqueueError
-from taskqueue.model.controls import EVERY_QUEUE, Control, Kind
+from taskqueue.model.controls import Kind
 from taskqueue.model.lifecycle.recovered_copy import copy_of
-from taskqueue.model.query import PENDING, And, Compare, Operator, Or, Query, parse
+from taskqueue.model.query import FINAL, PENDING, And, Or, Query, parse
 from taskqueue.model.record import Record, Status
 from taskqueue.model.wording import count
-from taskqueue.scheduler import changes, controls, records
+from taskqueue.scheduler import changes, records
 from taskqueue.scheduler.audit_trail import acting_command
 from taskqueue.store import Store
 
@@ -24,7 +24,6 @@ MOST = 10_000
 
 SAMPLE = 5
 CHUNK = 500
-_ENDED = Compare("status", Operator.GT, int(Status.PROCESSING))
 
 
 class NothingToDo(TaskqueueError):
@@ -65,7 +64,7 @@ def cancel(store: Store, wanted: Sequence[tuple[str, Query]]) -> Question:
 
 def run_again(store: Store, wanted: Sequence[tuple[str, Query]], error: str | None = None) -> Question:
     """Ask whether to run the ended jobs of these again, as copies; raise ``NothingToDo``."""
-    query = And((_any(wanted), _ENDED))
+    query = And((_any(wanted), FINAL))
     meant: list[Record] = []
     left_out = 0
     for record in islice(records.matching(store, query), MOST):
@@ -107,7 +106,7 @@ def pause(store: Store, queue: str) -> Question:
         return Question(
             title=f"Resume {of}?",
             sample=[f"paused by {own.by}{f': {own.reason}' if own.reason else ''}"],
-            act=lambda _: f"{of} is resumed" if _resumed(store, name) else f"{of} was resumed before",
+            act=lambda _: f"{of} is resumed" if audited_controls.resume(store, name) else f"{of} was resumed before",
             takes_reason=False,
         )
     numbers = {status: number for (name, status), number in store.tally().items() if name == queue}
@@ -115,7 +114,7 @@ def pause(store: Store, queue: str) -> Question:
     return Question(
         title=f"Pause {of}?",
         sample=[f"{count(waiting, 'job')} waiting; {running:,} running, which go on"],
-        act=lambda reason: str(_paused(store, name, reason)),
+        act=lambda reason: str(audited_controls.pause(store, name, reason)),
     )
 
 
@@ -126,35 +125,17 @@ def drain(store: Store, node: str) -> Question:
         return Question(
             title=f"Let node {node} work again?",
             sample=[f"drained by {drained.by}{f': {drained.reason}' if drained.reason else ''}"],
-            act=lambda _: f"node {node} works again" if _undrained(store, node) else f"{node} was not drained",
+            act=lambda _: (
+                f"node {node} works again" if audited_controls.undrain(store, node) else f"{node} was not drained"
+            ),
             takes_reason=False,
         )
     running = store.count(parse({"seat": node, "status": int(Status.PROCESSING)}))
     return Question(
         title=f"Drain node {node}?",
         sample=[f"it begins no more jobs; {running:,} running, which go on"],
-        act=lambda reason: str(_drained(store, node, reason)),
+        act=lambda reason: str(audited_controls.drain(store, node, reason)),
     )
-
-
-def _paused(store: Store, queue: str | None, reason: str) -> Control:
-    with acting_command(store, "pause", queue or EVERY_QUEUE, reason=reason):
-        return controls.pause(store, queue, reason, None)
-
-
-def _resumed(store: Store, queue: str | None) -> bool:
-    with acting_command(store, "resume", queue or EVERY_QUEUE):
-        return controls.resume(store, queue)
-
-
-def _drained(store: Store, node: str, reason: str) -> Control:
-    with acting_command(store, "drain", node, reason=reason):
-        return controls.drain(store, node, reason, None)
-
-
-def _undrained(store: Store, node: str) -> bool:
-    with acting_command(store, "undrain", node):
-        return controls.undrain(store, node)
 
 
 def _acting(

@@ -37,7 +37,8 @@ def everything(store: Store, id: str) -> str:
     """Return why the job is as it is, and what `taskqueue show` shows."""
     [record] = records.read(store, [JobId(id)])
     now = store.now()
-    facts = [(name, value) for name, value in show.facts(record, record_facts.cause(record, now)) if value]
+    cause = record_facts.cause(record, now, record_facts.controls_for(store, [record]))
+    facts = [(name, value) for name, value in show.facts(record, cause) if value]
     wide = max(len(name) for name, _ in facts)
     parts = [why(store, id), "", *(f"{name:{wide}}  {value}" for name, value in facts)]
     for heading, text in show.texts(record):

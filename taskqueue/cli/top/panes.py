@@ -8,6 +8,7 @@ from datetime import datetime
 from taskqueue.cli import ids, record_facts, terminal
 from taskqueue.cli.terminal import Column
 from taskqueue.cli.top.rows import Row
+from taskqueue.model.controls import Controls
 from taskqueue.model.finding import Level
 from taskqueue.model.record import Record
 from taskqueue.model.wording import count, local, span
@@ -166,9 +167,9 @@ def node_row(node: Node, now: datetime) -> Row:
     )
 
 
-def job_row(record: Record, now: datetime) -> Row:
+def job_row(record: Record, now: datetime, controls: Controls) -> Row:
     """Return the row of a job in a list."""
-    cause = record_facts.cause(record, now)
+    cause = record_facts.cause(record, now, controls)
     error = "" if record.error is None else f": {record.error.type}: {record.error.message}"
     return Row(
         key=str(record.id),

@@ -13,10 +13,12 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Input, Static
 
+from taskqueue.cli import record_facts
 from taskqueue.cli.top import panes
 from taskqueue.cli.top.rows import Row, Rows
 from taskqueue.cli.top.targets import Listing
 from taskqueue.errors import StoreUnavailable, TaskqueueError
+from taskqueue.model.controls import Controls
 from taskqueue.model.record import Record, Status
 from taskqueue.model.shown_text import logged, shown
 from taskqueue.scheduler.overview_reader import Overview, OverviewReader
@@ -205,7 +207,7 @@ class Main(Looking[Overview]):
             pane.styles.height = height
 
 
-class Jobs(Looking[tuple[list[Record], datetime]]):
+class Jobs(Looking[tuple[list[Record], datetime, Controls]]):
     """The jobs behind a row: running ones, the next to run, later ones, and those that failed in the last hour."""
 
     KEYS = ("⏎ open", "/ filter", "␣ mark", "c cancel", "r again", "l log", "s stack", "w why", "esc back", "?", "q")
@@ -220,14 +222,15 @@ class Jobs(Looking[tuple[list[Record], datetime]]):
         """Yield the list."""
         yield self._rows
 
-    def look(self) -> tuple[list[Record], datetime]:
+    def look(self) -> tuple[list[Record], datetime, Controls]:
         """Read the jobs."""
-        return read_listing(self._store, self._listing), self._store.now()
+        records = read_listing(self._store, self._listing)
+        return records, self._store.now(), record_facts.controls_for(self._store, records)
 
-    def show(self, found: tuple[list[Record], datetime]) -> None:
+    def show(self, found: tuple[list[Record], datetime, Controls]) -> None:
         """Show them."""
-        records, now = found
-        self._rows.put(panes.job_row(record, now) for record in records)
+        records, now, controls = found
+        self._rows.put(panes.job_row(record, now, controls) for record in records)
 
 
 def read_listing(store: Store, listing: Listing) -> list[Record]:

@@ -8,9 +8,9 @@ from functools import partial
 
 from taskqueue.daemon.manager.concurrent_worker_handle import ConcurrentWorkerHandle
 from taskqueue.daemon.manager.queues import RunQueue
-from taskqueue.daemon.manager.scaling import PoolMode, PoolSettings
 from taskqueue.daemon.manager.worker_handle import SURPLUS, WorkerStage
 from taskqueue.daemon.runtime.loop import Loop
+from taskqueue.daemon.settings import PoolMode, Settings
 
 
 class ConcurrentWorkers:
@@ -22,13 +22,13 @@ class ConcurrentWorkers:
     def __init__(
         self,
         loop: Loop,
-        bounds: PoolSettings,
+        settings: Settings,
         queue: RunQueue,
         spawn: Callable[[str, int], ConcurrentWorkerHandle | None],
     ) -> None:
         """``spawn`` starts a worker for a class, with so many run slots, unless none may be started now."""
         self._loop = loop
-        self._idle_timeout = 0.0 if bounds.mode is PoolMode.ONDEMAND else bounds.idle_timeout
+        self._idle_timeout = 0.0 if settings.pm is PoolMode.ONDEMAND else settings.idle_timeout
         self._queue = queue
         self._spawn = spawn
         self._workers: dict[str, ConcurrentWorkerHandle] = {}

@@ -17,7 +17,6 @@ from taskqueue.daemon.manager.run_slot import QueuedRun
 from taskqueue.daemon.manager.worker_handle import WorkerHandle, WorkerStage
 from taskqueue.daemon.manager.worker_pool import WorkerPool
 from taskqueue.daemon.manager.workers import Workers
-from taskqueue.daemon.node import leftovers
 from taskqueue.daemon.protocol.channel import Channel, ChannelBroken, pair
 from taskqueue.daemon.protocol.hooks import run_of
 from taskqueue.daemon.protocol.messages import (
@@ -37,7 +36,7 @@ from taskqueue.daemon.protocol.messages import (
     decode,
 )
 from taskqueue.daemon.protocol.shared_memory import StartLog
-from taskqueue.daemon.runtime import child_process, child_setup
+from taskqueue.daemon.runtime import child_process, child_setup, leftovers
 from taskqueue.daemon.runtime.child_process import Child, fork
 from taskqueue.daemon.runtime.loop import Loop, Timer
 from taskqueue.daemon.settings import Settings
@@ -244,8 +243,10 @@ class Manager:
         self._is_stopping = True
 
     def _on_outcome_settled(self, settled: OutcomeSettled) -> None:
-        for slot in () if self._pool is None else self._pool.run_slots():
-            if self._pool is not None and slot.hooks_key == (settled.id, settled.claims):
+        if self._pool is None:
+            return
+        for slot in self._pool.run_slots():
+            if slot.hooks_key == (settled.id, settled.claims):
                 self._pool.monitor.allow_hooks(slot, settled)
 
     def _on_orphaned(self) -> None:

@@ -2,56 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
 
-from taskqueue.errors import ConfigError
+from taskqueue.daemon.settings import PoolMode, Settings
 
 FIRST_PAUSE = 0.1  # seconds
 EARLY_DEATHS_ENDURED = 7  # workers in a row that die before their first job, within about six seconds
-
-
-class PoolMode(str, Enum):
-    """How the number of workers follows the work."""
-
-    STATIC = "static"  # min_children, always
-    DYNAMIC = "dynamic"  # between min_children and max_children, by demand
-    ONDEMAND = "ondemand"  # none idle, one for each job, at most max_children
-
-
-@dataclass(frozen=True, kw_only=True)
-class PoolSettings:
-    """The bounds of a pool; workers for jobs with ``force_spawn`` do not count towards them.
-
-    A surplus worker is retired when it has been idle for ``idle_timeout`` seconds.
-    """
-
-    mode: PoolMode = PoolMode.DYNAMIC
-    min_children: int = 1
-    max_children: int = 2
-    idle_timeout: float = 30.0
-
-    def __post_init__(self) -> None:
-        if self.min_children < 0:
-            raise ConfigError(f"min_children={self.min_children} must be 0 or more")
-        if self.max_children < self.min_children:
-            raise ConfigError(
-                f"max_children={self.max_children} is less than min_children={self.min_children}: raise the one or "
-                "lower the other"
-            )
-        if self.slots < 1:
-            raise ConfigError(f"a {self.mode.value} pool of no workers runs no job: allow for one at least")
-        if self.idle_timeout < 0:
-            raise ConfigError(f"idle_timeout={self.idle_timeout} must be 0 seconds or more")
-
-    @property
-    def floor(self) -> int:
-        """Workers kept without work; in mode ``ondemand`` none, whatever ``min_children`` is."""
-        return 0 if self.mode is PoolMode.ONDEMAND else self.min_children
-
-    @property
-    def slots(self) -> int:
-        """Jobs that can run at once, not counting those with ``force_spawn``."""
-        return self.min_children if self.mode is PoolMode.STATIC else self.max_children
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +77,7 @@ class PoolChange:
     review_at: float | None = None
 
 
-def decide(settings: PoolSettings, state: PoolState, *, now: float, backoff: Backoff = _PATIENT) -> PoolChange:
+def decide(settings: Settings, state: PoolState, *, now: float, backoff: Backoff = _PATIENT) -> PoolChange:
     """Return which workers to start and to retire, given the workers and the queued jobs.
 
     Call this after every change: a worker started or ended, a job came, started or ended. No worker is retired while a
@@ -147,7 +102,7 @@ def _after_deaths(spawn: int, state: PoolState, now: float, backoff: Backoff) ->
     return min(spawn, 1), 0 if spawn else min(forced, 1)
 
 
-def _surplus(settings: PoolSettings, state: PoolState, demand: int, now: float) -> tuple[tuple[int, ...], float | None]:
+def _surplus(settings: Settings, state: PoolState, demand: int, now: float) -> tuple[tuple[int, ...], float | None]:
     """Return the workers to retire now, longest idle first, and when the next one is due.
 
     Idle workers above the bounds are retired at once; in mode ``ondemand`` these are all idle ones.
@@ -156,7 +111,7 @@ def _surplus(settings: PoolSettings, state: PoolState, demand: int, now: float) 
     spare = len(longest_idle) - state.waiting  # the others are about to get a job
     candidates = longest_idle[: max(0, min(state.serving - demand, spare))]
     at_once = len(candidates)
-    if settings.mode is PoolMode.DYNAMIC:
+    if settings.pm is PoolMode.DYNAMIC:
         at_once = min(at_once, max(0, state.serving - settings.slots))
     quiet = [pid for pid in candidates[at_once:] if state.idle[pid] + settings.idle_timeout <= now]
     left = candidates[at_once + len(quiet) :]

@@ -16,17 +16,17 @@ from taskqueue.daemon.manager.oom_kills import OomKills
 from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
 from taskqueue.daemon.manager.run_monitor import RunMonitor
 from taskqueue.daemon.manager.run_slot import RunSlot
-from taskqueue.daemon.manager.scaling import Backoff, PoolMode, PoolSettings, PoolState, decide
+from taskqueue.daemon.manager.scaling import Backoff, PoolState, decide
 from taskqueue.daemon.manager.stack_monitor import NOT_BEGUN
 from taskqueue.daemon.manager.stop_escalation import StopEscalation
 from taskqueue.daemon.manager.worker_handle import ONE_JOB, SURPLUS, WorkerHandle, WorkerStage
-from taskqueue.daemon.manager.workers import Workers
+from taskqueue.daemon.manager.workers import Workers, fork_failed
 from taskqueue.daemon.protocol.channel import ChannelBroken
 from taskqueue.daemon.protocol.messages import PoolStatus, StackTaken, StartupFailed, TakeStack, WorkerChanged
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.runtime.child_process import ForkUnsafe
 from taskqueue.daemon.runtime.loop import Loop, Timer
-from taskqueue.daemon.settings import Settings
+from taskqueue.daemon.settings import PoolMode, Settings
 
 log = logging.getLogger(__name__)
 
@@ -52,12 +52,6 @@ class WorkerPool:
         self._reports = reports
         self._queue = queue
         self._strangers_known = child_process.children()  # e.g. processes that preloaded modules have started
-        self._bounds = PoolSettings(
-            mode=settings.pm,
-            min_children=settings.min_children,
-            max_children=settings.max_children,
-            idle_timeout=settings.idle_timeout,
-        )
         self._backoff = Backoff()
         self._oom_kills = OomKills()
         self._review: Timer | None = None
@@ -66,7 +60,7 @@ class WorkerPool:
         """All workers, including those that are leaving."""
         self.slots = settings.slots
         """How many jobs can run at once, not counting those with ``force_spawn``."""
-        self.concurrent = ConcurrentWorkers(loop, self._bounds, queue, self._spawn_concurrent)
+        self.concurrent = ConcurrentWorkers(loop, settings, queue, self._spawn_concurrent)
         self.monitor = RunMonitor(loop, settings, reports, queue, on_first_run=self._on_first_run)
 
     @property
@@ -117,7 +111,7 @@ class WorkerPool:
         if self._is_settled():
             return
         state = self._state()
-        change = decide(self._bounds, state, now=time.monotonic(), backoff=self._backoff)
+        change = decide(self._settings, state, now=time.monotonic(), backoff=self._backoff)
         for _ in range(change.spawn):
             self._spawn_pooled()
         for _ in range(change.forced):
@@ -173,7 +167,7 @@ class WorkerPool:
         """Return whether scaling changes nothing: each slot has a worker, which is kept anyway or busy."""
         if len(self.workers) != self.slots or self._queue.forced:
             return False
-        is_static = self._bounds.mode is PoolMode.STATIC
+        is_static = self._settings.pm is PoolMode.STATIC
         for worker in self.workers:
             if worker.stage is not WorkerStage.READY or worker.is_forced or (worker.is_free and not is_static):
                 return False
@@ -236,7 +230,7 @@ class WorkerPool:
         except ForkUnsafe as error:
             self._give_up(StartupFailed(reason=str(error), bootstrap=True))
         except OSError as error:
-            self._on_spawn_failure(StartupFailed(reason=f"no worker can be forked: {error}"))
+            self._on_spawn_failure(fork_failed(error))
         return None
 
     def _watch(self, worker: WorkerHandle) -> None:

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from taskqueue.daemon.manager.concurrent_worker_handle import ConcurrentWorkerHandle, SharedSlot
 from taskqueue.daemon.manager.worker_handle import WorkerHandle
 from taskqueue.daemon.protocol.channel import pair
+from taskqueue.daemon.protocol.messages import StartupFailed
 from taskqueue.daemon.protocol.shared_memory import StartLog, WorkerPage
 from taskqueue.daemon.protocol.stack_file import StackFile
 from taskqueue.daemon.protocol.start_permits import StartPermits
 from taskqueue.daemon.runtime.child_process import fork
 from taskqueue.daemon.settings import Settings
 from taskqueue.daemon.worker.worker import Worker
+
+_WAYS_OUT: Mapping[int, str] = {
+    errno.EAGAIN: "raise the limit of processes: TasksMax= and LimitNPROC= in the unit, or ulimit -u",
+    errno.ENOMEM: "lower --max-children, or give the host or the cgroup more memory",
+    errno.EMFILE: "raise the limit of open files: LimitNOFILE=16384 in the unit, or ulimit -n",
+}
+"""What helps where no worker can be forked."""
 
 
 class Workers:
@@ -116,3 +125,9 @@ class Workers:
         worker.close()
         for entry in worker.start_entries:
             self._start_log.release(entry)
+
+
+def fork_failed(error: OSError) -> StartupFailed:
+    """Return why no worker could be forked, and the way out."""
+    way_out = _WAYS_OUT.get(error.errno or 0, "see the log of the kernel")
+    return StartupFailed(reason=f"no worker can be forked ({error.strerror}): {way_out}")

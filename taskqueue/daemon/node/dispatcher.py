@@ -54,12 +54,16 @@ class Dispatcher:
     def work(self, may_claim: Callable[[], bool]) -> None:
         """Settle all outcomes, claim jobs if ``may_claim``, and send their runs: one transaction each.
 
-        It is asked after the settlement, in which the node may have found that it has to leave.
+        It is asked after the settlement, in which the node may have found that it has to leave. Many plain outcomes
+        are settled while jobs are claimed, where the store takes both at once.
         """
-        if self._in_flight.unsettled:
-            self._settle()
-        if may_claim():
-            self._claim()
+        if self._settler.allows_claim_beside and may_claim():
+            self._settle(meanwhile=self._claim)
+        else:
+            if self._in_flight.unsettled:
+                self._settle()
+            if may_claim():
+                self._claim()
         if self._in_flight.with_notes and not self._notes_timer.is_set:
             self._notes_timer.after(NOTES_WITHIN)
 
@@ -80,9 +84,13 @@ class Dispatcher:
         self.fetcher.hand_back_reserved()
         self._manager.send(HandBack(most=len(self._in_flight)))
 
-    def _settle(self) -> None:
+    def close(self) -> None:
+        """End the thread that settles beside claims."""
+        self._settler.close()
+
+    def _settle(self, meanwhile: Callable[[], None] | None = None) -> None:
         """Settle all outcomes, and report that to the workers which then call the hooks of their runs."""
-        for claim, accepted in self._settler.settle():
+        for claim, accepted in self._settler.settle(meanwhile):
             if claim.wants_settlement and claim.finished is not None:
                 id, status = str(claim.record.id), int(claim.finished.status)
                 self._manager.send(OutcomeSettled(id=id, claims=claim.fence, accepted=accepted, status=status))

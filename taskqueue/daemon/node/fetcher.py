@@ -91,6 +91,16 @@ class Fetcher:
             if after.status is Status.POSTPONED and after.ready_at is not None:
                 self.next_at = min(self.next_at or after.ready_at, after.ready_at)
 
+    def depends_on(self, unsettled: Iterable[InFlightRun]) -> bool:
+        """Return whether a claim after one of these outcomes may find more, or other jobs, than before it."""
+        return any(
+            claim.finished is None
+            or not claim.finished.status.is_final
+            or claim.finished.lane
+            or self._settings.queues.get(claim.record.queue) is not None
+            for claim in unsettled
+        )
+
     def store_took(self, seconds: float) -> None:
         """Count time that the node has waited for the store in this turn of its loop."""
         self._store_took += seconds

@@ -25,6 +25,15 @@ from taskqueue.store import Note, Renewal
 
 log = logging.getLogger(__name__)
 
+MOST_SETTLED = 1000
+"""Outcomes that one call settles at most, as many as a server takes in one statement; the next turn settles others."""
+
+PAUSE = 1_000_000
+"""Nanoseconds between the reads of two clocks that are as good as none: the times of jobs are in milliseconds."""
+
+READS = 5
+"""How often two clocks are read at most."""
+
 
 @dataclass(kw_only=True)
 class InFlightRun:
@@ -151,7 +160,7 @@ class InFlight:
         """Note the start of a run."""
         claim = self.find(message.id, message.claims)
         if claim is not None:
-            self.note_started(claim, _moment(message.at, self._now()))
+            self.note_started(claim, self._moment(message.at))
 
     def on_progressed(self, message: Progressed) -> None:
         """Note progress, a checkpoint or a position."""
@@ -159,7 +168,7 @@ class InFlight:
         if claim is None:
             return
         if message.progress is not None:
-            self.note_progress(claim, message.progress, message.message, _moment(message.at, self._now()))
+            self.note_progress(claim, message.progress, message.message, self._moment(message.at))
         if message.state is not None:
             self.note_state(claim, message.state)
         if message.position is not None:
@@ -184,11 +193,12 @@ class InFlight:
             else:
                 self._prefetch.run_took(message.took)
         claim.wants_settlement = message.confirm
-        now = self._now()
+        now, host = self._clocks()
+        started_at = None if message.started_at is None else now + timedelta(seconds=message.started_at - host)
         run = Run(
             node=self._settings.name,
             pid=message.pid,
-            started_at=None if message.started_at is None else _moment(message.started_at, now),
+            started_at=started_at,
             exit=message.exit,
             peak_memory=message.peak_memory,
             stack=message.stack,
@@ -214,7 +224,7 @@ class InFlight:
         for claim in self:
             now, started_at, at = self._now(), claim.record.started_at, begun.get((claim.id, claim.fence))
             if started_at is None and at is not None:
-                started_at = _moment(at, now)
+                started_at = self._moment(at)
             if started_at is None:
                 self.hand_back(claim)
                 continue
@@ -234,8 +244,8 @@ class InFlight:
                 yield claim, "cancel"
 
     def take_unsettled(self) -> list[InFlightRun]:
-        """Return and remove the unsettled claims; pass them to ``keep_unsettled`` if they cannot be settled."""
-        taken, self.unsettled = self.unsettled, []
+        """Return and remove the first unsettled claims; pass them to ``keep_unsettled`` if they cannot be settled."""
+        taken, self.unsettled = self.unsettled[:MOST_SETTLED], self.unsettled[MOST_SETTLED:]
         return taken
 
     def keep_unsettled(self, unsettled: list[InFlightRun]) -> None:
@@ -270,14 +280,27 @@ class InFlight:
         else:
             self.data -= len(claim.record.data)
 
+    def _moment(self, at: float) -> datetime:
+        """Convert a time of this host's clock to the store's clock."""
+        now, host = self._clocks()
+        return now + timedelta(seconds=at - host)
+
+    def _clocks(self) -> tuple[datetime, float]:
+        """Return the present time of the store's clock and, in whole milliseconds, of this host's.
+
+        A pause between the two reads would shift each time that is converted by its length: they are read again then.
+        """
+        before = time.time_ns()
+        for _ in range(READS):
+            now, after = self._now(), time.time_ns()
+            if after - before < PAUSE:
+                break
+            before = time.time_ns()
+        return now, after // 1_000_000 / 1000
+
     def _note(self, claim: InFlightRun, note: Note) -> None:
         claim.note = note
         self.with_notes.add(claim.id)
-
-
-def _moment(at: float, now: datetime) -> datetime:
-    """Convert a time of this host's clock to the store's clock, whose present time is ``now``."""
-    return now + timedelta(seconds=at - time.time_ns() // 1_000_000 / 1000)
 
 
 def _merged(older: Note, newer: Note | None) -> Note:

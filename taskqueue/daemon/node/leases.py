@@ -6,6 +6,7 @@ import logging
 from datetime import datetime, timedelta
 
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
+from taskqueue.daemon.node.clock_watch import ClockWatch
 from taskqueue.daemon.node.leader_election import Election
 from taskqueue.daemon.node.seat import Seat, held_by
 from taskqueue.daemon.node.status import NodeStatus
@@ -21,9 +22,16 @@ class NodeLeases:
     """Acquires, renews and resigns the leases of one incarnation."""
 
     def __init__(
-        self, store: Store, holder: Holder, ttl: timedelta, status: NodeStatus, breaker: CircuitBreaker
+        self,
+        store: Store,
+        holder: Holder,
+        ttl: timedelta,
+        status: NodeStatus,
+        breaker: CircuitBreaker,
+        clock_watch: ClockWatch,
     ) -> None:
         self._store = store
+        self._clock_watch = clock_watch
         self._ttl = ttl
         self._status = status
         self._breaker = breaker
@@ -44,9 +52,11 @@ class NodeLeases:
 
     def acquire_seat(self) -> bool:
         """Acquire the seat if it is free; return whether this node has it, else log its holder."""
-        occupant = self._occupant
-        if occupant is not None and host.is_live(occupant, self._store.now()):
-            return False
+        occupant, trusts_ends = self._occupant, self._clock_watch.trusts_ends()
+        if occupant is not None and not host.is_gone(occupant):
+            is_over = occupant.until <= self._store.now()
+            if not is_over or not trusts_ends:
+                return False
         answer = self._breaker.call(lambda: self._seat.acquire(self._status.about(), self._store.now()), writes=True)
         if answer is None:
             return False
@@ -65,6 +75,8 @@ class NodeLeases:
 
     def renew_lead(self) -> datetime | None:
         """Acquire or renew the lead; return when the lease of another leader ends, if that is soon."""
+        if not self._clock_watch.trusts_ends() and not self.leads:
+            return None  # another node leads, whose lease may only look ended
         self._breaker.call(lambda: self._election.run(self._store.now()))
         until = self._election.others_until
         return until if until is not None and until - self._store.now() < self._ttl / 3 else None

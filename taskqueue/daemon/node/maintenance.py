@@ -17,16 +17,24 @@ from taskqueue.daemon.settings import Settings
 from taskqueue.model.record import Status
 from taskqueue.store import Store
 
+log = logging.getLogger(__name__)
+
 REPAIR_EVERY = 15.0
 """Seconds between two repairs of changes that dead nodes left half done; usually a look into an empty index."""
 
 MAINTAIN_EVERY = 60.0
+"""Seconds between two rounds of all tasks."""
 
 TIDY_EVERY = 15.0
 """Seconds between two times that the leader adds up the history."""
 
 FIRST_REPAIR_AFTER = 6.0
 """Seconds from acquiring the seat to the first repair: by then changes of its last holder count as half done."""
+
+PRUNE_BATCH = 1000
+"""Jobs that one call removes."""
+
+EVENTS_KEPT = timedelta(days=1)
 
 
 class Maintenance:
@@ -125,14 +133,6 @@ class Maintenance:
     @property
     def _leads(self) -> bool:
         return self._is_seated() and self._leases.leads
-
-
-log = logging.getLogger(__name__)
-
-PRUNE_BATCH = 1000
-"""Jobs that one call removes."""
-
-EVENTS_KEPT = timedelta(days=1)
 
 
 class Retention:

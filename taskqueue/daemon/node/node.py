@@ -9,9 +9,9 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 
-from taskqueue.daemon.node import leftovers
 from taskqueue.daemon.node.bell_listener import BellListener
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
+from taskqueue.daemon.node.clock_watch import ClockWatch
 from taskqueue.daemon.node.controls_view import ControlsView, holds_back
 from taskqueue.daemon.node.dispatcher import Dispatcher
 from taskqueue.daemon.node.event_buffer import EventBuffer
@@ -31,7 +31,7 @@ from taskqueue.daemon.node.status import NodeStatus
 from taskqueue.daemon.protocol.channel import Channel
 from taskqueue.daemon.protocol.messages import StartPool, StartupFailed, Unlock
 from taskqueue.daemon.protocol.shared_memory import StartLog
-from taskqueue.daemon.runtime import systemd
+from taskqueue.daemon.runtime import leftovers, systemd
 from taskqueue.daemon.runtime.child_process import Child
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.runtime.prefetch import Prefetch
@@ -77,8 +77,9 @@ class Node:
             loop, store, holder, settings, self._in_flight, prefetch, self._breaker, self._manager, figures
         )
         self._wake = self._dispatcher.fetcher.wake
-        self._rescuer = Rescuer(store, holder, self._breaker, self._wake, figures)
-        self._leases = NodeLeases(store, holder, ttl, self._status, self._breaker)
+        clock_watch = ClockWatch(store.now, settings.lease)
+        self._rescuer = Rescuer(store, holder, self._breaker, clock_watch, self._wake, figures)
+        self._leases = NodeLeases(store, holder, ttl, self._status, self._breaker, clock_watch)
         self._controls = ControlsView(store, holder.seat, self._breaker)
         self._leadership = self._new_leadership()
         self._shutdown = self._new_shutdown()
@@ -277,6 +278,7 @@ class Node:
             self._leases.resign()
         else:
             self._manager.reap()
+        self._dispatcher.close()
         self._bells.close()
         self._host_watch.close()
         self._loop.close()

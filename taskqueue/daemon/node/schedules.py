@@ -9,7 +9,7 @@ from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.model.ids import JobId
 from taskqueue.model.query import PENDING, And, Compare, Operator, Query
 from taskqueue.model.record import Record
-from taskqueue.model.schedules.fire import Firing, fire, reconciled
+from taskqueue.model.schedules.fire import Firing, brought_forward, fire, reconciled
 from taskqueue.model.schedules.schedule import NamedSchedule, Overlap, Stage, set_aside
 from taskqueue.store import Store
 
@@ -37,7 +37,7 @@ class ScheduleRunner:
         return None if answer is None else answer.value
 
     def reconcile(self) -> None:
-        """Repair schedules that await a job whose end they missed, or that was removed."""
+        """Repair schedules that await a job whose end they missed, or that was removed, or whose clock was set back."""
         self._breaker.call(self._reconcile)
 
     def _fire_due(self) -> datetime | None:
@@ -74,7 +74,12 @@ class ScheduleRunner:
 
     def _reconcile(self) -> None:
         now = self._store.now()
-        waiting = [plan for plan in self._store.schedules() if plan.awaits is not None and plan.stage is Stage.ACTIVE]
+        plans = [plan for plan in self._store.schedules() if plan.stage is Stage.ACTIVE]
+        for plan in plans:
+            sooner = brought_forward(plan, now)
+            if sooner is not None and self._store.replace_schedule(plan, sooner, [], now):
+                log.warning("schedule %s is due sooner, as the clock was set back: %s", plan.name, sooner.next_run_at)
+        waiting = [plan for plan in plans if plan.awaits is not None]
         awaited = self._records(tuple(plan.awaits for plan in waiting if plan.awaits is not None))
         for plan in waiting:
             after = reconciled(plan, awaited.get(plan.awaits) if plan.awaits else None, now)

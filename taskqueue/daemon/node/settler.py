@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import timedelta
 
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
@@ -13,6 +14,7 @@ from taskqueue.daemon.node.figures import Figures
 from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
 from taskqueue.daemon.node.run_log import fields, log_run, runs
 from taskqueue.model import query
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.outcomes import HandedBack, Run
 from taskqueue.model.lifecycle.settle import ended
 from taskqueue.model.record import Cause, Holder, Record, Status
@@ -22,6 +24,9 @@ log = logging.getLogger(__name__)
 
 BATCH = 200
 """Claims whose answer was lost that one call hands back."""
+
+LEAST_BESIDE = 16
+"""The fewest outcomes that are settled beside a claim: fewer are written sooner than a thread is woken."""
 
 
 class Settler:
@@ -44,18 +49,36 @@ class Settler:
         self._fetcher = fetcher
         self._breaker = breaker
         self._figures = figures or Figures()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="taskqueue-settling")
         self._crashed_worker: int | None = None
         """The worker of several runs that crashed last."""
 
-    def settle(self) -> list[tuple[InFlightRun, bool]]:
-        """Settle all outcomes, and return each with whether the store accepted it; nothing in an outage."""
+    @property
+    def allows_claim_beside(self) -> bool:
+        """Return whether jobs may be claimed while the outcomes are settled: the store takes both calls at once.
+
+        Not where an outcome may make a job claimable: a claim follows it then, in the same turn.
+        """
+        unsettled = self._in_flight.unsettled
+        if len(unsettled) < LEAST_BESIDE or not self._store.takes_calls_at_once or self._breaker.is_degraded:
+            return False
+        return not self._fetcher.depends_on(unsettled)
+
+    def settle(self, meanwhile: Callable[[], None] | None = None) -> list[tuple[InFlightRun, bool]]:
+        """Settle all outcomes, and return each with whether the store accepted it; nothing in an outage.
+
+        ``meanwhile`` is called while another thread settles them.
+        """
         unsettled = self._in_flight.take_unsettled()
         if not unsettled:
             return []
         settlements = [_settlement(claim) for claim in unsettled]
-        began = time.monotonic()
-        answer = self._breaker.call(lambda: self._store.settle(settlements, self._store.now()), writes=True)
-        self._fetcher.store_took(time.monotonic() - began)
+        if meanwhile is None:
+            began = time.monotonic()
+            answer = self._breaker.call(lambda: self._store.settle(settlements, self._store.now()), writes=True)
+            self._fetcher.store_took(time.monotonic() - began)
+        else:
+            answer = self._breaker.call(lambda: self._settle_beside(settlements, meanwhile), writes=True)
         if answer is None:
             self._in_flight.keep_unsettled(unsettled)
             return []
@@ -68,6 +91,17 @@ class Settler:
             if logs_runs or not accepted or claim.finished is None or claim.finished.status is not Status.DONE:
                 self._log(claim, accepted)
         return settled
+
+    def _settle_beside(self, settlements: Sequence[Settlement], meanwhile: Callable[[], None]) -> set[JobId]:
+        """Settle these in another thread, which has ended with that when this returns or raises."""
+        under_way = self._thread.submit(self._store.settle, settlements, self._store.now())
+        try:
+            meanwhile()
+        finally:
+            began = time.monotonic()
+            wait([under_way])
+            self._fetcher.store_took(time.monotonic() - began)
+        return under_way.result()
 
     def send_notes(self) -> None:
         """Write starts, progress and checkpoints that the store does not have yet."""
@@ -96,6 +130,10 @@ class Settler:
         wanted = query.parse({"id": {"$in": unknown[:BATCH]}, "status": int(Status.PROCESSING)})
         answer = self._breaker.call(lambda: self._store.find(wanted, limit=BATCH))
         self._hand_back(record for record in (answer.value if answer else []) if record.holder == self._holder)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown()
 
     def _log(self, claim: InFlightRun, accepted: bool) -> None:
         if not accepted:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 from collections.abc import Mapping
 from importlib import metadata
 
-from taskqueue.daemon.manager.scaling import PoolMode
 from taskqueue.daemon.protocol.messages import PoolStatus
 from taskqueue.daemon.runtime import child_process, systemd
 from taskqueue.daemon.settings import Lead, Settings
@@ -41,8 +41,7 @@ class NodeStatus:
     @property
     def awaits_workers(self) -> bool:
         """Return whether the node works and its first worker has not started yet."""
-        keeps = self._settings.pm is not PoolMode.ONDEMAND and self._settings.min_children > 0
-        return keeps and self.phase == WORKS and not sum(self.pool)
+        return self._settings.floor > 0 and self.phase == WORKS and not sum(self.pool)
 
     def banner(self, store: Store) -> list[str]:
         """Return the lines that describe the node, its store and the store's guarantee."""
@@ -116,6 +115,7 @@ class NodeStatus:
         child_process.title(f"node {self._settings.name}{' (leader)' if self.leads else ''}")
 
 
+@functools.cache
 def version() -> str:
-    """Return the version of the installed package."""
+    """Return the version of the package that was installed when this process started."""
     return metadata.version("taskqueue")

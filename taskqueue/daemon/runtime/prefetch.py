@@ -9,7 +9,8 @@ from taskqueue.model.serializer import DATA_LIMIT
 PREFETCH_SECONDS = 0.02
 """Seconds of work that are prefetched, and more while the store is slow, so that no worker waits for it.
 
-While runs are short at least one job is prefetched for each slot. A crash repeats no more jobs than these.
+While runs are short at least one job is prefetched for each slot. A crash repeats no more jobs than these, and those
+whose outcomes are being settled.
 """
 
 TURNS = 2
@@ -18,8 +19,8 @@ TURNS = 2
 MOST_SECONDS = 0.1
 """Seconds of work that are prefetched at most, however slow the store is."""
 
-MOST_PER_SLOT = 128
-"""Jobs prefetched at most for each slot."""
+SHORTEST_RUN = PREFETCH_SECONDS / 128
+"""Seconds that a run counts for at least: shorter ones are so many that a node's own work for each decides."""
 
 PREFETCH_BYTES = 4 * 1024 * 1024
 """Bytes of data that a node may hold beside 1 MiB for each slot: a small urgent job waits behind those claimed."""
@@ -96,7 +97,7 @@ class Prefetch:
         if run is None or self._is_off or run > SHORT_RUN:
             return 0
         seconds = min(max(PREFETCH_SECONDS, TURNS * (self._store_latency.value or 0.0)), MOST_SECONDS)
-        return self.slots * min(MOST_PER_SLOT, math.ceil(seconds / max(run, 1e-6)))
+        return self.slots * math.ceil(seconds / max(run, SHORTEST_RUN))
 
     def data(self, in_flight: int) -> int:
         """Return how many bytes of data to claim now; with enough in flight none, so that claims come in batches."""

@@ -9,6 +9,7 @@ from taskqueue.errors import WrongStatus
 from taskqueue.model.ids import JobId
 from taskqueue.model.options.new_record import expiry
 from taskqueue.model.record import Cause, Record, Status, changed
+from taskqueue.model.schedules.origin import FromSchedule
 from taskqueue.model.unique_period import PERIOD
 
 ORIGIN = "recovered_from"
@@ -22,6 +23,9 @@ COPY = "recovered_as"
 
 KEY = "key"
 """Where ``given`` of a copy has the key for effects outside that it shares with the job that it is a copy of."""
+
+SCHEDULED = "scheduled_time"
+"""Where ``given`` of the copy of a job that a schedule started has the scheduled time, in ISO form."""
 
 _OF_ONE_RECORD = ("at", ORIGIN, BEFORE, COPY, KEY, PERIOD)
 
@@ -43,6 +47,8 @@ def copy(record: Record, id: JobId, at: datetime | None, now: datetime) -> Recor
     given[ORIGIN] = str(record.id)
     if before := origins_of(record):
         given[BEFORE] = [str(id) for id in before]
+    if scheduled := scheduled_time_of(record):
+        given[SCHEDULED] = scheduled.isoformat(timespec="milliseconds")
     if record.status is not Status.DONE:
         given[KEY] = key_of(record) or str(record.id)
     expires_at = expiry(record, max(ready_at, now))
@@ -69,6 +75,17 @@ def copy(record: Record, id: JobId, at: datetime | None, now: datetime) -> Recor
 def origin_of(record: Record) -> JobId | None:
     """Return the id of the job that the record is a copy of, None if it is none."""
     return _id_in(record.given.get(ORIGIN))
+
+
+def scheduled_time_of(record: Record) -> datetime | None:
+    """Return the scheduled time for which a schedule started the job, or the one that it is a copy of; else None."""
+    if isinstance(record.origin, FromSchedule):
+        return record.origin.slot
+    kept = record.given.get(SCHEDULED) if record.given else None
+    try:
+        return datetime.fromisoformat(kept) if isinstance(kept, str) else None
+    except ValueError:
+        return None
 
 
 def key_of(record: Record) -> str | None:

@@ -68,6 +68,14 @@ OF_OTHERS: Mapping[str, str] = {
     "max_retries": "retry",
     "retries": "retry",
     "expire": "expires",
+    "retry_backoff": "retry",
+    "autoretry_for": "retry_on",
+    "time_limit": "timeout",
+    "job_timeout": "timeout",
+    "rate_limit": "limits",
+    "acks_late": "on_crash",
+    "job_id": "id",
+    "task_id": "id",
 }
 """Options of other systems, with the equivalent here."""
 

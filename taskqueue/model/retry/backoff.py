@@ -62,7 +62,7 @@ class ExponentialRetry:
         check_seconds("interval", self.interval)
         if self.longest is not None:
             check_seconds("longest", self.longest)
-        if not 1 <= self.factor <= 100:
+        if isinstance(self.factor, bool) or not isinstance(self.factor, (int, float)) or not 1 <= self.factor <= 100:
             raise InvalidOption(f"factor={self.factor!r} of a retry policy: pass a number between 1 and 100")
         if isinstance(self.jitter, bool) or not isinstance(self.jitter, (int, float)) or not 0 <= self.jitter <= 1:
             raise InvalidOption(f"jitter={self.jitter!r} of a retry policy: pass a number between 0 and 1")

@@ -28,6 +28,7 @@ class FilteredRetry:
     """Dotted names of classes; their subclasses count too."""
 
     def __post_init__(self) -> None:
+        check_policy(self.policy)
         _check_names(self.types)
 
     def decide(self, situation: Situation) -> Decision:
@@ -57,6 +58,7 @@ class Case:
     policy: RetryPolicy
 
     def __post_init__(self) -> None:
+        check_policy(self.policy)
         _check_names(self.types)
 
 
@@ -69,6 +71,9 @@ class SelectedRetry:
     def __post_init__(self) -> None:
         if not self.cases:
             raise InvalidOption("a retry policy by exception has no cases: pass at least one when(…).then(…)")
+        for case in self.cases:
+            if not isinstance(case, Case):
+                raise InvalidOption(f"{as_code(case)} is no case of a retry policy: pass when(…).then(…)")
 
     def decide(self, situation: Situation) -> Decision:
         """Return the decision of the first case that fits."""
@@ -131,6 +136,14 @@ def _public(name: str) -> str:
     if name.startswith("taskqueue.model.job."):
         return f"taskqueue.{name.rpartition('.')[2]}"
     return name.removeprefix("builtins.")
+
+
+def check_policy(policy: object) -> None:
+    """Raise ``InvalidOption`` for what cannot decide; a class of the user's is named by ``custom``."""
+    if isinstance(policy, type):
+        raise InvalidOption(f"{policy.__qualname__} is a class, no retry policy: pass retry.custom({policy.__name__})")
+    if not callable(getattr(policy, "decide", None)):
+        raise InvalidOption(f"{as_code(policy)} is no retry policy: pass one such as retry.exponential(8)")
 
 
 def _check_names(names: Iterable[str]) -> None:

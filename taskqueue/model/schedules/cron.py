@@ -109,6 +109,11 @@ def _read(expr: str) -> tuple[str, ...]:
     return read(expr)
 
 
+def in_zone(moment: datetime, tz: str) -> datetime:
+    """Return the moment by the clock of the zone."""
+    return moment.astimezone(_zone(tz))
+
+
 @cache
 def _zone(name: str) -> tzinfo:
     if not isinstance(name, str):

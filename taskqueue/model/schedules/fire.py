@@ -26,7 +26,7 @@ from taskqueue.model.schedules.schedule import (
     made_up,
     next_version,
 )
-from taskqueue.model.timestamps import whole
+from taskqueue.model.timestamps import CLOCKS_APART, whole
 
 QUESTION = "taskqueue.execution.custom_schedule:NextTime"
 """The job that finds out the next time of a schedule with a class of its own."""
@@ -133,6 +133,20 @@ def reconciled(
         reason = f"the next time could not be found out: job {schedule.awaits} ended as {awaited.status.name}"
         return next_version(schedule, stage=Stage.PAUSED, reason=reason, awaits=None), []
     return begun(next_version(schedule), now)
+
+
+def brought_forward(schedule: NamedSchedule, now: datetime) -> NamedSchedule | None:
+    """Return the schedule an interval from now on, where it is due later, as the clock was set back; else None.
+
+    A trigger with times of its own keeps them: those that the clock has shown already have their jobs.
+    """
+    trigger, next_run_at = schedule.trigger, schedule.next_run_at
+    if not isinstance(trigger, Every) or trigger.base is not None:
+        return None
+    if schedule.stage is not Stage.ACTIVE or next_run_at is None:
+        return None
+    latest = trigger.after(now)
+    return next_version(schedule, next_run_at=latest) if next_run_at > latest + CLOCKS_APART else None
 
 
 def failed_in_a_row(schedule: NamedSchedule) -> int:

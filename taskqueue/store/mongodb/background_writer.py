@@ -119,7 +119,7 @@ class EventWriter:
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="taskqueue-telling")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="taskqueue-events")
         self._buffered = Batch()
         self._under_way: Batch | None = None
         self._is_working = False

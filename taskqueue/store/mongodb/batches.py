@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from pymongo import UpdateMany, UpdateOne
@@ -73,7 +72,7 @@ def share(following: Mapping[JobId, Effect]) -> Mapping[JobId, Effect]:
     if len(plain) < LEAST_SHARED:
         return following
     carrier, *others = plain
-    return {**following, carrier: replace(following[carrier], batch=others)}
+    return {**following, carrier: following[carrier]._replace(batch=others)}
 
 
 def statements(settlements: Sequence[Settlement], shared: Mapping[JobId, Effect]) -> list[UpdateOne | UpdateMany]:
@@ -115,7 +114,9 @@ def _carry(carrier: Settlement, shared: Mapping[JobId, Effect]) -> list[Document
 
 
 def _fields(settlement: Settlement, following: Mapping[JobId, Effect]) -> Document:
-    return moving(settlement.after) | {"swapped": following[settlement.after.id].token}
+    fields = moving(settlement.after)
+    fields["swapped"] = following[settlement.after.id].token
+    return fields
 
 
 def _adding(entry: Document) -> Document:

@@ -77,8 +77,8 @@ def _inserted(new: Record) -> Document:
     """Return the record; one with a parent or dependencies gets an outbox entry for a recheck of them."""
     if not new.waiting_for and new.parent is None:
         return document(new)
-    look = Effect(token=ObjectId(), at=new.created_at, job_id=new.id, look=True)
-    return document(new) | {"after": [look.kept()]}
+    recheck = Effect(token=ObjectId(), at=new.created_at, job_id=new.id, needs_recheck=True)
+    return document(new) | {"after": [recheck.kept()]}
 
 
 def _members(client: Client) -> tuple[str, frozenset[str]]:

@@ -7,24 +7,24 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TypeAlias
 
 import pymongo
 from pymongo.change_stream import ChangeStream, DatabaseChangeStream
 from pymongo.errors import PyMongoError
 
-from taskqueue.model.record import Status
-from taskqueue.store.bell import CONTROLS, ENDS, NEWS, PLANS, STOPS, WORK
+from taskqueue.store.bell import CONTROLS, ENDS, PLANS, STOPS, WORK
 from taskqueue.store.mongodb.bells import POLL_PAUSE, STREAM_PAUSE, StreamBell
 from taskqueue.store.mongodb.connection import ACKNOWLEDGED, Connection, resets_after_fork
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.host_bells import EndsBell, HostBells
 from taskqueue.store.mongodb.migration import SCHEMA
+from taskqueue.store.mongodb.ringing_changes import Change, event_stages, node_stages, node_topic, ring_of
 
 log = logging.getLogger(__name__)
 
-Change: TypeAlias = Mapping[str, Any]
 Stream: TypeAlias = ChangeStream[Document]
 
 FETCH = 0.5
@@ -52,65 +52,6 @@ NODE_TOPICS = (WORK, STOPS, PLANS, CONTROLS)
 _WHOLE_DATABASE = "$cmd.aggregate"
 """What a server calls the collection of a cursor that watches a database."""
 
-_FREED = "updateDescription.updatedFields.freed"
-_CANCEL = "updateDescription.updatedFields.cancel"
-_READY = {"$in": [int(Status.WAITING), int(Status.POSTPONED)]}
-_JOB_CHANGES: Document = {
-    "$or": [
-        {"operationType": {"$in": ["insert", "replace"]}, "fullDocument.status": _READY},
-        {
-            "operationType": "update",
-            "$or": [
-                {"updateDescription.updatedFields.status": _READY},
-                {"updateDescription.updatedFields.rank": {"$exists": True}},
-                {"updateDescription.updatedFields.queue": {"$exists": True}},
-                {_FREED: {"$exists": True}},
-                {_CANCEL: {"$exists": True}},
-            ],
-        },
-    ]
-}
-"""The changes of jobs that ring, by kind: in the log, updates have no ``fullDocument``, and the server would build
-every event to see that."""
-_PLAIN: Document = {"status": int(Status.WAITING), "forced": False}
-"""What the stream brings of an added job that a claim finds without a scan for due jobs, limits and other workers."""
-_LEASE_CHANGES: Document = {
-    "$or": [{"operationType": "insert"}, {"updateDescription.updatedFields.holder": {"$exists": True}}]
-}
-"""The changes of leases that ring: acquired, not renewed."""
-_EVENT_CHANGES: dict[str, Document] = {
-    NEWS: {"operationType": "insert"},
-    ENDS: {
-        "operationType": "insert",
-        "$or": [
-            {"fullDocument.events.status": {"$gt": int(Status.PROCESSING)}},
-            {"fullDocument.flushed": True},
-        ],
-    },
-}
-
-
-MOST_ENDED = 5
-"""A change of so many ends, or more, does not say of which jobs."""
-
-_ENDED: Document = {
-    "$slice": [
-        {
-            "$map": {
-                "input": {
-                    "$filter": {
-                        "input": "$fullDocument.events",
-                        "cond": {"$gt": ["$$this.status", int(Status.PROCESSING)]},
-                    }
-                },
-                "in": "$$this.job",
-            }
-        },
-        MOST_ENDED,
-    ]
-}
-"""The jobs that have ended, of a page of events."""
-
 
 class ChangeStreams:
     """Opens bells, each with a change stream of its own or together with others of this process."""
@@ -131,7 +72,7 @@ class ChangeStreams:
             if topic in NODE_TOPICS:
                 self._listen_together(bell)
             else:
-                Source(self._connection, lambda: self._event_changes(topic), lambda _: topic).admit(bell)
+                Source(self._connection, lambda: self._watch_events(topic), lambda _: topic).admit(bell)
         except BaseException:
             bell.close()
             raise
@@ -145,39 +86,16 @@ class ChangeStreams:
     def _listen_together(self, bell: StreamBell) -> None:
         with self._lock:
             if self._node_source is None or not self._node_source.admit(bell):
-                self._node_source = Source(self._connection, self._node_changes, self._topic)
+                topic_of = partial(node_topic, self._connection.collections)
+                self._node_source = Source(self._connection, self._watch_all, topic_of)
                 self._node_source.admit(bell)
 
-    def _event_changes(self, topic: str) -> Stream:
-        events = self._connection.collections.events
-        brought = {"_id": True, **({"ended": _ENDED} if topic == ENDS else {})}
-        stages: list[Document] = [{"$match": _EVENT_CHANGES[topic]}, {"$project": brought}]
-        return events.watch(stages, max_await_time_ms=_ms(FETCH))
+    def _watch_events(self, topic: str) -> Stream:
+        return self._connection.collections.events.watch(event_stages(topic), max_await_time_ms=_ms(FETCH))
 
-    def _node_changes(self) -> Stream:
-        collections = self._connection.collections
-        others = {"ns.coll": {"$in": [collections.plans.name, collections.controls.name]}}
-        taken = {"ns.coll": collections.leases.name, **_LEASE_CHANGES}
-        stages: list[Document] = [
-            {"$match": {"$or": [{"ns.coll": collections.jobs.name, **_JOB_CHANGES}, others, taken]}},
-            {
-                "$project": {
-                    "_id": True,
-                    "ns.coll": True,
-                    _FREED: True,
-                    f"{_CANCEL}.requested_at": True,
-                    "fullDocument.status": True,
-                    "fullDocument.forced": True,
-                }
-            },
-        ]
+    def _watch_all(self) -> Stream:
+        stages = node_stages(self._connection.collections)
         return self._connection.database.watch(stages, max_await_time_ms=_ms(FETCH))
-
-    def _topic(self, change: Change) -> str:
-        collections = self._connection.collections
-        decided = (collections.controls.name, collections.leases.name)
-        own = {collections.plans.name: PLANS, **dict.fromkeys(decided, CONTROLS)}
-        return own.get(change["ns"]["coll"], STOPS if "cancel" in _updated(change) else WORK)
 
 
 class Source:
@@ -270,14 +188,11 @@ class Source:
             return any(bell.rests for bell in self._bells)
 
     def _ring(self, change: Change) -> None:
-        topic = self._topic_of(change)
-        new_jobs = 0 if "freed" in _updated(change) else 1
-        plain = int(change.get("fullDocument") == _PLAIN)
-        ended = change.get("ended") or ()
+        topic, ring = self._topic_of(change), ring_of(change)
         with self._lock:
             for bell in self._bells:
                 if bell.topic == topic:
-                    bell.ring(new_jobs, plain, ended if len(ended) < MOST_ENDED else ())
+                    bell.ring(*ring)
 
     def _reopen(self, reason: object) -> None:
         """Listen again from now on, and ring for all changes in between; ring before, too, for the shorter pause."""
@@ -304,12 +219,6 @@ class Source:
             self._pause = pause
             for bell in self._bells:
                 bell.pause = pause
-
-
-def _updated(change: Change) -> Change:
-    """Return the fields that the change has set, as far as the event has them."""
-    updated: Change = change.get("updateDescription", {}).get("updatedFields", {})
-    return updated
 
 
 def _ms(seconds: float) -> int:

@@ -14,8 +14,7 @@ FRESH_FOR = timedelta(milliseconds=100)
 SURE_FOR = timedelta(seconds=1)
 """How long a scan stays valid while the bell reports no new jobs."""
 
-
-LOOK_WITHIN = timedelta(milliseconds=20)
+SCAN_WITHIN = timedelta(milliseconds=20)
 """How long a node may claim newly rung jobs before the next scan: a short job has ended by then."""
 
 

@@ -34,7 +34,7 @@ class ClaimScan:
         self._event_writer = event_writer
         self._limited = limited
 
-    def look(self, now: datetime, changes: NewJobs | None) -> ClaimCache:
+    def run(self, now: datetime, changes: NewJobs | None) -> ClaimCache:
         """Promote due records, end expired ones, and return the facts that claims use until the next scan."""
         jobs = self._connection.collections.jobs
         late = records(jobs.find({"expires": {"$lte": now}}).hint(EXPIRES).limit(STEP))

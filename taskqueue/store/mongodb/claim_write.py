@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 from bson import ObjectId
 from pymongo import ASCENDING
@@ -23,6 +24,14 @@ from taskqueue.store.mongodb.indexes import BY_ID, RANKED, WAITING
 log = logging.getLogger(__name__)
 
 
+class ClaimTerms(NamedTuple):
+    """For whom a call claims, at which time of the store, and until when."""
+
+    holder: Holder
+    now: datetime
+    until: datetime
+
+
 class ClaimWrite:
     """Writes claims to one store."""
 
@@ -30,21 +39,14 @@ class ClaimWrite:
         self._connection = connection
         self._event_writer = event_writer
 
-    def take(
-        self,
-        candidates: Sequence[Candidate],
-        holder: Holder,
-        now: datetime,
-        until: datetime,
-        *,
-        was: Status = Status.WAITING,
-    ) -> list[Record]:
+    def take(self, candidates: Sequence[Candidate], terms: ClaimTerms, *, was: Status = Status.WAITING) -> list[Record]:
         """Claim the candidates that are unchanged since they were read, as ``pending.claimed`` does."""
+        holder, now, until = terms
         candidates = _without_unclaimable(self._connection, candidates, was, now)
         if not candidates:
             return []
         token = ObjectId()
-        change = _claiming(holder, until, token)
+        change = _claiming(terms, token)
         where = {**_unmoved(candidates, was), "expires": {"$not": {"$lte": now}}}
         jobs = self._connection.collections.jobs
         matched = jobs.update_many(where, change, hint=BY_ID).matched_count
@@ -56,17 +58,18 @@ class ClaimWrite:
         self._event_writer.submit([transition(one, now) for one in taken])
         return taken
 
-    def take_first(self, holder: Holder, now: datetime, until: datetime) -> Record | None:
+    def take_first(self, terms: ClaimTerms) -> Record | None:
         """Claim the lowest (rank, id) that waits for the pool, in one command; None if there is none that can be read.
 
         A claim whose answer is lost is handed back.
         """
+        holder, now, until = terms
         first = {"status": int(Status.WAITING), "forced": False, **RANKED, "expires": {"$not": {"$lte": now}}}
         readable = {"_id": {"$type": "objectId"}, "claims": {"$type": ["int", "long"]}}
         kept = find_and_modify(
             self._connection.collections.jobs,
             {**first, **readable},
-            _claiming(holder, until, ObjectId()),
+            _claiming(terms, ObjectId()),
             sort={"rank": ASCENDING, "_id": ASCENDING},
             hint=WAITING,
         )
@@ -77,14 +80,14 @@ class ClaimWrite:
         return taken
 
 
-def _claiming(holder: Holder, until: datetime, token: ObjectId) -> Document:
+def _claiming(terms: ClaimTerms, token: ObjectId) -> Document:
     """Return the update of a claim."""
     return {
         "$set": {
             "status": int(Status.PROCESSING),
             "cause": Cause.CLAIMED.value,
-            "ready_at": whole(until),
-            "holder": {"seat": holder.seat, "incarnation": holder.incarnation},
+            "ready_at": whole(terms.until),
+            "holder": {"seat": terms.holder.seat, "incarnation": terms.holder.incarnation},
             "claimed": token,
         },
         "$inc": {"claims": 1},

@@ -1,4 +1,4 @@
-"""Claims records for a node: promotes due ones, ends expired ones, takes the lowest (rank, id)."""
+"""Claims records for a node: takes the lowest (rank, id), after a scan of the store unless the last one is valid."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from taskqueue.model.timestamps import EPOCH
 from taskqueue.store import Claim, ClaimRequest
 from taskqueue.store.mongodb.background_writer import EventWriter
 from taskqueue.store.mongodb.bells import NewJobs, StreamBell
-from taskqueue.store.mongodb.claim_cache import LOOK_WITHIN, ClaimCache
+from taskqueue.store.mongodb.claim_cache import SCAN_WITHIN, ClaimCache
 from taskqueue.store.mongodb.claim_candidates import Candidate, Chosen, LimitedCandidates, candidate, within
 from taskqueue.store.mongodb.claim_scan import ClaimScan
 from taskqueue.store.mongodb.claim_sizes import ANY_SIZE, Sized, read
-from taskqueue.store.mongodb.claim_write import ClaimWrite
+from taskqueue.store.mongodb.claim_write import ClaimTerms, ClaimWrite
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.controls import StoredControls
 from taskqueue.store.mongodb.documents import Document
@@ -78,11 +78,11 @@ class Claims:
 
         After a claim that ended with its bytes the next ones read about as many records, and twice as many each time.
         """
-        most = max(self._most, demand.free)
+        most, terms = max(self._most, demand.free), ClaimTerms(holder, now, until)
         if demand.data is None or demand.pooled <= most:
-            found = self._claim_all(holder, demand, now, until)
+            found = self._claim_all(demand, terms)
         else:
-            found = self._claim_all(holder, replace(demand, pooled=most), now, until)
+            found = self._claim_all(replace(demand, pooled=most), terms)
             if len(found.records) >= most and not found.has_more:
                 self._most *= 2
                 return replace(found, has_more=True)
@@ -90,16 +90,16 @@ class Claims:
             self._most = len(found.records) + 1
         return found
 
-    def _claim_all(self, holder: Holder, demand: ClaimRequest, now: datetime, until: datetime) -> Claim:
+    def _claim_all(self, demand: ClaimRequest, terms: ClaimTerms) -> Claim:
         changes = None if self._bell is None else self._bell.changes
-        found = self._claim_before_looking(holder, demand, changes, now, until)
+        found = self._claim_without_scan(demand, terms, changes)
         if found is None:
-            self._claim_cache = self._scan.look(now, changes)
-            found = self._claim(self._claim_cache, holder, demand, now, until)
+            self._claim_cache = self._scan.run(terms.now, changes)
+            found = self._claim(self._claim_cache, demand, terms)
         by = demand.due_by
         nothing_waits = not found.records and self._claim_cache is not None and not self._claim_cache.lanes
-        if nothing_waits and by is not None and found.next_at is not None and now < found.next_at <= by:
-            found = self._claim_early(holder, demand, by, now, until) or found
+        if nothing_waits and by is not None and found.next_at is not None and terms.now < found.next_at <= by:
+            found = self._claim_early(demand, by, terms) or found
         self._adjust_bell(found.has_more or 0 < demand.pooled <= len(found.records))
         return found
 
@@ -107,29 +107,31 @@ class Claims:
         found = self._connection.collections.jobs.find_one({"_id": id, "status": int(Status.WAITING)})
         if found is None:
             return None
+        terms = ClaimTerms(holder, now, until)
         *_, lane = (found.get("lane") or "").partition(" ")
         one = candidate(found, forced=bool(found["forced"] % 2), queue=found["queue"], lane=lane)
         if lane:
             room = self._limit_use.room([lane], self._controls.in_force(), now)
-            if room.free(lane) <= 0 or not self._limit_use.take([one.use_request], room, holder, now, until):
+            if room.free(lane) <= 0 or not self._limit_use.take([one.use_request], room, *terms):
                 return None
-        taken = self._claim_write.take([one], holder, now, until)
+        taken = self._claim_write.take([one], terms)
         if lane and not taken:
             self._limit_use.hand_back([one.use_request], holder)
         return taken[0] if taken else None
 
-    def _claim_before_looking(
-        self, holder: Holder, demand: ClaimRequest, changes: NewJobs | None, now: datetime, until: datetime
-    ) -> Claim | None:
-        """Claim without a new scan, where the last one is valid or a bell rang; None if a scan is required."""
-        cache = self._claim_cache
+    def _claim_without_scan(self, demand: ClaimRequest, terms: ClaimTerms, changes: NewJobs | None) -> Claim | None:
+        """Claim by the last scan where it is valid, and what rang since; None if a scan has to come first.
+
+        Jobs that rang are claimed before the next scan, which says what else there is; plain ones require none.
+        """
+        cache, now = self._claim_cache, terms.now
         if cache is None:
             return None
-        is_sure, holds = cache.is_sure(changes), cache.holds(now, changes)
         if self._takes_first and cache.has_one_new(demand, now, changes):
             controls = self._controls.in_force()
-            if not controls.pauses_any and not controls.is_closed_to(holder.seat):
-                return self._claim_first(cache, holder, changes, now, until)
+            if not controls.pauses_any and not controls.is_closed_to(terms.holder.seat):
+                return self._claim_first(cache, terms, changes)
+        is_sure, holds = cache.is_sure(changes), cache.holds(now, changes)
         if not holds and not cache.claim_first_allowed(now, changes):
             return None
         needs_no_scan = cache.has_only_plain(demand, changes)
@@ -137,24 +139,22 @@ class Claims:
             cache.forget_empty(only_pool=needs_no_scan)
         if not holds and demand.pooled:
             demand = replace(demand, forced=0)  # those follow after the scan, which comes soon, if there are any
-        found = self._claim(cache, holder, demand, now, until)
+        found = self._claim(cache, demand, terms)
         if is_sure or (holds and cache.was_full):
             return found
         if needs_no_scan and self._claim_cache is cache:
-            look_at = cache.claimed_plain(now, changes)
+            scan_at = cache.claimed_plain(now, changes)
         elif not found.records:
             return None
         else:
-            look_at = now + LOOK_WITHIN
-            cache.refresh_by(look_at)
-        return replace(found, next_at=min(found.next_at or look_at, look_at))
+            scan_at = now + SCAN_WITHIN
+            cache.refresh_by(scan_at)
+        return replace(found, next_at=min(found.next_at or scan_at, scan_at))
 
-    def _claim_first(
-        self, cache: ClaimCache, holder: Holder, changes: NewJobs | None, now: datetime, until: datetime
-    ) -> Claim:
+    def _claim_first(self, cache: ClaimCache, terms: ClaimTerms, changes: NewJobs | None) -> Claim:
         """Take the one new job in one command, where two take a millisecond more on the way of a single job."""
-        taken = self._claim_write.take_first(holder, now, until)
-        cache.claimed_plain(now, changes)
+        taken = self._claim_write.take_first(terms)
+        cache.claimed_plain(terms.now, changes)
         cache.was_full = False
         return Claim(records=[] if taken is None else [taken], next_at=cache.next_at)
 
@@ -167,29 +167,29 @@ class Claims:
         else:
             self._bell.hurry()
 
-    def _claim(self, cache: ClaimCache, holder: Holder, demand: ClaimRequest, now: datetime, until: datetime) -> Claim:
+    def _claim(self, cache: ClaimCache, demand: ClaimRequest, terms: ClaimTerms) -> Claim:
         """Claim within the ranges of the last scan."""
         moments = [cache.next_at]
         controls = self._controls.in_force()
-        if controls.is_closed_to(holder.seat):
+        if controls.is_closed_to(terms.holder.seat):
             return Claim(records=[], next_at=cache.next_at)
         for _ in range(TRIES):
             if cache.lanes:
-                chosen, taken, room_at = self._take_limited(cache, demand, controls, holder, now, until)
+                chosen, taken, room_at = self._take_limited(cache, demand, controls, terms)
                 moments = [cache.next_at, room_at]
             else:
                 chosen = within(self._candidates(demand, controls, cache), demand, None)
-                taken = self._claim_write.take(chosen.candidates, holder, now, until)
+                taken = self._claim_write.take(chosen.candidates, terms)
             candidates = len(chosen.candidates)
             self._spread(candidates, len(taken))
             if taken or not candidates:
                 break
         else:  # another node was faster, or it has expired: then a scan ends it
             self._claim_cache = None
-            return Claim(records=[], next_at=now)
+            return Claim(records=[], next_at=terms.now)
         cache.was_full = chosen.has_more or len(taken) >= demand.pooled + demand.forced
         if len(taken) < candidates:  # other nodes took them; more may wait behind the rest
-            moments.append(now)
+            moments.append(terms.now)
         elif not (chosen.has_more or cache.lanes or demand.queues or controls.pauses_any):
             for forced, limit in ((False, demand.pooled), (True, demand.forced)):
                 if sum(one.forced is forced for one in chosen.candidates) < limit:
@@ -197,15 +197,13 @@ class Claims:
         next_at = min((moment for moment in moments if moment is not None), default=None)
         return Claim(records=taken, next_at=next_at, has_more=chosen.has_more)
 
-    def _claim_early(
-        self, holder: Holder, demand: ClaimRequest, due_by: datetime, now: datetime, until: datetime
-    ) -> Claim | None:
+    def _claim_early(self, demand: ClaimRequest, due_by: datetime, terms: ClaimTerms) -> Claim | None:
         """Take soon-due jobs for their time; None if there is none for this node.
 
         They never become WAITING, so that no node begins them early.
         """
         controls = self._controls.in_force()
-        if controls.is_closed_to(holder.seat):
+        if controls.is_closed_to(terms.holder.seat):
             return None
         jobs = self._connection.collections.jobs
         about_due = (
@@ -222,7 +220,7 @@ class Claims:
         ]
         open_to_all = (one for one in sorted(candidates) if controls.pause_of(one.queue) is None)
         chosen = within(open_to_all, demand, None)
-        taken = self._claim_write.take(chosen.candidates, holder, now, until, was=Status.POSTPONED)
+        taken = self._claim_write.take(chosen.candidates, terms, was=Status.POSTPONED)
         if not taken:
             return None
         next_at = self._scan.soonest()
@@ -232,27 +230,21 @@ class Claims:
         return Claim(records=taken, next_at=next_at, begins_at=due_by, has_more=chosen.has_more)
 
     def _take_limited(
-        self,
-        cache: ClaimCache,
-        demand: ClaimRequest,
-        controls: Controls,
-        holder: Holder,
-        now: datetime,
-        until: datetime,
+        self, cache: ClaimCache, demand: ClaimRequest, controls: Controls, terms: ClaimTerms
     ) -> tuple[Chosen, list[Record], datetime | None]:
         """Take also jobs with limits: their room first.
 
         Return the candidates that fit, the taken records, and when a rate has room again.
         """
-        offered, room = self._limited.offer(cache, demand, controls, self._batches, now)
+        offered, room = self._limited.offer(cache, demand, controls, self._batches, terms.now)
         chosen = within(sorted([*self._candidates(demand, controls, cache), *offered]), demand, room)
         requests = [one.use_request for one in chosen.candidates if one.lane]
-        got = self._limit_use.take(requests, room, holder, now, until) if requests else []
+        got = self._limit_use.take(requests, room, *terms) if requests else []
         granted = {request.id for request in got}
         chosen = chosen._replace(candidates=[one for one in chosen.candidates if not one.lane or one.id in granted])
-        taken = self._claim_write.take(chosen.candidates, holder, now, until)
+        taken = self._claim_write.take(chosen.candidates, terms)
         missed = granted.difference(record.id for record in taken)
-        self._limit_use.hand_back([request for request in got if request.id in missed], holder)
+        self._limit_use.hand_back([request for request in got if request.id in missed], terms.holder)
         return chosen, taken, room.next_at()
 
     def _candidates(self, demand: ClaimRequest, controls: Controls, cache: ClaimCache) -> list[Candidate]:

@@ -87,6 +87,14 @@ class Connection:
                 self._client.close()
             self._client, self._opened = None, None
 
+    def log_in_again(self) -> None:
+        """Have the next call log in: a server forgets the logins of a user that is removed, also when it comes back."""
+        with self._lock:
+            client, self._client, self._opened = self._client, None, None
+        if client is not None:
+            with pymongo.timeout(CLOSE_TIMEOUT):
+                client.close()
+
     def hello(self) -> Document:
         """Ask the server for its version and its time in UTC, whatever the time zone of this host."""
         answer: Document = self.database.client.admin.command("hello", codec_options=CODEC)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pymongo
@@ -22,7 +22,7 @@ from pymongo.errors import (
 from taskqueue.errors import ConfigError, StoreUnavailable
 
 DEADLINE = 5.0
-"""Seconds after which a call gives up, retries of the driver included."""
+"""Seconds after which a call gives up, retries of the driver included, unless the URL has ``timeoutMS``."""
 
 ADDED_A_SECOND = 500
 """How many records a server that is busy adds in a second; a batch has that much longer."""
@@ -44,8 +44,13 @@ class IndexMissing(StoreUnavailable):
 
 
 @contextlib.contextmanager
-def reaching(shown: str, deadline: float = DEADLINE) -> Iterator[None]:
-    """Bound the time of the block's requests to the server; raise ``StoreUnavailable`` or ``ConfigError``."""
+def reaching(
+    shown: str, deadline: float = DEADLINE, on_logged_out: Callable[[], None] = lambda: None
+) -> Iterator[None]:
+    """Bound the time of the block's requests to the server; raise ``StoreUnavailable`` or ``ConfigError``.
+
+    ``on_logged_out`` is called when the server has forgotten the login of a connection.
+    """
     try:
         with pymongo.timeout(deadline):
             yield
@@ -55,17 +60,16 @@ def reaching(shown: str, deadline: float = DEADLINE) -> Iterator[None]:
         why = f"the call is larger than the server takes ({str(error)[:300]})"
         raise StoreUnavailable(shown, why, "pass fewer or shorter values at once") from error
     except PyMongoError as error:
+        if _is_logged_out(error):
+            on_logged_out()
         raise unavailable(shown, error) from error
-
-
-def deadline_of(records: int) -> float:
-    """Return the seconds within which that many records must have been added."""
-    return DEADLINE + records / ADDED_A_SECOND
 
 
 def unavailable(shown: str, error: PyMongoError) -> StoreUnavailable:
     """Return the driver's error in words for people."""
     codes = _codes(error)
+    if _is_logged_out(error) or "Authentication failed" in str(error):  # to the driver a server without login is away
+        codes = set(_CREDENTIALS)
     if misses_index(error):
         return IndexMissing(shown, f"an index is missing ({reason_of(error)})", "it is made again; repeat the call")
     for known, reason, way_out in _BY_CODE:
@@ -84,6 +88,11 @@ def unavailable(shown: str, error: PyMongoError) -> StoreUnavailable:
 def misses_index(error: PyMongoError) -> bool:
     """Return whether the server does not have an index that the call relies on."""
     return _BAD_VALUE in _codes(error) and "hint provided does not correspond" in reason_of(error)
+
+
+def _is_logged_out(error: PyMongoError) -> bool:
+    """Return whether nobody is logged in on the connection, any more or from the beginning."""
+    return not _codes(error).isdisjoint(_RIGHTS) and "requires authentication" in reason_of(error)
 
 
 def _codes(error: PyMongoError) -> set[int]:

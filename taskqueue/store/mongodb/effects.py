@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from bson import ObjectId
 
@@ -21,9 +21,8 @@ from taskqueue.store.mongodb.events import status_event
 from taskqueue.store.mongodb.limits import Freed
 
 
-@dataclass(frozen=True, kw_only=True)
-class Effect:
-    """The outbox entry of one change: an event, a successor, a release, or a recheck."""
+class Effect(NamedTuple):
+    """The outbox entry of one change: an event, a successor, a release, or a recheck; one is made for each outcome."""
 
     token: ObjectId
     """Identifies the change."""
@@ -32,9 +31,13 @@ class Effect:
     event: Event | None = None
     ended: bool = False
     successor: Document | None = None
+    """The next occurrence of a series, to be inserted."""
     advance: NextRun | None = None
-    look: bool = False
+    """What the schedule that started the job is to know of its end."""
+    needs_recheck: bool = False
+    """Whether the jobs that it waits for may have ended before the change was written (kept as ``look``)."""
     freed: Freed | None = None
+    """The limits whose places its run gives back."""
     copy_of: Sequence[JobId] = ()
     """The jobs of which this one is a copy that has succeeded."""
     after: Record | None = None
@@ -47,7 +50,7 @@ class Effect:
     @property
     def is_plain_end(self) -> bool:
         """Return whether it is the end of a claim, all of whose effects can be derived from the record."""
-        if not self.ended or not self.claimed or self.event is None or self.look or self.copy_of:
+        if not self.ended or not self.claimed or self.event is None or self.needs_recheck or self.copy_of:
             return False
         return self.successor is None and self.advance is None and self.freed is None
 
@@ -60,7 +63,7 @@ class Effect:
             kept["successor"] = self.successor
         if self.advance is not None:
             kept["advance"] = present(vars(self.advance) | {"job": None})
-        if self.look:
+        if self.needs_recheck:
             kept["look"] = True
         if self.copy_of:
             kept["copy_of"] = list(self.copy_of)
@@ -85,7 +88,7 @@ def effects_of(
         job_id=after.id,
         event=transition(after, now),
         ended=after.status.is_final,
-        look=bool(after.waiting_for),
+        needs_recheck=bool(after.waiting_for),
         freed=_freed(after, now),
         copy_of=origins_of(after) if after.status is Status.DONE else (),
         successor=None if successor is None else document(successor),
@@ -120,7 +123,7 @@ def left_effect(job_id: JobId, kept: Document) -> Effect:
         ended=kept["ended"],
         successor=kept.get("successor"),
         advance=_advance_of(job_id, kept),
-        look="look" in kept,
+        needs_recheck="look" in kept,
         freed=Freed(id=job_id, **kept["freed"]) if "freed" in kept else None,
         copy_of=kept.get("copy_of", ()),
         claimed="claimed" in kept,

@@ -15,7 +15,7 @@ def open_existing(url: str) -> Store | None:
     """Return the store, None if it does not exist. Raises ``ConfigError`` and ``StoreUnavailable``."""
     connection = Connection(parse(url))
     try:
-        with reaching(connection.address.shown):
+        with reaching(connection.address.shown, connection.address.timeout):
             is_there = connection.collections.facts.find_one(SCHEMA, {"_id": True}) is not None
     except (ConfigError, StoreUnavailable):
         connection.close()
@@ -30,7 +30,7 @@ def remove(url: str) -> None:
     """Drop the collections of the store at ``url``, with everything in them; others of the database stay."""
     connection = Connection(parse(url))
     try:
-        with reaching(connection.address.shown):
+        with reaching(connection.address.shown, connection.address.timeout):
             for collection in vars(connection.collections).values():
                 collection.drop()
     finally:

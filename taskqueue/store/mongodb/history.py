@@ -54,7 +54,10 @@ COUNTED_AFTER = timedelta(seconds=10)
 """The age at which added jobs are counted: a call that adds some has given up by then."""
 
 SPAN = timedelta(hours=1)
-"""The time whose added jobs are counted in one step."""
+"""The most time whose added jobs are counted in one step."""
+
+ADDED_AT_ONCE = 50_000
+"""About the most added jobs that are counted in one step; those of one millisecond are not divided."""
 
 _ADDED = {"_id": "added"}
 
@@ -125,8 +128,9 @@ def _left_turn(token: ObjectId, at: datetime, jobs: Collection[Document], kept: 
 class History:
     """The minutes and hours of a store, and the turns that are not among them yet."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, portion: int = ADDED_AT_ONCE) -> None:
         self._connection = connection
+        self._portion = portion
 
     def record(self, turns: Sequence[Turn]) -> None:
         """Keep the figures of turns; those that are known are left alone."""
@@ -188,7 +192,9 @@ class History:
         begin = self._added_at(ASCENDING, counted, until)
         if begin is None:
             return False
-        end = self._added_at(DESCENDING, counted, min(until, begin + SPAN)) or begin
+        until = min(until, begin + SPAN)
+        full = self._added_at(ASCENDING, counted, until, self._portion - 1)
+        end = full or self._added_at(DESCENDING, counted, until) or begin
         id = f"added {counted:%Y-%m-%dT%H:%M:%S.%f}" if counted else "added"
         figures = parts_text(self._added_between(counted, end))
         _insert_new(turns, [{"_id": id, "at": end, "figures": figures}])
@@ -202,11 +208,11 @@ class History:
         kept = self._connection.collections.facts.find_one(_ADDED)
         return None if kept is None else kept["until"]
 
-    def _added_at(self, direction: int, behind: datetime | None, until: datetime) -> datetime | None:
-        """Return when the first, or the last, job of this time was added."""
+    def _added_at(self, direction: int, behind: datetime | None, until: datetime, skip: int = 0) -> datetime | None:
+        """Return when the first, or the last, job of this time was added, or the one behind so many."""
         jobs = self._connection.collections.jobs
         found = jobs.find(_created(behind, until), {"created_at": True}).hint(CREATED).sort("created_at", direction)
-        return next((one["created_at"] for one in found.limit(1)), None)
+        return next((one["created_at"] for one in found.skip(skip).limit(1)), None)
 
     def _added_between(self, behind: datetime | None, until: datetime | None) -> Parts:
         minute = {"$subtract": [{"$toLong": "$created_at"}, {"$mod": [{"$toLong": "$created_at"}, 60_000]}]}

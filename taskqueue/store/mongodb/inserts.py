@@ -219,7 +219,7 @@ def _has_to_do_with_others(new: Record) -> bool:
 
 
 def _recheck(new: Record) -> Effect:
-    return Effect(token=ObjectId(), at=new.created_at, job_id=new.id, look=True)
+    return Effect(token=ObjectId(), at=new.created_at, job_id=new.id, needs_recheck=True)
 
 
 def _behind(

@@ -15,7 +15,7 @@ from pymongo.errors import BulkWriteError
 
 from taskqueue.model.controls import Controls
 from taskqueue.model.ids import JobId
-from taskqueue.model.limits import LimitKey, limit_keys_of, until
+from taskqueue.model.limits import LimitKey, latest_end, limit_keys_of, until
 from taskqueue.model.record import Holder
 from taskqueue.model.timestamps import whole
 from taskqueue.store.mongodb.connection import ACKNOWLEDGED, Collections, Connection
@@ -70,12 +70,13 @@ class LimitUse:
     ) -> LimitRoom:
         """Return the free room for jobs of these lanes; ``rooms`` are those of a ``ClaimRequest``."""
         keys_of = {lane: controls.limit_keys(lane) for lane in lanes}
-        return LimitRoom(
-            keys_of,
-            self._held({limit_key.key for limit_keys in keys_of.values() for limit_key in limit_keys}),
-            now,
-            ConcurrencyRoom(rooms),
-        )
+        every = {limit_key.key: limit_key for limit_keys in keys_of.values() for limit_key in limit_keys}
+        held = self._held(every)
+        for key, limit_key in every.items():
+            if limit_key.per is not None:
+                latest = latest_end(limit_key, now)
+                self._cut(limit_key, [use for use in held[key] if _is_start(use) and use["until"] > latest], now)
+        return LimitRoom(keys_of, held, now, ConcurrencyRoom(rooms))
 
     def usage(self, keys: Iterable[str], now: datetime) -> dict[str, int]:
         return {key: sum(use["until"] > now for use in held) for key, held in self._held(keys).items()}
@@ -147,6 +148,14 @@ class LimitUse:
         """Remove the documents of unused keys."""
         self._slots.update_many({"held.until": {"$lte": before}}, {"$pull": {"held": {"until": {"$lte": before}}}})
         self._slots.delete_many({"held": {"$size": 0}})
+
+    def _cut(self, limit_key: LimitKey, late: Iterable[Document], now: datetime) -> None:
+        """Have starts that were counted before the clock was set back count no longer than one that begins now."""
+        end = until(limit_key, now)
+        for use in late:
+            where = {"_id": limit_key.key, "held": {"$elemMatch": {"run": use["run"], "until": use["until"]}}}
+            self._slots.update_one(where, {"$set": {"held.$.until": end}})
+            use["until"] = end
 
     def _held(self, keys: Iterable[str]) -> dict[str, list[Document]]:
         """Return the uses of each key, including expired ones."""
@@ -236,7 +245,12 @@ class LimitRoom:
 
 def _end(use: Document) -> datetime | None:
     """Return when the use ends, None if unknown: its run has not reported its start."""
-    return None if "incarnation" in use else use["until"]
+    return use["until"] if _is_start(use) else None
+
+
+def _is_start(use: Document) -> bool:
+    """Return whether it is the start of a run, which a rate counts whatever becomes of the claim."""
+    return "incarnation" not in use
 
 
 def _run(id: JobId, claims: int) -> str:

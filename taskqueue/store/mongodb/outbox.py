@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -54,7 +53,7 @@ class Outbox:
         for one in effects:
             if one.advance is not None:
                 self._advance_schedule(one.advance)
-        rechecked = [one.job_id for one in effects if one.look]
+        rechecked = [one.job_id for one in effects if one.needs_recheck]
         arrived: list[Document] = []
         for one in effects:
             if one.successor is None:
@@ -93,7 +92,7 @@ class Outbox:
         """Return the effects of the ends that share this entry, and were written."""
         kept = self._connection.collections.latest.find(sharing(carrier.token, carrier.batch))
         found = [effects_of(after, carrier.token, carrier.at, claimed=True) for after in records(kept)]
-        return [replace(one, after=None) for one in found]  # the turn of their entry counts them
+        return [one._replace(after=None) for one in found]  # the turn of their entry counts them
 
     def _advance_schedule(self, advance: NextRun) -> None:
         """Advance the schedule that started the ended job; nothing changes if that was done."""

@@ -18,12 +18,21 @@ from taskqueue.model.record import Record, Status
 from taskqueue.model.timestamps import EPOCH
 from taskqueue.store.arguments import order_of
 from taskqueue.store.mongodb.connection import Connection
+from taskqueue.store.mongodb.counts import Tally
 from taskqueue.store.mongodb.documents import Document, records
 from taskqueue.store.mongodb.filters import filter_of
 from taskqueue.store.mongodb.indexes import CREATED, DUE, HELD, LIMITED, OUTCOMES, RANKED, WAITING, WAITING_IN_QUEUE
-from taskqueue.store.mongodb.tally import Tally
 from taskqueue.store.query_bounds import fields_of, holds_for, names_queue, statuses_of
 from taskqueue.store.reading import readable
+
+FEW = 5_000
+"""The number of records that the server sorts within a few milliseconds."""
+
+_FORCED: tuple[Any, ...] = (False, True, 2, 3)
+"""The values of the field of this name: see ``documents.forced``."""
+
+_SELECTIVE = {"id", "parent", "unique"}
+"""Fields of which few records have the same value: they are found by these, and sorted."""
 
 
 class Queries:
@@ -188,15 +197,6 @@ def _behind(name: str, direction: int, value: Any, id: JobId) -> Document:
         return same if direction == DESCENDING else {"$or": [same, {name: {"$ne": None}}]}
     empty = [{name: None}] if direction == DESCENDING else []
     return {"$or": [same, {name: {further: value}}, *empty]}
-
-
-FEW = 5_000
-"""The number of records that the server sorts within a few milliseconds."""
-
-_FORCED: tuple[Any, ...] = (False, True, 2, 3)
-
-_SELECTIVE = {"id", "parent", "unique"}
-"""Fields of which few records have the same value: they are found by these, and sorted."""
 
 
 def _end(one: Document) -> tuple[Any, ...]:

@@ -12,6 +12,7 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.recovered_copy import BEFORE, ORIGIN, origins_in
 from taskqueue.model.record import Status
 from taskqueue.store.mongodb.connection import Connection
+from taskqueue.store.mongodb.counts import Tally
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.events import EventLog
 from taskqueue.store.mongodb.history import COUNTED_AFTER, History
@@ -19,7 +20,6 @@ from taskqueue.store.mongodb.indexes import DEPENDENTS, LEFTOVERS, OUTCOMES
 from taskqueue.store.mongodb.limits import LimitUse
 from taskqueue.store.mongodb.log_lines import LogLines
 from taskqueue.store.mongodb.schedules import Schedules
-from taskqueue.store.mongodb.tally import Tally
 
 PAGE = 500
 """The number of records that are checked together for pending jobs that need them."""

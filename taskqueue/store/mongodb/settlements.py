@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 from bson import ObjectId
@@ -38,10 +38,10 @@ from taskqueue.store.mongodb.outbox import Outbox
 log = logging.getLogger(__name__)
 
 DOUBTS_KEPT = 10_000
+"""The most outcomes whose write may have happened though its answer was lost that are remembered."""
 
 MOST_RUNG = 4
-"""Ends at once for which the bells of this host ring; for more, the change stream does, whose ring is soon there then.
-"""
+"""The most ends of one call for which this host's bells ring; of more, the change stream brings the first as soon."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,14 +55,15 @@ class Replacement:
 class Settlements:
     """Settles, cancels and expires records, each in one write that includes the outbox entry."""
 
-    def __init__(self, connection: Connection, effects: Outbox, host_bells: HostBells) -> None:
+    def __init__(self, connection: Connection, outbox: Outbox, host_bells: HostBells) -> None:
         self._connection = connection
         self._host_bells = host_bells
-        self._outbox = effects
+        self._outbox = outbox
         self._log_lines = LogLines(connection)
         self.shares_entries = False
         """Whether all nodes know entries that the ends of a batch share, and one server has the jobs of a batch."""
         self._doubts: dict[tuple[JobId, int, str], list[ObjectId]] = {}
+        """The tokens of writes whose answer was lost, by the claim that they settle."""
 
     def settle(self, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
         if not settlements:
@@ -207,7 +208,7 @@ class Settlements:
         while True:
             after, token = settlement.after, ObjectId()
             freed = effects_of(changed(after, lane=defined.lane), token, now).freed
-            follows = replace(effects_of(after, token, now, claimed=True), freed=freed)
+            follows = effects_of(after, token, now, claimed=True)._replace(freed=freed)
             update = change(after, follows, declared(after, defined))
             try:
                 if not jobs.update_one(_as_claimed(settlement).where, update, hint=BY_ID).matched_count:

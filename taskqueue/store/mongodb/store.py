@@ -30,7 +30,7 @@ from taskqueue.store.mongodb.claims import EARLY_BY, Claims
 from taskqueue.store.mongodb.clock import Clock
 from taskqueue.store.mongodb.connection import CLOSE_TIMEOUT, Connection, guarantee, is_cluster
 from taskqueue.store.mongodb.controls import StoredControls
-from taskqueue.store.mongodb.driver_errors import deadline_of, reaching
+from taskqueue.store.mongodb.driver_errors import ADDED_A_SECOND, reaching
 from taskqueue.store.mongodb.events import EventLog
 from taskqueue.store.mongodb.history import History
 from taskqueue.store.mongodb.host_bells import HostBells
@@ -60,6 +60,7 @@ class MongoStore:
 
     def __init__(self, connection: Connection, clock: Callable[[], datetime] | None = None) -> None:
         self.url = connection.address.shown
+        self.takes_calls_at_once = True
         self.early_by = EARLY_BY
         self._connection = connection
         self._bells = OpenBells()
@@ -91,7 +92,7 @@ class MongoStore:
             raise
 
     def add(self, records: Sequence[Record]) -> list[Record]:
-        with reaching(self.url, deadline_of(len(records))):
+        with self._reached(len(records) / ADDED_A_SECOND):
             return self._inserts.add(records)
 
     def within(self, session: Any) -> SessionInserts:
@@ -327,8 +328,8 @@ class MongoStore:
             self._claims.rely_on(bell)
         return bell
 
-    def _reached(self) -> AbstractContextManager[None]:
-        return reaching(self.url)
+    def _reached(self, longer: float = 0.0) -> AbstractContextManager[None]:
+        return reaching(self.url, self._connection.address.timeout + longer, self._connection.log_in_again)
 
     def _prepare(self) -> tuple[bool, str]:
         """Check the server, create missing indexes, and return whether it has change streams, and its guarantee."""

@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from pymongo.database import Database
 
 from taskqueue.errors import ConfigError
+from taskqueue.store.mongodb.driver_errors import DEADLINE
 from taskqueue.store.redaction import concealed, split
 
 SCHEMES = ("mongodb", "mongodb+srv")
@@ -22,6 +23,7 @@ PREFIX = "taskqueue_"
 
 _OWN = "taskqueue."
 _PREFIX_OPTION = "taskqueue.prefix"
+_TIMEOUT_OPTION = "timeoutms"
 _PREFIX_ALLOWED = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,59}")
 _ESCAPE = "correct the URL: a port is a number, and / ? # @ : in user and password are written as %XX"
 _NO_PORT = re.compile(r"^[^@\[]*:(?!\d+(?:,|$))[^@]*$")
@@ -35,12 +37,15 @@ class MongoUrl:
     client_url: str
     """The URL for the driver, with its secrets and without the store's own options."""
     prefix: str = PREFIX
+    timeout: float = DEADLINE
+    """Seconds after which a call gives up."""
 
     @classmethod
     def of_database(cls, database: Database[Any], prefix: str) -> MongoUrl:
         """Return the address of a database of the caller's client."""
         hosts = ",".join(f"{host}:{port}" for host, port in database.client.topology_description.server_descriptions())
-        return cls(client_url=f"mongodb://{hosts}/{database.name}", prefix=prefix)
+        timeout = database.client.options.timeout or DEADLINE
+        return cls(client_url=f"mongodb://{hosts}/{database.name}", prefix=prefix, timeout=timeout)
 
     @property
     def shown(self) -> str:
@@ -64,11 +69,13 @@ def parse(url: str) -> MongoUrl:
         raise ConfigError(f"{concealed(url)} names no server: write mongodb://host/database or mongodb+srv://…")
     if "@" in parts.path + parts.fragment or _NO_PORT.search(parts.netloc):
         raise ConfigError(f"{concealed(url)} cannot be read: {_ESCAPE}")
-    kept, prefix = [], PREFIX
+    kept, prefix, timeout = [], PREFIX, DEADLINE
     for option in parts.query.split("&") if parts.query else []:
         name, _, value = option.partition("=")
         if not name.startswith(_OWN):
             kept.append(option)
+            if name.lower() == _TIMEOUT_OPTION and value.isdecimal():  # the driver refuses any other value
+                timeout = int(value) / 1000 or DEADLINE
         elif name == _PREFIX_OPTION:
             prefix = checked_prefix(unquote(value))
         else:
@@ -80,8 +87,8 @@ def parse(url: str) -> MongoUrl:
             f"{parts.path.strip('/')!r} is a database of the server itself: write mongodb://host/{DATABASE}, "
             "with ?authSource=admin behind it if the user is kept there"
         )
-    path = parts.path or "/"
-    return MongoUrl(client_url=urlunsplit(parts._replace(path=path, query="&".join(kept))), prefix=prefix)
+    client_url = urlunsplit(parts._replace(path=parts.path or "/", query="&".join(kept)))
+    return MongoUrl(client_url=client_url, prefix=prefix, timeout=timeout)
 
 
 def checked_prefix(prefix: str) -> str:

@@ -6,22 +6,21 @@ import heapq
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from itertools import accumulate, chain, groupby
-from operator import attrgetter, itemgetter
+from itertools import chain
 from typing import TypeAlias
-
-from bson import ObjectId
 
 from taskqueue.model.controls import NONE, Controls
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.pending import expired
-from taskqueue.model.record import Cause, Holder, Record, Status
+from taskqueue.model.record import Holder, Record, Status
 from taskqueue.model.schedules import LATEST
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store import Claim, ClaimRequest
 from taskqueue.store.bell import NEWS, WORK
 from taskqueue.store.selection import Budget, bounds
-from taskqueue.store.sqlite.columns import COLUMNS, NAMES
+from taskqueue.store.sqlite import claim_rows
+from taskqueue.store.sqlite.claim_rows import ClaimTerms
+from taskqueue.store.sqlite.columns import COLUMNS, Row
 from taskqueue.store.sqlite.controls import controls
 from taskqueue.store.sqlite.limits import LimitRoom
 from taskqueue.store.sqlite.rows import records_of
@@ -74,7 +73,6 @@ _WAITING = tuple(
     "AND rank < '' ORDER BY rank, id LIMIT ?"
     for forced in (0, 1)
 )
-_WAITING_OF_BOTH = f"SELECT * FROM ({_WAITING[0]}) UNION ALL SELECT * FROM ({_WAITING[1]})"
 _WAITING_IN_LANE = (
     "SELECT rank, id, queue, forced, lane, rowid FROM jobs WHERE status = 0 AND lane = ? AND queue = ? AND forced = ? "
     "AND rank < '' ORDER BY rank, id LIMIT ?"
@@ -82,23 +80,7 @@ _WAITING_IN_LANE = (
 _ONE_WAITING = "SELECT rank, id, queue, forced, ifnull(lane, ''), rowid FROM jobs WHERE id = ? AND status = 0"
 _NEXT_LANE = "SELECT min(lane) FROM jobs WHERE status = 0 AND lane > ? AND lane < x''"
 _NEXT_QUEUE_OF_LANE = "SELECT min(queue) FROM jobs WHERE status = 0 AND lane = ? AND queue > ?"
-_CLAIMS = attrgetter("claims")
-_RANK_AND_ID = itemgetter(*map(NAMES.index, ("rank", "id")))
 _NEXT_QUEUE = "SELECT min(queue) FROM jobs WHERE status = 0 AND queue > ?"
-# pending.claimed, of those that are not pending.is_late: all in one statement, without reading them first. One
-# alone has a statement of its own, which spares it a table of row numbers.
-_TAKE_ONE, _TAKE = (
-    "UPDATE jobs SET status = 2, cause = 'claimed', ready_at = ?, seat = ?, incarnation = ?, claims = claims + 1, "
-    f"started_at = NULL WHERE rowid {these} AND (expires_at IS NULL OR expires_at > ? OR started_at IS NOT NULL) "
-    f"RETURNING {COLUMNS}"
-    for these in ("= ?", "IN (SELECT value FROM json_each(?))")
-)
-
-# In the order of the numbers; the rows are the ones that are taken next.
-_SIZES = "SELECT length(data) FROM json_each(?) CROSS JOIN jobs ON jobs.rowid = json_each.value"
-
-_HELD_IDS = "SELECT rowid, id, queue FROM jobs WHERE status = 2 AND seat = ? AND incarnation = ?"
-_END_NAMELESS = "UPDATE jobs SET status = ?, cause = ?, ended_at = ?, ready_at = NULL, seat = NULL WHERE rowid = ?"
 
 Candidate: TypeAlias = tuple[int, str, str, int, str, int]
 """A waiting record: rank, id, queue, forced, lane and row number."""
@@ -109,6 +91,7 @@ def claim(
 ) -> Claim:
     """Take WAITING records for ``holder``, and return when to come back."""
     at = milliseconds(now)
+    terms = ClaimTerms(milliseconds(until), holder.seat, holder.incarnation, at)
     soonest, first_to_expire, first_lane, *queues, is_controlled = work.execute(_LOOK).fetchone()
     is_due = soonest is not None and soonest <= at
     is_late = first_to_expire is not None and first_to_expire <= at
@@ -118,16 +101,17 @@ def claim(
         soonest, _, first_lane, *queues, _ = work.execute(_LOOK).fetchone()
     in_force = controls(work.execute) if is_controlled else NONE
     room = None if first_lane is None else LimitRoom(work.execute, at, in_force, demand.rooms)
-    found: list[Candidate] = []
+    found: list[Row] = []
     has_more = False
     if in_force is NONE or not in_force.is_closed_to(holder.seat):
         lanes = {} if room is None else {lane: free for lane in rotation.lanes(work) if (free := room.free(lane)) > 0}
-        found = _lowest(work, demand, _between(work, *queues), lanes, room, in_force)
-        found, has_more = _within_data(work, found, demand)
+        found, has_more = claim_rows.within_data(
+            _lowest(work, terms, demand, _between(work, *queues), lanes, room, in_force), demand
+        )
         nothing_waits = not (found or promoted or busy) and room is None
         if nothing_waits and soonest and demand.due_by is not None and soonest <= milliseconds(demand.due_by):
-            return _claim_early(work, holder, demand, demand.due_by, in_force, at, until)
-    records = _take(work, found, holder, at, until) if found else []
+            return _claim_early(work, terms, demand, demand.due_by, in_force)
+    records = claim_rows.take(work, terms, found) if found else []
     if room is not None:
         room.take(records)
     if promoted and not {str(taken.id) for taken in records}.issuperset(promoted):
@@ -146,28 +130,24 @@ def claim_one(work: Transaction, id: JobId, holder: Holder, now: datetime, until
     room = LimitRoom(work.execute, milliseconds(now), controls(work.execute), {})
     if found is None or not room.reserve(found[4]):
         return None
-    taken = next(iter(_take(work, [found], holder, milliseconds(now), until)), None)
+    terms = ClaimTerms(milliseconds(until), holder.seat, holder.incarnation, milliseconds(now))
+    rows = list(claim_rows.numbered(work, terms, [found[-1]]))
+    taken = next(iter(claim_rows.take(work, terms, rows)), None)
     if taken is not None:
         room.take([taken])
     return taken
 
 
 def _claim_early(
-    work: Transaction,
-    holder: Holder,
-    demand: ClaimRequest,
-    due_by: datetime,
-    in_force: Controls,
-    at: int,
-    until: datetime,
+    work: Transaction, terms: ClaimTerms, demand: ClaimRequest, due_by: datetime, in_force: Controls
 ) -> Claim:
     """Take soon-due jobs without limits for their time: they never become WAITING, so no node begins them early."""
     about_due = work.execute(_ABOUT_DUE, (milliseconds(due_by), EARLY_CANDIDATES)).fetchall()
     queues = _open_bounds(demand, (queue for _, _, queue, *_ in about_due), in_force)
     open_to_all = (candidate for candidate in sorted(about_due) if candidate[2] in queues)
-    found = list(_fitting(open_to_all, Budget(demand, queues, room=None)))
-    found, has_more = _within_data(work, found, demand)
-    records = _take(work, found, holder, at, until, was=Status.POSTPONED) if found else []
+    fitting = _fitting(open_to_all, Budget(demand, queues, room=None))
+    found, has_more = claim_rows.within_data(_rows_of(work, terms, fitting), demand)
+    records = claim_rows.take(work, terms, found, was=Status.POSTPONED) if found else []
     [soonest, *_] = work.execute(_LOOK).fetchone()
     return Claim(
         records=records,
@@ -218,21 +198,22 @@ class Rotation:
 
 def _lowest(
     work: Transaction,
+    terms: ClaimTerms,
     demand: ClaimRequest,
     present: Iterator[str],
     lanes: Mapping[str, int],
     room: LimitRoom | None,
     in_force: Controls,
-) -> list[Candidate]:
-    """Return the lowest waiting records: the index ranges of the queues and lanes, merged as far as they are read.
+) -> Iterable[Row]:
+    """Return the lowest waiting rows: the index ranges of the queues and lanes, merged as far as they are read.
 
     ``lanes`` are those with room, and how much.
     """
     limits = [demand.pooled, demand.forced]
     allowed = _open_bounds(demand, present, in_force)
     if len(allowed) == 1 and not lanes and demand.queues.get(*allowed) is None:
-        [queue] = allowed  # all fit: each range has a bound, and nothing else counts
-        return work.execute(_WAITING_OF_BOTH, (queue, demand.pooled, queue, demand.forced)).fetchall()
+        [queue] = allowed  # all fit: the range has the bounds of the demand, and nothing else counts
+        return claim_rows.of_queue(work, terms, queue, demand)
     ranges = [
         work.execute(_WAITING[forced], (queue, min(limit, bound)))
         for queue, bound in allowed.items()
@@ -243,7 +224,7 @@ def _lowest(
         queues = allowed if demand.queues else [queue for queue in _queues_of(work, lane) if queue in allowed]
         ranges += _in_lane(work, lane, {queue: allowed[queue] for queue in queues}, limits, lanes[lane])
     budget = Budget(demand, allowed, room)
-    return list(_fitting(heapq.merge(*ranges) if len(ranges) > 1 else chain(*ranges), budget))
+    return _rows_of(work, terms, _fitting(heapq.merge(*ranges) if len(ranges) > 1 else chain(*ranges), budget))
 
 
 def _open_bounds(demand: ClaimRequest, present: Iterable[str], in_force: Controls) -> dict[str, int]:
@@ -264,17 +245,13 @@ def _fitting(found: Iterable[Candidate], budget: Budget) -> Iterator[Candidate]:
             return
 
 
-def _within_data(work: Transaction, found: list[Candidate], demand: ClaimRequest) -> tuple[list[Candidate], bool]:
-    """Return the candidates without those that go beyond the bytes of the demand, and whether there are such."""
-    pooled = [candidate for candidate in found if not candidate[3] & 1] if demand.forced else found
-    if demand.data is None or len(pooled) <= demand.free:
-        return found, False
-    sizes = work.execute(_SIZES, (str([candidate[-1] for candidate in pooled]),))
-    for number, total in enumerate(accumulate(chain.from_iterable(sizes))):  # rows are read up to the bound
-        if total > demand.data and number >= demand.free:
-            left = set(pooled[number:])
-            return [candidate for candidate in found if candidate not in left], True
-    return found, False
+def _rows_of(work: Transaction, terms: ClaimTerms, found: Iterable[Candidate]) -> Iterable[Row]:
+    """Return the rows of the candidates, those beside the pool first: the bytes of a demand bound the others alone."""
+    return claim_rows.numbered(work, terms, [candidate[-1] for candidate in sorted(found, key=_is_pooled)])
+
+
+def _is_pooled(candidate: Candidate) -> bool:
+    return not candidate[3] & 1
 
 
 def _in_lane(
@@ -304,36 +281,3 @@ def _between(work: Transaction, first: str | None, last: str | None) -> Iterator
     while queue != last:
         [queue] = work.execute(_NEXT_QUEUE, (queue,)).fetchone()
         yield queue
-
-
-def _take(
-    work: Transaction,
-    found: Sequence[Candidate],
-    holder: Holder,
-    at: int,
-    until: datetime,
-    *,
-    was: Status = Status.WAITING,
-) -> list[Record]:
-    """Make the records PROCESSING, except for late ones, and return them in order."""
-    numbers = [candidate[-1] for candidate in found]
-    statement, these = (_TAKE_ONE, numbers[0]) if len(found) == 1 else (_TAKE, str(numbers))
-    rows = work.execute(statement, (milliseconds(until), holder.seat, holder.incarnation, these, at)).fetchall()
-    rows.sort(key=_RANK_AND_ID)
-    records = records_of(rows)
-    if len(records) < len(rows):
-        _end_nameless(work, holder, at)
-    for taken in records if was is not Status.WAITING else ():
-        work.count(taken.queue, was, -1)
-    for claims, alike in groupby(records, _CLAIMS):
-        work.silent_events([str(taken.id) for taken in alike], claims, "processing", at, Status.PROCESSING)
-    return records
-
-
-def _end_nameless(work: Transaction, holder: Holder, at: int) -> None:
-    """End as FAILED the records just taken whose id is invalid, since no caller could name them."""
-    for rowid, id, queue in work.execute(_HELD_IDS, (holder.seat, holder.incarnation)).fetchall():
-        if not ObjectId.is_valid(id):
-            work.execute(_END_NAMELESS, (Status.FAILED, Cause.UNREADABLE.value, at, rowid))
-            work.count(queue, Status.FAILED, 1)
-            work.count(queue, Status.FAILED, 1)

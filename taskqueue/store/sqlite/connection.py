@@ -22,7 +22,7 @@ from taskqueue.store.sqlite.file_identity import Files, State
 from taskqueue.store.sqlite.lock_holder import lock_holder
 from taskqueue.store.sqlite.queries import data_matches
 from taskqueue.store.sqlite.url import SqliteUrl, prepare
-from taskqueue.store.sqlite.wal_preallocation import STEP, Journal
+from taskqueue.store.sqlite.wal_preallocation import STEP, Journal, reuse, write_back
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +51,7 @@ _LEFT_ALONE = (State.JOURNAL_REPLACED, State.INDEX_REMOVED)
 """States in which closing must not write the journal into a database that others have changed."""
 
 _UNREADABLE = "disk I/O error"
+_NO_SPACE = ("full", _UNREADABLE)
 
 
 class Sync(Enum):
@@ -163,6 +164,10 @@ class Connection:
             self.close()  # it could only be read when it was opened, and stays so until it is opened anew
         if "locked" in text:
             raise self._locked(text) from error
+        if any(words in text for words in _NO_SPACE):
+            with self._lock:
+                if self._raw is not None and self._files.state() is State.WHOLE:
+                    reuse(self._raw)
         raise in_words(self._name, text) from error
 
     def _locked(self, text: str) -> StoreUnavailable:
@@ -211,6 +216,9 @@ class Connection:
                 raw.execute("PRAGMA user_version").fetchone()  # a journal is opened by the first read
                 self._look_at_new_journal(raw)
                 self._files.opened()
+                if self._files.share_lost_index:
+                    self._files.closed()
+                    self._refuse_lost_index()
                 if self._most is Sync.FULL:
                     with contextlib.suppress(OSError):  # without room in it commits take a little longer
                         self._journal = Journal(f"{self._name}-wal", LONGEST_JOURNAL)
@@ -296,13 +304,18 @@ class Connection:
                 reason = f"its journal {name}-wal was replaced while it was open, and the last changes may be lost"
                 raise StoreReplaced(name, reason, _RESTART)
             case State.INDEX_REMOVED:
-                raise StoreReplaced(name, f"its index {name}-shm was removed or replaced while it was open", _RESTART)
+                self._refuse_lost_index()
+
+    def _refuse_lost_index(self) -> NoReturn:
+        raise StoreReplaced(
+            self._name, f"its index {self._name}-shm was removed or replaced while it was open", _RESTART
+        )
 
     def _save(self) -> None:
         """Write a removed journal into the database; raise unless a new one can begin in this process."""
         raw = self._raw
         assert raw is not None
-        self._patiently(lambda: _write_back(raw))
+        self._patiently(lambda: write_back(raw))
         log.error(
             "the journal %s-wal was removed while it was open: all that it held is in the database now", self._name
         )
@@ -311,12 +324,6 @@ class Connection:
                 self._name, f"its journal {self._name}-wal was removed while it was open (nothing is lost)", _RESTART
             )
         self.close()
-
-
-def _write_back(raw: sqlite3.Connection) -> None:
-    [is_busy, _, _] = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-    if is_busy:
-        raise sqlite3.OperationalError("database is locked")
 
 
 @functools.cache

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +49,26 @@ SELECT
 """
 
 
+@contextmanager
+def one_state(raw: sqlite3.Connection) -> Iterator[None]:
+    """Let all reads of the block see one state of the store: others may commit between two statements."""
+    if raw.in_transaction:
+        yield
+        return
+    raw.execute("BEGIN")
+    try:
+        yield
+    finally:
+        if raw.in_transaction:
+            raw.execute("ROLLBACK")
+
+
 def tally(raw: sqlite3.Connection) -> dict[tuple[str, Status], int]:
+    with one_state(raw):
+        return _tally(raw)
+
+
+def _tally(raw: sqlite3.Connection) -> dict[tuple[str, Status], int]:
     found = dict(readable(raw.execute(_KEPT), _counted, "jobs of a status"))
     for (queue, status), records in add_counts.turns(raw.execute).items():
         if status > 0:
@@ -101,9 +122,11 @@ def _counted(row: tuple[str, int, int]) -> tuple[tuple[str, Status], int]:
 def present(raw: sqlite3.Connection, now: datetime) -> Present:
     from taskqueue.model.analytics import Present  # few programs count
 
-    due, blocked, running, lost = raw.execute(_PRESENT, {"now": milliseconds(now)}).fetchone()
+    with one_state(raw):
+        due, blocked, running, lost = raw.execute(_PRESENT, {"now": milliseconds(now)}).fetchone()
+        counted = _tally(raw)
     waiting, postponed = 0, 0
-    for (_, status), records in tally(raw).items():
+    for (_, status), records in counted.items():
         waiting += records if status is Status.WAITING else 0
         postponed += records if status is Status.POSTPONED else 0
     later = max(0, postponed - due - blocked)

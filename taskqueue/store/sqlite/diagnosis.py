@@ -24,7 +24,7 @@ LONG_JOURNAL = 256 * MIB
 
 def diagnose(raw: sqlite3.Connection, address: SqliteUrl) -> list[Finding]:
     """Return the findings; reads only."""
-    return [*_place(address.path, _size(raw)), *_files(address.path), *_settings(raw, address), _integrity(raw)]
+    return [*_place(address.path, _size(raw)), *_files(address), *_settings(raw, address), _integrity(raw)]
 
 
 def _size(raw: sqlite3.Connection) -> int:
@@ -49,16 +49,9 @@ def _place(path: Path, kept: int) -> Iterator[Finding]:
     yield below("free space", words, free, warning=max(1024 * MIB, kept), error=128 * MIB, do=do)
 
 
-def _files(path: Path) -> Iterator[Finding]:
-    status = path.stat()
-    mode, owner = status.st_mode & 0o777, status.st_uid
-    is_open = bool(mode & 0o006)
-    yield Finding(
-        "permissions",
-        f"mode {mode:04o}, owner {owner}{', so that any user of the host may read it' if is_open else ''}",
-        Level.WARNING if is_open else Level.OK,
-        f"chmod o-rwx {path}" if is_open else "",
-    )
+def _files(address: SqliteUrl) -> Iterator[Finding]:
+    path = address.path
+    yield _permissions(address)
     journal = path.with_name(f"{path.name}-wal")
     length = journal.stat().st_size if journal.exists() else 0
     is_long = length > LONG_JOURNAL
@@ -68,6 +61,20 @@ def _files(path: Path) -> Iterator[Finding]:
         Level.WARNING if is_long else Level.OK,
         f"end what reads for long: `fuser {path}` names who has the file open" if is_long else "",
     )
+
+
+def _permissions(address: SqliteUrl) -> Finding:
+    status = address.path.stat()
+    mode = status.st_mode & 0o777
+    words = f"mode {mode:04o}, owner {status.st_uid}"
+    if mode & 0o006:
+        said = f"{words}, so that any user of the host may read it"
+        return Finding("permissions", said, Level.WARNING, f"chmod o-rwx {address.path}")
+    if address.mode & ~mode:
+        said = f"{words}, and the address has mode={address.mode:04o}, which copying the file takes away"
+        do = f"stop its users, chmod {address.mode:04o} {address.path}, and start them: the files beside it follow"
+        return Finding("permissions", said, Level.WARNING, do)
+    return Finding("permissions", words)
 
 
 def _settings(raw: sqlite3.Connection, address: SqliteUrl) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 
 from taskqueue.errors import StoreUnavailable
@@ -15,6 +16,7 @@ _PROBLEMS = (
     ("unable to open", "cannot be opened", "check that this user may read and write file and folder"),
 )
 
+_PERMISSIONS = ("readonly", "unable to open")
 _REFUSAL = "Could not decode to UTF-8"
 _WRITES = ("readonly", "full", "disk I/O")
 """Problems of writes; reads may go on."""
@@ -24,8 +26,19 @@ def in_words(store: str, text: str) -> StoreUnavailable:
     """Return the error for the text of SQLite's."""
     for words, reason, way_out in _PROBLEMS:
         if words in text:
-            return StoreUnavailable(store, f"{reason} ({text})", way_out, only_reads=words in _WRITES)
+            refused = _unwritable(store) if words in _PERMISSIONS else []
+            do = f"make {' and '.join(refused)} writable for this user" if refused else way_out
+            return StoreUnavailable(store, f"{reason} ({text})", do, only_reads=words in _WRITES)
     return StoreUnavailable(store, text, "see the text of SQLite's error")
+
+
+def _unwritable(path: str) -> list[str]:
+    """Return which of the database, its journal, its index and its folder this user cannot write.
+
+    SQLite gives journal and index the permissions that the database has when they are made, and leaves them so.
+    """
+    files = (path, f"{path}-wal", f"{path}-shm", os.path.dirname(path))
+    return [file for file in files if os.path.exists(file) and not os.access(file, os.W_OK)]
 
 
 def reads_leniently(raw: sqlite3.Connection | None, error: sqlite3.Error) -> bool:

@@ -11,6 +11,7 @@ import fcntl
 import os
 import struct
 import time
+import weakref
 from enum import Enum
 from pathlib import Path
 from typing import TypeAlias
@@ -22,6 +23,9 @@ _SHARED_RANGE = (0x4000_0002, 510)
 """First byte and length of what every connection in WAL mode has locked of the database (SQLite's ``os.h``)."""
 
 Identity: TypeAlias = "tuple[int, int] | None"
+
+_FILES: weakref.WeakSet[Files] = weakref.WeakSet()
+"""Those of this process."""
 
 
 class State(Enum):
@@ -49,6 +53,7 @@ class Files:
         self._descriptor: int | None = None
         self._open_folder: int | None = None
         self._seen: tuple[int, int, int] | None = None
+        _FILES.add(self)
 
     def opened(self) -> None:
         """Remember the journal and the index that SQLite has just opened."""
@@ -127,6 +132,20 @@ class Files:
     def has_index(self) -> bool:
         """Return whether the open index still has its name: then all openers of the database share it."""
         return self._companions is not None and _identity(self._index) == self._companions[1]
+
+    @property
+    def has_lost_index(self) -> bool:
+        """Return whether journal and index are open, and the index has lost its name."""
+        return self._companions is not None and (self._companions[1] is None or not self.has_index)
+
+    @property
+    def share_lost_index(self) -> bool:
+        """Return whether the index has lost its name, or that of another connection: SQLite has one for a process."""
+        return any(one.has_lost_index for one in tuple(_FILES) if one.are_of(self._identity))
+
+    def are_of(self, database: Identity) -> bool:
+        """Return whether these are the files of this database."""
+        return self._identity == database
 
     def set_journal_aside(self) -> str:
         """Rename the journal of a replaced database, so that no process takes it for that of the new one.

@@ -16,6 +16,7 @@ from taskqueue.store.reading import readable
 from taskqueue.store.sqlite import add_counts
 from taskqueue.store.sqlite.add_counts import Added, Execute
 from taskqueue.store.sqlite.columns import COLUMNS
+from taskqueue.store.sqlite.counts import one_state
 from taskqueue.store.sqlite.rows import records_of
 
 TURNS_APART = 256
@@ -81,9 +82,10 @@ def begin(execute: Execute) -> None:
 
 def history(raw: sqlite3.Connection, step: Step, since: datetime, until: datetime) -> Parts:
     first, last = milliseconds(since), milliseconds(until)
-    parts = _kept(raw.execute, step, first, last)
     apart: Parts = {}
-    add_parts(apart, _apart(raw.execute, add_counts.uncounted(raw.execute)), step)
+    with one_state(raw):  # turns may be added up meanwhile
+        parts = _kept(raw.execute, step, first, last)
+        add_parts(apart, _apart(raw.execute, add_counts.uncounted(raw.execute)), step)
     add_parts(parts, {at: part for at, part in apart.items() if first <= at <= last}, step)
     return parts
 

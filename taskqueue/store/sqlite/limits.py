@@ -10,21 +10,25 @@ from typing import TypeAlias
 from taskqueue.model.controls import Controls
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.claim_end import began
-from taskqueue.model.limits import LimitKey, limit_keys_of, until
+from taskqueue.model.limits import LimitKey, latest_end, limit_keys_of, until
 from taskqueue.model.reading import text
 from taskqueue.model.record import Record
-from taskqueue.model.timestamps import milliseconds
+from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store.reading import readable
 from taskqueue.store.selection import ConcurrencyRoom
 
 Execute: TypeAlias = Callable[..., sqlite3.Cursor]
 
+_CUT = "UPDATE slots SET until = ? WHERE key = ? AND until > ?"
 _IN_USE = "SELECT count(*) FROM slots WHERE key = ? AND (until IS NULL OR until > ?)"
 _WAITING = "SELECT lane FROM jobs WHERE status = 0 AND lane IS NOT NULL LIMIT ?"
 _TAKE = "INSERT OR REPLACE INTO slots (key, job, claims, until) VALUES (?, ?, ?, NULL)"
 _FREE = "DELETE FROM slots WHERE key = ? AND job = ? AND claims = ?"
 _KEEP = "UPDATE slots SET until = ? WHERE key = ? AND job = ? AND claims = ?"
-_FIRST = "SELECT min(ifnull(until, ?)) FROM slots WHERE key = ? AND (until IS NULL OR until > ?)"
+_FIRST = """
+SELECT min(ifnull(until, ?)), max(CASE typeof(until) WHEN 'integer' THEN until WHEN 'null' THEN 0 ELSE 1e300 END)
+FROM slots WHERE key = ? AND (until IS NULL OR until > ?)
+"""
 
 
 class LimitRoom:
@@ -61,11 +65,19 @@ class LimitRoom:
     def next_at(self) -> int | None:
         """Estimate when an exhausted rate has room again, in milliseconds."""
         full = [limit_key for limit_key in self._rates if self._used[limit_key.key] >= limit_key.count]
-        firsts = [
-            self._execute(_FIRST, (self._at + _lasts(limit_key), limit_key.key, self._at)).fetchone()[0]
-            for limit_key in full
-        ]
+        firsts = [self._first_end(limit_key) for limit_key in full]
         return min((first for first in firsts if first is not None), default=None)
+
+    def _first_end(self, limit_key: LimitKey) -> int | None:
+        """Return when the first start counts no more, and have none count longer than one that begins now."""
+        latest = self._at + _lasts(limit_key)
+        first, last = self._execute(_FIRST, (latest, limit_key.key, self._at)).fetchone()
+        if first is None:
+            return None
+        if last > milliseconds(latest_end(limit_key, moment(self._at))):  # or one is damaged
+            self._execute(_CUT, (latest, limit_key.key, latest))
+            return min(first, latest) if isinstance(first, int) else latest
+        return int(first)
 
     def _left(self, limit_key: LimitKey) -> int:
         """Return how many more jobs the key allows."""

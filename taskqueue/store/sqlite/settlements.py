@@ -29,24 +29,21 @@ from taskqueue.store.sqlite.transaction import Transaction
 _FENCE = settle_declared.FENCE
 _SETTLE = f"UPDATE jobs SET {CHANGING} WHERE {_FENCE} AND cancel IS NULL"
 # The outcome of most jobs: DONE, with a result alone. Other columns need no values then, and the
-# indexes that they are in no look (measured: 7 us, not 16).
-_SETTLE_DONE = f"""
-UPDATE jobs SET status = 3, cause = 'returned', ready_at = NULL, seat = NULL, incarnation = NULL, started_at = ?,
-    ended_at = ?, waiting_for = NULL, progress = 100.0, progress_message = '', progress_at = NULL, error = NULL,
-    attempts = ?, state = NULL, result = ?, cursor = NULL, course = NULL
-WHERE {_FENCE} AND cancel IS NULL
+# indexes that they are in no look (measured: 7 us, not 16). The values are those of _done and _fence.
+_DONE = """
+UPDATE jobs SET status = 3, cause = 'returned', ready_at = NULL, seat = NULL, incarnation = NULL, started_at = {0},
+    ended_at = {1}, waiting_for = NULL, progress = 100.0, progress_message = '', progress_at = NULL, error = NULL,
+    attempts = {2}, state = NULL, result = {3}, cursor = NULL, course = NULL
+{from_rows}
+WHERE id = {4} AND status = 2 AND claims = {5} AND seat = {6} AND incarnation = {7} AND cancel IS NULL
 """
+_SETTLE_DONE = _DONE.format(*"?" * 8, from_rows="")
 _SETTLE_DONE_AND_TELL = f"{_SETTLE_DONE} RETURNING {COLUMNS}"
 _SETTLE_ALL = {
-    size: f"""
-UPDATE jobs SET status = 3, cause = 'returned', ready_at = NULL, seat = NULL, incarnation = NULL,
-    started_at = new.column1, ended_at = new.column2, waiting_for = NULL, progress = 100.0, progress_message = '',
-    progress_at = NULL, error = NULL, attempts = new.column3, state = NULL, result = new.column4, cursor = NULL,
-    course = NULL
-FROM (VALUES {", ".join(["(?, ?, ?, ?, ?, ?, ?, ?)"] * size)}) AS new
-WHERE id = new.column5 AND status = 2 AND claims = new.column6 AND seat = new.column7 AND incarnation = new.column8
-    AND cancel IS NULL
-"""
+    size: _DONE.format(
+        *(f"new.column{number}" for number in range(1, 9)),
+        from_rows=f"FROM (VALUES {', '.join(['(?, ?, ?, ?, ?, ?, ?, ?)'] * size)}) AS new",
+    )
     for size in GROUPS
 }
 _REQUEST_CANCEL = f"SELECT cancel FROM jobs WHERE {_FENCE}"
@@ -98,7 +95,7 @@ def _settle_and_tell(work: Transaction, after: Record, row: Row) -> bool:
         return work.execute(_SETTLE_DONE, row).rowcount == 1
     written = work.execute(_SETTLE_DONE_AND_TELL, row).fetchall()
     if written:
-        work.end = end_notice(written[0])
+        work.end_notice = end_notice(written[0])
     return bool(written)
 
 

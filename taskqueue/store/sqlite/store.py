@@ -72,6 +72,7 @@ class SqliteStore:
         self.url = address.url
         self._address = address
         self.guarantee = _GUARANTEES[address.synchronous]
+        self.takes_calls_at_once = False
         self.early_by = claims.EARLY_BY
         self._connection = connection or Connection(address)
         self.now = clock

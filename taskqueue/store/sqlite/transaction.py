@@ -59,8 +59,8 @@ class Transaction:
 
     def __init__(self, connection: Connection | CallerConnection, ringer: Ringer | LateRinger, level: Sync) -> None:
         self.topics: set[str] = set()
-        self.end = PLAIN_RING
-        """The notice of the job that this call ends, if it ends no other."""
+        self.end_notice = PLAIN_RING
+        """That of the job that this call ends, if it ends no other."""
         self._connection = connection
         self._ringer = ringer
         self.tells_ends = ringer.reaches_ends
@@ -91,7 +91,7 @@ class Transaction:
         if error is None:
             self._connection.commit(self._raw)
             ends_one = len(self._settled) == 1 and not self._ended_unclaimed
-            self._ringer.ring(self.topics, self.end if ends_one else PLAIN_RING)
+            self._ringer.ring(self.topics, self.end_notice if ends_one else PLAIN_RING)
             return
         self._connection.undo(self._raw)
         if isinstance(error, sqlite3.Error):

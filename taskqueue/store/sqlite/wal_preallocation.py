@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sqlite3
 
 PIECE = 256 * 1024
 """As long as the length is a multiple of these bytes, there is room: any other length is one that a commit has made.
@@ -53,3 +54,19 @@ class Journal:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+def write_back(raw: sqlite3.Connection) -> None:
+    """Copy all of the journal into the database, and empty it."""
+    [is_busy, _, _] = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    if is_busy:
+        raise sqlite3.OperationalError("database is locked")
+
+
+def reuse(raw: sqlite3.Connection) -> None:
+    """Copy the journal into the database as far as there is space: then the next commits begin at its front.
+
+    Jobs change the same pages again and again. On a full disk that goes on in the space that both files have.
+    """
+    with contextlib.suppress(sqlite3.Error):
+        raw.execute("PRAGMA wal_checkpoint(PASSIVE)")

@@ -6,6 +6,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from taskqueue.errors import InvalidOption, InvalidQuery
 from taskqueue.model.analytics import Grouping
 from taskqueue.model.events import EVENTS
 from taskqueue.model.history import OTHER, Step
@@ -79,7 +80,10 @@ def _query_of(failures: Failures) -> dict[str, Any]:
 def list_audit(call: Call) -> Any:
     """Return what users did, the newest first."""
     limit = call.query["limit"]
-    found = call.scheduler.audit(limit, call.query.get("cursor"))
+    try:
+        found = call.scheduler.audit(limit, call.query.get("cursor"))
+    except InvalidQuery as refused:
+        raise Problem("invalid-parameter", f"cursor: {refused}") from None
     entries = [json_shapes.audit_entry(call.dashboard.masking.entry(entry)) for entry in found]
     return {"audit": call.masked(entries), "cursor": found[-1].cursor if len(found) == limit else None}
 
@@ -87,13 +91,17 @@ def list_audit(call: Call) -> Any:
 async def follow_events(call: Call) -> Response:
     """Return what happens as server-sent events; with ``Last-Event-ID`` or a cursor from there on."""
     dashboard, viewers = call.dashboard, call.dashboard.viewers
-    cursor = call.query.get("last-event-id", call.query.get("cursor"))
+    name = "last-event-id" if "last-event-id" in call.query else "cursor"
+    cursor = call.query.get(name)
     names = frozenset(call.query.get("names", "").split(",")) - {""}
     unknown = sorted(names - {*EVENTS})
     if unknown:
-        raise Problem("invalid-parameter", f"there is no event {unknown[0]!r}: use {', '.join(EVENTS)}")
+        raise Problem("invalid-parameter", f"names: there is no event {unknown[0]!r}: use {', '.join(EVENTS)}")
     if cursor is not None:
-        await dashboard.in_thread(call.scheduler.read_events, cursor, 1)  # a wrong one is refused before it begins
+        try:  # a wrong one is refused before it begins
+            await dashboard.in_thread(call.scheduler.read_events, cursor, 1)
+        except InvalidOption as refused:
+            raise Problem("invalid-parameter", f"{name}: {refused}") from None
     dashboard.hub.check_room()
     return event_stream(dashboard.hub, cursor, lambda: viewers.still_knows(call.request, call.viewer), names)
 

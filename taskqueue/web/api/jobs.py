@@ -10,6 +10,8 @@ from typing import Any
 from starlette.responses import JSONResponse, Response
 
 from taskqueue.errors import InvalidQuery, JobNotFound, Unreadable
+from taskqueue.model.ids import JobId
+from taskqueue.model.options import named
 from taskqueue.model.schedules import moment_of
 from taskqueue.model.serializer import decode
 from taskqueue.scheduler import json_shapes
@@ -31,10 +33,13 @@ def find_jobs(call: Call) -> Any:
     order, limit = call.query["order"], call.query["limit"]
     after = None
     if "cursor" in call.query:
+        cursor = call.query["cursor"]
+        if not JobId.is_valid(cursor):
+            raise Problem("invalid-parameter", f"cursor={cursor[:100]!r}: pass that of the page before, or none")
         try:
-            after = call.scheduler.get_job(call.query["cursor"])
+            after = call.scheduler.get_job(cursor)
         except JobNotFound:
-            detail = f"the job of cursor {call.query['cursor']!r} is not kept any more: begin without a cursor"
+            detail = f"the job of cursor {cursor!r} is not kept any more: begin without a cursor"
             raise Problem("cursor-too-old", detail) from None
     found = call.scheduler.find_jobs(_query(call), order=order, limit=limit, after=after)
     return {"jobs": _listed(call, found), "cursor": str(found[-1].id) if len(found) == limit else None}
@@ -88,7 +93,7 @@ def act_on_matching(call: Call) -> Any:
     ended = call.body["action"] == "run-again"
     query = _allowed(call, _parsed(call.body["query"]))
     now = call.dashboard.overviews.now()
-    at = moment_of(call.body["at"], now) if "at" in call.body else now
+    at = named("at", call.body["at"], lambda given: moment_of(given, now)) if "at" in call.body else now
     number, sample = call.actions.matching(query, at, ended=ended)
     done = 0
     if call.body.get("confirm", False):

@@ -11,13 +11,14 @@ from taskqueue.errors import InvalidOption
 from taskqueue.model.controls import EVERY_QUEUE, Control, Kind
 from taskqueue.model.record import Status
 from taskqueue.scheduler import json_shapes
+from taskqueue.scheduler.limit_states import MOST_KEYS
 from taskqueue.scheduler.nodes import Node
 from taskqueue.scheduler.operator_api import numbers_of
 from taskqueue.scheduler.overview import QueueState
 from taskqueue.scheduler.schedule import Schedule
 from taskqueue.web.api import schemas
 from taskqueue.web.api.route import Answer, ApiRoute, Call, Param, Schema
-from taskqueue.web.api.schemas import REASON, TEXT, TIME, exactly, listed, record, ref
+from taskqueue.web.api.schemas import BOOLEAN, REASON, TEXT, TIME, exactly, listed, record, ref
 from taskqueue.web.paging import Part, Row, part_of
 from taskqueue.web.problems import Problem
 
@@ -74,10 +75,11 @@ def list_controls(call: Call) -> Any:
 
 
 def list_limits(call: Call) -> Any:
-    """Return the limits of running and waiting jobs: who holds their places, and how many wait; full ones first."""
+    """Return the limits of running and waiting jobs, the full ones first; of over 100 those most jobs wait for."""
     masked = call.dashboard.masking.limit
     shapes = [json_shapes.limit(one) for one in call.scheduler.limits()]
-    return {"limits": [{**one, "limit": masked(one["limit"]), "key": masked(one["key"])} for one in shapes]}
+    limits = [{**one, "limit": masked(one["limit"]), "key": masked(one["key"])} for one in shapes]
+    return {"limits": limits, "are_all": len(limits) < MOST_KEYS}
 
 
 def set_limit(call: Call) -> Any:
@@ -146,7 +148,7 @@ def _part(call: Call, rows: Sequence[Row], name_of: Callable[[Row], str]) -> Par
     given = {"name": call.query.get("name", ""), "after": call.query.get("cursor", "")}
     part = part_of(rows, name_of, given, call.query["limit"])
     if given["after"] and part.is_first:
-        raise Problem("cursor-too-old", f"{given['after']!r} is not there any more: begin without a cursor")
+        raise Problem("cursor-too-old", f"cursor={given['after']!r} is not there any more: begin without one")
     return part
 
 
@@ -203,7 +205,7 @@ ROUTES = (
     ApiRoute("POST /queues/pause", pause_queue, ref("Control"), body=_PAUSE, needs_body=True),
     ApiRoute("POST /queues/resume", resume_queue, _CLEARED, body=exactly({"queue": _QUEUE}), needs_body=True),
     ApiRoute("GET /controls", list_controls, _CONTROLS),
-    ApiRoute("GET /limits", list_limits, listed("limits", ref("Limit"))),
+    ApiRoute("GET /limits", list_limits, listed("limits", ref("Limit"), are_all=BOOLEAN)),
     ApiRoute("POST /limits", set_limit, _CONTROLS, body=_LIMIT, needs_body=True, users=_OF_ALL),
     ApiRoute("GET /schedules", list_schedules, _paged("schedules", "Schedule"), *_PAGED, statuses=(410,)),
     ApiRoute("GET /schedules/{name}", get_schedule, ref("Schedule")),

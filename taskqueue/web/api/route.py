@@ -125,6 +125,11 @@ class ApiRoute:
         return self.do.__name__
 
     @property
+    def has_job(self) -> bool:
+        """Return whether the request describes a job: its body may hold data."""
+        return self.body is not None and "data" in self.body.schema["properties"]
+
+    @property
     def meaning(self) -> str:
         """Return what it does."""
         return (self.do.__doc__ or "").partition("\n")[0].replace("``", "`")

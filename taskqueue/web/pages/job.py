@@ -14,7 +14,7 @@ from taskqueue.model.limits import limit_keys_of
 from taskqueue.model.log_lines import LogLine
 from taskqueue.model.record import Failure, Record, Status
 from taskqueue.model.schedules.origin import FromSchedule, Series
-from taskqueue.model.wording import size, span
+from taskqueue.model.wording import in_utc, size, span
 from taskqueue.scheduler.overview import runs_of
 from taskqueue.scheduler.process import Process
 from taskqueue.web.charts import kind_of, timeline
@@ -63,7 +63,7 @@ def _shown(view: View, process: Process, masked: Masked) -> Mapping[str, Any]:
     return {
         "process": process,
         "record": record,
-        "why": _why(view.masking.why(view.scheduler.why(process.id))),
+        "why": _why(view.masking.why(_in_utc(view, process))),
         "tries": _tries(record),
         "resume": _resume(view, record),
         "pieces": timeline(record, now) if record.attempts or record.started_at else [],
@@ -103,6 +103,11 @@ def _last(logged: list[LogLine]) -> list[LogLine]:
         first -= 1
         room -= _size(logged[first].message)
     return logged[first:]
+
+
+def _in_utc(view: View, process: Process) -> str:
+    with in_utc():
+        return view.scheduler.why(process.id)
 
 
 def _why(text: str) -> list[tuple[str, bool]]:

@@ -60,15 +60,10 @@ def jobs(view: View) -> Any:
         return see_other(view, f"/jobs/{wanted.q.lower()}")
     usual = "-ended_at" if wanted.status in ENDED else "-created_at"
     order = view.query.get("order", usual)
-    problem, found, new = "", [], 0
+    found: list[Process] = []
+    problem, new = "", 0
     try:
-        query = wanted.query()
-        view.masking.check_query(query, view.user)
-        until = moment("until", view.query["until"]) if view.query.get("until") else None
-        found = _found(view, query, order, until)
-        if view.is_fragment and until is not None and order in ANCHORED and "after" not in view.query:
-            later = {"$and": [query, {order[1:]: {"$gt": until}}]}
-            new = view.scheduler.count_jobs(later)
+        found, new = _search(view, wanted, order)
     except InvalidQuery as error:
         problem = str(error)
     stats = view.numbers() if view.is_fragment else view.scheduler.stats()  # updates share it
@@ -102,6 +97,17 @@ def rows_of(view: View, found: Iterable[Process]) -> list[Row]:
     does_wait = any(process.status is Status.WAITING for process in kept)
     controls = Controls(view.scheduler.controls() if does_wait else ())
     return [Row(process=process, cause=_cause(process.snapshot, controls)) for process in kept]
+
+
+def _search(view: View, wanted: JobFilter, order: str) -> tuple[list[Process], int]:
+    """Return a page and one job more, and how many came after those that the updated first page shows."""
+    query = wanted.query()
+    view.masking.check_query(query, view.user)
+    until = moment("until", view.query["until"]) if view.query.get("until") else None
+    found = _found(view, query, order, until)
+    if until is None or not view.is_fragment or order not in ANCHORED or "after" in view.query:
+        return found, 0
+    return found, view.scheduler.count_jobs({"$and": [query, {order[1:]: {"$gt": until}}]})
 
 
 def _found(view: View, query: dict[str, Any], order: str, until: datetime | None) -> list[Process]:
@@ -151,9 +157,9 @@ def _cause(record: Record, controls: Controls) -> str:
     if record.status is Status.PROCESSING:
         where = f"on {record.holder.seat}" if record.holder else ""
         return ", ".join(filter(None, (record.progress_message, where)))
-    pause = controls.pause_of(record.queue) if record.status is Status.WAITING else None
-    if pause is not None:
-        return "queue is paused" if pause.name else "every queue is paused"
+    paused = controls.pause_in_words(record.queue)
+    if paused and record.status is Status.WAITING:
+        return paused
     if record.error is not None and record.status is not Status.DONE:
         return f"{record.error.type.rpartition('.')[2]}: {record.error.message}"[:200]
     return "" if said in ("added", "returned") else said

@@ -8,6 +8,7 @@ from typing import Any
 from taskqueue.model.controls import EVERY_QUEUE, Kind
 from taskqueue.model.history import Step
 from taskqueue.model.timestamps import milliseconds, moment
+from taskqueue.scheduler.limit_states import MOST_KEYS
 from taskqueue.scheduler.overview import idle_queue
 from taskqueue.scheduler.overview_reader import Overview
 from taskqueue.web.charts import Chart, chart
@@ -34,6 +35,7 @@ def queues(view: View) -> Mapping[str, Any]:
         "paused_all": next((one for one in controls if one.kind is Kind.PAUSE and one.name == EVERY_QUEUE), None),
         "limits": [{"state": one, "of": view.masking.limit(one.limit_key.of)} for one in limits[:MOST_LIMITS]],
         "more_limits": len(limits[MOST_LIMITS:]),
+        "are_all_limits": len(limits) < MOST_KEYS,
         "most_holders": MOST_HOLDERS,
         "changed": changed[:MOST_LIMITS],
         "more_changed": len(changed[MOST_LIMITS:]),

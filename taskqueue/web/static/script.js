@@ -79,12 +79,14 @@
 
   if (content) {
     Idiomorph.defaults.ignoreActiveValue = true;
-    content.addEventListener("htmx:beforeRequest", (event) => {
-      if (event.target === content && keepsStill()) {
-        missed = true;
-        event.preventDefault();
-      }
-    });
+    for (const step of ["htmx:beforeRequest", "htmx:beforeSwap"]) { // a dialog may be opened between the two
+      content.addEventListener(step, (event) => {
+        if (event.target === content && keepsStill()) {
+          missed = true;
+          event.preventDefault();
+        }
+      });
+    }
     content.addEventListener("htmx:afterSwap", () => {
       shownAt = new Date();
       found();

@@ -17,7 +17,7 @@ from taskqueue.daemon.protocol.messages import Logged, Run, Started, decode, enc
 from taskqueue.daemon.protocol.shared_memory import StartLog
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.model.log_lines import lines_of, written
-from tests.daemon.foreman import settings
+from tests.daemon.fake_node import settings
 
 RUN = Run(
     id=f"{1:024x}", claims=3, job="app:Mail", data="null", state=None, attempt=2, is_last=True, timeout=None,

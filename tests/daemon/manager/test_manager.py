@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from taskqueue.daemon.manager.scaling import PoolMode
+from taskqueue.daemon.manager.workers import fork_failed
 from taskqueue.daemon.protocol.messages import (
     Ended,
     HandBack,
@@ -27,7 +28,8 @@ from taskqueue.daemon.protocol.messages import (
 )
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.runtime.child_process import ForkUnsafe
-from tests.daemon.foreman import Fifo, Foreman, becomes_true, fifos, is_gone
+from taskqueue.daemon.settings import PoolMode
+from tests.daemon.fake_node import FakeNode, Fifo, becomes_true, fifos, is_gone
 
 
 @pytest.fixture
@@ -38,17 +40,17 @@ def fifo(tmp_path: Path) -> Iterator[Callable[[str], Fifo]]:
 class Blocked:
     """A run that has begun and goes on until it is told to end."""
 
-    def __init__(self, foreman: Foreman, fifo: Callable[[str], Fifo], name: str = "", **given: object) -> None:
-        self._foreman = foreman
+    def __init__(self, fake_node: FakeNode, fifo: Callable[[str], Fifo], name: str = "", **given: object) -> None:
+        self._fake_node = fake_node
         self._go = fifo(f"go{name}")
         runs = fifo(f"runs{name}")
-        self.run = foreman.run("Blocking", {"runs": runs.path, "go": self._go.path}, **given)
+        self.run = fake_node.run("Blocking", {"runs": runs.path, "go": self._go.path}, **given)
         self.pid = int(runs.hear())
 
     def end(self) -> None:
         """Let it end, and hear that it has."""
         self._go.tell()
-        self._foreman.result(self.run)
+        self._fake_node.result(self.run)
 
 
 def test_a_manager_that_cannot_be_forked_leaves_nothing_open() -> None:
@@ -58,7 +60,7 @@ def test_a_manager_that_cannot_be_forked_leaves_nothing_open() -> None:
     before = os.listdir("/proc/self/fd")
     try:
         with pytest.raises(ForkUnsafe):
-            Foreman()
+            FakeNode()
     finally:
         done.set()
         other.join()
@@ -70,56 +72,56 @@ def test_a_manager_that_cannot_be_forked_leaves_nothing_open() -> None:
 
 
 def test_a_static_pool_has_min_children_always(fifo: Callable[[str], Fifo]) -> None:  # PTS-28
-    with Foreman(pm=PoolMode.STATIC, min_children=2, max_children=4) as foreman:
-        foreman.expect(PoolStatus, idle=2, busy=0)
-        first, second = Blocked(foreman, fifo, "1"), Blocked(foreman, fifo, "2")
+    with FakeNode(pm=PoolMode.STATIC, min_children=2, max_children=4) as fake_node:
+        fake_node.expect(PoolStatus, idle=2, busy=0)
+        first, second = Blocked(fake_node, fifo, "1"), Blocked(fake_node, fifo, "2")
 
-        assert {first.pid, second.pid} == set(foreman.workers())
-        third = foreman.run("Empty")
-        foreman.expect(RunsHandedBack, third)
-        assert len(foreman.workers()) == 2
+        assert {first.pid, second.pid} == set(fake_node.workers())
+        third = fake_node.run("Empty")
+        fake_node.expect(RunsHandedBack, third)
+        assert len(fake_node.workers()) == 2
 
 
 def test_a_dynamic_pool_grows_with_the_work_and_shrinks_without(fifo: Callable[[str], Fifo]) -> None:  # PTS-29, PTS-32
-    with Foreman(min_children=1, max_children=2, idle_timeout=0.1) as foreman:
-        foreman.expect(PoolStatus, idle=1, busy=0)
-        first, second = Blocked(foreman, fifo, "1"), Blocked(foreman, fifo, "2")
-        assert len(foreman.workers()) == 2
+    with FakeNode(min_children=1, max_children=2, idle_timeout=0.1) as fake_node:
+        fake_node.expect(PoolStatus, idle=1, busy=0)
+        first, second = Blocked(fake_node, fifo, "1"), Blocked(fake_node, fifo, "2")
+        assert len(fake_node.workers()) == 2
 
         first.end()
         second.end()
 
-        assert becomes_true(lambda: len(foreman.workers()) == 1)
+        assert becomes_true(lambda: len(fake_node.workers()) == 1)
 
 
 def test_on_demand_nobody_idles_and_every_job_has_its_own_worker(fifo: Callable[[str], Fifo]) -> None:  # PW-12
-    with Foreman(pm=PoolMode.ONDEMAND, min_children=1, max_children=2) as foreman:
-        first, second = Blocked(foreman, fifo, "1"), Blocked(foreman, fifo, "2")
-        assert {first.pid, second.pid} == set(foreman.workers())
-        third = foreman.run("Echo")
+    with FakeNode(pm=PoolMode.ONDEMAND, min_children=1, max_children=2) as fake_node:
+        first, second = Blocked(fake_node, fifo, "1"), Blocked(fake_node, fifo, "2")
+        assert {first.pid, second.pid} == set(fake_node.workers())
+        third = fake_node.run("Echo")
         first.end()
 
-        assert foreman.result(third)["pid"] not in (first.pid, second.pid)
+        assert fake_node.result(third)["pid"] not in (first.pid, second.pid)
         second.end()
-        assert becomes_true(lambda: foreman.workers() == [])
+        assert becomes_true(lambda: fake_node.workers() == [])
 
 
 def test_jobs_with_force_spawn_are_outside_of_the_budget(fifo: Callable[[str], Fifo]) -> None:
-    with Foreman(pm=PoolMode.STATIC, min_children=1, max_children=1) as foreman:
-        general = Blocked(foreman, fifo, "1")
-        forced = Blocked(foreman, fifo, "2", force_spawn=True)
+    with FakeNode(pm=PoolMode.STATIC, min_children=1, max_children=1) as fake_node:
+        general = Blocked(fake_node, fifo, "1")
+        forced = Blocked(fake_node, fifo, "2", force_spawn=True)
 
-        foreman.expect(PoolStatus, busy=1, forced=1, concurrent=0)
+        fake_node.expect(PoolStatus, busy=1, forced=1, concurrent=0)
         forced.end()
-        assert becomes_true(lambda: foreman.workers() == [general.pid])
+        assert becomes_true(lambda: fake_node.workers() == [general.pid])
         general.end()
 
 
 def test_a_worker_is_replaced_after_so_many_jobs() -> None:
-    with Foreman(max_children=1, max_jobs_per_child=2) as foreman:
-        pids = [foreman.result(foreman.run("Echo"))["pid"] for _ in range(4)]
+    with FakeNode(max_children=1, max_jobs_per_child=2) as fake_node:
+        pids = [fake_node.result(fake_node.run("Echo"))["pid"] for _ in range(4)]
         assert (
-            foreman.expect(WorkerChanged, pid=pids[0], exit="exited with status 0").reason == "it has done its 2 jobs"
+            fake_node.expect(WorkerChanged, pid=pids[0], exit="exited with status 0").reason == "it has done its 2 jobs"
         )
 
     assert pids[0] == pids[1]
@@ -128,98 +130,100 @@ def test_a_worker_is_replaced_after_so_many_jobs() -> None:
 
 
 def test_a_worker_that_holds_too_much_memory_is_replaced_after_its_job() -> None:
-    with Foreman(max_children=1, max_memory=300 * 1024 * 1024) as foreman:
-        lean = foreman.result(foreman.run("Hoarding", {"bytes": 1}))
-        assert foreman.result(foreman.run("Hoarding", {"bytes": 400 * 1024 * 1024})) == lean
+    with FakeNode(max_children=1, max_memory=300 * 1024 * 1024) as fake_node:
+        lean = fake_node.result(fake_node.run("Hoarding", {"bytes": 1}))
+        assert fake_node.result(fake_node.run("Hoarding", {"bytes": 400 * 1024 * 1024})) == lean
 
-        assert foreman.result(foreman.run("Echo"))["pid"] != lean
-        told = foreman.expect(WorkerChanged, pid=lean, exit="exited with status 0")
+        assert fake_node.result(fake_node.run("Echo"))["pid"] != lean
+        told = fake_node.expect(WorkerChanged, pid=lean, exit="exited with status 0")
         assert told.reason == "it holds more than 300 MiB of memory"
         assert told.job
 
 
 def test_all_workers_are_replaced_on_request_and_no_run_is_dropped(fifo: Callable[[str], Fifo]) -> None:
-    with Foreman(pm=PoolMode.STATIC, min_children=2, max_children=2) as foreman:
-        busy = Blocked(foreman, fifo)
-        before = foreman.workers()
+    with FakeNode(pm=PoolMode.STATIC, min_children=2, max_children=2) as fake_node:
+        busy = Blocked(fake_node, fifo)
+        before = fake_node.workers()
 
-        foreman.tell(Recycle())
-        after = foreman.result(foreman.run("Echo"))["pid"]
+        fake_node.tell(Recycle())
+        after = fake_node.result(fake_node.run("Echo"))["pid"]
         assert after not in before
         busy.end()
 
-        assert becomes_true(lambda: len(foreman.workers()) == 2 and not {*foreman.workers()} & {*before})
+        assert becomes_true(lambda: len(fake_node.workers()) == 2 and not {*fake_node.workers()} & {*before})
 
 
 # Who gets which run
 
 
 def test_runs_begin_in_the_order_in_which_they_came() -> None:
-    with Foreman(max_children=1) as foreman:
-        learn_that_it_is_short(foreman, "Empty")
-        foreman.heard.clear()
-        runs = [foreman.run("Empty") for _ in range(500)]
+    with FakeNode(max_children=1) as fake_node:
+        learn_that_it_is_short(fake_node, "Empty")
+        fake_node.heard.clear()
+        runs = [fake_node.run("Empty") for _ in range(500)]
         for run in runs:
-            foreman.hear(over(run), "the end of a run, or its return")  # which happens on a busy machine
+            fake_node.hear(over(run), "the end of a run, or its return")  # which happens on a busy machine
 
-    ended = [message.id for message in foreman.heard if isinstance(message, Ended)]
+    ended = [message.id for message in fake_node.heard if isinstance(message, Ended)]
     assert ended == [run.id for run in runs if run.id in ended]
     assert ended
 
 
 def test_what_waits_behind_a_long_run_is_handed_back(fifo: Callable[[str], Fifo]) -> None:
-    with Foreman(max_children=1) as foreman:
-        blocked = Blocked(foreman, fifo)
-        waiting = [foreman.run("Empty") for _ in range(3)]
+    with FakeNode(max_children=1) as fake_node:
+        blocked = Blocked(fake_node, fifo)
+        waiting = [fake_node.run("Empty") for _ in range(3)]
 
         for run in waiting:
-            foreman.expect(RunsHandedBack, run)
+            fake_node.expect(RunsHandedBack, run)
         blocked.end()
-        assert not any(foreman.all_of(Started, run) for run in waiting)
+        assert not any(fake_node.all_of(Started, run) for run in waiting)
 
 
-def learn_that_it_is_short(foreman: Foreman, job: str, data: object = None) -> None:
+def learn_that_it_is_short(fake_node: FakeNode, job: str, data: object = None) -> None:
     """Have the manager give runs of this job ahead of time."""
     for _ in range(20):
-        foreman.expect(Ended, foreman.run(job, data))
+        fake_node.expect(Ended, fake_node.run(job, data))
 
 
 def test_what_was_given_ahead_is_taken_back_when_a_run_lasts(fifo: Callable[[str], Fifo]) -> None:
     runs = fifo("runs")
-    with Foreman(max_children=1) as foreman:
-        learn_that_it_is_short(foreman, "Turning")
-        slow = foreman.run("Turning", {"runs": runs.path, "lasts": True})
-        behind = [foreman.run("Turning") for _ in range(5)]
+    with FakeNode(max_children=1) as fake_node:
+        learn_that_it_is_short(fake_node, "Turning")
+        slow = fake_node.run("Turning", {"runs": runs.path, "lasts": True})
+        behind = [fake_node.run("Turning") for _ in range(5)]
         runs.hear()
 
         for run in behind:
-            foreman.expect(RunsHandedBack, run)
-        assert not foreman.all_of(Ended, slow)
+            fake_node.expect(RunsHandedBack, run)
+        assert not fake_node.all_of(Ended, slow)
 
 
 def test_what_was_given_ahead_goes_to_another_worker_that_is_idle(fifo: Callable[[str], Fifo]) -> None:
     runs = fifo("runs")
-    with Foreman(pm=PoolMode.STATIC, min_children=2, max_children=2) as foreman:
-        learn_that_it_is_short(foreman, "Turning")
-        foreman.run("Turning", {"runs": runs.path, "lasts": True})
-        others = [foreman.run("Turning") for _ in range(50)]
+    with FakeNode(pm=PoolMode.STATIC, min_children=2, max_children=2) as fake_node:
+        learn_that_it_is_short(fake_node, "Turning")
+        fake_node.run("Turning", {"runs": runs.path, "lasts": True})
+        others = [fake_node.run("Turning") for _ in range(50)]
         runs.hear()
 
         for run in others:
-            foreman.hear(over(run), "the end of a run, or its return")
-        assert foreman.all_of(Ended, others[0])
+            fake_node.hear(over(run), "the end of a run, or its return")
+        assert fake_node.all_of(Ended, others[0])
 
 
 def test_runs_ahead_of_a_worker_that_dies_are_not_lost() -> None:
-    with Foreman(max_children=1) as foreman:
-        learn_that_it_is_short(foreman, "Turning")
-        dying = foreman.run("Turning", {"dies": True})
-        behind = [foreman.run("Turning") for _ in range(20)]
+    with FakeNode(max_children=1) as fake_node:
+        learn_that_it_is_short(fake_node, "Turning")
+        dying = fake_node.run("Turning", {"dies": True})
+        behind = [fake_node.run("Turning") for _ in range(20)]
 
-        assert foreman.expect(Ended, dying).outcome == "Crashed"
+        assert fake_node.expect(Ended, dying).outcome == "Crashed"
         for run in behind:
-            foreman.hear(over(run), "the end of a run, or its return")
-        crashed = [message for message in foreman.heard if isinstance(message, Ended) and message.outcome == "Crashed"]
+            fake_node.hear(over(run), "the end of a run, or its return")
+        crashed = [
+            message for message in fake_node.heard if isinstance(message, Ended) and message.outcome == "Crashed"
+        ]
         assert len(crashed) == 1
 
 
@@ -235,29 +239,29 @@ def over(run: Run) -> Callable[[Message], bool]:
 
 
 def test_a_stopped_worker_holds_no_run_back(fifo: Callable[[str], Fifo]) -> None:
-    with Foreman(pm=PoolMode.STATIC, min_children=2, max_children=2) as foreman:
-        foreman.expect(PoolStatus, idle=2)
-        stopped = foreman.result(foreman.run("Echo"))["pid"]
+    with FakeNode(pm=PoolMode.STATIC, min_children=2, max_children=2) as fake_node:
+        fake_node.expect(PoolStatus, idle=2)
+        stopped = fake_node.result(fake_node.run("Echo"))["pid"]
         os.kill(stopped, signal.SIGSTOP)
-        runs = [foreman.run("Echo") for _ in range(2)]
+        runs = [fake_node.run("Echo") for _ in range(2)]
 
-        assert stopped not in [foreman.result(run)["pid"] for run in runs]
+        assert stopped not in [fake_node.result(run)["pid"] for run in runs]
 
         os.kill(stopped, signal.SIGCONT)
-        blocked = [Blocked(foreman, fifo, "1"), Blocked(foreman, fifo, "2")]
+        blocked = [Blocked(fake_node, fifo, "1"), Blocked(fake_node, fifo, "2")]
         assert stopped in [each.pid for each in blocked]
         for each in blocked:
             each.end()
 
 
 def test_runs_are_returned_on_request_the_latest_first(fifo: Callable[[str], Fifo]) -> None:
-    with Foreman(max_children=1) as foreman:
-        blocked = Blocked(foreman, fifo)
-        foreman.run("Empty")
-        last = foreman.run("Empty")
-        foreman.tell(HandBack(most=1))
+    with FakeNode(max_children=1) as fake_node:
+        blocked = Blocked(fake_node, fifo)
+        fake_node.run("Empty")
+        last = fake_node.run("Empty")
+        fake_node.tell(HandBack(most=1))
 
-        assert foreman.expect(RunsHandedBack).runs[0] == [last.id, last.claims]
+        assert fake_node.expect(RunsHandedBack).runs[0] == [last.id, last.claims]
         blocked.end()
 
 
@@ -265,143 +269,154 @@ def test_a_run_whose_own_worker_still_starts_is_returned_too(fifo: Callable[[str
     gate = fifo("gate")
     bootstrap = tmp_path / "prepare.py"
     bootstrap.write_text(f"with open({gate.path!r}) as gate:\n    gate.readline()\n")
-    with Foreman(bootstrap=bootstrap, min_children=0) as foreman:
-        run = foreman.run("Empty", force_spawn=True)
-        foreman.expect(WorkerChanged)
-        foreman.tell(HandBack(most=1))
+    with FakeNode(bootstrap=bootstrap, min_children=0) as fake_node:
+        run = fake_node.run("Empty", force_spawn=True)
+        fake_node.expect(WorkerChanged)
+        fake_node.tell(HandBack(most=1))
 
-        foreman.expect(RunsHandedBack, run)
+        fake_node.expect(RunsHandedBack, run)
         gate.tell()
-        assert foreman.drain("patient").code == 0
-        assert foreman.all_of(Started, run) == []
-        assert foreman.all_of(Ended, run) == []
+        assert fake_node.drain("patient").code == 0
+        assert fake_node.all_of(Started, run) == []
+        assert fake_node.all_of(Ended, run) == []
 
 
 # Deaths
 
 
 def test_a_killed_workers_run_is_reported_and_the_worker_replaced(fifo: Callable[[str], Fifo]) -> None:
-    with Foreman(max_children=1) as foreman:
-        blocked = Blocked(foreman, fifo)
+    with FakeNode(max_children=1) as fake_node:
+        blocked = Blocked(fake_node, fifo)
         os.kill(blocked.pid, signal.SIGKILL)
 
-        ended = foreman.expect(Ended, blocked.run)
+        ended = fake_node.expect(Ended, blocked.run)
         assert (ended.outcome, ended.exit, ended.pid) == ("Crashed", "killed by SIGKILL", blocked.pid)
         assert "another process killed it" in ended.fields["failure"]["message"]
-        told = foreman.expect(WorkerChanged, pid=blocked.pid, exit="killed by SIGKILL")
+        told = fake_node.expect(WorkerChanged, pid=blocked.pid, exit="killed by SIGKILL")
         assert told.reason.startswith("another process killed it")
         assert told.job == blocked.run.id
-        assert foreman.result(foreman.run("Echo"))["pid"] != blocked.pid
+        assert fake_node.result(fake_node.run("Echo"))["pid"] != blocked.pid
 
 
 def test_what_a_dead_worker_leaves_behind_is_swept_up(fifo: Callable[[str], Fifo]) -> None:
     runs = fifo("runs")
-    with Foreman(max_children=1) as foreman:
-        run = foreman.run("WithChildren", {"runs": runs.path})
+    with FakeNode(max_children=1) as fake_node:
+        run = fake_node.run("WithChildren", {"runs": runs.path})
         left = [int(pid) for pid in runs.hear().split()]
-        os.kill(foreman.workers()[0], signal.SIGKILL)
+        os.kill(fake_node.workers()[0], signal.SIGKILL)
 
-        foreman.expect(Ended, run)
+        fake_node.expect(Ended, run)
         assert all(is_gone(pid) for pid in left)
 
 
 def test_a_worker_that_closes_its_channel_is_replaced() -> None:
-    with Foreman(max_children=1) as foreman:
-        ended = foreman.expect(Ended, foreman.run("Closing"))
+    with FakeNode(max_children=1) as fake_node:
+        ended = fake_node.expect(Ended, fake_node.run("Closing"))
 
         assert ended.outcome == "Crashed"
-        foreman.result(foreman.run("Echo"))
+        fake_node.result(fake_node.run("Echo"))
 
 
 @pytest.mark.parametrize("junk", ["progress: 50 %\n", "x", "\0" * 12, "\0\0\0\0\1\0\0\0"])
 def test_a_job_that_writes_to_the_channel_of_its_worker_has_crashed(junk: str) -> None:
-    with Foreman(max_children=1) as foreman:
-        ended = foreman.expect(Ended, foreman.run("Scribbling", {"write": junk}))
+    with FakeNode(max_children=1) as fake_node:
+        ended = fake_node.expect(Ended, fake_node.run("Scribbling", {"write": junk}))
 
         assert ended.outcome == "Crashed"
         assert "the channel received bytes that are no message" in ended.fields["failure"]["message"]
-        foreman.result(foreman.run("Echo"))
+        fake_node.result(fake_node.run("Echo"))
 
 
 def test_a_job_that_writes_to_the_channel_and_goes_on_is_ended_at_once(fifo: Callable[[str], Fifo]) -> None:
-    with Foreman(max_children=1) as foreman:
-        run = foreman.run("Scribbling", {"write": "junk", "runs": fifo("runs").path, "go": fifo("go").path})
+    with FakeNode(max_children=1) as fake_node:
+        run = fake_node.run("Scribbling", {"write": "junk", "runs": fifo("runs").path, "go": fifo("go").path})
 
-        assert foreman.expect(Ended, run).outcome == "Crashed"
+        assert fake_node.expect(Ended, run).outcome == "Crashed"
 
 
 def test_runs_behind_one_whose_end_cannot_be_read_are_reported_or_come_back() -> None:
-    with Foreman(max_children=1) as foreman:
-        learn_that_it_is_short(foreman, "Scribbling", {})
-        runs = [foreman.run("Scribbling", data) for data in ({}, {"write": "junk"}, {}, {}, {})]
+    with FakeNode(max_children=1) as fake_node:
+        learn_that_it_is_short(fake_node, "Scribbling", {})
+        runs = [fake_node.run("Scribbling", data) for data in ({}, {"write": "junk"}, {}, {}, {})]
 
         for run in runs:
-            foreman.hear(over(run), "the end of a run, or its return")
-        assert foreman.expect(Ended, runs[1]).outcome == "Crashed"
+            fake_node.hear(over(run), "the end of a run, or its return")
+        assert fake_node.expect(Ended, runs[1]).outcome == "Crashed"
 
 
 @pytest.mark.parametrize("kind", ["S_IFSOCK", "S_IFIFO"])
 def test_runs_that_a_job_has_read_in_place_of_its_worker_come_back(kind: str, fifo: Callable[[str], Fifo]) -> None:
-    with Foreman(max_children=1) as foreman:
-        learn_that_it_is_short(foreman, "Scribbling", {})
+    with FakeNode(max_children=1) as fake_node:
+        learn_that_it_is_short(fake_node, "Scribbling", {})
         go = fifo("go")
-        first = foreman.run("Scribbling", {"runs": (runs := fifo("runs")).path, "go": go.path})
-        pending = [foreman.run("Scribbling", {"read": kind}), *(foreman.run("Scribbling", {}) for _ in range(5))]
+        first = fake_node.run("Scribbling", {"runs": (runs := fifo("runs")).path, "go": go.path})
+        pending = [fake_node.run("Scribbling", {"read": kind}), *(fake_node.run("Scribbling", {}) for _ in range(5))]
         runs.hear()
         go.tell()
 
-        foreman.result(first)
+        fake_node.result(first)
         for run in pending:
-            foreman.hear(over(run), "the end of a run, or its return")
-        foreman.result(foreman.run("Echo"))
+            fake_node.hear(over(run), "the end of a run, or its return")
+        fake_node.result(fake_node.run("Echo"))
 
 
 def test_a_manager_that_cannot_understand_its_node_ends_everything_and_leaves(fifo: Callable[[str], Fifo]) -> None:
-    with Foreman() as foreman:
-        blocked = Blocked(foreman, fifo)
+    with FakeNode() as fake_node:
+        blocked = Blocked(fake_node, fifo)
 
-        os.write(foreman.channel.fileno(), b"junk")
+        os.write(fake_node.channel.fileno(), b"junk")
 
-        assert foreman.expect(Ended, blocked.run).outcome == "Interrupted"
-        assert foreman.leave().code == 0
+        assert fake_node.expect(Ended, blocked.run).outcome == "Interrupted"
+        assert fake_node.leave().code == 0
 
 
 def test_a_bootstrap_file_that_fails_is_tried_again_and_then_hopeless(tmp_path: Path) -> None:
     bootstrap = tmp_path / "prepare.py"
     bootstrap.write_text("raise LookupError('no such host')\n")
-    with Foreman(bootstrap=bootstrap, max_children=1) as foreman:
-        foreman.hear(lambda message: isinstance(message, PoolStatus))
+    with FakeNode(bootstrap=bootstrap, max_children=1) as fake_node:
+        fake_node.hear(lambda message: isinstance(message, PoolStatus))
         bootstrap.write_text("")
 
-        foreman.result(foreman.run("Echo"))  # in time
+        fake_node.result(fake_node.run("Echo"))  # in time
 
 
 def test_children_that_die_before_their_first_job_are_hopeless(tmp_path: Path) -> None:
     bootstrap = tmp_path / "prepare.py"
     bootstrap.write_text("raise LookupError('no such host')\n")
-    with Foreman(bootstrap=bootstrap, pm=PoolMode.STATIC, min_children=1) as foreman:
-        failure = foreman.expect(StartupFailed)
+    with FakeNode(bootstrap=bootstrap, pm=PoolMode.STATIC, min_children=1) as fake_node:
+        failure = fake_node.expect(StartupFailed)
 
         assert failure.bootstrap
         assert failure.reason.endswith("LookupError: no such host")
-        assert foreman.drain("quick").code == 0
+        assert fake_node.drain("quick").code == 0
+
+
+@pytest.mark.parametrize(
+    ("number", "way_out"),
+    [(errno.EAGAIN, "ulimit -u"), (errno.ENOMEM, "--max-children"), (errno.EMFILE, "ulimit -n"), (errno.EPERM, "log")],
+)
+def test_a_limit_beyond_which_no_worker_can_be_forked_is_named(number: int, way_out: str) -> None:
+    reason = fork_failed(OSError(number, os.strerror(number))).reason
+
+    assert reason.startswith(f"no worker can be forked ({os.strerror(number)}): ")
+    assert way_out in reason
 
 
 def test_a_module_that_cannot_be_preloaded_is_hopeless() -> None:
-    with Foreman(preload=["no_such_module"]) as foreman:
-        failure = foreman.expect(StartupFailed)
+    with FakeNode(preload=["no_such_module"]) as fake_node:
+        failure = fake_node.expect(StartupFailed)
 
         assert failure.bootstrap
         assert "no_such_module" in failure.reason
-        assert foreman.drain("quick").code == 0
+        assert fake_node.drain("quick").code == 0
 
 
 def test_a_preloaded_module_that_starts_threads_is_hopeless(tmp_path: Path) -> None:
     (tmp_path / "threaded.py").write_text(
         "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
     )
-    with Foreman(preload=["threaded"], chdir=tmp_path) as foreman:
-        failure = foreman.expect(StartupFailed)
+    with FakeNode(preload=["threaded"], chdir=tmp_path) as fake_node:
+        failure = fake_node.expect(StartupFailed)
 
         assert failure.bootstrap
         assert "cannot fork" in failure.reason
@@ -411,13 +426,13 @@ def test_a_preloaded_module_that_starts_threads_is_hopeless(tmp_path: Path) -> N
 
 
 def test_titles_say_who_does_what(fifo: Callable[[str], Fifo]) -> None:
-    with Foreman(max_children=1) as foreman:
-        blocked = Blocked(foreman, fifo)
+    with FakeNode(max_children=1) as fake_node:
+        blocked = Blocked(fake_node, fifo)
 
         assert title_of(blocked.pid) == f"taskqueue: worker Blocking {blocked.run.id}"
         blocked.end()
         assert becomes_true(lambda: title_of(blocked.pid) == "taskqueue: worker idle")
-        assert becomes_true(lambda: title_of(foreman.manager.pid) == "taskqueue: manager 0 busy, 1 idle")
+        assert becomes_true(lambda: title_of(fake_node.manager.pid) == "taskqueue: manager 0 busy, 1 idle")
 
 
 def title_of(pid: int) -> str:
@@ -428,47 +443,47 @@ def title_of(pid: int) -> str:
 
 
 def test_an_idle_worker_that_keeps_the_store_locked_is_replaced_and_its_last_job_is_named() -> None:
-    with Foreman(max_children=1) as foreman:
-        run = foreman.run("Echo")
-        pid = foreman.result(run)["pid"]
+    with FakeNode(max_children=1) as fake_node:
+        run = fake_node.run("Echo")
+        pid = fake_node.result(run)["pid"]
 
-        foreman.tell(Unlock(pid=pid))
+        fake_node.tell(Unlock(pid=pid))
 
-        ended = foreman.expect(WorkerChanged, pid=pid, exit="killed by SIGKILL")
+        ended = fake_node.expect(WorkerChanged, pid=pid, exit="killed by SIGKILL")
         assert ended.job == run.id
         assert f"transaction that was left open: job {run.id} (tests.daemon.jobs:Echo)" in ended.reason
-        assert foreman.result(foreman.run("Echo"))["pid"] != pid
+        assert fake_node.result(fake_node.run("Echo"))["pid"] != pid
 
 
 def test_a_run_that_keeps_the_store_locked_is_ended_when_it_still_does(fifo: Callable[[str], Fifo]) -> None:
-    with Foreman(max_children=1) as foreman:
-        blocked = Blocked(foreman, fifo)
-        foreman.tell(Unlock(pid=blocked.pid))
-        foreman.tell(LeaseExtended(until=child_process.boottime() + 60))
-        foreman.expect(PoolStatus)
-        assert foreman.workers() == [blocked.pid]
+    with FakeNode(max_children=1) as fake_node:
+        blocked = Blocked(fake_node, fifo)
+        fake_node.tell(Unlock(pid=blocked.pid))
+        fake_node.tell(LeaseExtended(until=child_process.boottime() + 60))
+        fake_node.expect(PoolStatus)
+        assert fake_node.workers() == [blocked.pid]
 
-        foreman.tell(Unlock(pid=blocked.pid))
+        fake_node.tell(Unlock(pid=blocked.pid))
 
-        ended = foreman.expect(Ended, blocked.run)
+        ended = fake_node.expect(Ended, blocked.run)
         assert ended.outcome == "Crashed"
         assert "kept other processes from writing to the store" in ended.fields["failure"]["message"]
 
 
 def test_a_stranger_that_keeps_the_store_locked_is_left_alone() -> None:
-    with Foreman(max_children=1) as foreman:
-        pid = foreman.result(foreman.run("Echo"))["pid"]
-        foreman.tell(Unlock(pid=os.getpid()))
-        foreman.tell(Unlock(pid=0))
+    with FakeNode(max_children=1) as fake_node:
+        pid = fake_node.result(fake_node.run("Echo"))["pid"]
+        fake_node.tell(Unlock(pid=os.getpid()))
+        fake_node.tell(Unlock(pid=0))
 
-        assert foreman.result(foreman.run("Echo"))["pid"] == pid
+        assert fake_node.result(fake_node.run("Echo"))["pid"] == pid
 
 
 def test_idle_workers_are_replaced_when_the_lease_is_in_doubt() -> None:
-    with Foreman(max_children=1) as foreman:
-        pid = foreman.result(foreman.run("Echo"))["pid"]
+    with FakeNode(max_children=1) as fake_node:
+        pid = fake_node.result(fake_node.run("Echo"))["pid"]
 
-        foreman.tell(LeaseExtended(until=child_process.boottime()))
+        fake_node.tell(LeaseExtended(until=child_process.boottime()))
 
-        ended = foreman.expect(WorkerChanged, pid=pid, exit="exited with status 0")
+        ended = fake_node.expect(WorkerChanged, pid=pid, exit="exited with status 0")
         assert ended.reason == "the lease of its node was in doubt"

@@ -29,14 +29,14 @@ from taskqueue.daemon.protocol.shared_memory import StartLog
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.settings import Settings
-from tests.daemon.foreman import JOBS, settings
+from tests.daemon.fake_node import JOBS, settings
 
 KILLED = child_process.ChildExit(code=None, signal=signal.SIGKILL, peak_memory=0, user_time=0.0, system_time=0.0)
 
 
 @dataclass
-class Scene:
-    """A worker that is stopped; the test takes tickets and speaks in its place."""
+class StoppedWorker:
+    """A worker that is stopped: the test takes permits and sends messages in its place."""
 
     monitor: RunMonitor
     reports: ReportQueue
@@ -46,7 +46,7 @@ class Scene:
     loop: Loop
 
     def give(self, number: int, timeout: float | None = None) -> Run:
-        """Give a run and take its ticket as the worker would."""
+        """Give a run and take its permit as the worker would."""
         run = Run(
             id=f"{number:024x}",
             claims=number,
@@ -99,7 +99,7 @@ class Scene:
 
 
 @pytest.fixture
-def scene() -> Iterator[Scene]:
+def stopped() -> Iterator[StoppedWorker]:
     ours, node = pair()
     loop, reports = Loop(), ReportQueue(ours)
     queue = RunQueue(reports)
@@ -108,7 +108,7 @@ def scene() -> Iterator[Scene]:
     worker.child.signal(signal.SIGSTOP)
     worker.became_ready(0.0)
     monitor = RunMonitor(loop, settings(), reports, queue, on_first_run=lambda: None)
-    yield Scene(monitor, reports, queue, worker, node, loop)
+    yield StoppedWorker(monitor, reports, queue, worker, node, loop)
     worker.child.signal(signal.SIGKILL)
     worker.child.reap()
     workers.close(worker)
@@ -117,161 +117,163 @@ def scene() -> Iterator[Scene]:
         channel.close()
 
 
-def test_a_run_that_is_just_beginning_is_canceled_when_it_has_begun(scene: Scene) -> None:
-    before, canceled = scene.give(1), scene.give(2)
-    scene.begin(before)
+def test_a_run_that_is_just_beginning_is_canceled_when_it_has_begun(stopped: StoppedWorker) -> None:
+    before, canceled = stopped.give(1), stopped.give(2)
+    stopped.begin(before)
 
-    scene.monitor.requeue(scene.worker)
-    scene.monitor.stop_run(scene.worker, (canceled.id, canceled.claims), "cancel")
-    assert scene.worker.escalation is None  # the run before it is on record still, and not meant
-    scene.end(before)
-    scene.begin(canceled)
+    stopped.monitor.requeue(stopped.worker)
+    stopped.monitor.stop_run(stopped.worker, (canceled.id, canceled.claims), "cancel")
+    assert stopped.worker.escalation is None  # the run before it is on record still, and not meant
+    stopped.end(before)
+    stopped.begin(canceled)
 
-    assert scene.worker.escalation is not None
-    assert scene.worker.page.stop_reason_of(2) == "cancel"
-    scene.end(canceled)
-    outcomes = [message.outcome for message in scene.heard() if isinstance(message, Ended)]
+    assert stopped.worker.escalation is not None
+    assert stopped.worker.page.stop_reason_of(2) == "cancel"
+    stopped.end(canceled)
+    outcomes = [message.outcome for message in stopped.heard() if isinstance(message, Ended)]
     assert outcomes == ["Done", "Canceled"]
 
 
-def test_a_run_that_is_just_beginning_is_ended_by_a_stop_when_it_has_begun(scene: Scene) -> None:
-    run = scene.give(1)
-    scene.monitor.end_run(scene.worker, "shutdown", 20.0)
-    assert scene.worker.escalation is None
+def test_a_run_that_is_just_beginning_is_ended_by_a_stop_when_it_has_begun(stopped: StoppedWorker) -> None:
+    run = stopped.give(1)
+    stopped.monitor.end_run(stopped.worker, "shutdown", 20.0)
+    assert stopped.worker.escalation is None
 
-    scene.begin(run)
+    stopped.begin(run)
 
-    assert scene.worker.page.stop_reason_of(1) == "shutdown"
-    assert scene.worker.escalation is not None
-
-
-def test_a_run_that_was_just_beginning_comes_back_when_its_worker_dies(scene: Scene) -> None:
-    run = scene.give(1)
-    scene.worker.child.signal(signal.SIGKILL)
-
-    scene.monitor.report_death(scene.worker, KILLED)
-
-    assert scene.heard() == [RunsHandedBack(runs=[[run.id, run.claims]])]
+    assert stopped.worker.page.stop_reason_of(1) == "shutdown"
+    assert stopped.worker.escalation is not None
 
 
-def test_of_a_short_run_the_end_is_all_that_is_told(scene: Scene) -> None:
-    run = scene.give(1)
-    scene.write(run)
-    scene.end(run)
+def test_a_run_that_was_just_beginning_comes_back_when_its_worker_dies(stopped: StoppedWorker) -> None:
+    run = stopped.give(1)
+    stopped.worker.child.signal(signal.SIGKILL)
 
-    [ended] = scene.heard()
+    stopped.monitor.report_death(stopped.worker, KILLED)
+
+    assert stopped.heard() == [RunsHandedBack(runs=[[run.id, run.claims]])]
+
+
+def test_of_a_short_run_the_end_is_all_that_is_told(stopped: StoppedWorker) -> None:
+    run = stopped.give(1)
+    stopped.write(run)
+    stopped.end(run)
+
+    [ended] = stopped.heard()
     assert isinstance(ended, Ended)
-    assert scene.worker.is_idle
-    assert scene.worker.runs_begun == 1
+    assert stopped.worker.is_idle
+    assert stopped.worker.runs_begun == 1
 
 
-def test_a_run_that_lasts_is_found_in_the_ledger(scene: Scene) -> None:
-    run = scene.give(1)
-    scene.monitor.refresh(scene.worker)
-    assert scene.worker.is_about_to_start  # nothing has begun yet
-    scene.write(run)
+def test_a_run_that_lasts_is_found_in_the_ledger(stopped: StoppedWorker) -> None:
+    run = stopped.give(1)
+    stopped.monitor.refresh(stopped.worker)
+    assert stopped.worker.is_about_to_start  # nothing has begun yet
+    stopped.write(run)
 
-    scene.monitor.refresh(scene.worker)
-    scene.monitor.refresh(scene.worker)
+    stopped.monitor.refresh(stopped.worker)
+    stopped.monitor.refresh(stopped.worker)
 
-    assert not scene.worker.is_about_to_start
-    assert scene.heard() == [scene.started(run)]
-
-
-def test_a_run_whose_end_has_not_been_heard_yet_is_not_taken_for_the_one_after_it(scene: Scene) -> None:
-    before, run = scene.give(1), scene.give(2)
-    scene.write(before)
-    scene.write(run)
-
-    scene.monitor.refresh(scene.worker)
-    assert scene.worker.current is None
-
-    scene.end(before)
-    scene.monitor.refresh(scene.worker)
-    assert [type(message) for message in scene.heard()] == [Ended, Started]
+    assert not stopped.worker.is_about_to_start
+    assert stopped.heard() == [stopped.started(run)]
 
 
-def test_a_run_is_told_of_before_its_news(scene: Scene) -> None:
-    run = scene.give(1)
-    scene.write(run)
+def test_a_run_whose_end_has_not_been_heard_yet_is_not_taken_for_the_one_after_it(stopped: StoppedWorker) -> None:
+    before, run = stopped.give(1), stopped.give(2)
+    stopped.write(before)
+    stopped.write(run)
+
+    stopped.monitor.refresh(stopped.worker)
+    assert stopped.worker.current is None
+
+    stopped.end(before)
+    stopped.monitor.refresh(stopped.worker)
+    assert [type(message) for message in stopped.heard()] == [Ended, Started]
+
+
+def test_a_run_is_told_of_before_its_news(stopped: StoppedWorker) -> None:
+    run = stopped.give(1)
+    stopped.write(run)
     noted = Progressed(id=run.id, claims=run.claims, progress=5.0, message="", state=None, at=2.0)
-    scene.say(noted)
+    stopped.say(noted)
 
-    assert scene.heard() == [scene.started(run), noted]
+    assert stopped.heard() == [stopped.started(run), noted]
 
 
-def test_a_run_that_nobody_heard_of_has_crashed_when_its_worker_dies(scene: Scene) -> None:
-    run = scene.give(1)
-    scene.write(run)
-    scene.worker.child.signal(signal.SIGKILL)
+def test_a_run_that_nobody_heard_of_has_crashed_when_its_worker_dies(stopped: StoppedWorker) -> None:
+    run = stopped.give(1)
+    stopped.write(run)
+    stopped.worker.child.signal(signal.SIGKILL)
 
-    scene.monitor.report_death(scene.worker, KILLED)
+    stopped.monitor.report_death(stopped.worker, KILLED)
 
-    [ended] = scene.heard()
+    [ended] = stopped.heard()
     assert isinstance(ended, Ended)
     assert (ended.outcome, ended.started_at) == ("Crashed", 1.5)
 
 
 @pytest.mark.parametrize("reason", ["cancel", "shutdown"])
-def test_a_run_that_nobody_heard_of_is_ended_at_once(scene: Scene, reason: str) -> None:
-    run = scene.give(1)
-    scene.write(run)
+def test_a_run_that_nobody_heard_of_is_ended_at_once(stopped: StoppedWorker, reason: str) -> None:
+    run = stopped.give(1)
+    stopped.write(run)
 
     if reason == "cancel":
-        scene.monitor.stop_run(scene.worker, (run.id, run.claims), reason)
+        stopped.monitor.stop_run(stopped.worker, (run.id, run.claims), reason)
     else:
-        scene.monitor.end_run(scene.worker, reason, 20.0)
+        stopped.monitor.end_run(stopped.worker, reason, 20.0)
 
-    assert scene.worker.page.stop_reason_of(1) == reason
-    assert scene.worker.escalation is not None
+    assert stopped.worker.page.stop_reason_of(1) == reason
+    assert stopped.worker.escalation is not None
 
 
-def test_a_time_limit_ends_a_run_that_says_it_is_done(scene: Scene) -> None:
-    run = scene.give(1)
-    scene.begin(run)
-    scene.monitor.stop_run(scene.worker, (run.id, run.claims), "timeout")
+def test_a_time_limit_ends_a_run_that_says_it_is_done(stopped: StoppedWorker) -> None:
+    run = stopped.give(1)
+    stopped.begin(run)
+    stopped.monitor.stop_run(stopped.worker, (run.id, run.claims), "timeout")
 
-    scene.end(run)
+    stopped.end(run)
 
-    [ended] = [message for message in scene.heard() if isinstance(message, Ended)]
+    [ended] = [message for message in stopped.heard() if isinstance(message, Ended)]
     assert ended.outcome == "TimedOut"
     assert ended.fields["failure"]["type"] == "taskqueue.JobTimeout"
 
 
-def test_a_run_that_takes_too_long_is_logged_with_its_fields(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
-    scene.begin(scene.give(1, timeout=0.0))
-    scene.turn()
+def test_a_run_that_takes_too_long_is_logged_with_its_fields(
+    stopped: StoppedWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    stopped.begin(stopped.give(1, timeout=0.0))
+    stopped.turn()
 
     [line] = [record for record in caplog.records if "its timeout" in record.getMessage()]
     assert line.getMessage() == f"{JOBS}:Empty took longer than its timeout of 0 s, and is to end"
     assert (line.__dict__["job_id"], line.__dict__["attempt"]) == (f"{1:024x}", 1)
 
 
-def test_a_worker_that_tells_of_a_run_before_its_turn_cannot_be_understood(scene: Scene) -> None:
-    scene.give(1)
-    second = scene.give(2)
+def test_a_worker_that_tells_of_a_run_before_its_turn_cannot_be_understood(stopped: StoppedWorker) -> None:
+    stopped.give(1)
+    second = stopped.give(2)
 
     with pytest.raises(ChannelBroken, match="when it is the turn of"):
-        scene.end(second)
+        stopped.end(second)
 
 
-def test_a_permit_that_a_job_has_read_is_missed(scene: Scene) -> None:
-    scene.give(1)
-    scene.say(Ready())
-    scene.say(Ready(missed=7))  # taken back
+def test_a_permit_that_a_job_has_read_is_missed(stopped: StoppedWorker) -> None:
+    stopped.give(1)
+    stopped.say(Ready())
+    stopped.say(Ready(missed=7))  # taken back
 
     with pytest.raises(ChannelBroken, match="a permit to begin a run"):
-        scene.say(Ready(missed=1))
+        stopped.say(Ready(missed=1))
 
 
-def test_runs_behind_the_one_whose_end_was_not_heard_are_interrupted_not_crashed(scene: Scene) -> None:
-    suspect, others, waiting = scene.give(1), scene.give(2), scene.give(3)
-    scene.write(others)
+def test_runs_behind_the_one_whose_end_was_not_heard_are_interrupted_not_crashed(stopped: StoppedWorker) -> None:
+    suspect, others, waiting = stopped.give(1), stopped.give(2), stopped.give(3)
+    stopped.write(others)
 
-    scene.worker.kill_reason = "junk"
-    scene.monitor.report_death(scene.worker, KILLED)
+    stopped.worker.kill_reason = "junk"
+    stopped.monitor.report_death(stopped.worker, KILLED)
 
-    first, second, back = scene.heard()
+    first, second, back = stopped.heard()
     assert isinstance(first, Ended)
     assert isinstance(second, Ended)
     assert (first.id, first.outcome) == (suspect.id, "Crashed")

@@ -12,6 +12,7 @@ import pytest
 from bson import ObjectId
 
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
+from taskqueue.daemon.node.clock_watch import ClockWatch
 from taskqueue.daemon.node.fetcher import Fetcher
 from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
 from taskqueue.daemon.node.rescuer import Rescuer
@@ -31,12 +32,13 @@ THEIRS = Holder(seat="web-2", incarnation="theirs")
 
 
 class Failing:
-    """The real store, of which some calls are refused, or carried out while the answer is lost."""
+    """The real store, of which some calls are refused, or carried out while the answer is lost, or held up before."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self.refused: set[str] = set()
         self.lost: set[str] = set()
+        self.before: dict[str, Callable[[], object]] = {}
         self.calls: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -46,6 +48,7 @@ class Failing:
     def _through(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def through(*args: Any, **kwargs: Any) -> Any:
             self.calls.append(name)
+            self.before.get(name, bool)()
             if name in self.refused:
                 raise StoreUnavailable("sqlite:///x", "is away", "wait")
             answer = call(*args, **kwargs)
@@ -70,7 +73,9 @@ class Bench:
         self.fetcher = Fetcher(through, OURS, configured, self.in_flight, self.prefetch, self.breaker)
         lease = timedelta(seconds=configured.lease)
         self.settler = Settler(through, OURS, lease, self.in_flight, self.fetcher, self.breaker)
-        self.rescuer = Rescuer(through, OURS, self.breaker, self.fetcher.wake)
+        self.elapsed = 0.0
+        self.clock_watch = ClockWatch(store.now, configured.lease, lambda: self.elapsed)
+        self.rescuer = Rescuer(through, OURS, self.breaker, self.clock_watch, self.fetcher.wake)
 
     def add(self, **fields: Any) -> Record:
         now = self.store.now()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -9,6 +10,7 @@ import pytest
 
 from taskqueue.daemon.node.dispatcher import Dispatcher
 from taskqueue.daemon.node.figures import Figures
+from taskqueue.daemon.node.settler import LEAST_BESIDE
 from taskqueue.daemon.protocol.messages import Ended, HandBack, Message, OutcomeSettled, Run, Stop
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.settings import Settings
@@ -16,6 +18,7 @@ from taskqueue.model.limits import Limit, lane
 from taskqueue.model.record import Cause, OnCrash, Options, Record, Status
 from taskqueue.store import Store
 from tests.daemon.node.conftest import OURS, Bench
+from tests.nodes import LIMIT
 
 ONE_AT_A_TIME = lane([Limit(1)], "app:Mail", None)
 
@@ -78,7 +81,9 @@ class Desk(Bench):
 @pytest.fixture
 def desk(store: Store) -> Iterator[Desk]:
     loop = Loop()
-    yield Desk(store, loop)
+    desk = Desk(store, loop)
+    yield desk
+    desk.dispatcher.close()
     loop.close()
 
 
@@ -104,6 +109,78 @@ def test_a_job_that_an_outcome_made_claimable_is_claimed_in_the_same_turn(desk: 
     assert desk.turn() == ["settle", "claim"]
 
     assert desk.now(behind).status is Status.PROCESSING
+
+
+def ended_together(desk: Desk, **fields: Any) -> list[Record]:
+    """Have as many runs end together as are settled beside a claim, on a store that takes both at once."""
+    desk.store.takes_calls_at_once = True
+    desk.prefetch.run_took(0.001)
+    claimed = [desk.claimed(**fields) for _ in range(LEAST_BESIDE)]
+    for one in claimed:
+        desk.end(one)
+    return claimed
+
+
+def test_jobs_are_claimed_while_many_outcomes_are_settled(desk: Desk) -> None:
+    ended = ended_together(desk)
+    waiting = desk.add()
+    claims, waited = threading.Event(), []
+    desk.faults.before["claim"] = claims.set
+    desk.faults.before["settle"] = lambda: waited.append(claims.wait(LIMIT))
+
+    assert sorted(desk.turn(expects=True)) == ["claim", "settle"]
+
+    assert waited == [True]
+    assert {desk.now(record).status for record in ended} == {Status.DONE}
+    assert desk.now(waiting).status is Status.PROCESSING
+    assert [run.id for run in desk.line.sent[len(ended) :] if isinstance(run, Run)] == [str(waiting.id)]
+
+
+def test_a_claim_follows_many_outcomes_that_may_make_a_job_claimable(desk: Desk) -> None:
+    limit = lane([Limit(LEAST_BESIDE)], "app:Mail", None)
+    ended_together(desk, lane=limit)
+    behind = desk.add(lane=limit)
+
+    assert desk.turn(expects=True) == ["settle", "claim"]
+
+    assert desk.now(behind).status is Status.PROCESSING
+
+
+def test_many_outcomes_are_kept_through_an_outage_while_jobs_are_claimed(desk: Desk) -> None:
+    ended = ended_together(desk)
+    waiting = desk.add()
+    desk.faults.refused.add("settle")
+    desk.turn(expects=True)
+    assert desk.breaker.is_degraded
+    assert desk.now(waiting).status is Status.PROCESSING
+    desk.recover()
+
+    assert desk.turn() == ["settle"]
+
+    assert {desk.now(record).status for record in ended} == {Status.DONE}
+
+
+def test_many_outcomes_are_settled_although_no_job_can_be_claimed(desk: Desk) -> None:
+    ended = ended_together(desk)
+    desk.faults.refused.add("claim")
+
+    desk.turn(expects=True)
+
+    assert {desk.now(record).status for record in ended} == {Status.DONE}
+    assert desk.in_flight.unsettled == []
+
+
+def test_a_fault_of_a_claim_leaves_no_settlement_under_way(desk: Desk) -> None:
+    ended = ended_together(desk)
+
+    def fail() -> None:
+        raise RuntimeError("a fault of the program")
+
+    desk.faults.before["claim"] = fail
+    with pytest.raises(RuntimeError, match="a fault"):
+        desk.turn(expects=True)
+
+    assert {desk.now(record).status for record in ended} == {Status.DONE}
 
 
 def test_a_node_that_may_not_claim_settles(desk: Desk) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -9,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from bson import ObjectId
 
-from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
+from taskqueue.daemon.node.in_flight import MOST_SETTLED, InFlight, InFlightRun
 from taskqueue.daemon.protocol.messages import Ended, Progressed, RunsHandedBack, Started
 from taskqueue.daemon.runtime.prefetch import Prefetch
 from taskqueue.daemon.settings import Settings
@@ -50,6 +51,27 @@ def test_claims_of_forced_jobs_take_no_slot_of_the_pool() -> None:
     in_flight.add([a_claim(), a_claim(force_spawn=True)])
 
     assert (len(in_flight), in_flight.pooled, in_flight.forced) == (2, 1, 1)
+
+
+def test_a_pause_between_the_reads_of_two_clocks_shifts_no_start() -> None:
+    pauses = [0.2, 0.2]
+
+    def now() -> datetime:
+        read = datetime.now(timezone.utc)
+        if pauses:
+            threading.Event().wait(pauses.pop())
+        return read
+
+    in_flight = InFlight(Settings(name="a"), Prefetch(2), now)
+    record = a_claim()
+    in_flight.add([record])
+    at = datetime.now(timezone.utc)
+    in_flight.on_started(Started(id=str(record.id), claims=record.claims, pid=1, at=at.timestamp()))
+
+    note = held_of(in_flight, record).note
+    assert note is not None
+    assert note.started_at is not None
+    assert abs(note.started_at - at) < timedelta(seconds=0.1)
 
 
 def test_a_bounded_queue_has_room_for_what_is_not_held_of_it() -> None:
@@ -129,6 +151,21 @@ def test_an_outcome_waits_until_it_is_settled() -> None:
 
     in_flight.keep_unsettled(unsettled)
     assert in_flight.unsettled == unsettled
+
+
+def test_more_outcomes_than_one_call_settles_are_taken_one_after_the_other() -> None:
+    in_flight = an_empty_table()
+    records = [a_claim() for _ in range(MOST_SETTLED + 1)]
+    in_flight.add(records)
+    for record in records:
+        in_flight.finish(held_of(in_flight, record), Done(result="1"), Run(node="a"), NOON)
+
+    first = in_flight.take_unsettled()
+    in_flight.keep_unsettled(first)
+    taken = [in_flight.take_unsettled(), in_flight.take_unsettled(), in_flight.take_unsettled()]
+
+    assert [len(some) for some in taken] == [MOST_SETTLED, 1, 0]
+    assert [claim.record.id for some in taken for claim in some] == [record.id for record in records]
 
 
 def test_a_cancel_request_that_came_while_the_job_ran_decides_over_another_run() -> None:

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
+from taskqueue.daemon.node.clock_watch import ClockWatch
 from taskqueue.daemon.node.figures import Figures
 from taskqueue.daemon.node.leases import NodeLeases
 from taskqueue.daemon.node.maintenance import Maintenance
@@ -67,7 +68,8 @@ def loop() -> Iterator[Loop]:
 def maintenance(store: Store, loop: Loop, done: list[str]) -> Maintenance:
     """Return the tasks of a node that leads."""
     settings, breaker = Settings(name="a"), CircuitBreaker(lambda: None)
-    leases = NodeLeases(store, HOLDER, timedelta(minutes=5), NodeStatus(settings), breaker)
+    watch = ClockWatch(store.now, settings.lease)
+    leases = NodeLeases(store, HOLDER, timedelta(minutes=5), NodeStatus(settings), breaker, watch)
     leases.renew_lead()
     assert leases.leads
     return Maintenance(loop, cast(Store, Noted(store, done)), settings, leases, breaker, lambda: True, Figures())

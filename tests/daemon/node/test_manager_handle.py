@@ -6,7 +6,7 @@ from typing import Any
 
 from taskqueue.daemon.manager.manager import fork_manager
 from taskqueue.daemon.node.manager_handle import ManagerHandle
-from tests.daemon.foreman import settings
+from tests.daemon.fake_node import settings
 
 NOBODY: Any = None
 """Who would hear of reports: there are none."""

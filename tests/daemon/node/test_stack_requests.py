@@ -18,7 +18,7 @@ from taskqueue.model.record import Holder, Record
 from taskqueue.model.stack import ANSWER, REQUEST
 from taskqueue.store import Lease, Store
 from taskqueue.store.open import open_store
-from tests.daemon.foreman import settings
+from tests.daemon.fake_node import settings
 from tests.store.records import a_record
 
 WEB = Holder(seat="web-1", incarnation="a1")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import closing
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from taskqueue.daemon.manager.scaling import PoolMode
 from taskqueue.daemon.node.status import WORKS, NodeStatus
 from taskqueue.daemon.protocol.messages import PoolStatus
-from taskqueue.daemon.settings import Lead, Settings
+from taskqueue.daemon.settings import Lead, PoolMode, Settings
 from taskqueue.store.open import open_store
 
 
@@ -40,6 +40,20 @@ def test_a_banner_names_what_keeps_a_node_from_jobs(tmp_path: Path) -> None:
         "lead works only while it leads the cluster",
         "allowed shop.mail, shop.reports",
     ]
+
+
+def test_a_node_says_the_version_it_was_started_with_when_another_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = NodeStatus(Settings())
+    started_with = status.about()["version"]
+    installed = tmp_path / "taskqueue-99.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: taskqueue\nVersion: 99.0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    assert metadata.version("taskqueue") == "99.0"
+    assert status.about()["version"] == started_with
 
 
 @pytest.fixture

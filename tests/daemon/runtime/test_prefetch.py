@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskqueue.daemon.runtime.prefetch import MOST_PER_SLOT, PREFETCH_BYTES, PREFETCH_SECONDS, SHORT_RUN, Prefetch
+from taskqueue.daemon.runtime.prefetch import (
+    MOST_SECONDS,
+    PREFETCH_BYTES,
+    PREFETCH_SECONDS,
+    SHORT_RUN,
+    SHORTEST_RUN,
+    Prefetch,
+)
 from taskqueue.model.serializer import DATA_LIMIT
 
 
@@ -55,9 +62,18 @@ def test_claims_ahead_come_in_batches() -> None:
     prefetch = Prefetch(2)
     prefetch.run_took(0.0001)
 
-    assert prefetch.depth == 2 * MOST_PER_SLOT
-    assert prefetch.demand(2 + MOST_PER_SLOT) == 0
-    assert prefetch.demand(1 + MOST_PER_SLOT) == 1 + MOST_PER_SLOT
+    assert prefetch.depth == 2 * 128
+    assert prefetch.demand(2 + 128) == 0
+    assert prefetch.demand(1 + 128) == 1 + 128
+
+
+def test_a_slow_store_gets_larger_batches_of_the_shortest_runs() -> None:
+    prefetch = Prefetch(2)
+    prefetch.run_took(0.00001)
+    for _ in range(100):
+        prefetch.store_took(2 * PREFETCH_SECONDS)
+
+    assert prefetch.depth == pytest.approx(2 * 4 * 128, abs=2)
 
 
 def test_one_long_run_ends_claiming_ahead_at_once() -> None:
@@ -89,7 +105,7 @@ def test_a_node_never_wants_less_than_nothing_nor_leaves_a_slot_free(
     demand = prefetch.demand(in_flight)
 
     assert demand >= max(0, slots - in_flight)
-    assert in_flight + demand <= max(in_flight, slots * (1 + MOST_PER_SLOT))
+    assert in_flight + demand <= max(in_flight, slots * (1 + MOST_SECONDS / SHORTEST_RUN))
 
 
 def test_bytes_are_claimed_ahead_until_enough_are_in_flight() -> None:

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from taskqueue.daemon.manager.manager import LONG_RUN
-from taskqueue.daemon.manager.scaling import PoolMode
 from taskqueue.daemon.protocol.messages import (
     Ended,
     Logged,
@@ -29,18 +28,19 @@ from taskqueue.daemon.protocol.messages import (
     WorkerChanged,
 )
 from taskqueue.daemon.protocol.shared_memory import StartLog, WorkerPage
+from taskqueue.daemon.settings import PoolMode
 from taskqueue.daemon.worker.concurrent_run import ConcurrentRun, SlotMemory
 from taskqueue.model.record import Status
-from tests.daemon.foreman import Fifo, Foreman, becomes_true, fifos
+from tests.daemon.fake_node import FakeNode, Fifo, becomes_true, fifos
 from tests.nodes import eventually
 
 JOBS = "tests.daemon.concurrent_jobs"
 
 
 @pytest.fixture
-def foreman() -> Iterator[Foreman]:
-    with Foreman() as foreman:
-        yield foreman
+def fake_node() -> Iterator[FakeNode]:
+    with FakeNode() as fake_node:
+        yield fake_node
 
 
 @pytest.fixture
@@ -48,174 +48,176 @@ def fifo(tmp_path: Path) -> Iterator[Callable[[str], Fifo]]:
     yield from fifos(tmp_path)
 
 
-def logging_foreman(folder: Path) -> Foreman:
-    """Return a foreman whose manager and workers write the file ``log`` in the folder."""
+def logging_node(folder: Path) -> FakeNode:
+    """Return a fake_node whose manager and workers write the file ``log`` in the folder."""
     handler = "import logging\nlogging.getLogger('taskqueue').addHandler(logging.FileHandler('log'))\n"
     (folder / "office_watch.py").write_text(handler)
-    return Foreman(chdir=folder, preload=["office_watch"])
+    return FakeNode(chdir=folder, preload=["office_watch"])
 
 
-def act(foreman: Foreman, do: str, data: object = None, job: str = "Act", concurrency: int = 4, **given: object) -> Run:
+def act(
+    fake_node: FakeNode, do: str, data: object = None, job: str = "Act", concurrency: int = 4, **given: object
+) -> Run:
     """Have a job act as a class of the jobs of these tests, and return its claim."""
-    return foreman.run(f"{JOBS}:{job}", [do, data], concurrency=concurrency, **given)
+    return fake_node.run(f"{JOBS}:{job}", [do, data], concurrency=concurrency, **given)
 
 
-def started(foreman: Foreman, do: str, data: object = None, **given: Any) -> Run:
+def started(fake_node: FakeNode, do: str, data: object = None, **given: Any) -> Run:
     """Have a job act so, and return its claim when it says that it does."""
-    run = act(foreman, do, data, **given)
-    foreman.expect(Progressed, run)
+    run = act(fake_node, do, data, **given)
+    fake_node.expect(Progressed, run)
     return run
 
 
-def pids(foreman: Foreman) -> set[int]:
+def pids(fake_node: FakeNode) -> set[int]:
     """Return the processes whose runs were heard: a run that ends at once is only heard to end."""
-    return {message.pid for message in foreman.heard if isinstance(message, (Started, Ended)) and message.pid}
+    return {message.pid for message in fake_node.heard if isinstance(message, (Started, Ended)) and message.pid}
 
 
-def stop(foreman: Foreman, run: Run) -> Ended:
+def stop(fake_node: FakeNode, run: Run) -> Ended:
     """Cancel a run, and return its end."""
-    foreman.tell(Stop(id=run.id, claims=run.claims, reason="cancel"))
-    return foreman.expect(Ended, run)
+    fake_node.tell(Stop(id=run.id, claims=run.claims, reason="cancel"))
+    return fake_node.expect(Ended, run)
 
 
-def test_jobs_of_a_class_run_at_once_in_one_worker(foreman: Foreman) -> None:
-    runs = [act(foreman, "Meet", 3, concurrency=3) for _ in range(3)]
+def test_jobs_of_a_class_run_at_once_in_one_worker(fake_node: FakeNode) -> None:
+    runs = [act(fake_node, "Meet", 3, concurrency=3) for _ in range(3)]
 
-    assert len({foreman.result(run) for run in runs}) == 1
+    assert len({fake_node.result(run) for run in runs}) == 1
 
 
 def test_their_worker_is_none_of_the_pool_and_none_of_forced_jobs(
-    foreman: Foreman, fifo: Callable[[str], Fifo]
+    fake_node: FakeNode, fifo: Callable[[str], Fifo]
 ) -> None:
     gate = fifo("gate")
-    run = started(foreman, "WaitFor", gate.path)
+    run = started(fake_node, "WaitFor", gate.path)
 
-    foreman.expect(PoolStatus, busy=0, forced=0, concurrent=1)
+    fake_node.expect(PoolStatus, busy=0, forced=0, concurrent=1)
     gate.tell()
-    foreman.result(run)
+    fake_node.result(run)
 
 
-def test_a_cancel_ends_one_of_them_and_tells_it_the_reason(foreman: Foreman, fifo: Callable[[str], Fifo]) -> None:
+def test_a_cancel_ends_one_of_them_and_tells_it_the_reason(fake_node: FakeNode, fifo: Callable[[str], Fifo]) -> None:
     gate = fifo("gate")
-    other, canceled = started(foreman, "WaitFor", gate.path), started(foreman, "Wait")
+    other, canceled = started(fake_node, "WaitFor", gate.path), started(fake_node, "Wait")
 
-    assert stop(foreman, canceled).outcome == "Canceled"
-    assert [message.state for message in foreman.all_of(Progressed, canceled)][-1] == '"cancel"'
+    assert stop(fake_node, canceled).outcome == "Canceled"
+    assert [message.state for message in fake_node.all_of(Progressed, canceled)][-1] == '"cancel"'
     gate.tell()
-    assert {foreman.result(other)} == pids(foreman)
+    assert {fake_node.result(other)} == pids(fake_node)
 
 
-def test_each_has_a_timeout_of_its_own(foreman: Foreman, fifo: Callable[[str], Fifo]) -> None:
+def test_each_has_a_timeout_of_its_own(fake_node: FakeNode, fifo: Callable[[str], Fifo]) -> None:
     gate = fifo("gate")
-    other, late = started(foreman, "WaitFor", gate.path), started(foreman, "Wait", timeout=0.05)
+    other, late = started(fake_node, "WaitFor", gate.path), started(fake_node, "Wait", timeout=0.05)
 
-    ended = foreman.expect(Ended, late)
+    ended = fake_node.expect(Ended, late)
     assert (ended.outcome, ended.exit) == ("TimedOut", "")
     assert "its timeout of 0.05 s" in ended.fields["failure"]["message"]
     assert "concurrent_run.py" not in ended.fields["failure"]["traceback"]
     gate.tell()
-    assert {foreman.result(other)} == pids(foreman)
+    assert {fake_node.result(other)} == pids(fake_node)
 
 
-def test_a_crash_counts_for_all_and_says_so(foreman: Foreman) -> None:
-    waiting = [started(foreman, "Wait"), started(foreman, "Wait")]
-    dying = act(foreman, "Die")
+def test_a_crash_counts_for_all_and_says_so(fake_node: FakeNode) -> None:
+    waiting = [started(fake_node, "Wait"), started(fake_node, "Wait")]
+    dying = act(fake_node, "Die")
 
     for run in (*waiting, dying):
-        ended = foreman.expect(Ended, run)
+        ended = fake_node.expect(Ended, run)
         assert ended.outcome == "Crashed"
         assert "3 jobs ran in it at once, and the crash counts for each" in ended.fields["failure"]["message"]
-    assert "last progress 42 % (dies)" in foreman.expect(Ended, dying).fields["failure"]["message"]
-    dead = pids(foreman)
-    assert foreman.result(act(foreman, "Return")) not in dead
+    assert "last progress 42 % (dies)" in fake_node.expect(Ended, dying).fields["failure"]["message"]
+    dead = pids(fake_node)
+    assert fake_node.result(act(fake_node, "Return")) not in dead
 
 
-def test_one_that_does_not_let_go_is_named_to_the_others(foreman: Foreman) -> None:
-    waiting, holding = started(foreman, "Wait"), started(foreman, "Hold")
+def test_one_that_does_not_let_go_is_named_to_the_others(fake_node: FakeNode) -> None:
+    waiting, holding = started(fake_node, "Wait"), started(fake_node, "Hold")
 
-    assert stop(foreman, holding).outcome == "Canceled"
-    crashed = foreman.expect(Ended, waiting)
+    assert stop(fake_node, holding).outcome == "Canceled"
+    crashed = fake_node.expect(Ended, waiting)
     assert crashed.outcome == "Crashed"
     assert f"job {holding.id} was asked to end (cancel)" in crashed.fields["failure"]["message"]
 
 
 def test_one_that_blocks_the_loop_is_interrupted_and_others_go_on(fifo: Callable[[str], Fifo]) -> None:
     gate = fifo("gate")
-    with Foreman(grace=20) as foreman:
-        other, blocking = started(foreman, "WaitFor", gate.path), started(foreman, "Block")
+    with FakeNode(grace=20) as fake_node:
+        other, blocking = started(fake_node, "WaitFor", gate.path), started(fake_node, "Block")
 
-        ended = stop(foreman, blocking)
+        ended = stop(fake_node, blocking)
         assert (ended.outcome, ended.exit) == ("Canceled", "")
         gate.tell()
-        assert {foreman.result(other)} == pids(foreman)
+        assert {fake_node.result(other)} == pids(fake_node)
 
 
-def test_a_run_is_not_handed_back_when_its_worker_was_slow_to_start(foreman: Foreman) -> None:
-    run = act(foreman, "Return")
-    foreman.hear(lambda _: sum(isinstance(message, WorkerChanged) for message in foreman.heard) == 2)
-    os.kill(foreman.manager.pid, signal.SIGSTOP)  # sees at once that the worker is ready and the run is old
+def test_a_run_is_not_handed_back_when_its_worker_was_slow_to_start(fake_node: FakeNode) -> None:
+    run = act(fake_node, "Return")
+    fake_node.hear(lambda _: sum(isinstance(message, WorkerChanged) for message in fake_node.heard) == 2)
+    os.kill(fake_node.manager.pid, signal.SIGSTOP)  # sees at once that the worker is ready and the run is old
     time.sleep(2 * LONG_RUN)
-    os.kill(foreman.manager.pid, signal.SIGCONT)
+    os.kill(fake_node.manager.pid, signal.SIGCONT)
 
-    assert foreman.result(run)
-    assert not [message for message in foreman.heard if isinstance(message, RunsHandedBack)]
+    assert fake_node.result(run)
+    assert not [message for message in fake_node.heard if isinstance(message, RunsHandedBack)]
 
 
 @pytest.mark.parametrize("by", ["cancel", "stop of the node"])
-def test_a_worker_that_begins_nothing_is_killed_for_a_run_that_is_to_end(foreman: Foreman, by: str) -> None:
-    foreman.result(act(foreman, "Return"))
-    [stuck] = pids(foreman)
+def test_a_worker_that_begins_nothing_is_killed_for_a_run_that_is_to_end(fake_node: FakeNode, by: str) -> None:
+    fake_node.result(act(fake_node, "Return"))
+    [stuck] = pids(fake_node)
     os.kill(stuck, signal.SIGSTOP)
-    given = act(foreman, "Return")
-    foreman.result(foreman.run("tests.daemon.jobs:Echo", "behind it"))  # so the manager has given both
+    given = act(fake_node, "Return")
+    fake_node.result(fake_node.run("tests.daemon.jobs:Echo", "behind it"))  # so the manager has given both
 
     if by == "cancel":
-        foreman.tell(Stop(id=given.id, claims=given.claims, reason="cancel"))
-        foreman.expect(RunsHandedBack)
-        assert foreman.result(act(foreman, "Return")) != stuck
+        fake_node.tell(Stop(id=given.id, claims=given.claims, reason="cancel"))
+        fake_node.expect(RunsHandedBack)
+        assert fake_node.result(act(fake_node, "Return")) != stuck
     else:
-        assert foreman.drain().code == 0
-        foreman.expect(RunsHandedBack)
+        assert fake_node.drain().code == 0
+        fake_node.expect(RunsHandedBack)
 
 
-def test_an_exit_in_a_task_ends_its_run_alone(foreman: Foreman) -> None:
-    waiting, leaving = started(foreman, "Wait"), act(foreman, "Exit")
+def test_an_exit_in_a_task_ends_its_run_alone(fake_node: FakeNode) -> None:
+    waiting, leaving = started(fake_node, "Wait"), act(fake_node, "Exit")
 
-    ended = foreman.expect(Ended, leaving)
+    ended = fake_node.expect(Ended, leaving)
     assert (ended.outcome, ended.fields["failure"]["type"]) == ("Failed", "SystemExit")
-    assert stop(foreman, waiting).exit == ""
+    assert stop(fake_node, waiting).exit == ""
 
 
-def test_an_error_whose_text_exits_ends_its_run_alone(foreman: Foreman) -> None:
-    waiting, failing = started(foreman, "Wait"), act(foreman, "Unspeakable")
+def test_an_error_whose_text_exits_ends_its_run_alone(fake_node: FakeNode) -> None:
+    waiting, failing = started(fake_node, "Wait"), act(fake_node, "Unspeakable")
 
-    ended = foreman.expect(Ended, failing)
+    ended = fake_node.expect(Ended, failing)
     assert (ended.outcome, ended.fields["failure"]["message"]) == ("Failed", "(its __str__ raised SystemExit)")
-    assert stop(foreman, waiting).exit == ""
+    assert stop(fake_node, waiting).exit == ""
 
 
-def test_a_job_that_cancels_all_tasks_loses_no_run(foreman: Foreman, tmp_path: Path) -> None:
+def test_a_job_that_cancels_all_tasks_loses_no_run(fake_node: FakeNode, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    canceling = act(foreman, "CancelAll", str(gate), job="Hooked")
-    foreman.expect(Started, canceling)
-    runs = [act(foreman, "Return", str(tmp_path / "hooks"), job="Hooked") for _ in range(2)]
-    runs.append(act(foreman, "Return", str(tmp_path / "hooks"), job="Hooked", not_before=time.monotonic() + 0.01))
+    canceling = act(fake_node, "CancelAll", str(gate), job="Hooked")
+    fake_node.expect(Started, canceling)
+    runs = [act(fake_node, "Return", str(tmp_path / "hooks"), job="Hooked") for _ in range(2)]
+    runs.append(act(fake_node, "Return", str(tmp_path / "hooks"), job="Hooked", not_before=time.monotonic() + 0.01))
 
     for run in runs:
-        assert foreman.expect(Ended, run).outcome in ("Done", "Interrupted")
+        assert fake_node.expect(Ended, run).outcome in ("Done", "Interrupted")
     gate.touch()
     for run in (*runs, canceling):
-        foreman.confirm(foreman.expect(Ended, run), int(Status.DONE))
-    after = [act(foreman, "Return", str(tmp_path / "hooks"), job="Hooked") for _ in range(4)]  # in all its slots
-    assert {foreman.expect(Ended, run).pid for run in after} == pids(foreman)
-    assert len(pids(foreman)) == 1
+        fake_node.confirm(fake_node.expect(Ended, run), int(Status.DONE))
+    after = [act(fake_node, "Return", str(tmp_path / "hooks"), job="Hooked") for _ in range(4)]  # in all its slots
+    assert {fake_node.expect(Ended, run).pid for run in after} == pids(fake_node)
+    assert len(pids(fake_node)) == 1
 
 
-def test_a_run_that_another_one_cancels_is_interrupted_and_says_by_which(foreman: Foreman, tmp_path: Path) -> None:
-    waiting = started(foreman, "Wait", job="Hooked")
-    canceling = act(foreman, "CancelAll", str(tmp_path / "gate"), job="Hooked")
+def test_a_run_that_another_one_cancels_is_interrupted_and_says_by_which(fake_node: FakeNode, tmp_path: Path) -> None:
+    waiting = started(fake_node, "Wait", job="Hooked")
+    canceling = act(fake_node, "CancelAll", str(tmp_path / "gate"), job="Hooked")
 
-    ended = foreman.expect(Ended, waiting)
+    ended = fake_node.expect(Ended, waiting)
     (tmp_path / "gate").touch()
     failure = ended.fields["failure"]
     assert (ended.outcome, failure["type"]) == ("Interrupted", "taskqueue.Interrupted")
@@ -225,46 +227,46 @@ def test_a_run_that_another_one_cancels_is_interrupted_and_says_by_which(foreman
     )
 
 
-def test_a_cancel_that_a_job_asks_of_itself_does_not_reach_its_hooks(foreman: Foreman, tmp_path: Path) -> None:
-    run = act(foreman, "CancelItself", str(tmp_path / "hooks"), job="Hooked", concurrency=2)
-    foreman.confirm(foreman.expect(Ended, run, outcome="Done"), int(Status.DONE))
+def test_a_cancel_that_a_job_asks_of_itself_does_not_reach_its_hooks(fake_node: FakeNode, tmp_path: Path) -> None:
+    run = act(fake_node, "CancelItself", str(tmp_path / "hooks"), job="Hooked", concurrency=2)
+    fake_node.confirm(fake_node.expect(Ended, run, outcome="Done"), int(Status.DONE))
 
     assert becomes_true((tmp_path / "hooks").exists)
 
 
-def test_each_has_its_own_context_also_in_threads(foreman: Foreman) -> None:
-    runs = [act(foreman, "InContext", name) for name in ("ann", "bo")]
+def test_each_has_its_own_context_also_in_threads(fake_node: FakeNode) -> None:
+    runs = [act(fake_node, "InContext", name) for name in ("ann", "bo")]
 
-    assert [foreman.result(run) for run in runs] == [["ann", "ann"], ["bo", "bo"]]
+    assert [fake_node.result(run) for run in runs] == [["ann", "ann"], ["bo", "bo"]]
     for run, name in zip(runs, ("ann", "bo"), strict=True):
-        [logged] = [message for message in foreman.heard if isinstance(message, Logged) and message.id == run.id]
+        [logged] = [message for message in fake_node.heard if isinstance(message, Logged) and message.id == run.id]
         assert f"{name} says so" in logged.lines
-    assert [foreman.expect(Progressed, run).message for run in runs] == ["of ann", "of bo"]
+    assert [fake_node.expect(Progressed, run).message for run in runs] == ["of ann", "of bo"]
 
 
-def test_progress_and_positions_of_each_survive_the_worker(foreman: Foreman) -> None:
-    runs = [act(foreman, "Count", 3), act(foreman, "Count", 7)]
+def test_progress_and_positions_of_each_survive_the_worker(fake_node: FakeNode) -> None:
+    runs = [act(fake_node, "Count", 3), act(fake_node, "Count", 7)]
     for run, at in zip(runs, (3, 7), strict=True):
-        foreman.expect(Progressed, run, progress=at)
-    [pid] = pids(foreman)
+        fake_node.expect(Progressed, run, progress=at)
+    [pid] = pids(fake_node)
     os.kill(pid, signal.SIGKILL)
 
     for run, at in zip(runs, (3, 7), strict=True):
-        assert f"last progress {at} % (at {at})" in foreman.expect(Ended, run).fields["failure"]["message"]
-        positions = [message.position for message in foreman.all_of(Progressed, run) if message.position is not None]
+        assert f"last progress {at} % (at {at})" in fake_node.expect(Ended, run).fields["failure"]["message"]
+        positions = [message.position for message in fake_node.all_of(Progressed, run) if message.position is not None]
         assert positions[-1] == f'{{"":{at}}}'
 
 
-def test_what_a_job_leaves_in_the_loop_does_not_reach_the_next_one(foreman: Foreman) -> None:
-    waiting, leaving = started(foreman, "Wait"), act(foreman, "Leave")
-    foreman.expect(Ended, leaving, outcome="Done")
+def test_what_a_job_leaves_in_the_loop_does_not_reach_the_next_one(fake_node: FakeNode) -> None:
+    waiting, leaving = started(fake_node, "Wait"), act(fake_node, "Leave")
+    fake_node.expect(Ended, leaving, outcome="Done")
 
-    assert foreman.result(act(foreman, "Look")) == [["canceled"], True, True, False, True]
-    assert stop(foreman, waiting).outcome == "Canceled"
+    assert fake_node.result(act(fake_node, "Look")) == [["canceled"], True, True, False, True]
+    assert stop(fake_node, waiting).outcome == "Canceled"
 
 
-def test_a_task_that_takes_every_cancel_holds_up_its_run_for_a_while_only(foreman: Foreman) -> None:
-    one = ConcurrentRun(act(foreman, "Return"), SlotMemory(1, WorkerPage(), StartLog(1).acquire()))
+def test_a_task_that_takes_every_cancel_holds_up_its_run_for_a_while_only(fake_node: FakeNode) -> None:
+    one = ConcurrentRun(act(fake_node, "Return"), SlotMemory(1, WorkerPage(), StartLog(1).acquire()))
 
     async def go_on() -> None:
         while True:
@@ -284,118 +286,118 @@ def test_a_task_that_takes_every_cancel_holds_up_its_run_for_a_while_only(forema
     loop.close()
 
 
-def test_hooks_of_one_run_while_others_go_on(foreman: Foreman, tmp_path: Path) -> None:
-    waiting = started(foreman, "Wait", job="Hooked", concurrency=2)
-    hooked = act(foreman, "Return", str(tmp_path / "hooks"), job="Hooked", concurrency=2)
-    ended = foreman.expect(Ended, hooked)
+def test_hooks_of_one_run_while_others_go_on(fake_node: FakeNode, tmp_path: Path) -> None:
+    waiting = started(fake_node, "Wait", job="Hooked", concurrency=2)
+    hooked = act(fake_node, "Return", str(tmp_path / "hooks"), job="Hooked", concurrency=2)
+    ended = fake_node.expect(Ended, hooked)
     assert ended.confirm
-    foreman.confirm(ended, int(Status.DONE))
+    fake_node.confirm(ended, int(Status.DONE))
 
-    after = started(foreman, "Wait", job="Hooked", concurrency=2)  # in the slot of which the hooks have ended
+    after = started(fake_node, "Wait", job="Hooked", concurrency=2)  # in the slot of which the hooks have ended
     assert (tmp_path / "hooks").read_text().split() == [hooked.id]
-    assert {stop(foreman, run).pid for run in (after, waiting)} == {ended.pid}
+    assert {stop(fake_node, run).pid for run in (after, waiting)} == {ended.pid}
 
 
-def test_runs_without_a_free_slot_are_handed_back(foreman: Foreman) -> None:
-    running = started(foreman, "Wait", concurrency=2), started(foreman, "Wait", concurrency=2)
-    surplus = act(foreman, "Wait", concurrency=2)
+def test_runs_without_a_free_slot_are_handed_back(fake_node: FakeNode) -> None:
+    running = started(fake_node, "Wait", concurrency=2), started(fake_node, "Wait", concurrency=2)
+    surplus = act(fake_node, "Wait", concurrency=2)
 
-    foreman.expect(RunsHandedBack, surplus)
-    assert [stop(foreman, run).outcome for run in running] == ["Canceled", "Canceled"]
+    fake_node.expect(RunsHandedBack, surplus)
+    assert [stop(fake_node, run).outcome for run in running] == ["Canceled", "Canceled"]
 
 
 def test_a_worker_that_has_done_its_jobs_ends_them_while_another_takes_over(fifo: Callable[[str], Fifo]) -> None:
     gate = fifo("gate")
-    with Foreman(max_jobs_per_child=2) as foreman:
-        first = started(foreman, "WaitFor", gate.path)
-        foreman.result(act(foreman, "Return"))
-        third = foreman.result(act(foreman, "Return"))
+    with FakeNode(max_jobs_per_child=2) as fake_node:
+        first = started(fake_node, "WaitFor", gate.path)
+        fake_node.result(act(fake_node, "Return"))
+        third = fake_node.result(act(fake_node, "Return"))
 
         gate.tell()
-        assert foreman.result(first) != third
-        foreman.expect(WorkerChanged, pid=foreman.result(first), reason="it has done its 2 jobs")
+        assert fake_node.result(first) != third
+        fake_node.expect(WorkerChanged, pid=fake_node.result(first), reason="it has done its 2 jobs")
 
 
 def test_a_reload_lets_the_runs_end_while_another_worker_takes_over(
-    foreman: Foreman, fifo: Callable[[str], Fifo]
+    fake_node: FakeNode, fifo: Callable[[str], Fifo]
 ) -> None:
     gate = fifo("gate")
-    old = started(foreman, "WaitFor", gate.path)
-    foreman.tell(Recycle())
+    old = started(fake_node, "WaitFor", gate.path)
+    fake_node.tell(Recycle())
 
-    new = foreman.result(act(foreman, "Return"))
+    new = fake_node.result(act(fake_node, "Return"))
     gate.tell()
-    assert foreman.result(old) != new
+    assert fake_node.result(old) != new
 
 
-def test_a_patient_shutdown_waits_for_all(foreman: Foreman, fifo: Callable[[str], Fifo]) -> None:
+def test_a_patient_shutdown_waits_for_all(fake_node: FakeNode, fifo: Callable[[str], Fifo]) -> None:
     gates = [fifo("a"), fifo("b")]
-    runs = [started(foreman, "WaitFor", gate.path) for gate in gates]
-    foreman.tell(Shutdown(mode="patient"))
+    runs = [started(fake_node, "WaitFor", gate.path) for gate in gates]
+    fake_node.tell(Shutdown(mode="patient"))
 
     for run, gate in zip(runs, gates, strict=True):
         gate.tell()
-        assert foreman.result(run)
-    assert foreman.leave().code == 0
+        assert fake_node.result(run)
+    assert fake_node.leave().code == 0
 
 
-def test_a_quick_shutdown_interrupts_all(foreman: Foreman) -> None:
-    runs = [started(foreman, "Wait") for _ in range(3)]
-    foreman.drain("quick")
+def test_a_quick_shutdown_interrupts_all(fake_node: FakeNode) -> None:
+    runs = [started(fake_node, "Wait") for _ in range(3)]
+    fake_node.drain("quick")
 
-    assert {foreman.expect(Ended, run).outcome for run in runs} == {"Interrupted"}
-    assert {message.state for message in foreman.heard if isinstance(message, Progressed)} >= {'"shutdown"'}
+    assert {fake_node.expect(Ended, run).outcome for run in runs} == {"Interrupted"}
+    assert {message.state for message in fake_node.heard if isinstance(message, Progressed)} >= {'"shutdown"'}
 
 
-def test_those_that_do_not_leave_are_killed_after_the_grace(foreman: Foreman) -> None:
-    runs = [started(foreman, "Hold"), started(foreman, "Wait")]
-    foreman.drain("quick")
+def test_those_that_do_not_leave_are_killed_after_the_grace(fake_node: FakeNode) -> None:
+    runs = [started(fake_node, "Hold"), started(fake_node, "Wait")]
+    fake_node.drain("quick")
 
-    assert [foreman.expect(Ended, run).outcome for run in runs] == ["Interrupted", "Interrupted"]
+    assert [fake_node.expect(Ended, run).outcome for run in runs] == ["Interrupted", "Interrupted"]
 
 
 def test_the_kill_of_a_worker_that_does_not_leave_is_one_line(tmp_path: Path) -> None:
-    with logging_foreman(tmp_path) as foreman:
-        runs = [started(foreman, "Hold") for _ in range(3)]
-        foreman.drain("quick")
+    with logging_node(tmp_path) as fake_node:
+        runs = [started(fake_node, "Hold") for _ in range(3)]
+        fake_node.drain("quick")
 
-        assert {foreman.expect(Ended, run).outcome for run in runs} == {"Interrupted"}
+        assert {fake_node.expect(Ended, run).outcome for run in runs} == {"Interrupted"}
     assert (tmp_path / "log").read_text().count("killing a worker") == 1
 
 
-def test_a_signal_of_another_process_interrupts_all_and_replaces_the_worker(foreman: Foreman) -> None:
-    runs = [started(foreman, "Wait") for _ in range(2)]
-    [pid] = pids(foreman)
+def test_a_signal_of_another_process_interrupts_all_and_replaces_the_worker(fake_node: FakeNode) -> None:
+    runs = [started(fake_node, "Wait") for _ in range(2)]
+    [pid] = pids(fake_node)
     os.kill(pid, signal.SIGTERM)
 
     for run in runs:
-        assert foreman.expect(Ended, run).outcome == "Interrupted"
-    foreman.expect(WorkerChanged, pid=pid, reason="another process sent it SIGTERM")
+        assert fake_node.expect(Ended, run).outcome == "Interrupted"
+    fake_node.expect(WorkerChanged, pid=pid, reason="another process sent it SIGTERM")
 
 
 def test_the_memory_limit_replaces_a_worker_once_its_runs_have_ended(fifo: Callable[[str], Fifo]) -> None:
     gate = fifo("gate")
-    with Foreman(max_memory=1) as foreman:
-        old = started(foreman, "WaitFor", gate.path)
-        first = foreman.result(act(foreman, "Return"))
-        second = foreman.result(act(foreman, "Return"))
+    with FakeNode(max_memory=1) as fake_node:
+        old = started(fake_node, "WaitFor", gate.path)
+        first = fake_node.result(act(fake_node, "Return"))
+        second = fake_node.result(act(fake_node, "Return"))
 
         gate.tell()
-        assert foreman.result(old) == first != second
+        assert fake_node.result(old) == first != second
 
 
 @pytest.mark.parametrize("mode", [PoolMode.ONDEMAND, PoolMode.DYNAMIC])
 def test_a_worker_without_jobs_is_retired(mode: PoolMode) -> None:
-    with Foreman(pm=mode, idle_timeout=0.05) as foreman:
-        pid = foreman.result(act(foreman, "Return"))
+    with FakeNode(pm=mode, idle_timeout=0.05) as fake_node:
+        pid = fake_node.result(act(fake_node, "Return"))
 
-        foreman.expect(WorkerChanged, pid=pid, reason="it had nothing to do")
+        fake_node.expect(WorkerChanged, pid=pid, reason="it had nothing to do")
 
 
 def test_one_that_blocks_the_loop_is_reported_with_its_stack(tmp_path: Path) -> None:
-    with logging_foreman(tmp_path) as foreman:
-        started(foreman, "Wait")
-        blocking = started(foreman, "Block")
+    with logging_node(tmp_path) as fake_node:
+        started(fake_node, "Wait")
+        blocking = started(fake_node, "Block")
         reported = eventually(lambda: found if "blocks" in (found := (tmp_path / "log").read_text()) else "")
 
     assert f"a job blocks its event loop for over 1 s: {JOBS}:Act {blocking.id}" in reported

@@ -12,22 +12,22 @@ import pytest
 from taskqueue.daemon.protocol.messages import Ended, Message, Run, RunsHandedBack, WorkerChanged
 from taskqueue.daemon.worker.inspection import CHILDREN_FOR, DESCRIPTORS, THREADS, LeftProcesses
 from taskqueue.store.open import open_store
-from tests.daemon.foreman import Foreman
+from tests.daemon.fake_node import FakeNode
 from tests.store.records import a_record
 
 
-def leave(foreman: Foreman, what: dict[str, Any]) -> tuple[Run, Ended]:
+def leave(fake_node: FakeNode, what: dict[str, Any]) -> tuple[Run, Ended]:
     """Have a job leave something behind."""
-    run = foreman.run("Leaving", what)
-    return run, foreman.expect(Ended, run)
+    run = fake_node.run("Leaving", what)
+    return run, fake_node.expect(Ended, run)
 
 
 def test_a_worker_in_which_a_job_left_many_descriptors_is_replaced_and_the_job_named() -> None:
-    with Foreman(max_children=1) as foreman:
-        run, ended = leave(foreman, {"descriptors": DESCRIPTORS + 1})
-        others = [foreman.result(foreman.run("Echo")) for _ in range(3)]
+    with FakeNode(max_children=1) as fake_node:
+        run, ended = leave(fake_node, {"descriptors": DESCRIPTORS + 1})
+        others = [fake_node.result(fake_node.run("Echo")) for _ in range(3)]
 
-        told = foreman.expect(WorkerChanged, pid=ended.pid, exit="exited with status 0")
+        told = fake_node.expect(WorkerChanged, pid=ended.pid, exit="exited with status 0")
         assert (told.reason, told.job) == (f"{DESCRIPTORS + 1} descriptors were left open", run.id)
         assert ended.exit == f"was replaced: {told.reason}"
         assert ended.outcome == "Done"
@@ -35,8 +35,8 @@ def test_a_worker_in_which_a_job_left_many_descriptors_is_replaced_and_the_job_n
 
 
 def test_descriptors_that_jobs_leave_one_by_one_add_up() -> None:
-    with Foreman(max_children=1) as foreman:
-        pids = [leave(foreman, {"descriptors": DESCRIPTORS // 4})[1].pid for _ in range(6)]
+    with FakeNode(max_children=1) as fake_node:
+        pids = [leave(fake_node, {"descriptors": DESCRIPTORS // 4})[1].pid for _ in range(6)]
 
     assert len(set(pids[:5])) == 1
     assert pids[5] != pids[0]
@@ -50,37 +50,40 @@ def _ended_or_handed_back(run: Run, message: Message) -> bool:
 
 
 def test_runs_that_were_given_ahead_do_not_begin_in_a_worker_that_is_to_be_replaced() -> None:
-    with Foreman(max_children=1) as foreman:
+    with FakeNode(max_children=1) as fake_node:
         for _ in range(20):
-            leave(foreman, {})
-        runs = [foreman.run("Leaving", {"descriptors": DESCRIPTORS + 1}), *(foreman.run("Leaving") for _ in range(5))]
+            leave(fake_node, {})
+        runs = [
+            fake_node.run("Leaving", {"descriptors": DESCRIPTORS + 1}),
+            *(fake_node.run("Leaving") for _ in range(5)),
+        ]
 
-        first, *others = [foreman.hear(partial(_ended_or_handed_back, run)) for run in runs]
+        first, *others = [fake_node.hear(partial(_ended_or_handed_back, run)) for run in runs]
         assert isinstance(first, Ended)
         assert first.pid not in [one.pid for one in others if isinstance(one, Ended)]
 
 
 def test_what_a_library_keeps_for_good_replaces_no_worker() -> None:
-    with Foreman(max_children=1) as foreman:
-        _, ended = leave(foreman, {"descriptors": 20, "threads": 10})
+    with FakeNode(max_children=1) as fake_node:
+        _, ended = leave(fake_node, {"descriptors": 20, "threads": 10})
 
-        assert {foreman.result(foreman.run("Echo"))["pid"] for _ in range(5)} == {ended.pid}
+        assert {fake_node.result(fake_node.run("Echo"))["pid"] for _ in range(5)} == {ended.pid}
 
 
 def test_a_worker_in_which_jobs_left_many_threads_is_replaced() -> None:
-    with Foreman(max_children=1) as foreman:
-        run, ended = leave(foreman, {"threads": THREADS + 1})
+    with FakeNode(max_children=1) as fake_node:
+        run, ended = leave(fake_node, {"threads": THREADS + 1})
 
-        told = foreman.expect(WorkerChanged, pid=ended.pid, exit="exited with status 0")
+        told = fake_node.expect(WorkerChanged, pid=ended.pid, exit="exited with status 0")
         assert (told.reason, told.job) == (f"{THREADS + 1} threads were left behind", run.id)
 
 
 def test_a_process_that_outlives_its_job_for_long_ends_with_its_worker() -> None:
-    with Foreman(max_children=1) as foreman:
-        _, ended = leave(foreman, {"command": ["sleep", "1000"]})
-        assert foreman.result(foreman.run("Echo"))["pid"] == ended.pid  # which may be sending a mail
+    with FakeNode(max_children=1) as fake_node:
+        _, ended = leave(fake_node, {"command": ["sleep", "1000"]})
+        assert fake_node.result(fake_node.run("Echo"))["pid"] == ended.pid  # which may be sending a mail
 
-        told = foreman.expect(WorkerChanged, pid=ended.pid, exit="exited with status 0")
+        told = fake_node.expect(WorkerChanged, pid=ended.pid, exit="exited with status 0")
         assert told.reason.startswith(
             f"a process outlived the job that had started it by {CHILDREN_FOR:g} s: sleep, pid"
         )
@@ -97,35 +100,35 @@ def test_each_process_may_outlive_its_job_for_as_long_as_those_before() -> None:
 
 
 def test_folder_mask_timers_and_signals_are_set_back(tmp_path: Path) -> None:
-    with Foreman(max_children=1) as foreman:
-        before = foreman.result(foreman.run("Leaving", {"folder": str(tmp_path)}))
+    with FakeNode(max_children=1) as fake_node:
+        before = fake_node.result(fake_node.run("Leaving", {"folder": str(tmp_path)}))
 
-        assert foreman.result(foreman.run("Leaving")) == before
+        assert fake_node.result(fake_node.run("Leaving")) == before
 
 
 def test_limits_that_a_job_lowers_are_set_back_before_the_next_one() -> None:
-    with Foreman(max_children=1) as foreman:
-        before = foreman.result(foreman.run("Leaving", {"limits": {"RLIMIT_NOFILE": 0}}))
-        assert foreman.result(foreman.run("Leaving", {"limits": {"RLIMIT_FSIZE": 1 << 40}})) == before
+    with FakeNode(max_children=1) as fake_node:
+        before = fake_node.result(fake_node.run("Leaving", {"limits": {"RLIMIT_NOFILE": 0}}))
+        assert fake_node.result(fake_node.run("Leaving", {"limits": {"RLIMIT_FSIZE": 1 << 40}})) == before
 
-        assert foreman.result(foreman.run("Leaving")) == before
+        assert fake_node.result(fake_node.run("Leaving")) == before
 
 
 def test_a_worker_whose_limits_cannot_be_set_back_is_replaced() -> None:
-    with Foreman(max_children=1) as foreman:
-        run, ended = leave(foreman, {"limits": {"RLIMIT_STACK": 1 << 20}, "for_good": True})
+    with FakeNode(max_children=1) as fake_node:
+        run, ended = leave(fake_node, {"limits": {"RLIMIT_STACK": 1 << 20}, "for_good": True})
 
-        told = foreman.expect(WorkerChanged, pid=ended.pid, exit="exited with status 0")
+        told = fake_node.expect(WorkerChanged, pid=ended.pid, exit="exited with status 0")
         assert (told.reason, told.job) == ("RLIMIT_STACK was changed for good", run.id)
 
 
 def test_a_folder_that_was_removed_is_left(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
-    with Foreman(max_children=1) as foreman:
-        before = foreman.result(foreman.run("Leaving", {"folder": str(tmp_path / "gone")}))
+    with FakeNode(max_children=1) as fake_node:
+        before = fake_node.result(fake_node.run("Leaving", {"folder": str(tmp_path / "gone")}))
         (tmp_path / "gone").rmdir()
 
-        assert foreman.result(foreman.run("Leaving")) == before
+        assert fake_node.result(fake_node.run("Leaving")) == before
 
 
 @pytest.mark.parametrize("fails", [{}, {"fails": True}])
@@ -133,10 +136,10 @@ def test_a_transaction_that_a_job_left_open_on_the_file_of_the_store_ends_with_i
     tmp_path: Path, fails: dict[str, Any]
 ) -> None:
     path = tmp_path / "jobs.db"
-    with closing(open_store(str(path))) as store, Foreman(url=f"sqlite://{path}", max_children=1) as foreman:
-        run, ended = leave(foreman, {"database": str(path), **fails})
+    with closing(open_store(str(path))) as store, FakeNode(url=f"sqlite://{path}", max_children=1) as fake_node:
+        run, ended = leave(fake_node, {"database": str(path), **fails})
 
-        told = foreman.expect(WorkerChanged, pid=ended.pid, exit="exited with status 0")
+        told = fake_node.expect(WorkerChanged, pid=ended.pid, exit="exited with status 0")
         assert (told.reason, told.job) == ("a write transaction was left open on the file of the store", run.id)
         assert ended.exit == f"was replaced: {told.reason}"
         store.add([a_record()])
@@ -144,9 +147,9 @@ def test_a_transaction_that_a_job_left_open_on_the_file_of_the_store_ends_with_i
 
 def test_a_connection_that_goes_with_the_error_of_its_run_is_no_reason(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
-    with closing(open_store(str(path))) as store, Foreman(url=f"sqlite://{path}", max_children=1) as foreman:
-        _, ended = leave(foreman, {"database": str(path), "keeps": False, "fails": True})
+    with closing(open_store(str(path))) as store, FakeNode(url=f"sqlite://{path}", max_children=1) as fake_node:
+        _, ended = leave(fake_node, {"database": str(path), "keeps": False, "fails": True})
 
         assert ended.exit == ""
-        assert foreman.result(foreman.run("Echo"))["pid"] == ended.pid
+        assert fake_node.result(fake_node.run("Echo"))["pid"] == ended.pid
         store.add([a_record()])

@@ -19,7 +19,7 @@ from taskqueue.daemon.protocol.stack_file import StackFile
 from taskqueue.daemon.worker.interrupts import Shield
 from taskqueue.daemon.worker.stack_dump import MOST_TASKS, StackDump
 from taskqueue.model.stack import KEPT_BYTES, MOST_BYTES
-from tests.daemon.foreman import Fifo, Foreman, fifos
+from tests.daemon.fake_node import FakeNode, Fifo, fifos
 
 NUMBERS = map(str, itertools.count())
 
@@ -30,40 +30,40 @@ def fifo(tmp_path: Path) -> Iterator[Callable[[str], Fifo]]:
 
 
 @pytest.fixture
-def foreman() -> Iterator[Foreman]:
-    with Foreman() as foreman:
-        yield foreman
+def fake_node() -> Iterator[FakeNode]:
+    with FakeNode() as fake_node:
+        yield fake_node
 
 
-def begun(foreman: Foreman, job: str, fifo: Callable[[str], Fifo]) -> Run:
+def begun(fake_node: FakeNode, job: str, fifo: Callable[[str], Fifo]) -> Run:
     """Return the run of a job that has said that it runs."""
     runs = fifo(f"runs {job}")
-    run = foreman.run(job, {"runs": runs.path})
+    run = fake_node.run(job, {"runs": runs.path})
     runs.hear()
     return run
 
 
-def taken(foreman: Foreman, run: Run) -> StackTaken:
+def taken(fake_node: FakeNode, run: Run) -> StackTaken:
     """Return the answer of the manager to a request."""
     request = next(NUMBERS)
-    foreman.tell(TakeStack(id=run.id, claims=run.claims, request=request))
-    return foreman.expect(StackTaken, request=request)
+    fake_node.tell(TakeStack(id=run.id, claims=run.claims, request=request))
+    return fake_node.expect(StackTaken, request=request)
 
 
-def stack_with(foreman: Foreman, run: Run, wanted: str) -> str:
+def stack_with(fake_node: FakeNode, run: Run, wanted: str) -> str:
     """Ask again until the run is where it shall be: it has only said that it is about to go there."""
     for _ in range(1000):
-        answer = taken(foreman, run)
+        answer = taken(fake_node, run)
         assert answer.why_not == ""
         if re.search(wanted, answer.stack):
             return answer.stack
     raise AssertionError(f"no {wanted!r} in: {answer.stack}")
 
 
-def killed(foreman: Foreman, run: Run) -> Ended:
+def killed(fake_node: FakeNode, run: Run) -> Ended:
     """Cancel a run, and return its end."""
-    foreman.tell(Stop(id=run.id, claims=run.claims, reason="cancel"))
-    return foreman.expect(Ended, run)
+    fake_node.tell(Stop(id=run.id, claims=run.claims, reason="cancel"))
+    return fake_node.expect(Ended, run)
 
 
 def source_of(frame: str) -> str:
@@ -72,50 +72,50 @@ def source_of(frame: str) -> str:
     return Path(file).read_text().splitlines()[int(number.split()[0]) - 1].strip()
 
 
-def test_a_run_says_where_it_is_and_goes_on(foreman: Foreman, fifo: Callable[[str], Fifo]) -> None:
+def test_a_run_says_where_it_is_and_goes_on(fake_node: FakeNode, fifo: Callable[[str], Fifo]) -> None:
     go, runs = fifo("go"), fifo("runs")
-    run = foreman.run("Blocking", {"runs": runs.path, "go": go.path})
+    run = fake_node.run("Blocking", {"runs": runs.path, "go": go.path})
     runs.hear()
 
     for _ in range(3):
-        first, *frames = stack_with(foreman, run, "jobs.py").split("\n")
+        first, *frames = stack_with(fake_node, run, "jobs.py").split("\n")
         assert first == "Main thread (most recent call first):"
         assert "start" in frames[-1]
     go.tell()
 
-    foreman.result(run)
-    assert foreman.expect(Ended, run).stack == ""
+    fake_node.result(run)
+    assert fake_node.expect(Ended, run).stack == ""
 
 
-def test_a_regular_expression_that_takes_for_ever_is_seen(foreman: Foreman, fifo: Callable[[str], Fifo]) -> None:
-    stack = stack_with(foreman, begun(foreman, "Matching", fifo), "re")
+def test_a_regular_expression_that_takes_for_ever_is_seen(fake_node: FakeNode, fifo: Callable[[str], Fifo]) -> None:
+    stack = stack_with(fake_node, begun(fake_node, "Matching", fifo), "re")
 
     assert source_of(stack.split("\n")[-1]).startswith(("re.match(", "tell("))
 
 
 def test_of_c_code_that_holds_the_interpreter_the_line_that_called_it_is_shown(
-    foreman: Foreman, fifo: Callable[[str], Fifo]
+    fake_node: FakeNode, fifo: Callable[[str], Fifo]
 ) -> None:
-    run = begun(foreman, "InC", fifo)
+    run = begun(fake_node, "InC", fifo)
 
-    stack = stack_with(foreman, run, HELD_UP)
+    stack = stack_with(fake_node, run, HELD_UP)
     _, frame, _ = stack.split("\n")
     assert source_of(frame) == "lock(mutex)"
 
-    ended = killed(foreman, run)
+    ended = killed(fake_node, run)
     assert (ended.exit, ended.stack) == ("killed by SIGKILL", stack)
 
 
-def test_threads_of_the_job_are_shown(foreman: Foreman, fifo: Callable[[str], Fifo]) -> None:
-    stack = stack_with(foreman, begun(foreman, "Threaded", fifo), r"in (Event\.)?wait\b")
+def test_threads_of_the_job_are_shown(fake_node: FakeNode, fifo: Callable[[str], Fifo]) -> None:
+    stack = stack_with(fake_node, begun(fake_node, "Threaded", fifo), r"in (Event\.)?wait\b")
 
     main, _, waits = stack.partition("\nThread waits (most recent call first):\n")
     assert "_wait" in waits
     assert "tests/daemon/jobs.py" in main
 
 
-def test_tasks_of_the_job_are_shown_first_and_no_values(foreman: Foreman, fifo: Callable[[str], Fifo]) -> None:
-    stack = stack_with(foreman, begun(foreman, "Awaiting", fifo), "locks.py")
+def test_tasks_of_the_job_are_shown_first_and_no_values(fake_node: FakeNode, fifo: Callable[[str], Fifo]) -> None:
+    stack = stack_with(fake_node, begun(fake_node, "Awaiting", fifo), "locks.py")
 
     inner = stack[stack.index("Task inner (most recent call first):\n") :].split("\n")
     assert source_of(inner[2]) == "await asyncio.Event().wait()"
@@ -124,63 +124,63 @@ def test_tasks_of_the_job_are_shown_first_and_no_values(foreman: Foreman, fifo: 
     assert "event loop watch" not in stack
 
 
-def test_of_many_runs_in_one_worker_the_tasks_of_the_right_one_are_shown_and_kept(foreman: Foreman) -> None:
+def test_of_many_runs_in_one_worker_the_tasks_of_the_right_one_are_shown_and_kept(fake_node: FakeNode) -> None:
     data = ["Wait", None]
-    other = foreman.run("tests.daemon.concurrent_jobs:Act", data, concurrency=4)
-    late = foreman.run("tests.daemon.concurrent_jobs:Act", data, concurrency=4, timeout=2.0)
-    foreman.expect(Started, late)
+    other = fake_node.run("tests.daemon.concurrent_jobs:Act", data, concurrency=4)
+    late = fake_node.run("tests.daemon.concurrent_jobs:Act", data, concurrency=4, timeout=2.0)
+    fake_node.expect(Started, late)
 
-    for stack in (stack_with(foreman, late, "locks.py"), foreman.expect(Ended, late).stack):
+    for stack in (stack_with(fake_node, late, "locks.py"), fake_node.expect(Ended, late).stack):
         assert f"of job {late.id} (most recent call first):" in stack
         assert other.id not in stack
-    assert killed(foreman, other).stack == ""
+    assert killed(fake_node, other).stack == ""
 
 
 def test_a_run_that_is_canceled_in_time_keeps_none_and_a_killed_one_does(
-    foreman: Foreman, fifo: Callable[[str], Fifo]
+    fake_node: FakeNode, fifo: Callable[[str], Fifo]
 ) -> None:
     for job, is_killed in (("Patient", False), ("Looping", True)):
-        ended = killed(foreman, begun(foreman, job, fifo))
+        ended = killed(fake_node, begun(fake_node, job, fifo))
 
         assert (ended.outcome, "start" in ended.stack) == ("Canceled", is_killed)
 
 
 @pytest.mark.parametrize("limit", ["timeout", "stall_timeout"])
 def test_a_run_that_has_exceeded_a_limit_keeps_its_stack(
-    foreman: Foreman, fifo: Callable[[str], Fifo], limit: str
+    fake_node: FakeNode, fifo: Callable[[str], Fifo], limit: str
 ) -> None:
     """It has nothing to do before the place at which it waits, so that the limit is not exceeded elsewhere."""
-    run = foreman.run("Patient", {"runs": fifo("runs").path}, **{limit: 0.5})
+    run = fake_node.run("Patient", {"runs": fifo("runs").path}, **{limit: 0.5})
 
-    ended = foreman.expect(Ended, run)
+    ended = fake_node.expect(Ended, run)
     assert ended.outcome == ("TimedOut" if limit == "timeout" else "Stalled")
     assert "in Patient.start" in ended.stack or "in start" in ended.stack
 
 
-def test_a_deep_stack_is_bounded(foreman: Foreman, fifo: Callable[[str], Fifo]) -> None:
-    run = begun(foreman, "Deep", fifo)
+def test_a_deep_stack_is_bounded(fake_node: FakeNode, fifo: Callable[[str], Fifo]) -> None:
+    run = begun(fake_node, "Deep", fifo)
 
-    stack = stack_with(foreman, run, r"in (Event\.)?wait\b")
+    stack = stack_with(fake_node, run, r"in (Event\.)?wait\b")
     assert stack.endswith(" earlier frames")
     assert len(stack.encode()) <= MOST_BYTES
-    assert 1000 < len(killed(foreman, run).stack.encode()) <= KEPT_BYTES
+    assert 1000 < len(killed(fake_node, run).stack.encode()) <= KEPT_BYTES
 
 
-def test_an_idle_manager_says_that_there_is_no_such_run(foreman: Foreman) -> None:
-    assert taken(foreman, foreman.run("Empty")._replace(claims=99)).why_not == NOT_BEGUN
+def test_an_idle_manager_says_that_there_is_no_such_run(fake_node: FakeNode) -> None:
+    assert taken(fake_node, fake_node.run("Empty")._replace(claims=99)).why_not == NOT_BEGUN
 
 
-def test_the_stack_of_a_worker_that_dies_is_not_waited_for(foreman: Foreman, fifo: Callable[[str], Fifo]) -> None:
-    run = begun(foreman, "InC", fifo)
+def test_the_stack_of_a_worker_that_dies_is_not_waited_for(fake_node: FakeNode, fifo: Callable[[str], Fifo]) -> None:
+    run = begun(fake_node, "InC", fifo)
 
-    foreman.tell(TakeStack(id=run.id, claims=run.claims, request="late"))
-    foreman.tell(TakeStack(id=run.id, claims=run.claims, request="later"))
-    for pid in foreman.workers():
+    fake_node.tell(TakeStack(id=run.id, claims=run.claims, request="late"))
+    fake_node.tell(TakeStack(id=run.id, claims=run.claims, request="later"))
+    for pid in fake_node.workers():
         os.kill(pid, signal.SIGKILL)
 
-    answers = [foreman.expect(StackTaken, request=request) for request in ("late", "later")]
+    answers = [fake_node.expect(StackTaken, request=request) for request in ("late", "later")]
     assert all(answer.stack or answer.why_not for answer in answers)
-    assert foreman.expect(Ended, run).outcome == "Crashed"
+    assert fake_node.expect(Ended, run).outcome == "Crashed"
 
 
 def test_of_very_many_tasks_the_first_hundred_are_shown() -> None:

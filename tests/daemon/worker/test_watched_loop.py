@@ -11,7 +11,7 @@ import pytest
 
 from taskqueue.daemon.worker.watched_loop import WatchedLoop
 from taskqueue.execution.inline_context import CallerInterrupts
-from tests.daemon.foreman import MOST
+from tests.daemon.fake_node import MOST
 
 LOGGER = logging.getLogger("taskqueue.daemon.worker.watched_loop")
 

@@ -11,7 +11,7 @@ import pytest
 
 from taskqueue.daemon.protocol.messages import Ended, OutcomeSettled, Progressed, Stop
 from taskqueue.model.record import Status
-from tests.daemon.foreman import Foreman
+from tests.daemon.fake_node import FakeNode
 
 JOBS = "tests.daemon.hooked_jobs"
 
@@ -73,16 +73,16 @@ def around_run(job, proceed):
 
 
 class Hooked:
-    """A foreman whose workers have hooks, which note in a file what they see."""
+    """A fake_node whose workers have hooks, which note in a file what they see."""
 
     def __init__(self, folder: Path, code: str, **settings: Any) -> None:
         (folder / "hooks.py").write_text(code)
         self.notes = folder / "notes"
-        self.foreman = Foreman(bootstrap=folder / "hooks.py", url=f"sqlite:///{folder}/jobs.db", **settings)
+        self.fake_node = FakeNode(bootstrap=folder / "hooks.py", url=f"sqlite:///{folder}/jobs.db", **settings)
 
     def run(self, job: str, tenant: str = "acme", do: str = "", **given: Any) -> Any:
         meta = {"tenant": tenant, "notes": str(self.notes)}
-        return self.foreman.run(f"{JOBS}:{job}", do, meta=meta, **given)
+        return self.fake_node.run(f"{JOBS}:{job}", do, meta=meta, **given)
 
     def noted(self) -> list[str]:
         return self.notes.read_text().splitlines()
@@ -91,24 +91,24 @@ class Hooked:
 @pytest.fixture
 def plain(tmp_path: Path) -> Iterator[Hooked]:
     hooked = Hooked(tmp_path, PLAIN, max_children=1)  # a run stands behind the hooks of the one before
-    with hooked.foreman:
+    with hooked.fake_node:
         yield hooked
 
 
 @pytest.fixture
 def awaiting(tmp_path: Path) -> Iterator[Hooked]:
     hooked = Hooked(tmp_path, ASYNC, max_children=3)  # a run that waits for a busy worker may be handed back
-    with hooked.foreman:
+    with hooked.fake_node:
         yield hooked
 
 
 def test_each_run_is_within_the_hook_and_its_threads_see_its_context(plain: Hooked) -> None:
     for tenant in ("acme", "beta"):
         run = plain.run("Threads", tenant)
-        assert plain.foreman.expect(Ended, run).confirm
-        plain.foreman.tell(OutcomeSettled(run.id, run.claims, accepted=True, status=int(Status.DONE)))
-        assert json.loads(plain.foreman.result(run)) == [tenant] * 4
-    plain.foreman.expect(Ended, plain.run("Threads", "gamma"))  # by the same worker, behind the hooks
+        assert plain.fake_node.expect(Ended, run).confirm
+        plain.fake_node.tell(OutcomeSettled(run.id, run.claims, accepted=True, status=int(Status.DONE)))
+        assert json.loads(plain.fake_node.result(run)) == [tenant] * 4
+    plain.fake_node.expect(Ended, plain.run("Threads", "gamma"))  # by the same worker, behind the hooks
 
     assert plain.noted()[:6] == [
         *["acme before", "acme after", "acme Done DONE acme"],
@@ -118,31 +118,31 @@ def test_each_run_is_within_the_hook_and_its_threads_see_its_context(plain: Hook
 
 def test_a_refused_outcome_is_none_that_has_ended(plain: Hooked) -> None:
     run = plain.run("Threads")
-    plain.foreman.expect(Ended, run)
-    plain.foreman.tell(OutcomeSettled(run.id, run.claims, accepted=False, status=int(Status.WAITING)))
+    plain.fake_node.expect(Ended, run)
+    plain.fake_node.tell(OutcomeSettled(run.id, run.claims, accepted=False, status=int(Status.WAITING)))
 
-    plain.foreman.expect(Ended, plain.run("Threads", "beta"))
+    plain.fake_node.expect(Ended, plain.run("Threads", "beta"))
     assert plain.noted() == ["acme before", "acme after", "beta before", "beta after"]
 
 
 @pytest.mark.parametrize("job", ["Waits", "WaitsAwaited"])
 def test_a_cancel_passes_through_the_hook(plain: Hooked, job: str) -> None:
     run = plain.run(job)
-    plain.foreman.expect(Progressed, run)
-    plain.foreman.tell(Stop(id=run.id, claims=run.claims, reason="cancel"))
+    plain.fake_node.expect(Progressed, run)
+    plain.fake_node.tell(Stop(id=run.id, claims=run.claims, reason="cancel"))
 
-    assert plain.foreman.expect(Ended, run).outcome == "Canceled"
+    assert plain.fake_node.expect(Ended, run).outcome == "Canceled"
     assert plain.noted() == ["acme before", "acme Interrupted", "acme after"]
 
 
 @pytest.mark.parametrize("then", ["raise RuntimeError('no connection')", "return"])
 def test_a_job_that_is_to_end_does_not_begin_behind_a_hook_that_took_the_interrupt(tmp_path: Path, then: str) -> None:
     hooked = Hooked(tmp_path, DEAF.format(then=then))
-    with hooked.foreman:
+    with hooked.fake_node:
         run = hooked.run("Waits", timeout=0.2)
 
-        assert hooked.foreman.expect(Ended, run).outcome == "TimedOut"
-        assert hooked.foreman.all_of(Progressed, run) == []
+        assert hooked.fake_node.expect(Ended, run).outcome == "TimedOut"
+        assert hooked.fake_node.all_of(Progressed, run) == []
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
@@ -150,8 +150,8 @@ def test_an_async_hook_may_await_around_an_async_job(awaiting: Hooked, concurren
     runs = [awaiting.run("Awaited", tenant, concurrency=concurrency) for tenant in ("acme", "beta")]
     failing = awaiting.run("Awaited", "gamma", "fail", concurrency=concurrency)
 
-    assert [awaiting.foreman.result(run) for run in runs] == ["acme", "beta"]
-    assert awaiting.foreman.expect(Ended, failing).fields["failure"]["message"] == "as told"
+    assert [awaiting.fake_node.result(run) for run in runs] == ["acme", "beta"]
+    assert awaiting.fake_node.expect(Ended, failing).fields["failure"]["message"] == "as told"
     assert sorted(awaiting.noted()) == sorted(
         [f"{tenant} {what}" for tenant in ("acme", "beta", "gamma") for what in ("before", "after")]
         + ["gamma ValueError"]
@@ -164,17 +164,17 @@ def test_an_interrupted_async_job_ends_as_it_does_without_a_hook(
     awaiting: Hooked, concurrency: int, reason: str
 ) -> None:
     run = awaiting.run("WaitsAwaited", concurrency=concurrency, timeout=0.2 if reason == "timeout" else None)
-    awaiting.foreman.expect(Progressed, run)
+    awaiting.fake_node.expect(Progressed, run)
     if reason == "cancel":
-        awaiting.foreman.tell(Stop(id=run.id, claims=run.claims, reason=reason))
+        awaiting.fake_node.tell(Stop(id=run.id, claims=run.claims, reason=reason))
 
     outcome, error = {"cancel": ("Canceled", "Interrupted"), "timeout": ("TimedOut", "JobTimeout")}[reason]
-    assert awaiting.foreman.expect(Ended, run).outcome == outcome
+    assert awaiting.fake_node.expect(Ended, run).outcome == outcome
     assert awaiting.noted() == ["acme before", f"acme {error}", "acme after"]
 
 
 def test_a_plain_hook_cannot_surround_many_runs_at_once(plain: Hooked) -> None:
-    ended = plain.foreman.expect(Ended, plain.run("Awaited", concurrency=3))
+    ended = plain.fake_node.expect(Ended, plain.run("Awaited", concurrency=3))
 
     assert ended.outcome == "Unloadable"
     assert "around_run of the bootstrap file is a plain function: write async def" in ended.fields["failure"]["message"]
@@ -182,5 +182,5 @@ def test_a_plain_hook_cannot_surround_many_runs_at_once(plain: Hooked) -> None:
 
 def test_jobs_of_a_job_pass_before_add_of_the_bootstrap_file(tmp_path: Path) -> None:
     hooked = Hooked(tmp_path, "def before_add(new):\n    new.meta['by'] = new.job\n")
-    with hooked.foreman:
-        assert hooked.foreman.result(hooked.run("Adds")) == {"tenant": "acme", "by": "elsewhere:Job"}
+    with hooked.fake_node:
+        assert hooked.fake_node.result(hooked.run("Adds")) == {"tenant": "acme", "by": "elsewhere:Job"}

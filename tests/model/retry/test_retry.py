@@ -490,3 +490,27 @@ def test_exponential_pauses_never_shrink(one: ExponentialRetry) -> None:
     found = pauses(one, 150)
 
     assert all(first is not None and second is not None and first <= second for first, second in pairwise(found))
+
+
+LOOSE: Any = retry
+LOOSE_TASK: Any = taskqueue.task
+"""The same without types, for calls that a checker refuses."""
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: LOOSE.exponential(3, factor="2"), "factor='2' of a retry policy: pass a number between 1 and 100"),
+        (lambda: LOOSE.time_table([5]), r"table=\[5\] of a retry policy: pass a mapping such as"),
+        (lambda: LOOSE.only_on(5, OSError), "5 is no retry policy: pass one such as"),
+        (lambda: LOOSE.only_on(Situation, OSError), r"Situation is a class, no retry policy: pass retry.custom"),
+        (lambda: LOOSE.when(OSError).then(None), "None is no retry policy: pass one such as"),
+        (lambda: LOOSE.by_exception(5), r"5 is no case of a retry policy: pass when\("),
+        (lambda: LOOSE.call(len, 5), "5 is no retry policy: pass one such as"),
+        (lambda: LOOSE.call(5, LOOSE.forever(0)), r"retry.call\(5, …\): pass a function"),
+        (lambda: LOOSE_TASK(5), r"task\(5\): pass a function"),
+    ],
+)
+def test_a_value_of_a_wrong_type_is_named_with_the_way_out(make: Any, said: str) -> None:
+    with pytest.raises(InvalidOption, match=said):
+        make()

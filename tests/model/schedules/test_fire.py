@@ -13,11 +13,12 @@ from bson import ObjectId
 from taskqueue.errors import InvalidOption
 from taskqueue.model.ids import JobId, scheduled_id
 from taskqueue.model.record import Attempt, Cause, Record, Status
-from taskqueue.model.schedules import Again, Cron, Custom, Every
+from taskqueue.model.schedules import Again, Cron, Custom, Every, Trigger
 from taskqueue.model.schedules.fire import (
     QUESTION,
     UNFIRED,
     ask,
+    brought_forward,
     failed_in_a_row,
     fire,
     first_time,
@@ -263,6 +264,23 @@ def test_a_job_that_vanished_unnoticed_does_not_end_its_schedule() -> None:
         assert (after.next_run_at, after.awaits) == (NOON + MINUTE, None)
     assert reconciled(plan, a_job(Status.PROCESSING), NOON) is None
     assert reconciled(a_plan(), None, NOON) is None
+
+
+@pytest.mark.parametrize("anchor", ["start", "end"])
+def test_a_schedule_waits_no_longer_than_its_interval_after_the_clock_was_set_back(anchor: str) -> None:
+    plan = a_plan(trigger=Every(60, anchor), next_run_at=NOON + MINUTE)
+
+    assert brought_forward(plan, NOON) is None
+    sooner = brought_forward(plan, NOON - HOUR)
+    assert sooner is not None
+    assert (sooner.next_run_at, sooner.version) == (NOON - HOUR + MINUTE, plan.version + 1)
+    assert brought_forward(replace(plan, stage=Stage.PAUSED), NOON - HOUR) is None
+    assert brought_forward(replace(plan, next_run_at=None, awaits=ObjectId()), NOON - HOUR) is None
+
+
+@pytest.mark.parametrize("trigger", [Every(60, NOON), Cron("* * * * *"), Custom("app:Holidays"), Again()])
+def test_times_that_the_clock_has_shown_already_do_not_come_again(trigger: Trigger) -> None:
+    assert brought_forward(a_plan(trigger=trigger), NOON - HOUR) is None
 
 
 def test_a_class_of_the_users_own_is_asked_by_a_job() -> None:

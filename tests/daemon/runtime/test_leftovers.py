@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from taskqueue.daemon.node import leftovers
+from taskqueue.daemon.runtime import leftovers
 from taskqueue.daemon.runtime.child_process import Child, allow_signals, fork
 from tests.chaos.blow import is_gone
 from tests.nodes import eventually
@@ -138,7 +138,7 @@ def test_a_node_that_is_a_leftover_itself_does_not_end_itself(begin: Begin, tmp_
 def test_a_host_that_allows_no_mark_is_warned_of() -> None:
     program = (
         f"import resource; resource.setrlimit({LOCKS}, (5, 5)); "
-        "from taskqueue.daemon.node import leftovers; leftovers.mark()"
+        "from taskqueue.daemon.runtime import leftovers; leftovers.mark()"
     )
 
     ended = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True, check=True)

@@ -59,22 +59,26 @@ _FLUSHED = "removed all"
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Base:
-    """The ended jobs up to a time, as they were when so many had been removed before."""
+class _Count:
+    """How many jobs had ended up to ``until``, by queue and status; those removed later are to be subtracted."""
 
     until: datetime
     counts: Counts
     removed: Removed
+    """The removals that were known when these were counted: the numbers are without them."""
     counted_at: float
 
     def is_wrong(self, removed: Removed) -> bool:
-        """Return whether all have to be counted anew: one of those that ended later was removed, or all were."""
+        """Return whether all have to be counted anew: it is old, or others than the counted jobs may be removed since.
+
+        Of removals only the numbers are known, and the last end: one behind ``until`` may be of a job left out here.
+        """
         if time.monotonic() - self.counted_at > COUNTED_FOR or self.removed.get(_FLUSHED) != removed.get(_FLUSHED):
             return True
         return any(self._misses(now, self.removed.get(id)) for id, now in removed.items())
 
     def _misses(self, now: Removals, then: Removals | None) -> bool:
-        """Return whether the numbers do not say how many of the counted jobs were removed since."""
+        """Return whether the removals of a queue since then may be of others than the counted jobs."""
         if then is not None and now.token != then.token:
             return True
         return now != then and now.before is not None and now.before > self.until
@@ -87,17 +91,19 @@ class Tally:
         self._connection = connection
         self._portion_size = portion
         self._lock = threading.Lock()
-        self._base: _Base | None = None
-        self._begun: _Base | None = None
-        """A count that is under way, and up to when it has counted those of each status."""
+        self._base: _Count | None = None
+        """The last count of all; later calls count what has ended since."""
+        self._begun: _Count | None = None
+        """A count of all that is under way: a call that takes too long leaves it to the next one."""
         self._reached: dict[int, datetime] = {}
+        """Up to which end the jobs of each status are in that."""
 
     def read(self) -> Mapping[tuple[str, Status], int]:
         """Return how many records there are for each queue and status."""
         with self._lock:
-            counts = self._ended()
-        counts.update(self._waiting())
-        counts.update(self._grouped({"status": {"$in": [int(Status.POSTPONED), int(Status.PROCESSING)]}}))
+            counts = self._ended_jobs()
+        counts.update(self._waiting_jobs())
+        counts.update(self._counted_by_queue({"status": {"$in": [int(Status.POSTPONED), int(Status.PROCESSING)]}}))
         return {key: number for key, number in counts.items() if number > 0}
 
     def note_removed(self, status: Status, queues: Iterable[object], before: datetime, now: datetime) -> None:
@@ -125,50 +131,51 @@ class Tally:
         """Have all who count begin anew: other jobs were removed than those that were noted, or all."""
         self._connection.collections.facts.update_one({"_id": _FLUSHED}, {"$inc": {"records": 1}}, upsert=True)
 
-    def _ended(self) -> Counts:
+    def _ended_jobs(self) -> Counts:
         """Return the ended ones, and keep the numbers of those that ended long enough ago."""
-        removed, base = self._removed(), self._base
+        removed, base = self._removals(), self._base
         if base is None or base.is_wrong(removed):
             self._base = None
-            base = self._counted_anew(removed)
+            base = self._count_all(removed)
             if base is None:
-                return self._grouped(_since(None))
+                return self._counted_by_queue(_ended_after(None))
             self._base = base
         counts = base.counts.copy()
-        counts.subtract(_gone(base.removed, removed))
-        since = self._grouped(_since(base.until))
-        until = self._until() if since.total() > FEW else None
+        counts.subtract(_removed_between(base.removed, removed))
+        since = self._counted_by_queue(_ended_after(base.until))
+        until = self._stable_until() if since.total() > FEW else None
         if until is not None and until > base.until:
-            before, since = self._parted(_since(base.until), until)
+            before, since = self._split_at(_ended_after(base.until), until)
             counts.update(before)
-            self._base = _Base(until=until, counts=counts.copy(), removed=removed, counted_at=base.counted_at)
+            self._base = _Count(until=until, counts=counts.copy(), removed=removed, counted_at=base.counted_at)
         counts.update(since)
         return counts
 
-    def _counted_anew(self, removed: Removed) -> _Base | None:
+    def _count_all(self, removed: Removed) -> _Count | None:
         """Count all that ended long enough ago, the oldest first; None without any.
 
         What was counted stays so if the call takes too long: the next one goes on.
         """
         begun = self._begun
         if begun is None or begun.is_wrong(removed):
-            until = self._until()
+            until = self._stable_until()
             if until is None:
                 return None
-            begun = self._begun = _Base(until=until, counts=Counter(), removed=removed, counted_at=time.monotonic())
+            begun = self._begun = _Count(until=until, counts=Counter(), removed=removed, counted_at=time.monotonic())
             self._reached.clear()
         for status in _ENDED:
             if status not in self._reached:
-                begun.counts.update(self._grouped({"status": status, "ended_at": None}))
+                begun.counts.update(self._counted_by_queue({"status": status, "ended_at": None}))
                 self._reached[status] = EPOCH
             while (behind := self._reached[status]) < begun.until:
-                end = self._portion(status, behind, begun.until)
-                begun.counts.update(self._grouped({"status": status, "ended_at": {"$gt": behind, "$lte": end}}))
+                end = self._end_of_portion(status, behind, begun.until)
+                portion = {"status": status, "ended_at": {"$gt": behind, "$lte": end}}
+                begun.counts.update(self._counted_by_queue(portion))
                 self._reached[status] = end
         self._begun = None
         return begun
 
-    def _portion(self, status: int, behind: datetime, until: datetime) -> datetime:
+    def _end_of_portion(self, status: int, behind: datetime, until: datetime) -> datetime:
         """Return up to when those ended that are counted together."""
         ended: Document = {"status": status, "ended_at": {"$gt": behind, "$lte": until}}
         found = self._connection.collections.jobs.find(ended, {"_id": False, "ended_at": True}).hint(OUTCOMES)
@@ -176,7 +183,7 @@ class Tally:
             (one["ended_at"] for one in found.sort("ended_at", ASCENDING).skip(self._portion_size).limit(1)), until
         )
 
-    def _until(self) -> datetime | None:
+    def _stable_until(self) -> datetime | None:
         """Return a time before which ends are counted once for all; None without any end."""
         jobs = self._connection.collections.jobs
         lasts = [
@@ -196,16 +203,16 @@ class Tally:
                 return last - lag
         return last - LAGS[-1]
 
-    def _removed(self) -> Removed:
+    def _removals(self) -> Removed:
         facts = self._connection.collections.facts
         found = facts.find({"_id": {"$gte": _REMOVED, "$lt": f"{_REMOVED.rstrip()}!"}})
         return {one["_id"]: Removals(one["records"], one.get("before"), one.get("token")) for one in found}
 
-    def _grouped(self, where: Document) -> Counts:
-        before, later = self._parted(where, None)
+    def _counted_by_queue(self, where: Document) -> Counts:
+        before, later = self._split_at(where, None)
         return before + later
 
-    def _parted(self, where: Document, until: datetime | None) -> tuple[Counts, Counts]:
+    def _split_at(self, where: Document, until: datetime | None) -> tuple[Counts, Counts]:
         """Return the numbers of these up to a time, and of those behind it, by one look at an index alone."""
         later = {"$gt": ["$ended_at", until]} if until is not None else {"$literal": False}
         groups = self._connection.collections.jobs.aggregate(
@@ -226,7 +233,7 @@ class Tally:
             found[is_later][key] += number
         return found
 
-    def _waiting(self) -> Counts:
+    def _waiting_jobs(self) -> Counts:
         jobs, waiting = self._connection.collections.jobs, {"status": int(Status.WAITING)}
         counts: Counts = Counter()
         for queue in jobs.distinct("queue", waiting):
@@ -237,7 +244,7 @@ class Tally:
         return counts
 
 
-def _gone(before: Removed, now: Removed) -> Counts:
+def _removed_between(before: Removed, now: Removed) -> Counts:
     """Return what was removed between two looks."""
     gone: Counts = Counter()
     for id, removals in now.items():
@@ -247,7 +254,7 @@ def _gone(before: Removed, now: Removed) -> Counts:
     return gone
 
 
-def _since(behind: datetime | None) -> Document:
+def _ended_after(behind: datetime | None) -> Document:
     ended: Document = {"status": {"$in": _ENDED}}
     return ended if behind is None else {**ended, "ended_at": {"$gt": behind}}
 

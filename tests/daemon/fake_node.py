@@ -1,4 +1,4 @@
-"""A node's part played by a test: a real manager with real workers at the other end of the channel, and no store."""
+"""A node without a store: a test gives runs to a real manager with real workers, and reads its reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from taskqueue.daemon.manager.manager import fork_manager
-from taskqueue.daemon.manager.scaling import PoolMode
 from taskqueue.daemon.protocol.channel import ChannelClosed
 from taskqueue.daemon.protocol.messages import (
     Ended,
@@ -30,7 +29,7 @@ from taskqueue.daemon.protocol.messages import (
     encode,
 )
 from taskqueue.daemon.runtime import child_process
-from taskqueue.daemon.settings import Settings
+from taskqueue.daemon.settings import PoolMode, Settings
 from taskqueue.model.ids import JobId
 
 MOST = 30.0
@@ -47,8 +46,8 @@ def settings(**given: Any) -> Settings:
     return Settings(**{**values, **given})
 
 
-class Foreman:
-    """Gives runs to a manager and hears what becomes of them."""
+class FakeNode:
+    """Sends runs to a manager, and keeps the messages that come back."""
 
     def __init__(self, **given: Any) -> None:
         self._claims = itertools.count(1)
@@ -57,7 +56,7 @@ class Foreman:
         self.manager, self.channel, self.start_log = fork_manager(self.settings)
         self.exit: child_process.ChildExit | None = None
 
-    def __enter__(self) -> Foreman:
+    def __enter__(self) -> FakeNode:
         self.tell(StartPool(url=self.settings.url or "sqlite:///dev/null/nowhere", seat="test", incarnation="i"))
         return self
 

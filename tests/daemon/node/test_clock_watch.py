@@ -1,0 +1,142 @@
+"""A clock of the store that is set while nodes work: nothing is rescued from nodes that live."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
+from taskqueue.daemon.node.clock_watch import HEARD_WITHIN, ClockWatch
+from taskqueue.daemon.node.leader_election import LEAD
+from taskqueue.daemon.node.leases import NodeLeases
+from taskqueue.daemon.node.status import NodeStatus
+from taskqueue.daemon.settings import Settings
+from taskqueue.model.record import Holder, Status
+from taskqueue.store import ClaimRequest, Lease, Store
+from taskqueue.store.open import open_store
+from tests.daemon.node.conftest import OURS, THEIRS, Bench
+
+LEASE = timedelta(seconds=30)
+LONGER = 30.0 + HEARD_WITHIN
+
+
+class SetClock:
+    """A clock that the test sets, and the time that passes meanwhile."""
+
+    def __init__(self) -> None:
+        self.elapsed = 100.0
+        self._set_by = 0.0
+
+    def now(self) -> datetime:
+        return datetime(2030, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=self.elapsed + self._set_by)
+
+    def set_by(self, seconds: float) -> None:
+        """Set the clock forward, or with a negative number back."""
+        self._set_by += seconds
+
+    def watch(self) -> ClockWatch:
+        watch = ClockWatch(self.now, LEASE.total_seconds(), lambda: self.elapsed)
+        assert watch.trusts_ends()
+        return watch
+
+
+@pytest.fixture
+def clock() -> SetClock:
+    return SetClock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: SetClock) -> Iterator[Store]:
+    with closing(open_store(str(tmp_path / "jobs.db"), clock.now)) as store:
+        yield store
+
+
+def test_ends_of_leases_are_not_trusted_for_a_lease_after_the_clock_was_set_forward(
+    clock: SetClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch = clock.watch()
+    clock.elapsed += 3600
+    assert watch.trusts_ends()
+
+    clock.set_by(600)
+    assert not watch.trusts_ends()
+    clock.elapsed += LONGER - 1
+    assert not watch.trusts_ends()
+    clock.elapsed += 1
+    assert watch.trusts_ends()
+    assert caplog.messages == [
+        "the clock of the store was set forward by 10 min: leases of other nodes are trusted for 40 s"
+    ]
+
+
+def test_a_clock_that_is_set_by_little_changes_nothing(clock: SetClock, caplog: pytest.LogCaptureFixture) -> None:
+    watch = clock.watch()
+    for seconds in (5, -5, 5):
+        clock.set_by(seconds)
+        assert watch.trusts_ends()
+    assert not caplog.messages
+
+
+def test_a_clock_that_was_set_back_is_in_the_log(clock: SetClock, caplog: pytest.LogCaptureFixture) -> None:
+    watch = clock.watch()
+    clock.set_by(-600)
+    assert watch.trusts_ends()
+    assert caplog.messages == ["the clock of the store was set back by 10 min: due times come later by that"]
+
+
+def test_no_job_of_a_node_that_lives_is_rescued_after_the_clock_was_set_forward(store: Store, clock: SetClock) -> None:
+    bench = Bench(store)
+    bench.elapsed = clock.elapsed
+    assert bench.clock_watch.trusts_ends()
+    record = bench.add()
+    store.claim(THEIRS, ClaimRequest(pooled=1), store.now(), store.now() + LEASE)
+
+    clock.set_by(600)
+    bench.rescuer.rescue_expired()
+    assert bench.now(record).status is Status.PROCESSING
+
+    clock.elapsed += LONGER
+    bench.elapsed = clock.elapsed
+    store.renew(THEIRS, store.now() + LEASE, {})
+    bench.rescuer.rescue_expired()
+    assert bench.now(record).holder == THEIRS
+
+    clock.elapsed += LONGER
+    bench.elapsed = clock.elapsed
+    bench.rescuer.rescue_expired()
+    assert bench.now(record).status is Status.WAITING
+
+
+def test_neither_lead_nor_seat_is_taken_from_a_node_that_lives_after_the_clock_was_set_forward(
+    store: Store, clock: SetClock
+) -> None:
+    def leases_of(holder: Holder) -> NodeLeases:
+        settings, breaker = Settings(name=holder.seat), CircuitBreaker(lambda: None)
+        return NodeLeases(store, holder, LEASE, NodeStatus(settings), breaker, clock.watch())
+
+    def renew() -> None:
+        for name in (LEAD, "seat:web-1"):
+            store.acquire(Lease(name=name, holder=OURS, since=store.now(), until=store.now() + LEASE), store.now())
+
+    renew()
+    standby, other = leases_of(Holder(seat="web-1", incarnation="second")), leases_of(THEIRS)
+    assert not standby.acquire_seat()
+    other.renew_lead()
+
+    clock.set_by(600)
+    assert not standby.acquire_seat()
+    assert other.renew_lead() is None
+    assert not other.leads
+    assert {lease.holder for lease in store.leases()} == {OURS}
+
+    clock.elapsed += LONGER
+    renew()
+    assert not standby.acquire_seat()
+    clock.elapsed += LONGER
+    assert standby.acquire_seat()
+    other.renew_lead()
+    assert other.leads
