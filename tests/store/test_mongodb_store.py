@@ -27,10 +27,11 @@ from taskqueue.model.query import parse
 from taskqueue.model.record import Options, Record, Status, changed
 from taskqueue.model.retry import FixedRetry
 from taskqueue.model.serializer import encode
+from taskqueue.model.timestamps import MILLISECOND
 from taskqueue.store import ClaimRequest, Store
 from taskqueue.store.bell import CONTROLS, NEWS, PLANS, STOPS, WORK
 from taskqueue.store.mongodb import open_mongodb
-from taskqueue.store.mongodb.clock import Clock
+from taskqueue.store.mongodb.clock import ASKS, NEAR, Clock
 from taskqueue.store.mongodb.connection import Collections, Connection
 from taskqueue.store.mongodb.store import MongoStore
 from taskqueue.store.mongodb.url import parse as parsed
@@ -293,6 +294,59 @@ def test_the_clock_runs_on_while_the_server_is_away() -> None:
     assert NOON <= first <= clock.now() < NOON + HOUR
     with pytest.raises(AutoReconnect):
         Clock(ask).now()
+
+
+class SlowServer:
+    """Tells the host's time, ``ahead`` of it; the answers listed take so many seconds to arrive, all others none."""
+
+    def __init__(self, *delays: float) -> None:
+        self.delays = list(delays)
+        self.ahead = timedelta()
+        self.arrived_at = NOON
+
+    def time(self) -> datetime:
+        answer = datetime.now(timezone.utc) + self.ahead
+        time.sleep(self.delays.pop(0) if self.delays else 0.0)
+        self.arrived_at = datetime.now(timezone.utc) + self.ahead
+        return answer
+
+
+def test_after_an_answer_that_took_long_the_clock_asks_again() -> None:
+    server = SlowServer(0.05)
+
+    assert Clock(server.time).now() >= server.arrived_at - 2 * MILLISECOND
+    assert not server.delays
+
+
+def test_a_late_answer_does_not_set_the_clock_back() -> None:
+    server = SlowServer()
+    clock = Clock(server.time)
+    clock.asked()
+    server.delays = [0.05] * ASKS
+
+    assert clock.asked() >= server.arrived_at - 2 * MILLISECOND
+
+
+@pytest.mark.parametrize("ahead", [-HOUR, -timedelta(seconds=0.2), timedelta(seconds=0.2), HOUR], ids=str)
+def test_a_clock_of_the_server_that_was_set_is_followed(ahead: timedelta) -> None:
+    server = SlowServer()
+    clock = Clock(server.time)
+    clock.asked()
+    server.ahead = ahead
+    server.delays = [0.01] * ASKS
+
+    assert abs(clock.asked() - server.arrived_at) < timedelta(seconds=0.1)
+
+
+def test_of_several_answers_the_first_will_do() -> None:
+    def answers() -> Iterator[datetime]:
+        time.sleep(2 * NEAR)
+        yield NOON
+        raise AutoReconnect("the server is away")
+
+    asked = answers()
+
+    assert Clock(lambda: next(asked)).now() == NOON
 
 
 def test_a_counter_that_a_failover_turned_back_loses_no_event(store: Store, database: Database[Document]) -> None:
