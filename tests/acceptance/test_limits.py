@@ -93,7 +93,7 @@ def test_a_rate_is_not_exceeded_in_any_window(url: str, scheduler: Scheduler, tm
         scheduler.wait_for(jobs, timeout=LIMIT)
 
     starts = sorted(began(job) for job in jobs)
-    assert all(later - sooner >= 1 for sooner, later in zip(starts, starts[4:], strict=False))
+    assert all(later - sooner >= 1 for sooner, later in zip(starts, starts[4:], strict=False)), told(jobs)
     assert all(job.result > began(job) - 0.01 for job in jobs)  # by its own clock, no job began before
 
 
@@ -127,3 +127,8 @@ def test_a_full_limit_is_said_by_why(scheduler: Scheduler) -> None:
     assert (
         "It is held back by a limit that is used up: at most 1 at once of tests.acceptance.work:Echo." in waiting.why()
     )
+
+
+def told(jobs: list[Process]) -> str:
+    """Return when each job began, by the store's clock and by that of its own process, and at which node."""
+    return "\n".join(f"{began(job):.3f} {job.result:.3f} {job.attempts[0].node}" for job in sorted(jobs, key=began))

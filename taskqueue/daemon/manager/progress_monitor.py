@@ -11,6 +11,7 @@ from functools import partial
 from taskqueue.daemon.manager.queues import ReportQueue
 from taskqueue.daemon.manager.run_slot import CurrentRun, RunSlot
 from taskqueue.daemon.protocol.messages import POSITION_EVERY, PROGRESS_EVERY, Progressed
+from taskqueue.daemon.runtime.child_process import boottime
 from taskqueue.daemon.runtime.loop import Loop
 
 BEHIND_WORKER = 0.05
@@ -64,7 +65,7 @@ class ProgressMonitor:
         if slot.current is not current:
             return
         has_moved = self._read_position(slot, current)
-        if time.time() - current.known_progress_at < PROGRESS_EVERY - POSITION_EVERY / 2:  # reported a moment ago
+        if boottime() - current.known_progress_at < PROGRESS_EVERY - POSITION_EVERY / 2:  # reported a moment ago
             current.is_page_watched = True
         else:
             current.is_page_watched = self.read_page(slot, current) or has_moved
@@ -81,6 +82,6 @@ class ProgressMonitor:
         current.progress_at = time.monotonic()
         id, claims = current.queued.key
         self._reports.add(
-            Progressed(id=id, claims=claims, progress=None, message="", state=None, at=time.time(), position=position)
+            Progressed(id=id, claims=claims, progress=None, message="", state=None, at=boottime(), position=position)
         )
         return True

@@ -283,7 +283,7 @@ class RunMonitor:
     def _on_ended(self, slot: RunSlot, ended: Ended, payload: bytes) -> None:
         current = slot.current
         if current is None:
-            id, claims, at = ended.id, ended.claims, ended.started_at or time.time()
+            id, claims, at = ended.id, ended.claims, ended.started_at or child_process.boottime()
             current = self._begin(slot, Started(id=id, claims=claims, pid=slot.pid, at=at), time.monotonic())
         if slot.stop_reason and not crash_outcomes.fits_stop(ended.outcome, slot.stop_reason):
             ended = crash_outcomes.overruled_by_stop(ended, slot.stop_reason, current)

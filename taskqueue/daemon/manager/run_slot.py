@@ -55,7 +55,7 @@ class CurrentRun:
     reported_at: float = 0.0
     """Time of the worker's last message with progress or position."""
     known_progress_at: float = 0.0
-    """Time, on the host's clock, of the latest progress that the node knows."""
+    """When the latest progress was made that the node knows, in seconds since the boot of the host."""
     is_page_watched: bool = False
     """A timer is set that reads newer progress from the worker page."""
     progress: float = 0.0
@@ -71,7 +71,7 @@ class CurrentRun:
         self.started = started
 
     def note_progress(self, progress: float, message: str, at: float) -> None:
-        """Record the progress that is reported to the node; ``at`` is a time of the host's clock."""
+        """Record the progress that is reported to the node; ``at`` is in seconds since the boot of the host."""
         self.known_progress_at, self.progress, self.progress_message = at, progress, message
 
     def stop_timers(self) -> None:

@@ -193,8 +193,8 @@ class InFlight:
             else:
                 self._prefetch.run_took(message.took)
         claim.wants_settlement = message.confirm
-        now, host = self._clocks()
-        started_at = None if message.started_at is None else now + timedelta(seconds=message.started_at - host)
+        now, since_boot = self._clocks()
+        started_at = None if message.started_at is None else now + timedelta(seconds=message.started_at - since_boot)
         run = Run(
             node=self._settings.name,
             pid=message.pid,
@@ -281,22 +281,24 @@ class InFlight:
             self.data -= len(claim.record.data)
 
     def _moment(self, at: float) -> datetime:
-        """Convert a time of this host's clock to the store's clock."""
-        now, host = self._clocks()
-        return now + timedelta(seconds=at - host)
+        """Convert seconds since the boot of this host to the store's clock."""
+        now, since_boot = self._clocks()
+        return now + timedelta(seconds=at - since_boot)
 
     def _clocks(self) -> tuple[datetime, float]:
-        """Return the present time of the store's clock and, in whole milliseconds, of this host's.
+        """Return the present time of the store's clock, and the seconds since the boot of this host.
 
-        A pause between the two reads would shift each time that is converted by its length: they are read again then.
+        The first is in whole milliseconds: as much as they leave off of this host's clock is left off the second.
+        A pause between the reads would shift each time that is converted by its length: they are read again then.
         """
-        before = time.time_ns()
+        before = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         for _ in range(READS):
-            now, after = self._now(), time.time_ns()
+            left_off, now = time.time_ns() % 1_000_000, self._now()  # in this order no start is too early
+            after = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
             if after - before < PAUSE:
                 break
-            before = time.time_ns()
-        return now, after // 1_000_000 / 1000
+            before = after
+        return now, (after - left_off) / 1_000_000_000
 
     def _note(self, claim: InFlightRun, note: Note) -> None:
         claim.note = note

@@ -170,7 +170,7 @@ class NeedsReplacement(NamedTuple):
 
 
 class Started(NamedTuple):
-    """Worker to manager to node: a run starts, at this time of the host's clock.
+    """Worker to manager to node: a run starts, so many seconds after the boot of the host.
 
     Usually the worker sends none: the manager reads the start log and creates this message, and skips it for a run that
     ends at once. With ``checking`` the worker only checks the job's condition; the manager does not forward that.

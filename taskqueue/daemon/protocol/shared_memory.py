@@ -48,7 +48,7 @@ class Entry:
         self._offset = offset
 
     def write(self, key: Key, at: float) -> None:
-        """Record the start of a run, in seconds of the host's clock."""
+        """Record the start of a run, in seconds since the boot of the host."""
         id, claims = key
         _ENTRY.pack_into(self._page, self._offset, at, claims, id.encode())
 
@@ -95,7 +95,7 @@ class StartLog:
 
 @dataclass(frozen=True, kw_only=True)
 class ProgressEntry:
-    """Progress of run ``number`` of this worker in percent, reported at ``at`` (seconds of the host's clock)."""
+    """Progress of run ``number`` of this worker in percent, reported at ``at`` (seconds since the boot of the host)."""
 
     number: int
     progress: float

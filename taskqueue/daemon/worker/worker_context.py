@@ -19,6 +19,7 @@ from taskqueue.daemon.protocol.messages import (
     encode,
 )
 from taskqueue.daemon.protocol.shared_memory import Entry, ProgressEntry, WorkerPage
+from taskqueue.daemon.runtime.child_process import boottime
 from taskqueue.daemon.worker.interrupts import Shield
 from taskqueue.execution.job_context import Interrupts, JobContext
 from taskqueue.execution.line_keeper import attach, keep_begun_output
@@ -103,8 +104,8 @@ class WorkerContext(JobContext):
         self._open_event_loop = event_loop
         self._lock = threading.RLock()  # a job may have threads, and signal handlers that log
         self._pid = os.getpid()
-        self.started_at = time.time()
-        """When the run began, or the check of its condition if it got no further, on the host's clock."""
+        self.started_at = boottime()
+        """When the run, or else the check of its condition, began: seconds since the boot of the host."""
         if run.condition is None:
             start_entry.write((run.id, run.claims), self.started_at)
         else:
@@ -118,7 +119,7 @@ class WorkerContext(JobContext):
 
     def report_start(self) -> bool:
         """Report the start again if it comes late; the first report is the entry in the start log."""
-        if self._was_checked or time.time() - self.started_at > LATE_START:
+        if self._was_checked or boottime() - self.started_at > LATE_START:
             self._report(checking=False)
         attach()
         return True
@@ -126,7 +127,7 @@ class WorkerContext(JobContext):
     def _report(self, *, checking: bool) -> None:
         if os.getpid() != self._pid:  # a child that the module or the condition has forked: it must not send messages
             os._exit(0)
-        self.started_at = time.time()
+        self.started_at = boottime()
         run = self._run
         started = Started(id=run.id, claims=run.claims, pid=self._pid, at=self.started_at, checking=checking)
         self._channel.send(encode(started))
@@ -141,7 +142,7 @@ class WorkerContext(JobContext):
         return self._open_event_loop().run_job(f"{self.path} {self._id}", coroutine, self._interrupts)
 
     def _keep_progress(self, percent: float, message: str) -> None:
-        mark = ProgressEntry(number=self._number, progress=percent, message=message, at=time.time())
+        mark = ProgressEntry(number=self._number, progress=percent, message=message, at=boottime())
         with self._shield, self._lock:
             self._check_caller()
             self._page.write_progress(mark)
@@ -164,7 +165,7 @@ class WorkerContext(JobContext):
 
     def _keep_state(self, text: str) -> None:
         run = self._run
-        noted = Progressed(id=run.id, claims=run.claims, progress=None, message="", state=text, at=time.time())
+        noted = Progressed(id=run.id, claims=run.claims, progress=None, message="", state=text, at=boottime())
         with self._shield, self._lock:
             self._check_caller()
             self._channel.send(encode(noted))
@@ -216,7 +217,7 @@ class WorkerContext(JobContext):
         self._position_sent_at = time.monotonic()
         run = self._run
         noted = Progressed(
-            id=run.id, claims=run.claims, progress=None, message="", state=None, at=time.time(), position=place
+            id=run.id, claims=run.claims, progress=None, message="", state=None, at=boottime(), position=place
         )
         return [encode(noted)]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 from taskqueue.daemon.node.fetcher import UNCOUNTED_CLAIMS
 from taskqueue.daemon.protocol.messages import Ended, RunsHandedBack
+from taskqueue.daemon.runtime.child_process import boottime
 from taskqueue.daemon.runtime.prefetch import PREFETCH_BYTES
 from taskqueue.model.lifecycle.outcomes import Done, Run
 from taskqueue.model.limits import Limit, lane, with_concurrency
@@ -159,7 +159,7 @@ def test_a_retry_is_expected_when_it_becomes_due(bench: Bench) -> None:
         outcome="Failed",
         fields={"failure": {"type": "ValueError", "message": "no", "traceback": "", "bases": ["Exception"]}},
         pid=1,
-        started_at=time.time(),
+        started_at=boottime(),
         took=0.01,
     )
     bench.in_flight.on_ended(failed)

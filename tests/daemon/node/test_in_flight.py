@@ -12,11 +12,13 @@ from bson import ObjectId
 
 from taskqueue.daemon.node.in_flight import MOST_SETTLED, InFlight, InFlightRun
 from taskqueue.daemon.protocol.messages import Ended, Progressed, RunsHandedBack, Started
+from taskqueue.daemon.runtime.child_process import boottime
 from taskqueue.daemon.runtime.prefetch import Prefetch
 from taskqueue.daemon.settings import Settings
 from taskqueue.model.lifecycle.outcomes import Done, Run
 from taskqueue.model.lifecycle.pending import claimed
 from taskqueue.model.record import Cause, Holder, Options, Record, Status
+from taskqueue.model.timestamps import MILLISECOND
 from taskqueue.store import Store
 from tests.daemon.node.conftest import Bench
 
@@ -66,12 +68,26 @@ def test_a_pause_between_the_reads_of_two_clocks_shifts_no_start() -> None:
     record = a_claim()
     in_flight.add([record])
     at = datetime.now(timezone.utc)
-    in_flight.on_started(Started(id=str(record.id), claims=record.claims, pid=1, at=at.timestamp()))
+    in_flight.on_started(Started(id=str(record.id), claims=record.claims, pid=1, at=boottime()))
 
     note = held_of(in_flight, record).note
     assert note is not None
     assert note.started_at is not None
     assert abs(note.started_at - at) < timedelta(seconds=0.1)
+
+
+def test_a_run_began_as_long_ago_as_it_has_taken_wherever_a_clock_was_set() -> None:
+    in_flight = an_empty_table()  # its clock has stood since NOON
+    record = a_claim()
+    in_flight.add([record])
+    at = boottime() - 3.0
+    in_flight.on_started(Started(id=str(record.id), claims=record.claims, pid=1, at=at))
+    ago = timedelta(seconds=boottime() - at)
+
+    note = held_of(in_flight, record).note
+    assert note is not None
+    assert note.started_at is not None
+    assert timedelta(seconds=3) - MILLISECOND <= NOON - note.started_at <= ago + MILLISECOND
 
 
 def test_a_bounded_queue_has_room_for_what_is_not_held_of_it() -> None:
@@ -186,8 +202,8 @@ def test_reports_on_claims_that_are_no_longer_held_change_nothing(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     id = str(ObjectId())
-    bench.in_flight.on_started(Started(id=id, claims=1, pid=1, at=time.time()))
-    bench.in_flight.on_progressed(Progressed(id=id, claims=1, progress=1, message="", state=None, at=time.time()))
+    bench.in_flight.on_started(Started(id=id, claims=1, pid=1, at=boottime()))
+    bench.in_flight.on_progressed(Progressed(id=id, claims=1, progress=1, message="", state=None, at=boottime()))
     bench.in_flight.on_handed_back(RunsHandedBack(runs=[[id, 1]]))
     bench.in_flight.on_ended(Ended(id=id, claims=1, outcome="Done", fields={}, pid=1, started_at=None))
 
@@ -211,8 +227,8 @@ def test_when_the_manager_is_gone_started_runs_have_crashed_and_others_go_back(b
     started, begun, unstarted = bench.add(), bench.add(), bench.add()
     claimed = {record.id: record for record in bench.claim()}
     run = claimed[started.id]
-    bench.in_flight.on_started(Started(id=str(run.id), claims=run.claims, pid=1, at=time.time()))
-    at = time.time() - 3.0
+    bench.in_flight.on_started(Started(id=str(run.id), claims=run.claims, pid=1, at=boottime()))
+    at = boottime() - 3.0
 
     bench.in_flight.on_manager_exit({(str(begun.id), claimed[begun.id].claims): at, (str(unstarted.id), 0): at})
     bench.settler.settle()
@@ -221,7 +237,7 @@ def test_when_the_manager_is_gone_started_runs_have_crashed_and_others_go_back(b
     assert bench.now(begun).crashes == 1
     [attempt] = bench.now(begun).attempts
     assert attempt.started_at is not None
-    assert abs(attempt.started_at.timestamp() - at) < 0.01
+    assert abs(time.time() - attempt.started_at.timestamp() - (boottime() - at)) < 0.01
     assert bench.now(unstarted).crashes == 0
     assert bench.now(unstarted).status is Status.WAITING
 

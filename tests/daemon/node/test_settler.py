@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from datetime import timedelta
 
 import pytest
 
 from taskqueue.daemon.node.rescuer import Rescuer
 from taskqueue.daemon.protocol.messages import Progressed, Started
+from taskqueue.daemon.runtime.child_process import boottime
 from taskqueue.model.lifecycle.outcomes import Crashed, Done, Run
 from taskqueue.model.limits import with_concurrency
 from taskqueue.model.record import Cause, Failure, Options, Status
@@ -68,7 +68,7 @@ def test_news_is_told_with_a_renewal_and_kept_when_that_fails(bench: Bench) -> N
     [claimed] = bench.claim()
     bench.in_flight.on_progressed(
         Progressed(
-            id=str(claimed.id), claims=claimed.claims, progress=30, message="a third", state='"here"', at=time.time()
+            id=str(claimed.id), claims=claimed.claims, progress=30, message="a third", state='"here"', at=boottime()
         )
     )
     bench.faults.refused.add("renew")
@@ -83,7 +83,7 @@ def test_news_is_told_with_a_renewal_and_kept_when_that_fails(bench: Bench) -> N
 def test_news_between_renewals_is_told_without_one_and_kept_when_that_fails(bench: Bench) -> None:
     record = bench.add()
     [claimed] = bench.claim()
-    bench.in_flight.on_started(Started(id=str(claimed.id), claims=claimed.claims, pid=1, at=time.time()))
+    bench.in_flight.on_started(Started(id=str(claimed.id), claims=claimed.claims, pid=1, at=boottime()))
     bench.faults.refused.add("note")
     bench.settler.send_notes()
     assert bench.now(record).started_at is None

@@ -14,6 +14,7 @@ from taskqueue.daemon.manager.run_slot import QueuedRun
 from taskqueue.daemon.manager.workers import Workers
 from taskqueue.daemon.protocol.messages import Ended, Message, Progressed, Run, Shutdown, Started, decode, encode
 from taskqueue.daemon.protocol.shared_memory import StartLog
+from taskqueue.daemon.runtime.child_process import boottime
 from taskqueue.daemon.settings import Settings
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Status
@@ -70,7 +71,7 @@ def test_the_context_of_a_run_has_fewer_attributes_than_python_keeps_in_line(fak
 
 def test_a_run_that_comes_ahead_of_its_time_begins_then_and_not_before(fake_node: FakeNode) -> None:
     fake_node.result(fake_node.run("Echo"))
-    asked_at = time.time()
+    asked_at = boottime()
 
     run = fake_node.run("Echo", not_before=time.monotonic() + 0.2)
 
