@@ -6,6 +6,7 @@ import logging
 import random
 import time
 from collections.abc import Callable
+from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -27,6 +28,19 @@ class Answered(Generic[Answer]):
     value: Answer
 
 
+@dataclass(frozen=True)
+class StoreCall(Generic[Answer]):
+    """A store call that another thread makes."""
+
+    future: Future[tuple[Answer, float]]
+    failures: int
+    """How many calls had failed when it began."""
+
+    def wait(self) -> None:
+        """Wait until the store has answered, or the call has failed."""
+        wait([self.future])
+
+
 class CircuitBreaker:
     """The circuit breaker of one node."""
 
@@ -36,6 +50,7 @@ class CircuitBreaker:
         self._pause = 0.0
         self._resume_at = 0.0
         self._only_reads = False
+        self._failures = 0
         self.reason = ""
         """Why the store does not answer; empty while it answers."""
         self.store_was_replaced = False
@@ -59,17 +74,36 @@ class CircuitBreaker:
 
         ``writes`` says that an answer means a write: only such a one ends an outage in which reads succeed.
         """
-        if self.reason and time.monotonic() < self._resume_at:
+        if self._is_paused:
             return None
-        began = time.monotonic()
+        return self._answer(lambda: _timed(operation), self._failures, writes=writes)
+
+    def begin(self, operation: Callable[[], Answer], thread: Executor) -> StoreCall[Answer] | None:
+        """Call the store in another thread; None during a pause. ``end`` returns the answer."""
+        if self._is_paused:
+            return None
+        return StoreCall(thread.submit(_timed, operation), self._failures)
+
+    def end(self, call: StoreCall[Answer], *, writes: bool = False) -> Answered[Answer] | None:
+        """Wait for the call and return its answer as ``call`` does."""
+        return self._answer(call.future.result, call.failures, writes=writes)
+
+    @property
+    def _is_paused(self) -> bool:
+        return bool(self.reason) and time.monotonic() < self._resume_at
+
+    def _answer(
+        self, ask: Callable[[], tuple[Answer, float]], failures: int, *, writes: bool
+    ) -> Answered[Answer] | None:
+        """Return the answer; it ends an outage unless another call has failed since this one began."""
         try:
-            answer = operation()
+            answer, seconds = ask()
         except StoreUnavailable as error:
             self._figures.store_errors += 1
             self._fail(error)
             return None
-        self._figures.store_calls.add(time.monotonic() - began)
-        if self.reason and (writes or not self._only_reads):
+        self._figures.store_calls.add(seconds)
+        if self.reason and failures == self._failures and (writes or not self._only_reads):
             log.warning("the store answers again")
             self.reason = ""
             self.locked_by = None
@@ -80,6 +114,7 @@ class CircuitBreaker:
 
     def _fail(self, error: StoreUnavailable) -> None:
         first = not self.reason
+        self._failures += 1
         self._pause = min(self._pause * 2 or FIRST_PAUSE, LONGEST_PAUSE)
         self._resume_at = time.monotonic() + self._pause * random.uniform(0.5, 1.0)
         self.reason = str(error)
@@ -89,3 +124,9 @@ class CircuitBreaker:
         if first and not self.store_was_replaced:
             log.warning("degraded: running jobs go on while their leases last: %s", error)
         self._on_change()
+
+
+def _timed(operation: Callable[[], Answer]) -> tuple[Answer, float]:
+    """Return the answer, and the seconds that it took."""
+    began = time.monotonic()
+    return operation(), time.monotonic() - began

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
-from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
+from taskqueue.daemon.node.circuit_breaker import Answered, CircuitBreaker
 from taskqueue.daemon.node.fetcher import Fetcher
 from taskqueue.daemon.node.figures import Figures
 from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
@@ -75,10 +75,10 @@ class Settler:
         settlements = [_settlement(claim) for claim in unsettled]
         if meanwhile is None:
             began = time.monotonic()
-            answer = self._breaker.call(lambda: self._store.settle(settlements, self._store.now()), writes=True)
+            answer = self._breaker.call(lambda: self._write(settlements), writes=True)
             self._fetcher.store_took(time.monotonic() - began)
         else:
-            answer = self._breaker.call(lambda: self._settle_beside(settlements, meanwhile), writes=True)
+            answer = self._settle_beside(settlements, meanwhile)
         if answer is None:
             self._in_flight.keep_unsettled(unsettled)
             return []
@@ -92,16 +92,23 @@ class Settler:
                 self._log(claim, accepted)
         return settled
 
-    def _settle_beside(self, settlements: Sequence[Settlement], meanwhile: Callable[[], None]) -> set[JobId]:
+    def _settle_beside(
+        self, settlements: Sequence[Settlement], meanwhile: Callable[[], None]
+    ) -> Answered[set[JobId]] | None:
         """Settle these in another thread, which has ended with that when this returns or raises."""
-        under_way = self._thread.submit(self._store.settle, settlements, self._store.now())
+        under_way = self._breaker.begin(lambda: self._write(settlements), self._thread)
+        if under_way is None:
+            return None
         try:
             meanwhile()
         finally:
             began = time.monotonic()
-            wait([under_way])
+            under_way.wait()
             self._fetcher.store_took(time.monotonic() - began)
-        return under_way.result()
+        return self._breaker.end(under_way, writes=True)
+
+    def _write(self, settlements: Sequence[Settlement]) -> set[JobId]:
+        return self._store.settle(settlements, self._store.now())
 
     def send_notes(self) -> None:
         """Write starts, progress and checkpoints that the store does not have yet."""
@@ -140,14 +147,13 @@ class Settler:
             record = claim.record
             log.warning("the store refused an outcome of %s: its claim was lost", record.job, extra=fields(record))
         elif claim.finished is not None:
-            log_run(claim.finished, self._store.now(), crashed_beside=self._has_crashed_beside(claim.finished))
-
-    def _has_crashed_beside(self, after: Record) -> bool:
-        """Return whether the worker of a crashed run had another one, of which the crash was logged."""
-        if after.cause is not Cause.CRASHED or after.options.concurrency == 1 or not after.attempts:
-            return False
-        before, self._crashed_worker = self._crashed_worker, after.attempts[-1].pid
-        return before == self._crashed_worker
+            worker = _crashed_worker(claim.finished)
+            log_run(
+                claim.finished,
+                self._store.now(),
+                crashed_beside=worker is not None and worker == self._crashed_worker,
+            )
+            self._crashed_worker = worker or self._crashed_worker
 
     def _hand_back(self, records: Iterable[Record]) -> None:
         now = self._store.now()
@@ -161,6 +167,13 @@ class Settler:
         ]
         self._breaker.call(lambda: self._store.settle(settlements, now))
         self._fetcher.wake("claims were handed back whose answer was lost")
+
+
+def _crashed_worker(after: Record) -> int | None:
+    """Return the pid of the worker of a crashed run, if that may have had other runs; None for others."""
+    if after.cause is not Cause.CRASHED or after.options.concurrency == 1 or not after.attempts:
+        return None
+    return after.attempts[-1].pid
 
 
 def _settlement(claim: InFlightRun) -> Settlement:

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from taskqueue.daemon.node.circuit_breaker import LONGEST_PAUSE, CircuitBreaker
+from taskqueue.daemon.node.circuit_breaker import LONGEST_PAUSE, Answered, CircuitBreaker
+from taskqueue.daemon.node.figures import Figures
 from taskqueue.errors import StoreUnavailable
 from taskqueue.store.sqlite.driver_errors import in_words
 
 
 def refuse() -> int:
     raise StoreUnavailable("sqlite:///x", "is away", "bring it back")
+
+
+@pytest.fixture
+def thread() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as thread:
+        yield thread
 
 
 def test_an_answer_is_told_from_no_answer() -> None:
@@ -90,3 +99,43 @@ def test_a_store_that_cannot_write_keeps_its_pause_until_a_write_succeeds(caplog
     breaker._resume_at = 0
     assert breaker.call(lambda: 7) is not None
     assert not breaker.is_degraded
+
+
+def test_a_call_in_another_thread_is_counted_without_what_is_done_beside_it(thread: ThreadPoolExecutor) -> None:
+    figures = Figures()
+    breaker = CircuitBreaker(lambda: None, figures)
+    began = time.monotonic()
+    beside = breaker.begin(lambda: 7, thread)
+    assert beside is not None
+    beside.wait()
+    took_at_most = time.monotonic() - began
+    time.sleep(0.001)
+
+    assert breaker.end(beside) == Answered(7)
+
+    assert sum(figures.store_calls.counts) == 1
+    assert figures.store_calls.total <= took_at_most
+
+
+def test_an_answer_does_not_end_an_outage_that_began_after_its_call(
+    thread: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
+) -> None:
+    breaker = CircuitBreaker(lambda: None)
+    beside = breaker.begin(lambda: 7, thread)
+    assert beside is not None
+    assert breaker.call(refuse) is None
+
+    assert breaker.end(beside, writes=True) == Answered(7)
+
+    assert breaker.is_degraded
+    assert "answers again" not in caplog.text
+    breaker._resume_at = 0
+    assert breaker.call(lambda: 7, writes=True) is not None
+    assert not breaker.is_degraded
+
+
+def test_nothing_is_asked_in_another_thread_before_the_pause_is_over(thread: ThreadPoolExecutor) -> None:
+    breaker = CircuitBreaker(lambda: None)
+    breaker.call(refuse)
+
+    assert breaker.begin(lambda: 7, thread) is None

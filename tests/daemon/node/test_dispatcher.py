@@ -160,7 +160,7 @@ def test_many_outcomes_are_kept_through_an_outage_while_jobs_are_claimed(desk: D
     assert {desk.now(record).status for record in ended} == {Status.DONE}
 
 
-def test_many_outcomes_are_settled_although_no_job_can_be_claimed(desk: Desk) -> None:
+def test_many_outcomes_are_settled_although_no_job_can_be_claimed(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     ended = ended_together(desk)
     desk.faults.refused.add("claim")
 
@@ -168,6 +168,8 @@ def test_many_outcomes_are_settled_although_no_job_can_be_claimed(desk: Desk) ->
 
     assert {desk.now(record).status for record in ended} == {Status.DONE}
     assert desk.in_flight.unsettled == []
+    assert desk.breaker.is_degraded
+    assert "answers again" not in caplog.text
 
 
 def test_a_fault_of_a_claim_leaves_no_settlement_under_way(desk: Desk) -> None:
