@@ -9,14 +9,16 @@ Python         versions           tests
 =============  =================  ======================================================
 oldest         lowest             all, but those of the extras
 oldest         newest             all, but those of the embedded store
-each other     newest             all; that of ``.venv`` has run the whole suite with them
+newest         newest             all
+each between   newest             all, but those of MongoDB
 newest         lowest             all, but those of the embedded store and of the extras
 both ends      lowest of extras   those of the extras
 =============  =================  ======================================================
 
-So each supported Python runs every test, as do the lowest and the newest versions of each package, both on the oldest
-and on the newest Python. The embedded store is Python's own SQLite: what its share of the tests executes of a package,
-the same tests on MongoDB execute as well.
+The Python of ``.venv`` has run the whole suite with the newest versions. The oldest and the newest Python run every
+test, and so do the lowest and the newest versions of each package on both of them. The embedded store is Python's own
+SQLite: what its share of the tests executes of a package, the same tests on MongoDB execute as well, and what is
+Python's own is tested on each.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ LEFT_OUT = ("test_quickstart.py", "test_secrets.py")  # it runs the Python of .v
 HOW = ("-m", "not long", "-n", "4", "--dist", "loadfile")
 ALL = ("tests/acceptance", *(f"--ignore=tests/acceptance/{name}" for name in LEFT_OUT), *HOW)
 NOT_EMBEDDED = (*ALL, "-k", "not sqlite")
+NOT_MONGODB = (*ALL, "-k", "not mongodb")
 AT_ONCE = 3
 """Environments whose tests run at once, unless ``--at-once`` says another number."""
 
@@ -72,7 +75,7 @@ class Environment(NamedTuple):
     @property
     def place(self) -> int:
         """Return a number by which those are sorted that run all tests, those that run a half, and those of extras."""
-        return 2 if OF_EXTRAS in self.tests else 1 if self.tests[: len(NOT_EMBEDDED)] == NOT_EMBEDDED else 0
+        return 2 if OF_EXTRAS in self.tests else 1 if "-k" in self.tests else 0
 
     @property
     def folder(self) -> Path:
@@ -133,6 +136,7 @@ def pythons(found: Iterable[Path], oldest: Version) -> Mapping[Version, Path]:
 def environments(found: Mapping[Version, Path], tested: Version) -> list[Environment]:
     """Return where to run which tests, as the table above says; ``tested`` is the Python of ``.venv``."""
     oldest, newest = min(found, default=tested), max(found, default=tested)
+    of_newest = {**dict.fromkeys(found, NOT_MONGODB), newest: ALL, oldest: NOT_EMBEDDED}
     chosen = []
     for version, python in found.items():
         if version in (oldest, newest):
@@ -140,7 +144,7 @@ def environments(found: Mapping[Version, Path], tested: Version) -> list[Environ
             chosen.append(Environment(python, version, "lowest", tests))
             chosen.append(Environment(python, version, "lowest-extras", (OF_EXTRAS,)))
         if version != tested:
-            chosen.append(Environment(python, version, "newest", NOT_EMBEDDED if version == oldest else ALL))
+            chosen.append(Environment(python, version, "newest", of_newest[version]))
     return chosen
 
 
