@@ -72,8 +72,13 @@ def size(number: float) -> str:
 
 
 def count(number: int, thing: str) -> str:
-    """Return so many of a thing: ``1 job``, ``1,200 jobs``."""
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+    """Return so many of a thing: ``1 job``, ``1,200 jobs``, ``2 copies``."""
+    return f"{number:,} {thing if number == 1 else plural(thing)}"
+
+
+def plural(thing: str) -> str:
+    """Return the plural of a regular English noun: ``jobs``, ``copies``, ``keys``."""
+    return f"{thing[:-1]}ies" if thing.endswith("y") and thing[-2:-1] not in "aeiou" else f"{thing}s"
 
 
 def times(number: int) -> str:

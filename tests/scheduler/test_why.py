@@ -12,7 +12,7 @@ import pytest
 from taskqueue import JobOptions, Process, Scheduler, retry
 from taskqueue.model.lifecycle import outcomes, settle
 from taskqueue.model.record import Cause, Failure, Holder, Record
-from taskqueue.model.wording import some, span, times
+from taskqueue.model.wording import count, some, span, times
 from taskqueue.scheduler import host
 from taskqueue.store import ClaimRequest, Lease, Settlement, Store
 from tests.nodes import eventually
@@ -358,6 +358,12 @@ def test_a_job_whose_node_was_lost_says_so(scheduler: Scheduler, store: Store) -
 )
 def test_spans_are_told_in_their_unit(seconds: float, words: str) -> None:
     assert span(seconds) == words
+
+
+def test_nouns_have_their_plural() -> None:
+    counted = [count(1, "copy"), count(2, "copy"), count(1200, "job"), count(2, "key")]
+
+    assert counted == ["1 copy", "2 copies", "1,200 jobs", "2 keys"]
 
 
 def test_lists_are_cut_and_numbers_are_words() -> None:

@@ -85,7 +85,7 @@ def run_again(store: Store, wanted: Sequence[tuple[str, Query]], error: str | No
                 chunk = [str(record.id) for record in meant[first : first + CHUNK]]
                 copies += len(changes.recover_all(store, parse({"id": {"$in": chunk}}), None)[0])
         rest = f"; left out: {left_out:,} that ran again before" if left_out else ""
-        return f"added {count(copies, 'copy').replace('copys', 'copies')}{rest}"
+        return f"added {count(copies, 'copy')}{rest}"
 
     words = f" by {error}" if error else ""
     return Question(
