@@ -82,6 +82,18 @@ def _hooks_of(bootstrap: Path) -> Mapping[str, Any]:
     return {"before_add": loader.before_add, **hooks}
 
 
+def _check_options(*, once: bool, here: bool, bootstrap: Path | None, wait: bool, wait_timeout: float | None) -> None:
+    """Refuse options that exclude each other, and those without the option that they are for."""
+    if here and once:
+        raise click.UsageError("--here runs the job now, --once may add none: pass one of them")
+    if here and wait:
+        raise click.UsageError("--here waits for the job by itself, --wait for one that a node runs: pass one of them")
+    if bootstrap is not None and not here:
+        raise click.UsageError("--bootstrap is for a run in this process, nodes have their own: pass --here, too")
+    if wait_timeout is not None and not wait:
+        raise click.UsageError("--wait-timeout says how long to wait: pass --wait too")
+
+
 def _check_path(context: StoreContext, job: str) -> None:
     """Refuse a class that is no import path, before a store is made; name that of a recent job if it has this name."""
     try:
@@ -147,14 +159,7 @@ def add_command(
     """
     given = {name: value for name, value in options.items() if value not in (None, ())}
     given[META] = _signed(options[META])
-    if here and once:
-        raise click.UsageError("--here runs the job now, --once may add none: pass one of them")
-    if here and wait:
-        raise click.UsageError("--here waits for the job by itself, --wait for one that a node runs: pass one of them")
-    if bootstrap is not None and not here:
-        raise click.UsageError("--bootstrap is for a run in this process, nodes have their own: pass --here, too")
-    if wait_timeout is not None and not wait:
-        raise click.UsageError("--wait-timeout says how long to wait: pass --wait too")
+    _check_options(once=once, here=here, bootstrap=bootstrap, wait=wait, wait_timeout=wait_timeout)
     _check_path(context, job)
     if here:
         return _run_here(context, job, data, given, bootstrap, as_json=as_json)

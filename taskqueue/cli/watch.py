@@ -10,7 +10,7 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from datetime import datetime, timezone
 from types import FrameType
@@ -121,13 +121,11 @@ def _paint(lines: list[str], foot: list[str]) -> None:
 def _screen() -> Iterator[Callable[[float], bool]]:
     """Take over the terminal; the value waits so many seconds and returns whether to go on.
 
-    It is given back however the block ends, also when the command is stopped for a while (Ctrl-Z).
+    The terminal is restored however the block ends, also while the command is stopped (Ctrl-Z).
     """
     keys = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
-    screen = sys.stdout.fileno()  # while a look is printed, sys.stdout is a page
+    screen = sys.stdout.fileno()  # while a state is printed, sys.stdout is a page
     before = None if keys is None else termios.tcgetattr(keys)
-    # The system writes signals to it, also those that come just before a wait begins: a handler could not wake that.
-    signaled, signaling = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def enter() -> None:
         if keys is not None:
@@ -147,18 +145,28 @@ def _screen() -> Iterator[Callable[[float], bool]]:
     def end(_signum: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    handlers = {
-        signal.SIGWINCH: lambda _signum, _frame: None,
-        signal.SIGTSTP: stop,
-        signal.SIGTERM: end,
-    }
+    with _handled_by(
+        {signal.SIGWINCH: lambda _signum, _frame: None, signal.SIGTSTP: stop, signal.SIGTERM: end}
+    ) as signaled:
+        enter()
+        try:
+            yield lambda every: _wait(every, signaled, keys)
+        finally:
+            leave()
+
+
+@contextmanager
+def _handled_by(handlers: Mapping[signal.Signals, Callable[[int, FrameType | None], None]]) -> Iterator[int]:
+    """Handle these signals in the block; the value is a descriptor that is readable once one has come.
+
+    The system writes to it, also for a signal that comes just before a wait begins: a handler could not end that wait.
+    """
+    signaled, signaling = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     old = {signum: signal.signal(signum, handler) for signum, handler in handlers.items()}
     woken = signal.set_wakeup_fd(signaling, warn_on_full_buffer=False)
-    enter()
     try:
-        yield lambda every: _wait(every, signaled, keys)
+        yield signaled
     finally:
-        leave()
         signal.set_wakeup_fd(woken)
         for signum, handler in old.items():
             signal.signal(signum, handler)

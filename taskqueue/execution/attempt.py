@@ -70,13 +70,8 @@ async def attempt(context: JobContext, loader: Loader, interrupts: Interrupts) -
     question = None if context.retry is None else question_of(context.retry, loader.find_policy)
     if question is not None:
         context.is_last_attempt = _is_last(question, interrupts)
-    if context.receives:
-        from taskqueue.execution.received_values import complete  # few jobs receive anything
-
-        misfit = complete(loaded, context, interrupts)
-        if misfit is not None:
-            begins = context.report_start()
-            return misfit if begins else Ran(outcome=outcomes.HandedBack(), job=None, error=None)
+    if context.receives and (misfit := _received(loaded, context, interrupts)) is not None:
+        return misfit
     is_later_step = context.course is not None and context.course.phase is not None
     asks = (context.condition is not None or loaded.has_check) and not is_later_step
     if asks and (condition := wanted(context.condition, loaded)) is not None:
@@ -93,6 +88,16 @@ async def attempt(context: JobContext, loader: Loader, interrupts: Interrupts) -
     else:
         ran = await run_hooks.run_within(context.around_run, loaded, context, interrupts)
     return ran if question is None else _decided(question, ran, interrupts)
+
+
+def _received(loaded: Loaded, context: JobContext, interrupts: Interrupts) -> Ran | None:
+    """Complete the data of the run by results of other jobs; return the end of a run whose data does not fit then."""
+    from taskqueue.execution.received_values import complete  # few jobs receive anything
+
+    misfit = complete(loaded, context, interrupts)
+    if misfit is None or context.report_start():
+        return misfit
+    return Ran(outcome=outcomes.HandedBack(), job=None, error=None)
 
 
 def finished(coroutine: Coroutine[Any, Any, Any]) -> Any:

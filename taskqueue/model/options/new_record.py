@@ -34,11 +34,7 @@ def record(
     ready_at = now if at is None else at  # a time in the past ranks the job by that time
     later = is_later(ready_at, now)
     starts_at = ready_at if later else now
-    expires_at = _moment(options["expires"], starts_at)
-    if expires_at is not None and expires_at <= starts_at:
-        raise InvalidOption(
-            f"expires={options['expires']!s} is not after the time at which the job may start: pass a later one"
-        )
+    expires_at = _expires_at(options["expires"], starts_at)
     made = Record(
         id=options["id"] or id,
         job=job,
@@ -126,6 +122,16 @@ def in_force(record: Record) -> dict[str, Any]:
 
 def _moment(value: Any, now: datetime) -> datetime | None:
     return None if value is None else moment_of(value, now)
+
+
+def _expires_at(value: Any, starts_at: datetime) -> datetime | None:
+    """Return when the job expires, None for never; refuse a time at which the job may not have started yet."""
+    if value is None:
+        return None
+    at = moment_of(value, starts_at)
+    if at <= starts_at:
+        raise InvalidOption(f"expires={value!s} is not after the time at which the job may start: pass a later one")
+    return at
 
 
 def _dependencies(options: Mapping[str, Any]) -> tuple[Dependency, ...]:
