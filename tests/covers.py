@@ -124,7 +124,7 @@ COVERS: Mapping[str, str] = {
     "store/test_diagnosis.py": "model/finding",
     "store/test_counts.py": "store/sqlite/add_counts",
     "store/test_damage.py": "store/reading",
-    "store/test_dependencies.py": "model/lifecycle/recovered_copy",
+    "store/test_dependencies.py": "model/lifecycle/recovered_copy store/sqlite/effects store/sqlite/waits",
     "store/test_events.py": "model/events store/mongodb/change_streams store/sqlite/event_rows",
     "store/test_families.py": "",
     "store/test_inserts.py": "store/mongodb/unique_keys",

@@ -11,6 +11,7 @@ from taskqueue.model.record import Cause, Record, Status
 from taskqueue.model.unique_period import KEY, PERIOD, keeps_out
 from taskqueue.store.arguments import check_same_job
 from taskqueue.store.bell import STOPS
+from taskqueue.store.sqlite import effects
 from taskqueue.store.sqlite.columns import COLUMNS, cancel_text
 from taskqueue.store.sqlite.rows import record, short_row
 from taskqueue.store.sqlite.schema import PERIODS
@@ -76,4 +77,4 @@ def _inserted(work: Transaction, new: Record) -> Record:
 
 def _rechecked(work: Transaction, new: Record) -> Record:
     """Return the record after a recheck of its parent and dependencies, which may have ended before its insert."""
-    return work.recheck(new, new.created_at) if new.waiting_for or new.parent is not None else new
+    return effects.recheck(work, new, new.created_at) if new.waiting_for or new.parent is not None else new

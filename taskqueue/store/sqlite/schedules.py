@@ -18,6 +18,7 @@ from taskqueue.model.schedules.schedule import NamedSchedule
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store.bell import PLANS
 from taskqueue.store.reading import readable
+from taskqueue.store.sqlite import effects
 from taskqueue.store.sqlite.columns import NAMES, instant, row
 from taskqueue.store.sqlite.rows import record
 from taskqueue.store.sqlite.transaction import Transaction
@@ -70,7 +71,7 @@ def replace(
         return False
     for job in jobs:
         if work.insert(job) and job.waiting_for:
-            work.recheck(job, now)
+            effects.recheck(work, job, now)
     work.topics.add(PLANS)
     return True
 

@@ -12,7 +12,7 @@ from taskqueue.model.record import CancelRequest, Cause, Record, Status, changed
 from taskqueue.store import Settlement
 from taskqueue.store.doorbell import LONGEST_RING
 from taskqueue.store.reading import readable
-from taskqueue.store.sqlite import log_lines, settle_declared
+from taskqueue.store.sqlite import effects, log_lines, settle_declared, waits
 from taskqueue.store.sqlite.columns import (
     CHANGING,
     COLUMNS,
@@ -63,8 +63,8 @@ def settle(work: Transaction, settlements: Sequence[Settlement], now: datetime) 
         accepted.add(after.id)
         work.status_changed(Status.PROCESSING, after, now)
         if after.waiting_for:
-            work.await_others(after)
-            work.recheck(after, now)
+            waits.add(work, after)
+            effects.recheck(work, after, now)
     for settlement in settlements:
         if settlement.lines is not None and settlement.after.id in accepted:
             log_lines.keep(work, str(settlement.after.id), settlement.claims, settlement.lines)

@@ -1,9 +1,7 @@
-"""Runs one write transaction: records events and counts before the commit, rings after it."""
+"""Runs one write transaction: writes events and counts before the commit, and rings after it."""
 
 from __future__ import annotations
 
-import json
-import logging
 import sqlite3
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
@@ -13,41 +11,19 @@ from operator import attrgetter, itemgetter
 from types import TracebackType
 
 from taskqueue.model.ids import JobId
-from taskqueue.model.lifecycle.pending import TREE_ENDS, orphaned, relieved
-from taskqueue.model.lifecycle.recovered_copy import origins_of
 from taskqueue.model.record import Record, Status
-from taskqueue.model.schedules.next_run import advance, successor
 from taskqueue.model.timestamps import milliseconds
-from taskqueue.store.bell import ENDS, NEWS, PLANS, STOPS, WORK
+from taskqueue.store.bell import ENDS, NEWS, STOPS, WORK
 from taskqueue.store.codec import event_name
 from taskqueue.store.doorbell import PLAIN_RING, Ringer
-from taskqueue.store.sqlite import add_counts, event_rows, limits
+from taskqueue.store.sqlite import add_counts, effects, event_rows, limits, waits
 from taskqueue.store.sqlite.caller_transaction import CallerConnection, LateRinger
 from taskqueue.store.sqlite.columns import CHANGING, COLUMNS, Row, cancel_text, changes, row
 from taskqueue.store.sqlite.connection import Connection, Sync
-from taskqueue.store.sqlite.rows import INSERT, INSERT_SHORT, INSERT_SHORTS, record, records_of, short_row
-from taskqueue.store.sqlite.schema import NEEDED
-
-log = logging.getLogger(__name__)
+from taskqueue.store.sqlite.rows import INSERT, INSERT_SHORT, INSERT_SHORTS, record, short_row
 
 _CHANGE = f"UPDATE jobs SET {CHANGING} WHERE id = ?"
-_ADVANCE = """
-UPDATE plans SET next_run_at = ?, awaits = NULL, version = version + 1 WHERE name = ? AND awaits = ?
-"""
-# A schedule that cannot be read counts nothing.
-_COUNT_END = """
-UPDATE plans SET about = json_patch(about, json_object('ended', json(?))), version = version + 1
-WHERE name = ? AND EXISTS (
-    SELECT 1 FROM json_each(CASE WHEN json_valid(about) THEN about END, '$.recent') WHERE value = ?
-)
-"""
 _BY_ID = f"SELECT {COLUMNS} FROM jobs WHERE id = ?"
-_AWAITING = f"SELECT {COLUMNS} FROM jobs WHERE id IN (SELECT job FROM waits WHERE awaited = ?)"
-_AWAIT = "INSERT OR IGNORE INTO waits (awaited, job) VALUES (?, ?)"
-_ANYTHING_AWAITED = f"SELECT 1 FROM waits WHERE awaited < '{NEEDED}' LIMIT 1"
-_STILL_NEED = f"UPDATE OR REPLACE waits SET awaited = '{NEEDED}' || awaited WHERE awaited = ? AND job = ?"
-_NEED_NO_MORE = f"DELETE FROM waits WHERE awaited = '{NEEDED}' || ? AND job = ?"
-_CHILDREN = f"SELECT {COLUMNS} FROM jobs WHERE parent = ? AND parent IS NOT NULL AND status <= 2"
 _STATUS_AND_QUEUE = itemgetter(1, 3)
 _STATUS_AND_TIME = itemgetter(1, 8)
 _CLAIMS = attrgetter("claims")
@@ -71,9 +47,10 @@ class Transaction:
         self._ended_unclaimed: list[Record] = []
         self._at = 0
         self._adds_up = False
-        self._nothing_awaited: bool | None = None
-        self._ended: deque[Record] = deque()
-        self._is_following = False
+        self.has_waits: bool | None = None
+        """Whether any job waits for another one; None until this is read."""
+        self.ended: deque[Record] = deque()
+        """Records whose end has effects on others that are still to be applied."""
 
     def __enter__(self) -> Transaction:
         self._raw = self._connection.begin(self._level)
@@ -111,7 +88,7 @@ class Transaction:
         if inserted.rowcount == 0:
             return False
         if short is None:
-            self.await_others(new)
+            waits.add(self, new)
         self.status_event(new, milliseconds(new.created_at))
         self.count(new.queue, new.status, 1)
         if new.status > Status.PROCESSING and new.ended_at is not None:
@@ -150,38 +127,12 @@ class Transaction:
         self.execute("RELEASE batch")
         return is_whole
 
-    def await_others(self, waiting: Record) -> None:
-        """Note what the record waits for, and what it depends on without waiting, as a copy does."""
-        for awaited in waiting.waiting_for:
-            self.execute(_AWAIT, (str(awaited), str(waiting.id)))
-            self._nothing_awaited = False
-        for needed in waiting.depends_on:
-            if needed.id not in waiting.waiting_for:
-                self.execute(_AWAIT, (f"{NEEDED}{needed.id}", str(waiting.id)))
-
-    def recheck(self, waiting: Record, now: datetime) -> Record:
-        """Return the record after a recheck of its parent and of the jobs it waits for, which may have ended."""
-        after = waiting
-        for awaited in waiting.waiting_for:
-            present = self.record(awaited)
-            if present is None or present.status.is_final:
-                after = relieved(after, awaited, None if present is None else present.status, now)
-        parent = None if waiting.parent is None else self.record(waiting.parent)
-        if parent is not None and parent.status in TREE_ENDS:
-            after = orphaned(after, parent.id, parent.status, now)
-        if after is not waiting:
-            self.replace(waiting, after, now)
-        return after
-
     def replace(self, before: Record, after: Record, now: datetime) -> None:
         """Put ``after`` in the place of ``before``, which this transaction has read, with its effects."""
         self.queue_changes(before.queue, after.queue)
         self.execute(_CHANGE, (*changes(after), str(after.id)))
         if before.waiting_for:
-            still = frozenset(after.waiting_for)  # of a thousand ids, a tuple would be searched for each
-            for awaited in before.waiting_for:
-                if awaited not in still:
-                    self._await_no_more(awaited, after)
+            waits.end(self, before, after)
         if after.status is not before.status:
             self.status_changed(before.status, after, now)
 
@@ -191,7 +142,7 @@ class Transaction:
         self.topics.add(STOPS)
 
     def status_changed(self, before: Status, after: Record, now: datetime) -> None:
-        """Count and record the status change, and release waiting jobs if the record ended."""
+        """Count and record the status change, and apply its effects on other records if the record ended."""
         self.count(after.queue, before, -1)
         self.count(after.queue, after.status, 1)
         self._at = milliseconds(now)
@@ -204,21 +155,14 @@ class Transaction:
         elif after.status > Status.PROCESSING:
             self._ended_unclaimed.append(after)
         if after.status > Status.PROCESSING:
-            if after.origin is not None:
-                self._recur(after, now)
-            for needed in after.depends_on:
-                self.execute(_NEED_NO_MORE, (str(needed.id), str(after.id)))
-            if after.status in TREE_ENDS or self._anything_awaited():
-                self._ended.append(after)
-                if not self._is_following:
-                    self._follow(now)
+            effects.apply(self, after, now)
 
     def all_done(self, settled: Sequence[Record], now: datetime) -> None:
         """Do what ``status_changed`` does for claims that are DONE, together for all that nothing follows from."""
         self._at = at = milliseconds(now)
         plain = []
         for after in settled:
-            if after.lane or after.origin is not None or after.depends_on or self._anything_awaited():
+            if after.lane or after.origin is not None or after.depends_on or waits.exist(self):
                 self.status_changed(Status.PROCESSING, after, now)
                 continue
             plain.append(after)
@@ -289,56 +233,3 @@ class Transaction:
             history.record(self.execute, self._at, self._counts, self._settled, self._ended_unclaimed)
         if self._adds_up:
             self.add_up()
-
-    def _recur(self, ended: Record, now: datetime) -> None:
-        """Insert the next occurrence of a recurring job."""
-        following = successor(ended, now)
-        if following is not None and not self.insert(following) and self.record(following.id) is None:
-            log.warning("the series ends: another job has the unique key %r of job %s", following.unique, ended.id)
-        step = advance(ended, now)
-        if step is not None and step.next_run_at is not None:
-            self.execute(_ADVANCE, (milliseconds(step.next_run_at), step.schedule, str(step.job)))
-            self.topics.add(PLANS)
-        if step is not None and step.failed is not None:
-            failed = json.dumps({str(step.job): step.failed})
-            self.execute(_COUNT_END, (failed, step.schedule, str(step.job)))
-
-    def _follow(self, now: datetime) -> None:
-        """Apply the effects of ended records, and of the ends that these cause, however long the chain is."""
-        self._is_following = True
-        while self._ended:
-            ended = self._ended.popleft()
-            if self._anything_awaited():
-                self._release(ended.id, ended.status, now)
-                for origin in origins_of(ended) if ended.status is Status.DONE else ():
-                    self._release(origin, ended.status, now)
-            if ended.status in TREE_ENDS:
-                self._cancel_children(ended, now)
-        self._is_following = False
-
-    def _await_no_more(self, awaited: JobId, after: Record) -> None:
-        """Record that the record no longer waits for the job; a dependent record still reads its result."""
-        depends = any(one.id == awaited for one in after.depends_on)
-        is_needed = depends and not after.status.is_final
-        statement = _STILL_NEED if is_needed else "DELETE FROM waits WHERE awaited = ? AND job = ?"
-        self.execute(statement, (str(awaited), str(after.id)))
-
-    def _anything_awaited(self) -> bool:
-        """Return whether any job waits for another one."""
-        if self._nothing_awaited is None:
-            self._nothing_awaited = self.execute(_ANYTHING_AWAITED).fetchone() is None
-        return not self._nothing_awaited
-
-    def _release(self, ended: JobId, status: Status, now: datetime) -> None:
-        for waiting in records_of(self.execute(_AWAITING, (str(ended),)).fetchall()):
-            after = relieved(waiting, ended, status, now)
-            if after is not waiting:
-                self.replace(waiting, after, now)
-
-    def _cancel_children(self, ended: Record, now: datetime) -> None:
-        for child in records_of(self.execute(_CHILDREN, (str(ended.id),)).fetchall()):
-            after = orphaned(child, ended.id, ended.status, now)
-            if child.status is Status.PROCESSING:
-                self.request_cancel(after)
-            else:
-                self.replace(child, after, now)

@@ -1,0 +1,120 @@
+"""Applies the effects of a job's end to other records: its next occurrence, the jobs that wait for it, its children."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import deque
+from datetime import datetime
+from typing import Protocol
+
+from taskqueue.model.ids import JobId
+from taskqueue.model.lifecycle.pending import TREE_ENDS, orphaned, relieved
+from taskqueue.model.lifecycle.recovered_copy import origins_of
+from taskqueue.model.record import Record, Status
+from taskqueue.model.schedules.next_run import advance, successor
+from taskqueue.model.timestamps import milliseconds
+from taskqueue.store.bell import PLANS
+from taskqueue.store.sqlite import waits
+from taskqueue.store.sqlite.columns import COLUMNS
+from taskqueue.store.sqlite.rows import records_of
+
+log = logging.getLogger(__name__)
+
+_ADVANCE = """
+UPDATE plans SET next_run_at = ?, awaits = NULL, version = version + 1 WHERE name = ? AND awaits = ?
+"""
+# A schedule that cannot be read counts nothing.
+_COUNT_END = """
+UPDATE plans SET about = json_patch(about, json_object('ended', json(?))), version = version + 1
+WHERE name = ? AND EXISTS (
+    SELECT 1 FROM json_each(CASE WHEN json_valid(about) THEN about END, '$.recent') WHERE value = ?
+)
+"""
+_CHILDREN = f"SELECT {COLUMNS} FROM jobs WHERE parent = ? AND parent IS NOT NULL AND status <= 2"
+
+
+class Work(waits.Work, Protocol):
+    """The part of a transaction that this file uses."""
+
+    topics: set[str]
+    ended: deque[Record]
+    """Records whose end has effects on others that are still to be applied."""
+
+    def record(self, id: JobId) -> Record | None:
+        """Return the record as it is now."""
+
+    def insert(self, new: Record) -> bool:
+        """Insert the record; return False if its id or unique key is taken."""
+
+    def replace(self, before: Record, after: Record, now: datetime) -> None:
+        """Put ``after`` in the place of ``before``."""
+
+    def request_cancel(self, asked: Record) -> None:
+        """Record a cancel request for a running job."""
+
+
+def apply(work: Work, ended: Record, now: datetime) -> None:
+    """Apply the effects of an ended record, and of the ends that these cause."""
+    if ended.origin is not None:
+        _recur(work, ended, now)
+    waits.end_needs(work, ended)
+    if ended.status not in TREE_ENDS and not waits.exist(work):
+        return
+    work.ended.append(ended)
+    if len(work.ended) > 1:
+        return  # the loop below is at work further up the stack: a long chain of ends is no deep recursion
+    while work.ended:
+        first = work.ended[0]
+        if waits.exist(work):
+            _release(work, first.id, first.status, now)
+            for origin in origins_of(first) if first.status is Status.DONE else ():
+                _release(work, origin, first.status, now)
+        if first.status in TREE_ENDS:
+            _cancel_children(work, first, now)
+        work.ended.popleft()
+
+
+def recheck(work: Work, waiting: Record, now: datetime) -> Record:
+    """Return the record after a recheck of its parent and of the jobs it waits for, which may have ended."""
+    after = waiting
+    for awaited in waiting.waiting_for:
+        present = work.record(awaited)
+        if present is None or present.status.is_final:
+            after = relieved(after, awaited, None if present is None else present.status, now)
+    parent = None if waiting.parent is None else work.record(waiting.parent)
+    if parent is not None and parent.status in TREE_ENDS:
+        after = orphaned(after, parent.id, parent.status, now)
+    if after is not waiting:
+        work.replace(waiting, after, now)
+    return after
+
+
+def _recur(work: Work, ended: Record, now: datetime) -> None:
+    """Insert the next occurrence of a recurring job."""
+    following = successor(ended, now)
+    if following is not None and not work.insert(following) and work.record(following.id) is None:
+        log.warning("the series ends: another job has the unique key %r of job %s", following.unique, ended.id)
+    step = advance(ended, now)
+    if step is not None and step.next_run_at is not None:
+        work.execute(_ADVANCE, (milliseconds(step.next_run_at), step.schedule, str(step.job)))
+        work.topics.add(PLANS)
+    if step is not None and step.failed is not None:
+        failed = json.dumps({str(step.job): step.failed})
+        work.execute(_COUNT_END, (failed, step.schedule, str(step.job)))
+
+
+def _release(work: Work, ended: JobId, status: Status, now: datetime) -> None:
+    for waiting in waits.waiting_for(work, ended):
+        after = relieved(waiting, ended, status, now)
+        if after is not waiting:
+            work.replace(waiting, after, now)
+
+
+def _cancel_children(work: Work, ended: Record, now: datetime) -> None:
+    for child in records_of(work.execute(_CHILDREN, (str(ended.id),)).fetchall()):
+        after = orphaned(child, ended.id, ended.status, now)
+        if child.status is Status.PROCESSING:
+            work.request_cancel(after)
+        else:
+            work.replace(child, after, now)

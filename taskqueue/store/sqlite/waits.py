@@ -1,0 +1,72 @@
+"""Keeps which job waits for which, in the table ``waits``.
+
+A job that needs the result of another without waiting for it has a row there as well, with ``NEEDED`` before the id:
+retention keeps that other one.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from taskqueue.model.ids import JobId
+from taskqueue.model.record import Record
+from taskqueue.store.sqlite.add_counts import Execute
+from taskqueue.store.sqlite.columns import COLUMNS
+from taskqueue.store.sqlite.rows import records_of
+from taskqueue.store.sqlite.schema import NEEDED
+
+_ADD = "INSERT OR IGNORE INTO waits (awaited, job) VALUES (?, ?)"
+_REMOVE = "DELETE FROM waits WHERE awaited = ? AND job = ?"
+_STILL_NEED = f"UPDATE OR REPLACE waits SET awaited = '{NEEDED}' || awaited WHERE awaited = ? AND job = ?"
+_NEED_NO_MORE = f"DELETE FROM waits WHERE awaited = '{NEEDED}' || ? AND job = ?"
+_ANY = f"SELECT 1 FROM waits WHERE awaited < '{NEEDED}' LIMIT 1"
+_WAITING = f"SELECT {COLUMNS} FROM jobs WHERE id IN (SELECT job FROM waits WHERE awaited = ?)"
+
+
+class Work(Protocol):
+    """The part of a transaction that this file uses."""
+
+    has_waits: bool | None
+    """Whether any job waits for another one; None until this is read."""
+
+    @property
+    def execute(self) -> Execute:
+        """Runs a statement in the transaction."""
+
+
+def add(work: Work, waiting: Record) -> None:
+    """Keep the jobs that the record waits for, and those it depends on without waiting, as a copy does."""
+    for awaited in waiting.waiting_for:
+        work.execute(_ADD, (str(awaited), str(waiting.id)))
+        work.has_waits = True
+    for needed in waiting.depends_on:
+        if needed.id not in waiting.waiting_for:
+            work.execute(_ADD, (f"{NEEDED}{needed.id}", str(waiting.id)))
+
+
+def end(work: Work, before: Record, after: Record) -> None:
+    """Remove the waits of ``before`` that ``after`` has no more; a pending dependent still needs the result."""
+    still = frozenset(after.waiting_for)  # of a thousand ids, a tuple would be searched for each
+    for awaited in before.waiting_for:
+        if awaited not in still:
+            depends = any(one.id == awaited for one in after.depends_on)
+            statement = _STILL_NEED if depends and not after.status.is_final else _REMOVE
+            work.execute(statement, (str(awaited), str(after.id)))
+
+
+def end_needs(work: Work, ended: Record) -> None:
+    """Remove what an ended record needed: the results of the jobs it depends on."""
+    for needed in ended.depends_on:
+        work.execute(_NEED_NO_MORE, (str(needed.id), str(ended.id)))
+
+
+def exist(work: Work) -> bool:
+    """Return whether any job waits for another one."""
+    if work.has_waits is None:
+        work.has_waits = work.execute(_ANY).fetchone() is not None
+    return work.has_waits
+
+
+def waiting_for(work: Work, awaited: JobId) -> list[Record]:
+    """Return the records that wait for this job."""
+    return records_of(work.execute(_WAITING, (str(awaited),)).fetchall())
