@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,6 +17,7 @@ import pytest
 from bson import ObjectId
 from pymongo import MongoClient, WriteConcern
 
+from taskqueue import Scheduler
 from taskqueue.errors import ConfigError, SchemaMismatch, StoreUnavailable
 from taskqueue.model.query import parse
 from taskqueue.model.record import Status
@@ -26,6 +27,7 @@ from taskqueue.store.mongodb import open_mongodb
 from taskqueue.store.mongodb.bells import STREAM_PAUSE
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.driver_errors import DEADLINE
+from taskqueue.store.mongodb.indexes import UNIQUE
 from taskqueue.store.mongodb.store import MongoStore
 from taskqueue.store.mongodb.url import parse as parsed
 from tests.servers import Cluster, Server, with_database
@@ -177,6 +179,53 @@ def test_a_user_who_was_removed_and_is_back_logs_in_again(tmp_path: Path) -> Non
                 store.add([a_record()])
             root.admin.command("createUser", "tq", pwd="secret", roles=rights)
             works_again(store)
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[Callable[[str], str]]:
+    """Start a server with users, and return what returns the URL of a new one with this role on the database."""
+    server = Server(tmp_path, "--auth")
+    server.start()
+    with contextlib.ExitStack() as end:
+        end.callback(server.kill)
+        with server.client() as first:
+            first.admin.command("createUser", "root", pwd="secret", roles=["root"])
+        url = f"mongodb://{{}}:secret@{server.address}/jobs?authSource=admin"
+        root = end.enter_context(MongoClient[Document](url.format("root")))
+
+        def user(role: str) -> str:
+            root.admin.command("createUser", role, pwd="secret", roles=[{"role": role, "db": "jobs"}])
+            return url.format(role)
+
+        yield user
+
+
+def test_a_user_who_may_only_read_sees_everything_and_changes_nothing(guarded: Callable[[str], str]) -> None:
+    with closing(open_mongodb(guarded("readWrite"))) as writing:
+        writing.add([a_record()])
+
+    with Scheduler(guarded("read")) as scheduler:
+        [job] = scheduler.get_jobs()
+        assert "No node is running" in scheduler.why(job.id)
+        assert scheduler.stats()["total"] == 1
+        assert [queue.name for queue in scheduler.overview_reader().read().queues] == ["default"]
+        with pytest.raises(StoreUnavailable, match=r"lacks rights \(not authorized on jobs.*readWrite"):
+            scheduler.cancel_job(job.id)
+        assert scheduler.get_job(job.id).is_waiting
+
+
+def test_a_user_who_may_only_read_makes_no_store(guarded: Callable[[str], str]) -> None:
+    with pytest.raises(StoreUnavailable, match=r"lacks rights.*readWrite"):
+        open_mongodb(guarded("read"))
+
+
+def test_a_user_who_may_not_make_the_unique_index_opens_no_store_without_it(guarded: Callable[[str], str]) -> None:
+    open_mongodb(guarded("readWrite")).close()
+    with closing(Connection(parsed(guarded("dbAdmin")))) as connection:
+        connection.collections.jobs.drop_index(UNIQUE)
+
+    with pytest.raises(StoreUnavailable, match=r"lacks rights.*createIndexes.*readWrite"):
+        open_mongodb(guarded("read"))
 
 
 def test_wrong_credentials_are_named_and_the_password_is_not(url: str) -> None:

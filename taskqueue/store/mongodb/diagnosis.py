@@ -53,7 +53,7 @@ def _members(hello: Document) -> Iterator[Finding]:
 
 def _indexes(connection: Connection) -> Finding:
     names = [str(index["name"]) for index in connection.collections.jobs.list_indexes()]
-    return Finding("indexes", f"{len(names)} of the jobs; the store was opened, which makes missing ones")
+    return Finding("indexes", f"{len(names)} of the jobs; opening the store makes missing ones, if the user may")
 
 
 def _oplog(connection: Connection, hello: Document) -> Iterator[Finding]:

@@ -34,13 +34,16 @@ _BAD_VALUE = 2
 _CHECK_SERVER = "check that mongod runs and is reachable from here; the call may be repeated"
 _BY_CODE = (
     (_CREDENTIALS, "the server refuses user or password", "check user, password and authSource in the URL"),
-    (_RIGHTS, "the user lacks rights", "give it the role readWrite on the database"),
     (_DISK_FULL, "the server's disk is full", "make room on the server; the call may be repeated"),
 )
 
 
 class IndexMissing(StoreUnavailable):
     """An index, or the whole collection, was dropped during use."""
+
+
+class RightsMissing(StoreUnavailable):
+    """The user of the URL may not do this, as one with the role ``read`` may not write."""
 
 
 @contextlib.contextmanager
@@ -72,6 +75,9 @@ def unavailable(shown: str, error: PyMongoError) -> StoreUnavailable:
         codes = set(_CREDENTIALS)
     if misses_index(error):
         return IndexMissing(shown, f"an index is missing ({reason_of(error)})", "it is made again; repeat the call")
+    if not codes.isdisjoint(_RIGHTS):
+        reason = f"the user lacks rights ({reason_of(error).partition(', ')[0]})"
+        return RightsMissing(shown, reason, "give it the role readWrite on the database")
     for known, reason, way_out in _BY_CODE:
         if not codes.isdisjoint(known):
             only_reads = known is _DISK_FULL

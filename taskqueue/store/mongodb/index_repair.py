@@ -17,7 +17,7 @@ from taskqueue.model.record import Cause, Record, Status
 from taskqueue.store.mongodb import indexes
 from taskqueue.store.mongodb.connection import Collections
 from taskqueue.store.mongodb.documents import Document, cancel_request, record
-from taskqueue.store.mongodb.driver_errors import IndexMissing, reaching
+from taskqueue.store.mongodb.driver_errors import IndexMissing, RightsMissing, reaching
 from taskqueue.store.mongodb.effects import change, effects_of
 from taskqueue.store.mongodb.settlements import unmoved
 from taskqueue.store.mongodb.unique_keys import holds
@@ -60,6 +60,16 @@ def indexed(
         return method(store, *args, **kwargs)
 
     return call
+
+
+def ensure_if_allowed(collections: Collections, shown: str, now: datetime) -> None:
+    """Create missing indexes; a user who may not needs those without which a unique key would not hold."""
+    try:
+        ensure(collections, shown, now)
+    except RightsMissing:
+        with reaching(shown):
+            if not indexes.are_unique(collections.jobs):
+                raise
 
 
 def ensure(collections: Collections, shown: str, now: datetime, seconds: float = INDEXING) -> None:

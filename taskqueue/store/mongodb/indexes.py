@@ -68,6 +68,11 @@ def ensure_unique(jobs: Collection[Document]) -> None:
     jobs.create_indexes([IndexModel([("unique", ASCENDING)], name=UNIQUE, unique=True, partialFilterExpression=only)])
 
 
+def are_unique(jobs: Collection[Document]) -> bool:
+    """Return whether both indexes of ``ensure_unique`` exist."""
+    return {PERIODS, UNIQUE} <= jobs.index_information().keys()
+
+
 def ensure_schedules(plans: Collection[Document]) -> None:
     """Create the indexes of due schedules, and of those with jobs that a dead writer left."""
     plans.create_indexes(

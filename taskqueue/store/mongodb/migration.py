@@ -50,20 +50,25 @@ def _now(connection: Connection) -> datetime:
 
 
 def check_schema(collections: Collections, shown: str) -> int:
-    """Give a new store the present number, and return that of the store.
+    """Give a new store the present number, and return that of the store, which a user who only reads may open.
 
     Raises ``SchemaMismatch`` for one that this version does not work with.
     """
-    kept: Document = collections.facts.find_one_and_update(  # type: ignore[assignment]  # with upsert never None
+    version = _number(collections.facts.find_one(SCHEMA) or _begun(collections), shown)
+    if not OLDEST_SCHEMA <= version <= SCHEMA_VERSION:
+        raise SchemaMismatch(shown, version, SCHEMA_VERSION)
+    return version
+
+
+def _begun(collections: Collections) -> Document:
+    """Return the document with the schema number of a new store, unless another process has just written it."""
+    begun: Document = collections.facts.find_one_and_update(  # type: ignore[assignment]  # with upsert never None
         SCHEMA,
         {"$setOnInsert": {"version": SCHEMA_VERSION}},
         upsert=True,
         return_document=ReturnDocument.AFTER,
     )
-    version = _number(kept, shown)
-    if not OLDEST_SCHEMA <= version <= SCHEMA_VERSION:
-        raise SchemaMismatch(shown, version, SCHEMA_VERSION)
-    return version
+    return begun
 
 
 def _number(kept: Document, shown: str) -> int:

@@ -338,5 +338,5 @@ class MongoStore:
             self._host_bells.place(hello, self._connection.database.name, self._connection.address.prefix)
             schema = check_schema(self._connection.collections, self.url)
             self._settlements.shares_entries = schema >= SHARED_ENTRIES and hello.get("msg") != "isdbgrid"
-        index_repair.ensure(self._connection.collections, self.url, hello["localTime"])
+        index_repair.ensure_if_allowed(self._connection.collections, self.url, hello["localTime"])
         return is_cluster(hello), guarantee(hello)
