@@ -15,7 +15,7 @@ from tests.servers import emptied
 
 
 @dataclass(frozen=True)
-class Scene:
+class JobFiles:
     """Files through which jobs of ``tests.acceptance.work`` tell what they did, and gates that hold them."""
 
     folder: Path
@@ -47,11 +47,11 @@ class Scene:
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Scene:
+def files(tmp_path: Path) -> JobFiles:
     """Return fresh files and gates."""
-    folder = tmp_path / "scene"
+    folder = tmp_path / "files"
     folder.mkdir()
-    return Scene(folder)
+    return JobFiles(folder)
 
 
 @pytest.fixture(params=["sqlite", "mongodb"])

@@ -11,7 +11,7 @@ import pytest
 
 from taskqueue import Process, Scheduler, Status
 from tests.acceptance.concurrent import Limited, Shared
-from tests.acceptance.conftest import Scene
+from tests.acceptance.conftest import JobFiles
 from tests.nodes import LIMIT, node
 
 POOL = ("--name", "a", "--pm", "static", "--min-children", "1", "--lease", "6")
@@ -22,9 +22,11 @@ def outcomes(job: Process) -> list[str]:
     return [attempt.outcome.lower() for attempt in job.refresh().attempts]
 
 
-def test_twenty_at_once_end_each_in_its_own_way(url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path) -> None:
+def test_twenty_at_once_end_each_in_its_own_way(
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
+) -> None:
     def added(do: str, gate: str = "", **options: object) -> Process:
-        data = {"file": scene.file, "do": do, "gate": str(scene.folder / gate)}
+        data = {"file": files.file, "do": do, "gate": str(files.folder / gate)}
         return scheduler.add_job(Shared, data, **options)  # type: ignore[arg-type]
 
     with node(url, tmp_path, *POOL):
@@ -33,12 +35,12 @@ def test_twenty_at_once_end_each_in_its_own_way(url: str, scheduler: Scheduler, 
         ended, retried = added("end"), added("fail once", retry=1)
         late, canceled = added("never", timeout=0.3), added("never")
         crashing = added("crash", "crash")
-        scene.heed(21)
+        files.heed(21)
         canceled.cancel()
         scheduler.wait_for([ended, retried, late, canceled], timeout=LIMIT)
-        (scene.folder / "crash").touch()
+        (files.folder / "crash").touch()
         scheduler.wait_for([crashing, at_most_once], timeout=LIMIT)
-        (scene.folder / "end").touch()
+        (files.folder / "end").touch()
         scheduler.wait_for(held, timeout=LIMIT)
 
     assert (late.status, canceled.status, outcomes(retried)) == (Status.TIMEOUT, Status.CANCELED, ["failed", "done"])
@@ -46,45 +48,45 @@ def test_twenty_at_once_end_each_in_its_own_way(url: str, scheduler: Scheduler, 
     for job in (*held, crashing):
         assert (job.refresh().status, outcomes(job), job.result) == (Status.DONE, ["crashed", "done"], 1)
     assert "16 jobs ran in it at once" in str(crashing.attempts[0].error)
-    begun = Counter(line.split()[0] for line in scene.lines())
+    begun = Counter(line.split()[0] for line in files.lines())
     assert set(begun.values()) == {1, 2}
     assert begun[str(at_most_once.id)] == 1
 
 
 @pytest.mark.parametrize("killed", ["worker", "manager", "node"])
 def test_what_is_killed_beneath_them_loses_none(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path, killed: str
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path, killed: str
 ) -> None:
-    data = {"file": scene.file, "do": "hold", "gate": str(scene.folder / "end")}
+    data = {"file": files.file, "do": "hold", "gate": str(files.folder / "end")}
     with node(url, tmp_path, *POOL) as first:
         jobs = scheduler.add_jobs([(Shared, data)] * 6)
         once = scheduler.add_job(Shared, data, on_crash="fail")
-        pid = int(scene.heed(7)[0].split()[-1])
+        pid = int(files.heed(7)[0].split()[-1])
         victims = {"worker": pid, "manager": first.manager().pid, "node": first.pid}
         os.kill(victims[killed], signal.SIGKILL)
         if killed != "worker":
             first.wait()
         with node(url, tmp_path, *POOL, "--name", "b"):
             scheduler.wait_for([once], timeout=LIMIT)
-            (scene.folder / "end").touch()
+            (files.folder / "end").touch()
             scheduler.wait_for(jobs, timeout=LIMIT)
 
     assert {job.refresh().status for job in jobs} == {Status.DONE}
     ended = ["done"] if killed == "node" else ["crashed", "done"]  # a node may die before it has stored the starts
     assert [outcomes(job)[-len(ended) :] for job in jobs] == [ended] * 6
-    begun = Counter(line.split()[0] for line in scene.lines())
+    begun = Counter(line.split()[0] for line in files.lines())
     assert [begun[str(job.id)] for job in jobs] == [2] * 6
     assert (once.refresh().status, begun[str(once.id)]) == (Status.FAILED, 1)
 
 
-def test_a_stop_of_the_node_lets_them_finish(url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path) -> None:
-    data = {"file": scene.file, "do": "hold", "gate": str(scene.folder / "end")}
+def test_a_stop_of_the_node_lets_them_finish(url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path) -> None:
+    data = {"file": files.file, "do": "hold", "gate": str(files.folder / "end")}
     with node(url, tmp_path, *POOL, "--finish", "30") as first:
         jobs = scheduler.add_jobs([(Shared, data)] * 5)
-        scene.heed(5)
+        files.heed(5)
         first.process.send_signal(signal.SIGTERM)
         first.heed("ends its work")
-        (scene.folder / "end").touch()
+        (files.folder / "end").touch()
         assert first.wait() == 0
 
     assert [(job.refresh().status, outcomes(job)) for job in jobs] == [(Status.DONE, ["done"])] * 5

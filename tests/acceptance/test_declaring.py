@@ -10,7 +10,7 @@ from pathlib import Path
 
 from taskqueue import Scheduler, Status
 from taskqueue.model.record import Cause
-from tests.acceptance.conftest import Scene
+from tests.acceptance.conftest import JobFiles
 from tests.nodes import LIMIT, Node, eventually, node
 
 PLACE = "tests.acceptance.declaring"
@@ -18,38 +18,40 @@ TWICE = f"{PLACE}:Twice"
 
 
 def test_a_job_that_was_added_by_its_path_is_retried_as_its_class_declares(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
-    job = scheduler.add_job(TWICE, {"file": scene.file})
-    function = scheduler.add_job(f"{PLACE}:stumble", {"file": f"{scene.file}-too"})
+    job = scheduler.add_job(TWICE, {"file": files.file})
+    function = scheduler.add_job(f"{PLACE}:stumble", {"file": f"{files.file}-too"})
     with working(url, tmp_path):
         scheduler.wait_for([job, function], timeout=LIMIT)
 
     assert (job.status, job.attempt, job.result) == (Status.DONE, 2, 2)
-    assert scene.lines() == ["1", "2"]
+    assert files.lines() == ["1", "2"]
     assert [attempt.outcome for attempt in job.snapshot.attempts] == ["Failed", "Done"]
     assert (job.options["queue"], job.options["timeout"], job.options["retry"]) == ("mail", 90, 1)
     assert (function.status, function.attempt, function.options["priority"]) == (Status.DONE, 2, -1)
 
 
-def test_what_the_call_passed_wins_over_the_class(url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path) -> None:
-    job = scheduler.add_job(TWICE, {"file": scene.file}, retry=0, queue="urgent")
+def test_what_the_call_passed_wins_over_the_class(
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
+) -> None:
+    job = scheduler.add_job(TWICE, {"file": files.file}, retry=0, queue="urgent")
     with working(url, tmp_path):
         scheduler.wait_for([job], timeout=LIMIT)
 
-    assert (job.status, scene.lines()) == (Status.FAILED, ["1"])
+    assert (job.status, files.lines()) == (Status.FAILED, ["1"])
     assert (job.options["queue"], job.options["timeout"]) == ("urgent", 90)
 
 
 def test_it_moves_to_the_queue_of_its_class_before_it_runs(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
-    job = scheduler.add_job(TWICE, {"file": scene.file})
+    job = scheduler.add_job(TWICE, {"file": files.file})
     with working(url, tmp_path, "--name", "a", "--work-on", "default"):
         assert eventually(lambda: job.refresh().options["queue"] == "mail")
         assert (job.status, job.cause) == (Status.WAITING, Cause.ADDED)
         scheduler.wait_for([scheduler.add_job(f"{PLACE}:Mailer.send", 1)], timeout=LIMIT)
-        assert scene.lines() == []
+        assert files.lines() == []
     with working(url, tmp_path, "--name", "b", "--work-on", "mail"):
         scheduler.wait_for([job], timeout=LIMIT)
 
@@ -57,9 +59,9 @@ def test_it_moves_to_the_queue_of_its_class_before_it_runs(
 
 
 def test_jobs_of_the_command_line_and_of_schedules_obey_their_class_too(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
-    data = ["--data", f'{{"file": "{scene.file}"}}']
+    data = ["--data", f'{{"file": "{files.file}"}}']
     id = command(url, "add", TWICE, *data)
     command(url, "schedule", "add", "twice", TWICE, *data, "--every", "1h")
     fired = command(url, "schedule", "trigger", "twice")
@@ -71,13 +73,13 @@ def test_jobs_of_the_command_line_and_of_schedules_obey_their_class_too(
 
 
 def test_of_two_whose_class_allows_one_the_second_ends(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
-    data = {"gate": scene.gate()}
+    data = {"gate": files.gate()}
     with working(url, tmp_path, "--min-children", "2"):
         jobs = [scheduler.add_job(f"{PLACE}:Single", data) for _ in range(2)]
         [ended] = eventually(lambda: [job for job in jobs if job.refresh().status.is_final])
-        scene.open()
+        files.open()
         scheduler.wait_for(jobs, timeout=LIMIT)
 
     assert sorted(job.status for job in jobs) == [Status.DONE, Status.CANCELED]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from taskqueue import Event, Scheduler
 from taskqueue.exit_codes import Exit
-from tests.acceptance.conftest import Scene
-from tests.acceptance.work import Echo, Gate, Stumble, Suicide
+from tests.acceptance.conftest import JobFiles
+from tests.acceptance.work import Echo, FailUntil, Gate, KillOwnWorker
 from tests.nodes import LIMIT, eventually, node
 
 ONE_WORKER = ("--pm", "static", "--min-children", "1")
@@ -44,7 +44,7 @@ def test_a_listener_that_is_cut_off_again_and_again_misses_nothing(
 ) -> None:
     cursor = scheduler.cursor()
     jobs = scheduler.add_jobs(
-        [(Echo, n) for n in range(40)] + [(Stumble, {"until": 2}, {"retry": 1, "retry_interval": 0})]
+        [(Echo, n) for n in range(40)] + [(FailUntil, {"until": 2}, {"retry": 1, "retry_interval": 0})]
     )
     seen: Counter[tuple[str, str]] = Counter()
     wanted = {str(job.id) for job in jobs}
@@ -67,28 +67,30 @@ def test_a_listener_that_is_cut_off_again_and_again_misses_nothing(
 
 
 def test_a_listener_that_is_killed_again_and_again_misses_no_end(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     place = tmp_path / "cursor"
     place.write_text(scheduler.cursor())
     jobs = scheduler.add_jobs([(Echo, n) for n in range(100)])
     ends = {f"{job.id} done" for job in jobs}
-    command = [sys.executable, "-c", LISTENER, url, str(place), scene.file]
+    command = [sys.executable, "-c", LISTENER, url, str(place), files.file]
 
     with node(url, tmp_path):
         for enough in (1, 150, 10_000):  # lines in all
             with subprocess.Popen(command) as listener:
-                eventually(lambda enough=enough: len(scene.lines()) >= enough or ends <= set(scene.lines()))  # type: ignore[misc]
+                eventually(lambda enough=enough: len(files.lines()) >= enough or ends <= set(files.lines()))  # type: ignore[misc]
                 listener.kill()
 
-    assert ends <= set(scene.lines())
+    assert ends <= set(files.lines())
 
 
-def test_workers_and_leads_are_told_by_their_node(url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path) -> None:
+def test_workers_and_leads_are_told_by_their_node(
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
+) -> None:
     cursor = scheduler.cursor()
 
     with node(url, tmp_path, "--name", "web-1", *ONE_WORKER) as running:
-        scheduler.wait_for([scheduler.add_job(Suicide, {"file": scene.file, "times": 1})], timeout=LIMIT)
+        scheduler.wait_for([scheduler.add_job(KillOwnWorker, {"file": files.file, "times": 1})], timeout=LIMIT)
         eventually(lambda: len(of_node(scheduler, cursor, "worker_spawned")) == 2)
         pids = {worker.pid for worker in running.workers()}
         assert running.stop() == Exit.OK
@@ -101,14 +103,14 @@ def test_workers_and_leads_are_told_by_their_node(url: str, scheduler: Scheduler
 
 
 def test_callbacks_bound_in_a_process_hear_of_a_node_elsewhere(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     pids: list[int] = []
     names: set[str] = set()
-    job = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
+    job = scheduler.add_job(Gate, {"file": files.file, "gate": files.gate()})
     begins = scheduler.cursor()
     scheduler.on("worker_spawned", lambda event: pids.append(event.about["pid"]))
-    scheduler.on("processing", lambda _: scene.open())
+    scheduler.on("processing", lambda _: files.open())
     scheduler.on("*", lambda event: names.add(event.name))
 
     with node(url, tmp_path, *ONE_WORKER):

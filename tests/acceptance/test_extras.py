@@ -17,7 +17,7 @@ from taskqueue.store.open import open_store
 from taskqueue.web import app
 from taskqueue.web.users import Role, User, UsersFile, account, with_new_token
 from tests.acceptance.work import Echo
-from tests.cli.test_top import play, shows
+from tests.cli.test_top import run_top, shows
 from tests.web.servers import served
 
 
@@ -48,7 +48,7 @@ def test_the_live_screen_shows_a_queue_and_pauses_it(tmp_path: Path) -> None:
     with Scheduler(f"sqlite://{tmp_path}/jobs.db") as scheduler:
         scheduler.add_job(Echo, queue="mail")
 
-        async def scene(pilot: Pilot[int]) -> None:
+        async def steps(pilot: Pilot[int]) -> None:
             await shows(pilot, "mail")
             await pilot.press("tab", "p")
             await shows(pilot, "Pause queue mail?")
@@ -56,7 +56,7 @@ def test_the_live_screen_shows_a_queue_and_pauses_it(tmp_path: Path) -> None:
             await shows(pilot, "queue mail is paused")
 
         with closing(open_store(f"sqlite://{tmp_path}/jobs.db")) as store:
-            play(store, scene)
+            run_top(store, steps)
         assert [one.name for one in scheduler.controls()] == ["mail"]
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from taskqueue import Process, Scheduler, retry
 from tests.acceptance.imports import Import, ManualImport
-from tests.chaos.march import NODE, RESTART, WORKER
+from tests.chaos.interrupted_walk import NODE, RESTART, WORKER
 from tests.nodes import LIMIT, Node, eventually
 
 BATCHES = 200

@@ -13,7 +13,7 @@ from taskqueue.daemon.node.leader_hooks import LeaderHooks
 from taskqueue.daemon.protocol.messages import RunHook, RunsHandedBack
 from taskqueue.exit_codes import Exit
 from taskqueue.store.open import open_store
-from tests.acceptance.conftest import Scene
+from tests.acceptance.conftest import JobFiles
 from tests.acceptance.work import Echo, Gate, Trace
 from tests.nodes import LIMIT, eventually, node
 
@@ -33,10 +33,10 @@ def stepped_down(scheduler):
 """
 
 
-def hooks(scene: Scene, folder: Path, text: str = HOOKS) -> str:
-    """Write a bootstrap file whose hooks write into the file of the scene, and return its path."""
+def hooks(files: JobFiles, folder: Path, text: str = HOOKS) -> str:
+    """Write a bootstrap file whose hooks write into the file of the files, and return its path."""
     path = folder / "bootstrap.py"
-    path.write_text(text.format(file=scene.file))
+    path.write_text(text.format(file=files.file))
     return str(path)
 
 
@@ -51,18 +51,18 @@ def resign(url: str) -> str:
         store.close()
 
 
-def first_words(scene: Scene) -> list[str]:
-    return [line.split()[0] for line in scene.lines()]
+def first_words(files: JobFiles) -> list[str]:
+    return [line.split()[0] for line in files.lines()]
 
 
 def test_a_hot_standby_claims_nothing_until_it_leads(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     with node(url, tmp_path, "--name", "a", "--lease", "600", *HOT) as a:
         a.heed("works; ")
         with node(url, tmp_path, "--name", "b", "--lease", "6", *HOT) as b:
             b.heed("waits for the lead")
-            jobs = [scheduler.add_job(Trace, {"file": scene.file}) for _ in range(20)]
+            jobs = [scheduler.add_job(Trace, {"file": files.file}) for _ in range(20)]
             scheduler.wait_for(jobs, timeout=LIMIT)
             a.process.send_signal(signal.SIGKILL)
             b.heed("leads the cluster")
@@ -73,12 +73,12 @@ def test_a_hot_standby_claims_nothing_until_it_leads(
 
 
 def test_a_node_that_loses_the_lead_ends_what_runs_and_leaves_the_rest_to_the_next(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     options = ("--lease", "6", "--pm", "static", "--min-children", "1", *HOT)
     with node(url, tmp_path, "--name", "a", *options) as a:
-        running = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
-        scene.heed(1)
+        running = scheduler.add_job(Gate, {"file": files.file, "gate": files.gate()})
+        files.heed(1)
         with node(url, tmp_path, "--name", "b", *options) as b:
             b.heed("waits for the lead")
             waiting = scheduler.add_job(Echo, 1)
@@ -86,25 +86,25 @@ def test_a_node_that_loses_the_lead_ends_what_runs_and_leaves_the_rest_to_the_ne
             b.heed("leads the cluster")
             a.heed("waits for the lead")
             scheduler.wait_for([waiting], timeout=LIMIT)
-            scene.open()
+            files.open()
             scheduler.wait_for([running], timeout=LIMIT)
 
     assert (waiting.attempts[-1].node, running.attempts[0].node) == ("b", "a")
 
 
 def test_a_node_that_loses_the_lead_keeps_no_job_that_may_run_only_once(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     options = ("--lease", "6", "--pm", "static", "--min-children", "1", *HOT)
     with node(url, tmp_path, "--name", "a", *options), node(url, tmp_path, "--name", "b", *options) as b:
         b.heed("waits for the lead")
-        jobs = scheduler.add_jobs([(Trace, {"file": scene.file}, {"on_crash": "fail"})] * 300)
-        scene.heed(20)
+        jobs = scheduler.add_jobs([(Trace, {"file": files.file}, {"on_crash": "fail"})] * 300)
+        files.heed(20)
         assert resign(url) == "a"
         scheduler.wait_for(jobs, timeout=3 * LIMIT)  # many, one by one, with a change of the lead
 
     assert {job.status for job in jobs} == {Status.DONE}
-    assert len(scene.lines()) == 300
+    assert len(files.lines()) == 300
 
 
 def test_a_lone_node_takes_up_again_a_lead_that_was_taken_from_it(url: str, tmp_path: Path) -> None:
@@ -117,36 +117,36 @@ def test_a_lone_node_takes_up_again_a_lead_that_was_taken_from_it(url: str, tmp_
 
 
 def test_each_change_of_the_lead_calls_its_hook_once_in_a_worker(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:  # GZ-5
-    options = ("--lease", "6", "--bootstrap", hooks(scene, tmp_path))
+    options = ("--lease", "6", "--bootstrap", hooks(files, tmp_path))
     with node(url, tmp_path, "--name", "a", *options) as a:
-        [became] = scene.heed(1)
+        [became] = files.heed(1)
         with node(url, tmp_path, "--name", "b", *options) as b:
             b.heed("works")
             scheduler.wait_for([scheduler.add_job(Echo, n) for n in range(5)], timeout=LIMIT)
             resign(url)
-            scene.heed(3)
+            files.heed(3)
             b.heed("leads the cluster")
             assert b.stop() == Exit.OK
-            eventually(lambda: len(scene.lines()) >= 5)  # b steps down and a leads again
+            eventually(lambda: len(files.lines()) >= 5)  # b steps down and a leads again
             assert a.stop() == Exit.OK
 
     assert became.startswith("became with 0 jobs")
     assert int(became.split()[-1]) not in (a.pid, b.pid)
     assert not psutil.pid_exists(int(became.split()[-1]))
-    assert sorted(first_words(scene)) == ["became"] * 3 + ["stepped"] * 3
-    assert first_words(scene)[-1] == "stepped"
+    assert sorted(first_words(files)) == ["became"] * 3 + ["stepped"] * 3
+    assert first_words(files)[-1] == "stepped"
 
 
-def test_a_node_that_never_led_calls_no_hook(url: str, scene: Scene, tmp_path: Path) -> None:  # GZ-5
+def test_a_node_that_never_led_calls_no_hook(url: str, files: JobFiles, tmp_path: Path) -> None:  # GZ-5
     with node(url, tmp_path, "--name", "a") as a:
         a.heed("leads the cluster")
-        with node(url, tmp_path, "--name", "b", "--bootstrap", hooks(scene, tmp_path)) as b:
+        with node(url, tmp_path, "--name", "b", "--bootstrap", hooks(files, tmp_path)) as b:
             b.heed("works")
             assert b.stop() == Exit.OK
 
-    assert scene.lines() == []
+    assert files.lines() == []
 
 
 def test_a_hook_that_fails_is_logged_and_the_node_works_on(url: str, scheduler: Scheduler, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from taskqueue import Limit, Process, Rate, Scheduler, Status
-from tests.acceptance.conftest import Scene
+from tests.acceptance.conftest import JobFiles
 from tests.acceptance.work import Clock, Crowd, Echo, Gate
 from tests.nodes import LIMIT, node
 from tests.store.records import claim
@@ -34,9 +34,9 @@ POOL = ("--pm", "static", "--min-children", "4")
 
 
 def test_three_nodes_never_run_more_than_a_limit_together(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
-    data = {"file": scene.file, "seconds": 0.03}
+    data = {"file": files.file, "seconds": 0.03}
     with ExitStack() as nodes:
         for name in "abc":
             nodes.enter_context(node(url, tmp_path, *POOL, "--name", name))
@@ -49,7 +49,7 @@ def test_three_nodes_never_run_more_than_a_limit_together(
     assert {job.status for job in jobs} == {Status.DONE}
     running: Counter[str] = Counter()
     most: Counter[str] = Counter()
-    for line in scene.lines():
+    for line in files.lines():
         _, change, key = line.split()
         running[key] += int(change)
         most[key] = max(most[key], running[key])
@@ -59,25 +59,25 @@ def test_three_nodes_never_run_more_than_a_limit_together(
 
 
 def test_a_job_that_runs_in_the_caller_and_those_of_a_node_keep_to_one_limit(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     license_ = Limit(1, name="license")
     with node(url, tmp_path, *POOL, "--work-on", "default"):
-        first = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate("node")}, limits=license_)
-        scene.heed(1)
+        first = scheduler.add_job(Gate, {"file": files.file, "gate": files.gate("node")}, limits=license_)
+        files.heed(1)
         second = scheduler.run_job(Echo, 2, limits=license_)
         assert (second.status, second.attempts) == (Status.WAITING, ())
-        scene.open("node")
+        files.open("node")
         scheduler.wait_for([first, second], timeout=LIMIT)
 
         with ThreadPoolExecutor(1) as thread:
-            data = {"file": scene.file, "gate": scene.gate("caller")}
+            data = {"file": files.file, "gate": files.gate("caller")}
             third = thread.submit(scheduler.run_job, Gate, data, limits=license_, queue="here")
-            scene.heed(3)
+            files.heed(3)
             fourth = scheduler.add_job(Echo, 4, limits=license_)
             scheduler.wait_for([scheduler.add_job(Echo, 5)], timeout=LIMIT)
             assert fourth.refresh().is_waiting
-            scene.open("caller")
+            files.open("caller")
             assert third.result(LIMIT).attempts[0].pid == os.getpid()
         scheduler.wait_for([fourth], timeout=LIMIT)
 

@@ -21,7 +21,7 @@ from taskqueue.daemon.protocol import control_socket
 from taskqueue.daemon.settings import Settings
 from taskqueue.errors import ConfigError
 from taskqueue.exit_codes import Exit
-from tests.acceptance.work import Echo, Surrender
+from tests.acceptance.work import Echo, GiveUp
 from tests.nodes import LIMIT, Node, eventually, node
 from tests.promtool import promtool
 
@@ -87,14 +87,14 @@ def ports_of(started: Node) -> list[int]:
 
 def test_the_metrics_of_a_leader_tell_of_runs_and_backlog(running: Node, scheduler: Scheduler, port: int) -> None:
     scheduler.wait_for([scheduler.add_job(Echo, number, queue="mail") for number in range(3)], timeout=LIMIT)
-    scheduler.wait_for([scheduler.add_job(Surrender, "no", queue="mail")], timeout=LIMIT)
+    scheduler.wait_for([scheduler.add_job(GiveUp, "no", queue="mail")], timeout=LIMIT)
     scheduler.pause("reports", "a test")
     scheduler.add_job(Echo, 1, queue="reports")
 
     text = heed(port, 'taskqueue_jobs{queue="reports",status="waiting"}', 1)
     work = "tests.acceptance.work"
     assert value(text, f'taskqueue_runs_total{{class="{work}:Echo",outcome="done",queue="mail"}}') == 3
-    assert value(text, f'taskqueue_runs_total{{class="{work}:Surrender",outcome="failed",queue="mail"}}') == 1
+    assert value(text, f'taskqueue_runs_total{{class="{work}:GiveUp",outcome="failed",queue="mail"}}') == 1
     assert value(text, f'taskqueue_run_seconds_count{{class="{work}:Echo"}}') == 3
     assert value(text, 'taskqueue_start_delay_seconds_bucket{le="+Inf",queue="mail"}') == 4
     assert value(text, "taskqueue_leader") == 1

@@ -16,19 +16,19 @@ from taskqueue import Process, Scheduler, Status
 from taskqueue.errors import JobFailed
 from taskqueue.exit_codes import Exit
 from taskqueue.store.open import open_store
-from tests.acceptance.conftest import Scene
+from tests.acceptance.conftest import JobFiles
 from tests.acceptance.work import (
     Again,
     Chain,
-    Doze,
     Echo,
+    FailUntil,
     Gate,
+    GiveUp,
     Keeper,
+    KillOwnWorker,
     Leaver,
+    SnoozeOnce,
     Stepper,
-    Stumble,
-    Suicide,
-    Surrender,
     Trace,
 )
 from tests.nodes import LIMIT, eventually, node
@@ -47,49 +47,49 @@ def test_a_job_runs_and_its_result_comes_back(url: str, scheduler: Scheduler, tm
 
 
 def test_jobs_that_were_added_before_the_node_came_run_in_order_of_priority(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:  # LZQ-8
-    late = scheduler.add_job(Trace, {"file": scene.file}, priority=20)
-    middle = scheduler.add_job(Trace, {"file": scene.file})
-    soon = scheduler.add_job(Trace, {"file": scene.file}, priority=-20)
+    late = scheduler.add_job(Trace, {"file": files.file}, priority=20)
+    middle = scheduler.add_job(Trace, {"file": files.file})
+    soon = scheduler.add_job(Trace, {"file": files.file}, priority=-20)
 
     with node(url, tmp_path, "--pm", "static", "--min-children", "1"):
         scheduler.wait_for([late, middle, soon], timeout=LIMIT)
 
-    assert [line.split()[0] for line in scene.lines()] == [str(job.id) for job in (soon, middle, late)]
+    assert [line.split()[0] for line in files.lines()] == [str(job.id) for job in (soon, middle, late)]
 
 
 def test_a_failing_job_is_tried_again_and_then_succeeds(url: str, scheduler: Scheduler, tmp_path: Path) -> None:
     with node(url, tmp_path) as running:
-        process = scheduler.add_job(Stumble, {"until": 3}, retry=5, retry_interval=0)
+        process = scheduler.add_job(FailUntil, {"until": 3}, retry=5, retry_interval=0)
         [ended] = scheduler.wait_for([process], timeout=LIMIT)
 
     assert (ended.status, ended.result) == (Status.DONE, 3)
     assert [attempt.outcome for attempt in ended.attempts] == ["Failed", "Failed", "Done"]
     line = (
-        "tests.acceptance.work:Stumble failed with ValueError: attempt 2 stumbled; it runs again at once (attempt 2, "
+        "tests.acceptance.work:FailUntil failed with ValueError: attempt 2 stumbled; it runs again at once (attempt 2, "
     )
     assert running.log.read_text().count(line) == 1
 
 
 def test_a_job_without_attempts_left_fails_with_its_last_error(url: str, scheduler: Scheduler, tmp_path: Path) -> None:
     with node(url, tmp_path):
-        process = scheduler.add_job(Stumble, {"until": 9}, retry=1, retry_interval=0.01)
+        process = scheduler.add_job(FailUntil, {"until": 9}, retry=1, retry_interval=0.01)
         with pytest.raises(JobFailed, match="attempt 2 stumbled"):
             scheduler.wait_for([process], timeout=LIMIT, raise_on_error=True)
 
     assert "ValueError" in scheduler.why(process.id)
 
 
-def test_jobs_say_themselves_how_they_end(url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path) -> None:
+def test_jobs_say_themselves_how_they_end(url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path) -> None:
     with node(url, tmp_path):
-        doze = scheduler.add_job(Doze, {"file": scene.file})
-        surrender = scheduler.add_job(Surrender, retry=5)
+        snoozing = scheduler.add_job(SnoozeOnce, {"file": files.file})
+        given_up = scheduler.add_job(GiveUp, retry=5)
         again = scheduler.add_job(Again, retry=2)
-        scheduler.wait_for([doze, surrender, again], timeout=LIMIT)
+        scheduler.wait_for([snoozing, given_up, again], timeout=LIMIT)
 
-    assert (doze.status, doze.result, len(doze.attempts)) == (Status.DONE, "awake", 2)
-    assert (surrender.status, len(surrender.attempts)) == (Status.FAILED, 1)
+    assert (snoozing.status, snoozing.result, len(snoozing.attempts)) == (Status.DONE, "awake", 2)
+    assert (given_up.status, len(given_up.attempts)) == (Status.FAILED, 1)
     assert (again.status, again.result) == (Status.DONE, 3)
 
 
@@ -111,9 +111,9 @@ def test_a_job_adds_jobs_through_its_own_scheduler(url: str, scheduler: Schedule
     assert inner.result == {"from": str(outer.id)}
 
 
-def test_a_killed_workers_job_runs_again(url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path) -> None:
+def test_a_killed_workers_job_runs_again(url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path) -> None:
     with node(url, tmp_path):
-        process = scheduler.add_job(Suicide, {"file": scene.file, "times": 1})
+        process = scheduler.add_job(KillOwnWorker, {"file": files.file, "times": 1})
         [ended] = scheduler.wait_for([process], timeout=LIMIT)
 
     assert (ended.status, ended.result) == (Status.DONE, 2)
@@ -122,32 +122,32 @@ def test_a_killed_workers_job_runs_again(url: str, scheduler: Scheduler, scene: 
 
 
 def test_a_job_that_keeps_killing_its_worker_fails_with_the_evidence(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     with node(url, tmp_path):
-        process = scheduler.add_job(Suicide, {"file": scene.file, "times": 9}, crash_retries=1)
+        process = scheduler.add_job(KillOwnWorker, {"file": files.file, "times": 9}, crash_retries=1)
         [ended] = scheduler.wait_for([process], timeout=LIMIT)
 
     assert ended.status is Status.FAILED
-    assert len(scene.lines()) == 2
+    assert len(files.lines()) == 2
     assert "SIGKILL" in scheduler.why(process.id)
 
 
-def test_an_at_most_once_job_never_runs_twice(url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path) -> None:
+def test_an_at_most_once_job_never_runs_twice(url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path) -> None:
     with node(url, tmp_path):
-        process = scheduler.add_job(Suicide, {"file": scene.file, "times": 9}, on_crash="fail")
+        process = scheduler.add_job(KillOwnWorker, {"file": files.file, "times": 9}, on_crash="fail")
         [ended] = scheduler.wait_for([process], timeout=LIMIT)
 
     assert ended.status is Status.FAILED
-    assert len(scene.lines()) == 1
+    assert len(files.lines()) == 1
 
 
 def test_a_checkpoint_survives_the_kill_of_its_worker(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     with node(url, tmp_path, "--pm", "static", "--min-children", "1") as running:
-        process = scheduler.add_job(Stepper, {"file": scene.file, "gate": scene.gate()})
-        scene.heed(1)
+        process = scheduler.add_job(Stepper, {"file": files.file, "gate": files.gate()})
+        files.heed(1)
         [worker] = running.workers()
         worker.kill()
         [ended] = scheduler.wait_for([process], timeout=LIMIT)
@@ -156,11 +156,11 @@ def test_a_checkpoint_survives_the_kill_of_its_worker(
 
 
 def test_a_checkpoint_and_progress_reach_the_store_while_the_job_runs(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     with node(url, tmp_path) as running:
-        process = scheduler.add_job(Stepper, {"file": scene.file, "gate": scene.gate()})
-        scene.heed(1)
+        process = scheduler.add_job(Stepper, {"file": files.file, "gate": files.gate()})
+        files.heed(1)
         eventually(lambda: scheduler.get_job(process.id).progress == 40)
         running.process.kill()
         running.process.wait()
@@ -172,45 +172,45 @@ def test_a_checkpoint_and_progress_reach_the_store_while_the_job_runs(
 
 
 def test_a_restarted_node_takes_over_what_its_dead_predecessor_held(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     with node(url, tmp_path, "--lease", "600") as running:
-        process = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
-        scene.heed(1)
+        process = scheduler.add_job(Gate, {"file": files.file, "gate": files.gate()})
+        files.heed(1)
         running.process.kill()
         running.process.wait()
     with node(url, tmp_path, "--lease", "600"):
-        scene.heed(2)
-        scene.open()
+        files.heed(2)
+        files.open()
         [ended] = scheduler.wait_for([process], timeout=LIMIT)
 
     assert ended.status is Status.DONE
 
 
 def test_another_node_takes_over_when_the_lease_has_ended(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     with node(url, tmp_path, "--name", "a", "--lease", "600") as first, closing(open_store(url)) as store:
-        process = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
-        scene.heed(1)
+        process = scheduler.add_job(Gate, {"file": files.file, "gate": files.gate()})
+        files.heed(1)
         holder = eventually(lambda: process.snapshot.holder if process.refresh().started_at else None)
         assert holder is not None
         with node(url, tmp_path, "--name", "b", "--lease", "6"):
             first.kill()
             store.renew(holder, store.now(), {})  # the lease of the dead node ends
-            scene.heed(2)
-            scene.open()
+            files.heed(2)
+            files.open()
             [ended] = scheduler.wait_for([process], timeout=LIMIT)
 
     assert [attempt.node for attempt in ended.attempts] == ["a", "b"]
 
 
 def test_sigterm_keeps_the_checkpoints_of_running_jobs_and_counts_no_attempt(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     with node(url, tmp_path, "--finish", "0", "--max-children", "3") as running:
-        jobs = [scheduler.add_job(Keeper, {"file": scene.file, "gate": scene.gate(f"g{n}")}) for n in range(3)]
-        scene.heed(3)
+        jobs = [scheduler.add_job(Keeper, {"file": files.file, "gate": files.gate(f"g{n}")}) for n in range(3)]
+        files.heed(3)
         family = running.family()
         assert running.stop() == 0
         assert not [member for member in family if member.is_running() and member.status() != psutil.STATUS_ZOMBIE]
@@ -225,43 +225,43 @@ def test_sigterm_keeps_the_checkpoints_of_running_jobs_and_counts_no_attempt(
 
 
 def test_jobs_that_end_within_finish_are_done_at_sigterm(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     with node(url, tmp_path, "--finish", "60") as running:
-        process = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
-        scene.heed(1)
+        process = scheduler.add_job(Gate, {"file": files.file, "gate": files.gate()})
+        files.heed(1)
         running.process.send_signal(signal.SIGTERM)
         running.heed("STOPPING=1")
-        scene.open()
+        files.open()
         assert running.wait() == 0
 
     assert scheduler.get_job(process.id).status is Status.DONE
 
 
 def test_a_job_that_ends_its_worker_by_sigterm_again_and_again_fails(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     with node(url, tmp_path):
-        process = scheduler.add_job(Leaver, {"file": scene.file}, crash_retries=2)
+        process = scheduler.add_job(Leaver, {"file": files.file}, crash_retries=2)
         scheduler.wait_for([process], timeout=LIMIT)
 
     assert (process.status, len(process.attempts)) == (Status.FAILED, 4)
-    assert scene.lines() == ["left"] * 4
+    assert files.lines() == ["left"] * 4
     why = process.why()
     assert "its run vanished, or was ended again by a SIGTERM that no node sent, 3 times, and crash_retries is 2" in why
     assert "asked to leave by a SIGTERM that neither its node nor its manager sent, as at the run before" in why
 
 
 def test_sigquit_waits_for_running_jobs_and_begins_no_other(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     with node(url, tmp_path, "--finish", "0", "--grace", "0", "--pm", "static") as running:
-        first = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
-        scene.heed(1)
+        first = scheduler.add_job(Gate, {"file": files.file, "gate": files.gate()})
+        files.heed(1)
         running.process.send_signal(signal.SIGQUIT)
         running.heed("STOPPING=1")
         second = scheduler.add_job(Echo)
-        scene.open()
+        files.open()
         assert running.wait() == 0
 
     assert scheduler.get_job(first.id).status is Status.DONE
@@ -269,15 +269,15 @@ def test_sigquit_waits_for_running_jobs_and_begins_no_other(
 
 
 def test_sighup_replaces_the_workers_and_drops_no_job(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     with node(url, tmp_path, "--pm", "static", "--min-children", "1") as running:
-        process = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
-        scene.heed(1)
+        process = scheduler.add_job(Gate, {"file": files.file, "gate": files.gate()})
+        files.heed(1)
         [before] = running.workers()
         running.process.send_signal(signal.SIGHUP)
         running.heed("RELOADING=1")
-        scene.open()
+        files.open()
         scheduler.wait_for([process], timeout=LIMIT)
         eventually(lambda: [worker.pid for worker in running.workers()] not in ([], [before.pid]))
 
@@ -285,19 +285,19 @@ def test_sighup_replaces_the_workers_and_drops_no_job(
 
 
 def test_sighup_lets_a_node_with_preloaded_code_start_anew_under_its_pid(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     code = "import taskqueue\n@taskqueue.task\ndef version():\n    return {number}\n"
     (tmp_path / "reloaded.py").write_text(code.format(number=1))
     with node(url, tmp_path, "--preload", "reloaded", PYTHONDONTWRITEBYTECODE="1") as running:
         before = running.pid
         [first] = scheduler.wait_for([scheduler.add_job("reloaded:version")], timeout=LIMIT)
-        blocking = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
-        scene.heed(1)
+        blocking = scheduler.add_job(Gate, {"file": files.file, "gate": files.gate()})
+        files.heed(1)
         (tmp_path / "reloaded.py").write_text(code.format(number=2))
         running.process.send_signal(signal.SIGHUP)
         running.heed("RELOADING=1")
-        scene.open()
+        files.open()
         eventually(lambda: scheduler.get_job(blocking.id).is_done)
         [second] = scheduler.wait_for([scheduler.add_job("reloaded:version")], timeout=LIMIT)
         assert psutil.pid_exists(before)
@@ -306,10 +306,10 @@ def test_sighup_lets_a_node_with_preloaded_code_start_anew_under_its_pid(
     assert (first.result, second.result, blocking.attempt) == (1, 2, 1)
 
 
-def test_a_running_job_is_canceled(url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path) -> None:
+def test_a_running_job_is_canceled(url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path) -> None:
     with node(url, tmp_path):
-        process = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()}, retry=3)
-        scene.heed(1)
+        process = scheduler.add_job(Gate, {"file": files.file, "gate": files.gate()}, retry=3)
+        files.heed(1)
         scheduler.cancel_job(process.id, "not needed")
         [ended] = scheduler.wait_for([process], timeout=LIMIT)
 
@@ -317,51 +317,51 @@ def test_a_running_job_is_canceled(url: str, scheduler: Scheduler, scene: Scene,
     assert "not needed" in scheduler.why(process.id)
 
 
-def test_a_job_is_ended_by_its_timeout(url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path) -> None:
+def test_a_job_is_ended_by_its_timeout(url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path) -> None:
     with node(url, tmp_path):
-        process = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()}, timeout=0.2)
+        process = scheduler.add_job(Gate, {"file": files.file, "gate": files.gate()}, timeout=0.2)
         [ended] = scheduler.wait_for([process], timeout=LIMIT)
 
     assert ended.status is Status.TIMEOUT
 
 
-def test_forced_jobs_run_beside_a_full_pool(url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path) -> None:
+def test_forced_jobs_run_beside_a_full_pool(url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path) -> None:
     with node(url, tmp_path, "--pm", "static", "--min-children", "1"):  # PTS-29
-        blocking = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
-        scene.heed(1)
+        blocking = scheduler.add_job(Gate, {"file": files.file, "gate": files.gate()})
+        files.heed(1)
         forced = scheduler.add_job(Echo, 1, force_spawn=True)
         scheduler.wait_for([forced], timeout=LIMIT)
-        scene.open()
+        files.open()
         scheduler.wait_for([blocking], timeout=LIMIT)
 
     assert (forced.result, blocking.status) == (1, Status.DONE)
 
 
 def test_a_node_works_on_its_queues_only_and_within_their_bounds(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     with node(url, tmp_path, "--work-on", "mail", "--work-on", "reports=1", "--max-children", "4"):
         other = scheduler.add_job(Echo, queue="other")
-        first = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate("a")}, queue="reports")
-        second = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate("b")}, queue="reports")
+        first = scheduler.add_job(Gate, {"file": files.file, "gate": files.gate("a")}, queue="reports")
+        second = scheduler.add_job(Gate, {"file": files.file, "gate": files.gate("b")}, queue="reports")
         mail = scheduler.add_job(Echo, queue="mail")
         scheduler.wait_for([mail], timeout=LIMIT)
-        scene.heed(1)
+        files.heed(1)
         assert scheduler.get_job(second.id).status is Status.WAITING
-        scene.open("a")
+        files.open("a")
         scheduler.wait_for([first], timeout=LIMIT)
-        scene.open("b")
+        files.open("b")
         scheduler.wait_for([second], timeout=LIMIT)
 
     assert scheduler.get_job(other.id).status is Status.WAITING
 
 
 def test_a_job_begins_when_it_is_added_and_not_when_a_node_looks(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:  # RW-17
     with node(url, tmp_path):
-        scheduler.wait_for([scheduler.add_job(Trace, {"file": scene.file})], timeout=LIMIT)
-        waits = [waited_for(scheduler.add_job(Trace, {"file": scene.file})) for _ in range(10)]
+        scheduler.wait_for([scheduler.add_job(Trace, {"file": files.file})], timeout=LIMIT)
+        waits = [waited_for(scheduler.add_job(Trace, {"file": files.file})) for _ in range(10)]
 
     assert min(waits) < 0.2  # a node that does not hear of jobs looks once a second
 
@@ -374,44 +374,44 @@ def waited_for(process: Process) -> float:
 
 
 def test_flushed_jobs_do_not_come_back_from_a_node_that_knows_them(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:  # PW-9
     def open_gate() -> None:
         with suppress(BrokenPipeError):  # the node may end the job at any moment
-            scene.open()
+            files.open()
 
-    scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()}, interval=0.1, retry=3)
-    scheduler.add_jobs([(Trace, {"file": scene.file})] * 5)
-    scheduler.add_job(Trace, {"file": scene.file}, at="+2 s", interval=0.1)
+    scheduler.add_job(Gate, {"file": files.file, "gate": files.gate()}, interval=0.1, retry=3)
+    scheduler.add_jobs([(Trace, {"file": files.file})] * 5)
+    scheduler.add_job(Trace, {"file": files.file}, at="+2 s", interval=0.1)
     with node(url, tmp_path, "--pm", "static", "--min-children", "1"):
-        scene.heed(1)
+        files.heed(1)
         scheduler.flush()
         opener = Thread(target=open_gate)  # waits for the job, which may be gone by now
         opener.start()
         later = scheduler.add_job(Echo, "later", at="+3 s").wait(timeout=LIMIT)
-        reader = os.open(scene.gate(), os.O_RDONLY | os.O_NONBLOCK)
+        reader = os.open(files.gate(), os.O_RDONLY | os.O_NONBLOCK)
         opener.join(LIMIT)
         os.close(reader)
 
     assert (later.result, [job.id for job in scheduler.get_jobs({})]) == ("later", [later.id])
-    assert [line.split()[0] for line in scene.lines()] in (["started"], ["started", "ended"])
+    assert [line.split()[0] for line in files.lines()] in (["started"], ["started", "ended"])
 
 
 def test_a_job_that_says_nothing_is_kept_by_its_node_for_longer_than_a_lease(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     lease = 6  # on a busy machine, a node may be late by a second or two with a renewal
     with ExitStack() as nodes:
         for name in ("one", "two"):
             nodes.enter_context(node(url, tmp_path, "--name", name, "--lease", str(lease)))
-        process = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
-        scene.heed(1)
+        process = scheduler.add_job(Gate, {"file": files.file, "gate": files.gate()})
+        files.heed(1)
         first = lease_end(process)
         eventually(lambda: lease_end(process) > first + timedelta(seconds=lease))  # renewed after the first had ended
-        scene.open()
+        files.open()
         process.wait(timeout=LIMIT)
 
-    assert (process.result, process.attempt, len(scene.lines())) == ("through", 1, 2)
+    assert (process.result, process.attempt, len(files.lines())) == ("through", 1, 2)
     assert len(process.attempts) == 1
 
 

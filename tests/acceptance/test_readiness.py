@@ -11,7 +11,7 @@ from taskqueue import Check, Rate, Scheduler, Status
 from taskqueue.exit_codes import Exit
 from taskqueue.model.record import Cause
 from tests.acceptance.checks import clings_to, is_there, kills, stands_at, tells_where
-from tests.acceptance.conftest import Scene
+from tests.acceptance.conftest import JobFiles
 from tests.acceptance.work import Echo, Trace
 from tests.nodes import LIMIT, eventually, node
 
@@ -19,79 +19,81 @@ ONE_WORKER = ("--pm", "static", "--min-children", "1")
 
 
 def test_a_job_that_is_not_ready_leaves_its_worker_to_others(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     awaited = tmp_path / "awaited"
     check = Check(is_there, file=str(awaited))
     # A check takes no place under a rate: with one start in an hour the job could not be asked twice.
-    job = scheduler.add_job(Trace, {"file": scene.file}, ready=check, limits=Rate(1, per=3600))
+    job = scheduler.add_job(Trace, {"file": files.file}, ready=check, limits=Rate(1, per=3600))
 
     with node(url, tmp_path, *ONE_WORKER):
-        scene.heed(1)
+        files.heed(1)
         scheduler.wait_for([scheduler.add_job(Echo, 1)], timeout=LIMIT)
-        scene.heed(2)
+        files.heed(2)
         eventually(lambda: job.refresh().is_postponed)
         assert job.cause is Cause.NOT_READY
         awaited.touch()
         scheduler.wait_for([job], timeout=LIMIT)
 
     assert (job.status, job.attempt, len(job.attempts)) == (Status.DONE, 1, 1)
-    assert scene.lines()[-1] == f"{job.id} 1"
+    assert files.lines()[-1] == f"{job.id} 1"
 
 
-def test_a_check_that_is_stopped_counts_nowhere(url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path) -> None:
-    check = Check(stands_at, gate=scene.gate())
-    job = scheduler.add_job(Trace, {"file": scene.file}, ready=check, on_crash="fail")
+def test_a_check_that_is_stopped_counts_nowhere(
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
+) -> None:
+    check = Check(stands_at, gate=files.gate())
+    job = scheduler.add_job(Trace, {"file": files.file}, ready=check, on_crash="fail")
 
     with node(url, tmp_path, "--finish", "0", *ONE_WORKER) as running:
-        scene.heed(1)
+        files.heed(1)
         assert running.stop() == Exit.OK
     handed_back = job.refresh().snapshot
     with node(url, tmp_path, *ONE_WORKER):
-        scene.heed(2)
-        scene.open()
+        files.heed(2)
+        files.open()
         scheduler.wait_for([job], timeout=LIMIT)
 
     assert (handed_back.status, handed_back.attempts, handed_back.crashes) == (Status.WAITING, (), 0)
     assert (job.status, job.attempt) == (Status.DONE, 1)
 
 
-def test_a_job_is_canceled_while_it_is_asked(url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path) -> None:
-    job = scheduler.add_job(Trace, {"file": scene.file}, ready=Check(stands_at, gate=scene.gate()))
+def test_a_job_is_canceled_while_it_is_asked(url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path) -> None:
+    job = scheduler.add_job(Trace, {"file": files.file}, ready=Check(stands_at, gate=files.gate()))
 
     with node(url, tmp_path, *ONE_WORKER):
-        scene.heed(1)
+        files.heed(1)
         job.cancel()
         scheduler.wait_for([job], timeout=LIMIT)
 
     assert job.status is Status.CANCELED
-    assert len(scene.lines()) == 1
+    assert len(files.lines()) == 1
 
 
 def test_a_predicate_is_asked_in_a_worker_while_the_node_goes_on(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:  # LW-4
-    data = {"file": scene.file}
+    data = {"file": files.file}
     with node(url, tmp_path, "--pm", "static", "--min-children", "2") as running:
-        slow = scheduler.add_job(Trace, data, ready=Check(stands_at, gate=scene.gate()))
-        scene.heed(1)
+        slow = scheduler.add_job(Trace, data, ready=Check(stands_at, gate=files.gate()))
+        files.heed(1)
         told = scheduler.add_job(Trace, data, ready=tells_where)
         other = scheduler.add_job(Echo, 1)
         scheduler.wait_for([told, other], timeout=LIMIT)
         workers = {str(worker.pid) for worker in running.workers()}
         assert slow.refresh().is_processing
-        scene.open()
+        files.open()
         scheduler.wait_for([slow], timeout=LIMIT)
 
-    [asked] = [line for line in scene.lines() if line.startswith("asked in")]
+    [asked] = [line for line in files.lines() if line.startswith("asked in")]
     assert asked.split()[-1] in workers
     assert slow.status is Status.DONE
 
 
 def test_a_predicate_that_kills_its_worker_fails_its_job_only(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
-    job = scheduler.add_job(Trace, {"file": scene.file}, ready=kills, crash_retries=0)
+    job = scheduler.add_job(Trace, {"file": files.file}, ready=kills, crash_retries=0)
     other = scheduler.add_job(Echo, 1)
 
     with node(url, tmp_path, *ONE_WORKER):
@@ -102,14 +104,14 @@ def test_a_predicate_that_kills_its_worker_fails_its_job_only(
 
 
 def test_a_predicate_of_a_module_that_is_not_allowed_is_not_called(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
-    job = scheduler.add_job(Trace, {"file": scene.file}, ready=kills)
+    job = scheduler.add_job(Trace, {"file": files.file}, ready=kills)
 
     with node(url, tmp_path, "--allow", "tests.acceptance.work", "--unroutable-after", "0", *ONE_WORKER):
         scheduler.wait_for([job], timeout=LIMIT)
 
-    assert (job.cause, scene.lines()) == (Cause.UNLOADABLE, [])
+    assert (job.cause, files.lines()) == (Cause.UNLOADABLE, [])
     assert "this node runs jobs of tests.acceptance.work only" in job.why()
 
 
@@ -119,12 +121,12 @@ def embedded(tmp_path: Path) -> str:
     return f"sqlite://{tmp_path}/jobs.db"
 
 
-def test_a_check_that_takes_too_long_is_ended(embedded: str, scene: Scene, tmp_path: Path) -> None:
-    data: dict[str, Any] = {"file": scene.file}
+def test_a_check_that_takes_too_long_is_ended(embedded: str, files: JobFiles, tmp_path: Path) -> None:
+    data: dict[str, Any] = {"file": files.file}
     with Scheduler(embedded) as scheduler, node(embedded, tmp_path, "--grace", "0.5"):
-        obedient = scheduler.add_job(Trace, data, ready=Check(stands_at, gate=scene.gate("a")), timeout=30)
-        stubborn = scheduler.add_job(Trace, data, ready=Check(clings_to, gate=scene.gate("b")))
-        scene.heed(2)
+        obedient = scheduler.add_job(Trace, data, ready=Check(stands_at, gate=files.gate("a")), timeout=30)
+        stubborn = scheduler.add_job(Trace, data, ready=Check(clings_to, gate=files.gate("b")))
+        files.heed(2)
         for job in (obedient, stubborn):
             eventually(lambda job=job: job.refresh().cause is Cause.NOT_READY)  # type: ignore[misc]
         scheduler.cancel_job(obedient.id)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from taskqueue import Custom, Every, Process, Scheduler, Status
 from taskqueue.model.schedules.origin import FromSchedule, Series
-from tests.acceptance.conftest import Scene
+from tests.acceptance.conftest import JobFiles
 from tests.acceptance.work import Gate, Trace
 from tests.chaos.leaders import contest
 from tests.nodes import LIMIT, eventually, node
@@ -18,10 +18,10 @@ EVERY_OTHER = "tests.acceptance.work:EveryOther"
 
 
 def test_a_series_goes_on_whatever_is_killed_at_whatever_step(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     options = ("--name", "a", "--lease", "600")
-    data = {"file": scene.file, "gate": scene.gate()}
+    data = {"file": files.file, "gate": files.gate()}
     first = scheduler.add_job(Gate, data, interval="0.2 s", crash_retries=0)
     with node(url, tmp_path, *options) as killed:
         begun(scheduler, 1)
@@ -31,9 +31,9 @@ def test_a_series_goes_on_whatever_is_killed_at_whatever_step(
         worker = eventually(lambda: [one for one in killed.family() if "worker Gate" in " ".join(one.cmdline())])[0]
         worker.kill()  # a worker alone
         begun(scheduler, 3)
-        lines = len(scene.lines())
-        scene.open()
-        scene.heed(lines + 1)
+        lines = len(files.lines())
+        files.open()
+        files.heed(lines + 1)
         killed.kill()  # when the work is done: settled or not
     with node(url, tmp_path, *options):
         last = begun(scheduler, 4)  # or 5, when 4 had begun before the kill
@@ -46,34 +46,36 @@ def test_a_series_goes_on_whatever_is_killed_at_whatever_step(
     assert list(scheduler.get_jobs()) == []
 
 
-def test_a_schedule_fires_on_time_and_ends(url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path) -> None:
+def test_a_schedule_fires_on_time_and_ends(url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path) -> None:
     with node(url, tmp_path) as leading:
         leading.heed("leads the cluster")
-        schedule = scheduler.schedule("trace", Trace, {"file": scene.file}, every=QUICK, overlap="allow", max_runs=5)
+        schedule = scheduler.schedule("trace", Trace, {"file": files.file}, every=QUICK, overlap="allow", max_runs=5)
         eventually(lambda: schedule.refresh().stage == "ended")
-        scene.heed(5)
+        files.heed(5)
 
     assert (schedule.fired, schedule.reason) == (5, "max_runs=5 is reached")
     assert len(slots(scheduler)) == 5
 
 
 def test_a_schedule_that_counts_from_ends_goes_on_when_the_leader_is_killed(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
-    schedule = scheduler.schedule("trace", Trace, {"file": scene.file}, every="0.2 s")
+    schedule = scheduler.schedule("trace", Trace, {"file": files.file}, every="0.2 s")
     for lines in (2, 4, 6):
         with node(url, tmp_path, "--name", "a", "--lease", "600") as leading:
-            scene.heed(lines)
+            files.heed(lines)
             leading.kill()
 
     assert schedule.refresh().fired >= 4  # each of the two kills before may have let one run happen twice
     assert len(slots(scheduler)) == schedule.fired
 
 
-def test_a_class_of_ones_own_is_asked_in_a_worker(url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path) -> None:
+def test_a_class_of_ones_own_is_asked_in_a_worker(
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
+) -> None:
     with node(url, tmp_path) as leading:
-        schedule = scheduler.schedule("own", Trace, {"file": scene.file}, at=Custom(EVERY_OTHER, {"file": scene.file}))
-        lines = scene.heed(4)
+        schedule = scheduler.schedule("own", Trace, {"file": files.file}, at=Custom(EVERY_OTHER, {"file": files.file}))
+        lines = files.heed(4)
         family = {str(one.pid) for one in leading.family()} - {str(leading.pid)}
 
     asked = {line.split()[-1] for line in lines if line.startswith("asked")}
@@ -82,11 +84,11 @@ def test_a_class_of_ones_own_is_asked_in_a_worker(url: str, scheduler: Scheduler
     assert schedule.refresh().fired >= 1
 
 
-def test_schedules_go_on_after_a_flush(url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path) -> None:
-    own = scheduler.schedule("own", Trace, {"file": scene.file}, at=Custom(EVERY_OTHER, {"file": scene.file}))
+def test_schedules_go_on_after_a_flush(url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path) -> None:
+    own = scheduler.schedule("own", Trace, {"file": files.file}, at=Custom(EVERY_OTHER, {"file": files.file}))
     assert scheduler.flush() == 1  # the question for its first time
     with node(url, tmp_path):
-        data = {"file": scene.file, "gate": scene.gate()}
+        data = {"file": files.file, "gate": files.gate()}
         ends = scheduler.schedule("ends", Gate, data, every="0.2 s", overlap="allow")
         eventually(lambda: [job for job in scheduler.get_jobs() if job.status is Status.PROCESSING and gated(job)])
         scheduler.flush()

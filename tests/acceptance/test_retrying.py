@@ -9,7 +9,7 @@ import pytest
 
 from taskqueue import Scheduler, Status, retry
 from taskqueue.model.record import Cause
-from tests.acceptance.conftest import Scene
+from tests.acceptance.conftest import JobFiles
 from tests.acceptance.retrying import (
     Babbling,
     Busy,
@@ -82,9 +82,9 @@ def test_a_policy_that_cannot_decide_fails_its_job_and_nothing_else(
 
 
 def test_a_timeout_is_decided_by_the_users_policy_while_its_worker_lives(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
-    data = {"gate": scene.gate(), "until": 2}
+    data = {"gate": files.gate(), "until": 2}
     process = scheduler.add_job(Slow, data, retry=retry.custom(Relenting), timeout=2)
 
     with node(url, tmp_path):
@@ -94,9 +94,9 @@ def test_a_timeout_is_decided_by_the_users_policy_while_its_worker_lives(
 
 
 def test_after_a_timeout_that_had_to_kill_no_policy_of_the_users_is_asked(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
-    data = {"gate": scene.gate(), "deaf": True}
+    data = {"gate": files.gate(), "deaf": True}
     process = scheduler.add_job(Slow, data, retry=retry.custom(Relenting), timeout=0.1)
 
     with node(url, tmp_path, "--grace", "0.2"):
@@ -122,10 +122,10 @@ def test_only_errors_that_are_named_are_retried(url: str, scheduler: Scheduler, 
 
 @pytest.mark.parametrize(("retried", "attempts"), [(True, 2), (False, 1)])
 def test_whether_a_timeout_is_retried_can_be_said(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path, retried: bool, attempts: int
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path, retried: bool, attempts: int
 ) -> None:  # PTS vector 7, X-11
     options: dict[str, Any] = {"retry": 1, "retry_interval": 0, "retry_on": ValueError, "retry_on_timeout": retried}
-    process = scheduler.add_job(Slow, {"gate": scene.gate()}, timeout=0.1, **options)
+    process = scheduler.add_job(Slow, {"gate": files.gate()}, timeout=0.1, **options)
 
     with node(url, tmp_path):
         process.wait(timeout=LIMIT)
@@ -136,9 +136,9 @@ def test_whether_a_timeout_is_retried_can_be_said(
 
 @pytest.mark.parametrize("job", [Quiet, Slow])
 def test_a_run_without_progress_is_ended(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path, job: type[Quiet]
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path, job: type[Quiet]
 ) -> None:  # X-5, PTS-24
-    process = scheduler.add_job(job, {"gate": scene.gate()}, stall_timeout=0.3, retry=1, retry_interval=0)
+    process = scheduler.add_job(job, {"gate": files.gate()}, stall_timeout=0.3, retry=1, retry_interval=0)
 
     with node(url, tmp_path):
         process.wait(timeout=LIMIT)
@@ -149,9 +149,9 @@ def test_a_run_without_progress_is_ended(
 
 
 def test_a_stalled_run_that_does_not_end_is_killed(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
-    process = scheduler.add_job(Slow, {"gate": scene.gate(), "deaf": True}, stall_timeout=0.2)
+    process = scheduler.add_job(Slow, {"gate": files.gate(), "deaf": True}, stall_timeout=0.2)
 
     with node(url, tmp_path, "--grace", "0.2"):
         process.wait(timeout=LIMIT)
@@ -162,11 +162,11 @@ def test_a_stalled_run_that_does_not_end_is_killed(
 
 
 def test_a_run_that_tells_its_progress_is_left_alone(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
-    process = scheduler.add_job(Busy, {"gate": scene.gate()}, stall_timeout=30)
+    process = scheduler.add_job(Busy, {"gate": files.gate()}, stall_timeout=30)
 
-    with node(url, tmp_path), open(scene.gate(), "w") as gate:
+    with node(url, tmp_path), open(files.gate(), "w") as gate:
         for number in range(3):
             gate.write("step\n")
             gate.flush()

@@ -10,8 +10,8 @@ from pathlib import Path
 from taskqueue import Scheduler, Status
 from taskqueue.exit_codes import Exit
 from taskqueue.store.open import open_store
-from tests.acceptance.conftest import Scene
-from tests.acceptance.work import Deaf, Echo, Gate
+from tests.acceptance.conftest import JobFiles
+from tests.acceptance.work import Echo, Gate, Uninterruptible
 from tests.nodes import LIMIT, eventually, node
 
 
@@ -47,21 +47,21 @@ def test_a_standby_takes_over_at_once_when_the_holder_leaves(url: str, tmp_path:
 
 
 def test_a_second_node_stands_by_whatever_options_its_address_has(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     with node(url, tmp_path, "--lease", "600") as first:
-        process = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
-        scene.heed(1)
+        process = scheduler.add_job(Gate, {"file": files.file, "gate": files.gate()})
+        files.heed(1)
         option = "appName=other" if url.startswith("mongodb") else "timeout=6"
         address = f"{url}{'&' if '?' in url else '?'}{option}"
         with node(address, tmp_path, "--lease", "600", ready="stands by") as second:
-            scene.open()
+            files.open()
             scheduler.wait_for([process], timeout=LIMIT)
             first.process.send_signal(signal.SIGKILL)
             second.heed("works")
 
     assert [(attempt.outcome, attempt.number) for attempt in process.attempts] == [("Done", 1)]
-    assert sum(line.startswith("started") for line in scene.lines()) == 1
+    assert sum(line.startswith("started") for line in files.lines()) == 1
 
 
 def test_a_standby_leaves_when_it_is_asked_to(url: str, tmp_path: Path) -> None:
@@ -72,17 +72,17 @@ def test_a_standby_leaves_when_it_is_asked_to(url: str, tmp_path: Path) -> None:
 
 
 def test_nodes_of_two_names_share_the_work_and_one_of_them_leads(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     one_job = ("--pm", "static", "--min-children", "1")
     with node(url, tmp_path, "--name", "a", *one_job) as a, node(url, tmp_path, "--name", "b", *one_job) as b:
         a.heed("works")
         b.heed("works")
-        jobs = [scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate(f"g{n}")}) for n in range(2)]
-        scene.heed(2)
+        jobs = [scheduler.add_job(Gate, {"file": files.file, "gate": files.gate(f"g{n}")}) for n in range(2)]
+        files.heed(2)
         assert len(leaders(url)) == 1
         for n in range(2):
-            scene.open(f"g{n}")
+            files.open(f"g{n}")
         scheduler.wait_for(jobs, timeout=LIMIT)
 
     assert {job.attempts[0].node for job in jobs} == {"a", "b"}
@@ -109,7 +109,7 @@ def test_a_node_that_is_started_again_takes_its_own_lead_back_at_once(url: str, 
 
 
 def test_a_job_outlasts_the_shortest_lease_with_any_grace(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     def end_of_seat() -> datetime:
         return max(lease.until for lease in store.leases() if lease.name.startswith("seat:"))
@@ -119,28 +119,28 @@ def test_a_job_outlasts_the_shortest_lease_with_any_grace(
         return started_at is not None and end_of_seat() > started_at + timedelta(seconds=8)
 
     with closing(open_store(url)) as store, node(url, tmp_path, "--lease", "2", "--grace", "60"):
-        process = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
+        process = scheduler.add_job(Gate, {"file": files.file, "gate": files.gate()})
         eventually(has_outlasted_three)
-        scene.open()
+        files.open()
         scheduler.wait_for([process], timeout=LIMIT)
 
     assert process.attempts[-1].outcome == "Done"
 
 
 def test_a_node_stopped_beyond_its_lease_loses_its_jobs_and_goes_on_afterwards(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     options = ("--lease", "2", "--grace", "0.2", "--pm", "static", "--min-children", "1")
     with node(url, tmp_path, "--name", "a", *options) as a:
         a.heed("works")
-        process = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
-        scene.heed(1)
+        process = scheduler.add_job(Gate, {"file": files.file, "gate": files.gate()})
+        files.heed(1)
         a.process.send_signal(signal.SIGSTOP)
         with node(url, tmp_path, "--name", "b", *options):
-            scene.heed(2)
-            assert scene.lines()[1].split()[1] == str(process.id)
+            files.heed(2)
+            assert files.lines()[1].split()[1] == str(process.id)
             a.process.send_signal(signal.SIGCONT)
-            scene.open()
+            files.open()
             scheduler.wait_for([process], timeout=LIMIT)
         [again] = scheduler.wait_for([scheduler.add_job(Echo, 7)], timeout=LIMIT)
 
@@ -150,27 +150,27 @@ def test_a_node_stopped_beyond_its_lease_loses_its_jobs_and_goes_on_afterwards(
 
 
 def test_a_node_leaves_when_its_manager_dies_and_its_jobs_go_on_elsewhere(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     with node(url, tmp_path, "--lease", "600") as first:
-        process = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
-        scene.heed(1)
+        process = scheduler.add_job(Gate, {"file": files.file, "gate": files.gate()})
+        files.heed(1)
         first.manager().kill()
         assert first.wait() == Exit.LOST
     with node(url, tmp_path, "--lease", "600"):
-        scene.heed(2)
-        scene.open()
+        files.heed(2)
+        files.open()
         scheduler.wait_for([process], timeout=LIMIT)
 
     assert [attempt.outcome for attempt in process.attempts] == ["Crashed", "Done"]
 
 
 def test_a_stopped_manager_is_ended_and_its_node_leaves(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     with node(url, tmp_path, "--lease", "2") as running:
-        process = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
-        scene.heed(1)
+        process = scheduler.add_job(Gate, {"file": files.file, "gate": files.gate()})
+        files.heed(1)
         running.manager().suspend()
         assert running.wait() == Exit.LOST
 
@@ -178,11 +178,11 @@ def test_a_stopped_manager_is_ended_and_its_node_leaves(
 
 
 def test_sigterm_ends_a_node_whose_manager_is_stopped(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     with node(url, tmp_path, "--lease", "2") as running:
-        process = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
-        scene.heed(1)
+        process = scheduler.add_job(Gate, {"file": files.file, "gate": files.gate()})
+        files.heed(1)
         running.manager().suspend()
         assert running.stop() == Exit.LOST
 
@@ -190,11 +190,13 @@ def test_sigterm_ends_a_node_whose_manager_is_stopped(
     assert not scheduler.get_job(process.id).is_processing
 
 
-def test_sigterm_during_a_reload_stops_the_node(url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path) -> None:
+def test_sigterm_during_a_reload_stops_the_node(
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
+) -> None:
     (tmp_path / "preloaded.py").write_text("")
     with node(url, tmp_path, "--preload", "preloaded", "--finish", "0") as running:
-        process = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
-        scene.heed(1)
+        process = scheduler.add_job(Gate, {"file": files.file, "gate": files.gate()})
+        files.heed(1)
         running.process.send_signal(signal.SIGHUP)
         running.heed("RELOADING=1")
         assert running.stop() == Exit.OK
@@ -222,11 +224,11 @@ def test_workers_that_cannot_start_end_the_node_with_their_own_code(url: str, tm
 
 
 def test_a_stop_that_has_to_kill_ends_the_node_with_its_own_code(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     with node(url, tmp_path, "--finish", "0.1", "--grace", "0.2") as running:
-        process = scheduler.add_job(Deaf, {"file": scene.file, "gate": scene.gate()})
-        scene.heed(1)
+        process = scheduler.add_job(Uninterruptible, {"file": files.file, "gate": files.gate()})
+        files.heed(1)
         assert running.stop() == Exit.KILLED
 
     assert scheduler.get_job(process.id).status is Status.WAITING

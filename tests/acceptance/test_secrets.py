@@ -25,10 +25,10 @@ from taskqueue.cli.top.app import Top
 from taskqueue.store.open import open_store
 from taskqueue.store.redaction import concealed_in
 from taskqueue.web import app
-from tests.acceptance.conftest import Scene
+from tests.acceptance.conftest import JobFiles
 from tests.acceptance.test_metrics import page, port_of
-from tests.acceptance.work import Blab
-from tests.cli.test_top import play, shows
+from tests.acceptance.work import LogPassword
+from tests.cli.test_top import run_top, shows
 from tests.nodes import LIMIT, eventually, node
 from tests.servers import with_database
 from tests.store.test_redaction import SECRET
@@ -97,7 +97,7 @@ def url(mongo_set: str) -> Iterator[str]:
 def test_neither_a_node_nor_a_command_says_the_password_of_the_store(
     url: str,
     form: str,
-    scene: Scene,
+    files: JobFiles,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -107,8 +107,8 @@ def test_neither_a_node_nor_a_command_says_the_password_of_the_store(
     monkeypatch.setenv("TASKQUEUE_RUNTIME_DIR", str(tmp_path / "run"))
     options = ("--name", "web-1", "--metrics", "127.0.0.1:0", "--log-format", form, "--capture-output")
     with Scheduler(url) as scheduler, node(url, tmp_path, *options) as running:
-        process = scheduler.add_job(Blab)
-        stopped = scheduler.add_job(Blab, scene.gate())
+        process = scheduler.add_job(LogPassword)
+        stopped = scheduler.add_job(LogPassword, files.gate())
         scheduler.wait_for([process], timeout=LIMIT)
         eventually(lambda: len(stopped.logs()) == 2)
         eventually(lambda: "hung up" in running.log.read_text())
@@ -139,7 +139,7 @@ def test_neither_a_node_nor_a_command_says_the_password_of_the_store(
 @pytest.mark.parametrize("command", ["list", "nodes", "stats"])
 def test_a_watch_does_not_say_the_password(url: str, command: str) -> None:
     with Scheduler(url) as scheduler:
-        scheduler.add_job(Blab)
+        scheduler.add_job(LogPassword)
     started = [sys.executable, "-m", "taskqueue.cli.main", "--url", url, command, "--watch", "1"]
     watching = subprocess.Popen(started, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert watching.stdout is not None
@@ -183,7 +183,7 @@ def _screens_of_top(url: str, process: Process) -> str:
     seen: list[str] = []
 
     async def look(pilot: Pilot[int]) -> None:
-        seen.append(await shows(pilot, "Blab"))
+        seen.append(await shows(pilot, "LogPassword"))
         await pilot.press("f")
         seen.append(await shows(pilot, "ConnectionError"))
         top = pilot.app
@@ -195,7 +195,7 @@ def _screens_of_top(url: str, process: Process) -> str:
             seen.append(await shows(pilot, shown, "mongodb://"))
 
     with closing(open_store(url)) as store:
-        play(store, look, size=(120, 40))
+        run_top(store, look, size=(120, 40))
     return "\n".join(seen)
 
 

@@ -13,15 +13,15 @@ import pytest
 from taskqueue import Process, Scheduler
 from taskqueue.errors import StackUnavailable, WrongStatus
 from taskqueue.store.open import open_store
-from tests.acceptance.conftest import Scene
+from tests.acceptance.conftest import JobFiles
 from tests.acceptance.work import Awaiting, Gate, Hanging
 from tests.nodes import LIMIT, eventually, node
 
 
-def begun(scheduler: Scheduler, scene: Scene) -> Process:
+def begun(scheduler: Scheduler, files: JobFiles) -> Process:
     """Return a job that waits at a gate."""
-    process = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()}, crash_retries=5)
-    scene.heed(1)
+    process = scheduler.add_job(Gate, {"file": files.file, "gate": files.gate()}, crash_retries=5)
+    files.heed(1)
     return process
 
 
@@ -32,10 +32,10 @@ def left_behind(url: str) -> list[str]:
 
 
 def test_a_running_job_says_where_it_is_and_goes_on(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     with node(url, tmp_path):
-        process = begun(scheduler, scene)
+        process = begun(scheduler, files)
 
         first, *frames = process.stack().split("\n")
         assert first == "Main thread (most recent call first):"
@@ -43,7 +43,7 @@ def test_a_running_job_says_where_it_is_and_goes_on(
         assert process.stack()
         assert left_behind(url) == []
 
-        scene.open()
+        files.open()
         process.wait(timeout=LIMIT)
         assert len(process.attempts) == 1
         with pytest.raises(WrongStatus, match="is DONE: a job can show its stack while it is PROCESSING"):
@@ -51,11 +51,11 @@ def test_a_running_job_says_where_it_is_and_goes_on(
 
 
 def test_each_of_many_runs_in_one_worker_shows_its_own_tasks(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     with node(url, tmp_path):
-        jobs = [scheduler.add_job(Awaiting, {"file": scene.file, "as": name}) for name in ("one", "two")]
-        scene.heed(2)
+        jobs = [scheduler.add_job(Awaiting, {"file": files.file, "as": name}) for name in ("one", "two")]
+        files.heed(2)
 
         for mine, other in (jobs, reversed(jobs)):
             stack = mine.stack()
@@ -67,23 +67,23 @@ def test_each_of_many_runs_in_one_worker_shows_its_own_tasks(
 
 
 def test_a_node_that_ends_its_jobs_in_peace_still_answers(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     with node(url, tmp_path) as running:
-        process = begun(scheduler, scene)
+        process = begun(scheduler, files)
         running.process.send_signal(signal.SIGQUIT)
         running.heed("STOPPING=1")
 
         assert "Main thread" in process.stack()
-        scene.open()
+        files.open()
         process.wait(timeout=LIMIT)
 
 
 def test_a_stopped_worker_is_the_reason_that_is_given(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     with node(url, tmp_path) as running:
-        process = begun(scheduler, scene)
+        process = begun(scheduler, files)
         [busy] = [worker for worker in running.workers() if str(process.id) in worker.cmdline()[0]]
         busy.send_signal(signal.SIGSTOP)
         eventually(lambda: busy.status() == "stopped")
@@ -91,7 +91,7 @@ def test_a_stopped_worker_is_the_reason_that_is_given(
         with pytest.raises(StackUnavailable, match=r"its worker is stopped \(SIGSTOP\)"):
             process.stack()
         busy.send_signal(signal.SIGCONT)
-        scene.open()
+        files.open()
         process.wait(timeout=LIMIT)
 
 
@@ -106,29 +106,29 @@ def asked(url: str, process: Process) -> str:
 
 @pytest.mark.parametrize("who", ["node", "manager"])
 def test_a_kill_while_a_stack_is_asked_for_loses_nothing_and_leaves_nothing(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path, who: str
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path, who: str
 ) -> None:
     with node(url, tmp_path, "--lease", "600") as running:
-        process, asker, answers = hanging(url, scheduler, scene)
+        process, asker, answers = hanging(url, scheduler, files)
         victims = {"node": running.pid, "manager": running.manager().pid}
         os.kill(victims[who], signal.SIGKILL)
         asker.join(LIMIT)
         running.process.wait()
 
     with node(url, tmp_path, "--lease", "600"):
-        scene.heed(2)
-        scene.open()
+        files.heed(2)
+        files.open()
         process.wait(timeout=LIMIT)
     assert answers
     assert left_behind(url) == []
 
 
 def test_a_worker_that_is_killed_while_a_stack_is_asked_for_has_crashed(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     with node(url, tmp_path):
-        process, asker, answers = hanging(url, scheduler, scene)
-        os.kill(int(scene.lines()[0]), signal.SIGKILL)
+        process, asker, answers = hanging(url, scheduler, files)
+        os.kill(int(files.lines()[0]), signal.SIGKILL)
         asker.join(LIMIT)
         [crash] = eventually(lambda: process.refresh().attempts)
 
@@ -138,10 +138,10 @@ def test_a_worker_that_is_killed_while_a_stack_is_asked_for_has_crashed(
     assert left_behind(url) == []
 
 
-def hanging(url: str, scheduler: Scheduler, scene: Scene) -> tuple[Process, threading.Thread, list[str]]:
+def hanging(url: str, scheduler: Scheduler, files: JobFiles) -> tuple[Process, threading.Thread, list[str]]:
     """Return a job that hangs in C code, and a thread that has just asked for its stack, with its answer."""
-    process = scheduler.add_job(Hanging, {"file": scene.file, "gate": scene.gate()}, crash_retries=5)
-    scene.heed(1)
+    process = scheduler.add_job(Hanging, {"file": files.file, "gate": files.gate()}, crash_retries=5)
+    files.heed(1)
     answers: list[str] = []
     asker = threading.Thread(target=lambda: answers.append(asked(url, process)))
     asker.start()

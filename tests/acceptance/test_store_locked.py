@@ -8,7 +8,7 @@ from pathlib import Path
 
 from taskqueue import Scheduler, Status
 from taskqueue.daemon.worker.worker import INSPECTS_AFTER
-from tests.acceptance.conftest import Scene
+from tests.acceptance.conftest import JobFiles
 from tests.acceptance.work import Echo, OpenTransaction
 from tests.nodes import LIMIT, eventually, node
 
@@ -35,14 +35,14 @@ def test_a_worker_that_keeps_a_transaction_open_is_replaced_and_its_job_named(tm
         assert "its worker was replaced: a write transaction was left open" in scheduler.why(culprit.id)
 
 
-def test_an_idle_worker_that_locks_the_store_later_is_found_and_ended(tmp_path: Path, scene: Scene) -> None:
+def test_an_idle_worker_that_locks_the_store_later_is_found_and_ended(tmp_path: Path, files: JobFiles) -> None:
     url = f"sqlite://{tmp_path}/jobs.db?timeout=0.5"
     with closing(Scheduler(url)) as scheduler, node(url, tmp_path, "--max-children", "1", "--lease", "6") as running:
         cursor = scheduler.cursor()
-        data = {"file": f"{tmp_path}/jobs.db", "gate": scene.gate()}
+        data = {"file": f"{tmp_path}/jobs.db", "gate": files.gate()}
         [culprit] = scheduler.wait_for([scheduler.add_job(OpenTransaction, data)], timeout=LIMIT)
         time.sleep(20 * INSPECTS_AFTER)  # a worker that inspects itself later than that finds the lock itself
-        scene.open()  # the node finds the file locked when it renews its seat
+        files.open()  # the node finds the file locked when it renews its seat
 
         assert eventually(lambda: str(culprit.id) in blamed(scheduler, cursor))
         ends = ("kept other processes from writing to the store", "a write transaction was left open")

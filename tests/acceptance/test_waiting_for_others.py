@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from taskqueue import Scheduler, Status
-from tests.acceptance.conftest import Scene
+from tests.acceptance.conftest import JobFiles
 from tests.acceptance.work import Dividing, Echo, Gate, Sum
 from tests.nodes import LIMIT, eventually, node
 from tests.scheduler.jobs import Awaiting
@@ -27,7 +27,7 @@ def test_a_dependent_finds_results_in_its_worker(url: str, scheduler: Scheduler,
 
 
 def test_a_parent_waits_for_its_children_while_they_have_its_only_worker(
-    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     parent = scheduler.add_job(Dividing, {"parts": [1, 2, 3]})
 
@@ -53,12 +53,14 @@ def test_a_parent_waits_for_a_child_that_recurs_as_long_as_that_ends(
     assert [child.status for child in parent.children].count(Status.DONE) == occurrences
 
 
-def test_a_canceled_parent_ends_a_child_that_runs(url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path) -> None:
+def test_a_canceled_parent_ends_a_child_that_runs(
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
+) -> None:
     parent = scheduler.add_job(Echo, at="+1 hour")
-    child = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()}, parent=parent)
+    child = scheduler.add_job(Gate, {"file": files.file, "gate": files.gate()}, parent=parent)
 
     with node(url, tmp_path, *ONE_WORKER):
-        scene.heed(1)
+        files.heed(1)
         parent.cancel("enough")
         eventually(lambda: child.refresh().is_final)
 

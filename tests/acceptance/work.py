@@ -85,7 +85,7 @@ class Stepper(Job):
         return Path(self.data["gate"]).read_text()
 
 
-class Stumble(Job):
+class FailUntil(Job):
     """Fails until its attempt number is ``data["until"]``."""
 
     def start(self) -> int:
@@ -94,17 +94,17 @@ class Stumble(Job):
         return self.attempt
 
 
-class Doze(Job):
+class SnoozeOnce(Job):
     """Snoozes on its first run, as the file ``data["file"]`` tells."""
 
     def start(self) -> str:
         if not Path(self.data["file"]).exists():
-            write_line(self.data["file"], "dozed")
+            write_line(self.data["file"], "snoozed")
             raise Snooze(0.05)
         return "awake"
 
 
-class Surrender(Job):
+class GiveUp(Job):
     """Gives up for good."""
 
     def start(self) -> None:
@@ -120,7 +120,7 @@ class Again(Job):
         return self.attempt
 
 
-class Suicide(Job):
+class KillOwnWorker(Job):
     """Kills its own worker, as many times as ``data["times"]`` says."""
 
     def start(self) -> int:
@@ -146,7 +146,7 @@ class Chain(Job):
         return str(process.id)
 
 
-class Deaf(Job):
+class Uninterruptible(Job):
     """Says that it runs and does not end, whoever asks."""
 
     def start(self) -> None:
@@ -228,7 +228,7 @@ class LastWords(Job):
         self.log.warning("through")
 
 
-class Blab(Job):
+class LogPassword(Job):
     """Logs and raises the address of its store, with the password; between them it waits at the FIFO ``data``."""
 
     def start(self) -> None:

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
-from tests.chaos.blow import Blow
 from tests.chaos.host import Host
+from tests.chaos.process_fault import ProcessFault
 from tests.servers import with_database
 
-HostFor = Callable[[Blow], Host]
+HostFor = Callable[[ProcessFault], Host]
 
 PATIENT, BRIEF = 60.0, 2.0
 """Seconds of a lease that does not end in a test, and of one that does."""
 
 
-OTHER_STORE = (("mongodb", Blow.SIGTERM), ("mongodb", Blow.SIGSTOP))
+OTHER_STORE = (("mongodb", ProcessFault.SIGTERM), ("mongodb", ProcessFault.SIGSTOP))
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as long the cells of the fault matrix in which only the store is another: every day it is SIGKILL there."""
     for item in items:
         cell = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        if "moment" in cell and (cell.get("new_url"), cell.get("blow", Blow.SIGKILL)) in OTHER_STORE:
+        if "moment" in cell and (cell.get("new_url"), cell.get("fault", ProcessFault.SIGKILL)) in OTHER_STORE:
             item.add_marker(pytest.mark.long)
 
 
@@ -57,12 +57,12 @@ def url(new_url: Callable[[], str]) -> str:
 
 @pytest.fixture(scope="module")
 def host_for(new_url: Callable[[], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostFor]:
-    """Return what gives the host for a blow, the same for all cases of a file; its lease is brief for SIGSTOP."""
+    """Return what gives the host for a fault, the same for all cases of a file; its lease is brief for SIGSTOP."""
     with ExitStack() as stack:
         hosts: dict[float, Host] = {}
 
-        def host_for(blow: Blow) -> Host:
-            lease = BRIEF if blow is Blow.SIGSTOP else PATIENT
+        def host_for(fault: ProcessFault) -> Host:
+            lease = BRIEF if fault is ProcessFault.SIGSTOP else PATIENT
             if lease not in hosts:
                 folder: Path = tmp_path_factory.mktemp("host")
                 hosts[lease] = stack.enter_context(closing(Host(new_url(), folder, lease)))

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 
-from tests.chaos.blow import is_gone
 from tests.chaos.observation import Observation
+from tests.chaos.process_fault import is_gone
 from tests.nodes import LIMIT, Node, eventually
 
 

@@ -27,7 +27,7 @@ from tests.chaos.fleet import Fleet, Kind
 from tests.servers import Cluster, with_database
 from tests.store.random_graphs import Graph, expected
 
-JOB = "tests.chaos.work:Fate"
+JOB = "tests.chaos.work:CrashOnce"
 TIMEOUT = 0.3
 NODES = ("a", "b")
 NODE = ("--pm", "static", "--min-children", "4", "--grace", "0.5")

@@ -9,8 +9,8 @@ import psutil
 
 from taskqueue import Process, Scheduler
 from taskqueue.store.open import open_store
-from tests.chaos.blow import is_gone
 from tests.chaos.gate import Gate
+from tests.chaos.process_fault import is_gone
 from tests.chaos.work import Mark
 from tests.nodes import LIMIT, Node, eventually, node
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from enum import Enum
 
 from taskqueue import Process
-from tests.chaos.blow import stop_between_writes
 from tests.chaos.host import Host, title
+from tests.chaos.process_fault import stop_between_writes
 from tests.nodes import eventually
 
 

@@ -26,7 +26,7 @@ from tests.chaos.async_application import AsyncApplication
 from tests.chaos.books import Books
 from tests.chaos.fleet import Fleet, Kind
 from tests.chaos.observation import Observation
-from tests.chaos.work import AsyncToil, Toil
+from tests.chaos.work import AsyncSlowJob, SlowJob
 from tests.nodes import eventually
 
 BATCH = 10
@@ -38,8 +38,8 @@ Strike = Callable[[], str | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Forecast:
-    """How much of everything; the same seed hits in the same order."""
+class StormSettings:
+    """The size of a storm; with the same seed it hits in the same order."""
 
     jobs: int
     kills: int
@@ -66,20 +66,20 @@ class Storm:
 
     def __init__(
         self,
-        forecast: Forecast,
+        settings: StormSettings,
         url: str,
         folder: Path,
         application: AsyncApplication | None = None,
         observation: Observation | None = None,
     ) -> None:
-        self._forecast = forecast
-        self._chance = random.Random(forecast.seed)
+        self._settings = settings
+        self._chance = random.Random(settings.seed)
         self._folder = folder
         self._scheduler = Scheduler(url)
         self._application = application
         self._books = Books(store=open_store(url), file=folder / "runs")
         self._observation = observation
-        self._fleet = Fleet(url, folder, forecast.nodes, forecast.options, observation)
+        self._fleet = Fleet(url, folder, settings.nodes, settings.options, observation)
         self._hits: Counter[str] = Counter()
         self._next: Strike | None = None
         self.strikes: list[Strike] = [self._kill(kind) for kind in Kind]
@@ -128,9 +128,9 @@ class Storm:
         self._scheduler.close()
 
     def _rage(self) -> None:
-        forecast = self._forecast
+        settings = self._settings
         ended, moved_at = 0, time.monotonic()
-        while ended < forecast.jobs:
+        while ended < settings.jobs:
             for look_after in self.meanwhile:
                 look_after()
             now_ended = self._books.read_events()
@@ -139,7 +139,7 @@ class Storm:
             elif time.monotonic() - moved_at > STUCK_AFTER:
                 return
             self._add(ended)
-            if ended * forecast.kills >= self._hits.total() * forecast.jobs and self._hits.total() < forecast.kills:
+            if ended * settings.kills >= self._hits.total() * settings.jobs and self._hits.total() < settings.kills:
                 self._strike()
             time.sleep(0.005)
 
@@ -147,7 +147,7 @@ class Storm:
         """Hit what is next, at a random moment; what is not there yet will be hit when it is."""
         if self._next is None:
             self._next = self._chance.choice(self.strikes)
-            time.sleep(self._chance.uniform(0, self._forecast.seconds))
+            time.sleep(self._chance.uniform(0, self._settings.seconds))
         hit = self._next()
         if hit is not None:
             self._hits[hit] += 1
@@ -155,17 +155,17 @@ class Storm:
 
     def _add(self, ended: int) -> None:
         """Keep a few dozen jobs pending, as long as the hits keep up; every tenth may run once at most."""
-        added, forecast = len(self._books.added), self._forecast
-        todo = min(forecast.jobs - added, BATCH)
-        due = (added - 3 * BATCH) * forecast.kills / forecast.jobs
+        added, settings = len(self._books.added), self._settings
+        todo = min(settings.jobs - added, BATCH)
+        due = (added - 3 * BATCH) * settings.kills / settings.jobs
         if todo <= 0 or added - ended > 3 * BATCH or self._hits.total() < due:
             return
         ids = [ObjectId() for _ in range(todo)]
-        toils = (Toil, AsyncToil)
+        classes = (SlowJob, AsyncSlowJob)
         options: list[JobOptions] = [{"id": id, "crash_retries": 1000} for id in ids]
         once = ids[0]
         options[0]["on_crash"] = "fail"
-        jobs = [(toils[n % 2], self._data(), each) for n, each in enumerate(options)]
+        jobs = [(classes[n % 2], self._data(), each) for n, each in enumerate(options)]
         while True:  # the same ids mean the same jobs, however often they are added
             with suppress(StoreUnavailable):
                 (self._application or self._scheduler).add_jobs(jobs)
@@ -176,7 +176,7 @@ class Storm:
         self._books.at_most_once.add(once)
 
     def _data(self) -> dict[str, object]:
-        return {"file": str(self._books.file), "seconds": self._chance.uniform(0, self._forecast.seconds)}
+        return {"file": str(self._books.file), "seconds": self._chance.uniform(0, self._settings.seconds)}
 
     def _kill(self, kind: Kind) -> Strike:
         def strike() -> str | None:
@@ -205,7 +205,7 @@ class Storm:
         hits = ", ".join(f"{number} {name}" for name, number in sorted(self._hits.items()))
         return "\n".join(
             [
-                f"{len(self._books.added)} jobs in {seconds:.1f} s, seed {self._forecast.seed}",
+                f"{len(self._books.added)} jobs in {seconds:.1f} s, seed {self._settings.seed}",
                 f"hits      {self._hits.total()}: {hits}",
                 f"nodes     {self._fleet.starts} starts, exit codes {dict(self._fleet.exits)}",
                 f"statuses  {dict(statuses)}, {len(self._books.at_most_once)} jobs at most once",
@@ -224,10 +224,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     given = parser.parse_args(arguments)
-    forecast = Forecast(jobs=given.jobs, kills=given.kills, seed=given.seed)
+    settings = StormSettings(jobs=given.jobs, kills=given.kills, seed=given.seed)
     with tempfile.TemporaryDirectory(prefix="storm-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        with closing(Storm(forecast, f"sqlite://{folder}/jobs.db", folder)) as storm:
+        with closing(Storm(settings, f"sqlite://{folder}/jobs.db", folder)) as storm:
             report = storm.run()
     return tell(report)
 

@@ -9,17 +9,17 @@ import psutil
 import pytest
 
 from taskqueue import Scheduler
-from tests.chaos.blow import Blow
 from tests.chaos.client import Client
 from tests.chaos.conftest import HostFor
 from tests.chaos.host import Host
 from tests.chaos.moment import Moment
+from tests.chaos.process_fault import ProcessFault
 
 
 @pytest.fixture
 def host(host_for: HostFor) -> Host:
     """Return a host whose lease is of no interest."""
-    return host_for(Blow.SIGKILL)
+    return host_for(ProcessFault.SIGKILL)
 
 
 @pytest.fixture
@@ -29,21 +29,21 @@ def client(host: Host) -> Iterator[Client]:
         yield client
 
 
-@pytest.mark.parametrize("blow", Blow)
+@pytest.mark.parametrize("fault", ProcessFault)
 @pytest.mark.parametrize("moment", Moment)
 def test_a_job_ends_once_whatever_happens_to_who_added_it(
-    host: Host, client: Client, moment: Moment, blow: Blow
+    host: Host, client: Client, moment: Moment, fault: ProcessFault
 ) -> None:
     host.up()
     process = moment.bring_about(host, lambda: host.scheduler.get_job(client.add()))
 
     this = psutil.Process(client.process.pid)
-    blow.hit(this)
+    fault.send(this)
     host.this.resume()
 
     host.up()
     host.check(process, runs_at_most=1)
-    if blow is Blow.SIGSTOP:
+    if fault is ProcessFault.SIGSTOP:
         this.resume()
         assert client.hear() == "DONE"
 

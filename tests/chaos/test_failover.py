@@ -14,7 +14,7 @@ from taskqueue import Process, Scheduler
 from taskqueue.errors import StoreUnavailable
 from taskqueue.store.open import open_store
 from tests.acceptance.work import Echo
-from tests.chaos.blow import Blow
+from tests.chaos.process_fault import ProcessFault
 from tests.chaos.proxied import ProxiedCluster
 from tests.chaos.work import Pulse
 from tests.nodes import LIMIT, eventually, node
@@ -125,16 +125,16 @@ def test_another_node_leads_soon_after_the_leader_was_killed(new_url: Callable[[
             assert time.monotonic() - began_at < 2 + 2 + SLACK
 
 
-@pytest.mark.parametrize("blow", [Blow.SIGSTOP, Blow.SIGKILL])
+@pytest.mark.parametrize("fault", [ProcessFault.SIGSTOP, ProcessFault.SIGKILL])
 def test_the_runs_of_a_job_do_not_overlap_when_its_node_is_lost(
-    new_url: Callable[[], str], tmp_path: Path, blow: Blow
+    new_url: Callable[[], str], tmp_path: Path, fault: ProcessFault
 ) -> None:
     url, file = new_url(), tmp_path / "pulses"
     options = ("--lease", "3", "--grace", "1", "--pm", "static", "--min-children", "1")
     with Scheduler(url) as scheduler, node(url, tmp_path, "--name", "a", *options) as first:
         process = scheduler.add_job(Pulse, {"file": str(file)})
         eventually(lambda: pulses(file))
-        blow.hit(psutil.Process(first.pid))
+        fault.send(psutil.Process(first.pid))
         with node(url, tmp_path, "--name", "b", *options):
             eventually(lambda: len(pulses(file)) == 2)
             scheduler.cancel_job(process.id)

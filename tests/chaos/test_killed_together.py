@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from taskqueue import Process, Scheduler
-from tests.chaos.blow import is_gone
 from tests.chaos.gate import Gate
+from tests.chaos.process_fault import is_gone
 from tests.chaos.work import Breeder
 from tests.nodes import LIMIT, Node, eventually, node
 

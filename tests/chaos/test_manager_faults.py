@@ -9,22 +9,24 @@ import pytest
 from taskqueue import Scheduler, Status
 from taskqueue.exit_codes import Exit
 from taskqueue.model.record import Cause
-from tests.chaos.blow import Blow
 from tests.chaos.conftest import HostFor
 from tests.chaos.host import OPTIONS
 from tests.chaos.moment import Moment
-from tests.chaos.work import Orphan
+from tests.chaos.process_fault import ProcessFault
+from tests.chaos.work import ManagerKiller
 from tests.nodes import node
 
 
-@pytest.mark.parametrize("blow", Blow)
+@pytest.mark.parametrize("fault", ProcessFault)
 @pytest.mark.parametrize("moment", Moment)
-def test_a_job_ends_once_whatever_happens_to_the_manager(host_for: HostFor, moment: Moment, blow: Blow) -> None:
-    host = host_for(blow)
+def test_a_job_ends_once_whatever_happens_to_the_manager(
+    host_for: HostFor, moment: Moment, fault: ProcessFault
+) -> None:
+    host = host_for(fault)
     host.up()
     process = moment.bring_about(host, host.add)
 
-    blow.hit(host.manager())
+    fault.send(host.manager())
     host.this.resume()
     assert host.down() == Exit.LOST
 
@@ -35,7 +37,7 @@ def test_a_job_ends_once_whatever_happens_to_the_manager(host_for: HostFor, mome
 def test_a_job_that_kills_the_manager_as_soon_as_it_begins_has_crashed(url: str, tmp_path: Path) -> None:
     (tmp_path / "boot.py").touch()
     with Scheduler(url) as scheduler:
-        process = scheduler.add_job(Orphan, crash_retries=1)
+        process = scheduler.add_job(ManagerKiller, crash_retries=1)
 
         for crashes in (1, 2):
             with node(url, tmp_path, *OPTIONS) as killed:

@@ -7,19 +7,19 @@ import signal
 import pytest
 
 from taskqueue.exit_codes import Exit
-from tests.chaos.blow import Blow
 from tests.chaos.conftest import HostFor
 from tests.chaos.moment import Moment
+from tests.chaos.process_fault import ProcessFault
 from tests.nodes import eventually
 
 
 @pytest.mark.parametrize("moment", Moment)
 def test_a_job_ends_once_when_its_node_is_killed(host_for: HostFor, moment: Moment) -> None:
-    host = host_for(Blow.SIGKILL)
+    host = host_for(ProcessFault.SIGKILL)
     host.up()
     process = moment.bring_about(host, host.add)
 
-    Blow.SIGKILL.hit(host.this)
+    ProcessFault.SIGKILL.send(host.this)
     assert host.down() == -signal.SIGKILL
 
     host.up()
@@ -28,11 +28,11 @@ def test_a_job_ends_once_when_its_node_is_killed(host_for: HostFor, moment: Mome
 
 @pytest.mark.parametrize("moment", Moment)
 def test_a_job_ends_once_when_its_node_is_asked_to_leave(host_for: HostFor, moment: Moment) -> None:
-    host = host_for(Blow.SIGTERM)
+    host = host_for(ProcessFault.SIGTERM)
     host.up()
     process = moment.bring_about(host, host.add)
 
-    Blow.SIGTERM.hit(host.this)
+    ProcessFault.SIGTERM.send(host.this)
     host.this.resume()
     assert host.down() == Exit.OK
 
@@ -42,11 +42,11 @@ def test_a_job_ends_once_when_its_node_is_asked_to_leave(host_for: HostFor, mome
 
 @pytest.mark.parametrize("moment", Moment)
 def test_a_job_ends_once_when_its_node_is_stopped_beyond_the_lease(host_for: HostFor, moment: Moment) -> None:
-    host = host_for(Blow.SIGSTOP)
+    host = host_for(ProcessFault.SIGSTOP)
     host.up()
     process = moment.bring_about(host, host.add)
 
-    Blow.SIGSTOP.hit(host.this)
+    ProcessFault.SIGSTOP.send(host.this)
     with host.another("second") as second:
         eventually(lambda: process.refresh().is_final or process.node == "second")
         host.gate.open()

@@ -12,7 +12,7 @@ from taskqueue import Process, Scheduler, Status
 from taskqueue.errors import StoreUnavailable
 from taskqueue.exit_codes import Exit
 from taskqueue.store.mongodb.driver_errors import DEADLINE
-from tests.acceptance.conftest import Scene
+from tests.acceptance.conftest import JobFiles
 from tests.acceptance.work import Echo, Gate, Keeper
 from tests.chaos.proxied import ProxiedCluster, ProxiedServer
 from tests.nodes import LIMIT, Node, eventually, node
@@ -55,16 +55,16 @@ def scheduler(url: str) -> Iterator[Scheduler]:
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Scene:
+def files(tmp_path: Path) -> JobFiles:
     """Return fresh files and gates."""
-    (tmp_path / "scene").mkdir()
-    return Scene(tmp_path / "scene")
+    (tmp_path / "files").mkdir()
+    return JobFiles(tmp_path / "files")
 
 
-def add_gate(scheduler: Scheduler, scene: Scene) -> Process:
+def add_gate(scheduler: Scheduler, files: JobFiles) -> Process:
     """Add a job and return when it stands at its gate."""
-    process = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
-    scene.heed(1)
+    process = scheduler.add_job(Gate, {"file": files.file, "gate": files.gate()})
+    files.heed(1)
     return process
 
 
@@ -82,14 +82,14 @@ def until_well(running: Node) -> None:
 
 
 def test_a_job_runs_on_while_the_server_is_dead_and_is_settled_when_it_is_back(
-    server: ProxiedServer, url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    server: ProxiedServer, url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     with node(url, tmp_path, *ONE_JOB, "--lease", "60") as running:
-        process = add_gate(scheduler, scene)
+        process = add_gate(scheduler, files)
         server.kill()
         until_degraded(running)
-        scene.open()
-        scene.heed(2)
+        files.open()
+        files.heed(2)
         server.start()
         scheduler.wait_for([process], timeout=LIMIT)
         until_well(running)
@@ -101,18 +101,18 @@ def test_a_job_runs_on_while_the_server_is_dead_and_is_settled_when_it_is_back(
 
 @pytest.mark.parametrize("how", ["cut", "stall"])
 def test_a_job_runs_on_while_the_server_cannot_be_reached(
-    server: ProxiedServer, url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path, how: str
+    server: ProxiedServer, url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path, how: str
 ) -> None:
     with node(url, tmp_path, *ONE_JOB, "--lease", "60") as running:
-        process = add_gate(scheduler, scene)
+        process = add_gate(scheduler, files)
         {"cut": server.proxy.cut, "stall": server.proxy.stall}[how]()
         began_at = time.monotonic()
         with pytest.raises(StoreUnavailable):
             scheduler.add_job(Echo)
         assert time.monotonic() - began_at < DEADLINE + SLACK
         until_degraded(running)
-        scene.open()
-        scene.heed(2)
+        files.open()
+        files.heed(2)
         server.proxy.heal()
         scheduler.wait_for([process], timeout=LIMIT)
         until_well(running)
@@ -121,11 +121,11 @@ def test_a_job_runs_on_while_the_server_cannot_be_reached(
 
 
 def test_a_node_ends_the_work_that_it_may_no_longer_hold_and_does_it_again_when_it_can(
-    server: ProxiedServer, url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    server: ProxiedServer, url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     with node(url, tmp_path, *ONE_JOB, "--lease", "3", "--grace", "0.5") as running:
-        process = scheduler.add_job(Keeper, {"file": scene.file, "gate": scene.gate()})
-        scene.heed(1)
+        process = scheduler.add_job(Keeper, {"file": files.file, "gate": files.gate()})
+        files.heed(1)
         [worker] = running.workers()
         server.proxy.cut()
         eventually(lambda: not worker.is_running())
@@ -149,11 +149,11 @@ def test_a_slow_server_makes_jobs_slow_and_breaks_nothing(
 
 
 def test_a_node_that_is_asked_to_leave_during_an_outage_leaves_in_time_and_loses_nothing(
-    server: ProxiedServer, url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    server: ProxiedServer, url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     options = (*ONE_JOB, "--lease", "5", "--finish", "0", "--grace", "0.5")
     with node(url, tmp_path, *options) as running:
-        process = add_gate(scheduler, scene)
+        process = add_gate(scheduler, files)
         server.proxy.cut()
         until_degraded(running)
         began_at = time.monotonic()
@@ -162,22 +162,22 @@ def test_a_node_that_is_asked_to_leave_during_an_outage_leaves_in_time_and_loses
     server.proxy.heal()
 
     with node(url, tmp_path, *options):
-        scene.heed(2)
-        scene.open()
+        files.heed(2)
+        files.open()
         scheduler.wait_for([process], timeout=LIMIT)
 
     assert process.status is Status.DONE
 
 
 def test_a_node_that_is_asked_to_leave_settles_all_it_can_when_the_server_returns_in_time(
-    server: ProxiedServer, url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+    server: ProxiedServer, url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     with node(url, tmp_path, *ONE_JOB, "--lease", "60") as running:
-        process = add_gate(scheduler, scene)
+        process = add_gate(scheduler, files)
         server.proxy.cut()
         until_degraded(running)
-        scene.open()
-        scene.heed(2)
+        files.open()
+        files.heed(2)
         running.process.terminate()
         running.heed("STOPPING=1")
         server.proxy.heal()

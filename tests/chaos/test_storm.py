@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.async_application import AsyncApplication
+from tests.chaos.cluster_storm import run_cluster_storm
 from tests.chaos.observation import Observation
-from tests.chaos.storm import Forecast, Storm
-from tests.chaos.tempest import rage
+from tests.chaos.storm import Storm, StormSettings
 
 
 @pytest.mark.parametrize(("jobs", "kills"), [(40, 4), pytest.param(100, 8, marks=pytest.mark.long)])
 def test_every_job_ends_once_while_workers_managers_and_nodes_are_killed(
     url: str, tmp_path: Path, jobs: int, kills: int
 ) -> None:
-    with closing(Storm(Forecast(jobs=jobs, kills=kills, seed=1), url, tmp_path)) as storm:
+    with closing(Storm(StormSettings(jobs=jobs, kills=kills, seed=1), url, tmp_path)) as storm:
         report = storm.run()
 
     print(report.figures)
@@ -26,7 +26,7 @@ def test_every_job_ends_once_while_workers_managers_and_nodes_are_killed(
 
 @pytest.mark.parametrize(("jobs", "hits"), [(30, 4), pytest.param(120, 10, marks=pytest.mark.long)])
 def test_every_job_ends_once_while_everything_happens_to_a_cluster(tmp_path: Path, jobs: int, hits: int) -> None:
-    report = rage(tmp_path, jobs=jobs, hits=hits, seed=1, seconds=0.3)
+    report = run_cluster_storm(tmp_path, jobs=jobs, hits=hits, seed=1, seconds=0.3)
 
     print(report.figures)
     assert report.complaints == []
@@ -38,7 +38,7 @@ def test_an_asyncio_application_hears_once_of_each_end_while_all_that_runs_its_j
 ) -> None:
     with (
         closing(AsyncApplication(url)) as application,
-        closing(Storm(Forecast(jobs=jobs, kills=kills, seed=2), url, tmp_path, application)) as storm,
+        closing(Storm(StormSettings(jobs=jobs, kills=kills, seed=2), url, tmp_path, application)) as storm,
     ):
         report = storm.run()
 
@@ -50,7 +50,7 @@ def test_an_asyncio_application_hears_once_of_each_end_while_all_that_runs_its_j
 def test_an_asyncio_application_hears_once_of_each_end_while_everything_happens_to_its_cluster(
     tmp_path: Path, jobs: int, hits: int
 ) -> None:
-    report = rage(tmp_path, jobs=jobs, hits=hits, seed=2, seconds=0.3, with_asyncio=True)
+    report = run_cluster_storm(tmp_path, jobs=jobs, hits=hits, seed=2, seconds=0.3, with_asyncio=True)
 
     print(report.figures)
     assert report.complaints == []
@@ -60,9 +60,9 @@ def test_an_asyncio_application_hears_once_of_each_end_while_everything_happens_
 def test_metrics_health_logs_and_history_are_right_while_workers_managers_and_nodes_are_killed(
     url: str, tmp_path: Path, jobs: int, kills: int
 ) -> None:
-    forecast = Forecast(jobs=jobs, kills=kills, seed=6, nodes=("a", "b"))
-    observation = Observation(tmp_path, forecast.nodes)
-    with closing(Storm(forecast, url, tmp_path, observation=observation)) as storm:
+    settings = StormSettings(jobs=jobs, kills=kills, seed=6, nodes=("a", "b"))
+    observation = Observation(tmp_path, settings.nodes)
+    with closing(Storm(settings, url, tmp_path, observation=observation)) as storm:
         report = storm.run()
 
     print(report.figures)

@@ -30,7 +30,7 @@ class Mark(Job):
         return self.run_key
 
 
-class Fate(Job):
+class CrashOnce(Job):
     """Kills its worker on its first run if there is a file to note that in, and ends as ``data["end"]`` says."""
 
     def start(self) -> None:
@@ -44,7 +44,7 @@ class Fate(Job):
             signal.pause()
 
 
-class Orphan(Job):
+class ManagerKiller(Job):
     """Kills the manager of its worker, and so itself, before anybody has heard that it runs."""
 
     def start(self) -> None:
@@ -52,7 +52,7 @@ class Orphan(Job):
         signal.pause()
 
 
-class Toil(Job):
+class SlowJob(Job):
     """Says and writes a line when it starts, takes ``data["seconds"]``, and says and prints a line when it ends."""
 
     def start(self) -> str:
@@ -62,7 +62,7 @@ class Toil(Job):
         return last_words(self.run_key)
 
 
-class AsyncToil(Job):
+class AsyncSlowJob(Job):
     """The same in an event loop."""
 
     async def start(self) -> str:

@@ -12,7 +12,7 @@ from taskqueue.cli.systemd import unit_text
 from taskqueue.daemon.runtime import host_diagnosis
 from taskqueue.exit_codes import Exit
 from taskqueue.model.finding import Level
-from tests.acceptance.work import Echo, Surrender
+from tests.acceptance.work import Echo, GiveUp
 from tests.cli.conftest import Answer
 from tests.nodes import LIMIT, eventually, node
 
@@ -44,7 +44,7 @@ def test_a_store_with_a_node_is_well(taskqueue: Callable[..., Answer], url: str,
 
 def test_each_flaw_comes_with_what_to_do(taskqueue: Callable[..., Answer], url: str, tmp_path: Path) -> None:
     with Scheduler(url) as scheduler:
-        failed = scheduler.add_job(Surrender)
+        failed = scheduler.add_job(GiveUp)
         behind = scheduler.add_job(Echo, 1, depends_on=[failed], on_dependency_failure="wait")
         lost = scheduler.add_job("not_there:Job", queue="lost")
         with node(url, tmp_path, "--name", "web-1"):

@@ -37,16 +37,16 @@ from tests.nodes import LIMIT, node
 EVERY = 0.2
 """Seconds between looks: a key press of the pilot waits until the processor has nothing to do."""
 
-Play = Callable[[Pilot[int]], Coroutine[Any, Any, None]]
+Steps = Callable[[Pilot[int]], Coroutine[Any, Any, None]]
 
 
-def play(store: Store, scene: Play, *, size: tuple[int, int] = (80, 24), is_read_only: bool = False) -> Top:
-    """Show the program on a screen of this size, press keys as the scene says, and return the program."""
+def run_top(store: Store, steps: Steps, *, size: tuple[int, int] = (80, 24), is_read_only: bool = False) -> Top:
+    """Show the program on a screen of this size, press keys in these steps, and return the program."""
     top = Top(store, every=EVERY, is_read_only=is_read_only)
 
     async def run() -> None:
         async with top.run_test(size=size) as pilot:
-            await scene(pilot)
+            await steps(pilot)
 
     asyncio.run(run())
     return top
@@ -84,7 +84,7 @@ def test_a_pane_says_nothing_of_a_store_that_it_has_not_read() -> None:
         def compose(self) -> ComposeResult:
             yield Rows("nodes", panes.NODES, "no node works", id="nodes")
 
-    async def scene() -> None:
+    async def steps() -> None:
         async with Screen().run_test(size=(80, 5)) as pilot:
             pane = pilot.app.query_one(Rows)
             assert "reading the store" in pane.render().plain
@@ -93,22 +93,22 @@ def test_a_pane_says_nothing_of_a_store_that_it_has_not_read() -> None:
             assert "nodes 0" in pane.render().plain
             assert "no node works" in pane.render().plain
 
-    asyncio.run(scene())
+    asyncio.run(steps())
 
 
 def test_an_empty_store_says_what_to_do_next(store: Store) -> None:
-    async def scene(pilot: Pilot[int]) -> None:
+    async def steps(pilot: Pilot[int]) -> None:
         found = await shows(pilot, "no node is running", "no job runs", "no queue has jobs", "start one")
         assert found.splitlines()[1].startswith("Nothing works. 0 nodes")
 
-    play(store, scene)
+    run_top(store, steps)
 
 
 def test_a_running_job_is_seen_and_ended(url: str, store: Store, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "gate")
     data = {"file": str(tmp_path / "runs"), "gate": str(tmp_path / "gate")}
 
-    async def scene(pilot: Pilot[int]) -> None:
+    async def steps(pilot: Pilot[int]) -> None:
         await shows(pilot, "Gate", ids.short(added.id), "1 of 4 busy", "Nothing needs you.", "Working. 1 node")
         await pilot.press("tab", "tab", "s")
         await shows(pilot, f"stack of job {added.id}", "Gate.start")
@@ -120,7 +120,7 @@ def test_a_running_job_is_seen_and_ended(url: str, store: Store, tmp_path: Path)
 
     with node(url, tmp_path, "--name", "web-1", "--max-children", "4"), Scheduler(url) as scheduler:
         added = scheduler.add_job(Gate, data)
-        play(store, scene)
+        run_top(store, steps)
         assert added.status is Status.CANCELED
         assert "wrong" in added.why()
 
@@ -130,7 +130,7 @@ def test_a_paused_queue_needs_somebody_and_is_resumed(url: str, store: Store) ->
     with Scheduler(url) as scheduler:
         scheduler.pause("mail", "moving house", by="ann")
 
-    async def scene(pilot: Pilot[int]) -> None:
+    async def steps(pilot: Pilot[int]) -> None:
         await shows(pilot, "queue mail is paused since", "paused")
         await pilot.press("tab", "p")
         await shows(pilot, "Resume queue mail?", "paused by ann: moving house")
@@ -147,14 +147,14 @@ def test_a_paused_queue_needs_somebody_and_is_resumed(url: str, store: Store) ->
         await pilot.press("enter")
         await shows(pilot, "cause", "queue is paused")
 
-    play(store, scene)
+    run_top(store, steps)
     pause = store.controls().pause_of("mail")
     assert pause is not None
     assert pause.reason == "why"
 
 
 def test_a_node_is_drained_and_works_again(url: str, store: Store, tmp_path: Path) -> None:
-    async def scene(pilot: Pilot[int]) -> None:
+    async def steps(pilot: Pilot[int]) -> None:
         await shows(pilot, "web-1", "works")
         await pilot.press("shift+tab", "d")
         await shows(pilot, "Drain node web-1?")
@@ -166,14 +166,14 @@ def test_a_node_is_drained_and_works_again(url: str, store: Store, tmp_path: Pat
         await shows(pilot, "node web-1 works again")
 
     with node(url, tmp_path, "--name", "web-1"):
-        play(store, scene)
+        run_top(store, steps)
 
 
 def test_marked_jobs_are_canceled_together(store: Store) -> None:
     added = [mail(job=f"shop:Mail{number}") for number in range(9)]
     store.add(added)
 
-    async def scene(pilot: Pilot[int]) -> None:
+    async def steps(pilot: Pilot[int]) -> None:
         await shows(pilot, "mail")
         await pilot.press("tab", "enter")
         await shows(pilot, "queue mail 9")
@@ -183,7 +183,7 @@ def test_marked_jobs_are_canceled_together(store: Store) -> None:
         await shows(pilot, "canceled 3 jobs", "queue mail 6")
         assert "*" not in screen(pilot)
 
-    play(store, scene)
+    run_top(store, steps)
     assert Counter(record.status for record in store.find(records_of(added))) == {
         Status.WAITING: 6,
         Status.CANCELED: 3,
@@ -200,14 +200,14 @@ def records_of(added: list[Record]) -> Any:
 def test_the_jobs_of_a_queue_are_canceled_after_a_sample(store: Store) -> None:
     store.add([mail() for _ in range(7)])
 
-    async def scene(pilot: Pilot[int]) -> None:
+    async def steps(pilot: Pilot[int]) -> None:
         await shows(pilot, "mail")
         await pilot.press("tab", "c")
         await shows(pilot, "Cancel 7 jobs of queue mail that have not begun?", "and 2 more")
         await pilot.press("enter")
         await shows(pilot, "canceled 7 jobs")
 
-    play(store, scene)
+    run_top(store, steps)
     assert store.tally() == {("mail", Status.CANCELED): 7}
 
 
@@ -223,7 +223,7 @@ def test_jobs_that_end_while_the_question_waits_are_not_counted_as_canceled(stor
 def test_failures_are_listed_by_error_and_run_again(store: Store) -> None:
     fail(store, [mail(job="shop.mail:Letter")])
 
-    async def scene(pilot: Pilot[int]) -> None:
+    async def steps(pilot: Pilot[int]) -> None:
         await shows(pilot, "Nothing works")
         await pilot.press("f")
         await shows(pilot, "failures of the last hour 1", "Letter", "OutOfStock")
@@ -238,7 +238,7 @@ def test_failures_are_listed_by_error_and_run_again(store: Store) -> None:
         await pilot.press("escape", "escape")
         await shows(pilot, "needs you")
 
-    play(store, scene, size=(120, 40))
+    run_top(store, steps, size=(120, 40))
 
 
 def fail(store: Store, jobs: list[Record]) -> None:
@@ -265,7 +265,7 @@ def end(store: Store, number: int) -> None:
 def test_a_job_is_opened_with_its_reasons_and_its_log(store: Store) -> None:
     [kept] = store.add([records.in_full()])
 
-    async def scene(pilot: Pilot[int]) -> None:
+    async def steps(pilot: Pilot[int]) -> None:
         await shows(pilot, "Nothing works")
         await pilot.press("tab")
         top = pilot.app
@@ -281,13 +281,13 @@ def test_a_job_is_opened_with_its_reasons_and_its_log(store: Store) -> None:
         await pilot.press("c")
         await shows(pilot, "nothing here to cancel")
 
-    play(store, scene, size=(100, 50))
+    run_top(store, steps, size=(100, 50))
 
 
 def test_a_filter_leaves_rows_that_contain_it(store: Store) -> None:
     store.add([mail(queue=name) for name in ("mail", "reports", "images")])
 
-    async def scene(pilot: Pilot[int]) -> None:
+    async def steps(pilot: Pilot[int]) -> None:
         await shows(pilot, "queues 3")
         await pilot.press("tab", "slash", *"REP", "enter")
         assert "  images  " not in await shows(pilot, "queues 1 of 3 /REP", "  reports  ")
@@ -296,13 +296,13 @@ def test_a_filter_leaves_rows_that_contain_it(store: Store) -> None:
         await pilot.press("escape")
         await shows(pilot, "queues 3", "  images  ")
 
-    play(store, scene)
+    run_top(store, steps)
 
 
 def test_the_selection_stays_with_its_row(store: Store) -> None:
     store.add([mail(queue="reports")])
 
-    async def scene(pilot: Pilot[int]) -> None:
+    async def steps(pilot: Pilot[int]) -> None:
         await shows(pilot, "queues 1")
         await pilot.press("tab")
         await shows(pilot, "queue reports;")
@@ -316,19 +316,19 @@ def test_the_selection_stays_with_its_row(store: Store) -> None:
         await pilot.press("p")
         await shows(pilot, "Pause queue reports?")
 
-    play(store, scene)
+    run_top(store, steps)
 
 
 @pytest.mark.parametrize("key", ["c", "r", "p", "d"])
 def test_read_only_refuses_every_action_and_says_so(store: Store, key: str) -> None:
     store.add([mail()])
 
-    async def scene(pilot: Pilot[int]) -> None:
+    async def steps(pilot: Pilot[int]) -> None:
         await shows(pilot, "mail", "read-only")
         await pilot.press("tab", key)
         await shows(pilot, "read-only: start `taskqueue top` without --read-only to act")
 
-    play(store, scene, is_read_only=True)
+    run_top(store, steps, is_read_only=True)
     assert store.controls().kept == ()
     assert store.tally() == {("mail", Status.WAITING): 1}
 
@@ -337,7 +337,7 @@ def test_an_outage_is_a_bar_and_is_outlived(store: Store, tmp_path: Path) -> Non
     store.add([mail()])
     database, away = tmp_path / "jobs.db", tmp_path / "away.db"
 
-    async def scene(pilot: Pilot[int]) -> None:
+    async def steps(pilot: Pilot[int]) -> None:
         await shows(pilot, "mail", "live")
         os.rename(database, away)
         found = await shows(pilot, "store away since")
@@ -345,7 +345,7 @@ def test_an_outage_is_a_bar_and_is_outlived(store: Store, tmp_path: Path) -> Non
         os.rename(away, database)
         await shows(pilot, "taskqueue top", "live")
 
-    play(store, scene)
+    run_top(store, steps)
 
 
 class Counted:
@@ -371,14 +371,14 @@ def test_a_look_takes_seven_calls_of_the_store(store: Store) -> None:
     store.add([mail(queue=f"queue-{number}") for number in range(20)])
     counted = Counted(store)
 
-    async def scene(pilot: Pilot[int]) -> None:
+    async def steps(pilot: Pilot[int]) -> None:
         await until(lambda: top.reads >= 4)
 
     top = Top(counted, every=EVERY, is_read_only=False)
 
     async def run() -> None:
         async with top.run_test() as pilot:
-            await scene(pilot)
+            await steps(pilot)
 
     asyncio.run(run())
     each = {"now", "leases", "controls", "tally", "waiting_since", "find", "history"}
@@ -391,23 +391,23 @@ def test_a_look_takes_seven_calls_of_the_store(store: Store) -> None:
 def test_text_of_jobs_cannot_command_the_terminal(store: Store) -> None:
     store.add([mail(queue="[red]\x1b[2Jq", job="shop:Mail")])
 
-    async def scene(pilot: Pilot[int]) -> None:
+    async def steps(pilot: Pilot[int]) -> None:
         found = await shows(pilot, "[red]")
         assert "\x1b" not in found
         await pilot.press("tab", "enter")
         assert "\x1b" not in await shows(pilot, "shop:Mail")
 
-    play(store, scene, size=(120, 24))
+    run_top(store, steps, size=(120, 24))
 
 
 def test_the_keys_are_explained(store: Store) -> None:
-    async def scene(pilot: Pilot[int]) -> None:
+    async def steps(pilot: Pilot[int]) -> None:
         await pilot.press("question_mark")
         await shows(pilot, "run ended jobs again; of a queue those that failed", "end; jobs are not affected")
         await pilot.press("escape")
         assert "jobs are not affected" not in await shows(pilot, "needs you")
 
-    play(store, scene)
+    run_top(store, steps)
 
 
 def test_a_pipe_is_no_terminal(taskqueue: Callable[..., Answer]) -> None:
@@ -460,7 +460,7 @@ def test_the_way_out_of_a_queue_without_a_node_is_shown_whole(store: Store) -> N
     store.acquire(lease, now)
     store.add([records.record(queue="nobody-works-here")])
 
-    async def scene(pilot: Pilot[int]) -> None:
+    async def steps(pilot: Pilot[int]) -> None:
         await shows(pilot, "To do: start one:", "`taskqueue-node --work-on nobody-works-here`")
 
-    play(store, scene)
+    run_top(store, steps)

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from taskqueue import CommandFailed, Interrupted, Process, Scheduler, ShellJob, Status
-from tests.chaos.blow import is_gone
+from tests.chaos.process_fault import is_gone
 from tests.nodes import eventually
 from tests.scheduler.playing import LIMIT
 

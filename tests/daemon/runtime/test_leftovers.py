@@ -20,7 +20,7 @@ import pytest
 
 from taskqueue.daemon.runtime import leftovers
 from taskqueue.daemon.runtime.child_process import Child, allow_signals, fork
-from tests.chaos.blow import is_gone
+from tests.chaos.process_fault import is_gone
 from tests.nodes import eventually
 
 LOCKS = 10

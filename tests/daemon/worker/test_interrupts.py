@@ -16,8 +16,8 @@ from taskqueue.execution.executor import failure_of
 from taskqueue.model.job import Interrupted
 
 
-def in_a_worker(scene: Callable[[SignalInterrupts, WorkerPage], bool]) -> bool:
-    """Play the scene in a forked process with a guard, and tell whether it went as it should."""
+def in_a_worker(run: Callable[[SignalInterrupts, WorkerPage], bool]) -> bool:
+    """Call this in a forked process that has a guard, and return whether it returned True."""
 
     def live() -> int:
         page = WorkerPage()
@@ -25,7 +25,7 @@ def in_a_worker(scene: Callable[[SignalInterrupts, WorkerPage], bool]) -> bool:
         _, writer = os.pipe2(os.O_NONBLOCK)
         interrupts.install(writer)
         child_process.allow_signals()
-        return 0 if scene(interrupts, page) else 1
+        return 0 if run(interrupts, page) else 1
 
     child = child_process.fork(live, name="guarded")
     try:
@@ -50,27 +50,27 @@ def sigterm() -> None:
 
 @pytest.mark.parametrize("reason", ["cancel", "timeout", "lost", "shutdown"])
 def test_the_job_is_interrupted_for_the_reason_on_the_slate(reason: str) -> None:
-    def scene(interrupts: SignalInterrupts, page: WorkerPage) -> bool:
+    def run(interrupts: SignalInterrupts, page: WorkerPage) -> bool:
         interrupts.begin(1)
         page.request_stop(1, reason)
         return (
             interruption(interrupts, sigterm) == reason and interrupts.stop_reason == reason and not interrupts.leaving
         )
 
-    assert in_a_worker(scene)
+    assert in_a_worker(run)
 
 
 def test_a_signal_for_a_run_that_is_over_interrupts_no_other() -> None:
-    def scene(interrupts: SignalInterrupts, page: WorkerPage) -> bool:
+    def run(interrupts: SignalInterrupts, page: WorkerPage) -> bool:
         page.request_stop(1, "cancel")
         interrupts.begin(2)
         return interruption(interrupts, sigterm) == "" and interrupts.stop_reason is None and not interrupts.leaving
 
-    assert in_a_worker(scene)
+    assert in_a_worker(run)
 
 
 def test_a_signal_of_somebody_else_means_that_the_worker_is_to_leave() -> None:
-    def scene(interrupts: SignalInterrupts, page: WorkerPage) -> bool:
+    def run(interrupts: SignalInterrupts, page: WorkerPage) -> bool:
         interrupts.begin(1)
         reason = interruption(interrupts, sigterm)
         awake, _, _ = select.select([interrupts.wake_up], [], [], 0)
@@ -82,23 +82,23 @@ def test_a_signal_of_somebody_else_means_that_the_worker_is_to_leave() -> None:
             and not page.is_node_stopping
         )
 
-    assert in_a_worker(scene)
+    assert in_a_worker(run)
 
 
 def test_what_comes_outside_of_the_jobs_code_is_raised_when_it_goes_on() -> None:
-    def scene(interrupts: SignalInterrupts, page: WorkerPage) -> bool:
+    def run(interrupts: SignalInterrupts, page: WorkerPage) -> bool:
         interrupts.begin(1)
         page.request_stop(1, "cancel")
         sigterm()
         return interruption(interrupts, lambda: None) == "cancel" and interruption(interrupts, lambda: None) == ""
 
-    assert in_a_worker(scene)
+    assert in_a_worker(run)
 
 
 def test_our_own_code_is_finished_before_the_job_is_interrupted() -> None:
     done = []
 
-    def scene(interrupts: SignalInterrupts, page: WorkerPage) -> bool:
+    def run(interrupts: SignalInterrupts, page: WorkerPage) -> bool:
         def call_ours() -> None:
             with interrupts.shield:
                 sigterm()
@@ -108,11 +108,11 @@ def test_our_own_code_is_finished_before_the_job_is_interrupted() -> None:
         page.request_stop(1, "cancel")
         return interruption(interrupts, call_ours) == "cancel" and done == [1]
 
-    assert in_a_worker(scene)
+    assert in_a_worker(run)
 
 
 def test_the_traceback_of_an_interrupt_ends_with_the_code_that_it_interrupted() -> None:
-    def scene(interrupts: SignalInterrupts, page: WorkerPage) -> bool:
+    def run(interrupts: SignalInterrupts, page: WorkerPage) -> bool:
         def wait_long() -> None:
             try:
                 sigterm()
@@ -129,11 +129,11 @@ def test_the_traceback_of_an_interrupt_ends_with_the_code_that_it_interrupted() 
             return "no end" in said and "in wait_long" in said and "worker/interrupts.py" not in said
         return False
 
-    assert in_a_worker(scene)
+    assert in_a_worker(run)
 
 
 def test_an_error_of_our_own_code_is_not_replaced() -> None:
-    def scene(interrupts: SignalInterrupts, page: WorkerPage) -> bool:
+    def run(interrupts: SignalInterrupts, page: WorkerPage) -> bool:
         def call_ours() -> None:
             with interrupts.shield:
                 sigterm()
@@ -147,15 +147,15 @@ def test_an_error_of_our_own_code_is_not_replaced() -> None:
             return True
         return False
 
-    assert in_a_worker(scene)
+    assert in_a_worker(run)
 
 
 def test_ctrl_c_is_for_the_node() -> None:
-    def scene(interrupts: SignalInterrupts, _: WorkerPage) -> bool:
+    def run(interrupts: SignalInterrupts, _: WorkerPage) -> bool:
         interrupts.begin(1)
         return (
             interruption(interrupts, lambda: signal.raise_signal(signal.SIGINT)) == ""
             and interrupts.stop_reason is None
         )
 
-    assert in_a_worker(scene)
+    assert in_a_worker(run)

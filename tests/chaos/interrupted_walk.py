@@ -1,6 +1,6 @@
-"""A march: one job over many items while its workers and nodes are killed and restarted; none may be skipped.
+"""One job over many items while its workers and nodes are killed and restarted; none may be skipped.
 
-``python -m tests.chaos.march --items 1000000 --restarts 20 --workers 20 --nodes 5`` prints what was repeated.
+``python -m tests.chaos.interrupted_walk --items 1000000 --restarts 20 --workers 20`` prints what was repeated.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ LAST_SECOND = 1.0
 
 
 @dataclass(frozen=True)
-class Blow:
+class Interruption:
     """What ended a run, and when."""
 
     kind: str
     at: float
 
 
-class March:
+class InterruptedWalk:
     """One walk, and the one node that it has at a time."""
 
     def __init__(self, url: str, folder: Path, items: int, seconds: float, kind: str = "range") -> None:
@@ -54,16 +54,16 @@ class March:
             self._id = scheduler.add_job(Walk, data).id
         self._node = self._started()
 
-    def go(self, blows: Sequence[str], chance: random.Random) -> list[Blow]:
-        """Strike once in each stretch of the way, and return the blows when the job has ended."""
-        struck: list[Blow] = []
-        stretch = self._items // (len(blows) + 1)
+    def run(self, interruptions: Sequence[str], chance: random.Random) -> list[Interruption]:
+        """Interrupt it once in each stretch of the way, and return the interruptions when the job has ended."""
+        struck: list[Interruption] = []
+        stretch = self._items // (len(interruptions) + 1)
         claims = 0
-        for number, kind in enumerate(blows, start=1):
+        for number, kind in enumerate(interruptions, start=1):
             wanted = int(stretch * (number - chance.random() * 0.5))
             claims = eventually(partial(self._claim_beyond, wanted, claims), limit=600)
-            struck.append(Blow(kind, time.time()))
-            self._strike(kind)
+            struck.append(Interruption(kind, time.time()))
+            self._interrupt(kind)
         with Scheduler(self._url) as scheduler:
             process = scheduler.get_job(self._id).wait(timeout=600)
             assert process.is_done, process.why()
@@ -78,7 +78,7 @@ class March:
         step = last_footprint(self.file)
         return step.claim if step is not None and step.item >= wanted and step.claim > claims else 0
 
-    def _strike(self, kind: str) -> None:
+    def _interrupt(self, kind: str) -> None:
         if kind == WORKER:
             for worker in self._node.workers():
                 with suppress(psutil.NoSuchProcess):
@@ -106,20 +106,20 @@ def repeated(steps: Sequence[Footprint]) -> list[list[Footprint]]:
     return again
 
 
-def complaints(steps: Sequence[Footprint], items: int, blows: Sequence[Blow]) -> list[str]:
+def complaints(steps: Sequence[Footprint], items: int, interruptions: Sequence[Interruption]) -> list[str]:
     """Return what was skipped, and what was repeated although it need not be."""
     found = []
     skipped = set(range(items)) - {step.item for step in steps}
     if skipped:
         found.append(f"{len(skipped)} items were skipped, the first is {min(skipped)}")
     again = repeated(steps)
-    if len(again) != len(blows):
-        found.append(f"{len(blows)} blows, but {len(again)} new claims")
-    for blow, those in zip(blows, again, strict=False):
-        if blow.kind != NODE and len(those) > 1:
-            found.append(f"{len(those)} items were repeated after a {blow.kind}")
-        if blow.kind == NODE and those and those[-1].at - those[0].at > LAST_SECOND:
-            found.append(f"{those[-1].at - those[0].at:.2f} s of items were repeated after a {blow.kind}")
+    if len(again) != len(interruptions):
+        found.append(f"{len(interruptions)} interruptions, but {len(again)} new claims")
+    for interruption, those in zip(interruptions, again, strict=False):
+        if interruption.kind != NODE and len(those) > 1:
+            found.append(f"{len(those)} items were repeated after a {interruption.kind}")
+        if interruption.kind == NODE and those and those[-1].at - those[0].at > LAST_SECOND:
+            found.append(f"{those[-1].at - those[0].at:.2f} s of items were repeated after a {interruption.kind}")
     return found
 
 
@@ -132,13 +132,13 @@ def _by_claim(steps: Sequence[Footprint]) -> list[list[Footprint]]:
     return runs
 
 
-def figures(steps: Sequence[Footprint], blows: Sequence[Blow]) -> str:
-    """Return in words what each kind of blow cost."""
+def figures(steps: Sequence[Footprint], interruptions: Sequence[Interruption]) -> str:
+    """Return in words what each kind of interruption cost."""
     counts: dict[str, list[int]] = {}
     seconds = 0.0
-    for blow, those in zip(blows, repeated(steps), strict=False):
-        counts.setdefault(blow.kind, []).append(len(those))
-        if blow.kind == NODE and those:
+    for interruption, those in zip(interruptions, repeated(steps), strict=False):
+        counts.setdefault(interruption.kind, []).append(len(those))
+        if interruption.kind == NODE and those:
             seconds = max(seconds, those[-1].at - those[0].at)
     took = steps[-1].at - steps[0].at
     lines = [f"{len({step.item for step in steps}):,} items in {took:.0f} s, {len(steps):,} runs of items"]
@@ -150,7 +150,7 @@ def figures(steps: Sequence[Footprint], blows: Sequence[Blow]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """March once, print the figures, and return how many complaints there are."""
+    """Walk once, print the figures, and return how many complaints there are."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--items", type=int, default=1_000_000)
     parser.add_argument("--restarts", type=int, default=20)
@@ -162,16 +162,16 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=7)
     chosen = parser.parse_args(arguments)
     chance = random.Random(chosen.seed)
-    blows = [RESTART] * chosen.restarts + [WORKER] * chosen.workers + [NODE] * chosen.nodes
-    chance.shuffle(blows)
-    with tempfile.TemporaryDirectory(prefix="march-") as place:
+    interruptions = [RESTART] * chosen.restarts + [WORKER] * chosen.workers + [NODE] * chosen.nodes
+    chance.shuffle(interruptions)
+    with tempfile.TemporaryDirectory(prefix="walk-") as place:
         url = chosen.url or f"sqlite:///{place}/jobs.db"
-        march = March(url, Path(place), chosen.items, chosen.seconds, chosen.kind)
+        walk = InterruptedWalk(url, Path(place), chosen.items, chosen.seconds, chosen.kind)
         try:
-            struck = march.go(blows, chance)
+            struck = walk.run(interruptions, chance)
         finally:
-            march.close()
-        steps = footprints(march.file)
+            walk.close()
+        steps = footprints(walk.file)
     found = complaints(steps, chosen.items, struck)
     print(figures(steps, struck))
     print("\n".join(found) or "no complaints")

@@ -1,4 +1,4 @@
-"""What is done to a process: it is killed, asked to leave, or stopped for longer than any lease."""
+"""Faults of a process: it is killed, asked to end, or stopped for longer than any lease."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import psutil
 from tests.nodes import eventually
 
 
-class Blow(Enum):
+class ProcessFault(Enum):
     """A signal that ends or stops a process."""
 
     SIGKILL = signal.SIGKILL
     SIGTERM = signal.SIGTERM
     SIGSTOP = signal.SIGSTOP
 
-    def hit(self, process: psutil.Process) -> None:
+    def send(self, process: psutil.Process) -> None:
         """Send it, and wait until it has worked if nothing but the kernel has a say in that."""
-        if self is Blow.SIGSTOP:
+        if self is ProcessFault.SIGSTOP:
             stop_between_writes(process)
             return
         process.send_signal(self.value)
-        if self is Blow.SIGKILL:
+        if self is ProcessFault.SIGKILL:
             eventually(lambda: is_gone(process))
 
 

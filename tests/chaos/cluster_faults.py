@@ -1,4 +1,4 @@
-"""What comes over a cluster besides kills: processes stop, primaries die, members are cut off, each for a while."""
+"""Faults of a cluster besides kills: processes stop, primaries die, members are cut off, each for a while."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from contextlib import suppress
 
 import psutil
 
-from tests.chaos.blow import stop_between_writes
 from tests.chaos.fleet import Kind
+from tests.chaos.process_fault import stop_between_writes
 from tests.chaos.proxied import ProxiedCluster
 from tests.chaos.storm import Storm
 
@@ -18,7 +18,7 @@ SERVERS_SUFFER = 3.0
 """Seconds that a member of the set is away."""
 
 
-class Weather:
+class ClusterFaults:
     """Hurts one member of the set at a time, and any number of processes; each recovers after a while."""
 
     def __init__(self, cluster: ProxiedCluster, storm: Storm, lease: float, seed: int) -> None:
