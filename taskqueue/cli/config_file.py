@@ -31,7 +31,7 @@ def read(path: Path, command: click.Command) -> dict[str, Any]:
 
 
 def table(path: Path, option: str) -> Mapping[str, Any]:
-    """Return what the TOML file holds that was passed to ``option``. Raises ``ConfigError``."""
+    """Return the content of the TOML file that was passed to ``option``. Raises ``ConfigError``."""
     try:
         with path.open("rb") as file:
             return tomllib.load(file)

@@ -35,7 +35,7 @@ class StoreContext:
         return Scheduler(self.url if self.store else None)  # made only behind a store: it would make one
 
     def acting(self, action: str, target: str, **about: Any) -> AbstractContextManager[None]:
-        """Keep in the audit what the command does in the block, and to what."""
+        """Write the action of the block and its target to the audit."""
         from taskqueue.scheduler import audit_trail
 
         return audit_trail.acting_command(self.store, action, target, **about)
@@ -72,7 +72,7 @@ def pass_store(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def pass_new_store(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the command with the context as its first argument; what it keeps makes the store."""
+    """Return the command with the context as its first argument; the store is made by the first thing that it keeps."""
     return _with_context(command, NewStoreContext)
 
 

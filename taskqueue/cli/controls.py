@@ -212,7 +212,7 @@ def _list_held(context: StoreContext, *, as_json: bool) -> None:
 
 
 def _say_others(others: Sequence[Control], how: str) -> None:
-    """Name what is in force where the named one was not: its name may be misspelt."""
+    """List the controls in force where the named one was not among them: its name may be misspelt."""
     output.line(f"in force: {', '.join(map(str, others))}" if others else f"nothing is {how}", err=True)
 
 

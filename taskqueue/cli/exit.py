@@ -41,11 +41,11 @@ EXITS: Sequence[tuple[type[TaskqueueError], Exit]] = (
 
 
 _UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
-"""What the system says of output that it cannot take."""
+"""Errors of the system where output cannot be written."""
 
 
 def run(command: click.Command, name: str, arguments: Sequence[str] | None) -> int:
-    """Run the command line and return its exit code; what was wrong is said in one line, without a traceback."""
+    """Run the command line and return its exit code; print an error in one line, without a traceback."""
     if arguments is None:
         _conceal_arguments()
     if sys.stdout is None:  # before anything is opened in its place
@@ -64,7 +64,7 @@ def run(command: click.Command, name: str, arguments: Sequence[str] | None) -> i
 
 
 def _conceal_arguments() -> None:
-    """Take a password in ``--url`` out of what every user of the host sees of this process."""
+    """Remove a password in ``--url`` from the command line that every user of the host can read."""
     shown = concealed_arguments(sys.orig_argv)
     if shown != sys.orig_argv:
         from taskqueue.daemon.runtime import child_process
@@ -99,7 +99,7 @@ def _run(command: click.Command, name: str, arguments: Sequence[str] | None) -> 
 
 
 def complain(name: str, error: TaskqueueError) -> Exit:
-    """Say in one line what was wrong, and return the exit code for it."""
+    """Print the error in one line, and return its exit code."""
     return _complain(name, str(error), next(code for kind, code in EXITS if isinstance(error, kind)))
 
 

@@ -64,7 +64,7 @@ def main() -> int:
 
 
 def _asked(name: str | None) -> Iterator[Health]:
-    """Yield what the nodes report, and which of them is silent.
+    """Yield the health of each node, and the reason of each that is silent.
 
     One that was killed counts if it was asked for by its name, or if no node lives: a name may be used no more.
     """
@@ -89,7 +89,7 @@ def _worst(found: Sequence[Health], only_live: bool) -> Exit:
 
 
 def _show(health: Health) -> None:
-    """Print one node: the answer first, then what it rests on."""
+    """Print one node: the answer first, then its reasons."""
     state = "live" if health["live"] else "not live"
     ready = "" if not health["live"] else ", ready" if health["ready"] else ", not ready"
     reason = f": {health['reason']}" if health["reason"] else ""

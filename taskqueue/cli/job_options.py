@@ -50,7 +50,7 @@ WAYS_OUT: Mapping[str, str] = {
     "id": _ID,
     "limits": _LIMIT,
 }
-"""What an error says to write, where the model names Python objects."""
+"""The notations that an error suggests, where the model names Python objects."""
 
 _NAMED = r"datetime|timedelta|Limit\(|ObjectId|retry\.|function at"
 _PYTHON = re.compile(rf"(?P<before>^|.*?: )pass [^:]*({_NAMED}).*", re.DOTALL)
@@ -99,7 +99,7 @@ def _one_of_several(name: str, option: Option) -> Callable[[str], str]:
 
 
 def _reader(name: str, option: Option) -> Callable[[str], Any]:
-    """Return what reads the option's value: as text where that is a value, else as the number that it looks like.
+    """Return the reader of the option's value: as text where text is allowed, else as a number.
 
     A retry policy is written as its JSON document.
     """

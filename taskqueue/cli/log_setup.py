@@ -66,7 +66,7 @@ class JsonFormatter(logging.Formatter):
 class TextFormatter(logging.Formatter):
     """Write a record as one line for eyes, time, level, short id of the job and message; a traceback indented below it.
 
-    Whatever a message or an error holds, nothing else begins a line, so that no line can be forged.
+    No text of a message or an error begins a line, so that no line can be forged.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -105,10 +105,10 @@ def _written(value: object) -> str:
 
 
 def configure(level: str, form: str, file: Path | None = None) -> set[int]:
-    """Send what is logged at ``level`` or above to stderr, in this process and those forked from it.
+    """Send log records of ``level`` or above to stderr, in this process and those forked from it.
 
-    With ``file`` that alone says what is logged and where. Return the descriptors that were opened for it, which forked
-    processes have to keep. Raises ``ConfigError``.
+    With ``file``, that file alone sets levels and outputs. Return the descriptors that were opened for it, which
+    forked processes have to keep. Raises ``ConfigError``.
     """
     log_fields.install()
     if file is not None:

@@ -62,7 +62,7 @@ def _nothing(record: Record, attempt: int | None) -> str:
 
 
 def _following(context: StoreContext, id: JobId, attempt: int | None) -> Iterator[list[LogLine]]:
-    """Yield what is kept, again and again, for the last time when the job has ended."""
+    """Yield the kept lines, again and again, for the last time when the job has ended."""
     process = context.scheduler.get_job(id)
     while not process.is_final:
         try:

@@ -26,7 +26,7 @@ NEEDS: Mapping[str, Sequence[str]] = MappingProxyType(
         "Installation": ("run", "web", "config", "systemd", "completion", "bench"),
     }
 )
-"""All commands by what they are needed for; each has the file of its name, but for those below."""
+"""All commands by their purpose; each has the file of its name, but for those below."""
 
 COMMANDS = tuple(name for names in NEEDS.values() for name in names)
 """All commands in the order in which help shows them."""
@@ -77,7 +77,7 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands below what they are needed for."""
+        """Write the commands below their purpose."""
         wide = max(map(len, COMMANDS))
         for need, names in NEEDS.items():
             found = [(name, self.get_command(ctx, name)) for name in names]
@@ -96,7 +96,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that is called; say what is meant where there is none of this name."""
+        """Return the command that is called; where none has this name, suggest the nearest."""
         name = args[0]
         if name not in COMMANDS and name not in ALIASES and not name.startswith("-"):
             ctx.fail(f"No such command {concealed(name)!r}: {_hint(name)}")

@@ -21,7 +21,7 @@ def lines(text: str) -> None:
 
 
 def styled(text: str, *, nl: bool = True) -> None:
-    """Print what ``terminal`` has made, whose colours are ours and whose words it has cleaned."""
+    """Print text of ``terminal``, which has our colours and words that are clean already."""
     click.echo(text, nl=nl)
 
 

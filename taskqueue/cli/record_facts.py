@@ -27,7 +27,7 @@ def attempts(record: Record) -> str:
 
 
 def cause(record: Record, now: datetime, controls: Controls = NONE) -> str:
-    """Return why the record is as it is, with what helps most to act on it."""
+    """Return the cause of the record's status, with the detail that helps most to act on it."""
     if record.damage and not record.status.is_final:
         return Cause.UNREADABLE.value
     said = record.cause.value.replace("_", " ")

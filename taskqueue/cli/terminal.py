@@ -160,7 +160,7 @@ def dim(text: str) -> None:
 
 
 def heading(text: str) -> None:
-    """Print what the next lines are about."""
+    """Print the subject of the next lines."""
     _print(_console(), Text(f"\n{text}", style="bold"))
 
 
@@ -212,7 +212,7 @@ def _natural(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[i
 def _affordable(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
 ) -> tuple[Sequence[Column], Sequence[Sequence[str]]]:
-    """Return columns and rows without what can be spared, the rightmost first, as far as the terminal is too narrow."""
+    """Return columns and rows; where the terminal is too narrow, leave out spare columns, the rightmost first."""
     while sum(_fitted(columns, _natural(columns, rows), 0)) + len(columns) - 1 > width:
         spare = [index for index, column in enumerate(columns) if column.is_spare]
         if not spare:
@@ -223,7 +223,7 @@ def _affordable(
 
 
 def _fitted(columns: Sequence[Column], natural: Sequence[int], room: int) -> list[int]:
-    """Return the widths: what is too much is taken from the widest columns that may be cut."""
+    """Return the widths: where the table is too wide, the widest columns that may be cut become narrower."""
     widths = list(natural)
     while sum(widths) > room:
         cuttable = [i for i, column in enumerate(columns) if column.cut != "never" and widths[i] > column.least]

@@ -76,7 +76,7 @@ def _print_each(draw: Callable[[], None], every: float) -> None:
 
 
 def _redraw(draw: Callable[[], None], every: float) -> None:
-    """Show the present state on the terminal's other screen; what was on the terminal comes back at the end."""
+    """Show the present state on the terminal's other screen; the terminal's content comes back at the end."""
     from taskqueue.cli import terminal
 
     shown = _printed(draw, _Page())  # an error of the first look is reported where the reader will see it afterwards
@@ -94,7 +94,7 @@ def _redraw(draw: Callable[[], None], every: float) -> None:
 
 
 class _Page(io.StringIO):
-    """Takes what is printed as a terminal would take it: with colours, in its width."""
+    """Takes printed text as a terminal would: with colours, in its width."""
 
     def isatty(self) -> bool:
         return True

@@ -141,7 +141,7 @@ def _can_be_a_queue(name: str) -> None:
 
 
 def _can_be_an_address(value: str | None) -> None:
-    """Refuse what is neither a port nor host and port."""
+    """Refuse a value that is neither a port nor host and port."""
     port = "" if value is None else value.rpartition(":")[2]
     is_port = port.isascii() and port.isdecimal() and len(port) < 6 and int(port) < 2**16
     if value is not None and not (is_port and value.isprintable()):

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class Loader(Protocol):
-    """Finds by import path whatever a run calls; each method raises ``CannotLoad``."""
+    """Finds the code of a run by import path; each method raises ``CannotLoad``."""
 
     def find(self, path: str) -> Loaded:
         """Return the job."""

@@ -21,7 +21,7 @@ from taskqueue.model.main_module import main_module
 def known(job: Any) -> Any:
     """Return the job of a path if this process has imported it, else the path; other values unchanged.
 
-    Nothing is imported here: a worker loads what is not known.
+    Nothing is imported here: a worker loads a class that is not known.
     """
     if not isinstance(job, str):
         return job

@@ -281,7 +281,7 @@ def _of_the_job(error: BaseException) -> Any:
 
 
 def _leave_out_interrupts(error: BaseException) -> None:
-    """Let the tracebacks of the error, and of what came up before it, end with the job's code."""
+    """Let the tracebacks of the error, and of its causes and contexts, end with the job's code."""
     seen: list[BaseException] = []
     found: BaseException | None = error
     while found is not None and found not in seen:

@@ -43,7 +43,7 @@ class CallerInterrupts(AbstractContextManager[None]):
 
 
 class Runner(Protocol):
-    """What a run in the calling process needs of its surroundings."""
+    """The surroundings of a run in the calling process."""
 
     def now(self) -> datetime:
         """Return the store's time."""

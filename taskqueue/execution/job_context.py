@@ -125,7 +125,7 @@ class JobContext(ABC):
             meta=meta,
             keep=self._keep_line,
         )
-        """What the log lines of this run have."""
+        """The fields of log lines of this run."""
 
     @property
     @abstractmethod

@@ -19,7 +19,7 @@ _FORMATTER = logging.Formatter()
 
 
 class LineKeeper(logging.Handler):
-    """Hands the lines of runs to them, whatever else is logged where."""
+    """Hands the lines of runs to them, besides all other logging."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep the line with its job, if it belongs to one."""
@@ -122,7 +122,7 @@ class CapturedStream(io.TextIOBase):
 
 
 def capture_output() -> None:
-    """Keep what runs of this process print from now on, also in threads and libraries."""
+    """Keep the printed lines of runs of this process from now on, also of threads and libraries."""
     sys.stdout = CapturedStream(sys.stdout, "stdout")
     sys.stderr = CapturedStream(sys.stderr, "stderr")
 

@@ -87,7 +87,7 @@ class RunOutcome(NamedTuple):
     status: Status
     """The status of the job behind it: WAITING or POSTPONED where it runs again."""
     error: Exception | None
-    """What the run failed with."""
+    """The exception of a run that failed."""
     took: float
     """Seconds that the job's own code took."""
 
@@ -146,7 +146,7 @@ class _Surrounded:
         self._has_begun = False
         self._ran: Ran | None = None
         self._raised: BaseException | None = None
-        """What ``proceed`` has raised."""
+        """The exception that ``proceed`` has raised."""
 
     async def call(self, hook: AroundRun) -> None:
         """Call the hook; it proceeds at its will."""
@@ -164,7 +164,7 @@ class _Surrounded:
             await self._driven(hook(job, _Proceed))
 
     def decided(self, error: BaseException | None) -> Ran | None:
-        """Return the run with its outcome, None if the job has yet to run; ``error`` is what the hook has raised."""
+        """Return the run with its outcome, None if the job has yet to run; ``error`` is the exception of the hook."""
         ran, reason = self._ran, self._interrupts.stop_reason
         if ran is None and reason is not None and not isinstance(error, Interrupted | KeyboardInterrupt):
             error = Interrupted(reason)  # the hook has taken it for an error of its own: the job must not begin
@@ -239,7 +239,7 @@ _PROCEED = object()
 
 
 class _Proceed:
-    """What an async hook awaits where it is carried out without an event loop."""
+    """The awaitable of an async hook that is carried out without an event loop."""
 
     def __await__(self) -> Generator[object, None, None]:
         yield _PROCEED
@@ -275,7 +275,7 @@ def _is_async(loaded: Loaded) -> bool:
 
 
 def _error_of(ran: Ran) -> BaseException | None:
-    """Return what ``proceed`` raises: nothing where the job goes on later, and no error that a coroutine cannot."""
+    """Return the exception that ``proceed`` raises, one that a coroutine can raise; None if the job goes on later."""
     if isinstance(ran.error, CONTROLS):
         return None
     if isinstance(ran.error, StopIteration):

@@ -176,7 +176,7 @@ def _listened_to(command: subprocess.Popen[bytes]) -> tuple[str, str]:
 
 
 def _ended(selector: selectors.BaseSelector) -> bool:
-    """Read what has come and return whether the command has ended."""
+    """Read the output that has come and return whether the command has ended."""
     ended = False
     for key, _ in selector.select():
         if key.data is None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Level(str, Enum):
-    """How much a finding matters: ``warning`` for what may do harm later, ``error`` for what does harm now."""
+    """How much a finding matters: ``warning`` if it may do harm later, ``error`` if it does harm now."""
 
     __str__ = str.__str__
 

@@ -36,7 +36,7 @@ class _Stub:
 
 
 def _make(kind: type) -> None:
-    """Give the class what a dataclass with the same body has, ``__init__`` last: other threads wait for it."""
+    """Give the class the methods of a dataclass with the same body, ``__init__`` last: other threads wait for it."""
     with _lock:
         if kind not in _unmade:
             return

@@ -101,7 +101,7 @@ class LimitKey:
 
     @property
     def of(self) -> str:
-        """Return what it is of: a class or a name, and the values that it counts by."""
+        """Return its subject: a class or a name, and the values that it counts by."""
         return self.key.partition(":")[2]
 
     def __str__(self) -> str:

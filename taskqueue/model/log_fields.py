@@ -13,7 +13,7 @@ Keep: TypeAlias = Callable[[float, str, str, str], None]
 
 
 class RunFields:
-    """What each log record of one run has; ``keep`` is None once the run has ended."""
+    """The fields of each log record of one run; ``keep`` is None once the run has ended."""
 
     __slots__ = ("attempt", "is_hooked", "job", "job_id", "keep", "meta", "node", "queue", "unfinished")
 

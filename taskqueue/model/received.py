@@ -20,7 +20,7 @@ WHOLE = ""
 
 
 class Received(Placeholder):
-    """Stands in data for what is received when the job runs."""
+    """Stands in data for a value that is received when the job runs."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -33,13 +33,13 @@ class Received(Placeholder):
 
 
 def parts(receives: Sequence[str]) -> dict[str, str]:
-    """Return what each part of the data is, by its name."""
+    """Return the source of each part of the data, by its name."""
     split = (one.rpartition("=") for one in receives)
     return {name: what for name, _, what in split}
 
 
 def taken_out(data: Any) -> tuple[Any, dict[str, str] | str]:
-    """Return data without what stands for received values, and the option that says where these stood."""
+    """Return data without placeholders of received values, and the option that says where these stood."""
     if isinstance(data, Received):
         return None, data.what
     fields: Any = data

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 MASK = "•••"
-"""What is shown in place of a secret value."""
+"""The text that is shown in place of a secret value."""
 
 WORDS = (
     "password", "passwd", "passphrase", "pwd", "secret", "token", "authorization", "api_?key", "apikey", "private_?key",

@@ -166,7 +166,7 @@ def _extended(value: Any, path: str, depth: int) -> Any:
 
 
 def _refused(value: Any) -> str:
-    """Return what is wrong with a value of a type that is not kept."""
+    """Return the reason why a value of this type is not kept."""
     if isinstance(value, Placeholder):
         return f"{value!r}: it stands for all the data of a member of a workflow, or for one key of it"
     kind = type(value)

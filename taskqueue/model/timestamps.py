@@ -11,7 +11,7 @@ MILLISECOND = timedelta(milliseconds=1)
 """The unit of stored times; two moments may be that much further apart than they show."""
 
 CLOCKS_APART = timedelta(seconds=5)
-"""How far two nodes may be apart in what they take for the store's time; what is further ahead is of a clock set back.
+"""How far the estimates of two nodes for the store's time may be apart; a later time is of a clock that was set back.
 """
 
 

@@ -99,7 +99,7 @@ class Settlement(NamedTuple):
     lease_end: datetime | None = None
     """The end of the lease as the settler of a lost claim read it: it is refused if that has been renewed."""
     defined: Record | None = None
-    """The record as it was claimed, where ``after`` has other options than that: what its class declares."""
+    """The record as it was claimed, where ``after`` has the options that its class declares."""
     lines: str | None = None  # as of ``Note``
 
 

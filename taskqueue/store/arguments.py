@@ -1,4 +1,4 @@
-"""Checks what callers pass to a store, so that all stores refuse the same in the same words."""
+"""Checks the arguments of calls to a store, so that all stores refuse the same in the same words."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Bell(Protocol):
         """Return the descriptor to wait on."""
 
     def clear(self) -> Sequence[Record | None]:
-        """Take all rings that have come; return for each what it tells of.
+        """Take all rings that have come; return the news of each.
 
         That is the record of a job of whose end alone it tells, or None: anything of its topic may have changed. A ring
         of what was told before may be left out.

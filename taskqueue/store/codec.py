@@ -1,4 +1,4 @@
-"""Encodes and decodes what every store keeps alike of a record: options, attempts, failures and names of events."""
+"""Encodes and decodes the parts of a record that stores keep alike: options, attempts, failures, names of events."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def options_fields(options: Options) -> dict[str, Any]:
 
 
 def options_of(fields: Mapping[str, Any]) -> Options:
-    """Return the options of such values; raise ``LookupError`` or ``InvalidOption`` for what cannot be read."""
+    """Return the options of such values; raise ``LookupError`` or ``InvalidOption`` where a value cannot be read."""
     checks: dict[str, Callable[[Any], Any]] = {name: OPTIONS[name].check for name in RUN_FIELDS} | {"retry": policy}
     read = {name: check(fields[name]) for name, check in checks.items() if name in _FIRST or name in fields}
     return Options(**read, undeclared=fields.get("undeclared", False))

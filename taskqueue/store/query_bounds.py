@@ -1,4 +1,4 @@
-"""What a query says of the records that match: their statuses, their queue, and the earliest of their ends."""
+"""The bounds that a query sets to matching records: their statuses, their queue, and the earliest of their ends."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def _data_differences(wanted: Any, plain: Any, data: Any) -> list[str]:
 
 
 def _is_one_of(wanted: Any, *kept: Any) -> bool:
-    """Return whether the value, or what the store makes of it, is one of those."""
+    """Return whether the value, or its stored form, is one of those."""
     if wanted in kept:
         return True
     try:

@@ -26,7 +26,7 @@ class TestNode:
         """Start it, and return when it takes jobs; raise ``AssertionError`` with its log if it does not."""
         self._folder = tempfile.TemporaryDirectory(prefix="taskqueue-node-")
         self.log = Path(self._folder.name) / "node.log"
-        """What it has logged."""
+        """Its log."""
         address = f"{self._folder.name}/notify"
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **(variables or {})}
         command = [

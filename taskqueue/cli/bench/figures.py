@@ -67,7 +67,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def over_rounds(rounds: Iterable[tuple[str, Sample]]) -> list[Figure]:
-    """Return what the samples of all rounds say, each with the workload it is of, in the order of the first round."""
+    """Return the figures of the samples of all rounds, each with its workload, in the order of the first round."""
     gathered: dict[tuple[str, str, str], list[float]] = {}
     for workload, sample in rounds:
         gathered.setdefault((workload, sample.name, sample.unit), []).append(sample.value)

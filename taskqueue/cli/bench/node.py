@@ -25,10 +25,10 @@ STUCK_AFTER = 120.0
 """Seconds in which nothing moves, after which a measurement is given up."""
 
 LEAVES_WITHIN = 30.0
-"""Seconds after which a node that was asked to leave is killed: many times what it takes."""
+"""Seconds after which a node that was asked to leave is killed: many times as long as it takes to leave."""
 
 LOOK_EVERY = 0.05
-"""Seconds between two looks at how much is left: more looks would take time from what is measured."""
+"""Seconds between two counts of the jobs that are left: more counts would take time from the measured work."""
 
 _PROC = Path("/proc")
 

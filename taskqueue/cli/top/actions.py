@@ -1,4 +1,4 @@
-"""Actions on jobs, queues and nodes: each is a question with count and sample first, and reports what it has done."""
+"""Actions on jobs, queues and nodes: each asks first, with a count and a sample, and reports its result."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Question:
     title: str
     sample: Sequence[str]
     act: Callable[[str], str]
-    """Does it, with the reason that was given, and returns what was done."""
+    """Does it, for this reason, and returns the result in words."""
     takes_reason: bool = True
 
 
@@ -141,7 +141,7 @@ def drain(store: Store, node: str) -> Question:
 def _acting(
     store: Store, action: str, meant: Sequence[Record], which: str, **about: Any
 ) -> AbstractContextManager[None]:
-    """Keep in the audit what is done in the block to a job, or to how many of which."""
+    """Write the action of the block to the audit: with the job, or with the number of jobs and their description."""
     if len(meant) == 1:
         return acting_command(store, action, str(meant[0].id), job=meant[0].job, **about)
     return acting_command(store, action, "jobs", which=which.strip(), number=len(meant), **about)

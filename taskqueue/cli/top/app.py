@@ -102,7 +102,7 @@ class Top(App[int]):
         self.exit(code, return_code=code)
 
     def action_keys(self) -> None:
-        """Show what each key does."""
+        """Show the help on keys."""
         self.push_screen(Keys(HELP))
 
     def action_cancel(self) -> None:
@@ -146,7 +146,7 @@ class Top(App[int]):
         self._page("stack of job", job_text.stack, is_read_once=True)
 
     def open(self, thing: object) -> None:
-        """Show what is behind a row."""
+        """Show the details of a row."""
         job = targets.job_of(thing)
         found = targets.listed(thing, datetime.now(timezone.utc))
         if job is not None:
@@ -158,7 +158,7 @@ class Top(App[int]):
             self._show(Page(str(thing.subject), lambda: text, thing))
 
     def draw_head(self) -> None:
-        """Show the store, and whether what is shown is the present state."""
+        """Show the store, and whether the screen shows its present state."""
         if not self.screen.query("#head"):
             return
         head = self.screen.query_one("#head", Static)

@@ -1,4 +1,4 @@
-"""``taskqueue top``: a live screen of nodes, queues, running jobs and whatever needs somebody."""
+"""``taskqueue top``: a live screen of nodes, queues, running jobs, and problems that need somebody."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Ask(ModalScreen[str | None]):
 
 
 class Keys(ModalScreen[None]):
-    """Shows what each key does."""
+    """Shows the action of each key."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,q,enter", "dismiss", show=False)]
 

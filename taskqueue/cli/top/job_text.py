@@ -34,7 +34,7 @@ def stack(store: Store, id: str) -> str:
 
 
 def everything(store: Store, id: str) -> str:
-    """Return why the job is as it is, and what `taskqueue show` shows."""
+    """Return the sentences of *why* and the lines of `taskqueue show`."""
     [record] = records.read(store, [JobId(id)])
     now = store.now()
     cause = record_facts.cause(record, now, record_facts.controls_for(store, [record]))

@@ -1,4 +1,4 @@
-"""A pane: a table with one selected row, marks and a filter, which keeps its selection whatever is shown next."""
+"""A pane: a table with one selected row, marks and a filter, which keeps its selection when its rows change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MARK = "*"
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One row: what it is about, and its cells."""
+    """One row: its subject and its cells."""
 
     key: str
     """The same for the same thing in each look."""
@@ -100,7 +100,7 @@ class Rows(Widget, can_focus=True):
         self._arrange()
 
     def filter(self, text: str) -> None:
-        """Show only rows that contain the text, whatever its case."""
+        """Show only rows that contain the text, in capital letters or not."""
         self.text = text
         self._arrange()
 

@@ -34,20 +34,20 @@ Found = TypeVar("Found")
 
 
 class Program(Protocol):
-    """What screens use of the program."""
+    """The part of the program that screens use."""
 
     notice: str
-    """What was just done, or cannot be done; until the next key."""
+    """The result or error of the last action; until the next key."""
 
     def draw_head(self) -> None:
-        """Show the store, and whether what is shown is the present state."""
+        """Show the store, and whether the screen shows its present state."""
 
     def open(self, thing: object) -> None:
-        """Show what is behind a row."""
+        """Show the details of a row."""
 
 
 class Looking(Screen[None], Generic[Found]):
-    """A screen that reads the store again and again, and shows what it found."""
+    """A screen that reads the store again and again, and shows the result."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "back", show=False),
@@ -66,7 +66,7 @@ class Looking(Screen[None], Generic[Found]):
         raise AssertionError
 
     def show(self, found: Found) -> None:
-        """Show what was read."""
+        """Show the state that was read."""
 
     @property
     def pane(self) -> Rows | None:
@@ -85,7 +85,7 @@ class Looking(Screen[None], Generic[Found]):
         )
 
     def content(self) -> ComposeResult:
-        """Yield what is between the lines."""
+        """Yield the panes between the header and the footer."""
         yield from ()
 
     def on_mount(self) -> None:
@@ -99,7 +99,7 @@ class Looking(Screen[None], Generic[Found]):
         self.draw_detail()
 
     def draw_detail(self) -> None:
-        """Show what has just been done, or the details of the selected row."""
+        """Show the result of the last action, or the details of the selected row."""
         row = self.pane.selected if self.pane is not None else None
         text = self.program.notice or (row.detail if row is not None else "")
         self.query_one("#detail", Static).update(Content(logged(text)))
@@ -150,7 +150,7 @@ class Looking(Screen[None], Generic[Found]):
 
 
 class Main(Looking[Overview]):
-    """What needs somebody, queues, running jobs and nodes."""
+    """Problems that need somebody, queues, running jobs and nodes."""
 
     KEYS = (
         "⏎ open", "/ filter", "␣ mark", "c cancel", "r again", "p pause", "d drain", "l log", "s stack", "f fails",
@@ -315,7 +315,7 @@ class Page(Looking[str]):
 
 
 def things_of(screen: Screen[object]) -> Sequence[object]:
-    """Return what the keys are about: the marked rows, the selected one, or the job of a page."""
+    """Return the targets of the keys: the marked rows, the selected one, or the job of a page."""
     if isinstance(screen, Page):
         return [screen.thing] if screen.thing is not None else []
     pane = screen.pane if isinstance(screen, Looking) else None

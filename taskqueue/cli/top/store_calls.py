@@ -23,7 +23,7 @@ class StoreCalls:
         self._thread.start()
 
     async def make(self, call: Callable[[], Found]) -> Found:
-        """Return what the call returns, or raise what it raises."""
+        """Return the result of the call, or raise its error."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Found] = loop.create_future()
 

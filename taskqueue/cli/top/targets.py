@@ -1,4 +1,4 @@
-"""What each key is about for a row: which jobs, queue, node or class the row names."""
+"""The targets of keys: the jobs, queue, node or class that a row names."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ class StackMonitor:
             self._look_later(request, min(max(waited, 0.001), LOOKS_EVERY))
 
     def _dumped(self, request: _Request) -> str | None:
-        """Return what C code has written, if that has not grown since the last look: it has no end mark."""
+        """Return the text that C code has written, if it has not grown since the last look: it has no end mark."""
         before, request.dumped = request.dumped, request.slot.worker.stack_file.read_dump()
         return _readable(request.dumped) if request.dumped and request.dumped == before else None
 

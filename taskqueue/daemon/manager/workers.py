@@ -23,7 +23,7 @@ _WAYS_OUT: Mapping[int, str] = {
     errno.ENOMEM: "lower --max-children, or give the host or the cgroup more memory",
     errno.EMFILE: "raise the limit of open files: LimitNOFILE=16384 in the unit, or ulimit -n",
 }
-"""What helps where no worker can be forked."""
+"""What to do where no worker can be forked, by the error of the system."""
 
 
 class Workers:
@@ -84,7 +84,7 @@ class Workers:
         return worker
 
     def _fork(self, live: Callable[[dict[str, Any]], int]) -> dict[str, Any]:
-        """Fork a child that calls ``live`` with what a worker has of its own; return what its handle has of it."""
+        """Fork a child that calls ``live`` with its ends of the pipes and its settings; return the handle's ends."""
         ours, theirs = pair()
         permits = StartPermits()
         signal_pipe, signals = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

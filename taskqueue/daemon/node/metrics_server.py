@@ -97,7 +97,7 @@ class _Server(HTTPServer):
             raise
 
     def handle_error(self, *_: Any) -> None:
-        """Log what went wrong with a request; the next one is answered."""
+        """Log the error of a request; the next one is answered."""
         log.debug("a request for metrics failed: %r", sys.exc_info()[1])
 
 

@@ -27,7 +27,7 @@ class StackRequests:
         self._asked: set[str] = set()
 
     def look(self, leases: Sequence[Lease]) -> list[TakeStack]:
-        """Return the new requests for runs of this node, and remove what killed askers have left behind."""
+        """Return the new requests for runs of this node, and remove files of askers that were killed."""
         new: list[TakeStack] = []
         known = self._asked & {lease.name for lease in leases}
         for lease in leases:
@@ -44,7 +44,7 @@ class StackRequests:
         return new
 
     def on_taken(self, message: StackTaken) -> None:
-        """Answer a request with what the manager has reported."""
+        """Answer a request with the report of the manager."""
         now = self._store.now()
         answer = Lease(
             name=f"{ANSWER}{message.request}",

@@ -19,7 +19,7 @@ ANSWERS_WITHIN = 3.0
 """Seconds that a node gets to answer; one that is stopped or swapped out does not."""
 
 SYSTEM_FOLDER = Path("/run/taskqueue")
-"""What systemd makes for the service of the node (RuntimeDirectory), each instance in a folder below it."""
+"""The folder that systemd makes for the service of the node (RuntimeDirectory); each instance has one below it."""
 
 VARIABLE = "TASKQUEUE_RUNTIME_DIR"
 """The variable that names the runtime folder, for nodes and for those who ask them."""

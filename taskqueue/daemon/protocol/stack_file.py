@@ -52,7 +52,7 @@ class StackFile:
         return text.decode() if asked >= number and zlib.crc32(text) == checksum else None
 
     def read_dump(self) -> str:
-        """Return what C code has written since the request."""
+        """Return the text that C code has written since the request."""
         written = os.lseek(self._file, 0, os.SEEK_CUR) - _DUMP_AT
         return os.pread(self._file, max(0, written), _DUMP_AT).decode(errors="replace")
 

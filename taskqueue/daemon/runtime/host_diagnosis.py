@@ -23,7 +23,7 @@ _WANTED = (
     ("WatchdogSec", (), "a node that hangs is not restarted"),
     ("Restart", ("always", "on-failure"), "a node that dies is not started again"),
 )
-"""What a unit sets, the values that will do (none: any), and what happens without."""
+"""The settings of a unit, the values that will do (none: any), and the consequence of others."""
 
 
 def diagnose(pids: Sequence[tuple[str, int]]) -> list[Finding]:

@@ -37,14 +37,14 @@ from taskqueue.model.record import Status
 log = logging.getLogger(__name__)
 
 LOOK_AFTER = 0.1
-"""Seconds without a run after which the worker looks at what its jobs left behind."""
+"""Seconds without a run after which the worker looks for things that its jobs left behind."""
 
 
 class ConcurrentWorker(Worker):
     """The life of one worker with many run slots."""
 
     def __init__(self, *, slots: Sequence[tuple[WorkerPage, Entry]], **own: Any) -> None:
-        """Pass the page and the entry of each slot, and what every worker gets."""
+        """Pass the page and the entry of each slot, and the arguments of every worker."""
         super().__init__(**own)
         self._interrupts = SharedInterrupts(self._page, self._on_sigterm)
         self._slots = [SlotMemory(number, *slot) for number, slot in enumerate(slots, start=1)]
@@ -188,7 +188,7 @@ class ConcurrentWorker(Worker):
             self._flush()
 
     def _after_run(self, run: Run) -> None:
-        """Set back what the run has changed in the loop; look at the process where no run is left."""
+        """Reset the changes of the run to the loop; inspect the process where no run is left."""
         self._last_run = run
         self._interrupts.look()
         self._shared_loop.restore(run.id)

@@ -1,7 +1,7 @@
-"""Finds what jobs left behind in their worker: resets what can be reset, and has the worker replaced for the rest.
+"""Finds things that jobs left behind in their worker: resets some, and has the worker replaced for the others.
 
-What a library keeps for good, a pool of connections or of threads, is left alone as long as it is within bounds: what
-counts is what could harm the jobs that follow. A look costs a microsecond after each run and about twenty where the
+Things that a library keeps for good, a pool of connections or of threads, stay as long as they are within bounds: only
+those count that could harm the jobs that follow. A look costs a microsecond after each run and about twenty where the
 worker has nothing to do.
 """
 
@@ -82,7 +82,7 @@ class Inspection:
         return self._of_descriptors() if lowest != self._lowest else ""
 
     def look(self, job: str) -> str:
-        """Reset what can be reset, and return why the worker must be replaced; empty if it need not."""
+        """Reset all that can be reset, and return why the worker must be replaced; empty if it need not."""
         self._looked_at = time.monotonic()
         changed = list(self._undo())
         if changed:

@@ -1,4 +1,4 @@
-"""Loads what a worker runs: jobs of the modules allowed here, and the hooks of its bootstrap file."""
+"""Loads the code of a worker: jobs of the modules allowed here, and the hooks of its bootstrap file."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class JobLoader:
         self._scheduler = scheduler
         self._bootstrap: ModuleType | None = None
         self.run_hooks: RunHooks | None = None
-        """What surrounds each run."""
+        """The hooks that surround each run."""
         self.before_add: BeforeAdd | None = None
-        """What each job passes that jobs of this worker add with ``self.scheduler``."""
+        """The hook for each job that jobs of this worker add with ``self.scheduler``."""
         self._loaded: dict[str, Loaded] = {}
 
     def boot(self, path: Path) -> None:

@@ -171,7 +171,7 @@ class Worker:
         return None if payload is None else decode(payload)
 
     def _inspect(self) -> None:
-        """Set back what the last run has changed, and ask to be replaced if that is impossible."""
+        """Reset the changes of the last run to the worker, and ask to be replaced if that is impossible."""
         child_process.title("worker idle")
         if self._last_run is not None and not self._to_be_replaced:
             reason = self._inspection.look(self._last_run.id)
@@ -216,7 +216,7 @@ class Worker:
             self._request_replacement(reason)
 
     def _request_replacement(self, reason: str) -> None:
-        """Ask to be replaced because of what the last run left behind, and mark its unsent end; start no more runs."""
+        """Ask to be replaced for this reason, mark the unsent end of the last run, and start no more."""
         assert self._last_run is not None
         self._to_be_replaced = True
         for place, payload in enumerate(self._unsent):

@@ -66,7 +66,7 @@ def record(
 
 
 def _of_key(made: Record, options: Mapping[str, Any], recurs: bool) -> Record:
-    """Return the record with what is to be done about its unique key."""
+    """Return the record with the rules of its unique key."""
     seconds, action = options["unique_for"], options["on_duplicate"]
     named = f"on_duplicate={action!r}" if seconds is None else f"unique_for={seconds:g}"
     if made.unique is None:

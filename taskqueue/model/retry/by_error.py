@@ -139,7 +139,7 @@ def _public(name: str) -> str:
 
 
 def check_policy(policy: object) -> None:
-    """Raise ``InvalidOption`` for what cannot decide; a class of the user's is named by ``custom``."""
+    """Raise ``InvalidOption`` for a value that cannot decide; a class of the user's is named by ``custom``."""
     if isinstance(policy, type):
         raise InvalidOption(f"{policy.__qualname__} is a class, no retry policy: pass retry.custom({policy.__name__})")
     if not callable(getattr(policy, "decide", None)):

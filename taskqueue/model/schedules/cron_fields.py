@@ -37,7 +37,7 @@ class Unreadable(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class _Kind:
-    """What the numbers of a field mean."""
+    """The meaning of the numbers of a field."""
 
     first: int
     last: int

@@ -1,7 +1,7 @@
 """Finds the pending records that are the same job as a new one.
 
 Those that ``add_job_once`` added are found by their keys. A store remembers, for each class, up to which record it
-knows all others and which these are; what came in since is read backwards in the order of the collection.
+knows all others and which these are; newer jobs are read backwards in the order of the collection.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Alike:
         return found
 
     def _since(self, last: ObjectId | None) -> tuple[Any, list[Document] | None]:
-        """Return up to which record all are known now, and what came in since; None where that cannot be said."""
+        """Return the record up to which all are known now, and the newer ones; None where that cannot be said."""
         jobs = self._connection.collections.jobs
         fields = {"job": True, "unique": True, "status": True}
         newest = None

@@ -22,7 +22,7 @@ _FIELDS = {"_id": False, "error.type": True, **dict.fromkeys(_NAMES, True)}
 
 
 def samples(connection: Connection, since: datetime, until: datetime, limit: int) -> list[Sample]:
-    """Return up to ``limit`` samples of what ended after ``since`` and up to ``until``, by the index of outcomes."""
+    """Return up to ``limit`` samples of ends after ``since`` and up to ``until``, by the index of outcomes."""
     ended: Document = {"status": {"$in": _ENDED}, "ended_at": {"$gt": since, "$lte": until}}
     found = connection.collections.jobs.find(ended, _FIELDS).sort("ended_at", DESCENDING).hint(OUTCOMES).limit(limit)
     return list(readable(found, _sample, "a job that ended"))

@@ -50,7 +50,7 @@ NODE_TOPICS = (WORK, STOPS, PLANS, CONTROLS)
 """The topics of a node, which share one change stream."""
 
 _WHOLE_DATABASE = "$cmd.aggregate"
-"""What a server calls the collection of a cursor that watches a database."""
+"""The name that a server gives the collection of a cursor that watches a database."""
 
 
 class ChangeStreams:

@@ -59,7 +59,7 @@ class ClaimCache:
         return is_plain and not self.lanes and (not demand.forced or self.is_empty(True))
 
     def has_one_new(self, demand: ClaimRequest, now: datetime, changes: NewJobs | None) -> bool:
-        """Return whether one plain job is all that can be claimed, and the demand allows it whatever it is."""
+        """Return whether one plain job is all that can be claimed, and the demand allows any plain job."""
         if changes is None or self._changes is None or changes.all != self._changes.all + 1:
             return False
         if not demand.pooled or demand.queues or (demand.data is not None and not demand.free):

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class ClaimTerms(NamedTuple):
-    """For whom a call claims, at which time of the store, and until when."""
+    """The holder, the time and the lease end of the claims of one call."""
 
     holder: Holder
     now: datetime

@@ -120,9 +120,9 @@ class Claims:
         return taken[0] if taken else None
 
     def _claim_without_scan(self, demand: ClaimRequest, terms: ClaimTerms, changes: NewJobs | None) -> Claim | None:
-        """Claim by the last scan where it is valid, and what rang since; None if a scan has to come first.
+        """Claim by the last scan where it is valid, and by later rings; None if a scan has to come first.
 
-        Jobs that rang are claimed before the next scan, which says what else there is; plain ones require none.
+        Jobs that rang are claimed before the next scan, which finds all others; plain ones require none.
         """
         cache, now = self._claim_cache, terms.now
         if cache is None:

@@ -40,7 +40,7 @@ ACKNOWLEDGED = WriteConcern(w=1)
 
 @dataclass(frozen=True, kw_only=True)
 class Collections:
-    """The collections of one store, each with durable writes and reads of what no failover takes back."""
+    """The collections of one store, each with durable writes, and with reads that no failover takes back."""
 
     jobs: Collection[Document]
     latest: Collection[Document]
@@ -191,7 +191,7 @@ def is_cluster(hello: Document) -> bool:
 
 
 def guarantee(hello: Document) -> str:
-    """Return in words what an acknowledged job survives on such a server."""
+    """Return in words which faults an acknowledged job survives on such a server."""
     if not is_cluster(hello):
         return "an acknowledged job survives a power cut of the one server (journaled; no failover, no change streams)"
     members = len(hello.get("hosts", ()))

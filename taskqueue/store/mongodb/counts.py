@@ -92,7 +92,7 @@ class Tally:
         self._portion_size = portion
         self._lock = threading.Lock()
         self._base: _Count | None = None
-        """The last count of all; later calls count what has ended since."""
+        """The last count of all; later calls count the jobs that have ended since."""
         self._begun: _Count | None = None
         """A count of all that is under way: a call that takes too long leaves it to the next one."""
         self._reached: dict[int, datetime] = {}
@@ -128,7 +128,7 @@ class Tally:
             self._connection.collections.facts.bulk_write(changes)
 
     def count_anew(self) -> None:
-        """Have all who count begin anew: other jobs were removed than those that were noted, or all."""
+        """Have all stores count anew: other jobs were removed than those that were noted, or all."""
         self._connection.collections.facts.update_one({"_id": _FLUSHED}, {"$inc": {"records": 1}}, upsert=True)
 
     def _ended_jobs(self) -> Counts:
@@ -154,7 +154,7 @@ class Tally:
     def _count_all(self, removed: Removed) -> _Count | None:
         """Count all that ended long enough ago, the oldest first; None without any.
 
-        What was counted stays so if the call takes too long: the next one goes on.
+        If the call takes too long, its count is kept, and the next call goes on from there.
         """
         begun = self._begun
         if begun is None or begun.is_wrong(removed):
@@ -245,7 +245,7 @@ class Tally:
 
 
 def _removed_between(before: Removed, now: Removed) -> Counts:
-    """Return what was removed between two looks."""
+    """Return the numbers of jobs that were removed between two looks."""
     gone: Counts = Counter()
     for id, removals in now.items():
         status, _, queue = id.removeprefix(_REMOVED).partition(" ")

@@ -155,7 +155,7 @@ _DECLARED = ("priority", "tags", "options", "expires_at", "forced", "lane", "ori
 
 
 def declared(record: Record, before: Record) -> Document:
-    """Return the update that also brings in what the record's class declares and ``before`` did not have."""
+    """Return the update that also writes the options that the record's class declares and ``before`` did not have."""
     whole = document(record)
     fields = moving(record) | {name: whole.get(name) for name in _DECLARED}
     if record.unique != before.unique:

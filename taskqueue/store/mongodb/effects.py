@@ -1,4 +1,4 @@
-"""What follows from one change of a record: an event, a successor, a release; an outbox keeps it as an entry."""
+"""The effect of one change of a record: an event, a successor, a release; an outbox keeps it as an entry."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Effect(NamedTuple):
     successor: Document | None = None
     """The next occurrence of a series, to be inserted."""
     advance: NextRun | None = None
-    """What the schedule that started the job is to know of its end."""
+    """The change that the job's end makes to the schedule that started it."""
     needs_recheck: bool = False
     """Whether the jobs that it waits for may have ended before the change was written (kept as ``look``)."""
     freed: Freed | None = None

@@ -20,7 +20,7 @@ def end_notice(kept: Document) -> bytes:
 
 
 def record_of(notice: bytes) -> Record | None:
-    """Return the record that a ring tells of; None of what is not whole or has not ended."""
+    """Return the record of a ring; None where it is not whole or has not ended."""
     try:
         found = record(bson.decode(notice, CODEC))
     except (BSONError, TypeError, KeyError, ValueError):  # another program has sent it: the waiter reads the store

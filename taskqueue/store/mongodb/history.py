@@ -186,7 +186,7 @@ class History:
             pass
 
     def _count_span(self, until: datetime) -> bool:
-        """Count the next jobs that were added up to this time, once, whoever does it; return False without any."""
+        """Count the next jobs that were added up to this time, once among all stores; return False without any."""
         turns, facts = self._connection.collections.history_turns, self._connection.collections.facts
         counted = self.counted_until()
         begin = self._added_at(ASCENDING, counted, until)

@@ -28,7 +28,7 @@ INDEXING = 600.0
 """Seconds that it may take: an index of a large collection takes long, and one that is given up begins anew."""
 
 UNDER_WAY = 15.0
-"""Seconds that it may take a running process, whose leases have to be renewed; what takes longer needs a restart."""
+"""Seconds that it may take a running process, whose leases have to be renewed; a longer repair needs a restart."""
 
 KEYS_AT_ONCE = 100
 TRIES = 5

@@ -249,7 +249,7 @@ def _end(use: Document) -> datetime | None:
 
 
 def _is_start(use: Document) -> bool:
-    """Return whether it is the start of a run, which a rate counts whatever becomes of the claim."""
+    """Return whether it is the start of a run, which a rate counts even if the claim is lost."""
     return "incarnation" not in use
 
 

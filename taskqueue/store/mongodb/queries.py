@@ -200,13 +200,13 @@ def _behind(name: str, direction: int, value: Any, id: JobId) -> Document:
 
 
 def _end(one: Document) -> tuple[Any, ...]:
-    """Return by what ended jobs are sorted; a damaged time counts as none."""
+    """Return the sort key of an ended job; a damaged time counts as none."""
     at = one.get("ended_at")
     return (isinstance(at, datetime), at if isinstance(at, datetime) else EPOCH, one["_id"])
 
 
 def _rank(one: Document) -> tuple[Any, ...]:
-    """Return by what pending jobs are sorted; a damaged rank comes last, as in the database."""
+    """Return the sort key of a pending job; a damaged rank comes last, as in the database."""
     rank = one.get("rank")
     is_damaged = type(rank) not in (int, float, Int64)
     return (is_damaged, 0 if is_damaged else rank, one["_id"])

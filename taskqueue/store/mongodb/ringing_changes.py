@@ -1,4 +1,4 @@
-"""Says which changes ring, and what a ring says: the stages of change streams, and the reading of what they bring."""
+"""The rules by which changes ring: the stages of change streams, and the reading of their documents."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _JOB_CHANGES: Document = {
 every event to see that."""
 
 _PLAIN: Document = {"status": int(Status.WAITING), "forced": False}
-"""What the stream brings of an added job that a claim finds without a scan for due jobs, limits and other workers."""
+"""The streamed fields of an added job that a claim finds without a scan for due jobs, limits and other workers."""
 
 _LEASE_CHANGES: Document = {
     "$or": [{"operationType": "insert"}, {"updateDescription.updatedFields.holder": {"$exists": True}}]
@@ -76,7 +76,7 @@ _ENDED: Document = {
 
 
 class Ring(NamedTuple):
-    """What a change says to the listeners of its topic."""
+    """The news of a change for the listeners of its topic."""
 
     new_jobs: int
     plain: int
@@ -117,7 +117,7 @@ def node_topic(collections: Collections, change: Change) -> str:
 
 
 def ring_of(change: Change) -> Ring:
-    """Return what the change says; freed room under a limit is no new job."""
+    """Return the news of the change; freed room under a limit is no new job."""
     new_jobs = 0 if "freed" in _updated(change) else 1
     plain = int(change.get("fullDocument") == _PLAIN)
     ended = change.get("ended") or ()

@@ -23,7 +23,7 @@ _ENDED = " UNION ALL ".join(
     for status in Status
     if status.is_final
 )
-"""Numbers and times of what ended, each status by its index alone, so that rows are read of the newest only."""
+"""Numbers and times of ended jobs, each status by its index alone, so that rows are read of the newest only."""
 
 _SAMPLES = f"""
 SELECT queue, job, tags, status, jobs.ended_at, failures + crashes + (status = {int(Status.DONE)}),
@@ -35,7 +35,7 @@ ORDER BY jobs.ended_at DESC
 
 
 def samples(raw: sqlite3.Connection, since: datetime, until: datetime, limit: int) -> list[Sample]:
-    """Return up to ``limit`` samples of what ended after ``since`` and up to ``until``."""
+    """Return up to ``limit`` samples of jobs that ended after ``since`` and up to ``until``."""
     window = {"since": milliseconds(since), "until": milliseconds(until), "limit": limit}
     return list(readable(raw.execute(_SAMPLES, window), _sample, "a job that ended"))
 

@@ -261,11 +261,11 @@ COLUMNS = ", ".join(NAMES)
 
 _CHANGED = tuple(column for column in JOBS if column.changes)
 CHANGING = ", ".join(f"{column.name} = ?" for column in _CHANGED)
-"""The assignments of what an outcome changes, as SQL."""
+"""The assignments of the columns that an outcome changes, as SQL."""
 
 
 def _writer(columns: Sequence[Column]) -> Callable[[Record], Row]:
-    """Return the function that gives the values of these columns; what is as in a new record is known already."""
+    """Return the function that gives the values of these columns; those of a new record are known already."""
     fresh = Record(id=JobId(), job="", created_at=EPOCH, ready_at=None)
     fields = [column.field or column.name for column in columns]
     find = itemgetter(*(field if hasattr(fresh, field) else "id" for field in fields))

@@ -20,7 +20,7 @@ FRESH = 50_000_000
 """Nanoseconds for which a change of a folder may hide another one: the clock of files ticks every few milliseconds."""
 
 _SHARED_RANGE = (0x4000_0002, 510)
-"""First byte and length of what every connection in WAL mode has locked of the database (SQLite's ``os.h``)."""
+"""First byte and length of the range that connections in WAL mode have locked of the database (SQLite's ``os.h``)."""
 
 Identity: TypeAlias = "tuple[int, int] | None"
 

@@ -158,7 +158,7 @@ class Transaction:
             effects.apply(self, after, now)
 
     def all_done(self, settled: Sequence[Record], now: datetime) -> None:
-        """Do what ``status_changed`` does for claims that are DONE, together for all that nothing follows from."""
+        """Do the work of ``status_changed`` for claims that are DONE, at once for all whose end has no effects."""
         self._at = at = milliseconds(now)
         plain = []
         for after in settled:

@@ -55,7 +55,7 @@ def end(work: Work, before: Record, after: Record) -> None:
 
 
 def end_needs(work: Work, ended: Record) -> None:
-    """Remove what an ended record needed: the results of the jobs it depends on."""
+    """Remove the needs of an ended record: the results of the jobs it depends on."""
     for needed in ended.depends_on:
         work.execute(_NEED_NO_MORE, (str(needed.id), str(ended.id)))
 

@@ -34,7 +34,7 @@ class Journal:
     def make_room(self) -> None:
         """Write zeros behind the end if SQLite has come to it; a journal that is short stays so.
 
-        They are appended, at the end as it is at that moment: what another process writes there is not touched.
+        They are appended, at the end as it is at that moment: writes of another process there are not touched.
         The length is sought: ``fstat`` would also ask for the time of the last change, so that the next write notes a
         new one, and the next sync takes longer (measured on ext4, Linux 6.18: 135 us, not 85).
         """
