@@ -14,6 +14,7 @@ from taskqueue.store import Store
 HEAD, TAIL, LENGTH = 8, 6, 24
 _WRITTEN = re.compile(r"(?P<head>[0-9a-f]+)(?:(?:\.\.+|…)(?P<tail>[0-9a-f]+))?")
 _CANDIDATES_NAMED = 5
+"""The most ids that an error names."""
 
 
 class Ambiguous(JobNotFound):

@@ -23,6 +23,8 @@ TERMINATE_FOR = 2.0
 
 _KEYS = ("argv", "shell", "cwd", "env")
 _READ = 64 * 1024
+"""Bytes of one read: the usual size of a pipe."""
+
 _PIPE_READS = 16
 """Reads that empty any pipe, which holds up to 1 MiB; more would serve a writer that the command left behind."""
 

@@ -26,7 +26,10 @@ RUNS_KEPT = 20
 """Runs of a job whose lines are kept, the last ones, as of attempts."""
 
 _END = 1024
+"""Characters that are kept of the end of a line that is too long."""
+
 _NAME_LIMIT = 200
+"""The most characters of a logger's name."""
 
 
 class LogLine(NamedTuple):

@@ -24,7 +24,7 @@ MISSED_WITHIN = timedelta(hours=12)
 
 LONG_RUN = 60.0
 CANCEL_TAKES = 15.0
-"""Seconds after which a run may be called long, and an asked end late."""
+"""Seconds after which a run may count as long, and a requested end as late."""
 
 ENOUGH = 10
 """So many jobs of a class say whether a run is longer than any, or whether the class fails."""

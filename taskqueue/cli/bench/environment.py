@@ -32,6 +32,8 @@ from taskqueue.store.sqlite.url import SqliteUrl, filesystem, location
 _PREFIX = "taskqueue-bench-"
 
 WRITES = 200
+"""Writes that are timed for each median."""
+
 LEVELS = ("full", "normal")
 
 REST = 0.015

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 JOBS = 10_000
+"""Jobs that a drain takes unless ``--jobs`` says otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)

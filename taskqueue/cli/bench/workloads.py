@@ -31,6 +31,8 @@ from taskqueue.store import ClaimRequest, Settlement, Store
 from taskqueue.store.open import open_store
 
 WORKERS = 2
+"""Workers of the node, except where a workload compares numbers of them."""
+
 DRAINING = (2, 4)
 """Workers that drain the same backlog, in turns."""
 
@@ -41,8 +43,13 @@ AT_ONCE = 8
 """Jobs that one claim takes and one settle ends."""
 
 LONG_JOBS = 4
+"""Jobs that run, one in each worker, when their node is stopped."""
+
 WARM = 20
+"""Round trips before those that count."""
+
 PAUSES = (0.005, 0.025)
+"""The shortest and the longest pause before a round trip, in seconds."""
 
 LEAST = 0.001
 """Seconds that are counted at least: stored times are whole milliseconds."""

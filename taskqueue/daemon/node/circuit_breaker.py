@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
+"""Seconds without calls after the first failure, and at most; each pause is twice the one before."""
 
 Answer = TypeVar("Answer")
 
@@ -55,7 +56,6 @@ class CircuitBreaker:
         """Why the store does not answer; empty while it answers."""
         self.store_was_replaced = False
         """Whether the store was replaced: it never answers this process again."""
-
         self.locked_by: int | None = None
         """The pid of the process that locks the store, if known."""
 

@@ -17,8 +17,13 @@ from taskqueue.model.history import OTHER, kept_apart
 from taskqueue.model.record import PRIORITY_STEP, Cause, Status
 
 START_BOUNDS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0, 300.0, 1800.0, 7200.0)
+"""The buckets of the metric for the wait of a due job before its start, in seconds."""
+
 RUN_BOUNDS = (0.01, 0.05, 0.25, 1.0, 5.0, 30.0, 120.0, 600.0, 3600.0, 21_600.0)
+"""The buckets of the metric for run times, in seconds."""
+
 STORE_BOUNDS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
+"""The buckets of the metric for store calls, in seconds."""
 
 if TYPE_CHECKING:
     from taskqueue.daemon.node.in_flight import InFlightRun

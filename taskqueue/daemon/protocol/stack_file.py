@@ -21,7 +21,7 @@ DUMP = signal.SIGRTMAX - 7
 
 _REQUEST = struct.Struct("Q24s")  # number and job id
 _ANSWER = struct.Struct("QII")  # number of the request, length and checksum
-_ANSWER_AT = 64
+_ANSWER_AT = 64  # bytes; the request before it has 32
 _TEXT_AT = _ANSWER_AT + _ANSWER.size
 _DUMP_AT = _TEXT_AT + MOST_BYTES
 _SIZE = _DUMP_AT + 32 * 1024

@@ -28,9 +28,11 @@ from taskqueue.errors import ConfigError
 log = logging.getLogger(__name__)
 
 OLDEST_LINUX = (5, 4)
+"""The first kernel with pidfds that can be waited for (``waitid``)."""
+
 KILL_TAKES_AT_MOST = 0.5  # seconds that a sweep waits for the processes it killed
 
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
 class ForkUnsafe(RuntimeError):

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 CRASHED = 70  # EX_SOFTWARE of sysexits.h: the exit status of a child whose main raised
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _libc = ctypes.CDLL(None, use_errno=True)
 
 

@@ -16,6 +16,7 @@ from taskqueue.model.wording import size
 UNITS = (Path("/etc/systemd/system"), Path("/run/systemd/system"), Path("/usr/lib/systemd/system"))
 
 FEW_DESCRIPTORS = 1024
+"""A limit of open files that is too low for many workers: the usual default of a shell."""
 
 _WANTED = (
     ("Type", ("notify", "notify-reload"), "systemd does not know when it is ready"),

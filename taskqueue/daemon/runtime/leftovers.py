@@ -27,7 +27,7 @@ _LOCKS = 10
 """RLIMIT_LOCKS of asm-generic/resource.h, which the module ``resource`` does not name."""
 
 _PID = 22  # bits: the most that Linux knows
-_BORN = 24
+_BORN = 24  # bits: the lowest of the start time of the manager
 _SPACE = 12  # bits for the namespace of pids: in another one the same pid is another process
 _SIGN = 0b10110  # highest bits: no limit set for another purpose looks like this
 

@@ -29,6 +29,8 @@ SHORT_RUN = 0.05
 """Seconds; nothing is prefetched while runs take longer than this."""
 
 _WEIGHT = 0.1
+"""The share of the newest value in a moving average."""
+
 _UNKNOWN = float("inf")
 
 

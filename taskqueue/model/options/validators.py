@@ -31,7 +31,10 @@ NODE_LIMIT = 200
 TAGS_LIMIT = 50
 DEPENDENCIES_LIMIT = 1000
 LIMITS_LIMIT = 5
+"""The most tags of a job, jobs that it depends on, and limits that it counts under."""
+
 COUNT_LIMIT = 1_000_000
+"""The largest number of an option that counts something."""
 
 _ANY_MOMENT = datetime.fromisoformat("2000-01-01T00:00:00+00:00")
 

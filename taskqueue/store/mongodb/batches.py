@@ -21,11 +21,12 @@ WEIGHT_LIMIT = 2 * 1024 * 1024
 """The most text in one statement, in characters; the server takes 16 MiB, of any encoding, tracebacks included."""
 
 COUNT_LIMIT = 1000
+"""The most settlements in one statement."""
 
 LEAST_SHARED = 4
 """The fewest ends that share an entry: for fewer, to clear one each costs no more."""
 
-CONVERSION_FAILED = 241
+CONVERSION_FAILED = 241  # the server's code of ConversionFailure
 
 _OFTEN_SAME = ("status", "cause", "queue", "claims", "failures", "crashes", "ended_at", "progress", "swapped")
 """Fields of which most batches have one value; all are of plain types."""

@@ -43,6 +43,8 @@ LATE = 0.05
 """Seconds by which a ring of a saturated listener is delayed at most."""
 
 FETCH_DEADLINE = 10.0
+"""Seconds after which a fetch, or the attempt to open the stream again, has failed."""
+
 PAUSES = (0.1, 5.0)
 """The first and the longest pause before a broken change stream is opened again, in seconds."""
 

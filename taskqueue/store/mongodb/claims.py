@@ -38,6 +38,8 @@ ENOUGH = 1 << 30
 """More records than one claim takes."""
 
 TRIES = 4
+"""How often one call looks for candidates when others have taken those it found."""
+
 WIDEST = 32
 """The most batches among which a node picks its own while others claim too."""
 

@@ -27,6 +27,7 @@ DEADLINE = 5.0
 ADDED_A_SECOND = 500
 """How many records a server that is busy adds in a second; a batch has that much longer."""
 
+# codes of the server: error_codes.yml of MongoDB
 _CREDENTIALS = (18, 334)
 _RIGHTS = (13,)
 _DISK_FULL = (14031, 39)

@@ -38,6 +38,8 @@ GAP_PAUSE = 0.01
 """Seconds between two looks for them; most are there at the second."""
 
 DUPLICATE = 11000
+"""The server's code of a duplicate key."""
+
 PAGE = 500
 """Events on one page at most; a document has room for many more."""
 

@@ -28,7 +28,7 @@ VARIABLE = "TASKQUEUE_RUNTIME_DIR"
 MOST_NOTICED = 1000
 """The most jobs whose notice a bell remembers until the change stream rings for them."""
 
-_MODE = 0o600
+_MODE = 0o600  # only processes of this user ring
 
 
 class HostBells:

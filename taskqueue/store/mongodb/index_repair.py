@@ -31,7 +31,10 @@ UNDER_WAY = 15.0
 """Seconds that it may take a running process, whose leases have to be renewed; a longer repair needs a restart."""
 
 KEYS_AT_ONCE = 100
+"""Unique keys with several pending jobs that one statement finds at most."""
+
 TRIES = 5
+"""How often an index is built while others write records that it refuses."""
 
 Given = ParamSpec("Given")
 Returned = TypeVar("Returned")

@@ -9,7 +9,7 @@ from pathlib import Path
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.shown_text import logged
 
-_PENDING = 0x40000000
+_PENDING = 0x40000000  # PENDING_BYTE of SQLite's os.h
 _IN_DATABASE = (_PENDING, _PENDING + 511)  # what a connection locks that wants the file for itself
 _IN_INDEX = (120, 120)  # WAL_WRITE_LOCK of the file -shm
 _WORDS_SHOWN = 3  # of a command line; a password stands further behind, as a rule
