@@ -57,6 +57,7 @@ COVERS: Mapping[str, str] = {
     ),
     "daemon/node/test_fetcher.py": "daemon/node/concurrency",
     "daemon/node/test_health.py": "daemon/node/backlog daemon/node/control_server daemon/node/monitor",
+    "daemon/node/test_in_flight.py": "daemon/node/boot_times",
     "daemon/node/test_seat.py": "daemon/node/leader_election daemon/node/lead_renewal daemon/node/leases",
     "daemon/runtime/test_child_process.py": "daemon/runtime/child_setup",
     "daemon/test_costs.py": "",

@@ -51,8 +51,8 @@ class Runner(Protocol):
     def write(self, id: JobId, note: Note) -> None:
         """Write progress, state, position or start of the job to the store."""
 
-    def may_begin(self, record: Record) -> bool:
-        """Return whether the claim still holds and has no cancel request."""
+    def begin(self, record: Record) -> bool:
+        """Count the run as begun; return False if the claim was lost or has a cancel request."""
 
 
 class InlineContext(JobContext):
@@ -102,7 +102,7 @@ class InlineContext(JobContext):
         """Write the start to the store; return False if the claim was lost or is to be canceled."""
         started_at = self._runner.now()
         self._runner.write(self.id, Note(started_at=started_at))
-        if not self._runner.may_begin(self.record):
+        if not self._runner.begin(self.record):
             return False
         self.started_at = started_at
         return True

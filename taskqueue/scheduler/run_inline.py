@@ -280,8 +280,8 @@ class _InlineRunner:
         """Return the store's time."""
         return self._store.now()
 
-    def may_begin(self, record: Record) -> bool:
-        """Return whether the claim still holds and has no cancel request; the run then counts as begun."""
+    def begin(self, record: Record) -> bool:
+        """Count the run as begun; return False if the claim was lost or has a cancel request."""
         kept = next(iter(present(self._store, [record.id])), None)
         if kept is None or (kept.claims, kept.holder) != (record.claims, self._holder):
             return False

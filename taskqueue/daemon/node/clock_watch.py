@@ -31,11 +31,17 @@ class ClockWatch:
         self._elapsed = elapsed
         self._ahead: float | None = None
         """Seconds by which the store's clock was ahead of ``elapsed`` at the last look."""
+        self._looked_at = 0.0
         self._trusts_again_at = 0.0
 
+    @property
     def trusts_ends(self) -> bool:
-        """Look at the clock, and return whether a lease that is over by it was not renewed in time."""
-        now = self._elapsed()
+        """Return whether a lease that was over at the last look was not renewed in time."""
+        return self._looked_at >= self._trusts_again_at
+
+    def look(self) -> None:
+        """Compare the clocks; after a jump forward, trust no ends of leases for a while."""
+        now = self._looked_at = self._elapsed()
         ahead = self._clock().timestamp() - now
         jump = 0.0 if self._ahead is None else ahead - self._ahead
         self._ahead = ahead
@@ -46,4 +52,3 @@ class ClockWatch:
             log.warning(says, span(jump), span(longer))
         elif jump < -self._lease * JUMP:
             log.warning("the clock of the store was set back by %s: due times come later by that", span(-jump))
-        return now >= self._trusts_again_at

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import random
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from taskqueue.daemon.node.boot_times import BootTimes
 from taskqueue.daemon.node.concurrency import ConcurrencyDemand
 from taskqueue.daemon.protocol.encoding import outcome_of
 from taskqueue.daemon.protocol.messages import Ended, Key, Logged, Progressed, RunsHandedBack, Started
@@ -27,12 +27,6 @@ log = logging.getLogger(__name__)
 
 MOST_SETTLED = 1000
 """Outcomes that one call settles at most, as many as a server takes in one statement; the next turn settles others."""
-
-PAUSE = 1_000_000
-"""Nanoseconds between the reads of two clocks that are as good as none: the times of jobs are in milliseconds."""
-
-READS = 5
-"""How often two clocks are read at most."""
 
 
 @dataclass(kw_only=True)
@@ -70,6 +64,7 @@ class InFlight:
         self._settings = settings
         self._prefetch = prefetch
         self._now = now
+        self._boot_times = BootTimes(now)
         self._claims: dict[str, InFlightRun] = {}
         self.with_notes: set[str] = set()
         """The jobs with notes that are not in the store."""
@@ -160,7 +155,7 @@ class InFlight:
         """Note the start of a run."""
         claim = self.find(message.id, message.claims)
         if claim is not None:
-            self.note_started(claim, self._moment(message.at))
+            self.note_started(claim, self._boot_times.moment(message.at))
 
     def on_progressed(self, message: Progressed) -> None:
         """Note progress, a checkpoint or a position."""
@@ -168,7 +163,7 @@ class InFlight:
         if claim is None:
             return
         if message.progress is not None:
-            self.note_progress(claim, message.progress, message.message, self._moment(message.at))
+            self.note_progress(claim, message.progress, message.message, self._boot_times.moment(message.at))
         if message.state is not None:
             self.note_state(claim, message.state)
         if message.position is not None:
@@ -193,7 +188,7 @@ class InFlight:
             else:
                 self._prefetch.run_took(message.took)
         claim.wants_settlement = message.confirm
-        now, since_boot = self._clocks()
+        now, since_boot = self._boot_times.present()
         started_at = None if message.started_at is None else now + timedelta(seconds=message.started_at - since_boot)
         run = Run(
             node=self._settings.name,
@@ -224,7 +219,7 @@ class InFlight:
         for claim in self:
             now, started_at, at = self._now(), claim.record.started_at, begun.get((claim.id, claim.fence))
             if started_at is None and at is not None:
-                started_at = self._moment(at)
+                started_at = self._boot_times.moment(at)
             if started_at is None:
                 self.hand_back(claim)
                 continue
@@ -279,26 +274,6 @@ class InFlight:
             self.concurrency.remove(claim.record)
         else:
             self.data -= len(claim.record.data)
-
-    def _moment(self, at: float) -> datetime:
-        """Convert seconds since the boot of this host to the store's clock."""
-        now, since_boot = self._clocks()
-        return now + timedelta(seconds=at - since_boot)
-
-    def _clocks(self) -> tuple[datetime, float]:
-        """Return the present time of the store's clock, and the seconds since the boot of this host.
-
-        The first is in whole milliseconds: as much as they leave off of this host's clock is left off the second.
-        A pause between the reads would shift each time that is converted by its length: they are read again then.
-        """
-        before = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-        for _ in range(READS):
-            left_off, now = time.time_ns() % 1_000_000, self._now()  # in this order no start is too early
-            after = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-            if after - before < PAUSE:
-                break
-            before = after
-        return now, (after - left_off) / 1_000_000_000
 
     def _note(self, claim: InFlightRun, note: Note) -> None:
         claim.note = note

@@ -52,10 +52,11 @@ class NodeLeases:
 
     def acquire_seat(self) -> bool:
         """Acquire the seat if it is free; return whether this node has it, else log its holder."""
-        occupant, trusts_ends = self._occupant, self._clock_watch.trusts_ends()
+        occupant = self._occupant
+        self._clock_watch.look()
         if occupant is not None and not host.is_gone(occupant):
             is_over = occupant.until <= self._store.now()
-            if not is_over or not trusts_ends:
+            if not is_over or not self._clock_watch.trusts_ends:
                 return False
         answer = self._breaker.call(lambda: self._seat.acquire(self._status.about(), self._store.now()), writes=True)
         if answer is None:
@@ -75,7 +76,8 @@ class NodeLeases:
 
     def renew_lead(self) -> datetime | None:
         """Acquire or renew the lead; return when the lease of another leader ends, if that is soon."""
-        if not self._clock_watch.trusts_ends() and not self.leads:
+        self._clock_watch.look()
+        if not self._clock_watch.trusts_ends and not self.leads:
             return None  # another node leads, whose lease may only look ended
         self._breaker.call(lambda: self._election.run(self._store.now()))
         until = self._election.others_until

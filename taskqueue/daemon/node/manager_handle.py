@@ -124,8 +124,8 @@ class ManagerHandle:
             case _:
                 log.error("protocol error: unexpected message %s from the manager", type(message).__name__)
 
-    def is_silent(self) -> bool:
-        """Return whether the manager, which answers each lease extension, has sent nothing for too long.
+    def check_silence(self) -> bool:
+        """Check the manager, which answers each lease extension; return True if it has sent nothing for too long.
 
         Before its first message it imports the preloaded modules, which may take long.
         """

@@ -248,7 +248,7 @@ class Node:
         if not self._leases.renew_seat() and self._is_seated():
             self._shutdown.fail(Exit.LOST)
         self._leadership.renew()
-        if self._manager.is_silent():
+        if self._manager.check_silence():
             log.error("the worker manager has been silent for half a lease: killing it")
             self._shutdown.kill_manager()
 

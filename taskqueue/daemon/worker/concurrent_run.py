@@ -67,8 +67,8 @@ class ConcurrentRun:
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    def is_request_overdue(self, now: float) -> bool:
-        """Return whether an earlier request has not been handled for so long that the loop is blocked."""
+    def note_cancel_request(self, now: float) -> bool:
+        """Note the request, and return whether the loop is blocked: it has not handled an earlier one for long."""
         if self._requested_at is None:
             self._requested_at = now
         return now - self._requested_at >= BLOCKED_FOR

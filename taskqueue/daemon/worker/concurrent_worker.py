@@ -234,7 +234,7 @@ class ConcurrentWorker(Worker):
         ending = [one for one in runs if one.interrupts.stop_reason is not None]
         is_blocked = False
         for one in ending:
-            is_blocked |= one.is_request_overdue(now)
+            is_blocked |= one.note_cancel_request(now)
             self._loop.call_soon_threadsafe(one.cancel)
         if is_blocked and frame is not None and frame.f_code not in UNSAFE_FRAMES:
             current = self._shared_loop.current()
