@@ -84,7 +84,7 @@ def pytest_collection_finish() -> None:
 
 
 def is_controller(config: pytest.Config) -> bool:
-    """Say whether this process controls the run, as opposed to a worker of pytest-xdist."""
+    """Return whether this process controls the run, as opposed to a worker of pytest-xdist."""
     return not hasattr(config, "workerinput")
 
 

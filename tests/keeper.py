@@ -112,7 +112,7 @@ def keep(kind: str, run: Run, answer: int) -> None:
 
 
 def gone(process: int) -> bool:
-    """Say whether the process behind this pidfd has ended."""
+    """Return whether the process behind this pidfd has ended."""
     return bool(select.select([process], [], [], 0)[0])
 
 

@@ -30,7 +30,7 @@ Keep: TypeAlias = Callable[[str, str, Mapping[str, Any]], None]
 
 
 def record(store: Store, action: str, target: str, *, by: str, source: str, about: Mapping[str, Any] | None) -> None:
-    """Keep who (``by``) did what (``action``) to what (``target``), and from where (``source``)."""
+    """Write an entry to the audit: ``by`` did ``action`` to ``target`` from ``source``."""
     words = {"by": by, "action": action, "target": target, "source": source}
     for name, value in words.items():
         if not isinstance(value, str):
@@ -58,9 +58,9 @@ def entries(store: Store, limit: int, before: str | None) -> list[AuditEntry]:
 
 @contextmanager
 def acting(keep: Keep, action: str, target: str, about: Mapping[str, Any]) -> Iterator[None]:
-    """Keep in the audit what the block is asked to do, before it does it; where it is refused, keep that behind it.
+    """Write the action of the block to the audit before the block runs; if it is refused, write that behind it.
 
-    So no action is without its entry, also where a process is killed in the middle. Only the entry of a stop may be in
+    So no action is without its entry, even if the process is killed in the middle. Only the entry of a stop may be in
     the log instead.
     """
     try:
@@ -79,7 +79,7 @@ def acting(keep: Keep, action: str, target: str, about: Mapping[str, Any]) -> It
 
 
 def acting_command(store: Store, action: str, target: str, **about: Any) -> AbstractContextManager[None]:
-    """Keep what the user of this process does on the command line of this host in the block."""
+    """Write the action of the block to the audit, by the user of this process, from the command line of this host."""
 
     def keep(action: str, target: str, about: Mapping[str, Any]) -> None:
         record(store, action, target, by=user(), source=f"command line of {socket.gethostname()}", about=about)

@@ -35,7 +35,7 @@ class Patient:
         return retry.RetryIn(after=0, queue=self.queue)
 
     def is_last(self, situation: retry.Situation) -> bool:
-        """Tell whether this attempt is the last."""
+        """Return whether this attempt is the last."""
         return situation.failures > self.times
 
 

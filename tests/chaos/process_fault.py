@@ -39,7 +39,7 @@ def stop_between_writes(process: psutil.Process) -> None:
 
 
 def is_gone(process: psutil.Process) -> bool:
-    """Tell whether the process has ended, reaped or not."""
+    """Return whether the process has ended, reaped or not."""
     try:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -47,6 +47,6 @@ def is_gone(process: psutil.Process) -> bool:
 
 
 def _holds_a_lock(pid: int) -> bool:
-    """Tell whether the process has an exclusive record lock (proc(5), ``/proc/locks``)."""
+    """Return whether the process has an exclusive record lock (proc(5), ``/proc/locks``)."""
     locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
     return any(["POSIX", "WRITE", str(pid)] == [kind, mode, holder] for _, kind, _, mode, holder, *_ in locks)

@@ -120,7 +120,7 @@ def _forked(leads_session: bool) -> int:
 
 
 def _runs(pid: str) -> bool:
-    """Tell whether the process is there and no zombie."""
+    """Return whether the process is there and no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "XZ"
     except (FileNotFoundError, ProcessLookupError):

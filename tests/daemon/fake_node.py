@@ -208,7 +208,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def is_gone(pid: int) -> bool:
-    """Tell whether a process is dead; a zombie is."""
+    """Return whether a process is dead; a zombie is."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):

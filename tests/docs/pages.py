@@ -122,7 +122,7 @@ class Reader:
 
 
 def matches(shown: str, printed: str) -> bool:
-    """Tell whether what a page shows is what was printed: ``…`` stands for anything, any spaces for any others."""
+    """Return whether what a page shows is what was printed: ``…`` stands for anything, any spaces for any others."""
     parts = [r"\s+".join(re.escape(word) for word in part.split(" ")) for part in _tidy(shown).split(ANYTHING)]
     return re.fullmatch(".*".join(parts), _tidy(printed), re.DOTALL) is not None
 

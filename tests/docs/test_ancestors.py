@@ -45,12 +45,12 @@ def named_in(path: Path) -> frozenset[str]:
 
 
 def are_there(cell: str) -> bool:
-    """Tell whether a cell names tests that exist."""
+    """Return whether a cell names tests that exist."""
     return all(is_there(test) for test in cell.split(", "))
 
 
 def is_there(test: str) -> bool:
-    """Tell whether a cell names a test that exists."""
+    """Return whether a cell names a test that exists."""
     found = re.fullmatch(r"`(tests/[\w/]+\.py)::(test_\w+)`", test)
     return found is not None and (CHECKOUT / found[1]).is_file() and found[2] in named_in(CHECKOUT / found[1])
 

@@ -102,7 +102,7 @@ def commands_on(page: Path) -> Iterator[str]:
 
 
 def is_command(written: str) -> bool:
-    """Tell whether the command is there and has the options that are written."""
+    """Return whether the command is there and has the options that are written."""
     program, *words = written.replace("…", " ").replace("--url ", "--url=").split()
     group = node.command if program == "taskqueue-node" else main.command
     known = set(long_options(group))

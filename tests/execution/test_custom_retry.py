@@ -27,7 +27,7 @@ class Counting:
         return timedelta(seconds=5) if situation.failures <= self.times else None
 
     def is_last(self, situation: retry.Situation) -> bool:
-        """Tell whether so many have failed."""
+        """Return whether so many have failed."""
         return situation.failures > self.times
 
 

@@ -47,7 +47,7 @@ _BOUNDS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 6))
 
 
 def matches(expr: str, local: datetime) -> bool:
-    """Tell whether the time on the wall matches the five fields."""
+    """Return whether the time on the wall matches the five fields."""
     minutes, hours, days, months, weekdays, both_restricted = _read(expr)
     if local.minute not in minutes or local.hour not in hours or local.month not in months:
         return False

@@ -228,7 +228,7 @@ class Remembering(Job):
 
 
 def is_there(job: Job, name: str = "file") -> bool:
-    """Tell whether the file that the job's data name exists."""
+    """Return whether the file that the job's data name exists."""
     return Path(job.data[name]).exists()
 
 
@@ -245,7 +245,7 @@ class Shop:
     """Has a predicate as a method."""
 
     def has(self, job: Job, ware: str) -> bool:
-        """Tell whether the job wants this ware."""
+        """Return whether the job wants this ware."""
         return bool(job.data == ware)
 
     def sell(self, file: str, told: str) -> str:
@@ -253,7 +253,7 @@ class Shop:
         return "sold"
 
     def is_open(self, job: Job) -> bool:
-        """Tell whether the file that the job's data name exists."""
+        """Return whether the file that the job's data name exists."""
         return Path(job.data["file"]).exists()
 
 

@@ -206,7 +206,7 @@ def test_every_byte_is_taken_at_once(tmp_path: Path) -> None:
 
 
 def is_rung(bell: Bell) -> bool:
-    """Tell whether the bell has been rung, without waiting."""
+    """Return whether the bell has been rung, without waiting."""
     return bool(select.select([bell], [], [], 0)[0])
 
 

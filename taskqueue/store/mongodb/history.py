@@ -33,10 +33,9 @@ from taskqueue.model.record import Record, Status, changed
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store.mongodb.connection import ACKNOWLEDGED, Connection
 from taskqueue.store.mongodb.documents import Document, record, records
+from taskqueue.store.mongodb.events import DUPLICATE
 from taskqueue.store.mongodb.indexes import CREATED, LEFTOVERS
 from taskqueue.store.reading import readable
-
-DUPLICATE = 11000
 
 BATCH = 1000
 """Ended jobs that are read together for a new history."""
