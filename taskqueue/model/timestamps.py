@@ -11,8 +11,7 @@ MILLISECOND = timedelta(milliseconds=1)
 """The unit of stored times; two moments may be that much further apart than they show."""
 
 CLOCKS_APART = timedelta(seconds=5)
-"""How far the estimates of two nodes for the store's time may be apart; a later time is of a clock that was set back.
-"""
+"""How far two nodes' estimates of the store's time may be apart; a later time is of a clock that was set back."""
 
 
 def milliseconds(moment: datetime) -> int:

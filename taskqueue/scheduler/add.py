@@ -1,4 +1,4 @@
-"""Checks what a caller adds, before anything is stored, and builds the record; adds a job once."""
+"""Checks a new job before anything is stored, and builds its record; adds a job once."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Order:
 def order(
     job: Any, data: Any, options: Mapping[str, Any], defaults: Mapping[str, Any], now: datetime, where: str = ""
 ) -> Order:
-    """Return the checked order; raise ``InvalidJob`` or one of its kinds, naming what is wrong and the way out.
+    """Return the checked order; raise ``InvalidJob`` or one of its kinds, naming the fault and the way out.
 
     ``where`` is put before names in messages, such as ``jobs[3].`` for one of many.
     """

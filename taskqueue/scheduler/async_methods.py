@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 
 class Client(AsyncJobs, Protocol):
-    """A scheduler that awaits what another one does in threads."""
+    """A scheduler whose calls are made by another one in threads."""
 
     blocking: Any
     """The ``Scheduler`` that the threads use."""

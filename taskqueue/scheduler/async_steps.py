@@ -114,7 +114,7 @@ class AsyncSteps(Generic[Item]):
 
 
 def _advance(steps: Steps[Item], ready: Ready | None) -> Poll | Item:
-    """Return what the generator yields next, or ``_END``; in a thread, where StopIteration cannot be raised."""
+    """Return the next value of the generator, or ``_END``; in a thread, where StopIteration cannot be raised."""
     try:
         return next(steps) if ready is None else steps.send(ready)
     except StopIteration:

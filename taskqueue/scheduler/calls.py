@@ -12,7 +12,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 Calls: TypeAlias = Generator[Any, Any, Result]
-"""Yields what each call returns, and is sent its answer."""
+"""Yields the return value of each call, and is sent its result."""
 
 
 def answered(calls: Calls[Result]) -> Result:
@@ -27,7 +27,7 @@ def answered(calls: Calls[Result]) -> Result:
 
 
 async def awaited(calls: Calls[Result]) -> Result:
-    """Return the result of calls that are awaited; what one raises is raised where it was yielded."""
+    """Return the result of calls that are awaited; the exception of one is raised where it was yielded."""
     try:
         call = next(calls)
         while True:

@@ -115,7 +115,7 @@ def cancel_all(store: Store, query: Query, reason: str) -> tuple[int, int]:
 
 
 def cancel_each(store: Store, ids: Sequence[JobId], reason: str) -> tuple[int, int]:
-    """Cancel the records with these ids that are pending still, and return what ``cancel_all`` does."""
+    """Cancel the records with these ids that are pending still, and return counts as ``cancel_all`` does."""
     canceled = asked = 0
     for start in range(0, len(ids), BATCH):
         now = store.now()

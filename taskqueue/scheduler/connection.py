@@ -157,7 +157,7 @@ _UNADDRESSED: WeakSet[Connections] = WeakSet()
 """The connections that were made without an address, wherever the application made them."""
 
 _stand_in: StoreOpener | None = None
-"""What these open in the place of their own store, in a test."""
+"""The store that these open instead of their own, in a test."""
 
 
 @contextmanager

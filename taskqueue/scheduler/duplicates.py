@@ -20,7 +20,7 @@ ACTION = "on_duplicate"
 
 
 def action_of(new: Record) -> str:
-    """Return what the new job does where another one has its key."""
+    """Return the action of the new job where another one has its key."""
     return str(new.given.get(ACTION, "return"))
 
 

@@ -126,7 +126,7 @@ class Listener:
         return fresh
 
     def patiently(self, read: Callable[[], Result], deadline: float | None) -> Result:
-        """Return what the store answers, in this thread; bear an outage of up to a minute."""
+        """Return the answer of the store, in this thread; bear an outage of up to a minute."""
         try:
             return read()
         except StoreUnavailable as error:

@@ -32,7 +32,7 @@ class NewJob:
         self.options = options
         """The options of the call."""
         self.meta = meta
-        """What it inherits, and what the call has passed."""
+        """The meta that it inherits, and that of the call."""
 
     def __repr__(self) -> str:
         return f"<NewJob {self.job}>"
@@ -73,7 +73,7 @@ def completed(before_add: BeforeAdd | None, job: Any, data: Any, options: Mappin
 async def completed_in_loop(
     before_add: BeforeAdd | None, job: Any, data: Any, options: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Return what ``completed`` does; the hook may be a coroutine function."""
+    """Do as ``completed``; the hook may be a coroutine function."""
     new = _begun(before_add, job, data, options)
     if new is None:
         return options
@@ -104,7 +104,7 @@ def _each_completed(before_add: BeforeAdd | None, entries: Iterable[Any]) -> Ite
 
 
 async def completed_entries_in_loop(before_add: BeforeAdd | None, entries: Iterable[Any]) -> Iterable[Any]:
-    """Return what ``completed_entries`` does; the hook may be a coroutine function."""
+    """Do as ``completed_entries``; the hook may be a coroutine function."""
     _check_iterable(entries)
     if before_add is None and CURRENT.get() is None:
         return entries
@@ -120,7 +120,7 @@ def _check_iterable(entries: object) -> None:
 
 
 def _begun(before_add: BeforeAdd | None, job: Any, data: Any, options: Mapping[str, Any]) -> NewJob | None:
-    """Return the job with what it inherits and its own meta, which wins; None if there is nothing to complete."""
+    """Return the job with inherited meta and its own, which wins; None if there is nothing to complete."""
     run = CURRENT.get()
     inherited = {} if run is None else run.meta
     own = options.get(META)

@@ -56,7 +56,7 @@ def trouble(seat: Lease, now: datetime) -> str:
 
 
 def state(seat: Lease, controls: Controls, now: datetime, jobs: int) -> str:
-    """Return what the node does, in a few words; ``jobs`` is how many it has claimed."""
+    """Return the activity of the node, in a few words; ``jobs`` is how many it has claimed."""
     if host.is_gone(seat):  # the node that rescued its jobs has ended its lease
         return "gone: its processes have died"
     if seat.until <= now:

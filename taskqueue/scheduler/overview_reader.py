@@ -24,7 +24,7 @@ MOST_RUNS = 200
 """The most running jobs that are read."""
 
 SELDOM = 15.0
-"""Seconds between two looks for what changes seldom, and costs more to find."""
+"""Seconds between two reads of values that change seldom and cost more."""
 
 SHARE = 50
 """The pause between two such looks is at least so many times as long as the last one took."""

@@ -137,7 +137,7 @@ class _InlineRunner:
         """The stored record that a new one would duplicate."""
 
     def run_new(self, new: Record) -> BaseException | None:
-        """Add the record as claimed, and run it unless another one is kept; return what the job raised.
+        """Add the record as claimed, and run it unless another one is kept; return the exception of the job.
 
         One with limits is claimed when it is in, for they may have no room: then it is left to the nodes.
         """
@@ -235,7 +235,7 @@ class _InlineRunner:
     def _run(self, record: Record) -> BaseException | None:
         """Run one claim to its outcome; a claim that was lost or is to be canceled does not begin.
 
-        Return what the job raised.
+        Return the exception of the job.
         """
         if record.damage:
             self.begun[record.id] = None
@@ -262,7 +262,7 @@ class _InlineRunner:
         return self._end(context, ran, interrupts)
 
     def _end(self, context: InlineContext, ran: Ran, interrupts: CallerInterrupts) -> BaseException | None:
-        """Settle the claim, call the hooks if that was accepted, and return what was raised."""
+        """Settle the claim, call the hooks if that was accepted, and return the exception."""
         status = self._settle(context.record, ran.outcome, context.started_at, context.close())
         if status is not None and interrupts.keyboard is None:
             call_hooks(ran, status, context, interrupts)
@@ -324,7 +324,7 @@ class _InlineRunner:
 
 
 class _Loader:
-    """Loads what a run calls, whatever module it is in: the caller has chosen it."""
+    """Loads the code of a run from any module: the caller has chosen it."""
 
     find = staticmethod(load)
     find_policy = staticmethod(load_policy)

@@ -44,7 +44,7 @@ RULES = ("until", "max_runs", "stop_after_failures")
 
 
 OF_SCHEDULES = (*("every", "cron", "at", "tz", "overlap", "misfire", "grace"), *RULES)
-"""What a schedule has for itself."""
+"""The options of a schedule itself, not of its jobs."""
 
 OF_OTHERS: Mapping[str, str] = {
     "crontab": "cron",

@@ -131,7 +131,7 @@ class TaskCall(Generic[Arguments, Returned]):
         return scheduler.add_job(self._task, self._named(args, kwargs), **self._options)
 
     def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments by their names; what cannot be is refused when the job is added."""
+        """Return the arguments by their names; those that do not fit are refused when the job is added."""
         if not args:
             return kwargs
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

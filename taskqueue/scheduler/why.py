@@ -229,7 +229,7 @@ def _copies(record: Record) -> Iterator[str]:
 
 
 def _continuation(record: Record) -> Iterator[str]:
-    """Say where a job that runs in steps is, what it reports, and where its loops are."""
+    """Yield sentences on the step of a stepwise job, its reports, and the positions of its loops."""
     course = record.course
     if course is not None and course.phase is not None:
         end = f", to end as {Status(course.ends_as).name}" if course.ends_as is not None else ""
@@ -255,7 +255,7 @@ def _series(store: Store, record: Record, now: datetime) -> Iterator[str]:
 
 
 def _following(store: Store, series: Series) -> str:
-    """Say what happened to the next occurrence."""
+    """Return sentences on the next occurrence."""
     id = occurrence_id(series.id, series.occurrence + 1)
     following = next(iter(present(store, [id])), None)
     if following is None:

@@ -205,7 +205,7 @@ def _handle(scheduler: Any, first: JobId, processes: Sequence[Any]) -> Any:
 
 
 def _entries(levels: Iterable[Iterable[Any]], options: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield what ``add_jobs`` takes for each member, which depends on all of the level before."""
+    """Yield the ``add_jobs`` entry of each member, which depends on all of the level before."""
     every = [list(level) for level in levels]
     if not every or not all(every):
         raise InvalidJob("a workflow has a level without jobs: pass at least one job for each level")
@@ -226,7 +226,7 @@ def _entries(levels: Iterable[Iterable[Any]], options: Mapping[str, Any]) -> Ite
 
 
 def _entry(member: Any, id: JobId, before: Sequence[JobId], first: JobId, options: Mapping[str, Any]) -> Any:
-    """Return what ``add_jobs`` takes for a member."""
+    """Return the ``add_jobs`` entry of a member."""
     parts = member if isinstance(member, tuple) else (member,)
     if not 1 <= len(parts) <= 3 or not all(isinstance(one, Mapping) for one in parts[2:]):
         raise InvalidJob(f"a member of a workflow is {member!r}: pass {_SHAPES}")
