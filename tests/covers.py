@@ -123,7 +123,7 @@ COVERS: Mapping[str, str] = {
     "store/test_claims_by_data.py": "store/mongodb/claim_sizes",
     "store/test_controls.py": "model/controls",
     "store/test_diagnosis.py": "model/finding",
-    "store/test_counts.py": "store/sqlite/add_counts",
+    "store/test_counts.py": "store/sqlite/add_counts store/mongodb/count_reads",
     "store/test_damage.py": "store/reading",
     "store/test_dependencies.py": "model/lifecycle/recovered_copy store/sqlite/effects store/sqlite/waits",
     "store/test_events.py": "model/events store/mongodb/change_streams store/sqlite/event_rows",

@@ -20,7 +20,8 @@ from taskqueue.model.record import Options, Record, Status, changed
 from taskqueue.model.retry import FixedRetry
 from taskqueue.store import Store
 from taskqueue.store.migration import carry_out, open_migration, pending_steps
-from taskqueue.store.mongodb.counts import FEW as AT_ONCE
+from taskqueue.store.mongodb.count_reads import FEW as AT_ONCE
+from taskqueue.store.mongodb.count_reads import CountReads, Counts
 from taskqueue.store.mongodb.counts import Tally
 from taskqueue.store.mongodb.store import MongoStore
 from taskqueue.store.open import open_store
@@ -123,7 +124,8 @@ def test_ended_jobs_are_counted_in_portions(mongo_set: str) -> None:
             at = NOON + number * HOUR
             store.settle([settlement(run, now=at) for run in runs], at)
 
-        assert Tally(store._connection, portion=3).read() == counted(store)
+        counting = Tally(store._connection, portion=3)
+        assert store._queries.state_reader.read(counting.read) == counted(store)
         store.flush()
 
 
@@ -134,19 +136,20 @@ def test_removals_of_long_ago_are_forgotten_and_the_counts_stay_exact(mongo_set:
         store.settle([settlement(run, now=NOON) for run in claim(store, 12).records], NOON)
         settle(store, running(store, a_record(queue="c")), now=NOON + HOUR)  # behind those that are counted once
         collections, counting = store._connection.collections, Tally(store._connection)
+        in_one_state = store._queries.state_reader.read
 
         def remove(queue: str, number: int, now: datetime) -> None:
             first = collections.jobs.find({"queue": queue}, {"_id": True}).limit(number)
             collections.jobs.delete_many({"_id": {"$in": [one["_id"] for one in first]}})
             Tally(store._connection).note_removed(Status.DONE, [queue] * number, NOON, now)
-            assert counting.read() == counted(store)
+            assert in_one_state(counting.read) == counted(store)
 
-        assert counting.read() == counted(store)
+        assert in_one_state(counting.read) == counted(store)
         remove("a", 2, NOON)
         remove("b", 1, NOON + HOUR)
         assert collections.facts.count_documents({"_id": {"$regex": "^removed [0-9]"}}) == 2
         counting = Tally(store._connection)  # no count is a day old
-        assert counting.read() == counted(store)
+        assert in_one_state(counting.read) == counted(store)
         remove("b", 1, NOON + 25 * HOUR)
         assert collections.facts.count_documents({"_id": {"$regex": "^removed [0-9]"}}) == 1
         remove("a", 3, NOON + 26 * HOUR)
@@ -195,6 +198,33 @@ def test_a_job_that_is_claimed_while_jobs_are_counted_is_counted(embedded: Store
         assert len(claimed) == 1
         raw.set_trace_callback(None)
         assert embedded.tally() == {("default", Status.PROCESSING): 1}
+
+
+def test_what_others_write_while_jobs_are_counted_is_not_seen(mongo_set: str) -> None:
+    with closing(open_store(with_database(mongo_set, f"one-state-{os.getpid()}"))) as store:
+        assert isinstance(store, MongoStore)
+        store.add([a_record(queue=queue) for queue in ("a", "b")])
+
+        def count_around_a_claim(reads: CountReads) -> tuple[Counts, Counts]:
+            waiting = reads.waiting_jobs()
+            assert len(claim(store, 2).records) == 2
+            return waiting, reads.by_queue({"status": int(Status.PROCESSING)})
+
+        waiting, claimed = store._queries.state_reader.read(count_around_a_claim)
+
+        assert waiting == {("a", Status.WAITING): 1, ("b", Status.WAITING): 1}
+        assert claimed == {}
+        assert tally(store) == {("a", Status.PROCESSING): 1, ("b", Status.PROCESSING): 1}
+        store.flush()
+
+
+def test_a_server_alone_counts_without_one_state(mongo_standalone: str) -> None:
+    with closing(open_store(with_database(mongo_standalone, f"counts-{os.getpid()}"))) as store:
+        store.add([a_record(), postponed(NOON + HOUR)])
+
+        assert tally(store) == counted(store)
+        assert (store.present(NOON).queued, store.present(NOON).postponed) == (1, 1)
+        store.flush()
 
 
 def test_counting_does_not_walk_what_waits(embedded: Store) -> None:

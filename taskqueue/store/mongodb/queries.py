@@ -18,6 +18,7 @@ from taskqueue.model.record import Record, Status
 from taskqueue.model.timestamps import EPOCH
 from taskqueue.store.arguments import order_of
 from taskqueue.store.mongodb.connection import Connection
+from taskqueue.store.mongodb.count_reads import CountReads, StateReader
 from taskqueue.store.mongodb.counts import Tally
 from taskqueue.store.mongodb.documents import Document, records
 from taskqueue.store.mongodb.filters import filter_of
@@ -40,7 +41,8 @@ class Queries:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self.tally = Tally(connection)
+        self.counts = Tally(connection)
+        self.state_reader = StateReader(connection)
 
     def find(self, query: Query, order: str, limit: int, after: tuple[object, JobId] | None) -> list[Record]:
         name, is_falling = order_of(order)
@@ -60,8 +62,12 @@ class Queries:
 
     def count(self, query: Query) -> int:
         if fields_of(query) <= {"queue", "status"}:
-            return sum(number for key, number in self.tally.read().items() if holds_for(query, *key))
+            return sum(number for key, number in self.tally().items() if holds_for(query, *key))
         return self._connection.collections.jobs.count_documents(filter_of(query))
+
+    def tally(self) -> Mapping[tuple[str, Status], int]:
+        """Return how many records there are for each queue and status."""
+        return self.state_reader.read(self.counts.read)
 
     def _sorted(
         self, where: Document, name: str, is_falling: bool, limit: int, index: str | None = None
@@ -171,9 +177,11 @@ class Queries:
 
     def present(self, now: datetime) -> Present:
         """Return how many records have not ended, by what they wait for; ``due`` exists only for times."""
-        count = self._connection.collections.jobs.count_documents
-        due, later = (count({"due": {sign: now}}, hint=DUE) for sign in ("$lte", "$gt"))
-        tally = self.tally.read()
+        return self.state_reader.read(lambda reads: self._present(reads, now))
+
+    def _present(self, reads: CountReads, now: datetime) -> Present:
+        tally = self.counts.read(reads)
+        due, later = (reads.count({"due": {sign: now}}, DUE) for sign in ("$lte", "$gt"))
         waiting, postponed, running = (
             sum(records for (_, kept), records in tally.items() if kept is status)
             for status in (Status.WAITING, Status.POSTPONED, Status.PROCESSING)
@@ -183,7 +191,7 @@ class Queries:
             running=running,
             postponed=later,
             blocked=max(0, postponed - due - later),
-            lost=count({"status": int(Status.PROCESSING), "ready_at": {"$lte": now}}, hint=HELD),
+            lost=reads.count({"status": int(Status.PROCESSING), "ready_at": {"$lte": now}}, HELD),
         )
 
 

@@ -83,7 +83,7 @@ class MongoStore:
         self._queries = Queries(connection)
         self._schedules = Schedules(connection, self._inserts)
         self._history = History(connection)
-        self._retention = Retention(connection, self._event_log, self._limit_use, self._history, self._queries.tally)
+        self._retention = Retention(connection, self._event_log, self._limit_use, self._history, self._queries.counts)
         try:
             self._rings, self.guarantee = self._prepare()
         except BaseException:
@@ -122,7 +122,7 @@ class MongoStore:
     @indexed
     def tally(self) -> Mapping[tuple[str, Status], int]:
         with self._reached():
-            return self._queries.tally.read()
+            return self._queries.tally()
 
     @indexed
     def waiting_since(self) -> Mapping[str, datetime]:
@@ -336,6 +336,7 @@ class MongoStore:
         with self._reached():
             hello = self._connection.check()
             self._host_bells.place(hello, self._connection.database.name, self._connection.address.prefix)
+            self._queries.state_reader.rely_on(hello)
             schema = check_schema(self._connection.collections, self.url)
             self._settlements.shares_entries = schema >= SHARED_ENTRIES and hello.get("msg") != "isdbgrid"
         index_repair.ensure_if_allowed(self._connection.collections, self.url, hello["localTime"])
