@@ -112,7 +112,7 @@ class Connections:
 
     @property
     def silence(self) -> object | None:
-        """What the listener in this process has not heard since; None where it hears nothing of what is added next."""
+        """The present silence of the listener in this process; None without one, or if it hears nothing of new jobs."""
         connection = None if self._is_borrowed else self._of_process.get(os.getpid())
         return None if connection is None or connection.heard is None else connection.heard.silence
 

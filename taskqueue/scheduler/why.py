@@ -255,7 +255,7 @@ def _series(store: Store, record: Record, now: datetime) -> Iterator[str]:
 
 
 def _following(store: Store, series: Series) -> str:
-    """Return sentences on the next occurrence."""
+    """Return a sentence on the next occurrence."""
     id = occurrence_id(series.id, series.occurrence + 1)
     following = next(iter(present(store, [id])), None)
     if following is None:

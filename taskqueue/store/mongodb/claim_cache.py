@@ -73,7 +73,7 @@ class ClaimCache:
         self.refresh_by(now + SURE_FOR)
         return now + SURE_FOR
 
-    def claim_first_allowed(self, now: datetime, changes: NewJobs | None) -> bool:
+    def may_claim_before_scan(self, now: datetime, changes: NewJobs | None) -> bool:
         """Return whether newly rung jobs may be claimed before the next scan."""
         if changes is None or self._changes is None or (self.next_at is not None and self.next_at <= now):
             return False

@@ -134,7 +134,7 @@ class Claims:
             if not controls.pauses_any and not controls.is_closed_to(terms.holder.seat):
                 return self._claim_first(cache, terms, changes)
         is_sure, holds = cache.is_sure(changes), cache.holds(now, changes)
-        if not holds and not cache.claim_first_allowed(now, changes):
+        if not holds and not cache.may_claim_before_scan(now, changes):
             return None
         needs_no_scan = cache.has_only_plain(demand, changes)
         if not is_sure:
