@@ -10,10 +10,13 @@ from datetime import timedelta
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.figures import Figures
 from taskqueue.daemon.node.leases import NodeLeases
+from taskqueue.daemon.node.retention_clock import RetentionClock
 from taskqueue.daemon.node.schedules import ScheduleRunner
+from taskqueue.daemon.runtime.child_process import boottime
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.runtime.timers import ResettableTimer, every
 from taskqueue.daemon.settings import Settings
+from taskqueue.model.query import FINAL
 from taskqueue.model.record import Status
 from taskqueue.store import Store
 
@@ -69,6 +72,7 @@ class Maintenance:
 
     def start(self) -> None:
         """Run all tasks soon after the seat was acquired."""
+        self._breaker.call(self._retention.begin)
         self._first_timer.after(FIRST_REPAIR_AFTER)
 
     def after_outage(self) -> None:
@@ -138,15 +142,25 @@ class Maintenance:
 class Retention:
     """Repairs and prunes the store."""
 
-    def __init__(self, store: Store, settings: Settings, figures: Figures) -> None:
+    def __init__(
+        self, store: Store, settings: Settings, figures: Figures, elapsed: Callable[[], float] = boottime
+    ) -> None:
+        """``elapsed`` is in seconds, and nobody sets it."""
         self._store = store
         self._figures = figures
+        self._clock = RetentionClock(store.now, elapsed)
         self._keep = {
             Status.DONE: timedelta(seconds=settings.keep_done),
             Status.FAILED: timedelta(seconds=settings.keep_failed),
             Status.CANCELED: timedelta(seconds=settings.keep_failed),
             Status.TIMEOUT: timedelta(seconds=settings.keep_failed),
         }
+
+    def begin(self) -> None:
+        """Count the age of jobs from the newest end on: the clock may have been set since, while no node ran."""
+        newest = self._store.find(FINAL, order="-ended_at", limit=1)
+        if newest and newest[0].ended_at is not None:
+            self._clock.begin_at(newest[0].ended_at)
 
     def repair(self) -> None:
         """Complete the changes that dead nodes left half done."""
@@ -161,7 +175,7 @@ class Retention:
 
     def prune(self) -> None:
         """Remove jobs and events whose retention is over."""
-        now = self._store.now()
+        now = self._clock.now()
         before = {status: now - kept for status, kept in self._keep.items()}
         removed = self._store.prune(before, now - EVENTS_KEPT, PRUNE_BATCH)
         if removed:

@@ -1,0 +1,128 @@
+"""A clock of the store that is set forward, while nodes work or while none does, removes no young job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from taskqueue.daemon.node.figures import Figures
+from taskqueue.daemon.node.maintenance import Retention
+from taskqueue.daemon.settings import Settings
+from taskqueue.model.query import EVERYTHING
+from taskqueue.model.record import Record
+from taskqueue.store import Store
+from taskqueue.store.open import open_store
+from tests.store.records import a_record
+
+DAY = 86_400.0
+
+
+class SetClock:
+    """A clock that the test sets, and the time that passes meanwhile."""
+
+    def __init__(self) -> None:
+        self.elapsed = 100.0
+        self._set_by = 0.0
+
+    def now(self) -> datetime:
+        return datetime(2030, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=self.elapsed + self._set_by)
+
+    def set_by(self, seconds: float) -> None:
+        """Set the clock forward, or with a negative number back."""
+        self._set_by += seconds
+
+
+@pytest.fixture
+def clock() -> SetClock:
+    return SetClock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: SetClock) -> Iterator[Store]:
+    with closing(open_store(str(tmp_path / "jobs.db"), clock.now)) as store:
+        yield store
+
+
+def ended_now(store: Store, clock: SetClock) -> Record:
+    """Return a record of the store that ended at this moment."""
+    [added] = store.add([a_record()])
+    canceled = store.cancel(added.id, "", clock.now())
+    assert canceled is not None
+    return canceled
+
+
+def pruned(store: Store, retention: Retention) -> int:
+    """Prune, and return how many records are left."""
+    retention.prune()
+    return len(store.find(EVERYTHING))
+
+
+def leading(store: Store, clock: SetClock) -> Retention:
+    """Return what a node prunes by that has just acquired its seat, and keeps canceled jobs for five days."""
+    retention = Retention(store, Settings(name="a", keep_failed=5 * DAY), Figures(), lambda: clock.elapsed)
+    retention.begin()
+    return retention
+
+
+def test_jobs_are_removed_when_their_time_has_passed(clock: SetClock, store: Store) -> None:
+    retention = leading(store, clock)
+    ended_now(store, clock)
+
+    clock.elapsed += 5 * DAY
+    assert pruned(store, retention) == 1
+    clock.elapsed += 1
+    assert pruned(store, retention) == 0
+
+
+def test_a_clock_that_is_set_forward_makes_no_job_old(
+    clock: SetClock, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    retention = leading(store, clock)
+    ended_now(store, clock)
+    assert pruned(store, retention) == 1
+
+    clock.set_by(6 * DAY)
+    assert pruned(store, retention) == 1
+    [warning] = [line for line in caplog.messages if "set forward" in line]
+    assert "ended jobs are kept longer by 6 d," in warning
+
+    ended_now(store, clock)  # it ends when the clock shows the wrong time
+    clock.elapsed += 5 * DAY + 1
+    assert pruned(store, retention) == 1
+
+
+def test_a_node_that_starts_with_a_clock_that_is_ahead_removes_no_young_job(clock: SetClock, store: Store) -> None:
+    ended_now(store, clock)
+    clock.set_by(6 * DAY)
+
+    retention = leading(store, clock)
+    assert pruned(store, retention) == 1
+
+    clock.elapsed += 5 * DAY + 1
+    assert pruned(store, retention) == 0
+
+
+def test_a_clock_that_is_set_right_again_counts_as_before(clock: SetClock, store: Store) -> None:
+    retention = leading(store, clock)
+    clock.set_by(6 * DAY)
+    assert pruned(store, retention) == 0
+    clock.set_by(-6 * DAY)
+    ended_now(store, clock)
+
+    clock.elapsed += 5 * DAY + 1
+    assert pruned(store, retention) == 0
+
+
+def test_jobs_that_ended_by_a_clock_that_was_ahead_do_not_set_the_time(clock: SetClock, store: Store) -> None:
+    clock.set_by(6 * DAY)
+    ended_now(store, clock)
+    clock.set_by(-6 * DAY)
+
+    retention = leading(store, clock)
+    ended_now(store, clock)
+    clock.elapsed += 5 * DAY + 1
+    assert pruned(store, retention) == 1
