@@ -70,6 +70,23 @@ def test_a_full_disk_is_named_and_loses_nothing(path: Path, store: Store) -> Non
     in_child(fill)
 
 
+def test_a_full_disk_is_named_where_nobody_has_the_store_open(path: Path, store: Store) -> None:
+    store.add([a_record()])
+    store.close()
+
+    def fill() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))  # an index is longer
+        with pytest.raises(StoreUnavailable, match=r"refused to write more.*space"):
+            open_store(str(path))
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        with closing(open_store(str(path))) as opened:
+            assert len(all_kept(opened)) == 1
+
+    in_child(fill)
+
+
 def test_a_store_in_use_needs_no_more_space_on_a_full_disk(path: Path, store: Store) -> None:
     def fill() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

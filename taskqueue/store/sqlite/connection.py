@@ -224,7 +224,7 @@ class Connection:
                         self._journal = Journal(f"{self._name}-wal", LONGEST_JOURNAL)
             except BaseException as error:
                 raw.close()
-                if _UNREADABLE in str(error) and self._files.has_empty_journal:
+                if _UNREADABLE in str(error) and self._files.has_empty_journal and self._files.has_whole_index:
                     reason = f"its journal {self._name}-wal was removed while another process uses it"
                     way_out = "end that process, or have it use the store: it saves what it has"
                     raise StoreUnavailable(self._name, reason, way_out) from error

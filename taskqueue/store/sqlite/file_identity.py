@@ -22,6 +22,9 @@ FRESH = 50_000_000
 _SHARED_RANGE = (0x4000_0002, 510)
 """First byte and length of the range that connections in WAL mode have locked of the database (SQLite's ``os.h``)."""
 
+_SHORTEST_INDEX = 32 * 1024
+"""Bytes by which SQLite makes the index longer; on a full disk it leaves a few of the first ones."""
+
 Identity: TypeAlias = "tuple[int, int] | None"
 
 _FILES: weakref.WeakSet[Files] = weakref.WeakSet()
@@ -125,6 +128,14 @@ class Files:
         """Return whether the file that has the name of the journal is empty."""
         try:
             return os.stat(self._journal).st_size == 0
+        except OSError:
+            return False
+
+    @property
+    def has_whole_index(self) -> bool:
+        """Return whether the file that has the name of the index is as long as any that is in use."""
+        try:
+            return os.stat(self._index).st_size >= _SHORTEST_INDEX
         except OSError:
             return False
 
