@@ -145,7 +145,9 @@ def custom(policy: type | str, **settings: Any) -> RetryPolicy:
     if isinstance(policy, str):
         return CustomRetry(policy, settings)
     if not isinstance(policy, type) or "." in policy.__qualname__:
-        raise InvalidOption(f"{policy!r} is no retry policy of yours: pass a class at the top level of its module")
+        raise InvalidOption(
+            f"{as_code(policy)} is no retry policy of yours: pass a class at the top level of its module"
+        )
     module = policy.__module__
     return CustomRetry(f"{(main_module() or module) if module == '__main__' else module}:{policy.__name__}", settings)
 

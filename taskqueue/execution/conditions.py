@@ -22,6 +22,7 @@ from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.lifecycle.outcomes import Outcome
 from taskqueue.model.record import Failure
 from taskqueue.model.serializer import decode
+from taskqueue.model.shown_text import as_code
 
 Finder = Callable[[str], Callable[..., object]]
 """Finds the predicate that an import path names."""
@@ -126,7 +127,7 @@ async def _answer(check: Check, asking: _Asking) -> bool:
     if type(answer) is CoroutineType:
         answer = await asking.context.run_coroutine(answer)
     if answer is None or inspect.isawaitable(answer):
-        raise TypeError(f"{check} returned {answer!r}: a check returns True or False")
+        raise TypeError(f"{check} returned {as_code(answer)}: a check returns True or False")
     return bool(answer)
 
 

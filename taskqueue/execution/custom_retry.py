@@ -30,6 +30,7 @@ from taskqueue.model.retry import (
 )
 from taskqueue.model.retry.by_error import known_names, timed_out_names
 from taskqueue.model.schedules import seconds_of
+from taskqueue.model.shown_text import as_code
 from taskqueue.model.timestamps import milliseconds, moment
 
 Finder = Callable[[str], type]
@@ -157,5 +158,5 @@ def _understood(answer: object) -> RetryIn | GiveUp:
             queue = None if answer.queue is None else checked({"queue": answer.queue}, "RetryIn")["queue"]
             return RetryIn(after=seconds_of(answer.after), queue=queue)
         case bool() | str():
-            raise InvalidOption(f"it answered {answer!r}: return seconds, RetryIn(after=…), GiveUp() or None")
+            raise InvalidOption(f"it answered {as_code(answer)}: return seconds, RetryIn(after=…), GiveUp() or None")
     return RetryIn(after=seconds_of(answer))

@@ -16,6 +16,7 @@ from taskqueue.model.job import Job, TaskFunction
 from taskqueue.model.job_path import PATH_SHAPE
 from taskqueue.model.job_types import JobTypes, types_of
 from taskqueue.model.main_module import main_module
+from taskqueue.model.shown_text import as_code
 
 
 def known(job: Any) -> Any:
@@ -59,11 +60,13 @@ def options_of(job: Any) -> Mapping[str, Any]:
         return {}
     options: Any = job.options
     if type(options) is not dict and not isinstance(options, Mapping):
-        raise InvalidOption(f"options of {job.__qualname__} are {options!r}: declare a mapping of names to values")
+        raise InvalidOption(
+            f"options of {job.__qualname__} are {as_code(options)}: declare a mapping of names to values"
+        )
     if options.get("concurrency", 1) != 1 and not _is_async(job):
         raise InvalidOption(
-            f"options of {job.__qualname__}: concurrency={options['concurrency']!r} is for jobs that share an event "
-            f"loop: define {job.__qualname__ if isinstance(job, TaskFunction) else 'start'} with async def"
+            f"options of {job.__qualname__}: concurrency={as_code(options['concurrency'])} is for jobs that share an "
+            f"event loop: define {job.__qualname__ if isinstance(job, TaskFunction) else 'start'} with async def"
         )
     return options
 

@@ -14,7 +14,17 @@ from taskqueue.errors import InvalidJob, JobFailed, Unreadable
 from taskqueue.execution.job_context import Interrupts, JobContext
 from taskqueue.execution.loader import CannotLoad, Loaded
 from taskqueue.model.ids import JobId
-from taskqueue.model.job import AwaitChildren, Fail, Interrupted, Job, JobTimeout, Retry, Snooze, TaskFunction
+from taskqueue.model.job import (
+    AwaitChildren,
+    Fail,
+    Interrupted,
+    Job,
+    JobTimeout,
+    Retry,
+    Snooze,
+    TaskFunction,
+    seconds_of,
+)
 from taskqueue.model.job_path import dotted
 from taskqueue.model.job_types import JobTypes
 from taskqueue.model.lifecycle import outcomes
@@ -177,7 +187,7 @@ def outcome_of(result: Any, error: BaseException | None, interrupts: Interrupts)
         return _of_error(error, stop_reason or ("shutdown" if interrupts.stopping else None))
     try:
         return outcomes.Done(result=encode(result, "result"))
-    except InvalidJob as refused:  # for good: another attempt would return the same
+    except Exception as refused:  # for good: another attempt would return the same; a class of the result may raise too
         return outcomes.GivenUp(failure=failure_of(refused))
 
 
@@ -188,9 +198,17 @@ def _of_error(error: BaseException, stop_reason: str | None) -> Outcome:
         stop_reason == "shutdown" and came_up_after(error, Interrupted, KeyboardInterrupt)
     ):
         return outcomes.Interrupted()
+    try:
+        return _as_asked(error)
+    except ValueError as refused:
+        return outcomes.Failed(failure=failure_of(refused))
+
+
+def _as_asked(error: BaseException) -> Outcome:
+    """Return the outcome that the exception stands for; raise ``ValueError`` for times that were set in it later."""
     match error:
         case Snooze(seconds=seconds):
-            return outcomes.Snoozed(seconds=seconds)
+            return outcomes.Snoozed(seconds=seconds_of("Snooze", seconds))
         case StepOver(phase=phase):
             return outcomes.Stepped(phase=phase)
         case AwaitChildren(ids=ids):
@@ -198,7 +216,8 @@ def _of_error(error: BaseException, stop_reason: str | None) -> Outcome:
         case Fail():
             return outcomes.GivenUp(failure=failure_of(error))
         case Retry(delay=delay):
-            return outcomes.Failed(failure=failure_of(error), delay=delay)
+            pause = None if delay is None else seconds_of("Retry", delay)
+            return outcomes.Failed(failure=failure_of(error), delay=pause)
     return outcomes.Failed(failure=failure_of(error))
 
 
@@ -231,7 +250,7 @@ def _with_leavings(outcome: Outcome, job: StepwiseJob) -> Outcome:
                 return replace(outcome, state=encode(job.state, "state"), reports=encode(job.reports, "reports"))
             case outcomes.Done():
                 return replace(outcome, reports=encode(job.reports, "reports"))
-    except InvalidJob as refused:
+    except Exception as refused:  # as of a result
         return outcomes.GivenUp(failure=failure_of(refused))
     return outcome
 

@@ -13,11 +13,13 @@ from taskqueue.errors import CheckpointRefused, InvalidJob
 from taskqueue.execution.loops import Loops
 from taskqueue.model.conditions import Condition
 from taskqueue.model.ids import JobId
+from taskqueue.model.job import number_of
 from taskqueue.model.lifecycle.continuation import Continuation
 from taskqueue.model.log_fields import OF_NO_RUN, RunFields
 from taskqueue.model.record import Failure
 from taskqueue.model.run_context import Items, Loop
 from taskqueue.model.serializer import clean, encode
+from taskqueue.model.shown_text import as_code
 
 MESSAGE_LIMIT = 500
 """The most characters of a progress message that are kept: a page of shared memory has room for them."""
@@ -196,9 +198,10 @@ class JobContext(ABC):
 
     def progress(self, percent: float, message: str = "") -> None:
         """Keep the progress; raise ``ValueError`` outside 0…100."""
-        if isinstance(percent, bool) or not isinstance(percent, (int, float)) or not 0 <= percent <= 100:
-            raise ValueError(f"progress({percent!r}): pass a number from 0 to 100")
-        self._keep_progress(round(float(percent), 2), shortened(str(message)))
+        number = number_of(percent)
+        if not 0 <= number <= 100:
+            raise ValueError(f"progress({as_code(percent)}): pass a number from 0 to 100")
+        self._keep_progress(round(number, 2), shortened(str(message)))
 
     def checkpoint(self, state: Any) -> None:
         """Keep the state: when this returns it survives the process. Raises ``CheckpointRefused``."""

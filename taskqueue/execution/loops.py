@@ -16,6 +16,7 @@ from taskqueue.model.async_source import AWAITED, AsyncSource
 from taskqueue.model.job import Interrupted, Snooze
 from taskqueue.model.run_context import Item, Items, Loop
 from taskqueue.model.serializer import clean, decode, encode
+from taskqueue.model.shown_text import as_code
 
 _UNREADABLE = "the place of the loops of this job (each) cannot be read, add the job anew"
 
@@ -189,13 +190,13 @@ class Loops:
 def _check(name: str, turn: float | None, batch: int | None, manual: bool) -> None:
     """Raise ``ValueError`` for invalid arguments."""
     if not isinstance(name, str) or name.startswith("$") or name != clean(name):
-        raise ValueError(f"each(name={name!r}): pass text that does not begin with '$'")
+        raise ValueError(f"each(name={as_code(name)}): pass text that does not begin with '$'")
     if turn is not None and (isinstance(turn, bool) or not isinstance(turn, (int, float)) or not turn > 0):
-        raise ValueError(f"each(turn={turn!r}): pass seconds above 0, or None")
+        raise ValueError(f"each(turn={as_code(turn)}): pass seconds above 0, or None")
     if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
-        raise ValueError(f"each(batch={batch!r}): pass how many items a list shall have, from 1, or None")
+        raise ValueError(f"each(batch={as_code(batch)}): pass how many items a list shall have, from 1, or None")
     if not isinstance(manual, bool):
-        raise ValueError(f"each(manual={manual!r}): pass True or False")
+        raise ValueError(f"each(manual={as_code(manual)}): pass True or False")
 
 
 def _not_kept(name: str) -> str:
@@ -233,5 +234,5 @@ def _with_cursors(items: Callable[[Any], Any], name: str, place: list[Any]) -> I
             yield None, pair
             continue
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise TypeError(f"each(name={name!r}): yield pairs of a cursor and an item, not {repr(pair)[:100]}")
+            raise TypeError(f"each(name={name!r}): yield pairs of a cursor and an item, not {as_code(pair)[:100]}")
         yield [pair[0]], pair[1]

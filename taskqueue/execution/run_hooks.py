@@ -19,6 +19,7 @@ from taskqueue.model.job import Fail, Interrupted, Retry, Snooze, TaskFunction
 from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.record import Failure, Status
 from taskqueue.model.serializer import decode
+from taskqueue.model.shown_text import as_code
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ def hooks_in(around_run: AroundRun | None, run_ended: RunEnded | None) -> RunHoo
     """Return the hooks, None if there is none; raise ``ConfigError`` for one that cannot be called."""
     for name, hook in (("around_run", around_run), ("run_ended", run_ended)):
         if hook is not None and not callable(hook):
-            raise ConfigError(f"{name}={hook!r} cannot be called: define a function")
+            raise ConfigError(f"{name}={as_code(hook)} cannot be called: define a function")
     return None if around_run is None and run_ended is None else RunHooks(around_run, run_ended)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from taskqueue.errors import InvalidJob
 from taskqueue.model.environment import for_commands
 from taskqueue.model.job import Fail, Interrupted, Job
+from taskqueue.model.shown_text import as_code
 
 OUTPUT_LIMIT = 64 * 1024
 """The last bytes of each of stdout and stderr that are kept."""
@@ -63,27 +64,31 @@ class ShellJob(Job):
 def check(data: Any) -> None:
     """Raise ``InvalidJob`` for data that name no command."""
     if not isinstance(data, Mapping) or "argv" not in data:
-        raise InvalidJob(f"data of ShellJob is {data!r}: pass a mapping such as {{'argv': ['ls', '-l']}}")
+        raise InvalidJob(f"data of ShellJob is {as_code(data)}: pass a mapping such as {{'argv': ['ls', '-l']}}")
     unknown = [key for key in data if key not in _KEYS]
     if unknown:
-        raise InvalidJob(f"data of ShellJob has {unknown[0]!r}: use {', '.join(_KEYS)}")
+        raise InvalidJob(f"data of ShellJob has {as_code(unknown[0])}: use {', '.join(_KEYS)}")
     _check_argv(data["argv"], data.get("shell", False))
     if not isinstance(data.get("cwd"), str | None):
-        raise InvalidJob(f"data['cwd'] of ShellJob is {data['cwd']!r}: pass the path of a folder as text")
+        raise InvalidJob(f"data['cwd'] of ShellJob is {as_code(data['cwd'])}: pass the path of a folder as text")
     env = data.get("env")
     if env is not None and not (
         isinstance(env, Mapping) and all(_is_text(part) for pair in env.items() for part in pair)
     ):
-        raise InvalidJob(f"data['env'] of ShellJob is {env!r}: pass a mapping of text to text")
+        raise InvalidJob(f"data['env'] of ShellJob is {as_code(env)}: pass a mapping of text to text")
 
 
 def _check_argv(argv: Any, shell: Any) -> None:
     if not isinstance(shell, bool):
-        raise InvalidJob(f"data['shell'] of ShellJob is {shell!r}: pass True or False")
+        raise InvalidJob(f"data['shell'] of ShellJob is {as_code(shell)}: pass True or False")
     if shell and not _is_text(argv):
-        raise InvalidJob(f"data['argv'] of ShellJob is {argv!r}: with shell=True pass one text, the command line")
+        raise InvalidJob(
+            f"data['argv'] of ShellJob is {as_code(argv)}: with shell=True pass one text, the command line"
+        )
     if not shell and not (isinstance(argv, list | tuple) and argv and all(map(_is_text, argv))):
-        raise InvalidJob(f"data['argv'] of ShellJob is {argv!r}: pass a list of texts, or one text with shell=True")
+        raise InvalidJob(
+            f"data['argv'] of ShellJob is {as_code(argv)}: pass a list of texts, or one text with shell=True"
+        )
 
 
 def _is_text(value: object) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from math import nan
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, ParamSpec, cast, overload
 
 from bson import ObjectId
@@ -11,6 +12,7 @@ from bson import ObjectId
 from taskqueue.model.record import Failure
 from taskqueue.model.run_context import Item, Items, Loop, RunContext
 from taskqueue.model.schedules.origin import follows_endlessly
+from taskqueue.model.shown_text import as_code
 
 if TYPE_CHECKING:  # options are checked by the types of the table, and read nothing from a job
     from datetime import datetime
@@ -64,7 +66,7 @@ class Retry(Exception):
 
     def __init__(self, delay: float | None = None, reason: str = "") -> None:
         super().__init__(reason or "asked to be retried")
-        self.delay = None if delay is None else _seconds("Retry", delay)
+        self.delay = None if delay is None else seconds_of("Retry", delay)
 
 
 class Fail(Exception):
@@ -82,7 +84,7 @@ class Snooze(Exception):
     __module__ = "taskqueue"  # as it is imported; tracebacks name it so
 
     def __init__(self, seconds: float) -> None:
-        self.seconds = _seconds("Snooze", seconds)
+        self.seconds = seconds_of("Snooze", seconds)
         super().__init__(f"again in {self.seconds:g} s")
 
 
@@ -171,7 +173,7 @@ class Job(Generic[Data, Result]):
         The last call counts, and an exception that is raised later wins. Raises ``TypeError`` for anything else.
         """
         if not isinstance(ending, Retry | Fail | Snooze):
-            raise TypeError(f"end_with({ending!r}): pass Retry(), Fail('why') or Snooze(60)")
+            raise TypeError(f"end_with({as_code(ending)}): pass Retry(), Fail('why') or Snooze(60)")
         self._ending = ending
 
     @property
@@ -233,7 +235,7 @@ class Job(Generic[Data, Result]):
         and of one that recurs without ``max_runs`` or ``until`` only the first occurrence.
         """
         if on_failure not in ("fail", "ignore"):
-            raise ValueError(f"wait_children(on_failure={on_failure!r}): pass 'fail' or 'ignore'")
+            raise ValueError(f"wait_children(on_failure={as_code(on_failure)}): pass 'fail' or 'ignore'")
         found = [child for child in self.scheduler.get_jobs({"parent": self.id}) if self.id not in child.depends_on]
         children = [child for child in found if not follows_endlessly(child.snapshot.origin)]
         open_ids = [child.id for child in children if child.is_pending]
@@ -327,7 +329,17 @@ class TaskFunction(Generic[Arguments, Returned]):
         return f"<task {self.__module__}:{self.__qualname__}>"
 
 
-def _seconds(name: str, value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 10 * 366 * 86_400:
-        raise ValueError(f"{name}({value!r}): pass seconds between 0 and ten years")
-    return float(value)
+def seconds_of(name: str, value: float) -> float:
+    """Return the seconds as a plain number; raise ``ValueError`` naming ``name`` for what is none up to ten years."""
+    seconds = number_of(value)
+    if not 0 <= seconds <= 10 * 366 * 86_400:
+        raise ValueError(f"{name}({as_code(value)}): pass seconds between 0 and ten years")
+    return seconds
+
+
+def number_of(value: object) -> float:
+    """Return the value as a plain number, which a class derived from ``float`` may call something else; NaN if none."""
+    try:
+        return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else nan
+    except OverflowError:
+        return nan

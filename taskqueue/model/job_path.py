@@ -35,7 +35,7 @@ def path_of(job: Any) -> str:
     if isinstance(job, Job):
         raise InvalidJob(f"{type(job).__qualname__}() is an instance: pass the class, and what it needs as data")
     if callable(job) and not isinstance(job, type):
-        name = getattr(job, "__qualname__", repr(job))
+        name = getattr(job, "__qualname__", as_code(job))
         raise InvalidJob(f"{name} is a plain function: decorate it with @task, or pass 'module:Class.method'")
     raise InvalidJob(
         f"{as_code(job)} is no job: pass a subclass of Job, a function with @task, or 'module:Class.method'"
@@ -45,7 +45,7 @@ def path_of(job: Any) -> str:
 def class_path(kind: Any, method: str) -> str:
     """Return the import path of a class of the user's own that has this method; raise ``InvalidJob``."""
     if not isinstance(kind, type) or not callable(getattr(kind, method, None)):
-        raise InvalidJob(f"{kind!r} is no class with {method}(): pass one, or its path 'module:Class'")
+        raise InvalidJob(f"{as_code(kind)} is no class with {method}(): pass one, or its path 'module:Class'")
     return _importable(kind, "class")
 
 

@@ -7,6 +7,9 @@ import re
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
 """Characters that command a terminal, end a line or turn its direction around; tab and newline are none of these."""
 
+LONGEST_CODE = 1000
+"""The most characters of a value that an error shows."""
+
 
 def shown(text: str) -> str:
     """Return the text for a terminal, in its lines: a character that would command the terminal is written out."""
@@ -14,13 +17,15 @@ def shown(text: str) -> str:
 
 
 def as_code(value: object) -> str:
-    """Return the value as code writes it, in words where Python refuses: for a whole number of over 4,300 digits."""
+    """Return the value as code writes it, cut where that is long, and in words where its ``repr()`` raises.
+
+    So does that of a whole number of over 4,300 digits, or of lists that are nested too deeply.
+    """
     try:
-        return repr(value)
-    except ValueError:
-        if isinstance(value, int):
-            return f"a whole number of {value.bit_length():,} bits"
-        return f"a {type(value).__name__} with a whole number of over 4,300 digits"
+        text = repr(value)
+    except Exception as error:  # it may be the user's own
+        return _in_words(value, error)
+    return text if len(text) <= LONGEST_CODE else f"{text[: LONGEST_CODE - 3]}..."
 
 
 def logged(text: str) -> str:
@@ -38,3 +43,14 @@ def _written(found: re.Match[str]) -> str:
     if code == ord("\r"):
         return "\\r"
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def _in_words(value: object, error: Exception) -> str:
+    """Return what the value is, where its ``repr()`` has raised the error."""
+    if type(value) is int:
+        return f"a whole number of {value.bit_length():,} bits"
+    name = type(value).__name__
+    an = "an" if name[:1] in "AEIOUaeiou" else "a"
+    if type(error) is ValueError and "integer string conversion" in str(error):
+        return f"{an} {name} with a whole number of over 4,300 digits"
+    return f"{an} {name} whose repr() raises {type(error).__name__}"

@@ -37,7 +37,9 @@ def history(store: Store, since: Any, until: Any, queue: str | None, job: Any, s
     try:
         length = Step(step)
     except ValueError:
-        raise InvalidOption(f"step={step!r}: figures are kept by {', '.join(one.value for one in Step)}") from None
+        raise InvalidOption(
+            f"step={as_code(step)}: figures are kept by {', '.join(one.value for one in Step)}"
+        ) from None
     begin, end = _time(since, until, store.now())
     path = None if job is None else named("job", job, _path)
     found = entries(store.history(length, _begin(length, begin), end), length)
@@ -89,4 +91,4 @@ def _grouping(by: object) -> Grouping:
     try:
         return Grouping(by)
     except ValueError:
-        raise InvalidOption(f"by={by!r}: figures are by {', '.join(one.value for one in Grouping)}") from None
+        raise InvalidOption(f"by={as_code(by)}: figures are by {', '.join(one.value for one in Grouping)}") from None

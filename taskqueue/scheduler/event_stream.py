@@ -63,7 +63,7 @@ class EventStream(Generic[AnyEvent]):
     def bind(self, name: str, callback: Callback[AnyEvent]) -> Callable[[], None]:
         """Bind the callback to events of this name, and return a function that unbinds it."""
         if not callable(callback):
-            raise InvalidOption(f"on({name!r}, {callback!r}): pass a function that takes an event")
+            raise InvalidOption(f"on({as_code(name)}, {as_code(callback)}): pass a function that takes an event")
         binding = (checked(name), callback)
         self.bound.append(binding)
 
@@ -257,7 +257,9 @@ def check_callback(callback: object) -> None:
 def check(cursor: object) -> None:
     """Refuse text that is no cursor of any store."""
     if cursor is not None and not (isinstance(cursor, str) and (cursor == OLDEST or re.fullmatch(_CURSOR, cursor))):
-        raise InvalidOption(f"cursor={cursor!r}: pass a cursor of this store, {OLDEST!r}, or None for what comes now")
+        raise InvalidOption(
+            f"cursor={as_code(cursor)}: pass a cursor of this store, {OLDEST!r}, or None for what comes now"
+        )
 
 
 def _one_by_one(pages: Generator[Page[AnyEvent], None, None]) -> Iterator[AnyEvent]:

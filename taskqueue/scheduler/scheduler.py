@@ -18,6 +18,7 @@ from taskqueue.model.options.table import Scope
 from taskqueue.model.query import PENDING, parse
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules import Duration
+from taskqueue.model.shown_text import as_code
 from taskqueue.scheduler import add, job_meta, wait
 from taskqueue.scheduler.changes import SAME_DATA, cancel_all, recover, recover_all, update
 from taskqueue.scheduler.connection import Connections, leave_open
@@ -141,7 +142,7 @@ class Scheduler(Events, Operations, Schedules):
         """
         add.refuse_of_key(options)
         if replace_running not in ("after", "cancel"):
-            raise InvalidOption(f"replace_running={replace_running!r}: pass 'after' or 'cancel'")
+            raise InvalidOption(f"replace_running={as_code(replace_running)}: pass 'after' or 'cancel'")
         store = self._connections.store
         every = job_meta.completed(self._before_add, job, data, options)
         order = add.order(job, data, every, self._defaults, store.now())

@@ -74,7 +74,7 @@ def trigger_of(every: Any, cron: Any, at: Any, tz: str | None) -> Trigger:
     if len(given) != 1:
         raise InvalidOption(f"a schedule has one trigger: pass every, cron or at, not {' and '.join(given) or 'none'}")
     if tz is not None and not isinstance(cron, str):
-        raise InvalidOption(f"tz={tz!r} is the time zone of a cron expression: pass cron as text")
+        raise InvalidOption(f"tz={as_code(tz)} is the time zone of a cron expression: pass cron as text")
     if cron is not None:
         return cron if isinstance(cron, Cron) else Cron(cron, tz or "UTC")
     if every is not None:
@@ -96,7 +96,9 @@ def schedule_from(
 ) -> NamedSchedule:
     """Return the checked schedule of a call; raise ``InvalidJob`` or ``InvalidOption``."""
     if not isinstance(name, str) or not re.fullmatch(NAME_SHAPE, name) or not name.isprintable():
-        raise InvalidOption(f"a schedule's name is {name!r}: pass text of 1 to 200 characters without spaces and '/'")
+        raise InvalidOption(
+            f"a schedule's name is {as_code(name)}: pass text of 1 to 200 characters without spaces and '/'"
+        )
     for option in ONE_JOB:
         if option in options:
             raise InvalidOption(f"schedule {name}: {option} belongs to one job, a schedule starts many: leave it out")
@@ -187,7 +189,7 @@ def preview(plan: NamedSchedule, count: int, now: datetime) -> list[datetime]:
     Where the next time depends on the end of a run, each run is taken to end at once.
     """
     if type(count) is not int or not 1 <= count <= 1000:
-        raise InvalidOption(f"a preview of {count!r} times: pass a whole number from 1 to 1,000")
+        raise InvalidOption(f"a preview of {as_code(count)} times: pass a whole number from 1 to 1,000")
     return list(islice(_times(plan, now), count))
 
 
@@ -280,7 +282,7 @@ def _rules(given: Mapping[str, Any], now: datetime) -> dict[str, Any]:
         overlap = Overlap(given["overlap"])
     except ValueError:
         names = ", ".join(repr(one.value) for one in Overlap)
-        raise InvalidOption(f"overlap={given['overlap']!r}: pass {names}") from None
+        raise InvalidOption(f"overlap={as_code(given['overlap'])}: pass {names}") from None
     until = value_of("until", given["until"])
     return {
         "overlap": overlap,

@@ -14,6 +14,7 @@ from taskqueue.model.options import checked
 from taskqueue.model.options.new_record import in_force
 from taskqueue.model.record import Attempt, Cause, Failure, Record, Status
 from taskqueue.model.serializer import decode
+from taskqueue.model.shown_text import as_code
 
 
 class JobSnapshot:
@@ -255,7 +256,7 @@ def id_of(process: object) -> JobId:
     if isinstance(process, JobSnapshot):
         return process.id
     if isinstance(process, str) and not JobId.is_valid(process):
-        raise JobNotFound(repr(process), "an id has 24 hexadecimal digits")
+        raise JobNotFound(as_code(process), "an id has 24 hexadecimal digits")
     found = checked({"id": process}, "job")["id"]
     if not isinstance(found, JobId):
         raise InvalidOption("a job's id is missing: pass a Process, an ObjectId or its 24 hexadecimal digits")

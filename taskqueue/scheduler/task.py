@@ -127,7 +127,9 @@ class TaskCall(Generic[Arguments, Returned]):
         """Add a job that calls the function with these arguments and options, and return its ``Process``."""
         if not hasattr(scheduler, "add_job"):
             called = self._task.__name__
-            raise TypeError(f"{called}.add() got {scheduler!r} as its scheduler: write {called}.add(scheduler, …)")
+            raise TypeError(
+                f"{called}.add() got {as_code(scheduler)} as its scheduler: write {called}.add(scheduler, …)"
+            )
         return scheduler.add_job(self._task, self._named(args, kwargs), **self._options)
 
     def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from taskqueue.model.ids import WORKFLOW_TAG, JobId
 from taskqueue.model.job import Job, TaskFunction
 from taskqueue.model.options import named, validators
 from taskqueue.model.received import ALL, ONE, Received, taken_out
+from taskqueue.model.shown_text import as_code
 from taskqueue.scheduler.calls import Calls, answered, awaited
 from taskqueue.scheduler.workflow_handles import AsyncWorkflow, Workflow, members
 
@@ -105,7 +106,7 @@ def group(
 def group(scheduler: Any, members: Any, *, then: Any = None, on_failure: Any = "cancel", **options: Any) -> Any:
     """Add jobs that run side by side, in one step, and ``then`` one (or a list) behind them; see ``chain``."""
     if isinstance(members, str | type) or not isinstance(members, Iterable):
-        raise InvalidJob(f"members={members!r}: pass a list of members, each {_SHAPES}")
+        raise InvalidJob(f"members={as_code(members)}: pass a list of members, each {_SHAPES}")
     levels = [members] if then is None else [members, then if isinstance(then, list) else [then]]
     return _done(scheduler, _added(scheduler, levels, {"on_dependency_failure": on_failure, **options}))
 
@@ -148,9 +149,11 @@ def map(
 ) -> Any:
     """Add a job for each item, which is its data; with ``batch`` for each list of so many. See ``group``."""
     if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
-        raise InvalidOption(f"batch={batch!r}: pass a number of items, 1 or more")
+        raise InvalidOption(f"batch={as_code(batch)}: pass a number of items, 1 or more")
     if not isinstance(items, Iterable):
-        raise InvalidJob(f"items={items!r}: pass a list, or what can be iterated over: a job is added for each item")
+        raise InvalidJob(
+            f"items={as_code(items)}: pass a list, or what can be iterated over: a job is added for each item"
+        )
     data = iter(items)
     pieces = data if batch is None else iter(lambda: list(islice(data, batch)), [])
     return group(scheduler, ((job, piece) for piece in pieces), then=then, on_failure=on_failure, **options)
@@ -182,7 +185,7 @@ def _done(scheduler: Any, calls: Calls[Any]) -> Any:
 def _is_async(scheduler: Any) -> bool:
     add_jobs = getattr(scheduler, "add_jobs", None)
     if isinstance(scheduler, type) or not callable(add_jobs):
-        raise TypeError(f"{scheduler!r} is no scheduler: pass a Scheduler or an AsyncScheduler before the jobs")
+        raise TypeError(f"{as_code(scheduler)} is no scheduler: pass a Scheduler or an AsyncScheduler before the jobs")
     return iscoroutinefunction(add_jobs)
 
 
@@ -229,7 +232,7 @@ def _entry(member: Any, id: JobId, before: Sequence[JobId], first: JobId, option
     """Return the ``add_jobs`` entry of a member."""
     parts = member if isinstance(member, tuple) else (member,)
     if not 1 <= len(parts) <= 3 or not all(isinstance(one, Mapping) for one in parts[2:]):
-        raise InvalidJob(f"a member of a workflow is {member!r}: pass {_SHAPES}")
+        raise InvalidJob(f"a member of a workflow is {as_code(member)}: pass {_SHAPES}")
     defaults: tuple[Any, ...] = (None, None, {})
     job, data, own = (*parts, *defaults[len(parts) :])
     data, received = taken_out(data)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from bson import ObjectId
 
-from taskqueue import Interrupted, Job, JobTimeout
+from taskqueue import Interrupted, Job, JobTimeout, Retry, Snooze
 from taskqueue.execution.attempt import finished
 from taskqueue.execution.executor import MESSAGE_LIMIT, TRACEBACK_LIMIT, Ran, execute, failure_of
 from taskqueue.execution.job_context import JobContext
@@ -193,6 +193,39 @@ def test_a_coroutine_that_an_interruption_kept_from_its_start_is_warned_of_nowhe
 class Unspeakable(Exception):
     def __str__(self) -> str:
         raise RuntimeError
+
+    __repr__ = __str__
+
+
+class Misreturning(Ending):
+    def start(self) -> Any:
+        return {Unspeakable(): 1}
+
+
+def test_a_result_whose_own_code_raises_ends_the_job() -> None:
+    outcome = ran(None, None, Misreturning).outcome
+
+    assert isinstance(outcome, outcomes.GivenUp)
+    assert "has the key an Unspeakable whose repr() raises RuntimeError" in outcome.failure.message
+
+
+class ComputedFloat(float):
+    def __float__(self) -> float:
+        return float("nan")
+
+
+@pytest.mark.parametrize("seconds", [None, "60", -1, 1e12, 10**400, float("nan"), ComputedFloat(5)], ids=type)
+def test_times_that_were_set_in_an_exception_later_fail_the_attempt(seconds: Any) -> None:
+    snooze, retry = Snooze(60), Retry(60)
+    snooze.seconds, retry.delay = seconds, seconds
+
+    snoozed, retried = ran(snooze, None).outcome, ran(retry, None).outcome
+
+    assert isinstance(snoozed, outcomes.Failed)
+    assert "Snooze(" in snoozed.failure.message
+    assert "pass seconds between 0 and ten years" in snoozed.failure.message
+    assert isinstance(retried, outcomes.Failed)
+    assert ("Retry(" in retried.failure.message) == (seconds is not None)  # without a time the policy decides
 
 
 def test_errors_are_cut_and_made_storable() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from taskqueue.model.shown_text import in_json, logged, shown
+from taskqueue.model.shown_text import LONGEST_CODE, as_code, in_json, logged, shown
 
 HARMLESS = "Größe 7 µm, 漢字, \u0646\u0635, 👩‍👧, tab\tstays"
 
@@ -40,3 +40,27 @@ def test_shown_text_keeps_its_lines_and_logged_text_is_one() -> None:
 
 def test_json_says_the_same_in_harmless_characters() -> None:
     assert in_json('"\u202e\x9b\x7f\udcff"\n') == r'"\u202e\u009b\u007f\udcff"' + "\n"
+
+
+class Unspeakable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        ("a", "'a'"),
+        (10**5000, "a whole number of 16,610 bits"),
+        ([10**5000], "a list with a whole number of over 4,300 digits"),
+        (Unspeakable(), "an Unspeakable whose repr() raises RuntimeError"),
+        ({Unspeakable(): 1}, "a dict whose repr() raises RuntimeError"),
+    ],
+    ids=["text", "number", "numbers", "object", "key"],
+)
+def test_any_value_is_written_as_code_or_in_words(value: object, written: str) -> None:
+    assert as_code(value) == written
+
+
+def test_a_long_value_is_cut() -> None:
+    assert len(as_code("x" * 10_000_000)) == LONGEST_CODE

@@ -14,6 +14,7 @@ from uuid import UUID
 from bson import ObjectId
 
 from taskqueue.errors import InvalidJob
+from taskqueue.model.shown_text import as_code
 
 
 class Codec(Protocol):
@@ -55,7 +56,7 @@ class Form:
 
 def misfit(value: Any, path: str, name: str) -> InvalidJob:
     """Return the error for a value that is not of the type."""
-    text = repr(value)
+    text = as_code(value)
     article = "" if name == "None" else "an " if name[:1] in "AEIOaeiou" else "a "
     return InvalidJob(f"{path}: {text if len(text) <= 100 else f'{text[:97]}...'} is not {article}{name}")
 

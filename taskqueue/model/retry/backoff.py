@@ -9,6 +9,7 @@ from typing import Any
 from taskqueue.errors import InvalidOption
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.retry.decision import LONGEST_PAUSE, Decision, GiveUp, RetryIn, Situation
+from taskqueue.model.shown_text import as_code
 
 ENDLESS = -1
 
@@ -63,9 +64,9 @@ class ExponentialRetry:
         if self.longest is not None:
             check_seconds("longest", self.longest)
         if isinstance(self.factor, bool) or not isinstance(self.factor, (int, float)) or not 1 <= self.factor <= 100:
-            raise InvalidOption(f"factor={self.factor!r} of a retry policy: pass a number between 1 and 100")
+            raise InvalidOption(f"factor={as_code(self.factor)} of a retry policy: pass a number between 1 and 100")
         if isinstance(self.jitter, bool) or not isinstance(self.jitter, (int, float)) or not 0 <= self.jitter <= 1:
-            raise InvalidOption(f"jitter={self.jitter!r} of a retry policy: pass a number between 0 and 1")
+            raise InvalidOption(f"jitter={as_code(self.jitter)} of a retry policy: pass a number between 0 and 1")
 
     @classmethod
     def for_an_interval(cls, seconds: float, interval: float) -> ExponentialRetry:
@@ -108,12 +109,12 @@ class ExponentialRetry:
 def check_seconds(name: str, value: object) -> None:
     """Raise ``InvalidOption`` unless the value is a number of seconds between 0 and ten years."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LONGEST_PAUSE:
-        raise InvalidOption(f"{name}={value!r} of a retry policy: pass seconds between 0 and ten years")
+        raise InvalidOption(f"{name}={as_code(value)} of a retry policy: pass seconds between 0 and ten years")
 
 
 def _whole(name: str, value: object) -> None:
     if type(value) is not int or value < ENDLESS:
-        raise InvalidOption(f"{name}={value!r} of a retry policy: pass a whole number, {ENDLESS} or more")
+        raise InvalidOption(f"{name}={as_code(value)} of a retry policy: pass a whole number, {ENDLESS} or more")
 
 
 def _often(times: int) -> str:

@@ -9,6 +9,7 @@ from taskqueue.errors import InvalidOption
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.retry.backoff import check_seconds
 from taskqueue.model.retry.decision import Decision, GiveUp, RetryIn, Situation, within
+from taskqueue.model.shown_text import as_code
 
 Row = tuple[float, float]
 
@@ -29,7 +30,7 @@ class TableRetry:
 
     def __post_init__(self) -> None:
         if self.since not in ("due", "created"):
-            raise InvalidOption(f"since={self.since!r} of a retry policy: pass 'due' or 'created'")
+            raise InvalidOption(f"since={as_code(self.since)} of a retry policy: pass 'due' or 'created'")
         if not self.rows:
             raise InvalidOption("a time table of a retry policy has no rows: pass at least one, such as {'1h': '5m'}")
         last = 0.0
