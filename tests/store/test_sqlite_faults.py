@@ -24,6 +24,7 @@ from taskqueue.model.query import parse
 from taskqueue.model.record import Record, Status
 from taskqueue.store import Event, Note, Store
 from taskqueue.store.open import open_store
+from taskqueue.store.sqlite.url import shares_memory
 from tests.nodes import LIMIT
 from tests.store.children import Child, in_child
 from tests.store.records import MINUTE, NOON, WEB_1, a_record, all_kept, claim, ids, kept, now_cursor, settlement
@@ -85,6 +86,11 @@ def test_a_full_disk_is_named_where_nobody_has_the_store_open(path: Path, store:
             assert len(all_kept(opened)) == 1
 
     in_child(fill)
+
+
+def test_processes_share_memory_on_a_local_disk(tmp_path: Path) -> None:
+    assert shares_memory(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_store_in_use_needs_no_more_space_on_a_full_disk(path: Path, store: Store) -> None:

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from taskqueue.errors import StoreReplaced, StoreUnavailable
 from taskqueue.store.sqlite import schema
-from taskqueue.store.sqlite.driver_errors import in_words, reads_leniently
+from taskqueue.store.sqlite.driver_errors import in_words, reads_leniently, unreadable_index
 from taskqueue.store.sqlite.file_identity import Files, State
 from taskqueue.store.sqlite.lock_holder import lock_holder
 from taskqueue.store.sqlite.queries import data_matches
@@ -224,10 +224,9 @@ class Connection:
                         self._journal = Journal(f"{self._name}-wal", LONGEST_JOURNAL)
             except BaseException as error:
                 raw.close()
-                if _UNREADABLE in str(error) and self._files.has_empty_journal and self._files.has_whole_index:
-                    reason = f"its journal {self._name}-wal was removed while another process uses it"
-                    way_out = "end that process, or have it use the store: it saves what it has"
-                    raise StoreUnavailable(self._name, reason, way_out) from error
+                known = unreadable_index(self._name, self._files) if _UNREADABLE in str(error) else None
+                if known is not None:
+                    raise known from error
                 raise
             self._raw = raw
         return self._raw

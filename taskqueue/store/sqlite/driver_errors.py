@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from pathlib import Path
 
 from taskqueue.errors import StoreUnavailable
+from taskqueue.store.sqlite.file_identity import Files
+from taskqueue.store.sqlite.url import shares_memory
 
 _PROBLEMS = (
     ("file is not a database", "is not a SQLite database", "name another file, or move this one away"),
@@ -30,6 +33,17 @@ def in_words(store: str, text: str) -> StoreUnavailable:
             do = f"make {' and '.join(refused)} writable for this user" if refused else way_out
             return StoreUnavailable(store, f"{reason} ({text})", do, only_reads=words in _WRITES)
     return StoreUnavailable(store, text, "see the text of SQLite's error")
+
+
+def unreadable_index(store: str, files: Files) -> StoreUnavailable | None:
+    """Return the error for a journal whose index cannot be read, None where the reason is another, as a full disk."""
+    if not shares_memory(Path(store).parent):
+        way_out = "use a local disk, or a MongoDB store"
+        return StoreUnavailable(store, "lies on a filesystem on which processes share no memory", way_out)
+    if files.has_empty_journal and files.has_whole_index:
+        reason = f"its journal {store}-wal was removed while another process uses it"
+        return StoreUnavailable(store, reason, "end that process, or have it use the store: it saves what it has")
+    return None
 
 
 def _unwritable(path: str) -> list[str]:

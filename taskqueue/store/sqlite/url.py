@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -122,6 +123,27 @@ def prepare(address: SqliteUrl, mounts: Path = Path("/proc/self/mountinfo")) -> 
         raise StoreUnavailable(
             str(address.path), f"cannot be created ({error.strerror})", f"make {folder} writable for this user"
         ) from None
+
+
+def shares_memory(folder: Path) -> bool:
+    """Return whether processes can share memory by a file of the folder, as they have to by the index of the journal.
+
+    They cannot on some shares of virtual machines and containers; where there is no room for a file, that is not known.
+    """
+    import mmap
+    import tempfile
+
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(mmap.PAGESIZE))
+            file.flush()
+            try:
+                mmap.mmap(file.fileno(), mmap.PAGESIZE).close()
+            except OSError as error:
+                return error.errno not in (errno.ENODEV, errno.EINVAL)
+    except OSError:
+        return True
+    return True
 
 
 def filesystem(folder: Path, mountinfo: str) -> str:
