@@ -225,7 +225,7 @@ def came_up_after(error: BaseException, *kinds: type[BaseException]) -> bool:
     """Return whether the error is of one of these kinds, or came up while one was handled, say in a ``finally``."""
     seen: list[BaseException] = []
     found: BaseException | None = error
-    while found is not None and found not in seen:  # an error may be its own cause
+    while found is not None and all(found is not one for one in seen):  # an error may be its own cause
         if isinstance(found, kinds):
             return True
         seen.append(found)
@@ -276,7 +276,8 @@ def exception_of(ran: Ran) -> Exception:
 
 def brief(error: BaseException) -> str:
     """Return the error in a line, by its type where it says nothing."""
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    message = _message(error)
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -303,7 +304,7 @@ def _leave_out_interrupts(error: BaseException) -> None:
     """Let the tracebacks of the error, and of its causes and contexts, end with the job's code."""
     seen: list[BaseException] = []
     found: BaseException | None = error
-    while found is not None and found not in seen:
+    while found is not None and all(found is not one for one in seen):  # its == may be the user's own, and raise
         seen.append(found)
         last = trace = found.__traceback__
         while trace is not None:

@@ -13,7 +13,7 @@ from bson import ObjectId
 
 from taskqueue import Interrupted, Job, JobTimeout, Retry, Snooze
 from taskqueue.execution.attempt import finished
-from taskqueue.execution.executor import MESSAGE_LIMIT, TRACEBACK_LIMIT, Ran, execute, failure_of
+from taskqueue.execution.executor import MESSAGE_LIMIT, TRACEBACK_LIMIT, Ran, brief, execute, failure_of
 from taskqueue.execution.job_context import JobContext
 from taskqueue.execution.loader import Loaded
 from taskqueue.model.lifecycle import outcomes
@@ -228,12 +228,30 @@ def test_times_that_were_set_in_an_exception_later_fail_the_attempt(seconds: Any
     assert ("Retry(" in retried.failure.message) == (seconds is not None)  # without a time the policy decides
 
 
+class Incomparable(Exception):
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError
+
+    __hash__ = Exception.__hash__
+
+
+def test_errors_that_cannot_be_compared_are_failures_with_their_cause() -> None:
+    error = Incomparable("second")
+    error.__cause__ = Incomparable("first")
+
+    outcome = ran(error, None, stopping=True).outcome
+
+    assert isinstance(outcome, outcomes.Failed)
+    assert "first" in outcome.failure.traceback
+
+
 def test_errors_are_cut_and_made_storable() -> None:
     long = failure_of(ValueError("x" * 100_000))
     assert len(long.message) == MESSAGE_LIMIT
     assert len(long.traceback) == TRACEBACK_LIMIT
     assert failure_of(ValueError("\udc80")).message == "\\udc80"
     assert failure_of(Unspeakable()).message == "(its __str__ raised RuntimeError)"
+    assert brief(Unspeakable()) == "Unspeakable: (its __str__ raised RuntimeError)"
 
 
 def test_an_error_is_named_with_its_bases() -> None:
