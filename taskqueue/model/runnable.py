@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from taskqueue.errors import InvalidJob, InvalidOption
 from taskqueue.model.job import Job, TaskFunction
@@ -30,8 +31,12 @@ def check_arguments(task: TaskFunction[..., Any], data: Any) -> None:
         raise InvalidJob(
             f"data of {task.__qualname__} is {data!r}: pass a mapping, its keys are the function's arguments"
         )
+    given = data or {}
+    known = _arguments(task.function)
+    if known.needed <= given.keys() <= known.accepted:
+        return
     try:
-        inspect.signature(task.function).bind(**(data or {}))
+        known.signature.bind(**given)
     except TypeError as refused:
         raise InvalidJob(f"{task.__qualname__}() cannot be called with this data: {refused}") from None
 
@@ -82,3 +87,23 @@ def _check_function(name: str, function: Callable[..., Any]) -> None:
         raise InvalidJob(
             f"{name} is a generator, which would run none of it: return a value, and see self.each for loops"
         )
+
+
+class _Arguments(NamedTuple):
+    """The arguments of the function of a task by their names; what ``**kwargs`` takes is left to the signature."""
+
+    signature: inspect.Signature
+    needed: frozenset[str]
+    accepted: frozenset[str]
+
+
+@functools.lru_cache(maxsize=512)
+def _arguments(function: Callable[..., object]) -> _Arguments:
+    """Return the arguments, found once: the signature and a call of its ``bind`` take half as long as an add."""
+    signature = inspect.signature(function)
+    single = [one for one in signature.parameters.values() if one.kind in _BY_NAME]
+    return _Arguments(
+        signature,
+        needed=frozenset(one.name for one in single if one.default is one.empty),
+        accepted=frozenset(one.name for one in single if one.kind is not inspect.Parameter.POSITIONAL_ONLY),
+    )

@@ -127,3 +127,37 @@ def test_an_attribute_that_looks_like_an_option_is_warned_of() -> None:
         "OfAnotherSystem.crash_retries = 1 is an attribute, and no option of its jobs: "
         "write options = {'crash_retries': 1}, or rename the attribute"
     )
+
+
+@task
+def plain(to: str, subject: str = "") -> None: ...
+
+
+@task
+def by_name(*, to: str) -> None: ...
+
+
+@task
+def by_place(to: str, /, subject: str = "") -> None: ...
+
+
+@task
+def by_place_or_not(to: str = "", /) -> None: ...
+
+
+@task
+def anything(to: str, *others: str, **more: str) -> None: ...
+
+
+@pytest.mark.parametrize("function", [plain, by_name, by_place, by_place_or_not, anything])
+@pytest.mark.parametrize(
+    "data", [None, {}, {"to": 1}, {"subject": 1}, {"to": 1, "subject": 2}, {"to": 1, "cc": 2}, {1: 2}]
+)
+def test_a_task_is_refused_the_data_that_its_function_cannot_be_called_with(function: Any, data: Any) -> None:
+    try:
+        function(**(data or {}))
+    except TypeError:
+        with pytest.raises(InvalidJob, match=r"cannot be called with this data: "):
+            runnable.check_arguments(function, data)
+    else:
+        runnable.check_arguments(function, data)
