@@ -47,8 +47,11 @@ def at_hand(job: Any) -> Any:
 
 def declared(job: Any) -> Mapping[str, Any]:
     """Return the options of a job that is added with its class, or its task; ``is_ready`` of a class is one of them."""
+    has_condition = isinstance(job, type) and issubclass(job, Job) and job.is_ready is not Job.is_ready
+    if not has_condition and getattr(job, "options", None) == {}:
+        return {}
     options = options_of(job)
-    if not isinstance(job, type) or not issubclass(job, Job) or job.is_ready is Job.is_ready:
+    if not has_condition:
         return options
     ready = options.get("ready")
     return {**options, "ready": OWN if ready is None else both(OWN, condition(ready))}

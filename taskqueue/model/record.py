@@ -303,7 +303,9 @@ def changed(record: Record, **fields: Any) -> Record:
     A job's life takes a dozen such changes; measured, this takes a fifth of the time.
     """
     made = Record.__new__(Record)
-    object.__setattr__(made, "__dict__", {**record.__dict__, **fields})
+    every = record.__dict__.copy()  # a display with ** takes a fifth longer
+    every.update(fields)
+    object.__setattr__(made, "__dict__", every)
     return made
 
 

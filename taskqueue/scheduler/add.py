@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple, NoReturn, TypeAlias
@@ -150,6 +150,8 @@ class _Facts(NamedTuple):
 
     path: str
     types: JobTypes | None
+    check: Callable[[Any], None] | None
+    """Refuses data that the job could not start with; None where it takes any."""
 
 
 @functools.lru_cache(maxsize=512)
@@ -157,7 +159,17 @@ def _facts(job: Any) -> _Facts:
     """Return the facts of a class or a task that a worker can run; raise ``InvalidJob`` for one that it cannot."""
     path = path_of(job)
     runnable.check(job)
-    return _Facts(path, types_of(job))
+    return _Facts(path, types_of(job), _check_of(job))
+
+
+def _check_of(job: Any) -> Callable[[Any], None] | None:
+    if isinstance(job, TaskFunction):
+        return functools.partial(runnable.check_arguments, job)
+    if job.__name__ != "ShellJob":
+        return None
+    from taskqueue.execution import shell_job  # it starts processes, which few programs do
+
+    return shell_job.check if job is shell_job.ShellJob else None
 
 
 Level: TypeAlias = tuple[tuple[str, type, Any], ...]
@@ -170,9 +182,12 @@ def _order_like(job: Any, options: Mapping[str, Any], defaults: Mapping[str, Any
     Checking options and making a record of them take longer than everything else before a job is stored.
     """
     path, found = (_facts(job).path, job) if isinstance(job, type | TaskFunction) else (path_of(job), known(job))
+    of_class = declared(found)
+    if not options and not of_class and not defaults:
+        return _first_order(path, isinstance(found, str), (), (), ())
     if META in options:
         options = {name: value for name, value in options.items() if name != META}
-    levels = (options, declared(found), defaults)
+    levels = (options, of_class, defaults)
     for level in levels:
         if level and not CONSTANT.issuperset(level):
             return None
@@ -202,19 +217,13 @@ def _undeclared(new: Record) -> Record:
 
 def _checked_data(job: Any, data: Any, where: str) -> Any:
     """Return the data as they are kept; refuse data that the job could not start with, or that are not of its types."""
-    if isinstance(job, TaskFunction):
-        runnable.check_arguments(job, data)
-    elif isinstance(job, type) and job.__name__ == "ShellJob":
-        _check_shell_data(job, data)
-    types = known_types(job) if isinstance(job, str) else _facts(job).types
+    if isinstance(job, str):
+        types = known_types(job)
+    else:
+        _, types, check = _facts(job)
+        if check is not None:
+            check(data)
     return data if types is None else types.encoded(data, f"{where}data")
-
-
-def _check_shell_data(job: type, data: Any) -> None:
-    from taskqueue.execution import shell_job  # it starts processes, which few programs do
-
-    if job is shell_job.ShellJob:
-        shell_job.check(data)
 
 
 def _known_part(job: Any, data: Any, options: Mapping[str, Any], where: str) -> Any:

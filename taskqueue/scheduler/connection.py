@@ -111,10 +111,16 @@ class Connections:
         return heard or self._current().listener()
 
     @property
-    def silence(self) -> object | None:
-        """The present silence of the listener in this process; None without one, or if it hears nothing of new jobs."""
-        connection = None if self._is_borrowed else self._of_process.get(os.getpid())
-        return None if connection is None or connection.heard is None else connection.heard.silence
+    def store_and_silence(self) -> tuple[Store, object | None]:
+        """The store in this process, and the present silence of its listener; one look for both, as each add takes it.
+
+        The silence is None without a listener, or if it hears nothing of new jobs.
+        """
+        connection = self._of_process.get(os.getpid())
+        if connection is None or connection.opened is None:
+            return self._current().store(), None
+        heard = None if self._is_borrowed else connection.heard
+        return connection.opened, None if heard is None else heard.silence
 
     def listener_of_loop(self) -> Listener:
         """Return a listener for an event loop of this process."""

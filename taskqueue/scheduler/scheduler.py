@@ -95,19 +95,18 @@ class Scheduler(Events, Operations, Schedules):
         returned, and its ``existed`` is True. With the ``session`` of a ``pymongo`` client the job is part of its open
         transaction.
         """
-        store = self._connections.store
+        store, silence = self._connections.store_and_silence
         every: Mapping[str, Any] = options
         if self._before_add is not None or CURRENT.get() is not None:
             every = job_meta.completed(self._before_add, job, data, options)
         new = add.one(job, data, every, self._defaults, store.now())
         if new.depends_on or new.parent is not None:
             add.check_related_jobs(store, [new])
-        silence = self._connections.silence if session is None else None  # it may be aborted, which nothing rings for
         [kept] = (store if session is None else session_inserts(store, session)).add([new])
         if kept is not new and "on_duplicate" in new.given:
             kept = add.after_duplicate(store, new, kept, session)
-        if kept is new:
-            return Process(self, kept, silence=silence)
+        if kept is new:  # a session may be aborted, which nothing rings for
+            return Process(self, kept, silence=silence if session is None else None)
         return Process(self, kept, existed=add.existed(new, kept))
 
     def add_jobs(self, jobs: Iterable[Entry], **refused: Never) -> list[Process]:

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
+from taskqueue.model.conditions import Check
 from taskqueue.model.record import Attempt, Cause, Failure, Options, Record, Status
 from taskqueue.model.retry import ExponentialRetry, FixedRetry
 from taskqueue.model.serializer import dumps
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.store import codec
 from taskqueue.store.sqlite import schema
-from taskqueue.store.sqlite.columns import COLUMNS, attempts_text, row
+from taskqueue.store.sqlite.columns import COLUMNS, USUAL_OPTIONS, attempts_text, options_text, row
 from taskqueue.store.sqlite.rows import INSERT_SHORT, record, short_row
 from tests.store.records import NOON, a_record, postponed
 
@@ -48,6 +49,14 @@ def test_a_new_job_is_the_same_in_a_short_row(raw: sqlite3.Connection, new: Reco
 
     assert kept == row(new)
     assert record(kept) == new
+
+
+def test_options_in_turns_are_kept_as_their_own() -> None:
+    conditions = [Options(ready=Check("weather:is_dry", level=level)) for level in (1, True, 1)]
+    options = [Options(timeout=1.0), Options(timeout=2.0), *conditions] * 2
+
+    assert [options_text(one) for one in options] == [dumps(codec.options_fields(one)) for one in options]
+    assert options_text(USUAL_OPTIONS) is None
 
 
 @pytest.mark.parametrize(

@@ -33,10 +33,15 @@ _NAMES = tuple(status.name.lower() for status in Status)
 class Transaction:
     """Runs the statements of one call: commits and rings at the end, undoes them on any exception."""
 
+    end_notice = PLAIN_RING
+    """That of the job that this call ends, if it ends no other."""
+    has_waits: bool | None = None
+    """Whether any job waits for another one; None until this is read."""
+    _at = 0
+    _adds_up = False
+
     def __init__(self, connection: Connection | CallerConnection, ringer: Ringer | LateRinger, level: Sync) -> None:
         self.topics: set[str] = set()
-        self.end_notice = PLAIN_RING
-        """That of the job that this call ends, if it ends no other."""
         self._connection = connection
         self._ringer = ringer
         self.tells_ends = ringer.reaches_ends
@@ -45,10 +50,6 @@ class Transaction:
         self._counts: dict[tuple[str, int], int] = {}
         self._settled: list[Record] = []
         self._ended_unclaimed: list[Record] = []
-        self._at = 0
-        self._adds_up = False
-        self.has_waits: bool | None = None
-        """Whether any job waits for another one; None until this is read."""
         self.ended: deque[Record] = deque()
         """Records whose end has effects on others that are still to be applied."""
 
@@ -100,6 +101,8 @@ class Transaction:
 
     def insert_all(self, rows: Sequence[Row]) -> bool:
         """Insert all short rows, or none if the id or unique key of one is taken."""
+        if len(rows) == 1:
+            return self._insert_one(rows[0])
         if not self.execute_all(INSERT_SHORTS, rows):
             return False
         self._note_rows(self._last.lastrowid, len(rows))
@@ -207,6 +210,19 @@ class Transaction:
         """Count a final record that was removed."""
         self.count(queue, status, -1)
         self._counts[(queue, add_counts.ALL)] = self._counts.get((queue, add_counts.ALL), 0) - 1
+
+    def _insert_one(self, short: Row) -> bool:
+        """Insert a short row alone, as ``insert_all`` does, without grouping what is alike."""
+        inserted = self.execute(INSERT_SHORT, short)
+        if inserted.rowcount == 0:
+            return False
+        status = short[1]
+        self._events.append(([short[0]], (0, _NAMES[status], short[8], status)))
+        self.topics.update((NEWS, WORK))
+        if status != Status.WAITING:
+            self.count(short[3], status, 1)
+        self._note_rows(inserted.lastrowid, 1)
+        return True
 
     def _note_rows(self, last: int | None, rows: int) -> None:
         """Have new rows counted, a lot of them at once."""
