@@ -14,7 +14,7 @@ from taskqueue.errors import ConfigError, StoreUnavailable
 from taskqueue.store.doorbell import PLAIN_RING, Ringer
 from taskqueue.store.sqlite import schema
 from taskqueue.store.sqlite.connection import Sync
-from taskqueue.store.sqlite.queries import data_matches
+from taskqueue.store.sqlite.filters import data_matches
 from taskqueue.store.sqlite.url import SqliteUrl
 
 Result = TypeVar("Result")

@@ -19,8 +19,8 @@ from taskqueue.errors import StoreReplaced, StoreUnavailable
 from taskqueue.store.sqlite import schema
 from taskqueue.store.sqlite.driver_errors import in_words, reads_leniently, unreadable_index
 from taskqueue.store.sqlite.file_identity import Files, State
+from taskqueue.store.sqlite.filters import data_matches
 from taskqueue.store.sqlite.lock_holder import lock_holder
-from taskqueue.store.sqlite.queries import data_matches
 from taskqueue.store.sqlite.url import SqliteUrl, prepare
 from taskqueue.store.sqlite.wal_preallocation import STEP, Journal, reuse, write_back
 

@@ -1,46 +1,23 @@
-"""Queries as SQL: the tree of the filter language as conditions that mean what ``model.query.matches`` says."""
+"""Finds and counts records, by the indexes that take the fewest steps."""
 
 from __future__ import annotations
 
-import functools
 import json
-import math
 import sqlite3
-import sys
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from taskqueue.errors import Unreadable
 from taskqueue.model.ids import JobId
-from taskqueue.model.meta import META
-from taskqueue.model.query import And, Compare, Operator, Or, Query, data_holds
+from taskqueue.model.query import And, Compare, Operator, Query
 from taskqueue.model.record import Record, Status
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.store.arguments import order_of
 from taskqueue.store.query_bounds import ended_from, fields_of, holds_for, names_queue, statuses_of
-from taskqueue.store.reading import name_once
 from taskqueue.store.sqlite.columns import COLUMNS
 from taskqueue.store.sqlite.counts import FORCED, tally, waiting_queues
+from taskqueue.store.sqlite.filters import Condition, condition_of
 from taskqueue.store.sqlite.rows import records_of
-
-
-def _in_json(column: str, path: str) -> str:
-    """Return a value in the JSON of a column as SQL; nothing where that is damaged."""
-    return f"(CASE WHEN json_valid({column}) THEN json_extract({column}, '$.{path}') END)"
-
-
-_COLUMN = {
-    "unique": "unique_key",
-    "tries": "(failures + crashes + (status IN (2, 3)))",
-    "error.type": _in_json("error", "type"),
-    "error.message": _in_json("error", "message"),
-    "took": "(CASE WHEN status IN (3, 4, 6) THEN (ended_at - started_at) / 1000.0 END)",
-}
-"""The fields that are no columns of their name, as SQL."""
-
-_SIGNS = {Operator.LT: "<", Operator.LTE: "<=", Operator.GT: ">", Operator.GTE: ">="}
-Condition = tuple[str, list[Any]]
 
 _WITH_ID = f"SELECT {COLUMNS} FROM jobs WHERE id = ? LIMIT ?"
 _WITH_IDS = f"SELECT {COLUMNS} FROM jobs WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?"
@@ -68,7 +45,7 @@ def find(
         ids = query.value
         statement, these = (_WITH_ID, ids[0]) if len(ids) == 1 else (_WITH_IDS, json.dumps(ids))
         return records_of(raw.execute(statement, (these, limit)))
-    where, values = _condition(query)
+    where, values = condition_of(query)
     column, falling = order_of(order)
     if after is not None:
         behind, more = _behind(column, falling, after)
@@ -148,7 +125,7 @@ def count(raw: sqlite3.Connection, query: Query) -> int:
     """Return how many records match, from the tally if only queue and status matter."""
     if fields_of(query) <= {"queue", "status"}:
         return sum(records for key, records in tally(raw).items() if holds_for(query, *key))
-    where, values = _condition(query)
+    where, values = condition_of(query)
     statuses = statuses_of(query)
     if statuses == [Status.WAITING] and fields_of(query) <= _OF_WAITING and names_queue(query):
         source, where = "jobs", f"{_STATUS[Status.WAITING]} AND {where}"
@@ -233,105 +210,6 @@ def _queues_in_order(raw: sqlite3.Connection, query: Query) -> list[str]:
 def _ordered(column: str, falling: bool) -> str:
     direction = "DESC" if falling else "ASC"
     return f"id {direction}" if column == "id" else f"{column} {direction}, id {direction}"
-
-
-def data_matches(id: str, data: str, field: str, operator: str, value: str) -> bool:
-    """Return whether the data holds; the SQL function of this name. Data that cannot be read does not."""
-    try:
-        return data_holds(_compare(field, operator, value), data)
-    except Unreadable as error:
-        name_once(f"the data of job {id}", str(error))
-        return False
-
-
-@functools.lru_cache(maxsize=256)
-def _compare(field: str, operator: str, value: str) -> Compare:
-    operand = json.loads(value)
-    return Compare(field, Operator(operator), tuple(operand) if isinstance(operand, list) else operand)
-
-
-def _condition(query: Query) -> Condition:
-    match query:
-        case And(parts=parts):
-            return _joined(" AND ", parts, "1")
-        case Or(parts=parts):
-            return _joined(" OR ", parts, "0")
-        case Compare(field="waiting_for", operator=Operator.EQ, value=str(id)):
-            return "id IN (SELECT job FROM waits WHERE awaited = ?)", [id]
-        case Compare(field="tags" | "waiting_for"):
-            return _list(query)
-        case Compare(path=path) if path:
-            return "data_matches(id, data, ?, ?, ?)", [query.field, query.operator.value, json.dumps(query.value)]
-        case Compare():
-            return _field(query)
-
-
-def _joined(word: str, parts: tuple[Query, ...], nothing: str) -> Condition:
-    conditions = [_condition(part) for part in parts]
-    if not conditions:
-        return nothing, []
-    return f"({word.join(text for text, _ in conditions)})", [value for _, values in conditions for value in values]
-
-
-def _field(compare: Compare) -> Condition:
-    column, value = _column(compare), compare.value
-    match compare.operator:
-        case Operator.EXISTS:
-            return f"{column} IS {'NOT ' if value else ''}NULL", []
-        case Operator.EQ:
-            return f"{column} IS ?", [_bound(value)]
-        case Operator.NE:
-            return f"{column} IS NOT ?", [_bound(value)]
-        case Operator.IN:
-            return _among(column, value)
-        case Operator.CONTAINS:
-            return f"ifnull(instr({column}, ?) > 0, 0)", [value]
-    return f"ifnull({column} {_SIGNS[compare.operator]} ?, 0)", [_bound(value)]
-
-
-def _column(compare: Compare) -> str:
-    """Return the field as SQL; a key of the meta has no character that SQL or JSON would read otherwise."""
-    if compare.meta_key is None:
-        return _COLUMN.get(compare.field, compare.field)
-    return _in_json("given", f'{META}."{compare.meta_key}"')
-
-
-def _list(compare: Compare) -> Condition:
-    column, value = compare.field, compare.value
-    some = f"EXISTS (SELECT 1 FROM json_each(CASE WHEN json_valid({column}) THEN {column} END) WHERE {{}})"
-    match compare.operator:
-        case Operator.EXISTS:
-            return f"{column} IS {'NOT ' if value else ''}NULL", []
-        case Operator.EQ | Operator.NE if value is None:
-            return f"{column} IS {'NOT ' if compare.operator is Operator.NE else ''}NULL", []
-        case Operator.EQ:
-            return some.format("value = ?"), [value]
-        case Operator.NE:
-            return f"NOT {some.format('value = ?')}", [value]
-        case Operator.IN:
-            text, values = _among("value", tuple(item for item in value if item is not None))
-            return (f"({some.format(text)} OR {column} IS NULL)" if None in value else some.format(text)), values
-        case Operator.CONTAINS:
-            return some.format("instr(value, ?) > 0"), [value]
-    return some.format(f"value {_SIGNS[compare.operator]} ?"), [value]
-
-
-def _among(column: str, value: tuple[Any, ...]) -> Condition:
-    if len(value) == 1 and value[0] is not None:  # a wait for one job
-        return f"{column} = ?", [_bound(value[0])]
-    among = f"{column} IN (SELECT value FROM json_each(?))"
-    text = json.dumps([_finite(_bound(item)) for item in value if item is not None and item == item])
-    return (f"({among} OR {column} IS NULL)" if None in value else among), [text]
-
-
-def _bound(value: Any) -> Any:
-    """Return the value as SQLite takes it; whole numbers beyond 64 bits equal nothing that is kept."""
-    return float(value) if isinstance(value, int) and not -(2**63) <= value < 2**63 else value
-
-
-def _finite(value: Any) -> Any:
-    """Return the value as JSON writes it: the largest number for an infinite one, which equals nothing that is kept."""
-    return math.copysign(sys.float_info.max, value) if value in (math.inf, -math.inf) else value
 
 
 def _behind(column: str, falling: bool, after: tuple[object, JobId]) -> Condition:
