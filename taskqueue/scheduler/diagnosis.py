@@ -122,7 +122,7 @@ def unloadable(store: Store) -> Iterator[Finding]:
 
 def blocked(store: Store) -> Iterator[Finding]:
     """Yield the jobs whose dependencies will never let them begin."""
-    query = parse({"cause": Cause.BEHIND.value, "status": int(Status.POSTPONED)})
+    query = parse({"cause": Cause.BEHIND.value, "status": int(Status.POSTPONED), "waiting_for": {"$exists": True}})
     records = store.find(query, limit=LOOKED_AT)
     stuck = [(record, sentence) for record in records for sentence in list(kept_waiting(store, record))[:1]]
     for record, sentence in stuck[:5]:

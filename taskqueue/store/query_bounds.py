@@ -1,4 +1,4 @@
-"""The bounds that a query sets to matching records: their statuses, their queue, and the earliest of their ends."""
+"""The bounds that a query sets to matching records: their statuses, their queue, and the range of their times."""
 
 from __future__ import annotations
 
@@ -40,23 +40,38 @@ def statuses_of(query: Query) -> list[int] | None:
     return None
 
 
-def ended_from(query: Query) -> int | None:
-    """Return the earliest end that a record can have to match; None if the query says nothing of it."""
+def bounds_of(field: str, query: Query) -> tuple[int | None, int | None]:
+    """Return the earliest and the latest time of this field that a record can have to match; None where it is open."""
     match query:
-        case Compare(field="ended_at", operator=Operator.GTE, value=int(earliest)):
-            return earliest
-        case Compare(field="ended_at", operator=Operator.GT, value=int(before)):
-            return before + 1
+        case Compare(operator=operator, value=int(at)) if query.field == field:
+            earliest = {Operator.GTE: at, Operator.GT: at + 1}.get(operator)
+            latest = {Operator.LTE: at, Operator.LT: at - 1}.get(operator)
+            return earliest, latest
         case And(parts=parts):
-            return max((found for found in map(ended_from, parts) if found is not None), default=None)
-    return None
+            bounds = [bounds_of(field, part) for part in parts]
+            earliest = max((begin for begin, _ in bounds if begin is not None), default=None)
+            latest = min((end for _, end in bounds if end is not None), default=None)
+            return earliest, latest
+    return None, None
 
 
-def names_queue(query: Query) -> bool:
-    """Return whether only jobs of one queue match."""
+def has_field(field: str, query: Query) -> bool:
+    """Return whether only records that have a value in this field match."""
     match query:
-        case Compare(field="queue", operator=Operator.EQ, value=str()):
-            return True
+        case Compare(operator=Operator.EXISTS, value=True):
+            return query.field == field
         case And(parts=parts):
-            return any(map(names_queue, parts))
+            return any(has_field(field, part) for part in parts)
     return False
+
+
+def queue_of(query: Query) -> str | None:
+    """Return the queue of all jobs that match; None if they may be of several."""
+    match query:
+        case Compare(field="queue", operator=Operator.EQ, value=str(name)):
+            return name
+        case Compare(field="queue", operator=Operator.IN, value=(str(name),)):
+            return name
+        case And(parts=parts):
+            return next((found for found in map(queue_of, parts) if found is not None), None)
+    return None

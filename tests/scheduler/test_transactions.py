@@ -124,9 +124,12 @@ def test_everything_else_works_on_the_connection_too(database: sqlite3.Connectio
         once = scheduler.add_job_once(Echo, 1)
         assert scheduler.add_job_once(Echo, 1).id == once.id
         assert [found.id for found in scheduler.get_jobs({"status": "WAITING"})] == [once.id]
+        assert scheduler.stats()["total"] == scheduler.count_jobs({"job": once.job}) == 1
         scheduler.cancel_job(once.id)
         scheduler.add_job_once(Echo, 1)
 
+    assert scheduler.stats()["total"] == len(scheduler.find_jobs(order="-ended_at")) == 2
+    assert not database.in_transaction
     assert observer.stats()["statuses"]["CANCELED"] == 1
     assert [job.options["priority"] for job in observer.get_jobs()] == [3]
 

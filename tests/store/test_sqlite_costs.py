@@ -15,7 +15,7 @@ from taskqueue.model.controls import Control, Kind
 from taskqueue.model.lifecycle.outcomes import Done, GivenUp
 from taskqueue.model.limits import Limit, lane
 from taskqueue.model.query import EVERYTHING, PENDING, And, Compare, Operator, Query, parse
-from taskqueue.model.record import Options, Record, Status
+from taskqueue.model.record import Cause, Options, Record, Status
 from taskqueue.store import Store
 from taskqueue.store.open import open_store
 from taskqueue.store.sqlite.queries import FEW
@@ -35,6 +35,8 @@ from tests.store.records import (
 )
 
 MANY = 3_000
+TALLIED = 30_000
+"""Steps of a tally at most where one queue has many waiting jobs."""
 
 
 @pytest.fixture
@@ -193,6 +195,64 @@ def test_the_newest_are_listed_without_walking_the_others(filled: Store) -> None
     assert newest(EVERYTHING) == newest(PENDING) == 20
     assert steps(filled, lambda: newest(EVERYTHING)) < 2_000
     assert steps(filled, lambda: newest(PENDING)) < 4 * FEW  # which it counts before it walks in order
+
+
+@pytest.mark.parametrize("order", ["id", "-id", "created_at", "-created_at"])
+def test_pages_of_some_statuses_have_no_gaps_where_many_are_walked(store: Store, order: str) -> None:
+    def add(number: int) -> None:
+        store.add([a_record(created_at=NOON + one // 5 * MINUTE) for one in range(number)])
+
+    add(1_200)
+    while runs := claim(store, 500).records:
+        store.settle([settlement(run) for run in runs], NOON)
+    add(FEW + 100)
+    name = order.removeprefix("-")
+    found: list[Record] = []
+    while page := store.find(
+        PENDING, order=order, limit=3_000, after=(getattr(found[-1], name), found[-1].id) if found else None
+    ):
+        found += page
+
+    assert len(found) == FEW + 100
+    assert found == sorted(found, key=lambda one: (getattr(one, name), one.id), reverse=order.startswith("-"))
+
+
+def test_the_jobs_of_a_queue_are_found_without_walking_those_of_others(filled: Store) -> None:
+    filled.add([a_record(queue="mail") for _ in range(30)])
+    filled.add([a_record() for _ in range(MANY)])
+
+    def listed(**fields: object) -> int:
+        return len(filled.find(parse(fields), order="-created_at", limit=20))
+
+    assert listed(queue="mail") == listed(queue="mail", status=0) == 20
+    assert listed(queue="nowhere") == 0
+    assert steps(filled, lambda: listed(queue="mail")) < 5_000 + TALLIED
+    assert steps(filled, lambda: listed(queue="mail", status=0)) < 5_000
+    assert steps(filled, lambda: listed(queue="nowhere")) < TALLIED
+
+
+def test_what_was_added_since_is_counted_without_walking_what_came_before(store: Store) -> None:
+    store.add([a_record() for _ in range(FEW + 1)])
+    later = NOON + HOUR
+    store.add([a_record(created_at=later) for _ in range(3)])
+    since = {"created_at": {"$gt": later - MINUTE}}
+    waiting = parse({"$and": [{"status": {"$in": [0]}}, since]})
+
+    assert store.count(parse(since)) == store.count(waiting) == 3
+    assert steps(store, lambda: store.count(parse(since))) < 500
+    assert steps(store, lambda: store.count(waiting)) < 4 * FEW  # which it counts before it decides
+
+
+def test_overdue_ones_are_found_without_walking_those_that_are_due_later(filled: Store) -> None:
+    late = parse({"status": int(Status.POSTPONED), "ready_at": {"$lt": NOON}, "cause": {"$ne": "behind"}})
+    blocked = parse({"status": int(Status.POSTPONED), "cause": Cause.BEHIND.value, "waiting_for": {"$exists": True}})
+    awaited = running(filled, a_record(ready_at=NOON - HOUR))
+    filled.add([behind(awaited.id, cause=Cause.BEHIND) for _ in range(20)])
+
+    assert filled.find(late, order="-created_at", limit=20) == []
+    assert steps(filled, lambda: filled.find(late, order="-created_at", limit=20)) < 500
+    assert len(filled.find(blocked, limit=500)) == 20
+    assert steps(filled, lambda: filled.find(blocked, limit=500)) < 10_000
 
 
 def test_the_next_of_a_queue_are_found_by_their_index(store: Store) -> None:

@@ -23,7 +23,7 @@ from taskqueue.store.mongodb.counts import Tally
 from taskqueue.store.mongodb.documents import Document, records
 from taskqueue.store.mongodb.filters import filter_of
 from taskqueue.store.mongodb.indexes import CREATED, DUE, HELD, LIMITED, OUTCOMES, RANKED, WAITING, WAITING_IN_QUEUE
-from taskqueue.store.query_bounds import fields_of, holds_for, names_queue, statuses_of
+from taskqueue.store.query_bounds import fields_of, holds_for, queue_of, statuses_of
 from taskqueue.store.reading import readable
 
 FEW = 5_000
@@ -55,7 +55,7 @@ class Queries:
             if statuses is not None or len(found) == limit:  # else one may have a damaged status
                 return records(found)
         if order == "rank" and statuses is not None and not fields_of(query) & _SELECTIVE:
-            return records(self._by_rank(statuses, where, names_queue(query), limit))
+            return records(self._by_rank(statuses, where, queue_of(query) is not None, limit))
         if name == "created_at" and statuses is not None and not fields_of(query) & _SELECTIVE:
             return records(self._by_time(statuses, where, is_falling, limit))
         return records(self._sorted(where, name, is_falling, limit))

@@ -150,6 +150,10 @@ class _Plain:
     def __init__(self, raw: sqlite3.Connection) -> None:
         self._raw = raw
 
+    @property
+    def in_transaction(self) -> bool:
+        return self._raw.in_transaction
+
     def execute(self, statement: str, parameters: Any = ()) -> sqlite3.Cursor:
         return self._cursor().execute(statement, parameters)
 

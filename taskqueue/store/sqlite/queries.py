@@ -13,9 +13,9 @@ from taskqueue.model.query import And, Compare, Operator, Query
 from taskqueue.model.record import Record, Status
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.store.arguments import order_of
-from taskqueue.store.query_bounds import ended_from, fields_of, holds_for, names_queue, statuses_of
+from taskqueue.store.query_bounds import bounds_of, fields_of, has_field, holds_for, queue_of, statuses_of
 from taskqueue.store.sqlite.columns import COLUMNS
-from taskqueue.store.sqlite.counts import FORCED, tally, waiting_queues
+from taskqueue.store.sqlite.counts import FORCED, one_state, tally, waiting_queues
 from taskqueue.store.sqlite.filters import Condition, condition_of
 from taskqueue.store.sqlite.rows import records_of
 
@@ -26,6 +26,15 @@ _NONE = "SELECT 0 AS number WHERE 0"
 
 _OF_WAITING = {"queue", "status", "rank", "id"}
 """The fields that the index of waiting records has."""
+
+_INDEXES = {"id": "sqlite_autoindex_jobs_1", "created_at": "jobs_created"}
+"""The index of all records in each order that one has."""
+
+_SELECTIVE = {"id", "parent", "waiting_for"}
+"""Fields of which few records have the same value: these are found by its index, and sorted."""
+
+WALKED = 1_000
+"""So many records are walked in order at first."""
 
 FEW = 5_000
 """The number of records that SQLite sorts within a few milliseconds."""
@@ -45,45 +54,111 @@ def find(
         ids = query.value
         statement, these = (_WITH_ID, ids[0]) if len(ids) == 1 else (_WITH_IDS, json.dumps(ids))
         return records_of(raw.execute(statement, (these, limit)))
-    where, values = condition_of(query)
+    with one_state(raw):
+        return _find(raw, query, order, limit, after)
+
+
+def _find(
+    raw: sqlite3.Connection, query: Query, order: str, limit: int, after: tuple[object, JobId] | None
+) -> list[Record]:
     column, falling = order_of(order)
-    if after is not None:
-        behind, more = _behind(column, falling, after)
-        where, values = f"{where} AND {behind}", [*values, *more]
-    source = "jobs"
-    statuses = statuses_of(query)
-    children = _children(query)
+    where, values = condition_of(query)
+    where = f"{_added(query)} AND {where}" if column == "created_at" else where
+    behind, more = ("1", []) if after is None else _behind(column, falling, after)
+    condition = f"{where} AND {behind}", [*values, *more]
+    statuses, children = _statuses(raw, query), _children(query)
     if children is not None and _are_few(raw, children):
-        source = _only(children)
-    elif column == "ended_at":
-        found = _by_end(raw, query, (where, values), falling, limit)
+        return _found(raw, _only(children), condition, order, limit)
+    if column == "ended_at":
+        found = _by_end(raw, query, condition, falling, limit)
         if statuses is not None or len(found) == limit:  # else one may have a damaged status
             return found
     elif column == "rank" and statuses:
-        return _first_of_all(raw, _firsts(raw, query, statuses, where, falling), (where, values), order, limit)
-    elif statuses is not None and _are_few(raw, rows := _rows(statuses, ended_from(query))):
-        source = _only(rows)
-    elif statuses is not None and max(statuses) <= Status.PROCESSING and order == "created_at":
-        source = _only(rows)  # they are newer than most of the others
-    return _found(raw, source, where, _ordered(column, falling), [*values, limit])
+        return _first_of_all(raw, _firsts(raw, query, statuses, condition[0], falling), condition, order, limit)
+    elif statuses is not None:
+        rows = _rows(query, statuses)
+        if _are_few(raw, rows):
+            return _found(raw, _only(rows), condition, order, limit)
+        if column in _INDEXES and not fields_of(query) & _SELECTIVE:
+            return _in_order(raw, query, statuses, (where, values), order, limit, (behind, more))
+    return _found(raw, "jobs", condition, order, limit)
+
+
+def _statuses(raw: sqlite3.Connection, query: Query) -> list[int] | None:
+    """Return the statuses that records which match may have, None for any: of a queue those that the tally counts."""
+    statuses, fields = statuses_of(query), fields_of(query)
+    if "queue" in fields and fields <= {"queue", "status"} and (statuses is None or len(statuses) > 1):
+        return sorted({int(status) for queue, status in tally(raw) if holds_for(query, queue, status)})
+    return statuses
+
+
+def _in_order(
+    raw: sqlite3.Connection,
+    query: Query,
+    statuses: Sequence[int],
+    condition: Condition,
+    order: str,
+    limit: int,
+    behind: Condition,
+) -> list[Record]:
+    """Return the first in this order: all records are walked in it, more at each step, and at last the rest is sorted.
+
+    How many others stand before the first of these statuses is not known: that is why only some are walked.
+    """
+    column, falling = order_of(order)
+    where, values = condition
+    source = f"jobs INDEXED BY {_INDEXES[column]}"
+    edges = f"SELECT {column}, id FROM {source} WHERE {{}} ORDER BY {_ordered(order)} LIMIT 1 OFFSET {{}}"
+    begin, begins = behind
+    found: list[Record] = []
+    step, walked, most = WALKED, 0, WALKED
+    while True:
+        edge = raw.execute(edges.format(begin, step), begins).fetchone()
+        end, ends = ("1", []) if edge is None else _up_to(column, falling, edge)
+        among = f"{begin} AND {end} AND {where}", [*begins, *ends, *values]
+        found += _found(raw, source, among, order, limit - len(found))
+        if edge is None or len(found) == limit:
+            return found
+        begin, begins = _behind(column, falling, edge)
+        most = most if walked else max(WALKED, _worth_walking(raw, query, statuses, falling))
+        walked += step
+        if walked >= most:
+            rest = f"{begin} AND {where}", [*begins, *values]
+            return found + _found(raw, _only(_rows(query, statuses)), rest, order, limit - len(found))
+        step = walked
+
+
+def _worth_walking(raw: sqlite3.Connection, query: Query, statuses: Sequence[int], falling: bool) -> int:
+    """Return how many records are walked in order before the ones of these statuses are sorted: half as many as those.
+
+    None where these are few of all, pending, and the oldest are asked for: most others were added before them.
+    """
+    counted, queue = tally(raw), queue_of(query)
+    sorted_ones = sum(
+        number
+        for (name, status), number in counted.items()
+        if status in statuses and (queue in (None, name) or status is not Status.WAITING)
+    )
+    are_last = not falling and max(statuses) <= Status.PROCESSING and sorted_ones * 8 < sum(counted.values())
+    return 0 if are_last else sorted_ones // 2
 
 
 def _by_end(raw: sqlite3.Connection, query: Query, condition: Condition, falling: bool, limit: int) -> list[Record]:
     """Return the first by end: ended ones of each status by their index, and those without an end by their ids."""
-    where, values = condition
     statuses = statuses_of(query)
     wanted = list(Status) if statuses is None else statuses
     final = [status for status in wanted if status > Status.PROCESSING]
     pending = [int(status) for status in wanted if status <= Status.PROCESSING]
+    where, values = condition
+    without_end = f"+status IN ({', '.join(map(str, pending))}) AND {where}", values
     found: list[Record] = []
     for is_final in (True, False) if falling else (False, True):
         left = limit - len(found)
         if is_final and left:
             found += _ended(raw, query, final, condition, falling, left)
         elif left and pending:
-            among = f"+status IN ({', '.join(map(str, pending))}) AND {where}"  # the last ids are mostly theirs
-            source = "jobs" if falling else _only(_rows(pending, None))
-            found += _found(raw, source, among, _ordered("id", falling), [*values, left])
+            by_id = "-id" if falling else "id"
+            found += _in_order(raw, query, pending, without_end, by_id, left, ("1", []))
     return found
 
 
@@ -95,7 +170,7 @@ def _ended(
     So a status whose jobs rarely match is not walked back to its beginning where another one has enough.
     """
     where, values = condition
-    since, bound, order = _since(ended_from(query)), "", _ordered("ended_at", falling)
+    since, bound, order = _since(query), "", _ordered("-ended_at" if falling else "ended_at")
     found: list[tuple[Any, int]] = []
     for status in statuses:
         select = f"SELECT ended_at, rowid FROM jobs WHERE {_STATUS[status]}{since}{bound} AND {where} ORDER BY {order}"
@@ -104,7 +179,7 @@ def _ended(
         if falling and len(ends) >= limit:
             bound = f" AND ended_at >= {ends[limit - 1]}"
     rows = _only(f"SELECT value AS number FROM json_each('{json.dumps([number for _, number in found])}')")
-    return _found(raw, rows, "1", order, [limit])
+    return _found(raw, rows, ("1", []), "-ended_at" if falling else "ended_at", limit)
 
 
 def _first_of_all(
@@ -114,37 +189,40 @@ def _first_of_all(
     where, values = condition
     source = _only(" UNION ALL ".join(f"SELECT * FROM ({select} LIMIT ?)" for select in selects) or _NONE)
     of_each = [value for _ in selects for value in (*values, limit)]
-    return _found(raw, source, where, _ordered(*order_of(order)), [*of_each, *values, limit])
+    return _found(raw, source, (where, [*of_each, *values]), order, limit)
 
 
-def _found(raw: sqlite3.Connection, source: str, where: str, order: str, values: Sequence[Any]) -> list[Record]:
-    return records_of(raw.execute(f"SELECT {COLUMNS} FROM {source} WHERE {where} ORDER BY {order} LIMIT ?", values))
+def _found(raw: sqlite3.Connection, source: str, condition: Condition, order: str, limit: int) -> list[Record]:
+    where, values = condition
+    select = f"SELECT {COLUMNS} FROM {source} WHERE {where} ORDER BY {_ordered(order)} LIMIT ?"
+    return records_of(raw.execute(select, (*values, limit)))
 
 
 def count(raw: sqlite3.Connection, query: Query) -> int:
     """Return how many records match, from the tally if only queue and status matter."""
     if fields_of(query) <= {"queue", "status"}:
         return sum(records for key, records in tally(raw).items() if holds_for(query, *key))
-    where, values = condition_of(query)
-    statuses = statuses_of(query)
-    if statuses == [Status.WAITING] and fields_of(query) <= _OF_WAITING and names_queue(query):
-        source, where = "jobs", f"{_STATUS[Status.WAITING]} AND {where}"
-    elif statuses is None or (_names_begin(query) and not _are_few(raw, _rows(statuses, ended_from(query)))):
-        source = "jobs"
-    else:
-        source = _only(_rows(statuses, ended_from(query)))
-    [found] = raw.execute(f"SELECT count(*) FROM {source} WHERE {where}", values).fetchone()
+    with one_state(raw):
+        where, values = condition_of(query)
+        source, narrowed = _counted_among(raw, query)
+        [found] = raw.execute(f"SELECT count(*) FROM {source} WHERE {narrowed} AND {where}", values).fetchone()
     return int(found)
 
 
-def _names_begin(query: Query) -> bool:
-    """Return whether only jobs match that were added after some time: they are found by its index."""
-    match query:
-        case Compare(field="created_at", operator=Operator.GT | Operator.GTE):
-            return True
-        case And(parts=parts):
-            return any(map(_names_begin, parts))
-    return False
+def _counted_among(raw: sqlite3.Connection, query: Query) -> tuple[str, str]:
+    """Return the source of a count and a condition that the records of the query meet."""
+    fields, statuses, children = fields_of(query), statuses_of(query), _children(query)
+    earliest, _ = bounds_of("created_at", query)
+    if children is not None:
+        return _only(children), "1"
+    if statuses == [Status.WAITING] and fields <= _OF_WAITING and queue_of(query) is not None:
+        return "jobs", _STATUS[Status.WAITING]
+    rows = None if statuses is None else _rows(query, statuses)
+    if rows is not None and (earliest is None or _are_few(raw, rows)):
+        return _only(rows), "1"
+    if earliest is None or fields & _SELECTIVE:
+        return "jobs", "1"
+    return f"jobs INDEXED BY {_INDEXES['created_at']}", _added(query)
 
 
 def _children(query: Query) -> str | None:
@@ -171,27 +249,50 @@ def _only(rows: str) -> str:
     return f"({rows}) CROSS JOIN jobs ON jobs.rowid = number"
 
 
-def _rows(statuses: Sequence[int], ended_from: int | None) -> str:
-    """Return the selection of records with these statuses that ended no earlier than this, by indexes alone."""
-    since = _since(ended_from)
-    selects = [f"SELECT rowid AS number FROM jobs WHERE {_STATUS[status]}{since}" for status in statuses]
+def _rows(query: Query, statuses: Sequence[int]) -> str:
+    """Return the selection of records with these statuses that may match, by indexes alone."""
+    bounds = dict.fromkeys(statuses, _since(query)) | {
+        int(Status.WAITING): "" if (name := queue_of(query)) is None else f" AND queue = {_quoted(name)}",
+        int(Status.POSTPONED): _postponed(query),
+    }
+    selects = [f"SELECT rowid AS number FROM jobs WHERE {_STATUS[status]}{bounds[status]}" for status in statuses]
     return " UNION ALL ".join(selects) or _NONE
 
 
-def _since(ended_from: int | None) -> str:
-    return "" if ended_from is None else f" AND ended_at >= {ended_from}"
+def _postponed(query: Query) -> str:
+    """Return which postponed records may match, by what their index has."""
+    _, latest = bounds_of("ready_at", query)
+    if has_field("waiting_for", query):
+        return " AND (waiting_for IS NOT NULL) = 1"
+    return "" if latest is None else f" AND (waiting_for IS NOT NULL) IN (0, 1) AND ready_at <= {latest}"
+
+
+def _quoted(text: str) -> str:
+    return "'{}'".format(text.replace("'", "''"))
+
+
+def _since(query: Query) -> str:
+    earliest, _ = bounds_of("ended_at", query)
+    return "" if earliest is None else f" AND ended_at >= {earliest}"
+
+
+def _added(query: Query) -> str:
+    """Return within which times records were added to match, as a condition that their index can be read by."""
+    earliest, latest = bounds_of("created_at", query)
+    begin = "1" if earliest is None else f"created_at >= {earliest}"
+    return begin if latest is None else f"{begin} AND created_at <= {latest}"
 
 
 def _firsts(raw: sqlite3.Connection, query: Query, statuses: Sequence[int], where: str, falling: bool) -> list[str]:
     """Return selections whose first rows are the first of all by rank, waiting ones by the index with their order."""
-    found = []
+    found, order = [], _ordered("-rank" if falling else "rank")
     for status in statuses:
         conditions = [_STATUS[status]]
         if status == Status.WAITING:
             queues = _queues_in_order(raw, query)
             conditions = [f"{_STATUS[status]}{queue} AND forced = {kind}" for queue in queues for kind in FORCED]
         found += [
-            f"SELECT rowid AS number FROM jobs WHERE {condition} AND {where} ORDER BY {_ordered('rank', falling)}"
+            f"SELECT rowid AS number FROM jobs WHERE {condition} AND {where} ORDER BY {order}"
             for condition in conditions
         ]
     return found
@@ -199,20 +300,21 @@ def _firsts(raw: sqlite3.Connection, query: Query, statuses: Sequence[int], wher
 
 def _queues_in_order(raw: sqlite3.Connection, query: Query) -> list[str]:
     """Return a condition for each queue whose waiting jobs are to be merged; one for all where they are too many."""
-    if names_queue(query):
+    if queue_of(query) is not None:
         return [""]
     queues = waiting_queues(raw)
     if len(queues) > MERGED:
         return [""]
-    return [" AND queue = '{}'".format(queue.replace("'", "''")) for queue in queues]
+    return [f" AND queue = {_quoted(queue)}" for queue in queues]
 
 
-def _ordered(column: str, falling: bool) -> str:
+def _ordered(order: str) -> str:
+    column, falling = order_of(order)
     direction = "DESC" if falling else "ASC"
     return f"id {direction}" if column == "id" else f"{column} {direction}, id {direction}"
 
 
-def _behind(column: str, falling: bool, after: tuple[object, JobId]) -> Condition:
+def _behind(column: str, falling: bool, after: tuple[object, object]) -> Condition:
     """Return the condition for later records; missing values (of ``ended_at``) come first, as the smallest."""
     at, id = after
     beyond = "<" if falling else ">"
@@ -222,7 +324,16 @@ def _behind(column: str, falling: bool, after: tuple[object, JobId]) -> Conditio
     if value is None:
         none = f"({column} IS NULL AND id {beyond} ?)"
         return (none if falling else f"({none} OR {column} IS NOT NULL)"), [str(id)]
+    if column != "ended_at":  # an index with the ids is read from there, also where many have the same value
+        return f"({column}, id) {beyond} (?, ?)", [value, str(id)]
     more = f"({column} {beyond}= ? AND ({column} {beyond} ? OR id {beyond} ?))"
-    if falling and column == "ended_at":
-        more = f"({more} OR {column} IS NULL)"
-    return more, [value, value, str(id)]
+    return (f"({more} OR {column} IS NULL)" if falling else more), [value, value, str(id)]
+
+
+def _up_to(column: str, falling: bool, edge: tuple[object, object]) -> Condition:
+    """Return the condition for this record, and all before it."""
+    at, id = edge
+    before = ">" if falling else "<"
+    if column == "id":
+        return f"id {before}= ?", [id]
+    return f"({column}, id) {before}= (?, ?)", [at, id]
