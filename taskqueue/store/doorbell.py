@@ -120,7 +120,10 @@ class Ringer:
         self._folder = str(folder)
         self._longest = LONGEST_PATH - len(os.fsencode(folder)) + len(self._folder)
         """Characters that the path of a socket in the folder may have: the names of sockets are ASCII."""
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        try:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        except OSError as error:
+            raise _not_hung(folder, error) from error
         self._opened: list[int] = []  # a list, because threads can take from it and add to it without a lock
         self._known: tuple[int, tuple[tuple[str, str], ...]] = (-1, ())
         self.reaches_ends = False

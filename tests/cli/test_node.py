@@ -326,6 +326,20 @@ def test_output_that_cannot_be_written_is_said_in_one_line(
     assert done.returncode == Exit.OUTPUT
 
 
+def test_a_node_under_a_low_limit_of_open_files_names_it_and_the_way_out(tmp_path: Path) -> None:
+    started = [sys.executable, "-m", "taskqueue.cli.node", "--url", f"sqlite://{tmp_path}/jobs.db"]
+    limited = ["sh", "-c", 'ulimit -n 16; exec "$@"', "sh", *started]
+
+    answer = subprocess.run(limited, capture_output=True, text=True, timeout=LIMIT)
+
+    assert answer.returncode == Exit.CONFIG
+    assert answer.stdout == ""
+    assert answer.stderr == (
+        "taskqueue-node: the limit of open files is 16, and a node needs 64 at least: "
+        "raise the limit: LimitNOFILE=16384 in the unit, or ulimit -n\n"
+    )
+
+
 def test_a_store_that_cannot_be_opened_is_one_line() -> None:
     started = [sys.executable, "-m", "taskqueue.cli.node", "--url", "/"]
     answer = subprocess.run(started, capture_output=True, text=True, timeout=LIMIT)

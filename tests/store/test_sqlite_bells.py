@@ -256,6 +256,18 @@ def test_a_bell_that_was_removed_is_hung_anew_and_told_of(
     assert bells(tmp_path) == []
 
 
+def test_a_store_for_whose_bells_no_descriptor_is_left_names_the_limit(tmp_path: Path) -> None:
+    free = os.open(os.devnull, os.O_RDONLY)
+    os.close(free)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        with pytest.raises(StoreUnavailable, match=r"Too many open files.*: raise the limit: LimitNOFILE"):
+            Ringer(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 @pytest.mark.parametrize("spare", [0, 1])
 def test_a_bell_for_which_no_descriptor_is_left_names_the_limit(store: Store, spare: int) -> None:
     store.bell(WORK).close()  # imports what it needs

@@ -31,6 +31,7 @@ def run(settings: Settings, *, announce: Callable[[str], None], keep: Collection
     ``announce`` gets the lines of the start banner; manager and workers keep the descriptors in ``keep``, e.g. those of
     a log file. Raise ``ConfigError`` or ``StoreUnavailable`` at the start.
     """
+    child_process.require_descriptors()
     child_process.require_linux()
     log_fields.install()
     log_fields.set_node(settings.name)

@@ -8,6 +8,7 @@ import functools
 import logging
 import os
 import re
+import resource
 import select
 import shlex
 import signal
@@ -29,6 +30,9 @@ log = logging.getLogger(__name__)
 
 OLDEST_LINUX = (5, 4)
 """The first kernel with pidfds that can be waited for (``waitid``)."""
+
+FEWEST_DESCRIPTORS = 64
+"""Open files that a node, its manager and a few workers have room in, each in its own process."""
 
 KILL_TAKES_AT_MOST = 0.5  # seconds that a sweep waits for the processes it killed
 
@@ -238,6 +242,16 @@ def memory_of(pid: int) -> int:
 def boottime() -> float:
     """Return the seconds since the host was booted, including the time it was suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def require_descriptors() -> None:
+    """Raise ``ConfigError`` where the limit of open files is too low for a node."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < FEWEST_DESCRIPTORS:
+        raise ConfigError(
+            f"the limit of open files is {soft}, and a node needs {FEWEST_DESCRIPTORS} at least: "
+            "raise the limit: LimitNOFILE=16384 in the unit, or ulimit -n"
+        )
 
 
 def require_linux(platform: str = sys.platform, release: str = os.uname().release) -> None:
