@@ -65,6 +65,11 @@ class NewStoreContext(StoreContext):
 
         return Scheduler(self.url)
 
+    def open_anew(self) -> Scheduler:
+        """Close the scheduler, and return another one on what has the name of the store now."""
+        self.close()
+        return self.scheduler
+
 
 def pass_store(command: Callable[..., Any]) -> Callable[..., Any]:
     """Return the command with the context of the group's ``--url`` as its first argument, closed afterwards."""

@@ -160,11 +160,12 @@ def _remove(name: str, users: Path, as_json: bool) -> int:
 
 def _serve(context: NewStoreContext, host: str, port: int, settings: dict[str, Any], *, until_closed: bool) -> int:
     try:
-        from taskqueue.web import app
+        from taskqueue.web.application import application
         from taskqueue.web.server import Server, listen
+        from taskqueue.web.settings import settings_from
     except ImportError as error:
         raise _missing(error) from None
-    server = Server(app(context.scheduler, **settings))
+    server = Server(application(context.scheduler, settings_from(**settings), context.open_anew))
     with listen(host, port) as listening:
         if until_closed:
             server.stop_with_input()

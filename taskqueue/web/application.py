@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -57,10 +57,15 @@ def app(
     return application(scheduler, settings)
 
 
-def application(scheduler: Scheduler | AsyncScheduler, settings: Settings) -> Starlette:
-    """Return the application for settings that are checked."""
+def application(
+    scheduler: Scheduler | AsyncScheduler, settings: Settings, open_anew: Callable[[], Scheduler] | None = None
+) -> Starlette:
+    """Return the application for settings that are checked.
+
+    ``open_anew`` closes the scheduler and makes the one to use from then on, where the file of the store was replaced.
+    """
     blocking = scheduler.blocking if isinstance(scheduler, AsyncScheduler) else scheduler
-    dashboard = Dashboard(blocking, settings)
+    dashboard = Dashboard(blocking, settings, open_anew)
     check_users(dashboard.viewers)
     pages = PageRoutes(dashboard)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -13,6 +14,7 @@ from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
 from typing_extensions import ParamSpec
 
+from taskqueue.errors import StoreReplaced
 from taskqueue.scheduler.scheduler import Scheduler
 from taskqueue.web.actions import Actions
 from taskqueue.web.beats import Beats
@@ -23,6 +25,8 @@ from taskqueue.web.overviews import Overviews
 from taskqueue.web.problems import Problem
 from taskqueue.web.settings import Settings
 from taskqueue.web.viewers import Viewer, Viewers
+
+log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -38,8 +42,12 @@ Form = ImmutableMultiDict[str, str]
 class Dashboard:
     """One dashboard: its scheduler, settings, viewers and threads."""
 
-    def __init__(self, scheduler: Scheduler, settings: Settings) -> None:
+    def __init__(
+        self, scheduler: Scheduler, settings: Settings, open_anew: Callable[[], Scheduler] | None = None
+    ) -> None:
+        """``open_anew`` closes the scheduler and makes another one, where the file of the store was replaced."""
         self.scheduler = scheduler
+        self._open_anew = open_anew
         self.settings = settings
         self.viewers = Viewers(settings)
         self.masking = Masking(settings.secrets)
@@ -54,8 +62,23 @@ class Dashboard:
         return Actions(self.scheduler, self.settings, viewer, self.masking)
 
     async def in_thread(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Make a call that may block in one of the threads."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, partial(call, *args, **kwargs))
+        """Make a call that may block in one of the threads; if the store was replaced, the next one opens it anew."""
+        used = self.scheduler
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, partial(call, *args, **kwargs))
+        except StoreReplaced as error:
+            if self._open_anew is None:
+                raise
+            if used is self.scheduler:
+                log.warning("the next request opens the new store: %s", error.reason)
+                self._change_to(self._open_anew())
+            raise StoreReplaced(error.store, error.reason, "repeat it, the dashboard uses the new one now") from error
+
+    def _change_to(self, scheduler: Scheduler) -> None:
+        """Use another scheduler from now on."""
+        self.scheduler = scheduler
+        self.overviews = Overviews(scheduler)
+        self.hub.change_to(scheduler)
 
     def end_threads(self) -> None:
         """End each thread after its call; an application that is started again gets others."""

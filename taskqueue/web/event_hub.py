@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from taskqueue.errors import CursorTooOld, StoreUnavailable
+from taskqueue.errors import CursorTooOld, StoreReplaced, StoreUnavailable
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Failure
 from taskqueue.scheduler import json_shapes
@@ -168,6 +168,11 @@ class EventHub:
         for listener in self._listeners:
             listener.close()
 
+    def change_to(self, scheduler: Scheduler) -> None:
+        """Read another store from now on, whose cursors and jobs are others."""
+        self._scheduler = scheduler
+        self._classes.clear()
+
     async def past(self, cursor: str) -> AsyncIterator[Notice]:
         """Yield the events behind a cursor up to now. Raises ``CursorTooOld``."""
         until = await self._cursor()  # a busy store has always more; a listener gets those
@@ -200,6 +205,7 @@ class EventHub:
                     log.warning("events cannot be read: %s", error)
                     self._publish(Notice(name="store", document={"away": error.reason}, cursor=cursor or ""))
                 is_away = True
+                cursor = None if isinstance(error, StoreReplaced) else cursor
                 continue
             except Exception:
                 log.exception("events could not be published: open pages and streams get a gap notice")

@@ -20,9 +20,11 @@ from taskqueue.model.secret_keys import MASK
 from taskqueue.store import Lease
 from taskqueue.store.open import open_store
 from taskqueue.web import app
+from taskqueue.web.application import application
 from taskqueue.web.masking import Masking
 from taskqueue.web.problems import Problem
 from taskqueue.web.sessions import IDLE_FOR, LASTS, Sessions
+from taskqueue.web.settings import settings_from
 from taskqueue.web.users import Role, User, UsersFile, account, with_new_token
 from tests.nodes import LIMIT
 from tests.web.conftest import HOST, PASSWORD, MakeBrowser, csrf_of, log_in
@@ -48,6 +50,35 @@ def test_the_threads_of_an_application_end_with_it_and_come_back_when_it_starts_
         for thread in threads:
             thread.join(LIMIT)
         assert mine() == []
+
+
+def test_a_dashboard_opens_a_store_that_was_replaced(tmp_path: Path) -> None:
+    file, backup = tmp_path / "jobs.db", tmp_path / "backup.db"
+    with Scheduler(str(backup)) as other:
+        restored = other.add_job("app:Restored")
+    schedulers = [Scheduler(str(file))]
+    schedulers[0].add_job("app:Lost")
+
+    def open_anew() -> Scheduler:
+        schedulers.pop().close()
+        schedulers.append(Scheduler(str(file)))
+        return schedulers[0]
+
+    made = application(schedulers[0], settings_from(local=True), open_anew)
+    with TestClient(made, base_url="http://127.0.0.1", client=("127.0.0.1", 1)) as client:
+        assert "app:Lost" in client.get("/jobs").text
+        assert client.get("/").status_code == 200
+        backup.rename(file)
+
+        answer = client.get("/api/v1/jobs")
+
+        assert answer.status_code == 503
+        assert "was replaced while it was open" in answer.json()["detail"]
+        assert answer.json()["detail"].endswith("repeat it, the dashboard uses the new one now")
+        assert [one["id"] for one in client.get("/api/v1/jobs").json()["jobs"]] == [str(restored.id)]
+        assert "app:Restored" in client.get("/jobs").text
+        assert client.get("/").status_code == 200
+    schedulers[0].close()
 
 
 def test_a_page_leads_to_the_login_and_back(browser: MakeBrowser) -> None:

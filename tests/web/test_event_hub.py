@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from taskqueue import Scheduler
+from taskqueue.errors import StoreReplaced
 from taskqueue.web import event_hub
 from taskqueue.web.event_hub import EventHub, Listener, Notice, OpenPage
 from taskqueue.web.problems import Problem
@@ -63,6 +65,32 @@ def test_the_past_of_a_busy_store_ends_at_the_present(scheduler: Scheduler) -> N
         assert found == added
 
     played(play)
+
+
+def test_a_replaced_store_is_a_gap_and_not_the_end(tmp_path: Path) -> None:
+    file, backup = tmp_path / "jobs.db", tmp_path / "backup.db"
+    with Scheduler(str(backup)) as other:
+        other.add_job(Echo)
+    with Scheduler(str(file)) as before, Scheduler(str(file)) as after:
+        before.add_job(Echo)
+
+        async def opened_anew(call: Callable[..., Any], *args: Any) -> Any:
+            try:
+                return await asyncio.to_thread(call, *args)
+            except StoreReplaced:
+                hub.change_to(after)
+                raise
+
+        hub = EventHub(before, opened_anew)
+
+        async def play() -> None:
+            async with hub.listen() as listener:
+                backup.rename(file)
+                assert [(await next_of(listener)).name for _ in range(3)] == ["store", "gap", "store"]
+                added = await asyncio.to_thread(after.add_job, Echo)
+                assert (await next_of(listener)).document["id"] == str(added.id)
+
+        played(play)
 
 
 def test_an_unforeseen_error_is_a_gap_and_not_the_end(scheduler: Scheduler) -> None:
