@@ -1,4 +1,4 @@
-"""``taskqueue list``: the jobs that match, the newest first."""
+"""``taskqueue list``: the jobs that match, the newest first; where all have ended, the last ended first."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from taskqueue.model.record import Cause, Record, Status
 from taskqueue.model.wording import nearest
 from taskqueue.scheduler import json_shapes
 from taskqueue.store import Store
+from taskqueue.store.query_bounds import statuses_of
 
 PAGE = 500
 GROUPS: Mapping[str, Iterable[Status]] = {
@@ -66,7 +67,10 @@ GROUPS: Mapping[str, Iterable[Status]] = {
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
 @pass_store
 def list_command(context: StoreContext, limit: int, every: float | None, as_json: bool, **filters: Any) -> None:
-    """List jobs, the newest first."""
+    """List jobs, the newest first.
+
+    Where only ended ones are asked for, the last ended come first.
+    """
     store = context.store
     if every is not None:
         watch.repeat(lambda: _list(store, _query(store.now, **filters), limit), every, as_json=as_json)
@@ -140,14 +144,16 @@ def _pages(store: Store, query: language.Query, limit: int) -> Iterator[Record]:
     """Yield up to ``limit`` records (0: all), reading so many at a time that memory stays small."""
     after = None
     left = limit
+    statuses = statuses_of(query)
+    field = "ended_at" if statuses and min(statuses) > Status.PROCESSING else "created_at"  # each by an index
     while True:
         size = min(PAGE, left) if limit else PAGE
-        page = store.find(query, order="-created_at", limit=size, after=after)
+        page = store.find(query, order=f"-{field}", limit=size, after=after)
         yield from page
         left -= len(page)
         if len(page) < size or (limit and left <= 0):
             return
-        after = (page[-1].created_at, page[-1].id)
+        after = (getattr(page[-1], field), page[-1].id)
 
 
 def _foot(shown: int, store: Store, query: language.Query) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from taskqueue.cli import ids
 from taskqueue.exit_codes import Exit
+from taskqueue.model.record import Status
 from taskqueue.store import Store
 from tests.cli import records
 from tests.cli.conftest import Answer
@@ -129,6 +130,24 @@ def test_the_newest_jobs_come_first_and_the_rest_is_counted(taskqueue: Taskqueue
 
     assert [line.split()[0] for line in lines[1:]] == [ids.short(record.id) for record in added[:2]]
     assert foot == "2 of 5 jobs; --limit shows more"
+
+
+def test_the_last_ended_come_first_where_only_ended_ones_are_asked_for(taskqueue: Taskqueue, store: Store) -> None:
+    ended = [
+        records.record(
+            status=Status.DONE,
+            created_at=records.NOW - timedelta(hours=9 - hours),
+            ready_at=None,
+            ended_at=records.NOW - timedelta(hours=hours),
+        )
+        for hours in range(5)
+    ]
+    store.add(ended)
+
+    for asked in (("--status", "final"), ("--status", "done"), ("--since", "9h")):
+        _, *lines, _ = taskqueue("list", "--limit", "3", *asked).out.splitlines()
+        assert [line.split()[0] for line in lines] == [ids.short(record.id) for record in ended[:3]]
+    assert len(taskqueue("list", "--json", "--limit", "0", "--status", "done").document) == 5
 
 
 def test_without_limit_all_pages_are_read(taskqueue: Taskqueue, store: Store) -> None:

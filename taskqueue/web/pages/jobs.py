@@ -28,8 +28,8 @@ ORDERS: Mapping[str, str] = {
     "rank": "next to run first",
 }
 
-ENDED = tuple(WORDS[status] for status in Status if status.is_final)
-"""The statuses whose jobs are listed by their end, unless another order is asked for."""
+ENDED = tuple(word for word, statuses in STATUSES.items() if all(status.is_final for status in statuses))
+"""The words of statuses whose jobs are listed by their end, unless another order is asked for."""
 
 ANCHORED = ("-created_at", "-ended_at")
 """The orders in which new jobs come first: they are announced, and do not move those that a reader looks at."""
