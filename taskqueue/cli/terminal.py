@@ -78,13 +78,17 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], foot: str = 
     """Print rows of text under their heads; where there is too little room, cells are cut and marked with ``…``."""
     console = _console()
     fitted = fit(columns, rows, console.width)
-    shown = Table(box=None, padding=(0, fitted.gap, 0, 0), pad_edge=False, header_style="bold")
-    for column, size in zip(fitted.columns, fitted.widths, strict=True):
-        shown.add_column(Text(column.head), justify=column.side, no_wrap=True, width=size)
+    styles, gap = _Styles(console), " " * fitted.gap
+    widths = _squeezed(fitted.widths, console.width - fitted.gap * (len(fitted.columns) - 1))
+    # Not by a table of rich, which takes a millisecond for each line.
+    lines = [
+        [styles.painted(padded(one, one.head, size), "bold") for one, size in zip(fitted.columns, widths, strict=True)]
+    ]
     for row in fitted.rows:
-        cells = zip(fitted.columns, row, fitted.widths, strict=True)
-        shown.add_row(*(Text(cut(column, text, size), column.styles.get(text, "")) for column, text, size in cells))
-    _print(console, shown)
+        cells = zip(fitted.columns, row, widths, strict=True)
+        lines.append([styles.painted(padded(one, text, size), one.styles.get(text, "")) for one, text, size in cells])
+    # Padding at the end of a line is invisible, but wraps in a terminal that was made narrower and ends up in diffs.
+    output.styled("\n".join(gap.join(line).rstrip() for line in lines))
     if foot:
         _print(console, Text(foot, style="dim"))
 
@@ -195,6 +199,25 @@ def progress(words: str) -> Iterator[Bar | None]:
         yield Bar(bar, words)
 
 
+class _Styles:
+    """Puts the control characters of a style around text, as the terminal takes them."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._around: dict[str, tuple[str, str]] = {"": ("", "")}
+
+    def painted(self, padded: str, style: str) -> str:
+        """Return padded text with its words in the style."""
+        if style not in self._around:
+            with self._console.capture() as captured:
+                self._console.print(Text("x", style=style), end="")
+            before, _, behind = captured.get().partition("x")
+            self._around[style] = (before, behind)
+        before, behind = self._around[style]
+        text = padded.strip(" ")
+        return padded.replace(text, f"{before}{text}{behind}", 1) if text else padded
+
+
 def _console() -> Console:
     if sys.stdout.isatty():
         return Console(highlight=False)
@@ -233,8 +256,15 @@ def _fitted(columns: Sequence[Column], natural: Sequence[int], room: int) -> lis
     return widths
 
 
+def _squeezed(widths: Sequence[int], room: int) -> list[int]:
+    """Return the widths, or smaller ones of any column where the terminal is narrower than all can be cut to."""
+    squeezed = list(widths)
+    while sum(squeezed) > room and max(squeezed) > 1:
+        squeezed[squeezed.index(max(squeezed))] -= 1
+    return squeezed
+
+
 def _print(console: Console, shown: Table | Text, *, wraps: bool = True) -> None:
     with console.capture() as captured:
         console.print(shown, soft_wrap=not wraps)
-    # Padding at the end of a line is invisible, but wraps in a terminal that was made narrower and ends up in diffs.
     output.styled("\n".join(line.rstrip() for line in captured.get().splitlines()))
