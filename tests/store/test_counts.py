@@ -242,6 +242,17 @@ def test_counting_does_not_walk_what_waits(embedded: Store) -> None:
     assert steps(embedded, embedded.waiting_since) < few[1] + 20
 
 
+def test_many_queues_are_counted_as_few_are(store: Store) -> None:
+    since = {f"customer-{number}": NOON - number * SECOND for number in range(40)}
+    store.add([a_record(queue=queue, ready_at=at) for queue, at in since.items()])
+    store.add([a_record(queue=queue) for queue in since])
+    store.add([forced(queue="customer-5", ready_at=NOON - HOUR)])
+
+    counted = {(queue, Status.WAITING): 3 if queue == "customer-5" else 2 for queue in since}
+    assert store.tally() == counted
+    assert store.waiting_since() == {**since, "customer-5": NOON - HOUR}
+
+
 def test_single_adds_are_counted_now_and_then(embedded: Store) -> None:
     for _ in range(3):
         embedded.add([a_record() for _ in range(APART - 1)])

@@ -359,3 +359,10 @@ def test_a_backlog_of_a_paused_queue_is_not_walked(store: Store, mongo_set: str)
     assert {one.queue for one in taken} <= {"reports", "images"}
     assert len(taken) == 8
     assert walked < 100
+
+
+def test_many_queues_are_counted_by_few_commands(store: Store, commands: Commands) -> None:
+    store.add([a_record(queue=f"customer-{number}") for number in range(200)])
+
+    assert len(store.tally()) == 1 + len(store.waiting_since()) == 201
+    assert len(commands.waited_for(lambda: (store.tally(), store.waiting_since()))) < 20

@@ -50,6 +50,9 @@ LAGS = (timedelta(minutes=10), timedelta(minutes=1), timedelta(seconds=10), time
 FEW = 1_000
 """So many jobs are counted within a few milliseconds."""
 
+FEW_QUEUES = 16
+"""The waiting jobs of so many queues are counted by a command for each."""
+
 REMOVED = "removed "
 """How the names of facts begin that note removals."""
 
@@ -104,7 +107,14 @@ class CountReads:
         """Return the numbers of jobs that wait."""
         waiting: Document = {"status": int(Status.WAITING)}
         counts: Counts = Counter()
-        for queue in self._collections.jobs.distinct("queue", waiting, session=self._session):
+        jobs = self._collections.jobs
+        queues = jobs.distinct("queue", waiting, session=self._session)
+        if len(queues) > FEW_QUEUES:
+            steps: list[Document] = [{"$match": waiting}, {"$project": {"_id": False, "queue": True}}]
+            steps.append({"$group": {"_id": "$queue", "n": {"$sum": 1}}})
+            groups = jobs.aggregate(steps, session=self._session, hint=WAITING_IN_QUEUE)
+            return Counter({(one["_id"], Status.WAITING): one["n"] for one in groups if type(one["_id"]) is str})
+        for queue in queues:
             if type(queue) is str:
                 counts[queue, Status.WAITING] = self.count({**waiting, "queue": queue}, WAITING_IN_QUEUE)
         return counts

@@ -23,6 +23,7 @@ from taskqueue.model.history import (
     Step,
     add_parts,
     ended_part,
+    gather,
     part_of_text,
     part_text,
     parts_of_text,
@@ -219,11 +220,13 @@ class History:
             {"$match": _created(behind, until)},
             {"$group": {"_id": {"at": minute, "queue": "$queue", "job": "$job"}, "added": {"$sum": 1}}},
         ]
-        parts: Parts = {}
+        gathered: Parts = {}
         for at, key, added in readable(
             self._connection.collections.jobs.aggregate(steps, hint=CREATED), _added, "a number of added jobs"
         ):
-            add_parts(parts, {at: {key: {"added": added}}})
+            gather(gathered, at, {key: {"added": added}})
+        parts: Parts = {}
+        add_parts(parts, gathered)
         return parts
 
     def _unmarked(self, limit: int = 0) -> dict[Any, Document]:

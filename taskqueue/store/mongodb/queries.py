@@ -145,22 +145,15 @@ class Queries:
     def waiting_since(self) -> Mapping[str, datetime]:
         """Return since when the first job of each queue waits, by one look into the index for each."""
         jobs = self._connection.collections.jobs
-        waiting = {"status": int(Status.WAITING)}
+        in_order = {"queue": ASCENDING, "forced": ASCENDING, "rank": ASCENDING, "_id": ASCENDING}
+        first = {name: {"$first": f"${name}"} for name in ("rank", "priority")}
         found: dict[str, datetime] = {}
-        for queue in jobs.distinct("queue", waiting):
-            firsts = [
-                next(
-                    jobs.find({**waiting, "queue": queue, "forced": forced, **RANKED}, {"rank": True, "priority": True})
-                    .hint(WAITING_IN_QUEUE)
-                    .sort([("rank", ASCENDING), ("_id", ASCENDING)])
-                    .limit(1),
-                    None,
-                )
-                for forced in _FORCED
-            ]
-            since = list(readable([one for one in firsts if one is not None], _since, "a waiting job"))
-            if since:
-                found[text(queue)] = min(since)
+        for forced in _FORCED:  # with more than one the server would walk all that wait
+            of_kind: Document = {"status": int(Status.WAITING), "forced": forced, **RANKED}
+            steps: list[Document] = [{"$match": of_kind}, {"$sort": in_order}, {"$group": {"_id": "$queue", **first}}]
+            firsts = jobs.aggregate(steps, hint=WAITING_IN_QUEUE)
+            for queue, since in readable(firsts, _since, "a waiting job"):
+                found[queue] = min(since, found.get(queue, since))
         return found
 
     def waiting_lanes(self, limit: int) -> Mapping[str, int]:
@@ -220,5 +213,5 @@ def _rank(one: Document) -> tuple[Any, ...]:
     return (is_damaged, 0 if is_damaged else rank, one["_id"])
 
 
-def _since(kept: Document) -> datetime:
-    return since_of(int(kept["rank"]), kept["priority"])
+def _since(first: Document) -> tuple[str, datetime]:
+    return text(first["_id"]), since_of(int(first["rank"]), first["priority"])
