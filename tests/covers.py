@@ -120,10 +120,11 @@ COVERS: Mapping[str, str] = {
     "store/test_claims.py": (
         "store/selection store/sqlite/claim_rows store/mongodb/claim_cache store/mongodb/claim_candidates"
     ),
+    "store/test_claims_of_many_queues.py": "store/sqlite/claim_cache store/sqlite/moved_jobs",
     "store/test_claims_by_data.py": "store/mongodb/claim_sizes",
     "store/test_controls.py": "model/controls",
     "store/test_diagnosis.py": "model/finding",
-    "store/test_counts.py": "store/sqlite/add_counts store/mongodb/count_reads",
+    "store/test_counts.py": "store/sqlite/add_counts store/sqlite/waiting_ranges store/mongodb/count_reads",
     "store/test_damage.py": "store/reading",
     "store/test_dependencies.py": "model/lifecycle/recovered_copy store/sqlite/effects store/sqlite/waits",
     "store/test_events.py": "model/events store/mongodb/change_streams store/sqlite/event_rows",

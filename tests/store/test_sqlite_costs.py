@@ -338,3 +338,29 @@ def test_a_backlog_of_a_paused_queue_costs_a_claim_nothing(store: Store) -> None
     store.add([a_record(queue="mail", ready_at=NOON - HOUR) for _ in range(MANY)])
 
     assert steps(store, lambda: claim(store, 8)) < 1.2 * alone + 50
+
+
+def test_a_claim_and_a_look_cost_the_same_among_many_queues(store: Store) -> None:
+    def cost(queues: int) -> int:
+        store.add([a_record(queue=f"customer-{number % queues}") for number in range(2 * queues)])
+        claim(store, 8)  # the first one reads where the jobs of each queue begin
+        looked = steps(store, lambda: claim(store, 0))
+        return looked + steps(store, lambda: claim(store, 8))
+
+    among_few = cost(20)
+
+    assert among_few < 4_000
+    assert cost(1_000) < 1.2 * among_few + 50
+
+
+def test_a_claim_reads_of_new_jobs_alone_among_many_queues(store: Store) -> None:
+    store.add([a_record(queue=f"customer-{number}") for number in range(500)])
+    claim(store, 1)
+
+    def add_and_claim() -> None:
+        new = a_record(queue="customer-new", ready_at=NOON - HOUR)
+        store.add([new])
+        assert ids(claim(store, 1).records) == [new.id]
+
+    add_and_claim()
+    assert steps(store, add_and_claim) < 1_500

@@ -7,7 +7,6 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import chain
-from typing import TypeAlias
 
 from taskqueue.model.controls import NONE, Controls
 from taskqueue.model.ids import JobId
@@ -19,6 +18,7 @@ from taskqueue.store import Claim, ClaimRequest
 from taskqueue.store.bell import NEWS, WORK
 from taskqueue.store.selection import Budget, bounds
 from taskqueue.store.sqlite import claim_rows
+from taskqueue.store.sqlite.claim_cache import Candidate, ClaimCache
 from taskqueue.store.sqlite.claim_rows import ClaimTerms
 from taskqueue.store.sqlite.columns import COLUMNS, Row
 from taskqueue.store.sqlite.controls import controls
@@ -82,12 +82,15 @@ _NEXT_LANE = "SELECT min(lane) FROM jobs WHERE status = 0 AND lane > ? AND lane 
 _NEXT_QUEUE_OF_LANE = "SELECT min(queue) FROM jobs WHERE status = 0 AND lane = ? AND queue > ?"
 _NEXT_QUEUE = "SELECT min(queue) FROM jobs WHERE status = 0 AND queue > ?"
 
-Candidate: TypeAlias = tuple[int, str, str, int, str, int]
-"""A waiting record: rank, id, queue, forced, lane and row number."""
-
 
 def claim(
-    work: Transaction, holder: Holder, demand: ClaimRequest, rotation: Rotation, now: datetime, until: datetime
+    work: Transaction,
+    holder: Holder,
+    demand: ClaimRequest,
+    rotation: Rotation,
+    cache: ClaimCache,
+    now: datetime,
+    until: datetime,
 ) -> Claim:
     """Take WAITING records for ``holder``, and return when to come back."""
     at = milliseconds(now)
@@ -106,12 +109,14 @@ def claim(
     if in_force is NONE or not in_force.is_closed_to(holder.seat):
         lanes = {} if room is None else {lane: free for lane in rotation.lanes(work) if (free := room.free(lane)) > 0}
         found, has_more = claim_rows.within_data(
-            _lowest(work, terms, demand, _between(work, *queues), lanes, room, in_force), demand
+            _lowest(work, terms, demand, queues, cache, lanes, room, in_force), demand
         )
         nothing_waits = not (found or promoted or busy) and room is None
         if nothing_waits and soonest and demand.due_by is not None and soonest <= milliseconds(demand.due_by):
             return _claim_early(work, terms, demand, demand.due_by, in_force)
     records = claim_rows.take(work, terms, found) if found else []
+    if cache.offered:
+        cache.put_back(str(taken.id) for taken in records)
     if room is not None:
         room.take(records)
     if promoted and not {str(taken.id) for taken in records}.issuperset(promoted):
@@ -200,29 +205,36 @@ def _lowest(
     work: Transaction,
     terms: ClaimTerms,
     demand: ClaimRequest,
-    present: Iterator[str],
+    present: Sequence[str],
+    cache: ClaimCache,
     lanes: Mapping[str, int],
     room: LimitRoom | None,
     in_force: Controls,
 ) -> Iterable[Row]:
     """Return the lowest waiting rows: the index ranges of the queues and lanes, merged as far as they are read.
 
-    ``lanes`` are those with room, and how much.
+    ``present`` are the first and the last queue that have waiting rows; ``lanes`` those with room, and how much.
     """
     limits = [demand.pooled, demand.forced]
-    allowed = _open_bounds(demand, present, in_force)
-    if len(allowed) == 1 and not lanes and demand.queues.get(*allowed) is None:
-        [queue] = allowed  # all fit: the range has the bounds of the demand, and nothing else counts
-        return claim_rows.of_queue(work, terms, queue, demand)
-    ranges = [
-        work.execute(_WAITING[forced], (queue, min(limit, bound)))
-        for queue, bound in allowed.items()
-        for forced, limit in enumerate(limits)
-        if min(limit, bound) > 0
-    ]
+    allowed: Mapping[str, int] = {}
+    ranges: list[Iterable[Candidate]]
+    first, last = present
+    if first != last and not demand.queues and cache.refresh(work, terms.at, first, last):
+        ranges = [cache.lowest(work, forced, limit, in_force) for forced, limit in enumerate(limits)]
+    else:
+        allowed = _open_bounds(demand, _between(work, first, last), in_force)
+        if len(allowed) == 1 and not lanes and demand.queues.get(*allowed) is None:
+            [queue] = allowed  # all fit: the range has the bounds of the demand, and nothing else counts
+            return claim_rows.of_queue(work, terms, queue, demand)
+        ranges = [
+            work.execute(_WAITING[forced], (queue, min(limit, bound)))
+            for queue, bound in allowed.items()
+            for forced, limit in enumerate(limits)
+            if min(limit, bound) > 0
+        ]
     for lane in lanes:
-        queues = allowed if demand.queues else [queue for queue in _queues_of(work, lane) if queue in allowed]
-        ranges += _in_lane(work, lane, {queue: allowed[queue] for queue in queues}, limits, lanes[lane])
+        of_lane = allowed if demand.queues else dict.fromkeys(in_force.open(_queues_of(work, lane)), sum(limits))
+        ranges += _in_lane(work, lane, of_lane, limits, lanes[lane])
     budget = Budget(demand, allowed, room)
     return _rows_of(work, terms, _fitting(heapq.merge(*ranges) if len(ranges) > 1 else chain(*ranges), budget))
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from taskqueue.model.lifecycle.claim_end import since_of
 from taskqueue.model.reading import number, priority, text
 from taskqueue.model.record import Status
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.store.reading import readable
-from taskqueue.store.sqlite import add_counts
+from taskqueue.store.sqlite import add_counts, waiting_ranges
+from taskqueue.store.sqlite.waiting_ranges import First
 
 if TYPE_CHECKING:
     from taskqueue.model.analytics import Present
@@ -31,12 +32,16 @@ FROM tally WHERE status > 0 AND typeof(records) != 'integer'
 """
 """A damaged tally is counted anew, job by job."""
 
-_NEXT_QUEUE = "SELECT min(queue) FROM jobs WHERE status = 0 AND queue > ?"
-_FEW = "SELECT count(*) FROM (SELECT 1 FROM jobs WHERE status = 0 AND queue = ? LIMIT ?)"
-_MANY = "SELECT count(*) FROM jobs WHERE status = 0 AND queue = ?"
-_FIRST = """
-SELECT rank, priority FROM jobs WHERE status = 0 AND queue = ? AND forced = ? AND rank < '' ORDER BY rank, id LIMIT 1
+_WAITING = """
+WITH RECURSIVE queues (queue) AS (
+    SELECT min(queue) FROM jobs WHERE status = 0
+    UNION ALL
+    SELECT (SELECT min(queue) FROM jobs WHERE status = 0 AND queue > queues.queue) FROM queues WHERE queue IS NOT NULL
+)
+SELECT queue, (SELECT count(*) FROM (SELECT 1 FROM jobs WHERE status = 0 AND queue = queues.queue LIMIT ?)) FROM queues
+WHERE typeof(queue) = 'text'
 """
+_MANY = "SELECT count(*) FROM jobs WHERE status = 0 AND queue = ?"
 FORCED = range(4)
 """The values of the column of this name: how a job runs, see ``schema``."""
 
@@ -75,43 +80,42 @@ def _tally(raw: sqlite3.Connection) -> dict[tuple[str, Status], int]:
             key = (queue, Status(status))
             found[key] = found.get(key, 0) + records
     found.update(readable(raw.execute(_DAMAGED), _counted, "jobs of a status"))
-    rest: dict[str, int] | None = None
-    for queue in waiting_queues(raw):
-        [waiting] = raw.execute(_FEW, (queue, FEW + 1)).fetchone()
-        if waiting > FEW:
-            if rest is None:
-                rest = add_counts.by_queue(raw.execute)
-            others = sum(records for (name, _), records in found.items() if name == queue)
-            waiting = rest.get(queue, 0) - others
-            if waiting <= FEW:  # the tally is damaged
-                [waiting] = raw.execute(_MANY, (queue,)).fetchone()
-        found[queue, Status.WAITING] = waiting
+    waiting: dict[str, int] = dict(raw.execute(_WAITING, (FEW + 1,)).fetchall())
+    if any(records > FEW for records in waiting.values()):
+        waiting.update(_many_waiting(raw, waiting, found))
+    found.update({(queue, Status.WAITING): records for queue, records in waiting.items()})
     return {key: records for key, records in found.items() if records}
+
+
+def _many_waiting(
+    raw: sqlite3.Connection, waiting: Mapping[str, int], others: Mapping[tuple[str, Status], int]
+) -> Iterator[tuple[str, int]]:
+    """Return how many jobs wait in the queues that have more than ``FEW``: those of no other status."""
+    rest = add_counts.by_queue(raw.execute)
+    for (queue, _), records in others.items():
+        rest[queue] = rest.get(queue, 0) - records
+    for queue, records in waiting.items():
+        if records > FEW:
+            left = rest.get(queue, 0)
+            if left <= FEW:  # the tally is damaged
+                [left] = raw.execute(_MANY, (queue,)).fetchone()
+            yield queue, left
 
 
 def waiting_queues(raw: sqlite3.Connection) -> list[str]:
     """Return the queues that have waiting jobs, each found by one step in the index."""
-    queues: list[str] = []
-    [queue] = raw.execute(_NEXT_QUEUE, ("",)).fetchone()
-    while isinstance(queue, str):
-        queues.append(queue)
-        [queue] = raw.execute(_NEXT_QUEUE, (queue,)).fetchone()
-    return queues
+    return [queue for queue, _ in raw.execute(_WAITING, (1,))]
 
 
 def waiting_since(raw: sqlite3.Connection) -> dict[str, datetime]:
     found: dict[str, datetime] = {}
-    for queue in waiting_queues(raw):
-        firsts = (raw.execute(_FIRST, (queue, forced)).fetchone() for forced in FORCED)
-        since = list(readable([one for one in firsts if one is not None], _since, "a waiting job"))
-        if since:
-            found[queue] = min(since)
+    for queue, since in readable(waiting_ranges.firsts(raw.execute), _since, "a waiting job"):
+        found[queue] = min(since, found.get(queue, since))
     return found
 
 
-def _since(row: tuple[Any, Any]) -> datetime:
-    rank, steps = row
-    return since_of(number(rank), priority(steps))
+def _since(first: First) -> tuple[str, datetime]:
+    return text(first.queue), since_of(number(first.rank), priority(first.priority))
 
 
 def _counted(row: tuple[str, int, int]) -> tuple[tuple[str, Status], int]:

@@ -25,6 +25,13 @@ _LENGTH = f"iif(job IS NULL AND status NOT NULL, max(1, (length(about) + 1) / {_
 FIRST = f"(number - {_LENGTH} + 1)"
 """The number of the first event of a row, as SQL: a row of many has that of the last, and their ids in ``about``."""
 
+# Each end by itself is one step; asked for together, min and max make SQLite walk the whole table.
+ENDS = (
+    f"SELECT ifnull((SELECT {FIRST} FROM events ORDER BY number LIMIT 1), 1), "
+    "ifnull((SELECT max(number) FROM events), 0)"
+)
+"""The numbers of the first and of the last event that are kept, as SQL."""
+
 _INSERT = "INSERT INTO events (job, claims, name, at, status) VALUES (?, ?, ?, ?, ?)"
 _INSERT_MANY = """
 INSERT INTO events (number, claims, name, at, status, about)

@@ -26,11 +26,6 @@ WHERE number >= ? AND number < ? + {event_rows.AT_ONCE} AND {event_rows.FIRST} <
 """
 _AT = "SELECT at FROM events WHERE number >= ? ORDER BY number LIMIT 1"
 _INSERT = "INSERT INTO events (name, at, about) VALUES (?, ?, ?)"
-# Each end by itself is one step; asked for together, min and max make SQLite walk the whole table.
-_ENDS = (
-    f"SELECT ifnull((SELECT {event_rows.FIRST} FROM events ORDER BY number LIMIT 1), 1), "
-    "ifnull((SELECT max(number) FROM events), 0)"
-)
 # The last event always stays, so that numbers are never used twice.
 _PRUNE = """
 DELETE FROM events WHERE number < ifnull((
@@ -42,7 +37,7 @@ DELETE FROM events WHERE number < ifnull((
 
 def events(raw: sqlite3.Connection, cursor: str | None, limit: int) -> tuple[list[Event], str]:
     """Return the events since the cursor and the cursor behind them; None starts now."""
-    first, last = raw.execute(_ENDS).fetchone()
+    first, last = raw.execute(event_rows.ENDS).fetchone()
     if cursor is None:
         return [], str(last)
     if cursor == OLDEST:
@@ -65,7 +60,7 @@ def events(raw: sqlite3.Connection, cursor: str | None, limit: int) -> tuple[lis
 
 def events_of(raw: sqlite3.Connection, id: JobId, since: int, limit: int) -> list[Event]:
     """Return the events of a job among ``limit`` from a time on, which is found by halves: rows are in its order."""
-    first, end = raw.execute(_ENDS).fetchone()
+    first, end = raw.execute(event_rows.ENDS).fetchone()
     while first < end:
         middle = (first + end) // 2
         [at] = raw.execute(_AT, (middle,)).fetchone()

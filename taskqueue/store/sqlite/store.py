@@ -34,6 +34,7 @@ from taskqueue.store.sqlite import (
 )
 from taskqueue.store.sqlite.alike import Alike
 from taskqueue.store.sqlite.caller_transaction import CallerConnection, LateRinger
+from taskqueue.store.sqlite.claim_cache import ClaimCache
 from taskqueue.store.sqlite.connection import Connection, Sync
 from taskqueue.store.sqlite.end_notice import record_of
 from taskqueue.store.sqlite.settlements import settle
@@ -79,6 +80,7 @@ class SqliteStore:
         """Returns the time of the store's clock, which is that of this host unless another was given."""
         self._bells = address.bells
         self._rotation = claims.Rotation()
+        self._claim_cache = ClaimCache()
         self._alike = Alike()
         self._ringer = ringer or Ringer(address.bells)
         self._durably = partial(Transaction, self._connection, self._ringer, Sync.FULL)
@@ -150,8 +152,12 @@ class SqliteStore:
             return updates.update(work, before, after, now)
 
     def claim(self, holder: Holder, demand: ClaimRequest, now: datetime, until: datetime) -> Claim:
-        with self._loosely() as work:
-            return claims.claim(work, holder, demand, self._rotation, now, until)
+        try:
+            with self._loosely() as work:
+                return claims.claim(work, holder, demand, self._rotation, self._claim_cache, now, until)
+        except BaseException:
+            self._claim_cache.forget()
+            raise
 
     def claim_one(self, id: JobId, holder: Holder, now: datetime, until: datetime) -> Record | None:
         with self._loosely() as work:

@@ -193,6 +193,10 @@ class Transaction:
         else:
             self._events.append((ids, alike))
 
+    def waiting_ids(self) -> list[str]:
+        """Return the jobs that this call has made WAITING."""
+        return [id for ids, (*_, status) in self._events if status == Status.WAITING for id in ids]
+
     def queue_changes(self, before: str, after: str) -> None:
         """Count a record that is about to change its queue; it must be counted in the old one before."""
         if before != after:

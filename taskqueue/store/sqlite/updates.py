@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from taskqueue.model.record import Record
+from taskqueue.model.record import Record, Status
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.store.bell import WORK
+from taskqueue.store.sqlite import moved_jobs
 from taskqueue.store.sqlite.columns import assignments
 from taskqueue.store.sqlite.transaction import Transaction
 
@@ -24,5 +25,7 @@ def update(work: Transaction, before: Record, after: Record, now: datetime) -> b
     work.count(after.queue, after.status, 1)
     if after.status is not before.status:
         work.status_event(after, milliseconds(now))
+    elif after.status is Status.WAITING and (after.queue, after.rank) != (before.queue, before.rank):
+        moved_jobs.note(work.execute)
     work.topics.add(WORK)
     return True
