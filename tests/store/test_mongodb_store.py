@@ -302,40 +302,42 @@ class SlowServer:
     def __init__(self, *delays: float) -> None:
         self.delays = list(delays)
         self.ahead = timedelta()
-        self.arrived_at = NOON
+        self.arrivals: list[datetime] = []
 
     def time(self) -> datetime:
         answer = datetime.now(timezone.utc) + self.ahead
         time.sleep(self.delays.pop(0) if self.delays else 0.0)
-        self.arrived_at = datetime.now(timezone.utc) + self.ahead
+        self.arrivals.append(datetime.now(timezone.utc) + self.ahead)
         return answer
 
 
 def test_after_an_answer_that_took_long_the_clock_asks_again() -> None:
     server = SlowServer(0.05)
 
-    assert Clock(server.time).now() >= server.arrived_at - 2 * MILLISECOND
-    assert not server.delays
+    assert Clock(server.time).now() >= server.arrivals[0] - MILLISECOND
+    assert len(server.arrivals) > 1
 
 
 def test_a_late_answer_does_not_set_the_clock_back() -> None:
     server = SlowServer()
     clock = Clock(server.time)
+    began = datetime.now(timezone.utc)
     clock.asked()
-    server.delays = [0.05] * ASKS
+    doubt = datetime.now(timezone.utc) - began
+    server.delays = [0.2] * ASKS
 
-    assert clock.asked() >= server.arrived_at - 2 * MILLISECOND
+    assert clock.asked() >= server.arrivals[-1] - doubt - 2 * MILLISECOND
 
 
-@pytest.mark.parametrize("ahead", [-HOUR, -timedelta(seconds=0.2), timedelta(seconds=0.2), HOUR], ids=str)
+@pytest.mark.parametrize("ahead", [-HOUR, HOUR], ids=["back", "forward"])
 def test_a_clock_of_the_server_that_was_set_is_followed(ahead: timedelta) -> None:
     server = SlowServer()
     clock = Clock(server.time)
     clock.asked()
     server.ahead = ahead
-    server.delays = [0.01] * ASKS
+    server.delays = [2 * NEAR] * ASKS
 
-    assert abs(clock.asked() - server.arrived_at) < timedelta(seconds=0.1)
+    assert abs(clock.asked() - server.arrivals[-1]) < timedelta(minutes=1)
 
 
 def test_of_several_answers_the_first_will_do() -> None:
