@@ -81,9 +81,11 @@ class EndsBell(StreamBell):
         super().__init__(ENDS)
         self._doorbell = doorbell
         self._noticed: set[JobId] = set()
-        """The jobs of which a doorbell has told, and the change stream has not yet."""
+        """The jobs with a notice of the doorbell for which the change stream has not rung yet."""
+        self._unnoticed: set[JobId] = set()
+        """The jobs for which the change stream has rung, without a notice of the doorbell so far."""
         self._has_unknown = False
-        """Whether the change stream has rung for a job of which no doorbell has told."""
+        """Whether the change stream has rung without saying for which jobs."""
         self._epoll = select.epoll()
         for descriptor in (self._descriptor, doorbell.fileno()):
             self._epoll.register(descriptor, select.EPOLLIN)
@@ -94,20 +96,25 @@ class EndsBell(StreamBell):
     def ring(self, new_jobs: int, plain: int = 0, ended: Sequence[JobId] = ()) -> None:
         """Become readable; ``ended`` are all jobs for which it rings, if they are few."""
         with self._lock:
-            if not ended or not self._noticed.issuperset(ended):
-                self._has_unknown = True
+            self._unnoticed.update(id for id in ended if id not in self._noticed)
             self._noticed.difference_update(ended)
+            if not ended or len(self._unnoticed) > MOST_NOTICED:
+                self._has_unknown = True
+                self._unnoticed.clear()
         super().ring(new_jobs, plain)
 
     def clear(self) -> Sequence[Record | None]:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._descriptor)
         notices = self._doorbell.clear()
+        noticed = {one.id for one in notices if one is not None}
         with self._lock:
-            has_unknown, self._has_unknown = self._has_unknown, False
+            has_unknown = self._has_unknown or not self._unnoticed <= noticed
             if len(self._noticed) > MOST_NOTICED:
                 self._noticed.clear()
-            self._noticed.update(one.id for one in notices if one is not None)
+            self._noticed |= noticed - self._unnoticed
+            self._has_unknown = False
+            self._unnoticed.clear()
         return [*notices, None] if has_unknown else notices
 
     def renew(self) -> bool:
