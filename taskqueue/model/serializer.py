@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from decimal import Decimal
+from itertools import repeat
 from typing import Any
 
 from bson import ObjectId, json_util
@@ -95,7 +96,6 @@ def _is_plain(value: Any, depth: int) -> bool:
     """Return whether ``value`` is of plain JSON types and ASCII text already, as most data are.
 
     ``_plain`` makes a copy, and a path for each of its messages (measured for two numbers in a list: 1.7 us, not 0.6).
-    Loops take half the time of ``all(map(…))`` for the few values of most jobs.
     """
     kind = type(value)
     if kind is str:
@@ -104,20 +104,17 @@ def _is_plain(value: Any, depth: int) -> bool:
         return bool(-_INT64 <= value < _INT64)
     if kind is float:
         return math.isfinite(value)
-    if value is None or value is True or value is False:
-        return True
-    if depth > DEPTH_LIMIT:
-        return False
     if kind is dict:
-        for key in value:
-            if type(key) is not str or not key.isascii() or key[:1] == "$" or "\0" in key:
-                return False
-    elif kind is not list and kind is not tuple:
-        return False
-    for item in value.values() if kind is dict else value:  # noqa: SIM110 - half the time of all(…), see above
-        if not _is_plain(item, depth + 1):
+        if depth > DEPTH_LIMIT or not all(map(_is_plain_key, value)):
             return False
-    return True
+        return all(map(_is_plain, value.values(), repeat(depth + 1)))
+    if kind is list or kind is tuple:
+        return depth <= DEPTH_LIMIT and all(map(_is_plain, value, repeat(depth + 1)))
+    return value is None or value is True or value is False
+
+
+def _is_plain_key(key: Any) -> bool:
+    return type(key) is str and key.isascii() and key[:1] != "$" and "\0" not in key
 
 
 def _plain(value: Any, path: str, depth: int) -> Any:
