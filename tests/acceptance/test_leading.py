@@ -75,7 +75,7 @@ def test_a_hot_standby_claims_nothing_until_it_leads(
 def test_a_node_that_loses_the_lead_ends_what_runs_and_leaves_the_rest_to_the_next(
     url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
-    options = ("--lease", "6", "--pm", "static", "--min-children", "1", *HOT)
+    options = ("--lease", "20", "--pm", "static", "--min-children", "1", *HOT)
     with node(url, tmp_path, "--name", "a", *options) as a:
         running = scheduler.add_job(Gate, {"file": files.file, "gate": files.gate()})
         files.heed(1)
@@ -95,7 +95,7 @@ def test_a_node_that_loses_the_lead_ends_what_runs_and_leaves_the_rest_to_the_ne
 def test_a_node_that_loses_the_lead_keeps_no_job_that_may_run_only_once(
     url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
-    options = ("--lease", "6", "--pm", "static", "--min-children", "1", *HOT)
+    options = ("--lease", "20", "--pm", "static", "--min-children", "1", *HOT)
     with node(url, tmp_path, "--name", "a", *options), node(url, tmp_path, "--name", "b", *options) as b:
         b.heed("waits for the lead")
         jobs = scheduler.add_jobs([(Trace, {"file": files.file}, {"on_crash": "fail"})] * 300)
@@ -119,7 +119,7 @@ def test_a_lone_node_takes_up_again_a_lead_that_was_taken_from_it(url: str, tmp_
 def test_each_change_of_the_lead_calls_its_hook_once_in_a_worker(
     url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:  # GZ-5
-    options = ("--lease", "6", "--bootstrap", hooks(files, tmp_path))
+    options = ("--lease", "20", "--bootstrap", hooks(files, tmp_path))
     with node(url, tmp_path, "--name", "a", *options) as a:
         [became] = files.heed(1)
         with node(url, tmp_path, "--name", "b", *options) as b:

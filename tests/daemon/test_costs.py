@@ -48,7 +48,8 @@ def test_a_thousand_jobs_are_claimed_and_settled_in_batches(counts: Mapping[str,
     assert counts["claim"] <= JOBS / 20
     assert counts["settle"] <= JOBS / 20
     assert counts["settled"] == JOBS
-    assert counts.get("find", 0) == counts.get("count", 0) == 0  # nothing is read again
+    assert counts.get("count", 0) == 0  # nothing is read again
+    assert counts.get("find", 0) <= 1  # retention's look at the newest end, when the node begins
 
 
 def test_a_job_is_one_message_to_the_manager_and_one_back_if_it_is_short(counts: Mapping[str, int]) -> None:
