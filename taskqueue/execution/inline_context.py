@@ -101,7 +101,7 @@ class InlineContext(JobContext):
     def report_start(self) -> bool:
         """Write the start to the store; return False if the claim was lost or is to be canceled."""
         started_at = self._runner.now()
-        self._runner.write(self.id, Note(started_at=started_at))
+        self._runner.write(self.id, Note(started_at=started_at, loaded_at=started_at))
         if not self._runner.begin(self.record):
             return False
         self.started_at = started_at

@@ -183,6 +183,11 @@ def _parsed(lane: str) -> tuple[LimitKey, ...]:
     return tuple(LimitKey(key=str(key), count=int(count), per=per and float(per)) for key, count, per in found)
 
 
+def has_rate(lane: str) -> bool:
+    """Return whether a rate counts the starts of the jobs of this lane."""
+    return any(limit_key.per is not None for limit_key in limit_keys_of(lane))
+
+
 def until(limit_key: LimitKey, began_at: datetime) -> datetime:
     """Return how long a rate counts a start: a little longer than its period, as it is reported just before."""
     assert limit_key.per is not None

@@ -66,6 +66,7 @@ class Note:
     """Progress of a running job that its node records with the next renewal."""
 
     started_at: datetime | None = None
+    loaded_at: datetime | None = None  # when the class was loaded and the job's own code began: rates count from then
     progress: float | None = None
     progress_message: str = ""
     progress_at: datetime | None = None

@@ -6,7 +6,11 @@ import os
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
+from typing import Literal
+
+import pytest
 
 from taskqueue import Limit, Process, Rate, Scheduler, Status
 from tests.acceptance.conftest import JobFiles
@@ -16,6 +20,9 @@ from tests.store.records import claim
 
 LOADS = 1.0
 """Seconds that a class takes to load."""
+
+PERIOD = 0.4
+"""Seconds over which a rate counts: less than a class takes to load."""
 
 SLOW_TO_LOAD = f"""
 import time
@@ -30,6 +37,25 @@ class Slow(Job):
     def start(self):
         return LOADED_AT
 """
+FIRST_IS_SLOW = f"""
+import pathlib
+import time
+
+from taskqueue import Job
+
+try:
+    pathlib.Path(__file__).with_suffix(".loading").touch(exist_ok=False)
+    time.sleep({LOADS})
+except FileExistsError:
+    pass
+
+
+class Quick(Job):
+    def start(self):
+        return time.time()
+"""
+"""The first process that imports it takes ``LOADS`` for that."""
+
 POOL = ("--pm", "static", "--min-children", "4")
 
 
@@ -109,6 +135,21 @@ def test_a_rate_counts_from_when_a_job_begins_however_long_its_class_takes_to_lo
     first, second = sorted(jobs, key=began)
     assert began(second) - began(first) >= 1.2
     assert began(first) > first.result - LOADS / 2  # it was loaded by then: the result says when
+
+
+@pytest.mark.parametrize("on_crash", ["retry", "fail"])
+def test_a_rate_holds_when_one_process_takes_longer_to_load_a_class_than_another(
+    url: str, scheduler: Scheduler, tmp_path: Path, on_crash: Literal["retry", "fail"]
+) -> None:
+    (tmp_path / "first_is_slow.py").write_text(FIRST_IS_SLOW)
+    rate = Rate(1, per=PERIOD)
+    jobs = [scheduler.add_job("first_is_slow:Quick", limits=rate, on_crash=on_crash) for _ in range(4)]
+
+    with node(url, tmp_path, *POOL):
+        scheduler.wait_for(jobs, timeout=LIMIT)
+
+    starts = sorted(began(job) for job in jobs)
+    assert all(later - sooner >= PERIOD for sooner, later in pairwise(starts)), told(jobs)
 
 
 def began(job: Process) -> float:

@@ -244,7 +244,7 @@ def test_a_place_that_becomes_free_rings(opener: Opener) -> None:
 def begin(store: Store, record: Record, at: datetime) -> None:
     """Tell when a claimed record began."""
     assert record.holder is not None
-    store.note(record.holder, {record.id: Note(started_at=at)})
+    store.note(record.holder, {record.id: Note(started_at=at, loaded_at=at)})
 
 
 def test_a_rate_counts_starts_in_any_window(store: Store) -> None:
@@ -283,6 +283,17 @@ def test_a_rate_is_counted_from_the_start_and_not_from_the_claim(store: Store) -
     assert len(claim(store, now=NOON + 5 * MINUTE + COUNTED).records) == 1  # though the first one still runs
 
 
+def test_a_rate_does_not_count_from_before_the_class_is_loaded(store: Store) -> None:
+    store.add([limited(Rate(1, per=60)) for _ in range(2)])
+    [run] = claim(store).records
+    store.renew(WEB_1, NOON + HOUR, {run.id: Note(started_at=NOON)})  # and the class takes ten minutes to load
+
+    assert claim(store, now=NOON + 9 * MINUTE).records == []
+    begin(store, run, NOON + 10 * MINUTE)
+    assert claim(store, now=NOON + 11 * MINUTE).records == []
+    assert len(claim(store, now=NOON + 10 * MINUTE + COUNTED).records) == 1
+
+
 def test_a_rate_counts_a_start_for_its_period_at_most_after_the_clock_was_set_back(store: Store) -> None:
     store.add([limited(Rate(1, per=60), ready_at=NOON - HOUR) for _ in range(2)])
     [run] = claim(store).records
@@ -319,13 +330,38 @@ def test_a_retry_counts_as_a_start(store: Store) -> None:
 def test_a_lost_run_may_have_begun_and_counts(store: Store) -> None:
     store.add([limited(Rate(1, per=60)), limited(Rate(1, per=60))])
     claim(store)
+    lose(store)
+
+    assert claim(store, 9, now=NOON + LEASE + MINUTE).records == []
+    assert len(claim(store, 9, now=NOON + LEASE + COUNTED).records) == 1
+
+
+def test_a_run_that_was_lost_while_its_class_was_loaded_may_have_begun_and_counts(store: Store) -> None:
+    store.add([limited(Rate(1, per=60)) for _ in range(2)])
+    [run] = claim(store).records
+    store.note(WEB_1, {run.id: Note(started_at=NOON)})
+    lose(store)
+
+    assert claim(store, 9, now=NOON + LEASE + MINUTE).records == []
+    assert len(claim(store, 9, now=NOON + LEASE + COUNTED).records) == 1
+
+
+def test_a_lost_run_counts_from_when_it_began_if_that_is_known(store: Store) -> None:
+    store.add([limited(Rate(1, per=60)) for _ in range(2)])
+    [run] = claim(store).records
+    begin(store, run, NOON)
+    lose(store)
+
+    assert claim(store, 9, now=NOON + MINUTE).records == []
+    assert len(claim(store, 9, now=NOON + COUNTED).records) == 1
+
+
+def lose(store: Store) -> None:
+    """End the only claim as lost, with its lease."""
     [expired] = store.expired(NOON + LEASE, 9)
     assert expired.holder is not None
     after = lost(expired, NOON + LEASE)
     store.settle([Settlement(claims=expired.claims, holder=expired.holder, after=after)], NOON + LEASE)
-
-    assert claim(store, 9, now=NOON + LEASE + MINUTE).records == []
-    assert len(claim(store, 9, now=NOON + LEASE + COUNTED).records) == 1
 
 
 def test_what_is_over_is_removed_with_the_events(store: Store) -> None:

@@ -112,10 +112,11 @@ class InFlight:
         claim = self._claims.get(id)
         return claim if claim is not None and claim.record.claims == claims else None
 
-    def note_started(self, claim: InFlightRun, at: datetime) -> None:
-        """Note the start of the run."""
+    def note_started(self, claim: InFlightRun, at: datetime, *, loaded: bool) -> None:
+        """Note the start of the run, or that its class is loaded, from when it counts."""
         claim.record = changed(claim.record, started_at=at)
-        self._note(claim, replace(claim.note or Note(), started_at=at))
+        note = replace(claim.note or Note(), started_at=at)
+        self._note(claim, replace(note, loaded_at=at) if loaded else note)
 
     def note_progress(self, claim: InFlightRun, percent: float, message: str, at: datetime) -> None:
         """Note the progress of the run."""
@@ -155,7 +156,7 @@ class InFlight:
         """Note the start of a run."""
         claim = self.find(message.id, message.claims)
         if claim is not None:
-            self.note_started(claim, self._boot_times.moment(message.at))
+            self.note_started(claim, self._boot_times.moment(message.at), loaded=message.loaded)
 
     def on_progressed(self, message: Progressed) -> None:
         """Note progress, a checkpoint or a position."""

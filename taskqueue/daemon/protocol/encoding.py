@@ -19,6 +19,7 @@ from taskqueue.model.lifecycle.failure import is_last_attempt
 from taskqueue.model.lifecycle.outcomes import Outcome
 from taskqueue.model.lifecycle.recovered_copy import key_of
 from taskqueue.model.lifecycle.settle import time_limit
+from taskqueue.model.limits import has_rate
 from taskqueue.model.record import Failure, Record
 from taskqueue.model.retry import NO_RETRY
 from taskqueue.model.retry.decision import decision_document, decision_of
@@ -78,6 +79,7 @@ def run_message(record: Record, now: datetime, not_before: float | None = None) 
         concurrency=options.concurrency,
         meta=(dict(record.meta) or None) if record.given else None,
         key=key_of(record),
+        has_rate=bool(record.lane) and has_rate(record.lane),
     )
 
 

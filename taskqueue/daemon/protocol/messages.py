@@ -74,6 +74,8 @@ class Run(NamedTuple):
     """The mapping of text that travels with the job; None without."""
     key: str | None = None
     """The key for effects outside; None where it is the id."""
+    has_rate: bool = False
+    """A rate counts its start: the worker reports it when the class is loaded, however short that takes."""
 
 
 class RunHook(NamedTuple):
@@ -173,7 +175,8 @@ class Started(NamedTuple):
     """Worker to manager to node: a run starts, so many seconds after the boot of the host.
 
     Usually the worker sends none: the manager reads the start log and creates this message, and skips it for a run that
-    ends at once. With ``checking`` the worker only checks the job's condition; the manager does not forward that.
+    ends at once. With ``checking`` the worker only checks the job's condition; the manager does not forward that. With
+    ``loaded`` the job's own code runs from here: rates count that.
     """
 
     id: str
@@ -181,6 +184,7 @@ class Started(NamedTuple):
     pid: int
     at: float
     checking: bool = False
+    loaded: bool = False
 
 
 class Progressed(NamedTuple):

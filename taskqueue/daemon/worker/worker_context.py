@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # asyncio is imported for async jobs only
     from taskqueue.daemon.worker.watched_loop import WatchedLoop
 
 LATE_START = 0.01
-"""Seconds of loading after which the start of a run is reported again with its real time: rates depend on it."""
+"""Seconds of loading after which the start of a run is reported again with its real time."""
 
 
 class Sender(Protocol):
@@ -118,8 +118,11 @@ class WorkerContext(JobContext):
         self._was_checked = True
 
     def report_start(self) -> bool:
-        """Report the start again if it comes late; the first report is the entry in the start log."""
-        if self._was_checked or boottime() - self.started_at > LATE_START:
+        """Report the start again if it comes late or a rate counts it; the first report is the entry in the start log.
+
+        The class is loaded by now. A rate that counted from before could be over when the job itself begins.
+        """
+        if self._was_checked or self._run.has_rate or boottime() - self.started_at > LATE_START:
             self._report(checking=False)
         attach()
         return True
@@ -129,7 +132,8 @@ class WorkerContext(JobContext):
             os._exit(0)
         self.started_at = boottime()
         run = self._run
-        started = Started(id=run.id, claims=run.claims, pid=self._pid, at=self.started_at, checking=checking)
+        loaded = not checking
+        started = Started(run.id, run.claims, pid=self._pid, at=self.started_at, checking=checking, loaded=loaded)
         self._channel.send(encode(started))
         self._channel.flush_blocking()
 

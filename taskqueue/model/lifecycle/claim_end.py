@@ -72,11 +72,11 @@ def _to_clean_up(record: Record, status: Status, cause: Cause, now: datetime, er
     return replace(later, course=course, cursor=None, waiting_for=(), error=error)
 
 
-def began(after: Record, now: datetime) -> datetime | None:
-    """Return when the run that has led to this record began, as rates count it; None if it never did.
+def counted_from(after: Record, now: datetime) -> datetime | None:
+    """Return from when rates count the run that has led to this record; None if it never began.
 
-    A run that was lost may have begun just before.
+    If no process has seen its end, its class may have taken until then to load, and the job may have begun just before.
     """
-    if after.started_at is None and after.cause.value == "lost":
-        return now
-    return after.started_at
+    last = after.attempts[-1] if after.attempts else None
+    is_unseen = last is not None and last.claims == after.claims and last.outcome == "Crashed" and last.pid is None
+    return now if is_unseen or after.cause is Cause.LOST else after.started_at

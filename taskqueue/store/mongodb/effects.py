@@ -9,7 +9,7 @@ from typing import NamedTuple
 from bson import ObjectId
 
 from taskqueue.model.ids import JobId
-from taskqueue.model.lifecycle.claim_end import began
+from taskqueue.model.lifecycle.claim_end import counted_from
 from taskqueue.model.lifecycle.recovered_copy import origins_of
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules.next_run import NextRun, advance
@@ -135,7 +135,7 @@ def _freed(after: Record, now: datetime) -> Freed | None:
     """Return the limits that a run of the record may still use."""
     if not after.lane or not after.claims:
         return None
-    return Freed(id=after.id, claims=after.claims, lane=after.lane, began_at=began(after, now))
+    return Freed(id=after.id, claims=after.claims, lane=after.lane, began_at=counted_from(after, now))
 
 
 def _advance_of(job_id: JobId, kept: Document) -> NextRun | None:

@@ -120,8 +120,8 @@ class LimitUse:
         held = {"$map": {"input": "$held", "as": "one", "in": {"$cond": [mine, kept, "$$one"]}}}
         self._slots.update_many({"held.incarnation": holder.incarnation}, [{"$set": {"held": held}}])
 
-    def started(self, starts: Mapping[JobId, datetime]) -> None:
-        """Record when runs of this process began: rates count them from then on."""
+    def began(self, starts: Mapping[JobId, datetime]) -> None:
+        """Record when the jobs of runs of this process began: rates count them from then on."""
         known = [(self._mine[id], at) for id, at in starts.items() if id in self._mine]
         changes = [
             _keep(limit_key, request.run, at)
@@ -271,9 +271,10 @@ def _use(request: UseRequest, limit_key: LimitKey, holder: Holder, lease_ends: d
 
 
 def _keep(limit_key: LimitKey, run: str, began_at: datetime | None) -> UpdateOne:
+    """Return the write that has a rate count the start, unless it counts it already."""
     assert began_at is not None
     return UpdateOne(
-        {"_id": limit_key.key, "held.run": run},
+        {"_id": limit_key.key, "held": {"$elemMatch": {"run": run, "incarnation": {"$exists": True}}}},
         {"$set": {"held.$.until": until(limit_key, began_at)}, "$unset": {"held.$.incarnation": ""}},
     )
 

@@ -61,7 +61,7 @@ class Renewals:
             [UpdateOne({"_id": id, **held_by(holder)}, {"$set": fields}) for id, fields in changed.items()],
             ordered=False,
         )
-        self._limit_use.started({id: one.started_at for id, one in notes.items() if one.started_at is not None})
+        self._limit_use.began({id: one.loaded_at for id, one in notes.items() if one.loaded_at is not None})
         status_event = [id for id in changed if notes[id].progress is not None]
         if status_event and result.matched_count:
             held = jobs.find({"_id": {"$in": status_event}, **held_by(holder)}, {"claims": True})

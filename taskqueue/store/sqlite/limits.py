@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from taskqueue.model.controls import Controls
 from taskqueue.model.ids import JobId
-from taskqueue.model.lifecycle.claim_end import began
+from taskqueue.model.lifecycle.claim_end import counted_from
 from taskqueue.model.limits import LimitKey, latest_end, limit_keys_of, until
 from taskqueue.model.reading import text
 from taskqueue.model.record import Record
@@ -24,7 +24,7 @@ _IN_USE = "SELECT count(*) FROM slots WHERE key = ? AND (until IS NULL OR until 
 _WAITING = "SELECT lane FROM jobs WHERE status = 0 AND lane IS NOT NULL LIMIT ?"
 _TAKE = "INSERT OR REPLACE INTO slots (key, job, claims, until) VALUES (?, ?, ?, NULL)"
 _FREE = "DELETE FROM slots WHERE key = ? AND job = ? AND claims = ?"
-_KEEP = "UPDATE slots SET until = ? WHERE key = ? AND job = ? AND claims = ?"
+_KEEP = "UPDATE slots SET until = ? WHERE key = ? AND job = ? AND claims = ? AND until IS NULL"
 _FIRST = """
 SELECT min(ifnull(until, ?)), max(CASE typeof(until) WHEN 'integer' THEN until WHEN 'null' THEN 0 ELSE 1e300 END)
 FROM slots WHERE key = ? AND (until IS NULL OR until > ?)
@@ -89,15 +89,15 @@ class LimitRoom:
         return limit_key.count - self._used[limit_key.key]
 
 
-def started(execute: Execute, id: JobId, claims: int, lane: str, at: datetime) -> None:
-    """Record when a run began: rates count it from then on."""
+def began(execute: Execute, id: JobId, claims: int, lane: str, at: datetime) -> None:
+    """Record when the job of a run began: rates count it from then on."""
     _keep(execute, (limit_key for limit_key in limit_keys_of(lane) if limit_key.per is not None), (str(id), claims), at)
 
 
 def free(execute: Execute, after: Record, now: datetime) -> None:
     """Free the limits of the run that led to this record; a rate counts its start until the period is over."""
     run = (str(after.id), after.claims)
-    began_at = began(after, now)
+    began_at = counted_from(after, now)
     for limit_key in limit_keys_of(after.lane):
         if limit_key.per is None or began_at is None:
             execute(_FREE, (limit_key.key, *run))
@@ -122,6 +122,7 @@ def waiting_lanes(raw: sqlite3.Connection, limit: int) -> dict[str, int]:
 
 
 def _keep(execute: Execute, limit_keys: Iterable[LimitKey], run: tuple[str, int], began_at: datetime) -> None:
+    """Have rates count the start, unless they count it already."""
     for limit_key in limit_keys:
         execute(_KEEP, (milliseconds(until(limit_key, began_at)), limit_key.key, *run))
 

@@ -57,8 +57,8 @@ def note(work: Transaction, holder: Holder, notes: Mapping[JobId, Note], now: da
             log_lines.keep(work, str(id), claims, noted.lines)
         if noted.started_at is not None:
             work.topics.add(NEWS)
-        if lane and noted.started_at is not None:
-            limits.started(work.execute, id, claims, lane, noted.started_at)
+        if lane and noted.loaded_at is not None:
+            limits.began(work.execute, id, claims, lane, noted.loaded_at)
         if noted.started_at is not None and _runs_once(job_options):
             once = True
         if noted.progress is None:

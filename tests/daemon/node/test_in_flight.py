@@ -114,7 +114,7 @@ def test_news_is_gathered_and_told_once() -> None:
     in_flight.add([record])
     claim = held_of(in_flight, record)
 
-    in_flight.note_started(claim, NOON)
+    in_flight.note_started(claim, NOON, loaded=True)
     in_flight.note_progress(claim, 10, "a tenth", NOON)
     in_flight.note_progress(claim, 20, "a fifth", NOON)
     in_flight.note_state(claim, '"here"')
@@ -146,7 +146,7 @@ def test_news_of_a_job_that_has_ended_meanwhile_is_dropped() -> None:
     record = a_claim()
     in_flight.add([record])
     claim = held_of(in_flight, record)
-    in_flight.note_started(claim, NOON)
+    in_flight.note_started(claim, NOON, loaded=True)
     untold = in_flight.take_notes()
     in_flight.finish(claim, Done(), Run(node="a"), NOON)
 
