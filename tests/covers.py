@@ -120,7 +120,7 @@ COVERS: Mapping[str, str] = {
     "store/test_claims.py": (
         "store/selection store/sqlite/claim_rows store/mongodb/claim_cache store/mongodb/claim_candidates"
     ),
-    "store/test_claims_of_many_queues.py": "store/sqlite/claim_cache store/sqlite/moved_jobs",
+    "store/test_claims_of_many_queues.py": "store/sqlite/claim_cache store/sqlite/moved_jobs store/mongodb/open_queues",
     "store/test_claims_by_data.py": "store/mongodb/claim_sizes",
     "store/test_controls.py": "model/controls",
     "store/test_diagnosis.py": "model/finding",

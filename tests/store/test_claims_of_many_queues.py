@@ -19,7 +19,9 @@ from taskqueue.model.query import parse
 from taskqueue.model.record import Options, Record, Status, changed
 from taskqueue.model.retry import FixedRetry
 from taskqueue.store import ClaimRequest, Store
+from taskqueue.store.bell import WORK
 from taskqueue.store.open import open_store
+from tests.nodes import eventually
 from tests.store.conftest import Opener
 from tests.store.records import (
     BROKEN,
@@ -35,6 +37,7 @@ from tests.store.records import (
     forced,
     ids,
     postponed,
+    rings,
     settle,
 )
 
@@ -102,6 +105,45 @@ def test_paused_queues_are_left_out_until_they_are_resumed(store: Store) -> None
     assert ids(claim(store, 2).records) == ids([records[-4], records[-5]])
     store.clear_control(Kind.PAUSE, QUEUES[-2])
     assert ids(claim(store, 2).records) == ids([records[-2], records[-6]])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_claim_takes_the_lowest_of_the_many_queues_that_are_not_paused(opener: Opener, seed: int) -> None:
+    chance, stores = random.Random(seed), [opener(), opener()]
+    queues = [f"customer-{number:03}" for number in range(250)]
+    paused = set(queues[::100])
+    for name in paused:
+        stores[0].set_control(Control(kind=Kind.PAUSE, name=name, since=NOON, by="ann"))
+
+    def some(number: int) -> list[Record]:
+        names = [*queues, *chance.choices(queues, k=number)]
+        return [a_record(queue=queue, ready_at=NOON - chance.random() * HOUR) for queue in names]
+
+    stores[0].add(some(200))
+    for number in (1, 3, 130, 2, 90):
+        stores[1].add(some(5)[-5:])
+        waiting = stores[0].find(parse({"status": int(Status.WAITING)}), order="rank", limit=1000)
+        expected = [one.id for one in waiting if one.queue not in paused][:number]
+        assert ids(claim(chance.choice(stores), number).records) == expected
+
+
+def test_no_job_is_left_behind_where_a_bell_tells_of_new_ones(opener: Opener) -> None:
+    store, other = opener(), opener()
+    store.set_control(Control(kind=Kind.PAUSE, name="customer-000", since=NOON, by="ann"))
+    queues = [f"customer-{number:03}" for number in range(150)]
+    with closing(store.bell(WORK)) as bell:
+        store.add([a_record(queue=queue, ready_at=NOON - number * SECOND) for number, queue in enumerate(queues)])
+        taken = [one.queue for one in claim(store, 5).records]
+        other.add([a_record(queue="new", ready_at=NOON - HOUR), a_record(queue=queues[-1], ready_at=NOON - HOUR)])
+        assert rings(bell)
+
+        def drain() -> int:
+            taken.extend(one.queue for one in claim(store, 40).records)
+            return len(taken)
+
+        eventually(lambda: drain() == len(queues) + 1)
+
+    assert sorted(taken) == sorted([*queues[1:], "new", queues[-1]])
 
 
 def test_jobs_with_a_process_of_their_own_or_a_limit_keep_their_place(store: Store) -> None:

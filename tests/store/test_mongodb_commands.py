@@ -361,6 +361,23 @@ def test_a_backlog_of_a_paused_queue_is_not_walked(store: Store, mongo_set: str)
     assert walked < 100
 
 
+def test_a_pause_among_many_queues_has_no_claim_walk_what_waits_in_the_others(store: Store, mongo_set: str) -> None:
+    store.set_control(Control(kind=Kind.PAUSE, name="customer-0", since=NOON, by="ann"))
+    store.add([a_record(queue=f"customer-{number % 250}") for number in range(5_000)])
+    with MongoClient[dict[str, Any]](mongo_set) as client, closing(store.bell(WORK)):
+
+        def walked(count: int) -> int:
+            client[NAME]["system.profile"].drop()
+            client[NAME].command("profile", 2)
+            assert len(claim(store, count).records) == count
+            client[NAME].command("profile", 0)
+            told = client[NAME]["system.profile"].find({"ns": f"{NAME}.taskqueue_jobs"})
+            return sum(one.get("keysExamined", 0) for one in told)
+
+        assert walked(8) < 1_500  # the first job of each queue is looked up, and not again
+        assert walked(8) < 500
+
+
 def test_many_queues_are_counted_by_few_commands(store: Store, commands: Commands) -> None:
     store.add([a_record(queue=f"customer-{number}") for number in range(200)])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -18,15 +17,15 @@ from taskqueue.store.mongodb.bells import NewJobs, StreamBell
 from taskqueue.store.mongodb.claim_cache import SCAN_WITHIN, ClaimCache
 from taskqueue.store.mongodb.claim_candidates import Candidate, Chosen, LimitedCandidates, candidate, within
 from taskqueue.store.mongodb.claim_scan import ClaimScan
-from taskqueue.store.mongodb.claim_sizes import ANY_SIZE, Sized, read
+from taskqueue.store.mongodb.claim_sizes import Sized, read
 from taskqueue.store.mongodb.claim_write import ClaimTerms, ClaimWrite
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.controls import StoredControls
-from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.indexes import DUE, RANKED, WAITING, WAITING_IN_QUEUE
 from taskqueue.store.mongodb.limits import LimitUse
+from taskqueue.store.mongodb.open_queues import OpenQueues, in_range
 from taskqueue.store.mongodb.settlements import Settlements
-from taskqueue.store.selection import bounds, is_beyond
+from taskqueue.store.selection import bounds
 
 EARLY_BY = timedelta(milliseconds=15)
 """The early-claim window: one majority write, and the way of a job into a worker."""
@@ -67,12 +66,14 @@ class Claims:
         self._batches = 1
         self._most = ENOUGH
         self._claim_cache: ClaimCache | None = None
+        self._open_queues = OpenQueues(connection)
         self._bell: StreamBell | None = None
         self._takes_first = False
 
     def rely_on(self, bell: StreamBell) -> None:
         """Use this bell to learn of new jobs."""
         self._bell = bell
+        self._open_queues.rely_on(bell)
         self._takes_first = not self._connection.database.client.is_mongos  # that would need the key of the shards
 
     def claim(self, holder: Holder, demand: ClaimRequest, now: datetime, until: datetime) -> Claim:
@@ -180,7 +181,7 @@ class Claims:
                 chosen, taken, room_at = self._take_limited(cache, demand, controls, terms)
                 moments = [cache.next_at, room_at]
             else:
-                chosen = within(self._candidates(demand, controls, cache), demand, None)
+                chosen = within(self._candidates(demand, controls, cache, terms.now), demand, None)
                 taken = self._claim_write.take(chosen.candidates, terms)
             candidates = len(chosen.candidates)
             self._spread(candidates, len(taken))
@@ -239,7 +240,7 @@ class Claims:
         Return the candidates that fit, the taken records, and when a rate has room again.
         """
         offered, room = self._limited.offer(cache, demand, controls, self._batches, terms.now)
-        chosen = within(sorted([*self._candidates(demand, controls, cache), *offered]), demand, room)
+        chosen = within(sorted([*self._candidates(demand, controls, cache, terms.now), *offered]), demand, room)
         requests = [one.use_request for one in chosen.candidates if one.lane]
         got = self._limit_use.take(requests, room, *terms) if requests else []
         granted = {request.id for request in got}
@@ -249,56 +250,44 @@ class Claims:
         self._limit_use.hand_back([request for request in got if request.id in missed], terms.holder)
         return chosen, taken, room.next_at()
 
-    def _candidates(self, demand: ClaimRequest, controls: Controls, cache: ClaimCache) -> list[Candidate]:
+    def _candidates(
+        self, demand: ClaimRequest, controls: Controls, cache: ClaimCache, now: datetime
+    ) -> list[Candidate]:
         """Return the lowest (rank, id) of each range that are WAITING now."""
+        limits = {False: demand.pooled, True: demand.forced}
         if not demand.queues:
-            index, where = self._open(controls) if controls.pauses_any else (WAITING, {})
             return [
                 candidate(one, size, forced=forced)
-                for forced, limit in ((False, demand.pooled), (True, demand.forced))
+                for forced, limit in limits.items()
                 if not cache.is_empty(forced)
-                for one, size in self._all(index, {**where, "forced": forced}, limit, demand, cache)
+                for one, size in self._all(forced, limit, demand, controls, cache, now)
             ]
-        limits = {False: demand.pooled, True: demand.forced}
         found = [
             candidate(one, size, forced=forced, queue=queue)
             for queue, bound in bounds(demand).items()
             if controls.pause_of(queue) is None
             for forced, limit in limits.items()
-            for one, size in self._range(
-                WAITING_IN_QUEUE, {"queue": queue, "forced": forced}, min(limit, bound), demand
+            for one, size in in_range(
+                self._connection,
+                WAITING_IN_QUEUE,
+                {"queue": queue, "forced": forced},
+                min(limit, bound),
+                demand,
+                self._batches,
             )
         ]
         return sorted(found)
 
-    def _open(self, controls: Controls) -> tuple[str, Document]:
-        """Return the filter while a queue is paused: the server merges the ranges of the others, job by job."""
-        queues = self._connection.collections.latest.distinct("queue", {"status": int(Status.WAITING)})
-        return WAITING_IN_QUEUE, {"queue": {"$in": controls.open(queues)}}
-
-    def _all(self, index: str, where: Document, limit: int, demand: ClaimRequest, cache: ClaimCache) -> list[Sized]:
+    def _all(
+        self, forced: bool, limit: int, demand: ClaimRequest, controls: Controls, cache: ClaimCache, now: datetime
+    ) -> list[Sized]:
         """Return the first of all queues that are not paused, and note if there are none at all."""
-        found = self._range(index, where, limit, demand)
-        if not found and limit > 0 and index == WAITING:
-            cache.note_empty(where["forced"])
+        if controls.pauses_any:
+            return self._open_queues.lowest(forced, limit, demand, controls, self._batches, now)
+        found = in_range(self._connection, WAITING, {"forced": forced}, limit, demand, self._batches)
+        if not found and limit > 0:
+            cache.note_empty(forced)
         return found
-
-    def _range(self, index: str, where: Document, limit: int, demand: ClaimRequest) -> list[Sized]:
-        """Return the first of one index range, or those of a random batch behind them while others claim too.
-
-        Where that batch is short, the first fill it: a node that has room takes all there is for it.
-        """
-        if limit <= 0:
-            return []
-        query = {"status": int(Status.WAITING), **where, **RANKED}
-        demand = ANY_SIZE if where["forced"] else demand
-        lowest = self._connection.collections.jobs.find_raw_batches(query).hint(index).limit(limit).batch_size(limit)
-        lowest.sort([("rank", ASCENDING), ("_id", ASCENDING)])
-        skip = random.randrange(self._batches) * limit
-        found = read(lowest.clone().skip(skip), demand)
-        if not skip or len(found) == limit or is_beyond(sum(size for _, size in found), len(found), demand):
-            return found
-        return list({one["_id"]: (one, size) for one, size in [*found, *read(lowest, demand)]}.values())[:limit]
 
     def _spread(self, demand: int, got: int) -> None:
         """Search further ahead after a collision, closer to the front after an undisturbed claim."""
