@@ -325,8 +325,7 @@ class Store(Protocol):
     def events(self, cursor: str | None, limit: int = 1000) -> tuple[list[Event], str]:
         """Return the events since the cursor, oldest first, and the cursor behind them.
 
-        None starts now, without any event, and ``OLDEST`` with the first that is kept. Misses nothing, may repeat.
-        Raises ``CursorTooOld``.
+        None starts now, ``OLDEST`` with the first that is kept. Misses nothing, may repeat. Raises ``CursorTooOld``.
         """
 
     def events_of(self, id: JobId, since: datetime, limit: int) -> list[Event]:
