@@ -329,6 +329,27 @@ def test_a_late_answer_does_not_set_the_clock_back() -> None:
     assert clock.asked() >= server.arrivals[-1] - doubt - 2 * MILLISECOND
 
 
+@pytest.mark.parametrize("faster", [-0.0004, 0.0, 0.0004])
+def test_a_local_clock_that_runs_faster_or_slower_never_leads_ahead_of_the_server(faster: float) -> None:
+    elapsed, way = 0.0, 0.05
+
+    def pass_on(seconds: float) -> None:
+        nonlocal elapsed
+        elapsed += seconds
+
+    def ask() -> datetime:
+        pass_on(way)
+        answer = NOON + timedelta(seconds=elapsed)
+        pass_on(0.001)
+        return answer
+
+    clock = Clock(ask, monotonic=lambda: elapsed * (1 + faster))
+    for _ in range(1000):
+        asked = clock.asked()
+        assert timedelta(0) <= NOON + timedelta(seconds=elapsed) - asked <= timedelta(seconds=0.003)
+        pass_on(10)
+
+
 @pytest.mark.parametrize("ahead", [-HOUR, HOUR], ids=["back", "forward"])
 def test_a_clock_of_the_server_that_was_set_is_followed(ahead: timedelta) -> None:
     server = SlowServer()

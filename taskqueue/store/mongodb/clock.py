@@ -25,15 +25,26 @@ ASKS = 3
 """How often the server is asked at most: where it is far away, no answer is a good one."""
 
 
+DRIFT = 0.0005
+"""Seconds that the local clock gains on the server's in a second at most: as much as NTP speeds a clock up."""
+
+
 class Clock:
     """Tells the server's time without a round trip each time, also while the server is away.
 
     Rates count by it what several nodes start: a node whose estimate is too far behind would let a job begin early.
     """
 
-    def __init__(self, ask: Callable[[], datetime], estimate_for: float = ESTIMATE_FOR) -> None:
+    def __init__(
+        self,
+        ask: Callable[[], datetime],
+        estimate_for: float = ESTIMATE_FOR,
+        monotonic: Callable[[], float] | None = None,
+    ) -> None:
+        """``monotonic`` is the local clock; else the time since the boot of the host."""
         self._ask = ask
         self._estimate_for = estimate_for
+        self._monotonic = monotonic or _monotonic
         self._known: tuple[int, float] | None = None
         """A time of the server in milliseconds since 1970, and of the monotonic clock at the same moment."""
         self._ask_at = 0.0
@@ -46,15 +57,15 @@ class Clock:
         """
         if self._known is None:
             return self.asked()
-        if _monotonic() > self._ask_at:
-            self._ask_at = _monotonic() + self._estimate_for
+        if self._monotonic() > self._ask_at:
+            self._ask_at = self._monotonic() + self._estimate_for
             with contextlib.suppress(PyMongoError), pymongo.timeout(ASK_FOR):
                 return self.asked()
         return self._estimated(self._known)
 
     def estimate(self) -> datetime | None:
         """Return the server's time without asking; None where it has to be asked. A node wants it for every outcome."""
-        return None if self._known is None or _monotonic() > self._ask_at else self._estimated(self._known)
+        return None if self._known is None or self._monotonic() > self._ask_at else self._estimated(self._known)
 
     def asked(self) -> datetime:
         """Ask the server; the time is never ahead of the server's, but behind by up to the way of the answer.
@@ -67,25 +78,30 @@ class Clock:
                 if took < NEAR:
                     break
                 now, took = self._asked_once()
-        self._ask_at = _monotonic() + self._estimate_for
+        self._ask_at = self._monotonic() + self._estimate_for
         return now
 
     def _asked_once(self) -> tuple[datetime, float]:
-        """Return the server's time and the seconds its answer took; keep the answer unless an older one is better."""
-        asked_at = _monotonic()
-        answer = milliseconds(self._ask())
-        answered_at = _monotonic()
+        """Return the server's time and the seconds its answer took; an older answer may say better how far it is."""
+        asked_at = self._monotonic()
+        latest = answer = milliseconds(self._ask())
+        answered_at = self._monotonic()
         took = answered_at - asked_at
         if self._known is not None and self._estimate_for:
-            estimate = self._estimated(self._known)
-            if answer < milliseconds(estimate) <= answer + took * 1000:  # the server may have been that far
-                return estimate, took
-        self._known = (answer, answered_at)
-        return moment(answer), took  # as it is: a clock that stands may be asked by a process that is held up here
+            reached = self._reached_by(answered_at, self._known)
+            if reached <= answer + took * 1000:  # the server may have been that far
+                latest = max(answer, reached)
+        self._known = (latest, answered_at)
+        return moment(latest), took  # not run on: a process may be held up here, and the clock of the server stand
+
+    def _reached_by(self, at: float, known: tuple[int, float]) -> int:
+        """Return a time that the server has reached for certain, however much faster the local clock runs."""
+        then, since = known
+        return then + int((at - since) * (1 - DRIFT) * 1000)
 
     def _estimated(self, known: tuple[int, float]) -> datetime:
         then, at = known
-        return moment(then + int((_monotonic() - at) * 1000))
+        return moment(then + int((self._monotonic() - at) * 1000))
 
 
 def _monotonic() -> float:
