@@ -97,11 +97,11 @@ class Settlement(NamedTuple):
     claims: int
     holder: Holder
     after: Record
-    lease_end: datetime | None = None
-    """The end of the lease as the settler of a lost claim read it: it is refused if that has been renewed."""
+    lease_end: datetime | None = None  # of a lost claim, as its settler read it: refused if that has been renewed
     defined: Record | None = None
     """The record as it was claimed, where ``after`` has the options that its class declares."""
     lines: str | None = None  # as of ``Note``
+    is_unseen: bool = False  # no process has seen whether the run began and ended: its node or manager has died
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,8 +116,7 @@ class Event:
     job_id: JobId | None = None
     status: Status | None = None
     node: str = ""  # the node of a node event; empty for the events of jobs
-    about: Mapping[str, Any] = field(default_factory=dict)
-    """Details of a node event, plain JSON values."""
+    about: Mapping[str, Any] = field(default_factory=dict)  # details of a node event, plain JSON values
     cursor: str = ""  # the cursor behind this event, in what ``events`` returns
 
     @property

@@ -138,7 +138,7 @@ class Jobs:
         """Settle the claims of dead processes as lost once their leases are over, as any node does."""
         now = self._clock.now()
         lost_ones = [one for one in self._store.expired(now, PAGE) if one.holder is not None]
-        self._settle([(one, lost(one, now)) for one in lost_ones], now)
+        self._settle([(one, lost(one, now)) for one in lost_ones], now, is_unseen=True)
 
     def _next_at(self) -> datetime | None:
         """Return when the next job or schedule is due."""
@@ -152,9 +152,9 @@ class Jobs:
         moments = (limited.next_at, postponed.next_at, fires_at)
         return min((moment for moment in moments if moment is not None and moment > now), default=None)
 
-    def _settle(self, pairs: list[tuple[Record, Record]], now: datetime) -> None:
+    def _settle(self, pairs: list[tuple[Record, Record]], now: datetime, *, is_unseen: bool = False) -> None:
         settlements = [
-            Settlement(claims=before.claims, holder=before.holder, after=after)
+            Settlement(claims=before.claims, holder=before.holder, after=after, is_unseen=is_unseen)
             for before, after in pairs
             if before.holder is not None
         ]

@@ -8,15 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import pytest
 
 from taskqueue import Limit, Process, Rate, Scheduler, Status
+from taskqueue.store import ClaimRequest
 from tests.acceptance.conftest import JobFiles
 from tests.acceptance.work import Clock, Crowd, Echo, Gate
 from tests.nodes import LIMIT, node
-from tests.store.records import claim
+from tests.store.records import WEB_1, claim
 
 LOADS = 1.0
 """Seconds that a class takes to load."""
@@ -41,7 +42,7 @@ FIRST_IS_SLOW = f"""
 import pathlib
 import time
 
-from taskqueue import Job
+from taskqueue import Job, Rate
 
 try:
     pathlib.Path(__file__).with_suffix(".loading").touch(exist_ok=False)
@@ -53,8 +54,29 @@ except FileExistsError:
 class Quick(Job):
     def start(self):
         return time.time()
+
+
+class Declared(Quick):
+    options = {{"limits": Rate(1, per={PERIOD})}}
+
+
+class Concurrent(Job):
+    options = {{"concurrency": 2}}
+
+    async def start(self):
+        return time.time()
+
+
+class Checked(Quick):
+    def is_ready(self):
+        return True
 """
 """The first process that imports it takes ``LOADS`` for that."""
+
+AROUND_EACH_RUN = """
+async def around_run(job, proceed):
+    return await proceed()
+"""
 
 POOL = ("--pm", "static", "--min-children", "4")
 
@@ -137,19 +159,48 @@ def test_a_rate_counts_from_when_a_job_begins_however_long_its_class_takes_to_lo
     assert began(first) > first.result - LOADS / 2  # it was loaded by then: the result says when
 
 
-@pytest.mark.parametrize("on_crash", ["retry", "fail"])
+@pytest.mark.parametrize(
+    ("job", "given"),
+    [
+        ("Quick", {}),
+        ("Quick", {"on_crash": "fail"}),
+        ("Declared", {}),
+        ("Concurrent", {}),
+        ("Checked", {}),
+    ],
+)
 def test_a_rate_holds_when_one_process_takes_longer_to_load_a_class_than_another(
-    url: str, scheduler: Scheduler, tmp_path: Path, on_crash: Literal["retry", "fail"]
+    url: str, scheduler: Scheduler, tmp_path: Path, job: str, given: dict[str, Any]
 ) -> None:
     (tmp_path / "first_is_slow.py").write_text(FIRST_IS_SLOW)
-    rate = Rate(1, per=PERIOD)
-    jobs = [scheduler.add_job("first_is_slow:Quick", limits=rate, on_crash=on_crash) for _ in range(4)]
+    (tmp_path / "bootstrap.py").write_text(AROUND_EACH_RUN)
+    if job != "Declared":
+        given = {**given, "limits": Rate(1, per=PERIOD)}
+    jobs = [scheduler.add_job(f"first_is_slow:{job}", **given) for _ in range(4)]
 
-    with node(url, tmp_path, *POOL):
+    with node(url, tmp_path, *POOL, "--bootstrap", "bootstrap.py"):
         scheduler.wait_for(jobs, timeout=LIMIT)
 
     starts = sorted(began(job) for job in jobs)
     assert all(later - sooner >= PERIOD for sooner, later in pairwise(starts)), told(jobs)
+    assert all(job.result > began(job) - 0.01 for job in jobs)  # by its own clock, no job began before
+
+
+def test_a_job_that_runs_in_the_caller_counts_under_a_rate_from_when_its_class_is_loaded(
+    scheduler: Scheduler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"first_is_slow_{tmp_path.name}_{os.getpid()}".replace("-", "_")
+    (tmp_path / f"{name}.py").write_text(FIRST_IS_SLOW)
+    monkeypatch.syspath_prepend(tmp_path)
+    limits = Rate(1, per=3600)
+    first, second = (scheduler.run_job(f"{name}:Quick", limits=limits) for _ in range(2))
+
+    assert (first.status, second.status) == (Status.DONE, Status.WAITING)
+    store = scheduler._connections.store
+    claimed = store.claim(WEB_1, ClaimRequest(pooled=1), store.now(), store.now())
+    assert claimed.next_at is not None
+    assert claimed.next_at.timestamp() - began(first) >= 3600
+    assert began(first) > first.result - LOADS / 2  # it was loaded by then
 
 
 def began(job: Process) -> float:

@@ -15,7 +15,8 @@ import pytest
 from bson import ObjectId
 
 from taskqueue.model.ids import JobId
-from taskqueue.model.lifecycle.outcomes import Done, Failed, HandedBack
+from taskqueue.model.lifecycle.continuation import Phase
+from taskqueue.model.lifecycle.outcomes import CheckFailed, Done, Failed, HandedBack, NotReady, Stepped
 from taskqueue.model.lifecycle.recovered_copy import copy
 from taskqueue.model.lifecycle.settle import lost
 from taskqueue.model.limits import LEEWAY, Declared, Limit, Rate, lane, limit_keys_of, with_concurrency
@@ -317,6 +318,36 @@ def test_a_claim_that_never_began_counts_for_no_rate(store: Store) -> None:
     assert len(claim(store).records) == 1
 
 
+@pytest.mark.parametrize("outcome", [HandedBack(), NotReady(reason="closed"), CheckFailed(failure=BROKEN)])
+def test_a_claim_that_never_began_counts_for_no_rate_after_a_run_that_did(
+    store: Store, outcome: HandedBack | NotReady | CheckFailed
+) -> None:
+    store.add([limited(Rate(2, per=60), options=Options(retry=FixedRetry(times=5, interval=0)))])
+    [run] = claim(store).records
+    begin(store, run, NOON)
+    settle(store, changed_start(store, run), Failed(failure=BROKEN))
+    [again] = claim(store, now=NOON + 2 * SECOND).records
+    settle(store, again, outcome, NOON + 3 * SECOND)
+
+    [third] = claim(store, now=NOON + 30 * SECOND).records  # one place is left by the only start
+    begin(store, third, NOON + 30 * SECOND)
+    settle(store, changed_start(store, third), Failed(failure=BROKEN), NOON + 31 * SECOND)
+    assert claim(store, now=NOON + 59 * SECOND).records == []
+
+
+@pytest.mark.parametrize("is_canceled", [False, True])
+def test_a_step_counts_as_a_start(store: Store, is_canceled: bool) -> None:
+    stepwise = limited(Rate(1, per=60))
+    store.add([stepwise, limited(Rate(1, per=60))])
+    [run] = claim(store).records
+    if is_canceled:
+        store.cancel(run.id, "enough", NOON)
+    settle(store, replace(run, started_at=NOON), Stepped(phase=Phase.RUNNING))
+
+    assert claim(store, 9, now=NOON + MINUTE).records == []
+    assert len(claim(store, 9, now=NOON + COUNTED).records) == 1
+
+
 def test_a_retry_counts_as_a_start(store: Store) -> None:
     store.add([limited(Rate(1, per=60), options=Options(retry=FixedRetry(times=5, interval=0)))])
     [run] = claim(store).records
@@ -361,7 +392,22 @@ def lose(store: Store) -> None:
     [expired] = store.expired(NOON + LEASE, 9)
     assert expired.holder is not None
     after = lost(expired, NOON + LEASE)
-    store.settle([Settlement(claims=expired.claims, holder=expired.holder, after=after)], NOON + LEASE)
+    loss = Settlement(claims=expired.claims, holder=expired.holder, after=after, is_unseen=True)
+    assert store.settle([loss], NOON + LEASE) == {expired.id}
+
+
+@pytest.mark.parametrize("is_asked_to_end", [True, False])
+def test_a_lost_run_counts_also_if_its_job_is_canceled(store: Store, is_asked_to_end: bool) -> None:
+    store.add([limited(Rate(1, per=60)) for _ in range(2)])
+    [run] = claim(store).records
+    if is_asked_to_end:
+        store.cancel(run.id, "enough", NOON)
+    lose(store)
+    store.cancel(run.id, "enough", NOON + LEASE)
+
+    assert kept(store, run.id).status is Status.CANCELED
+    assert claim(store, 9, now=NOON + LEASE + MINUTE).records == []
+    assert len(claim(store, 9, now=NOON + LEASE + COUNTED).records) == 1
 
 
 def test_what_is_over_is_removed_with_the_events(store: Store) -> None:

@@ -49,6 +49,8 @@ class InFlightRun:
     """When the ended run began, on the store's clock."""
     lines: str | None = None
     """Log lines that are written with the outcome: those that are not in the store."""
+    is_unseen: bool = False
+    """The manager died with its workers: the run may have begun, and ended, without a report."""
 
     @property
     def fence(self) -> int:
@@ -218,6 +220,7 @@ class InFlight:
     def on_manager_exit(self, begun: Mapping[Key, float]) -> None:
         """Finish all claims after the death of manager and workers; ``begun`` is the content of the start log."""
         for claim in self:
+            claim.is_unseen = True
             now, started_at, at = self._now(), claim.record.started_at, begun.get((claim.id, claim.fence))
             if started_at is None and at is not None:
                 started_at = self._boot_times.moment(at)

@@ -99,7 +99,7 @@ class Rescuer:
 def _losses(found: Iterable[Record], now: datetime, lease_end: Callable[[Record], datetime | None]) -> list[Settlement]:
     """Return settlements as lost; a record with an unreadable holder has no fence to settle it by."""
     return [
-        Settlement(claims=one.claims, holder=one.holder, after=lost(one, now), lease_end=lease_end(one))
+        Settlement(claims=one.claims, holder=one.holder, after=lost(one, now), lease_end=lease_end(one), is_unseen=True)
         for one in found
         if one.holder is not None
     ]

@@ -186,4 +186,5 @@ def _settlement(claim: InFlightRun) -> Settlement:
         after=claim.finished,
         defined=defined,
         lines=claim.lines,
+        is_unseen=claim.is_unseen,
     )

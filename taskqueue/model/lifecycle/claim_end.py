@@ -72,11 +72,19 @@ def _to_clean_up(record: Record, status: Status, cause: Cause, now: datetime, er
     return replace(later, course=course, cursor=None, waiting_for=(), error=error)
 
 
-def counted_from(after: Record, now: datetime) -> datetime | None:
-    """Return from when rates count the run that has led to this record; None if it never began.
+_STEP_ENDS = (Cause.STEPPED, Cause.CLEAN_UP, Cause.FAILED)
+"""The causes after a step, which leaves no attempt: the next one, clean-up for a cancel, or a step out of turn."""
 
-    If no process has seen its end, its class may have taken until then to load, and the job may have begun just before.
+
+def counted_from(after: Record, now: datetime, *, is_unseen: bool) -> datetime | None:
+    """Return from when rates count the claim that has led to this record; None if its run never began.
+
+    If no process has seen the end of the run, its class may have taken until then to load, and the job may have begun
+    just before.
     """
+    if is_unseen:
+        return now
     last = after.attempts[-1] if after.attempts else None
-    is_unseen = last is not None and last.claims == after.claims and last.outcome == "Crashed" and last.pid is None
-    return now if is_unseen or after.cause is Cause.LOST else after.started_at
+    if last is not None and last.claims == after.claims:
+        return last.started_at
+    return after.started_at if after.cause in _STEP_ENDS else None

@@ -77,9 +77,18 @@ class Effect(NamedTuple):
 
 
 def effects_of(
-    after: Record, token: ObjectId, now: datetime, successor: Record | None = None, *, claimed: bool = False
+    after: Record,
+    token: ObjectId,
+    now: datetime,
+    successor: Record | None = None,
+    *,
+    claimed: bool = False,
+    is_unseen: bool = False,
 ) -> Effect:
-    """Return the effects of a record's change to this state; ``claimed`` says that it settles a claim."""
+    """Return the effects of a record's change to this state.
+
+    ``claimed`` says that it settles a claim, and ``is_unseen`` is that of the settlement.
+    """
     if successor is None and after.origin is not None:
         successor = following_occurrence(after, now)
     return Effect(
@@ -89,7 +98,7 @@ def effects_of(
         event=transition(after, now),
         ended=after.status.is_final,
         needs_recheck=bool(after.waiting_for),
-        freed=_freed(after, now),
+        freed=_freed(after, now, is_unseen=is_unseen) if claimed and after.lane else None,
         copy_of=origins_of(after) if after.status is Status.DONE else (),
         successor=None if successor is None else document(successor),
         advance=None if after.origin is None else advance(after, now),
@@ -131,11 +140,10 @@ def left_effect(job_id: JobId, kept: Document) -> Effect:
     )
 
 
-def _freed(after: Record, now: datetime) -> Freed | None:
-    """Return the limits that a run of the record may still use."""
-    if not after.lane or not after.claims:
-        return None
-    return Freed(id=after.id, claims=after.claims, lane=after.lane, began_at=counted_from(after, now))
+def _freed(after: Record, now: datetime, *, is_unseen: bool) -> Freed:
+    """Return the limits that the run of a settled claim has used."""
+    began_at = counted_from(after, now, is_unseen=is_unseen)
+    return Freed(id=after.id, claims=after.claims, lane=after.lane, began_at=began_at)
 
 
 def _advance_of(job_id: JobId, kept: Document) -> NextRun | None:

@@ -147,7 +147,8 @@ class Settlements:
         """Write the outcomes, and remember the token if the answer is lost: the write may have happened."""
         token = ObjectId()
         following: Mapping[JobId, Effect] = {
-            one.after.id: effects_of(one.after, token, now, claimed=True) for one in settlements
+            one.after.id: effects_of(one.after, token, now, claimed=True, is_unseen=one.is_unseen)
+            for one in settlements
         }
         has_rung = self._is_awaited(settlements)
         try:
@@ -207,7 +208,7 @@ class Settlements:
         jobs = self._connection.collections.jobs
         while True:
             after, token = settlement.after, ObjectId()
-            freed = effects_of(changed(after, lane=defined.lane), token, now).freed
+            freed = effects_of(changed(after, lane=defined.lane), token, now, claimed=True).freed
             follows = effects_of(after, token, now, claimed=True)._replace(freed=freed)
             update = change(after, follows, declared(after, defined))
             try:

@@ -94,10 +94,10 @@ def began(execute: Execute, id: JobId, claims: int, lane: str, at: datetime) -> 
     _keep(execute, (limit_key for limit_key in limit_keys_of(lane) if limit_key.per is not None), (str(id), claims), at)
 
 
-def free(execute: Execute, after: Record, now: datetime) -> None:
+def free(execute: Execute, after: Record, now: datetime, *, is_unseen: bool) -> None:
     """Free the limits of the run that led to this record; a rate counts its start until the period is over."""
     run = (str(after.id), after.claims)
-    began_at = counted_from(after, now)
+    began_at = counted_from(after, now, is_unseen=is_unseen)
     for limit_key in limit_keys_of(after.lane):
         if limit_key.per is None or began_at is None:
             execute(_FREE, (limit_key.key, *run))

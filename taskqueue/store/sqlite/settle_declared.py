@@ -35,5 +35,5 @@ def settle(work: Transaction, settlement: Settlement, defined: Record, fence: Ro
         after = outdone(after, JobId(keeper[0]), now)
     work.queue_changes(kept.queue, after.queue)
     work.execute(_SETTLE, (*row(after), *fence))
-    limits.free(work.execute, changed(after, lane=defined.lane), now)
+    limits.free(work.execute, changed(after, lane=defined.lane), now, is_unseen=False)
     return after

@@ -61,7 +61,7 @@ def settle(work: Transaction, settlements: Sequence[Settlement], now: datetime) 
         if after is None:
             continue
         accepted.add(after.id)
-        work.status_changed(Status.PROCESSING, after, now)
+        work.status_changed(Status.PROCESSING, after, now, is_unseen=settlement.is_unseen)
         if after.waiting_for:
             waits.add(work, after)
             effects.recheck(work, after, now)

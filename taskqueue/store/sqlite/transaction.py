@@ -144,7 +144,7 @@ class Transaction:
         self.execute("UPDATE jobs SET cancel = ? WHERE id = ?", (cancel_text(asked.cancel), str(asked.id)))
         self.topics.add(STOPS)
 
-    def status_changed(self, before: Status, after: Record, now: datetime) -> None:
+    def status_changed(self, before: Status, after: Record, now: datetime, *, is_unseen: bool = False) -> None:
         """Count and record the status change, and apply its effects on other records if the record ended."""
         self.count(after.queue, before, -1)
         self.count(after.queue, after.status, 1)
@@ -153,7 +153,7 @@ class Transaction:
         if before is Status.PROCESSING:
             self._settled.append(after)
             if after.lane:
-                limits.free(self.execute, after, now)
+                limits.free(self.execute, after, now, is_unseen=is_unseen)
                 self.topics.add(WORK)
         elif after.status > Status.PROCESSING:
             self._ended_unclaimed.append(after)

@@ -17,6 +17,7 @@ from taskqueue.daemon.runtime.prefetch import Prefetch
 from taskqueue.daemon.settings import Settings
 from taskqueue.model.lifecycle.outcomes import Done, Run
 from taskqueue.model.lifecycle.pending import claimed
+from taskqueue.model.limits import Rate, lane, limit_keys_of
 from taskqueue.model.record import Cause, Holder, Options, Record, Status
 from taskqueue.model.timestamps import MILLISECOND
 from taskqueue.store import Store
@@ -241,6 +242,20 @@ def test_when_the_manager_is_gone_started_runs_have_crashed_and_others_go_back(b
     assert booted_at[0] - 0.01 < attempt.started_at.timestamp() - at < booted_at[1] + 0.01
     assert bench.now(unstarted).crashes == 0
     assert bench.now(unstarted).status is Status.WAITING
+
+
+def test_a_rate_counts_each_run_of_a_manager_that_is_gone_as_its_report_may_have_gone_with_it(bench: Bench) -> None:
+    rate = lane((Rate(2, per=3600),), "app:Mail", None)
+    begun, unseen = bench.add(lane=rate), bench.add(lane=rate)
+    claims = {record.id: record.claims for record in bench.claim()}
+
+    bench.in_flight.on_manager_exit({(str(begun.id), claims[begun.id]): boottime()})
+    bench.settler.settle()
+
+    assert (bench.now(unseen).status, bench.now(unseen).attempts) == (Status.WAITING, ())
+    assert bench.claim() == []
+    [key] = [limit_key.key for limit_key in limit_keys_of(rate)]
+    assert bench.store.limit_usage([key], bench.store.now()) == {key: 2}
 
 
 def test_a_class_that_cannot_be_loaded_gets_the_patience_of_the_node(store: Store) -> None:
