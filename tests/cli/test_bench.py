@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ from taskqueue.cli.bench.jobs import Empty
 from taskqueue.cli.bench.node import MeasurementFailed, node
 from taskqueue.cli.bench.workloads import WORKLOADS, drained_within
 from taskqueue.exit_codes import Exit
-from taskqueue.model.query import EVERYTHING
+from taskqueue.model.query import EVERYTHING, PENDING
 from taskqueue.store import Note, Store
+from taskqueue.store.open import open_store
 from tests.cli import records
 from tests.cli.conftest import Answer
 from tests.cli.test_terminal import terminal
@@ -200,6 +202,24 @@ def test_percentiles_lie_between_the_values() -> None:
 
 def _below(pid: int) -> list[psutil.Process]:
     return psutil.Process(pid).children(recursive=True)
+
+
+def test_a_drain_lasts_until_all_jobs_have_ended_though_the_newest_ends_first(url: str, tmp_path: Path) -> None:
+    with Scheduler(url) as scheduler, closing(open_store(url)) as store:
+        scheduler.add_jobs([*[(Empty, None)] * 200, (Empty, None, {"priority": -20})])
+        with node(url, tmp_path, 1) as running:
+            running.drain(store)
+
+            assert store.count(PENDING) == 0
+
+
+def test_a_drain_ends_the_measurement_when_its_node_leaves(url: str, tmp_path: Path) -> None:
+    with Scheduler(url) as scheduler, closing(open_store(url)) as store, node(url, tmp_path, 1) as running:
+        scheduler.add_job(Empty, at=HOUR)
+        os.kill(running.pid, signal.SIGKILL)
+
+        with pytest.raises(MeasurementFailed, match="the node left with exit code -9"):
+            running.drain(store)
 
 
 def test_a_drain_that_is_not_over_has_no_rate(store: Store) -> None:
