@@ -582,6 +582,38 @@ def test_a_successor_whose_key_was_taken_meanwhile_is_dropped(
     assert leftovers(database) == 0
 
 
+@pytest.mark.parametrize("removal", ["prune", "flush"])
+def test_jobs_are_counted_right_soon_after_a_removal_that_was_cut_off(
+    removal: str, url: str, database: Database[Document]
+) -> None:
+    def remove(store: Store, _: object) -> None:
+        if removal == "flush":
+            store.flush()
+        else:
+            store.prune({Status.DONE: NOON + HOUR}, NOON - HOUR, 100)
+
+    case, statements, is_cut = Case(before=lambda store: None, act=remove), 0, True
+    while is_cut:
+        emptied(database)
+        with closing(MongoStore(Connection(parsed(url)))) as store:
+            for id, at in ((ONE, NOON), (TWO, LATER)):
+                run = running(store, a_record(id=id))
+                store.renew(WEB_1, LATER, {id: Note(lines="sent")})
+                store.settle([settlement(run, now=at)], at)
+            assert sum(store.tally().values()) == 2  # it keeps the number of those that ended long before the last one
+            is_cut = cut_off(case, url, StatementCutter(last=statements + 1), None)
+            statements += 1
+
+            store._retention.prune({}, NOON - HOUR, 100, store.now() + HOUR)
+
+            kept = database["taskqueue_jobs"].distinct("_id")
+            assert sum(store.tally().values()) == len(kept), f"after statement {statements}"
+            if removal == "prune":
+                assert len(store.log_lines(ONE)) == kept.count(ONE), f"after statement {statements}"
+    assert statements >= 5
+    assert database["taskqueue_facts"].count_documents({"_id": {"$regex": "^removing"}}) == 0
+
+
 def test_a_lease_and_a_note_are_one_statement_each_or_may_be_repeated(
     url: str, database: Database[Document], next_store: Store
 ) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from bson import ObjectId
 from pymongo import DeleteMany, UpdateOne
 
+from taskqueue.model.ids import JobId
 from taskqueue.model.record import Status
 from taskqueue.model.timestamps import EPOCH
 from taskqueue.store.mongodb.connection import Connection
@@ -26,6 +27,12 @@ COUNTED_FOR = 3600.0
 
 FORGOTTEN_AFTER = timedelta(days=1)
 """How long a queue's removals are kept without another one: no count is as old that has to leave them out."""
+
+UNFINISHED_AFTER = timedelta(minutes=1)
+"""The age of the note of a removal whose process has died: every call of a living one has given up by then."""
+
+REMOVING = "removing "
+"""How the names of facts begin that note removals before they are made."""
 
 _REMOVED_OF_QUEUES = {"$gte": f"{REMOVED}0", "$lt": f"{REMOVED}:"}
 _FLUSHED = f"{REMOVED}all"
@@ -81,6 +88,22 @@ class Tally:
         counts.update(reads.waiting_jobs())
         counts.update(reads.by_queue({"status": {"$in": [int(Status.POSTPONED), int(Status.PROCESSING)]}}))
         return {key: number for key, number in counts.items() if number > 0}
+
+    def begin_removal(self, now: datetime, ids: Sequence[JobId] = (), name: str | None = None) -> str:
+        """Note that these jobs, or all, are about to be removed, until ``end_removal`` of the name that is returned."""
+        name = name or f"{REMOVING}{ObjectId()}"
+        change = {"$set": {"at": now, "jobs": list(ids)}}
+        self._connection.collections.facts.update_one({"_id": name}, change, upsert=True)
+        return name
+
+    def end_removal(self, name: str) -> None:
+        """Note that the removal is counted."""
+        self._connection.collections.facts.delete_one({"_id": name})
+
+    def unfinished_removals(self, now: datetime) -> list[tuple[str, list[JobId]]]:
+        """Return the removals whose processes have died, each with its jobs."""
+        where = {"_id": {"$gte": REMOVING, "$lt": f"{REMOVING}~"}, "at": {"$lt": now - UNFINISHED_AFTER}}
+        return [(one["_id"], one["jobs"]) for one in self._connection.collections.facts.find(where)]
 
     def note_removed(self, status: Status, queues: Iterable[object], before: datetime, now: datetime) -> None:
         """Note that jobs of this status that ended before this time were removed, each by its queue.

@@ -52,20 +52,34 @@ class Retention:
         self._event_log.prune(events_before, limit)
         self._limit_use.prune(events_before)
         self._history.count_added(now - COUNTED_AFTER)
-        jobs = self._connection.collections.jobs
+        self._finish_removals(now)
         gone = 0
         for status, ended_before in before.items():
             if status.is_final and gone < limit:
                 old = dict(islice(self._unneeded(status, ended_before), limit - gone))
-                ids = list(old)
-                removed = jobs.delete_many({"_id": {"$in": ids}}).deleted_count if ids else 0
-                if removed == len(ids):
-                    self._tally.note_removed(status, old.values(), ended_before, now)
-                else:  # another node removed the others, and notes them, too
-                    self._tally.count_anew()
-                gone += removed
-                self._log_lines.remove(ids)
+                gone += self._remove(status, old, ended_before, now) if old else 0
         return gone
+
+    def _remove(self, status: Status, old: Mapping[JobId, Any], ended_before: datetime, now: datetime) -> int:
+        """Remove these jobs, each with its queue, and return how many there were."""
+        ids = list(old)
+        removal = self._tally.begin_removal(now, ids)
+        removed = self._connection.collections.jobs.delete_many({"_id": {"$in": ids}}).deleted_count
+        if removed == len(ids):
+            self._tally.note_removed(status, old.values(), ended_before, now)
+        else:  # another node removed the others, and notes them, too
+            self._tally.count_anew()
+        self._log_lines.remove(ids)
+        self._tally.end_removal(removal)
+        return removed
+
+    def _finish_removals(self, now: datetime) -> None:
+        """Have jobs counted anew whose removal was cut off, and remove the log lines that it left."""
+        for name, ids in self._tally.unfinished_removals(now):
+            self._tally.count_anew()
+            left = self._connection.collections.jobs.find({"_id": {"$in": ids}}, {"_id": True})
+            self._log_lines.remove(sorted(set(ids).difference(one["_id"] for one in left)))
+            self._tally.end_removal(name)
 
     def _unneeded(self, status: Status, ended_before: datetime) -> Iterator[tuple[JobId, Any]]:
         """Yield the records that have this status for long enough and that no pending job needs, with their queues."""
@@ -104,15 +118,17 @@ class Retention:
         """Remove all jobs, and return the number; each call to the server has the time that ``reached`` gives."""
         with reached():
             self._history.count_added(now())
-        with reached():
+            removal = self._tally.begin_removal(now())
             removed, last = self._flush_some(None)
         while last is not None:
             with reached():
+                self._tally.begin_removal(now(), name=removal)
                 gone, last = self._flush_some(last)
             removed += gone
         with reached():
             at = now()
             self.forget(at)
+            self._tally.end_removal(removal)
             schedules.resume_waiting(at)
         return removed
 
