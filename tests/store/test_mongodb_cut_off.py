@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -653,3 +653,29 @@ def test_a_claim_whose_claimer_died_before_it_knew_is_found_by_its_holder(
         assert cut_off(case, url, StatementCutter(last=taken), None)
 
     assert set(next_store.renew(me, NOON + LEASE, {}).claims) == {ONE}
+
+
+@pytest.mark.parametrize("renews", [True, False])
+def test_a_claim_that_failed_behind_the_use_of_a_limit_is_made_by_the_next_call(
+    url: str, database: Database[Document], next_store: Store, renews: bool
+) -> None:
+    """The process lives on: it renews its leases and with them every use, also that of the claim it does not have."""
+    statements = 0
+    while True:
+        emptied(database)
+        next_store.add([a_record(id=ONE, lane=lane([Limit(1)], "app:Mail", None))])
+        connection, cutter = CutConnection(parsed(url)), StatementCutter(last=statements + 1)
+        with closing(MongoStore(connection)) as store:
+            connection.cutter = cutter
+            with suppress(Death):
+                claim(store)
+            cutter.last = None
+            if next_store.count(parse({"id": ONE, "status": "WAITING"})) == 0:
+                break
+            statements += 1
+
+            if renews:
+                store.renew(WEB_1, NOON + HOUR, {})
+            by = next_store if renews else store
+            assert [record.id for record in claim(by).records] == [ONE], f"after statement {statements}"
+    assert statements >= 3

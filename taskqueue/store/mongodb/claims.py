@@ -22,7 +22,7 @@ from taskqueue.store.mongodb.claim_write import ClaimTerms, ClaimWrite
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.controls import StoredControls
 from taskqueue.store.mongodb.indexes import DUE, RANKED, WAITING, WAITING_IN_QUEUE
-from taskqueue.store.mongodb.limits import LimitUse
+from taskqueue.store.mongodb.limits import LimitRoom, LimitUse
 from taskqueue.store.mongodb.open_queues import OpenQueues, in_range
 from taskqueue.store.mongodb.settlements import Settlements
 from taskqueue.store.selection import bounds
@@ -81,6 +81,7 @@ class Claims:
 
         After a claim that ended with its bytes the next ones read about as many records, and twice as many each time.
         """
+        self._limit_use.free_failed()
         most, terms = max(self._most, demand.free), ClaimTerms(holder, now, until)
         if demand.data is None or demand.pooled <= most:
             found = self._claim_all(demand, terms)
@@ -113,13 +114,14 @@ class Claims:
         terms = ClaimTerms(holder, now, until)
         *_, lane = (found.get("lane") or "").partition(" ")
         one = candidate(found, forced=bool(found["forced"] % 2), queue=found["queue"], lane=lane)
-        if lane:
+        if not lane:
+            taken = self._claim_write.take([one], terms)
+        else:
+            self._limit_use.free_failed()
             room = self._limit_use.room([lane], self._controls.in_force(), now)
-            if room.free(lane) <= 0 or not self._limit_use.take([one.use_request], room, *terms):
+            if room.free(lane) <= 0:
                 return None
-        taken = self._claim_write.take([one], terms)
-        if lane and not taken:
-            self._limit_use.hand_back([one.use_request], holder)
+            _, taken = self._take_with_uses([one], room, terms)
         return taken[0] if taken else None
 
     def _claim_without_scan(self, demand: ClaimRequest, terms: ClaimTerms, changes: NewJobs | None) -> Claim | None:
@@ -241,14 +243,23 @@ class Claims:
         """
         offered, room = self._limited.offer(cache, demand, controls, self._batches, terms.now)
         chosen = within(sorted([*self._candidates(demand, controls, cache, terms.now), *offered]), demand, room)
-        requests = [one.use_request for one in chosen.candidates if one.lane]
-        got = self._limit_use.take(requests, room, *terms) if requests else []
-        granted = {request.id for request in got}
-        chosen = chosen._replace(candidates=[one for one in chosen.candidates if not one.lane or one.id in granted])
-        taken = self._claim_write.take(chosen.candidates, terms)
-        missed = granted.difference(record.id for record in taken)
-        self._limit_use.hand_back([request for request in got if request.id in missed], terms.holder)
+        fitting, taken = self._take_with_uses(chosen.candidates, room, terms)
+        chosen = chosen._replace(candidates=fitting)
         return chosen, taken, room.next_at()
+
+    def _take_with_uses(
+        self, candidates: list[Candidate], room: LimitRoom, terms: ClaimTerms
+    ) -> tuple[list[Candidate], list[Record]]:
+        """Return the candidates that got room under their limits, and those of them that were claimed."""
+        requests = [one.use_request for one in candidates if one.lane]
+        with self._limit_use.freed_on_failure(requests, terms.holder):
+            got = self._limit_use.take(requests, room, *terms) if requests else []
+            granted = {request.id for request in got}
+            fitting = [one for one in candidates if not one.lane or one.id in granted]
+            taken = self._claim_write.take(fitting, terms)
+            missed = granted.difference(record.id for record in taken)
+            self._limit_use.hand_back([request for request in got if request.id in missed], terms.holder)
+        return fitting, taken
 
     def _candidates(
         self, demand: ClaimRequest, controls: Controls, cache: ClaimCache, now: datetime

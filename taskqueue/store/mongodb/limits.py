@@ -6,7 +6,8 @@ A use expires with the lease of its claim; that of a rate is kept for a while af
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -64,6 +65,27 @@ class LimitUse:
         self._connection = connection
         self._mine: dict[JobId, UseRequest] = {}
         """The claims of this process whose starts count for rates, and whose uses are renewed."""
+        self._failed: list[tuple[Sequence[UseRequest], Holder]] = []
+        """The requests of claims that have failed: the store may have their uses."""
+
+    @contextmanager
+    def freed_on_failure(self, requests: Sequence[UseRequest], holder: Holder) -> Iterator[None]:
+        """Have ``free_failed`` free the uses of these requests if the block, which claims their jobs, fails.
+
+        No run of a claim that has failed begins: one that the server has made all the same is handed back.
+        """
+        try:
+            yield
+        except BaseException:
+            self._failed.append((requests, holder))
+            raise
+
+    def free_failed(self) -> None:
+        """Free the uses of claims that have failed: they would be renewed with all others, and block their own job."""
+        for failed in tuple(self._failed):
+            self.hand_back(*failed)
+            with suppress(ValueError):  # another thread was faster
+                self._failed.remove(failed)
 
     def room(
         self, lanes: Iterable[str], controls: Controls, now: datetime, rooms: Mapping[str, int] = NO_ROOMS
@@ -107,12 +129,14 @@ class LimitUse:
             for limit_key in limit_keys_of(request.lane)
         ]
         for request in requests:
-            self._mine.pop(request.id, None)
+            if self._mine.get(request.id) is request:
+                del self._mine[request.id]
         if changes:
             self._slots.bulk_write(changes, ordered=False)
 
     def renew(self, holder: Holder, lease_ends: datetime) -> None:
         """Extend the uses of this holder's claims to the end of their leases."""
+        self.free_failed()
         if not self._mine:
             return
         mine = {"$eq": ["$$one.incarnation", holder.incarnation]}
