@@ -140,7 +140,9 @@ COVERS: Mapping[str, str] = {
     "store/test_mongodb_meanwhile.py": "",
     "store/test_mongodb_race.py": "",
     "store/test_mongodb_store.py": ("store/mongodb/__init__ store/mongodb/connection store/mongodb/existing_store"),
-    "store/test_queries.py": "store/query_bounds store/sqlite/filters store/mongodb/filters store/mongodb/values",
+    "store/test_queries.py": (
+        "store/query_bounds store/sqlite/filters store/mongodb/filters store/mongodb/ordered_finds store/mongodb/values"
+    ),
     "store/test_random_graphs.py": "",
     "store/test_series.py": "",
     "store/test_sqlite_bells.py": "store/doorbell store/bell",

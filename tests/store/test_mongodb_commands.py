@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from bson import ObjectId
 from pymongo import MongoClient
+from pymongo.database import Database
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
 from taskqueue.daemon.node.maintenance import MAINTAIN_EVERY, PRUNE_BATCH, REPAIR_EVERY, TIDY_EVERY
@@ -28,7 +29,7 @@ from taskqueue.store.mongodb.claim_cache import SCAN_WITHIN, SURE_FOR
 from taskqueue.store.mongodb.clock import ESTIMATE_FOR
 from taskqueue.store.mongodb.retention import AT_ONCE
 from tests.nodes import eventually
-from tests.store.records import HOUR, LEASE, NOON, WEB_1, a_record, claim, rings, settlement
+from tests.store.records import HOUR, LEASE, NOON, SECOND, WEB_1, a_record, claim, rings, settlement
 
 NAME = f"commands-{os.getpid()}"
 """The database of this process: another worker must not drop it."""
@@ -361,21 +362,75 @@ def test_a_backlog_of_a_paused_queue_is_not_walked(store: Store, mongo_set: str)
     assert walked < 100
 
 
+def walked(database: Database[dict[str, Any]], call: Callable[[], object]) -> int:
+    """Return how many keys of jobs the server examines for a call."""
+    database["system.profile"].drop()
+    database.command("profile", 2)
+    call()
+    database.command("profile", 0)
+    told = database["system.profile"].find({"ns": f"{NAME}.taskqueue_jobs"})
+    return sum(one.get("keysExamined", 0) for one in told)
+
+
 def test_a_pause_among_many_queues_has_no_claim_walk_what_waits_in_the_others(store: Store, mongo_set: str) -> None:
     store.set_control(Control(kind=Kind.PAUSE, name="customer-0", since=NOON, by="ann"))
     store.add([a_record(queue=f"customer-{number % 250}") for number in range(5_000)])
     with MongoClient[dict[str, Any]](mongo_set) as client, closing(store.bell(WORK)):
 
-        def walked(count: int) -> int:
-            client[NAME]["system.profile"].drop()
-            client[NAME].command("profile", 2)
-            assert len(claim(store, count).records) == count
-            client[NAME].command("profile", 0)
-            told = client[NAME]["system.profile"].find({"ns": f"{NAME}.taskqueue_jobs"})
-            return sum(one.get("keysExamined", 0) for one in told)
+        def claim_some() -> None:
+            assert len(claim(store, 8).records) == 8
 
-        assert walked(8) < 1_500  # the first job of each queue is looked up, and not again
-        assert walked(8) < 500
+        assert walked(client[NAME], claim_some) < 1_500  # the first job of each queue is looked up, and not again
+        assert walked(client[NAME], claim_some) < 500
+
+
+def insert_many(database: Database[dict[str, Any]], records: Sequence[Record]) -> None:
+    database["taskqueue_jobs"].insert_many([documents.document(record) for record in records], ordered=False)
+
+
+def test_pending_jobs_are_listed_without_a_walk_of_all_that_have_ended(store: Store, mongo_set: str) -> None:
+    mail, waiting = {"queue": "mail", "status": 0}, {"status": 0}
+    late = {"status": {"$lt": 2}, "queue": "mail", "ready_at": {"$lt": NOON}}
+    added_late = {"status": 0, "created_at": {"$gt": NOON}}
+    with MongoClient[dict[str, Any]](mongo_set) as client:
+
+        def insert(number: int, **fields: Any) -> None:
+            insert_many(client[NAME], [a_record(**fields) for _ in range(number)])
+
+        def found(fields: dict[str, Any], order: str) -> int:
+            return walked(client[NAME], lambda: store.find(parse(fields), order=order, limit=20))
+
+        insert(10_000, created_at=NOON - HOUR, status=Status.DONE, ended_at=NOON)
+        insert(30, queue="mail")
+        insert(30, queue="mail", status=Status.POSTPONED, ready_at=NOON - HOUR)
+        insert(3_000, status=Status.POSTPONED, ready_at=NOON + HOUR)
+        insert(3_000)
+        insert(10_000, created_at=NOON + HOUR, status=Status.DONE, ended_at=NOON)
+
+        for order in ("created_at", "-created_at", "id", "-id"):
+            assert found(mail, order) < 200
+            assert found(late, order) < 200
+            assert found(waiting, order) < 20_000  # some of all are walked in order before the 3,000 are sorted
+        assert found(added_late, "created_at") < 14_000
+
+
+@pytest.mark.parametrize("order", ["id", "-id", "created_at", "-created_at"])
+def test_pages_of_some_statuses_have_no_gaps_where_many_are_walked(store: Store, mongo_set: str, order: str) -> None:
+    with MongoClient[dict[str, Any]](mongo_set) as client:
+        for status in (Status.DONE, Status.WAITING, Status.DONE, Status.POSTPONED):
+            ended_at = NOON if status is Status.DONE else None
+            times = [NOON + number // 7 * SECOND for number in range(1_300)]
+            insert_many(client[NAME], [a_record(status=status, created_at=at, ended_at=ended_at) for at in times])
+    pending, name = parse({"status": {"$lt": int(Status.DONE)}}), order.removeprefix("-")
+    found: list[Record] = []
+
+    while page := store.find(
+        pending, order=order, limit=900, after=(getattr(found[-1], name), found[-1].id) if found else None
+    ):
+        found += page
+
+    assert len(found) == 2_600
+    assert found == sorted(found, key=lambda one: (getattr(one, name), one.id), reverse=order.startswith("-"))
 
 
 def test_many_queues_are_counted_by_few_commands(store: Store, commands: Commands) -> None:

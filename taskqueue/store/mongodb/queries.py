@@ -22,17 +22,15 @@ from taskqueue.store.mongodb.count_reads import CountReads, StateReader
 from taskqueue.store.mongodb.counts import Tally
 from taskqueue.store.mongodb.documents import Document, records
 from taskqueue.store.mongodb.filters import filter_of
-from taskqueue.store.mongodb.indexes import CREATED, DUE, HELD, LIMITED, OUTCOMES, RANKED, WAITING, WAITING_IN_QUEUE
+from taskqueue.store.mongodb.indexes import DUE, HELD, LIMITED, OUTCOMES, RANKED, WAITING, WAITING_IN_QUEUE
+from taskqueue.store.mongodb.ordered_finds import OrderedFind
 from taskqueue.store.query_bounds import fields_of, holds_for, queue_of, statuses_of
 from taskqueue.store.reading import readable
-
-FEW = 5_000
-"""The number of records that the server sorts within a few milliseconds."""
 
 _FORCED: tuple[Any, ...] = (False, True, 2, 3)
 """The values of the field of this name: see ``documents.forced``."""
 
-_SELECTIVE = {"id", "parent", "unique"}
+_SELECTIVE = {"id", "parent", "unique", "waiting_for"}
 """Fields of which few records have the same value: they are found by these, and sorted."""
 
 
@@ -56,8 +54,11 @@ class Queries:
                 return records(found)
         if order == "rank" and statuses is not None and not fields_of(query) & _SELECTIVE:
             return records(self._by_rank(statuses, where, queue_of(query) is not None, limit))
-        if name == "created_at" and statuses is not None and not fields_of(query) & _SELECTIVE:
-            return records(self._by_time(statuses, where, is_falling, limit))
+        is_placed = after is None or after[0] is not None
+        if name in ("id", "created_at") and statuses and is_placed and not fields_of(query) & _SELECTIVE:
+            found_first = OrderedFind(self._connection.collections.jobs, query, statuses, where, (name, is_falling))
+            place = None if after is None else after[1:] if name == "id" else after
+            return records(found_first.first(limit, place))
         return records(self._sorted(where, name, is_falling, limit))
 
     def count(self, query: Query) -> int:
@@ -77,18 +78,6 @@ class Queries:
         if index is not None:
             found = found.hint(index)
         return list(found.sort([(name, direction), ("_id", direction)] if name != "id" else [("_id", direction)]))
-
-    def _by_time(self, statuses: Sequence[int], where: Document, is_falling: bool, limit: int) -> list[Document]:
-        """Return the first by time: those of these statuses are sorted if they are few, else all are walked in order.
-
-        Pending ones are newer than most of the others: the oldest are always sorted.
-        """
-        jobs = self._connection.collections.jobs
-        of_statuses: Document = {"status": {"$in": list(statuses)}}
-        is_sorted = (not is_falling and max(statuses, default=0) <= Status.PROCESSING) or jobs.count_documents(
-            of_statuses, hint=OUTCOMES, limit=FEW
-        ) < FEW
-        return self._sorted(where, "created_at", is_falling, limit, OUTCOMES if is_sorted else CREATED)
 
     def _by_end(self, statuses: Sequence[int] | None, where: Document, is_falling: bool, limit: int) -> list[Document]:
         """Return the first by end: ended ones of each status by their index, and those without an end."""
