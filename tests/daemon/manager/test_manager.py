@@ -245,7 +245,10 @@ def test_a_stopped_worker_holds_no_run_back(fifo: Callable[[str], Fifo]) -> None
         os.kill(stopped, signal.SIGSTOP)
         runs = [fake_node.run("Echo") for _ in range(2)]
 
-        assert stopped not in [fake_node.result(run)["pid"] for run in runs]
+        told = [fake_node.hear(over(run), "the end of a run, or its return") for run in runs]
+        pids = [message.pid for message in told if isinstance(message, Ended)]
+        assert pids, "both came back"
+        assert stopped not in pids
 
         os.kill(stopped, signal.SIGCONT)
         blocked = [Blocked(fake_node, fifo, "1"), Blocked(fake_node, fifo, "2")]
@@ -261,7 +264,7 @@ def test_runs_are_returned_on_request_the_latest_first(fifo: Callable[[str], Fif
         last = fake_node.run("Empty")
         fake_node.tell(HandBack(most=1))
 
-        assert fake_node.expect(RunsHandedBack).runs[0] == [last.id, last.claims]
+        assert fake_node.expect(RunsHandedBack, last).runs[0] == [last.id, last.claims]
         blocked.end()
 
 

@@ -32,11 +32,12 @@ def logged(fake_node: FakeNode, run: Run) -> list[LogLine]:
 
 
 def test_lines_of_the_job_and_of_libraries_come_before_its_end(fake_node: FakeNode) -> None:
-    first, second = fake_node.run("Logging", attempt=2), fake_node.run("LoggingMuch", {"count": 2})
-
+    first = fake_node.run("Logging", attempt=2)
     [line] = logged(fake_node, first)
     assert (line.level, line.logger, line.message) == ("warning", "tests.daemon.jobs", "it is so")
     assert (line.attempt, line.run, line.number) == (2, first.claims, 1)
+
+    second = fake_node.run("LoggingMuch", {"count": 2})
     assert [line.message.strip() for line in logged(fake_node, second)] == ["1", "2"]
     kinds = [type(message) for message in fake_node.heard if getattr(message, "id", "") == second.id]
     assert kinds[-2:] == [Logged, Ended]
