@@ -530,3 +530,15 @@ def test_one_certain_job_with_concurrency_is_claimed(store: Store) -> None:
     taken = store.claim_one(added.id, WEB_1, NOON, NOON + LEASE)
     assert taken is not None
     assert settle(store, taken) == {added.id}
+
+
+def test_the_only_open_lane_among_many_full_ones_is_found(store: Store) -> None:
+    lanes = [lane([Limit(1, by="customer")], "app:Mail", {"customer": number}) for number in range(601)]
+    store.add([a_record(lane=one) for one in lanes[:600]])
+    taken = 0
+    while taken < 600:
+        taken += len(claim(store, 600).records)
+    open_one = a_record(lane=lanes[600])
+    store.add([a_record(lane=one) for one in lanes[:600]] + [open_one])
+
+    assert ids(claim(store, 8).records) == [open_one.id]

@@ -17,7 +17,7 @@ from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStart
 
 from taskqueue.daemon.node.maintenance import MAINTAIN_EVERY, PRUNE_BATCH, REPAIR_EVERY, TIDY_EVERY
 from taskqueue.model.controls import Control, Kind
-from taskqueue.model.limits import Limit, lane
+from taskqueue.model.limits import Limit, lane, limit_keys_of
 from taskqueue.model.query import parse
 from taskqueue.model.record import Cause, Options, Record, Status
 from taskqueue.store import Claim, Lease, Store
@@ -362,14 +362,24 @@ def test_a_backlog_of_a_paused_queue_is_not_walked(store: Store, mongo_set: str)
     assert walked < 100
 
 
-def walked(database: Database[dict[str, Any]], call: Callable[[], object]) -> int:
-    """Return how many keys of jobs the server examines for a call."""
+def walked(database: Database[dict[str, Any]], call: Callable[[], object], collection: str = "jobs") -> int:
+    """Return how many keys of a collection the server examines for a call."""
     database["system.profile"].drop()
     database.command("profile", 2)
     call()
     database.command("profile", 0)
-    told = database["system.profile"].find({"ns": f"{NAME}.taskqueue_jobs"})
+    told = database["system.profile"].find({"ns": f"{NAME}.taskqueue_{collection}"})
     return sum(one.get("keysExamined", 0) for one in told)
+
+
+def test_a_claim_among_many_lanes_reads_the_room_of_some(store: Store, mongo_set: str) -> None:
+    lanes = [lane([Limit(1, by="customer")], "app:Mail", {"customer": number}) for number in range(2_000)]
+    store.add([a_record(lane=one) for one in lanes])
+    with MongoClient[dict[str, Any]](mongo_set) as client:
+        keys = [limit_key.key for one in lanes for limit_key in limit_keys_of(one)]
+        client[NAME]["taskqueue_slots"].insert_many([{"_id": key, "held": []} for key in keys])
+
+        assert walked(client[NAME], lambda: claim(store, 8), "slots") < 1_500
 
 
 def test_a_pause_among_many_queues_has_no_claim_walk_what_waits_in_the_others(store: Store, mongo_set: str) -> None:

@@ -27,6 +27,9 @@ LANES_AT_ONCE = 50
 """The most open lanes that one claim considers; of more, a random choice."""
 
 
+LANES_READ = 10 * LANES_AT_ONCE
+"""The most lanes whose room is read at first: of more, a random choice, and all of them if too few of it are open."""
+
 UNKNOWN = ObjectId(b"\0" * 12)
 """The id of a candidate without an id or a fence."""
 
@@ -90,8 +93,12 @@ class LimitedCandidates:
         own = [queued.partition(" ") for queued in cache.lanes]
         own = [(queue, space, lane) for queue, space, lane in own if not demand.queues or queue in demand.queues]
         own = [(queue, space, lane) for queue, space, lane in own if controls.pause_of(queue) is None]
-        room = self._limit_use.room({lane for _, _, lane in own}, controls, now, demand.rooms)
-        open_lanes = [(queue, lane) for queue, _, lane in own if room.free(lane) > 0]
+        some = random.sample(own, min(LANES_READ, len(own)))
+        room = self._limit_use.room({lane for _, _, lane in some}, controls, now, demand.rooms)
+        open_lanes = [(queue, lane) for queue, _, lane in some if room.free(lane) > 0]
+        if len(open_lanes) < LANES_AT_ONCE and len(some) < len(own):
+            room = self._limit_use.room({lane for _, _, lane in own}, controls, now, demand.rooms)
+            open_lanes = [(queue, lane) for queue, _, lane in own if room.free(lane) > 0]
         if len(open_lanes) > LANES_AT_ONCE:
             open_lanes = random.sample(open_lanes, LANES_AT_ONCE)
         found = [
