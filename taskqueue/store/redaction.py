@@ -17,7 +17,8 @@ _NO_PORT = re.compile(r"^([^:/?#@\[]*):(?!\d+(?:[,/?#]|$))[^,/?#]*")
 
 _OPTION = r"(?i)(?<![^?&;=])(?=[^?&;=]*=)(authMechanismProperties|[^?&;=]*(?:pass|pwd|secret|token)[^?&;=]*)=[^&;]*"
 """The look behind and ahead keep the time for a long word from growing with the square of its length."""
-_IN_TEXT = r"(?i)([a-z][\w+.-]{0,30}:/+[^\s:@/]*):\S*@"
+_WORD = re.compile(r"\S+")
+_BEFORE_PASSWORD = re.compile(r"[a-z][\w+.-]{0,30}:/+[^\s:@/]*:", re.IGNORECASE)
 """The bound, below which any scheme ends, keeps the time for a long word from growing with the square of its length."""
 
 
@@ -33,7 +34,15 @@ def concealed(address: str) -> str:
 
 def concealed_in(text: str) -> str:
     """Return the text with the secrets of its addresses concealed; one without an address costs next to nothing."""
-    return re.sub(_IN_TEXT, r"\1:***@", text) if ":/" in text else text
+    return _WORD.sub(_concealed_word, text) if ":/" in text and "@" in text else text
+
+
+def _concealed_word(found: re.Match[str]) -> str:
+    """Return the word with ``***`` from the first user in it to its last ``@``: in time that grows with its length."""
+    word = found[0]
+    end = word.rfind("@")
+    before = None if end < 0 or ":/" not in word else _BEFORE_PASSWORD.search(word, 0, end)
+    return word if before is None else f"{word[: before.end()]}***{word[end:]}"
 
 
 def concealed_arguments(arguments: Sequence[str]) -> list[str]:
