@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from contextlib import closing
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, cast
 
@@ -104,11 +105,32 @@ class Bench:
         return found
 
 
+class SetClock:
+    """A clock that the test sets, and the time that passes meanwhile."""
+
+    def __init__(self) -> None:
+        self.elapsed = 100.0
+        self._set_by = 0.0
+
+    def now(self) -> datetime:
+        return datetime(2030, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=self.elapsed + self._set_by)
+
+    def set_by(self, seconds: float) -> None:
+        """Set the clock forward, or with a negative number back."""
+        self._set_by += seconds
+
+
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    store = open_store(str(tmp_path / "jobs.db"))
-    yield store
-    store.close()
+def clock() -> SetClock:
+    return SetClock()
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """Return a store, by the clock that the test sets if it has one."""
+    clock = request.getfixturevalue("clock").now if "clock" in request.fixturenames else None
+    with closing(open_store(str(tmp_path / "jobs.db"), clock)) as store:
+        yield store
 
 
 @pytest.fixture

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
-from datetime import datetime, timedelta, timezone
-from pathlib import Path
+from datetime import timedelta
 
 import pytest
 
@@ -17,8 +14,7 @@ from taskqueue.daemon.node.status import NodeStatus
 from taskqueue.daemon.settings import Settings
 from taskqueue.model.record import Holder, Status
 from taskqueue.store import ClaimRequest, Lease, Store
-from taskqueue.store.open import open_store
-from tests.daemon.node.conftest import OURS, THEIRS, Bench
+from tests.daemon.node.conftest import OURS, THEIRS, Bench, SetClock
 
 LEASE = timedelta(seconds=30)
 LONGER = 30.0 + HEARD_WITHIN
@@ -29,41 +25,16 @@ def trusts_ends(watch: ClockWatch) -> bool:
     return watch.trusts_ends
 
 
-class SetClock:
-    """A clock that the test sets, and the time that passes meanwhile."""
-
-    def __init__(self) -> None:
-        self.elapsed = 100.0
-        self._set_by = 0.0
-
-    def now(self) -> datetime:
-        return datetime(2030, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=self.elapsed + self._set_by)
-
-    def set_by(self, seconds: float) -> None:
-        """Set the clock forward, or with a negative number back."""
-        self._set_by += seconds
-
-    def watch(self) -> ClockWatch:
-        watch = ClockWatch(self.now, LEASE.total_seconds(), lambda: self.elapsed)
-        assert trusts_ends(watch)
-        return watch
-
-
-@pytest.fixture
-def clock() -> SetClock:
-    return SetClock()
-
-
-@pytest.fixture
-def store(tmp_path: Path, clock: SetClock) -> Iterator[Store]:
-    with closing(open_store(str(tmp_path / "jobs.db"), clock.now)) as store:
-        yield store
+def watching(clock: SetClock) -> ClockWatch:
+    watch = ClockWatch(clock.now, LEASE.total_seconds(), lambda: clock.elapsed)
+    assert trusts_ends(watch)
+    return watch
 
 
 def test_ends_of_leases_are_not_trusted_for_a_lease_after_the_clock_was_set_forward(
     clock: SetClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    watch = clock.watch()
+    watch = watching(clock)
     clock.elapsed += 3600
     assert trusts_ends(watch)
 
@@ -79,7 +50,7 @@ def test_ends_of_leases_are_not_trusted_for_a_lease_after_the_clock_was_set_forw
 
 
 def test_a_clock_that_is_set_by_little_changes_nothing(clock: SetClock, caplog: pytest.LogCaptureFixture) -> None:
-    watch = clock.watch()
+    watch = watching(clock)
     for seconds in (5, -5, 5):
         clock.set_by(seconds)
         assert trusts_ends(watch)
@@ -87,7 +58,7 @@ def test_a_clock_that_is_set_by_little_changes_nothing(clock: SetClock, caplog: 
 
 
 def test_a_clock_that_was_set_back_is_in_the_log(clock: SetClock, caplog: pytest.LogCaptureFixture) -> None:
-    watch = clock.watch()
+    watch = watching(clock)
     clock.set_by(-600)
     assert trusts_ends(watch)
     assert caplog.messages == ["the clock of the store was set back by 10 min: due times come later by that"]
@@ -121,7 +92,7 @@ def test_neither_lead_nor_seat_is_taken_from_a_node_that_lives_after_the_clock_w
 ) -> None:
     def leases_of(holder: Holder) -> NodeLeases:
         settings, breaker = Settings(name=holder.seat), CircuitBreaker(lambda: None)
-        return NodeLeases(store, holder, LEASE, NodeStatus(settings), breaker, clock.watch())
+        return NodeLeases(store, holder, LEASE, NodeStatus(settings), breaker, watching(clock))
 
     def renew() -> None:
         for name in (LEAD, "seat:web-1"):

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
-from datetime import datetime, timedelta, timezone
-from pathlib import Path
-
 import pytest
 
 from taskqueue.daemon.node.figures import Figures
@@ -15,36 +10,10 @@ from taskqueue.daemon.settings import Settings
 from taskqueue.model.query import EVERYTHING
 from taskqueue.model.record import Record
 from taskqueue.store import Store
-from taskqueue.store.open import open_store
+from tests.daemon.node.conftest import SetClock
 from tests.store.records import a_record
 
 DAY = 86_400.0
-
-
-class SetClock:
-    """A clock that the test sets, and the time that passes meanwhile."""
-
-    def __init__(self) -> None:
-        self.elapsed = 100.0
-        self._set_by = 0.0
-
-    def now(self) -> datetime:
-        return datetime(2030, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=self.elapsed + self._set_by)
-
-    def set_by(self, seconds: float) -> None:
-        """Set the clock forward, or with a negative number back."""
-        self._set_by += seconds
-
-
-@pytest.fixture
-def clock() -> SetClock:
-    return SetClock()
-
-
-@pytest.fixture
-def store(tmp_path: Path, clock: SetClock) -> Iterator[Store]:
-    with closing(open_store(str(tmp_path / "jobs.db"), clock.now)) as store:
-        yield store
 
 
 def ended_now(store: Store, clock: SetClock) -> Record:
