@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 
 from taskqueue.model.record import Status
 from taskqueue.model.shown_text import shown
-from taskqueue.model.wording import span
+from taskqueue.model.wording import count, span
 
 WORDS: Mapping[Status, str] = {
     Status.WAITING: "waiting",
@@ -126,11 +126,6 @@ def _as_time(text: str) -> Markup:
         return escape(f"{text} UTC")
 
 
-def plural(value: int, thing: str) -> str:
-    """Return ``1 job``, ``1,200 jobs``."""
-    return f"{value:,} {thing}{'' if value == 1 else 's'}"
-
-
 def _clock(moment: datetime, today: str, kind: str) -> Markup:
     is_today = moment.date() == datetime.now(timezone.utc).date()
     return _time(moment, moment.strftime(today if is_today else "%Y-%m-%d %H:%M"), kind)
@@ -161,6 +156,6 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "lines": lines,
     "code": code,
     "sentence": sentence,
-    "plural": plural,
+    "count": count,
 }
 """The filters by their names in templates."""
