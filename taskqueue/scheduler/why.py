@@ -26,6 +26,9 @@ from taskqueue.store import Store
 CONTINUED = "\n    "
 """The prefix of further lines of an error, so that none of them reads like a sentence of the report."""
 
+MOST_BEFORE = 10_000
+"""The most jobs before a waiting one that are counted: there may be millions."""
+
 
 def why(store: Store, id: JobId) -> str:
     """Return the reasons as lines of text; raise ``JobNotFound``."""
@@ -117,15 +120,13 @@ def _held_back(store: Store, controls: Controls, record: Record, now: datetime) 
 
 def _place(store: Store, record: Record) -> str:
     """Return how many of its queue come first: those with the lower (rank, id), as nodes take them."""
-    earlier = Or(
-        (
-            Compare("rank", Operator.LT, record.rank),
-            And((Compare("rank", Operator.EQ, record.rank), Compare("id", Operator.LT, str(record.id)))),
-        )
-    )
+    is_before = Or((Compare("rank", Operator.LT, record.rank), Compare("id", Operator.LT, str(record.id))))
+    earlier = And((Compare("rank", Operator.LTE, record.rank), is_before))
     waiting = Compare("status", Operator.EQ, int(Status.WAITING))
-    before = store.count(And((waiting, Compare("queue", Operator.EQ, record.queue), earlier)))
-    place = "it is the next" if before == 0 else f"{before} {'stands' if before == 1 else 'stand'} before it"
+    before = store.count(And((waiting, Compare("queue", Operator.EQ, record.queue), earlier)), MOST_BEFORE + 1)
+    place = "it is the next" if before == 0 else f"{before:,} {'stands' if before == 1 else 'stand'} before it"
+    if before > MOST_BEFORE:
+        place = f"more than {MOST_BEFORE:,} stand before it"
     return f"In queue {record.queue}, with priority {record.priority}, {place}."
 
 

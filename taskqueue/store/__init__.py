@@ -182,8 +182,8 @@ class Store(Protocol):
         the order value (a time, a rank, or an id) and id of the last record of the page before.
         """
 
-    def count(self, query: Query) -> int:
-        """Return how many records match."""
+    def count(self, query: Query, most: int | None = None) -> int:
+        """Return how many records match; with ``most`` that number at most, and no more are looked at than that."""
 
     def tally(self) -> Mapping[tuple[str, Status], int]:
         """Return how many records there are for each queue and status; its cost does not grow with them."""

@@ -469,3 +469,10 @@ def test_options_are_kept_apart_from_what_was_given(store: Store) -> None:
     [found] = store.find(EVERYTHING)
 
     assert (found.options, found.given) == (record.options, {"timeout": "5s"})
+
+
+@pytest.mark.parametrize("query", [{"status": "WAITING"}, {"priority": {"$gte": 0}}, {"data.to": "a"}])
+def test_no_more_are_counted_than_asked_for(store: Store, query: dict[str, Any]) -> None:
+    store.add([a_record(data='{"to":"a"}') for _ in range(3)])
+
+    assert [store.count(parse(query), most) for most in (None, 2, 3, 4)] == [3, 2, 3, 3]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
@@ -14,6 +16,7 @@ from taskqueue.model.record import Holder
 from taskqueue.store import Lease
 from taskqueue.store.open import open_store
 from taskqueue.web import app
+from taskqueue.web.pages.jobs import PAGE
 from taskqueue.web.paging import Part, part_of
 
 MANY = 120
@@ -98,3 +101,19 @@ def test_the_api_pages_as_well(client: TestClient, kind: str) -> None:
     assert sorted(names) == [f"{kind}-{number:03}" for number in range(MANY)]
     assert [one["name"] for one in client.get(url, params={"name": "-017"}).json()[f"{kind}s"]] == [f"{kind}-017"]
     assert client.get(url, params={"cursor": "gone"}).status_code == 410
+
+
+def test_new_jobs_are_counted_up_to_a_page(client: TestClient, scheduler: Scheduler) -> None:
+    until = re.search(r"until=(\d+)", client.get("/jobs").text)
+    assert until is not None
+    address = f"/jobs?until={until[1]}"
+    announced: list[str | None] = []
+
+    for added in (1, PAGE - 1, 1):
+        time.sleep(0.002)  # they are later by a millisecond
+        scheduler.add_jobs([("shop:Mail", None)] * added)
+        page = client.get(f"{address}&x={added}{len(announced)}", headers={"HX-Request": "true"}).text  # none is shared
+        found = re.search(r'role="status">([^<]*)\. <', page)
+        announced.append(found and found[1])
+
+    assert announced == ["1 new job", f"{PAGE} new jobs", f"more than {PAGE} new jobs"]

@@ -61,10 +61,12 @@ class Queries:
             return records(found_first.first(limit, place))
         return records(self._sorted(where, name, is_falling, limit))
 
-    def count(self, query: Query) -> int:
+    def count(self, query: Query, most: int | None = None) -> int:
         if fields_of(query) <= {"queue", "status"}:
-            return sum(number for key, number in self.tally().items() if holds_for(query, *key))
-        return self._connection.collections.jobs.count_documents(filter_of(query))
+            found = sum(number for key, number in self.tally().items() if holds_for(query, *key))
+            return found if most is None else min(found, most)
+        bound: dict[str, Any] = {} if most is None else {"limit": most}
+        return self._connection.collections.jobs.count_documents(filter_of(query), **bound)
 
     def tally(self) -> Mapping[tuple[str, Status], int]:
         """Return how many records there are for each queue and status."""

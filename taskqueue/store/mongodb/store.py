@@ -115,9 +115,9 @@ class MongoStore:
         with self._reached():
             return self._queries.find(query, order, limit, after)
 
-    def count(self, query: Query) -> int:
+    def count(self, query: Query, most: int | None = None) -> int:
         with self._reached():
-            return self._queries.count(query)
+            return self._queries.count(query, most)
 
     @indexed
     def tally(self) -> Mapping[tuple[str, Status], int]:

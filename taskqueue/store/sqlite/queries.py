@@ -198,15 +198,19 @@ def _found(raw: sqlite3.Connection, source: str, condition: Condition, order: st
     return records_of(raw.execute(select, (*values, limit)))
 
 
-def count(raw: sqlite3.Connection, query: Query) -> int:
-    """Return how many records match, from the tally if only queue and status matter."""
+def count(raw: sqlite3.Connection, query: Query, most: int | None = None) -> int:
+    """Return how many records match, ``most`` at most, from the tally if only queue and status matter."""
     if fields_of(query) <= {"queue", "status"}:
-        return sum(records for key, records in tally(raw).items() if holds_for(query, *key))
+        found = sum(records for key, records in tally(raw).items() if holds_for(query, *key))
+        return found if most is None else min(found, most)
     with one_state(raw):
         where, values = condition_of(query)
         source, narrowed = _counted_among(raw, query)
-        [found] = raw.execute(f"SELECT count(*) FROM {source} WHERE {narrowed} AND {where}", values).fetchone()
-    return int(found)
+        matching = f"FROM {source} WHERE {narrowed} AND {where}"
+        if most is not None:
+            matching, values = f"FROM (SELECT 1 {matching} LIMIT ?)", [*values, most]
+        [number] = raw.execute(f"SELECT count(*) {matching}", values).fetchone()
+    return int(number)
 
 
 def _counted_among(raw: sqlite3.Connection, query: Query) -> tuple[str, str]:
@@ -216,7 +220,9 @@ def _counted_among(raw: sqlite3.Connection, query: Query) -> tuple[str, str]:
     if children is not None:
         return _only(children), "1"
     if statuses == [Status.WAITING] and fields <= _OF_WAITING and queue_of(query) is not None:
-        return "jobs", _STATUS[Status.WAITING]
+        _, latest = bounds_of("rank", query)
+        first = "" if latest is None else f" AND forced IN {tuple(FORCED)} AND rank <= {latest}"
+        return "jobs", _STATUS[Status.WAITING] + first
     rows = None if statuses is None else _rows(query, statuses)
     if rows is not None and (earliest is None or _are_few(raw, rows)):
         return _only(rows), "1"

@@ -106,8 +106,8 @@ class SqliteStore:
     ) -> list[Record]:
         return self._connection.read(lambda raw: queries.find(raw, query, order, limit, after))
 
-    def count(self, query: Query) -> int:
-        return self._connection.read(lambda raw: queries.count(raw, query))
+    def count(self, query: Query, most: int | None = None) -> int:
+        return self._connection.read(lambda raw: queries.count(raw, query, most))
 
     def tally(self) -> Mapping[tuple[str, Status], int]:
         return self._connection.read(counts.tally)

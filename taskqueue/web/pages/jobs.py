@@ -14,6 +14,7 @@ from taskqueue.model.controls import Controls
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Record, Status
 from taskqueue.model.timestamps import milliseconds
+from taskqueue.model.wording import count
 from taskqueue.scheduler.process import Process
 from taskqueue.web.job_filter import STATUSES, JobFilter, moment
 from taskqueue.web.view import View, see_other
@@ -75,7 +76,7 @@ def jobs(view: View) -> Any:
         "filter": wanted,
         "problem": problem,
         "rows": rows_of(view, found[:PAGE]),
-        "new": new,
+        "new": _announced(new),
         "order": order,
         "orders": ORDERS,
         "tabs": _tabs(wanted, stats),
@@ -100,14 +101,22 @@ def rows_of(view: View, found: Iterable[Process]) -> list[Row]:
 
 
 def _search(view: View, wanted: JobFilter, order: str) -> tuple[list[Process], int]:
-    """Return a page and one job more, and how many came after those that the updated first page shows."""
+    """Return a page and one job more, and how many came after those that the updated page shows, up to as many."""
     query = wanted.query()
     view.masking.check_query(query, view.user)
     until = moment("until", view.query["until"]) if view.query.get("until") else None
     found = _found(view, query, order, until)
     if until is None or not view.is_fragment or order not in ANCHORED or "after" in view.query:
         return found, 0
-    return found, view.scheduler.count_jobs({"$and": [query, {order[1:]: {"$gt": until}}]})
+    later = {"$and": [query, {order[1:]: {"$gt": until}}]}
+    return found, len(view.scheduler.find_jobs(later, order=order, limit=PAGE + 1))
+
+
+def _announced(new: int) -> str:
+    """Return how many jobs came after those that the page shows; empty for none."""
+    if not new:
+        return ""
+    return count(new, "new job") if new <= PAGE else f"more than {PAGE} new jobs"
 
 
 def _found(view: View, query: dict[str, Any], order: str, until: datetime | None) -> list[Process]:
