@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from taskqueue.model.limits import COUNT_LIMIT, concurrency_of
+from taskqueue.model.record import Record
 from taskqueue.store import ClaimRequest
+
+OTHER_LANES_AFTER = timedelta(seconds=0.5)
+"""When a claim is repeated that has found no job in those lanes that it looked at, and left others out."""
 
 
 class Room(Protocol):
@@ -27,6 +32,16 @@ def bounds(demand: ClaimRequest, present: Iterable[str] = ()) -> dict[str, int]:
 def is_beyond(total: int, count: int, demand: ClaimRequest) -> bool:
     """Return whether so many bytes of so many records for the pool are more than the demand."""
     return demand.data is not None and total > demand.data and count > demand.free
+
+
+def other_lanes_at(taken: Sequence[Record], demand: ClaimRequest, now: datetime) -> datetime | None:
+    """Return when to claim from the lanes that a claim has left out; None if its pool is full or asks again by itself.
+
+    No event may come that has the node claim again: jobs of other lanes can wait while those of full ones run.
+    """
+    if 0 < demand.pooled <= sum(not one.options.is_beside_pool for one in taken):
+        return None
+    return now if taken else now + OTHER_LANES_AFTER
 
 
 class ConcurrencyRoom:

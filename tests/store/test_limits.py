@@ -472,6 +472,36 @@ def test_more_lanes_than_one_look_takes_are_all_served(store: Store) -> None:
     assert taken == 60
 
 
+@pytest.mark.parametrize("demand", [1, 200])
+def test_no_job_waits_behind_full_lanes_for_an_event(store: Store, demand: int) -> None:
+    """A node that has room claims again when the last claim says, if nothing else happens."""
+    full, free = 1050, 120
+    store.add([limited(Limit(1, by="key"), data={"key": f"full {n % full}"}) for n in range(2 * full)])
+    now = NOON
+    taken = claim_all(store, 2 * full, now)
+    assert len(taken) == full
+    store.add([limited(Limit(1, by="key"), data={"key": f"open {n}"}) for n in range(free)])
+    store.add([limited(Limit(1, by="key"), data={"key": "~"})])
+
+    assert len(claim_all(store, demand, now)) == free + 1
+
+
+def claim_all(store: Store, demand: int, now: datetime) -> list[Record]:
+    """Return what a node gets that claims while it gets all it asks for, and else when it is to come back."""
+    taken: list[Record] = []
+    fruitless = 0
+    while fruitless < 5:
+        answer = claim(store, demand, now=now)
+        taken += answer.records
+        fruitless = 0 if answer.records else fruitless + 1
+        if len(answer.records) < demand and not answer.has_more:
+            if answer.next_at is None:
+                break
+            assert answer.next_at <= now + SECOND
+            now = max(now, answer.next_at)
+    return taken
+
+
 def test_a_job_that_is_moved_to_another_queue_takes_its_limits_along(store: Store) -> None:
     first, second = limited(Limit(1)), limited(Limit(1))
     store.add([first, second])

@@ -67,6 +67,14 @@ class Chosen(NamedTuple):
     has_more: bool
 
 
+class Offer(NamedTuple):
+    """The candidates of some lanes, the free room of all, and whether lanes with room were left out."""
+
+    candidates: list[Candidate]
+    room: LimitRoom
+    is_cut: bool
+
+
 def within(found: Iterable[Candidate], demand: ClaimRequest, room: LimitRoom | None) -> Chosen:
     """Return the candidates that fit into the demand, of those in order."""
     budget = Budget(demand, bounds(demand), room)
@@ -86,27 +94,26 @@ class LimitedCandidates:
         waiting = {"status": int(Status.WAITING), "lane": {"$gt": ""}}
         return [str(lane) for lane in self._connection.collections.latest.distinct("lane", waiting)]
 
-    def offer(
-        self, cache: ClaimCache, demand: ClaimRequest, controls: Controls, batches: int, now: datetime
-    ) -> tuple[list[Candidate], LimitRoom]:
+    def offer(self, cache: ClaimCache, demand: ClaimRequest, controls: Controls, batches: int, now: datetime) -> Offer:
         """Return candidates of the lanes, and the free room; more batches look further ahead."""
         own = [queued.partition(" ") for queued in cache.lanes]
         own = [(queue, space, lane) for queue, space, lane in own if not demand.queues or queue in demand.queues]
         own = [(queue, space, lane) for queue, space, lane in own if controls.pause_of(queue) is None]
         some = random.sample(own, min(LANES_READ, len(own)))
         room = self._limit_use.room({lane for _, _, lane in some}, controls, now, demand.rooms)
-        open_lanes = [(queue, lane) for queue, _, lane in some if room.free(lane) > 0]
+        open_lanes = _open(some, room, cache, demand)
         if len(open_lanes) < LANES_AT_ONCE and len(some) < len(own):
             room = self._limit_use.room({lane for _, _, lane in own}, controls, now, demand.rooms)
-            open_lanes = [(queue, lane) for queue, _, lane in own if room.free(lane) > 0]
-        if len(open_lanes) > LANES_AT_ONCE:
+            open_lanes = _open(own, room, cache, demand)
+        is_cut = len(open_lanes) > LANES_AT_ONCE
+        if is_cut:
             open_lanes = random.sample(open_lanes, LANES_AT_ONCE)
         found = [
             one
             for queue, lane in open_lanes
             for one in self._lowest(queue, lane, cache, demand, room.free(lane), batches)
         ]
-        return found, room
+        return Offer(found, room, is_cut)
 
     def _lowest(
         self, queue: str, lane: str, cache: ClaimCache, demand: ClaimRequest, free: int, batches: int
@@ -126,6 +133,18 @@ class LimitedCandidates:
                 cache.note_empty(forced, queue, lane)
             for one, size in found:
                 yield candidate(one, size, forced=forced, queue=queue, lane=lane)
+
+
+def _open(
+    lanes: Iterable[tuple[str, str, str]], room: LimitRoom, cache: ClaimCache, demand: ClaimRequest
+) -> list[tuple[str, str]]:
+    """Return the queues and lanes that have room, and may have jobs that the demand asks for."""
+    asked = [forced for forced, limit in ((False, demand.pooled), (True, demand.forced)) if limit > 0]
+    return [
+        (queue, lane)
+        for queue, _, lane in lanes
+        if room.free(lane) > 0 and not all(cache.is_empty(forced, queue, lane) for forced in asked)
+    ]
 
 
 def candidate(kept: Document, size: int = 0, *, forced: bool, queue: str = "", lane: str = "") -> Candidate:

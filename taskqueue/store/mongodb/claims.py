@@ -25,7 +25,7 @@ from taskqueue.store.mongodb.indexes import DUE, RANKED, WAITING, WAITING_IN_QUE
 from taskqueue.store.mongodb.limits import LimitRoom, LimitUse
 from taskqueue.store.mongodb.open_queues import OpenQueues, in_range
 from taskqueue.store.mongodb.settlements import Settlements
-from taskqueue.store.selection import bounds
+from taskqueue.store.selection import bounds, other_lanes_at
 
 EARLY_BY = timedelta(milliseconds=15)
 """The early-claim window: one majority write, and the way of a job into a worker."""
@@ -180,8 +180,8 @@ class Claims:
             return Claim(records=[], next_at=cache.next_at)
         for _ in range(TRIES):
             if cache.lanes:
-                chosen, taken, room_at = self._take_limited(cache, demand, controls, terms)
-                moments = [cache.next_at, room_at]
+                chosen, taken, lanes_at = self._take_limited(cache, demand, controls, terms)
+                moments = [cache.next_at, *lanes_at]
             else:
                 chosen = within(self._candidates(demand, controls, cache, terms.now), demand, None)
                 taken = self._claim_write.take(chosen.candidates, terms)
@@ -236,16 +236,16 @@ class Claims:
 
     def _take_limited(
         self, cache: ClaimCache, demand: ClaimRequest, controls: Controls, terms: ClaimTerms
-    ) -> tuple[Chosen, list[Record], datetime | None]:
+    ) -> tuple[Chosen, list[Record], list[datetime | None]]:
         """Take also jobs with limits: their room first.
 
-        Return the candidates that fit, the taken records, and when a rate has room again.
+        Return the candidates that fit, the taken records, and when a rate has room again or to claim from other lanes.
         """
-        offered, room = self._limited.offer(cache, demand, controls, self._batches, terms.now)
+        offered, room, is_cut = self._limited.offer(cache, demand, controls, self._batches, terms.now)
         chosen = within(sorted([*self._candidates(demand, controls, cache, terms.now), *offered]), demand, room)
         fitting, taken = self._take_with_uses(chosen.candidates, room, terms)
         chosen = chosen._replace(candidates=fitting)
-        return chosen, taken, room.next_at()
+        return chosen, taken, [room.next_at(), other_lanes_at(taken, demand, terms.now) if is_cut else None]
 
     def _take_with_uses(
         self, candidates: list[Candidate], room: LimitRoom, terms: ClaimTerms

@@ -16,7 +16,7 @@ from taskqueue.model.schedules import LATEST
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store import Claim, ClaimRequest
 from taskqueue.store.bell import NEWS, WORK
-from taskqueue.store.selection import Budget, bounds
+from taskqueue.store.selection import Budget, bounds, other_lanes_at
 from taskqueue.store.sqlite import claim_rows
 from taskqueue.store.sqlite.claim_cache import Candidate, ClaimCache
 from taskqueue.store.sqlite.claim_rows import ClaimTerms
@@ -126,6 +126,8 @@ def claim(
     exhausted_until = None if room is None else room.next_at()
     moments = [time for time in (soonest, exhausted_until) if time is not None]
     next_at = moment(min(*moments, _LATEST)) if moments else None
+    if room is not None and rotation.is_cut and (lanes_at := other_lanes_at(records, demand, now)) is not None:
+        next_at = min(next_at or lanes_at, lanes_at)
     return Claim(records=records, next_at=next_at, has_more=has_more)
 
 
@@ -185,6 +187,11 @@ class Rotation:
 
     def __init__(self) -> None:
         self._behind = ""
+
+    @property
+    def is_cut(self) -> bool:
+        """Return whether the last search left lanes out."""
+        return self._behind != ""
 
     def lanes(self, work: Transaction) -> Iterator[str]:
         """Return lanes that have waiting jobs, each found by one step in the index."""
