@@ -6,8 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +100,15 @@ def inside(node: psutil.Process, *command: str) -> None:
     subprocess.run(["nsenter", "--target", str(node.pid), "--pid", *user, *command], check=True, timeout=LIMIT)
 
 
+def statuses(processes: Iterable[psutil.Process]) -> list[str]:
+    """Return the status of each process that has not been reaped since it was found."""
+    found: list[str] = []
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            found.append(process.status())
+    return found
+
+
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_as_process_1_a_node_runs_jobs_reaps_orphans_and_heeds_signals(tmp_path: Path, signum: int) -> None:
     url = f"sqlite://{tmp_path}/jobs.db"
@@ -109,7 +118,7 @@ def test_as_process_1_a_node_runs_jobs_reaps_orphans_and_heeds_signals(tmp_path:
         assert int(done.result["stdout"]) < 100, "the job ran in the namespace"
 
         inside(node, "sh", "-c", "(sh -c 'exit 3' &); exit 0")
-        eventually(lambda: [each.status() for each in node.children()] == [psutil.STATUS_SLEEPING])
+        eventually(lambda: statuses(node.children()) == [psutil.STATUS_SLEEPING])
 
         waiting = scheduler.add_job("taskqueue:ShellJob", {"argv": ["sleep", "1000"]})
         eventually(lambda: waiting.refresh().status is Status.PROCESSING)
