@@ -26,7 +26,6 @@ from taskqueue.store.selection import Budget, bounds
 LANES_AT_ONCE = 50
 """The most open lanes that one claim considers; of more, a random choice."""
 
-
 LANES_READ = 10 * LANES_AT_ONCE
 """The most lanes whose room is read at first: of more, a random choice, and all of them if too few of it are open."""
 
@@ -102,7 +101,7 @@ class LimitedCandidates:
         some = random.sample(own, min(LANES_READ, len(own)))
         room = self._limit_use.room({lane for _, _, lane in some}, controls, now, demand.rooms)
         open_lanes = _open(some, room, cache, demand)
-        if len(open_lanes) < LANES_AT_ONCE and len(some) < len(own):
+        if len(open_lanes) <= LANES_AT_ONCE and len(some) < len(own):
             room = self._limit_use.room({lane for _, _, lane in own}, controls, now, demand.rooms)
             open_lanes = _open(own, room, cache, demand)
         is_cut = len(open_lanes) > LANES_AT_ONCE

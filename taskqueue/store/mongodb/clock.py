@@ -24,7 +24,6 @@ NEAR = 0.005
 ASKS = 3
 """How often the server is asked at most: where it is far away, no answer is a good one."""
 
-
 DRIFT = 0.0005
 """Seconds that the local clock gains on the server's in a second at most: as much as NTP speeds a clock up."""
 
