@@ -87,8 +87,9 @@ class Fleet:
         return self._present()
 
     def logs(self) -> str:
-        """Return what the nodes of this moment have logged."""
-        return "\n".join(f"{name}:\n{node.log.read_text()}" for name, node in self._up.items())
+        """Return what all nodes have logged, each from its first start to its last."""
+        logs = [(name, sorted(place.glob("node-*.log"))) for name, place in self._folders.items()]
+        return "\n".join(f"{name}:\n{log.read_text()}" for name, started in logs for log in started)
 
     def close(self) -> None:
         """End everything."""

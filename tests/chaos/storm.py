@@ -110,10 +110,9 @@ class Storm:
             left += self._application.complaints(kept)
         if self._observation is not None:
             left += self._observation.complaints(len(self._books.ended))
-        return Report(
-            complaints=[*self._books.complaints(kept), *left],
-            figures=self._figures(seconds),
-        )
+        complaints = [*self._books.complaints(kept), *left]
+        figures = self._figures(seconds)
+        return Report(complaints=complaints, figures=f"{figures}\n{self._fleet.logs()}" if complaints else figures)
 
     def one(self, kind: Kind) -> psutil.Process | None:
         """Return a process of this kind to be hit, if there is one."""
