@@ -129,3 +129,11 @@ def eventually(look: Callable[[], Found], limit: float = LIMIT) -> Found:
             raise AssertionError(f"still {found!r} after {limit:g} s")
         time.sleep(0.01)
     return found
+
+
+def title(process: psutil.Process) -> str:
+    """Return what the process calls itself; nothing when it has ended."""
+    try:
+        return " ".join(process.cmdline()).strip()
+    except psutil.NoSuchProcess:
+        return ""

@@ -10,7 +10,7 @@ from taskqueue.model.schedules.origin import FromSchedule, Series
 from tests.acceptance.conftest import JobFiles
 from tests.acceptance.work import Gate, Trace
 from tests.chaos.leaders import contest
-from tests.nodes import LIMIT, eventually, node
+from tests.nodes import LIMIT, eventually, node, title
 
 START = datetime(2020, 1, 1, tzinfo=timezone.utc)
 QUICK = Every("0.2 s", START)
@@ -28,7 +28,7 @@ def test_a_series_goes_on_whatever_is_killed_at_whatever_step(
         killed.kill()  # with all it started, in the middle of a run
     with node(url, tmp_path, *options) as killed:
         begun(scheduler, 2)
-        worker = eventually(lambda: [one for one in killed.family() if "worker Gate" in " ".join(one.cmdline())])[0]
+        worker = eventually(lambda: [one for one in killed.family() if "worker Gate" in title(one)])[0]
         worker.kill()  # a worker alone
         begun(scheduler, 3)
         lines = len(files.lines())

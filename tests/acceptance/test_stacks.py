@@ -15,7 +15,7 @@ from taskqueue.errors import StackUnavailable, WrongStatus
 from taskqueue.store.open import open_store
 from tests.acceptance.conftest import JobFiles
 from tests.acceptance.work import Awaiting, Gate, Hanging
-from tests.nodes import LIMIT, eventually, node
+from tests.nodes import LIMIT, eventually, node, title
 
 
 def begun(scheduler: Scheduler, files: JobFiles) -> Process:
@@ -84,7 +84,7 @@ def test_a_stopped_worker_is_the_reason_that_is_given(
 ) -> None:
     with node(url, tmp_path) as running:
         process = begun(scheduler, files)
-        [busy] = [worker for worker in running.workers() if str(process.id) in worker.cmdline()[0]]
+        [busy] = [worker for worker in running.workers() if str(process.id) in title(worker)]
         busy.send_signal(signal.SIGSTOP)
         eventually(lambda: busy.status() == "stopped")
 

@@ -12,7 +12,7 @@ from taskqueue.store.open import open_store
 from tests.chaos.gate import Gate
 from tests.chaos.process_fault import is_gone
 from tests.chaos.work import Mark
-from tests.nodes import LIMIT, Node, eventually, node
+from tests.nodes import LIMIT, Node, eventually, node, title
 
 OPTIONS = (
     *("--pm", "static", "--min-children", "1", "--finish", "0", "--grace", "0.3", "--bootstrap", "boot.py"),
@@ -159,14 +159,6 @@ class Host:
                 break
             self._finals += [(event.id, event.name) for event in events if event.ended]
         return [name for id, name in dict(self._finals).items() if id.startswith(str(process.id))]
-
-
-def title(process: psutil.Process) -> str:
-    """Return what the process calls itself; nothing when it has ended."""
-    try:
-        return " ".join(process.cmdline()).strip()
-    except psutil.NoSuchProcess:
-        return ""
 
 
 def _works_in(process: psutil.Process, folder: Path) -> bool:

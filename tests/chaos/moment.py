@@ -6,9 +6,9 @@ from collections.abc import Callable
 from enum import Enum
 
 from taskqueue import Process
-from tests.chaos.host import Host, title
+from tests.chaos.host import Host
 from tests.chaos.process_fault import stop_between_writes
-from tests.nodes import eventually
+from tests.nodes import eventually, title
 
 
 class Moment(Enum):

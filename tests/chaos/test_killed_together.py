@@ -47,8 +47,8 @@ class Brood:
 
     def alive(self) -> list[psutil.Process]:
         """Return what was started and lives."""
-        pids = map(int, self._pids.read_text().split() if self._pids.exists() else ())
-        return [process for pid in pids if psutil.pid_exists(pid) and not is_gone(process := psutil.Process(pid))]
+        pids = {int(pid) for pid in (self._pids.read_text().split() if self._pids.exists() else ())}
+        return [process for process in psutil.process_iter() if process.pid in pids and not is_gone(process)]
 
     def close(self) -> None:
         """Leave nothing behind, whatever the product did."""

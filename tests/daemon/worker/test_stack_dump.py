@@ -115,7 +115,7 @@ def test_threads_of_the_job_are_shown(fake_node: FakeNode, fifo: Callable[[str],
 
 
 def test_tasks_of_the_job_are_shown_first_and_no_values(fake_node: FakeNode, fifo: Callable[[str], Fifo]) -> None:
-    stack = stack_with(fake_node, begun(fake_node, "Awaiting", fifo), "locks.py")
+    stack = stack_with(fake_node, begun(fake_node, "Awaiting", fifo), r"Task inner .*\n.*locks\.py")
 
     inner = stack[stack.index("Task inner (most recent call first):\n") :].split("\n")
     assert source_of(inner[2]) == "await asyncio.Event().wait()"
@@ -130,7 +130,8 @@ def test_of_many_runs_in_one_worker_the_tasks_of_the_right_one_are_shown_and_kep
     late = fake_node.run("tests.daemon.concurrent_jobs:Act", data, concurrency=4, timeout=2.0)
     fake_node.expect(Started, late)
 
-    for stack in (stack_with(fake_node, late, "locks.py"), fake_node.expect(Ended, late).stack):
+    asked = stack_with(fake_node, late, rf"of job {late.id} .*\n.*locks\.py")
+    for stack in (asked, fake_node.expect(Ended, late).stack):
         assert f"of job {late.id} (most recent call first):" in stack
         assert other.id not in stack
     assert killed(fake_node, other).stack == ""
