@@ -137,3 +137,11 @@ def title(process: psutil.Process) -> str:
         return " ".join(process.cmdline()).strip()
     except psutil.NoSuchProcess:
         return ""
+
+
+def given_time(attempt: Callable[[float], Found | None], seconds: float = 0.2) -> Found:
+    """Try with a limit of so many seconds, and with twice as many if it came too early: then there is None."""
+    while (found := attempt(seconds)) is None:
+        seconds *= 2
+        assert seconds < LIMIT, "it never came so far as to exceed its limit there"
+    return found

@@ -19,7 +19,7 @@ import taskqueue
 from taskqueue.daemon.manager.manager import fork_manager
 from taskqueue.daemon.node.node import Node
 from taskqueue.daemon.protocol.channel import Channel
-from taskqueue.daemon.protocol.messages import Started, decode
+from taskqueue.daemon.protocol.messages import RunsHandedBack, Started, decode
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.settings import PoolMode, Settings
 from taskqueue.model.query import PENDING
@@ -84,7 +84,9 @@ def run(url: str, folder: Path) -> dict[str, int]:
     sys.setprofile(Calls(counts))
     node.run()
     sys.setprofile(None)
-    counts["began"] = sum(isinstance(decode(payload), Started) for payload in counting.received)
+    received = [decode(payload) for payload in counting.received]
+    counts["began"] = sum(isinstance(message, Started) for message in received)
+    counts["handed_back"] = sum(len(message.runs) for message in received if isinstance(message, RunsHandedBack))
     counts["received"] = len(counting.received) - counts["began"]
     return counts
 

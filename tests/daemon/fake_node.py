@@ -8,7 +8,8 @@ import json
 import os
 import select
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -31,6 +32,8 @@ from taskqueue.daemon.protocol.messages import (
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.settings import PoolMode, Settings
 from taskqueue.model.ids import JobId
+from taskqueue.model.record import Status
+from tests.nodes import given_time
 
 MOST = 30.0
 """Seconds that any fact may take to come true."""
@@ -41,8 +44,8 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def settings(**given: Any) -> Settings:
-    """Return settings with which tests are quick."""
-    values = {"name": "test", "min_children": 1, "max_children": 2, "grace": 0.3, "finish": 0.3, "chdir": CHECKOUT}
+    """Return settings with which tests are quick; where a worker is to be killed, the test gives a shorter grace."""
+    values = {"name": "test", "min_children": 1, "max_children": 2, "grace": 2.0, "finish": 0.3, "chdir": CHECKOUT}
     return Settings(**{**values, **given})
 
 
@@ -52,6 +55,7 @@ class FakeNode:
     def __init__(self, **given: Any) -> None:
         self._claims = itertools.count(1)
         self.settings = settings(**given)
+        self._given_again: Counter[tuple[str, int]] = Counter()
         self.heard: list[Message] = []
         self.manager, self.channel, self.start_log = fork_manager(self.settings)
         self.exit: child_process.ChildExit | None = None
@@ -103,9 +107,14 @@ class FakeNode:
         raise AssertionError(f"{what} was not heard; but {self.heard}")
 
     def expect(self, kind: type[Kind], run: Run | None = None, **fields: Any) -> Kind:
-        """Wait for a message of this kind, about this run, with these fields."""
+        """Wait for a message of this kind, about this run, with these fields.
+
+        A run that is handed back meanwhile, because the one before it took long, is given again.
+        """
 
         def wanted(message: Message) -> bool:
+            if run is not None and kind is not RunsHandedBack:
+                self._give_again(run)
             if not isinstance(message, kind):
                 return False
             if run is not None and not _is_about(message, run):
@@ -115,6 +124,29 @@ class FakeNode:
         found = self.hear(wanted, f"{kind.__name__} {fields}")
         assert isinstance(found, kind)
         return found
+
+    def _give_again(self, run: Run) -> None:
+        """Give a run again that was handed back."""
+        back = len(self.all_of(RunsHandedBack, run))
+        if back > self._given_again[run.id, run.claims]:
+            self._given_again[run.id, run.claims] = back
+            self.tell(run)
+
+    def exceed(
+        self, runs: Fifo, job: str, data: Mapping[str, Any] | None = None, limit: str = "timeout", **given: Any
+    ) -> tuple[Run, Ended]:
+        """Have a job exceed a limit behind the place at which it says that it runs, and return its run and its end."""
+
+        def attempt(seconds: float) -> tuple[Run, Ended] | None:
+            run = self.run(job, {**(data or {}), "runs": runs.path}, **{limit: seconds, **given})
+            ended = self.expect(Ended, run)
+            if runs.holds_a_line():
+                return run, ended
+            if ended.confirm:
+                self.confirm(ended, Status.TIMEOUT, accepted=False)
+            return None
+
+        return given_time(attempt)
 
     def all_of(self, kind: type[Kind], run: Run) -> list[Kind]:
         """Return what has been heard of this kind about this run."""
@@ -175,6 +207,10 @@ class Fifo:
             assert ready, f"nothing was heard through {self.path}"
             line += os.read(self._descriptor, 1)
         return line.decode().strip()
+
+    def holds_a_line(self) -> bool:
+        """Return whether there is something to hear."""
+        return bool(select.select([self._descriptor], [], [], 0)[0])
 
     def tell(self, text: str = "go") -> None:
         """Write one line."""

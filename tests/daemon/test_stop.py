@@ -45,19 +45,13 @@ def descendants(fake_node: FakeNode) -> list[int]:
 @pytest.mark.parametrize("job", HOSTILE)
 def test_a_timeout_ends_any_job(job: str, mode: PoolMode, fifo: Callable[[str], Fifo]) -> None:
     runs = fifo("runs")
-    with FakeNode(pm=mode, max_children=1) as fake_node:
-        run = fake_node.run(job, {"runs": runs.path}, timeout=3.0 if job == "WithChildren" else 0.6)
-        victims = []
-        if job == "WithChildren":  # on a busy machine, a shorter time may be over before the job has begun to say so
-            runs.hear()
-            victims = descendants(fake_node)
-
-        ended = fake_node.expect(Ended, run)
+    with FakeNode(pm=mode, max_children=1, grace=0.3) as fake_node:
+        _, ended = fake_node.exceed(runs, job)
 
         assert ended.outcome == "TimedOut"
         assert ended.fields["failure"]["message"]
         assert ended.pid is not None
-        victims.append(ended.pid)
+        victims = [ended.pid, *(map(int, runs.hear().split()) if job == "WithChildren" else ())]
         fake_node.result(fake_node.run("Echo"))  # the slot is free
         assert becomes_true(lambda: all(is_gone(pid) for pid in victims))
 
@@ -66,7 +60,7 @@ def test_a_timeout_ends_any_job(job: str, mode: PoolMode, fifo: Callable[[str], 
 @pytest.mark.parametrize("job", HOSTILE)
 def test_a_cancel_ends_any_job(job: str, mode: PoolMode, fifo: Callable[[str], Fifo]) -> None:
     runs = fifo("runs")
-    with FakeNode(pm=mode, max_children=1) as fake_node:
+    with FakeNode(pm=mode, max_children=1, grace=0.3) as fake_node:
         run = fake_node.run(job, {"runs": runs.path})
         runs.hear()
         victims = descendants(fake_node)
@@ -84,7 +78,7 @@ def test_a_cancel_ends_any_job(job: str, mode: PoolMode, fifo: Callable[[str], F
 @pytest.mark.parametrize("job", HOSTILE)
 def test_sigterm_to_one_worker_ends_any_job(job: str, fifo: Callable[[str], Fifo]) -> None:
     runs = fifo("runs")
-    with FakeNode(max_children=1) as fake_node:
+    with FakeNode(max_children=1, grace=0.3) as fake_node:
         run = fake_node.run(job, {"runs": runs.path})
         runs.hear()
         [worker] = fake_node.workers()
@@ -101,7 +95,7 @@ def test_sigterm_to_one_worker_ends_any_job(job: str, fifo: Callable[[str], Fifo
 @pytest.mark.parametrize("job", HOSTILE)
 def test_a_stop_ends_any_job(job: str, fifo: Callable[[str], Fifo]) -> None:
     runs = fifo("runs")
-    with FakeNode() as fake_node:
+    with FakeNode(grace=0.3) as fake_node:
         run = fake_node.run(job, {"runs": runs.path})
         runs.hear()
         victims = descendants(fake_node)
@@ -196,7 +190,7 @@ def test_a_second_quick_stop_skips_the_grace(fifo: Callable[[str], Fifo]) -> Non
 
 def test_a_quick_stop_shortens_a_patient_one(fifo: Callable[[str], Fifo]) -> None:
     runs = fifo("runs")
-    with FakeNode() as fake_node:
+    with FakeNode(grace=0.3) as fake_node:
         run = fake_node.run("Looping", {"runs": runs.path})
         runs.hear()
         fake_node.tell(Shutdown(mode="patient"))

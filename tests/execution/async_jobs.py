@@ -80,8 +80,8 @@ class Waiting(Job):
     """Says that it waits, and then how it was asked to end."""
 
     async def start(self) -> str:
-        tell(self.data["runs"])
         try:
+            tell(self.data["runs"])
             await asyncio.Event().wait()
         except asyncio.CancelledError as canceled:
             self.checkpoint({"reason": str(canceled), "stopping": self.stopping})

@@ -98,9 +98,9 @@ def test_what_an_async_job_raises_is_its_failure(fake_node: FakeNode, raised: st
 def test_the_traceback_of_a_timeout_says_where_the_job_waited_and_no_more(
     fake_node: FakeNode, fifo: Callable[[str], Fifo]
 ) -> None:
-    run = fake_node.run(f"{JOBS}:Waiting", {"runs": fifo("runs").path, "then": "raise"}, timeout=0.2)
+    _, ended = fake_node.exceed(fifo("runs"), f"{JOBS}:Waiting", {"then": "raise"})
 
-    said = fake_node.expect(Ended, run).fields["failure"]["traceback"].splitlines()
+    said = ended.fields["failure"]["traceback"].splitlines()
     assert next(line for line in said if line.startswith("  File")).endswith("in start")
     assert (said[-1], sum(not line.startswith(" ") for line in said)) == ("taskqueue.JobTimeout: timeout", 2)
 
@@ -112,22 +112,18 @@ def test_a_cancel_or_timeout_cancels_the_task_and_is_the_outcome(
 ) -> None:
     runs = fifo("runs")
     with FakeNode(max_children=1, grace=30) as fake_node:
-        fake_node.result(
-            fake_node.run(f"{JOBS}:Adding", {"a": 1, "b": 2})
-        )  # asyncio is imported before the time counts
-        data = {"runs": runs.path, "then": then}
-        run = fake_node.run(f"{JOBS}:Waiting", data, timeout=0.2 if reason == "timeout" else None)
-        runs.hear()
-        if reason == "cancel":
+        if reason == "timeout":
+            run, ended = fake_node.exceed(runs, f"{JOBS}:Waiting", {"then": then})
+            assert f"its timeout of {run.timeout:g} s" in ended.fields["failure"]["message"]
+        else:
+            run = fake_node.run(f"{JOBS}:Waiting", {"runs": runs.path, "then": then})
+            runs.hear()
             fake_node.tell(stop(run))
-
-        ended = fake_node.expect(Ended, run)
+            ended = fake_node.expect(Ended, run)
 
         assert (ended.outcome, ended.exit) == (outcome, "")
         states = [noted.state for noted in fake_node.all_of(Progressed, run)]
         assert f'{{"reason":"{reason}","stopping":true}}' in states
-        if reason == "timeout":
-            assert "its timeout of 0.2 s" in ended.fields["failure"]["message"]
 
 
 @pytest.mark.parametrize(("then", "outcome"), [("raise", "Interrupted"), ("fail", "Interrupted"), ("return", "Done")])
@@ -145,7 +141,7 @@ def test_a_stop_of_the_node_interrupts_an_async_job(then: str, outcome: str, fif
 
 def test_an_async_job_that_goes_on_is_killed_after_the_grace(fifo: Callable[[str], Fifo]) -> None:
     runs = fifo("runs")
-    with FakeNode(max_children=1) as fake_node:
+    with FakeNode(max_children=1, grace=0.3) as fake_node:
         run = fake_node.run(f"{JOBS}:Stubborn", {"runs": runs.path})
         runs.hear()
 

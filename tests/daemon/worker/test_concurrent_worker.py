@@ -32,7 +32,7 @@ from taskqueue.daemon.settings import PoolMode
 from taskqueue.daemon.worker.concurrent_run import ConcurrentRun, SlotMemory
 from taskqueue.model.record import Status
 from tests.daemon.fake_node import FakeNode, Fifo, becomes_true, fifos
-from tests.nodes import eventually
+from tests.nodes import eventually, given_time
 
 JOBS = "tests.daemon.concurrent_jobs"
 
@@ -109,11 +109,16 @@ def test_a_cancel_ends_one_of_them_and_tells_it_the_reason(fake_node: FakeNode, 
 
 def test_each_has_a_timeout_of_its_own(fake_node: FakeNode, fifo: Callable[[str], Fifo]) -> None:
     gate = fifo("gate")
-    other, late = started(fake_node, "WaitFor", gate.path), started(fake_node, "Wait", timeout=0.05)
+    other = started(fake_node, "WaitFor", gate.path)
 
-    ended = fake_node.expect(Ended, late)
-    assert (ended.outcome, ended.exit) == ("TimedOut", "")
-    assert "its timeout of 0.05 s" in ended.fields["failure"]["message"]
+    def exceed(seconds: float) -> Ended | None:
+        late = act(fake_node, "Wait", timeout=seconds)
+        ended = fake_node.expect(Ended, late)
+        assert (ended.outcome, ended.exit) == ("TimedOut", "")
+        assert f"its timeout of {seconds:g} s" in ended.fields["failure"]["message"]
+        return ended if fake_node.all_of(Progressed, late) else None
+
+    ended = given_time(exceed, 0.05)
     assert "concurrent_run.py" not in ended.fields["failure"]["traceback"]
     gate.tell()
     assert {fake_node.result(other)} == pids(fake_node)

@@ -127,13 +127,14 @@ def test_tasks_of_the_job_are_shown_first_and_no_values(fake_node: FakeNode, fif
 def test_of_many_runs_in_one_worker_the_tasks_of_the_right_one_are_shown_and_kept(fake_node: FakeNode) -> None:
     data = ["Wait", None]
     other = fake_node.run("tests.daemon.concurrent_jobs:Act", data, concurrency=4)
-    late = fake_node.run("tests.daemon.concurrent_jobs:Act", data, concurrency=4, timeout=2.0)
+    late = fake_node.run("tests.daemon.concurrent_jobs:Act", data, concurrency=4)
     fake_node.expect(Started, late)
+    stack = stack_with(fake_node, late, rf"of job {late.id} .*\n.*locks\.py")
+    fake_node.tell(Stop(id=late.id, claims=late.claims, reason="timeout"))
 
-    asked = stack_with(fake_node, late, rf"of job {late.id} .*\n.*locks\.py")
-    for stack in (asked, fake_node.expect(Ended, late).stack):
-        assert f"of job {late.id} (most recent call first):" in stack
-        assert other.id not in stack
+    for shown in (stack, fake_node.expect(Ended, late).stack):
+        assert f"of job {late.id} (most recent call first):" in shown
+        assert other.id not in shown
     assert killed(fake_node, other).stack == ""
 
 
@@ -151,9 +152,8 @@ def test_a_run_that_has_exceeded_a_limit_keeps_its_stack(
     fake_node: FakeNode, fifo: Callable[[str], Fifo], limit: str
 ) -> None:
     """It has nothing to do before the place at which it waits, so that the limit is not exceeded elsewhere."""
-    run = fake_node.run("Patient", {"runs": fifo("runs").path}, **{limit: 0.5})
+    _, ended = fake_node.exceed(fifo("runs"), "Patient", limit=limit)
 
-    ended = fake_node.expect(Ended, run)
     assert ended.outcome == ("TimedOut" if limit == "timeout" else "Stalled")
     assert "in Patient.start" in ended.stack or "in start" in ended.stack
 

@@ -12,7 +12,7 @@ import pytest
 
 from taskqueue.daemon.manager.run_slot import QueuedRun
 from taskqueue.daemon.manager.workers import Workers
-from taskqueue.daemon.protocol.messages import Ended, Message, Progressed, Run, Shutdown, Started, decode, encode
+from taskqueue.daemon.protocol.messages import Ended, Message, Progressed, Run, Shutdown, Started, Stop, decode, encode
 from taskqueue.daemon.protocol.shared_memory import StartLog
 from taskqueue.daemon.runtime.child_process import boottime
 from taskqueue.daemon.settings import Settings
@@ -388,8 +388,7 @@ def test_a_timeout_is_told_to_the_hooks(tmp_path: Path, fifo: Callable[[str], Fi
     """Within the time the class is also imported: a job that does not exist yet has no hooks."""
     file, runs, told = tmp_path / "hooks", fifo("runs"), fifo("told")
     with FakeNode(max_children=1) as fake_node:
-        run = fake_node.run("Hooked", {"file": str(file), "runs": runs.path, "told": told.path}, timeout=2.0)
-        ended = fake_node.expect(Ended, run)
+        run, ended = fake_node.exceed(runs, "Hooked", {"file": str(file), "told": told.path})
         fake_node.confirm(ended, Status.TIMEOUT)
         told.hear()
 
@@ -435,10 +434,10 @@ def test_a_timeout_is_told_with_its_number(fifo: Callable[[str], Fifo]) -> None:
 
 def test_an_error_after_a_timeout_is_told_with_both(fifo: Callable[[str], Fifo]) -> None:
     with FakeNode() as fake_node:
-        ended = fake_node.expect(Ended, fake_node.run("Converting", {"runs": fifo("runs").path}, timeout=0.2))
+        run, ended = fake_node.exceed(fifo("runs"), "Converting")
 
         assert ended.outcome == "TimedOut"
-        told = "could not clean up (the attempt took longer than its timeout of 0.2 s)"
+        told = f"could not clean up (the attempt took longer than its timeout of {run.timeout:g} s)"
         assert ended.fields["failure"]["message"] == told
 
 
@@ -453,10 +452,11 @@ def test_a_slow_import_counts_against_the_timeout(tmp_path: Path) -> None:
 
 def test_a_job_cannot_make_its_worker_deaf_for_ever(fifo: Callable[[str], Fifo]) -> None:
     runs = fifo("runs")
-    with FakeNode(max_children=1, grace=20) as fake_node:
+    with FakeNode(max_children=1) as fake_node:
         pid = fake_node.result(fake_node.run("Deafening"))
-        run = fake_node.run("Patient", {"runs": runs.path}, timeout=1.0)
+        run = fake_node.run("Patient", {"runs": runs.path})
         assert int(runs.hear()) == pid
+        fake_node.tell(Stop(id=run.id, claims=run.claims, reason="timeout"))
 
         assert fake_node.expect(Ended, run).outcome == "TimedOut"
 

@@ -163,10 +163,9 @@ def test_an_async_hook_may_await_around_an_async_job(awaiting: Hooked, concurren
 def test_an_interrupted_async_job_ends_as_it_does_without_a_hook(
     awaiting: Hooked, concurrency: int, reason: str
 ) -> None:
-    run = awaiting.run("WaitsAwaited", concurrency=concurrency, timeout=0.2 if reason == "timeout" else None)
+    run = awaiting.run("WaitsAwaited", concurrency=concurrency)
     awaiting.fake_node.expect(Progressed, run)
-    if reason == "cancel":
-        awaiting.fake_node.tell(Stop(id=run.id, claims=run.claims, reason=reason))
+    awaiting.fake_node.tell(Stop(id=run.id, claims=run.claims, reason=reason))
 
     outcome, error = {"cancel": ("Canceled", "Interrupted"), "timeout": ("TimedOut", "JobTimeout")}[reason]
     assert awaiting.fake_node.expect(Ended, run).outcome == outcome
