@@ -130,7 +130,7 @@ def test_a_job_outlasts_the_shortest_lease_with_any_grace(
 def test_a_node_stopped_beyond_its_lease_loses_its_jobs_and_goes_on_afterwards(
     url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
-    options = ("--lease", "2", "--grace", "0.2", "--pm", "static", "--min-children", "1")
+    options = ("--lease", "6", "--grace", "0.2", "--pm", "static", "--min-children", "1")
     with node(url, tmp_path, "--name", "a", *options) as a:
         a.heed("works")
         process = scheduler.add_job(Gate, {"file": files.file, "gate": files.gate()})
@@ -138,6 +138,7 @@ def test_a_node_stopped_beyond_its_lease_loses_its_jobs_and_goes_on_afterwards(
         a.process.send_signal(signal.SIGSTOP)
         with node(url, tmp_path, "--name", "b", *options):
             files.heed(2)
+            eventually(lambda: "the lease of 6 s (--lease) was not extended in time" in a.log.read_text())
             assert files.lines()[1].split()[1] == str(process.id)
             a.process.send_signal(signal.SIGCONT)
             files.open()

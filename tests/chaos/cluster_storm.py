@@ -19,7 +19,9 @@ from tests.chaos.proxied import ProxiedCluster
 from tests.chaos.storm import Report, Storm, StormSettings, tell
 from tests.servers import with_database
 
-LEASE = 4.0
+LEASE = 15.0
+"""Seconds: longer than three members take to write where disks are slow, so that runs are not lost in turns."""
+
 OPTIONS = ("--pm", "static", "--min-children", "4", "--grace", "0.5", "--lease", str(LEASE))
 
 

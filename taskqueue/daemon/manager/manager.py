@@ -212,7 +212,8 @@ class Manager:
         self._reports.add(self._status)  # shows the node that this manager is alive
 
     def _on_lease_in_doubt(self) -> None:
-        log.error("the node has not extended its lease: ending all runs and replacing all workers")
+        lease = self._settings.lease
+        log.error("the lease of %g s (--lease) was not extended in time: ending all runs, replacing all workers", lease)
         self._queue.close()
         for worker in self._workers:  # a leftover of a job may be what keeps the node from renewing
             worker.replace_later("the lease of its node was in doubt")
