@@ -290,6 +290,19 @@ class Chattering(Job):
         return time.monotonic() - began
 
 
+class HeldUp(Job):
+    """Stops itself after progress that only its page has, three times, and returns how long it took."""
+
+    def start(self) -> float:
+        began = time.monotonic()
+        for stop in (1, 2, 3):
+            for step in range(10):
+                self.progress(10 * stop + step)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        self.progress(100)
+        return time.monotonic() - began
+
+
 class Striding(Job):
     """Finishes an item after each pause of ``data["pauses"]``, and then waits."""
 

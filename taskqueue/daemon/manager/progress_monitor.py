@@ -27,11 +27,15 @@ class ProgressMonitor:
 
     def on_progressed(self, slot: RunSlot, progressed: Progressed, payload: bytes) -> None:
         """Forward a worker's message, and read its page from now on as long as it changes."""
-        self._reports.forward(payload)
         current = slot.current
         if current is None:
+            self._reports.forward(payload)
             return
         current.progress_at = time.monotonic()
+        if _has_progress_alone(progressed) and current.progress_at < current.page_reported_at + PROGRESS_EVERY:
+            current.held_progress = payload  # the worker was held up, and its page was read meanwhile
+            return
+        self._reports.forward(payload)
         if progressed.progress is not None:
             current.note_progress(progressed.progress, progressed.message, progressed.at)
         if progressed.position is not None:
@@ -43,6 +47,11 @@ class ProgressMonitor:
             current.is_page_watched = True
             self._read_later(slot, current)
 
+    def report_held(self, current: CurrentRun) -> None:
+        """Forward the message that was held back, if there is one: the run ends."""
+        if current.held_progress:
+            self._reports.forward(current.held_progress)
+
     def read_page(self, slot: RunSlot, current: CurrentRun) -> bool:
         """Report progress and position that the node does not know; return whether there were any."""
         has_moved = self._read_position(slot, current)
@@ -50,7 +59,7 @@ class ProgressMonitor:
         if entry is None or entry.number != current.number or entry.at <= current.known_progress_at:
             return has_moved
         current.note_progress(entry.progress, entry.message, entry.at)
-        current.progress_at = time.monotonic()
+        current.progress_at = current.page_reported_at = time.monotonic()
         id, claims = current.queued.key
         self._reports.add(
             Progressed(id=id, claims=claims, progress=entry.progress, message=entry.message, state=None, at=entry.at)
@@ -85,3 +94,7 @@ class ProgressMonitor:
             Progressed(id=id, claims=claims, progress=None, message="", state=None, at=boottime(), position=position)
         )
         return True
+
+
+def _has_progress_alone(progressed: Progressed) -> bool:
+    return progressed.progress is not None and progressed.position is None and progressed.state is None

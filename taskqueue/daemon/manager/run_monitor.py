@@ -293,6 +293,7 @@ class RunMonitor:
             payload = encode(crash_outcomes.stalled(ended) if current.has_stalled else ended)
         if ended.outcome == "Interrupted" and not _was_stop_requested(slot):
             payload = encode(crash_outcomes.by_foreign_signal(ended))
+        self._progress.report_held(current)
         self._reports.run_ended(current.queued, payload)
         if ended.took is not None:
             self.run_times.add(current.queued.run.job, ended.took)

@@ -60,6 +60,10 @@ class CurrentRun:
     """A timer is set that reads newer progress from the worker page."""
     progress: float = 0.0
     progress_message: str = ""
+    page_reported_at: float = float("-inf")
+    """Time of the last report of progress that was read from the worker page."""
+    held_progress: bytes = b""
+    """A worker's message that came too soon after such a report; newer progress supersedes it."""
     position: str | None = None
     """The latest position of its loops that the node knows."""
     stack_request: int = 0
@@ -73,6 +77,7 @@ class CurrentRun:
     def note_progress(self, progress: float, message: str, at: float) -> None:
         """Record the progress that is reported to the node; ``at`` is in seconds since the boot of the host."""
         self.known_progress_at, self.progress, self.progress_message = at, progress, message
+        self.held_progress = b""
 
     def stop_timers(self) -> None:
         """Cancel the timers that would end the run."""

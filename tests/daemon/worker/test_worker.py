@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from taskqueue.daemon.manager.run_slot import QueuedRun
@@ -187,6 +188,21 @@ def test_progress_is_told_every_half_second_at_most(fake_node: FakeNode) -> None
     told = [noted.at for noted in fake_node.all_of(Progressed, run)]
 
     assert 2 <= len(told) <= took / 0.5 + 2  # the first at once, and the last
+
+
+def test_progress_of_a_worker_that_is_held_up_is_told_as_seldom(fake_node: FakeNode) -> None:
+    """The manager reads its page, and the worker has something to tell at once when it goes on."""
+    run = fake_node.run("HeldUp")
+    worker = psutil.Process(fake_node.expect(Started, run).pid)
+    for last in (19, 29, 39):
+        fake_node.expect(Progressed, run, progress=last)
+        assert becomes_true(lambda: worker.status() == psutil.STATUS_STOPPED)
+        worker.resume()
+    took = fake_node.result(run)
+
+    told = fake_node.all_of(Progressed, run)
+    assert len(told) <= took / 0.5 + 2
+    assert told[-1].progress == 100
 
 
 def test_the_last_progress_comes_although_the_job_says_nothing_more(
