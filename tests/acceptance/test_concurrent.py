@@ -14,7 +14,7 @@ from tests.acceptance.concurrent import Limited, Shared
 from tests.acceptance.conftest import JobFiles
 from tests.nodes import LIMIT, node
 
-POOL = ("--name", "a", "--pm", "static", "--min-children", "1", "--lease", "6")
+POOL = ("--name", "a", "--pm", "static", "--min-children", "1", "--lease", "600")
 
 
 def outcomes(job: Process) -> list[str]:
