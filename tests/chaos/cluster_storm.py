@@ -17,7 +17,7 @@ from tests.chaos.async_application import AsyncApplication
 from tests.chaos.cluster_faults import ClusterFaults
 from tests.chaos.proxied import ProxiedCluster
 from tests.chaos.storm import Report, Storm, StormSettings, tell
-from tests.servers import with_database
+from tests.servers import prepared
 
 LEASE = 15.0
 """Seconds: longer than three members take to write where disks are slow, so that runs are not lost in turns."""
@@ -31,7 +31,7 @@ def run_cluster_storm(
     """Run it over a set of its own in ``folder`` and report; ``with_asyncio`` an asyncio application adds jobs."""
     settings = StormSettings(jobs=jobs, kills=hits, seed=seed, seconds=seconds, nodes=("a", "b", "c"), options=OPTIONS)
     with ProxiedCluster(folder / "set", size=3, election_timeout=2.0) as cluster:
-        url = with_database(cluster.url, "storm")
+        url = prepared(cluster.url, "storm")
         with ExitStack() as open_ones:
             application = open_ones.enter_context(closing(AsyncApplication(url))) if with_asyncio else None
             storm = open_ones.enter_context(closing(Storm(settings, url, folder, application)))

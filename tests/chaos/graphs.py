@@ -24,7 +24,7 @@ from taskqueue.model.serializer import encode
 from taskqueue.store import Store
 from taskqueue.store.open import open_store
 from tests.chaos.fleet import Fleet, Kind
-from tests.servers import Cluster, with_database
+from tests.servers import Cluster, prepared
 from tests.store.random_graphs import Graph, expected
 
 JOB = "tests.chaos.work:CrashOnce"
@@ -145,7 +145,7 @@ def _stores() -> Iterator[tuple[str, str, Path, ExitStack]]:
         if kind == "sqlite":
             yield kind, f"sqlite://{folder}/jobs.db", folder, stack
         else:
-            yield kind, with_database(stack.enter_context(Cluster(folder / "set", size=1)).url, "graphs"), folder, stack
+            yield kind, prepared(stack.enter_context(Cluster(folder / "set", size=1)).url, "graphs"), folder, stack
 
 
 if __name__ == "__main__":

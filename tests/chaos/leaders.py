@@ -25,7 +25,7 @@ from taskqueue.model.query import parse
 from taskqueue.model.schedules.origin import FromSchedule
 from taskqueue.store.open import open_store
 from tests.acceptance.work import Echo
-from tests.servers import Cluster, with_database
+from tests.servers import Cluster, prepared
 from tests.store.children import Child
 
 SCHEDULES = 10
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="leaders-", ignore_cleanup_errors=True)))
         cluster = stack.enter_context(Cluster(folder / "set", size=1))
-        for url in (f"sqlite://{folder}/jobs.db", with_database(cluster.url, "leaders")):
+        for url in (f"sqlite://{folder}/jobs.db", prepared(cluster.url, "leaders")):
             count = contest(url, firings=given.firings, leaders=given.leaders, kills=given.kills, seed=given.seed)
             print(f"{url.partition(':')[0]}: {count}, seed {given.seed}", flush=True)
             complaints += count.complaints

@@ -25,7 +25,7 @@ from taskqueue.model.query import PENDING
 from taskqueue.store.open import open_store
 from tests.acceptance.work import Crowd
 from tests.nodes import node
-from tests.servers import Cluster, with_database
+from tests.servers import Cluster, prepared
 
 STORES = ("sqlite", "mongodb")
 NODES = ("a", "b", "c")
@@ -179,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _url(kind: str, stack: ExitStack, folder: Path) -> str:
     if kind == "sqlite":
         return f"sqlite://{folder}/jobs.db"
-    return with_database(stack.enter_context(Cluster(folder / "set", size=1)).url, "limits")
+    return prepared(stack.enter_context(Cluster(folder / "set", size=1)).url, "limits")
 
 
 def _measured(url: str, folder: Path, given: argparse.Namespace) -> Iterator[str]:

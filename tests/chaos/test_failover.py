@@ -18,7 +18,7 @@ from tests.chaos.process_fault import ProcessFault
 from tests.chaos.proxied import ProxiedCluster
 from tests.chaos.work import Pulse
 from tests.nodes import LIMIT, eventually, node
-from tests.servers import with_database
+from tests.servers import prepared
 
 SLACK = 20.0
 """Seconds that a busy machine may add to a bound."""
@@ -64,7 +64,7 @@ def cut_off(cluster: ProxiedCluster) -> None:
 def test_work_goes_on_after_the_primary_has_gone(
     whole: ProxiedCluster, tmp_path: Path, harm: Callable[[ProxiedCluster], None]
 ) -> None:
-    url = with_database(whole.url, harm.__name__)
+    url = prepared(whole.url, harm.__name__)
     seen: list[Process] = []
 
     opened = threading.Event()

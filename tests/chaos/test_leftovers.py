@@ -15,12 +15,12 @@ from taskqueue.store.open import open_store
 from tests.acceptance.work import Echo
 from tests.nodes import LIMIT, node
 from tests.scheduler.playing import begin, end, take
-from tests.servers import with_database
+from tests.servers import prepared
 from tests.store.test_mongodb_cut_off import CutConnection, Death, StatementCutter
 
 
 def test_a_dependent_is_released_though_the_node_died_between_two_writes(mongo_set: str, tmp_path: Path) -> None:
-    url = with_database(mongo_set, f"leftovers_{ObjectId()}")
+    url = prepared(mongo_set, f"leftovers_{ObjectId()}")
     with Scheduler(url) as scheduler, closing(open_store(url)) as store:
         first = scheduler.add_job(Echo, 1)
         dependent = scheduler.add_job(Echo, 2, depends_on=[first])

@@ -16,7 +16,7 @@ from tests.acceptance.conftest import JobFiles
 from tests.acceptance.work import Echo, Gate, Keeper
 from tests.chaos.proxied import ProxiedCluster, ProxiedServer
 from tests.nodes import LIMIT, Node, eventually, node
-from tests.servers import with_database
+from tests.servers import prepared
 
 SLACK = 15.0
 """Seconds that a busy machine may add to a bound."""
@@ -44,7 +44,7 @@ def server(only: ProxiedCluster) -> Iterator[ProxiedServer]:
 @pytest.fixture
 def url(only: ProxiedCluster, server: ProxiedServer, tmp_path: Path) -> str:
     """Return the URL of an empty store."""
-    return with_database(only.url, tmp_path.name[-40:])
+    return prepared(only.url, tmp_path.name[-40:])
 
 
 @pytest.fixture

@@ -96,7 +96,7 @@ def visit(chromium: Chromium, shop: Any, cookies: dict[str, Any]) -> Iterator[Ca
     yield opened
     for context in contexts:
         context.close()
-    assert errors == []
+    assert not errors, "\n".join(errors)
 
 
 @pytest.fixture(params=["sqlite"])

@@ -33,6 +33,7 @@ _RIGHTS = (13,)
 _DISK_FULL = (14031, 39)
 _BAD_VALUE = 2
 _CHECK_SERVER = "check that mongod runs and is reachable from here; the call may be repeated"
+_CHECK_SPEED = f"{_CHECK_SERVER}; where the server is slow, more time is given by timeoutMS=20000 in the URL"
 _BY_CODE = (
     (_CREDENTIALS, "the server refuses user or password", "check user, password and authSource in the URL"),
     (_DISK_FULL, "the server's disk is full", "make room on the server; the call may be repeated"),
@@ -86,7 +87,7 @@ def unavailable(shown: str, error: PyMongoError) -> StoreUnavailable:
     if isinstance(error, ServerSelectionTimeoutError):
         return StoreUnavailable(shown, f"no server takes writes ({reason_of(error)})", _CHECK_SERVER)
     if error.timeout:
-        return StoreUnavailable(shown, f"no answer in time ({reason_of(error)})", _CHECK_SERVER)
+        return StoreUnavailable(shown, f"no answer in time ({reason_of(error)})", _CHECK_SPEED)
     if isinstance(error, AutoReconnect):
         return StoreUnavailable(shown, f"the connection broke ({reason_of(error)})", _CHECK_SERVER)
     return StoreUnavailable(shown, f"the server refuses ({reason_of(error)})", "see the server's log")
