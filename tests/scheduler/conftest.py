@@ -13,14 +13,15 @@ from taskqueue import Scheduler
 from taskqueue.store import Store
 from taskqueue.store.open import open_store
 from tests.scheduler.awaited import awaited
-from tests.servers import emptied
+from tests.servers import PATIENCE, emptied
 
 
 @pytest.fixture(params=["sqlite"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Return the address of an empty store."""
     if request.param == "mongodb":
-        return emptied(request.getfixturevalue("mongo_set"), f"scheduler_{os.getpid()}")
+        emptied_one = emptied(request.getfixturevalue("mongo_set"), f"scheduler_{os.getpid()}")
+        return f"{emptied_one}&timeoutMS={PATIENCE * 1000:.0f}"
     return f"sqlite://{tmp_path}/jobs.db?synchronous=normal"
 
 

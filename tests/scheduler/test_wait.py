@@ -350,10 +350,10 @@ def test_a_timeout_holds_for_more_jobs_than_can_be_read_in_time(blocking: Schedu
 def test_the_last_look_begins_with_jobs_that_were_not_read(blocking: Scheduler, store: Store) -> None:
     first = [process.id for process in blocking.add_jobs((Echo, None) for _ in range(PAGE))]
     last = blocking.add_job(Echo).id
-    slow: Any = Slow(store, 0.05)
+    slow: Any = Slow(store, 0.3)
 
     with closing(Listener(store)) as listener, pytest.raises(WaitTimeout) as over:
-        list(ends(slow, listener, [*first, last], timeout=0.05))
+        list(ends(slow, listener, [*first, last], timeout=0.3))
 
     assert [str(last) in ids for ids in slow.pages] == [False, True, False]
     assert over.value.open_jobs == (*first, last)
