@@ -13,7 +13,7 @@ from pymongo import MongoClient
 
 from tests.chaos.host import Host
 from tests.chaos.process_fault import ProcessFault
-from tests.servers import prepared
+from tests.servers import PATIENCE, prepared
 
 HostFor = Callable[[ProcessFault], Host]
 
@@ -44,7 +44,7 @@ def new_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         server: str = request.getfixturevalue("mongo_set")
         name = f"chaos_{secrets.token_hex(6)}"
         request.addfinalizer(lambda: _drop(server, name))
-        return prepared(server, name)
+        return f"{prepared(server, name)}&timeoutMS={PATIENCE * 1000:.0f}"
 
     return {"sqlite": sqlite, "mongodb": mongodb}[request.param]
 
