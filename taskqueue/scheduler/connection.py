@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from taskqueue.errors import ConfigError, StoreUnavailable
 from taskqueue.model.lazy_dataclass import dataclass
@@ -35,7 +35,8 @@ class Connection:
         """The store once it was needed."""
         self.heard: Listener | None = None
         """The listener of all threads once it was needed."""
-        self._of_loops: WeakSet[Listener] = WeakSet()
+        self._of_loops: WeakKeyDictionary[Listener, None] = WeakKeyDictionary()
+        """Other threads add theirs meanwhile: only ``keyrefs`` can be walked all the same."""
 
     def store(self) -> Store:
         """Return the store, open."""
@@ -53,12 +54,13 @@ class Connection:
     def listener_of_loop(self) -> Listener:
         """Return a listener for an event loop."""
         listener = Listener(self.store())
-        self._of_loops.add(listener)
+        self._of_loops[listener] = None
         return listener
 
     def listeners(self) -> list[Listener]:
         """Return all listeners."""
-        return [*self._of_loops, *([] if self.heard is None else [self.heard])]
+        of_loops = [one for reference in self._of_loops.keyrefs() if (one := reference()) is not None]
+        return [*of_loops, *([] if self.heard is None else [self.heard])]
 
     def close(self) -> None:
         """Close the store."""
@@ -78,7 +80,7 @@ class Connections:
     def __init__(self, place: Any, borrowed: Any = None) -> None:
         self._opener = _opener(place) if borrowed is None else _borrower(place, borrowed)
         if place is None and borrowed is None:
-            _UNADDRESSED.add(self)
+            _UNADDRESSED[self] = None
         self._is_borrowed = borrowed is not None
         self._place = place
         self._of_process: dict[int, Connection] = {}
@@ -159,7 +161,7 @@ class Connections:
         return connection or self._of_process.setdefault(os.getpid(), Connection(self._opener))
 
 
-_UNADDRESSED: WeakSet[Connections] = WeakSet()
+_UNADDRESSED: WeakKeyDictionary[Connections, None] = WeakKeyDictionary()
 """The connections that were made without an address, wherever the application made them."""
 
 _stand_in: StoreOpener | None = None
@@ -183,8 +185,9 @@ def standing_in(opener: StoreOpener) -> Iterator[None]:
 
 
 def _leave_stores() -> None:
-    for connections in list(_UNADDRESSED):
-        connections.leave_store()
+    for reference in _UNADDRESSED.keyrefs():
+        if (connections := reference()) is not None:
+            connections.leave_store()
 
 
 def leave_open(connections: Connections) -> None:

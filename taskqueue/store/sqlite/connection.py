@@ -75,8 +75,8 @@ class Connection:
         prepare(address)
         self._files = Files(self._name)
         self.mode = address.path.stat().st_mode & 0o777
+        _watch_forks()[self] = None
         self.read(schema.check_opened)
-        _watch_forks().add(self)
 
     def read(self, action: Callable[[sqlite3.Connection], Result]) -> Result:
         """Return the result of ``action``; it is repeated if the file was locked for a moment."""
@@ -189,6 +189,8 @@ class Connection:
             if raw is not None:
                 if self._files.state() in _LEFT_ALONE:
                     self._files.keep_others_out()
+                else:
+                    self._files.closed()  # SQLite may remove them now: a thread that opens them must not miss them
                 raw.close()
             self._files.closed()
 
@@ -217,12 +219,12 @@ class Connection:
                 self._look_at_new_journal(raw)
                 self._files.opened()
                 if self._files.share_lost_index:
-                    self._files.closed()
                     self._refuse_lost_index()
                 if self._most is Sync.FULL:
                     with contextlib.suppress(OSError):  # without room in it commits take a little longer
                         self._journal = Journal(f"{self._name}-wal", LONGEST_JOURNAL)
             except BaseException as error:
+                self._files.closed()
                 raw.close()
                 known = unreadable_index(self._name, self._files) if _UNREADABLE in str(error) else None
                 if known is not None:
@@ -326,15 +328,16 @@ class Connection:
 
 
 @functools.cache
-def _watch_forks() -> weakref.WeakSet[Connection]:
+def _watch_forks() -> weakref.WeakKeyDictionary[Connection, None]:
     """Return the connections of this process, which are notified of every fork from the first call on."""
-    connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+    connections: weakref.WeakKeyDictionary[Connection, None] = weakref.WeakKeyDictionary()
     held: list[Connection] = []
     forking = threading.Lock()
 
     def before() -> None:
         forking.acquire()
-        held.extend(connections)
+        # Other threads make connections meanwhile: a walk over the dictionary itself would fail.
+        held.extend(one for reference in connections.keyrefs() if (one := reference()) is not None)
         for connection in held:
             connection.before_fork()
 

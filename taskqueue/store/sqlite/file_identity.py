@@ -27,8 +27,8 @@ _SHORTEST_INDEX = 32 * 1024
 
 Identity: TypeAlias = "tuple[int, int] | None"
 
-_FILES: weakref.WeakSet[Files] = weakref.WeakSet()
-"""Those of this process."""
+_FILES: weakref.WeakKeyDictionary[Files, None] = weakref.WeakKeyDictionary()
+"""Those of this process. Other threads open and close theirs meanwhile: only ``keyrefs`` can be walked all the same."""
 
 
 class State(Enum):
@@ -56,7 +56,7 @@ class Files:
         self._descriptor: int | None = None
         self._open_folder: int | None = None
         self._seen: tuple[int, int, int] | None = None
-        _FILES.add(self)
+        _FILES[self] = None
 
     def opened(self) -> None:
         """Remember the journal and the index that SQLite has just opened."""
@@ -142,17 +142,20 @@ class Files:
     @property
     def has_index(self) -> bool:
         """Return whether the open index still has its name: then all openers of the database share it."""
-        return self._companions is not None and _identity(self._index) == self._companions[1]
+        companions = self._companions
+        return companions is not None and _identity(self._index) == companions[1]
 
     @property
     def has_lost_index(self) -> bool:
-        """Return whether journal and index are open, and the index has lost its name."""
-        return self._companions is not None and (self._companions[1] is None or not self.has_index)
+        """Return whether journal and index are open, and the index has lost its name; any thread may ask."""
+        companions = self._companions
+        return companions is not None and (companions[1] is None or _identity(self._index) != companions[1])
 
     @property
     def share_lost_index(self) -> bool:
         """Return whether the index has lost its name, or that of another connection: SQLite has one for a process."""
-        return any(one.has_lost_index for one in tuple(_FILES) if one.are_of(self._identity))
+        every = [one for reference in _FILES.keyrefs() if (one := reference()) is not None]
+        return any(one.has_lost_index for one in every if one.are_of(self._identity))
 
     def are_of(self, database: Identity) -> bool:
         """Return whether these are the files of this database."""
