@@ -75,9 +75,15 @@ def count_anew() -> None:
     """Forget in a forked child what its parent counted; the figures of the child go to a file of their own."""
     counting = Coverage.current()
     if counting is not None and counting._collector is not None:
-        counting._collector._clear_data()
+        forget(counting._collector)
         vars(counting)["save"] = lambda: save_as_values(counting)
     leave_unexecuted_files_to_the_first_process()
+
+
+def forget(collector: Collector) -> None:
+    """Empty the figures of each file, and keep the sets themselves: functions that run now add to them."""
+    for executed in collector.data.copy().values():
+        executed.clear()
 
 
 def save_as_values(counting: Coverage) -> None:
@@ -85,7 +91,7 @@ def save_as_values(counting: Coverage) -> None:
     collector, data = counting._collector, counting._data
     if collector is not None and data is not None:
         executed = {file: list(arcs) for file, arcs in collector.data.copy().items() if arcs}
-        collector._clear_data()
+        forget(collector)
         descriptor, _ = tempfile.mkstemp(dir=Path(data.base_filename()).parent, prefix=BY_FORKS)
         with open(descriptor, "w") as file:
             file.write(json.dumps(executed))

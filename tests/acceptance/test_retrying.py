@@ -97,7 +97,7 @@ def test_after_a_timeout_that_had_to_kill_no_policy_of_the_users_is_asked(
     url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
     data = {"gate": files.gate(), "deaf": True}
-    process = scheduler.add_job(Slow, data, retry=retry.custom(Relenting), timeout=0.1)
+    process = scheduler.add_job(Slow, data, retry=retry.custom(Relenting), timeout=2)
 
     with node(url, tmp_path, "--grace", "0.2"):
         process.wait(timeout=LIMIT)
@@ -125,7 +125,7 @@ def test_whether_a_timeout_is_retried_can_be_said(
     url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path, retried: bool, attempts: int
 ) -> None:  # PTS vector 7, X-11
     options: dict[str, Any] = {"retry": 1, "retry_interval": 0, "retry_on": ValueError, "retry_on_timeout": retried}
-    process = scheduler.add_job(Slow, {"gate": files.gate()}, timeout=0.1, **options)
+    process = scheduler.add_job(Slow, {"gate": files.gate()}, timeout=1, **options)
 
     with node(url, tmp_path):
         process.wait(timeout=LIMIT)
@@ -138,7 +138,7 @@ def test_whether_a_timeout_is_retried_can_be_said(
 def test_a_run_without_progress_is_ended(
     url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path, job: type[Quiet]
 ) -> None:  # X-5, PTS-24
-    process = scheduler.add_job(job, {"gate": files.gate()}, stall_timeout=0.3, retry=1, retry_interval=0)
+    process = scheduler.add_job(job, {"gate": files.gate()}, stall_timeout=1, retry=1, retry_interval=0)
 
     with node(url, tmp_path):
         process.wait(timeout=LIMIT)
@@ -151,14 +151,14 @@ def test_a_run_without_progress_is_ended(
 def test_a_stalled_run_that_does_not_end_is_killed(
     url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
-    process = scheduler.add_job(Slow, {"gate": files.gate(), "deaf": True}, stall_timeout=0.2)
+    process = scheduler.add_job(Slow, {"gate": files.gate(), "deaf": True}, stall_timeout=2)
 
     with node(url, tmp_path, "--grace", "0.2"):
         process.wait(timeout=LIMIT)
 
     assert (process.status, process.cause) == (Status.TIMEOUT, Cause.STALLED)
     assert process.error is not None
-    assert "no sign of progress for its stall_timeout of 0.2 s" in process.error.message
+    assert "no sign of progress for its stall_timeout of 2 s" in process.error.message
 
 
 def test_a_run_that_tells_its_progress_is_left_alone(

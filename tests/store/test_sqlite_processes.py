@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -82,6 +84,23 @@ def test_threads_share_a_store(store: Store) -> None:
     settled.extend(claim_all(store, WEB_1, 50))
 
     assert Counter(settled) == Counter(added)
+
+
+def test_threads_open_and_close_stores_of_one_file_at_the_same_time(path: Path) -> None:
+    def open_and_close(_: int) -> None:
+        with closing(open_store(f"sqlite://{path}")) as own:
+            own.add([a_record()])
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(6) as threads:
+            list(threads.map(open_and_close, range(60)))
+    finally:
+        sys.setswitchinterval(before)
+
+    with closing(open_store(f"sqlite://{path}")) as own:
+        assert len(all_kept(own)) == 60
 
 
 def locks(path: Path, pid: int) -> list[str]:

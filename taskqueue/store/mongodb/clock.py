@@ -44,7 +44,7 @@ class Clock:
         self._ask = ask
         self._estimate_for = estimate_for
         self._monotonic = monotonic or _monotonic
-        self._known: tuple[int, float] | None = None
+        self._known: tuple[float, float] | None = None
         """A time of the server in milliseconds since 1970, and of the monotonic clock at the same moment."""
         self._ask_at = 0.0
 
@@ -83,24 +83,25 @@ class Clock:
     def _asked_once(self) -> tuple[datetime, float]:
         """Return the server's time and the seconds its answer took; an older answer may say better how far it is."""
         asked_at = self._monotonic()
-        latest = answer = milliseconds(self._ask())
+        answer = milliseconds(self._ask())
+        latest = float(answer)
         answered_at = self._monotonic()
         took = answered_at - asked_at
         if self._known is not None and self._estimate_for:
             reached = self._reached_by(answered_at, self._known)
             if reached <= answer + took * 1000:  # the server may have been that far
-                latest = max(answer, reached)
+                latest = max(latest, reached)
         self._known = (latest, answered_at)
-        return moment(latest), took  # not run on: a process may be held up here, and the clock of the server stand
+        return moment(int(latest)), took  # not run on: a process may be held up here, and the clock of the server stand
 
-    def _reached_by(self, at: float, known: tuple[int, float]) -> int:
+    def _reached_by(self, at: float, known: tuple[float, float]) -> float:
         """Return a time that the server has reached for certain, however much faster the local clock runs."""
         then, since = known
-        return then + int((at - since) * (1 - DRIFT) * 1000)
+        return then + (at - since) * (1 - DRIFT) * 1000
 
-    def _estimated(self, known: tuple[int, float]) -> datetime:
+    def _estimated(self, known: tuple[float, float]) -> datetime:
         then, at = known
-        return moment(then + int((self._monotonic() - at) * 1000))
+        return moment(int(then + (self._monotonic() - at) * 1000))
 
 
 def _monotonic() -> float:
