@@ -20,7 +20,7 @@ from pymongo.read_concern import ReadConcern
 
 from taskqueue.errors import ConfigError, StoreUnavailable
 from taskqueue.store.mongodb.documents import CODEC, Document
-from taskqueue.store.mongodb.url import DATABASE, MongoUrl
+from taskqueue.store.mongodb.url import DATABASE, MongoUrl, unknown_option
 from taskqueue.store.redaction import reveals
 
 Client: TypeAlias = MongoClient[Document]
@@ -139,7 +139,8 @@ class Connection:
         except (ValueError, TypeError, UserWarning, PyMongoError) as error:
             if reveals(str(error), url):
                 raise ConfigError(f"store {self.address.shown} has a URL that the driver refuses: correct it") from None
-            raise ConfigError(f"store {self.address.shown}: {error}: correct the URL") from error
+            reason = unknown_option(url) or str(error)
+            raise ConfigError(f"store {self.address.shown}: {reason}: correct the URL") from error
         return self._client.get_default_database(DATABASE)
 
     def _collections(self, database: Database[Document]) -> Collections:

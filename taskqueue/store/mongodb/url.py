@@ -8,6 +8,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from pymongo.database import Database
+from pymongo.errors import ConfigurationError
+from pymongo.uri_parser import parse_uri
 
 from taskqueue.errors import ConfigError
 from taskqueue.store.mongodb.driver_errors import DEADLINE
@@ -89,6 +91,23 @@ def parse(url: str) -> MongoUrl:
         )
     client_url = urlunsplit(parts._replace(path=parts.path or "/", query="&".join(kept)))
     return MongoUrl(client_url=client_url, prefix=prefix, timeout=timeout)
+
+
+def unknown_option(client_url: str) -> str:
+    """Return the sentence that the URL has an option which the driver does not know; empty if it has none.
+
+    The driver's own sentence leaves the name out, since there may be a password in its place.
+    """
+    for option in urlsplit(client_url).query.split("&"):
+        name = option.partition("=")[0]
+        if not name.isalnum():
+            continue
+        try:
+            parse_uri(f"mongodb://host/?{option}")
+        except (ConfigurationError, ValueError, TypeError) as error:
+            if str(error).startswith("Unknown option"):
+                return f"the driver knows no option {name!r}"
+    return ""
 
 
 def checked_prefix(prefix: str) -> str:
