@@ -83,7 +83,7 @@ def test_a_long_time_is_that_of_its_hours_and_of_minutes_at_its_ends(scheduler: 
         return scheduler.analytics(since=since, until=until).whole.ended
 
     for _ in range(2):
-        assert [ended(since) for since in ("4m", "6m", "65m", "31h", "102h", "90d")] == [0, 1, 2, 3, 4, 4]
+        assert [ended(since) for since in ("4m", "6m", "66m", "31h", "102h", "90d")] == [0, 1, 2, 3, 4, 4]
         assert [ended("101h", until) for until in ("4m", "10m", "2h", "31h")] == [4, 3, 2, 1]
         assert scheduler.analytics("day", since="90d").whole.ended == 4
         store.tidy_history(now, 100)
