@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import multiprocessing
 import os
 import signal
 import threading
@@ -13,6 +14,7 @@ from typing import Any, ClassVar
 
 from taskqueue import ClassOptions
 from taskqueue.model.job import Job
+from tests.daemon.jobs import rob
 
 NAME: contextvars.ContextVar[str] = contextvars.ContextVar("name")
 
@@ -52,6 +54,14 @@ class Wait(Job):
         except asyncio.CancelledError as canceled:
             self.checkpoint(str(canceled))
             raise
+
+
+class Rob(Job):
+    """Leaves a process behind that reads the next run in place of the worker, and says so."""
+
+    async def start(self) -> int:
+        multiprocessing.get_context("fork").Process(target=rob, args=(self.data,), daemon=True).start()
+        return os.getpid()
 
 
 class WaitFor(Job):

@@ -9,9 +9,11 @@ import asyncio
 import contextlib
 import ctypes
 import logging
+import multiprocessing
 import os
 import re
 import resource
+import select
 import signal
 import sqlite3
 import stat
@@ -426,6 +428,28 @@ class Scribbling(Job):
         tell(self.data["runs"])
         with Path(self.data["go"]).open() as stream:
             return stream.readline().strip()
+
+
+class Robbing(Job):
+    """Leaves a process behind that reads the next run in place of the worker, and says so."""
+
+    def start(self) -> int:
+        multiprocessing.get_context("fork").Process(target=rob, args=(self.data,), daemon=True).start()
+        return os.getpid()
+
+
+def rob(fifo: str) -> None:
+    """Read the sockets of the process that this one was forked from until that is a run."""
+    sockets = []
+    for number in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):  # the folder's own, which is closed by now
+            if number > 2 and stat.S_ISSOCK(os.stat(number).st_mode):
+                sockets.append(number)
+    while True:
+        for ready in select.select(sockets, [], [])[0]:
+            if b'"Run"' in os.read(ready, 65536):
+                tell(fifo)
+                return
 
 
 class Deafening(Job):

@@ -13,6 +13,7 @@ from taskqueue.daemon.protocol.channel import ChannelBroken
 from taskqueue.daemon.protocol.messages import (
     SIGNAL_IS_OURS_FOR,
     AssignSlots,
+    CheckRuns,
     Ended,
     Key,
     Message,
@@ -101,6 +102,8 @@ class ConcurrentWorkerHandle(WorkerHandle):
     _taken: dict[Key, SharedSlot] = field(default_factory=dict)
     _by_number: dict[int, SharedSlot] = field(default_factory=dict)
     _assigned: list[int] = field(default_factory=list)
+    _checked: int = 0
+    """How many runs it had been sent when it was last asked whether they arrived."""
 
     def add_slot(self, slot: SharedSlot) -> None:
         """Add a slot, before the first run."""
@@ -190,7 +193,10 @@ class ConcurrentWorkerHandle(WorkerHandle):
         return []
 
     def mark_unresponsive(self) -> None:
-        """Do nothing: its loop may be blocked by one of its runs."""
+        """Ask it, once, whether its runs have arrived; its loop may be blocked by one of them, so it gets more."""
+        if self._checked < self.runs_given:
+            self._checked = self.runs_given
+            self.queue_message(encode(CheckRuns(given=self.runs_given)))
 
     def mark_outdated(self) -> None:
         """Request its replacement when its runs have ended; another worker takes the next ones."""

@@ -11,6 +11,7 @@ from enum import Enum
 from taskqueue.daemon.manager.run_slot import CurrentRun, QueuedRun, RunSlot
 from taskqueue.daemon.manager.stop_escalation import Process, StopEscalation
 from taskqueue.daemon.protocol.channel import Channel, ChannelClosed
+from taskqueue.daemon.protocol.messages import CheckRuns, encode
 from taskqueue.daemon.protocol.shared_memory import Entry
 from taskqueue.daemon.protocol.stack_file import StackFile
 from taskqueue.daemon.protocol.start_permits import StartPermits
@@ -158,8 +159,13 @@ class WorkerHandle(RunSlot):
         self.escalation = escalation
 
     def mark_unresponsive(self) -> None:
-        """Give it no runs until it sends a message, if it has started none of those it was given."""
+        """Give it no runs until it answers, if it has started none of those it was given.
+
+        It may be stopped; or a job has read the runs in place of it, which it finds out by the number of them.
+        """
         self.is_unresponsive = self.is_free
+        if self.is_unresponsive:
+            self.queue_message(encode(CheckRuns(given=self.runs_given)))
 
     def mark_outdated(self) -> None:
         """Request its replacement, one worker at a time, to load new code."""

@@ -7,7 +7,7 @@ time.
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 from taskqueue.daemon.protocol.channel import ChannelBroken
 from taskqueue.model.serializer import dumps
@@ -143,6 +143,16 @@ class AssignSlots(NamedTuple):
     """Manager to worker: the run slots, numbered from 1, for the runs that follow, in order."""
 
     numbers: list[int]
+
+
+class CheckRuns(NamedTuple):
+    """Manager to worker, which started no run for a while: it was sent so many since its fork.
+
+    Where fewer have arrived, a job has read messages in place of its worker, which exits; else one that has a single
+    slot answers with ``Ready``.
+    """
+
+    given: int
 
 
 class OutcomeSettled(NamedTuple):
@@ -285,6 +295,7 @@ Message: TypeAlias = (
     | Unlock
     | Recycle
     | AssignSlots
+    | CheckRuns
     | OutcomeSettled
     | Ready
     | NeedsReplacement
@@ -299,34 +310,7 @@ Message: TypeAlias = (
     | StartupFailed
 )
 
-_TYPES: dict[str, type[Message]] = {
-    kind.__name__: kind
-    for kind in (
-        StartPool,
-        Run,
-        RunHook,
-        Stop,
-        TakeStack,
-        HandBack,
-        LeaseExtended,
-        Shutdown,
-        Unlock,
-        Recycle,
-        AssignSlots,
-        OutcomeSettled,
-        Ready,
-        NeedsReplacement,
-        Started,
-        Progressed,
-        Logged,
-        Ended,
-        StackTaken,
-        RunsHandedBack,
-        PoolStatus,
-        WorkerChanged,
-        StartupFailed,
-    )
-}
+_TYPES: dict[str, type[Message]] = {kind.__name__: kind for kind in get_args(Message)}
 _decoder: Any = json.JSONDecoder()
 _read = _decoder.scan_once  # ``raw_decode`` without a call around it; at the end of the text it raises StopIteration
 

@@ -15,6 +15,7 @@ from taskqueue.daemon.protocol.encoding import outcome_fields
 from taskqueue.daemon.protocol.messages import (
     SIGNAL_IS_OURS_FOR,
     AssignSlots,
+    CheckRuns,
     Ended,
     Key,
     OutcomeSettled,
@@ -75,6 +76,8 @@ class ConcurrentWorker(Worker):
                         self._assigned.extend(numbers)
                     case Run():
                         self._begin(message)
+                    case CheckRuns(given=given):
+                        self._check_received(sum(slot.runs for slot in self._slots), given)
                     case OutcomeSettled(id=id, claims=claims):
                         if (id, claims) in self._settled:
                             self._settled.pop((id, claims)).set_result(message)

@@ -16,6 +16,7 @@ from taskqueue.daemon.protocol.channel import Channel, ChannelBroken, ChannelClo
 from taskqueue.daemon.protocol.encoding import outcome_fields
 from taskqueue.daemon.protocol.hooks import run_of
 from taskqueue.daemon.protocol.messages import (
+    CheckRuns,
     Ended,
     Message,
     NeedsReplacement,
@@ -151,6 +152,9 @@ class Worker:
                 case RunHook():
                     self._loader.load_hook(message.name)
                     self._handle_run(run_of(message))
+                case CheckRuns(given=given) if not self._to_be_replaced:
+                    self._check_received(self._number, given)
+                    self._send(Ready())
             if self._interrupts.stop_reason is not None:  # leftovers of the job end with this process
                 break
         self._flush()
@@ -169,6 +173,11 @@ class Worker:
             if payload is None:
                 payload = self._channel.wait(self._inspection.look_again_after, wake_on=self._interrupts.wake_up)
         return None if payload is None else decode(payload)
+
+    def _check_received(self, received: int, given: int) -> None:
+        """Raise ``ChannelBroken`` if not all runs have arrived: a job has read the others."""
+        if received != given:
+            raise ChannelBroken(f"{given} runs were sent to this worker, and {received} have arrived")
 
     def _inspect(self) -> None:
         """Reset the changes of the last run to the worker, and ask to be replaced if that is impossible."""

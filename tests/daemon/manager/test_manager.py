@@ -363,6 +363,18 @@ def test_runs_that_a_job_has_read_in_place_of_its_worker_come_back(kind: str, fi
         fake_node.result(fake_node.run("Echo"))
 
 
+def test_a_worker_in_whose_place_a_run_was_read_leaves_and_the_run_goes_to_another(fifo: Callable[[str], Fifo]) -> None:
+    with FakeNode(max_children=1) as fake_node:
+        robbed = fake_node.result(fake_node.run("Robbing", (read := fifo("read")).path))
+        os.kill(robbed, signal.SIGSTOP)
+        run = fake_node.run("Echo")
+        read.hear()
+        os.kill(robbed, signal.SIGCONT)
+
+        assert fake_node.result(run)["pid"] != robbed
+        assert fake_node.expect(WorkerChanged, pid=robbed, exit="exited with status 70")
+
+
 def test_a_manager_that_cannot_understand_its_node_ends_everything_and_leaves(fifo: Callable[[str], Fifo]) -> None:
     with FakeNode() as fake_node:
         blocked = Blocked(fake_node, fifo)

@@ -185,6 +185,19 @@ def test_a_worker_that_begins_nothing_is_killed_for_a_run_that_is_to_end(fake_no
         fake_node.expect(RunsHandedBack)
 
 
+def test_a_worker_in_whose_place_a_run_was_read_leaves_and_the_run_comes_back(
+    fake_node: FakeNode, fifo: Callable[[str], Fifo]
+) -> None:
+    robbed = fake_node.result(act(fake_node, "Rob", (read := fifo("read")).path))
+    os.kill(robbed, signal.SIGSTOP)
+    run = act(fake_node, "Meet", 1)
+    read.hear()
+    os.kill(robbed, signal.SIGCONT)
+
+    fake_node.expect(RunsHandedBack, run)
+    fake_node.expect(WorkerChanged, pid=robbed, exit="exited with status 70")
+
+
 def test_an_exit_in_a_task_ends_its_run_alone(fake_node: FakeNode) -> None:
     waiting, leaving = started(fake_node, "Wait"), act(fake_node, "Exit")
 
