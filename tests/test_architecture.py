@@ -57,6 +57,7 @@ DOORS = {
     "jsonschema": ("taskqueue/web/api/route.py",),
     "markupsafe": ("taskqueue/web/words.py",),
     "matplotlib": ("taskqueue/cli/bench/plot.py",),
+    "msgspec": ("taskqueue/daemon/protocol/",),
     "prometheus_client": ("taskqueue/daemon/node/metrics.py",),
     "opentelemetry": ("taskqueue/otel.py",),
     "psutil": ("taskqueue/daemon/runtime/child_process.py",),

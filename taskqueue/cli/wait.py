@@ -98,7 +98,10 @@ def _wait(context: StoreContext, waited: Sequence[JobId], timeout: float | None)
                 elif reason:
                     output.line(reason, err=True)
             if deadline is not None and timeout is not None and time.monotonic() >= deadline:
-                raise WaitTimeout([one.id for one in _records(context, waited) if one.status.is_pending], timeout)
+                still_open = [one.id for one in _records(context, waited) if one.status.is_pending]
+                if not still_open:  # the last one has ended since that look
+                    return
+                raise WaitTimeout(still_open, timeout)
 
 
 def _waited(context: StoreContext, processes: Sequence[Process], until: float | None) -> bool:

@@ -30,7 +30,7 @@ from tests.cli import records
 from tests.cli.conftest import Answer
 from tests.cli.test_terminal import terminal
 from tests.nodes import LIMIT, eventually
-from tests.servers import with_database
+from tests.servers import PATIENCE, with_database
 from tests.store.records import HOUR, NOON, WEB_1, a_record, claim, settle
 
 Taskqueue = Callable[..., Answer]
@@ -63,7 +63,7 @@ def test_every_workload_is_measured_and_nothing_is_left_behind(
 def test_a_server_is_measured_in_collections_that_are_dropped(
     mongo_set: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    url = with_database(mongo_set, f"bench-{ObjectId()}")
+    url = f"{with_database(mongo_set, f'bench-{ObjectId()}')}&timeoutMS={PATIENCE * 1000:.0f}"
 
     code = main.main(["--url", f"{url}&taskqueue.prefix=mine_", *SMALL, "--workload", "W3", "--json"])
 
@@ -135,8 +135,20 @@ def test_what_cannot_be_measured_is_refused(
     assert words in capsys.readouterr().err
 
 
-def test_a_path_can_be_measured_at_another_level(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--url", f"{tmp_path}/jobs.db", *SMALL, "--workload", "W1", "--synchronous", "normal", "--json"]
+@pytest.mark.parametrize("before", ["", "sqlite://", "sqlite:///"])
+def test_a_file_can_be_measured_at_another_level(
+    before: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [
+        "--url",
+        f"{before}{tmp_path}/jobs.db",
+        *SMALL,
+        "--workload",
+        "W1",
+        "--synchronous",
+        "normal",
+        "--json",
+    ]
 
     assert main.main(arguments) == Exit.OK
     assert '"synchronous": "normal"' in capsys.readouterr().out

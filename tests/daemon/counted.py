@@ -19,7 +19,8 @@ import taskqueue
 from taskqueue.daemon.manager.manager import fork_manager
 from taskqueue.daemon.node.node import Node
 from taskqueue.daemon.protocol.channel import Channel
-from taskqueue.daemon.protocol.messages import RunsHandedBack, Started, decode
+from taskqueue.daemon.protocol.codec import decode
+from taskqueue.daemon.protocol.messages import RunsHandedBack, Started
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.settings import PoolMode, Settings
 from taskqueue.model.query import PENDING

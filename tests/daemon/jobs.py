@@ -447,7 +447,7 @@ def rob(fifo: str) -> None:
                 sockets.append(number)
     while True:
         for ready in select.select(sockets, [], [])[0]:
-            if b'"Run"' in os.read(ready, 65536):
+            if b"Run" in os.read(ready, 65536):
                 tell(fifo)
                 return
 

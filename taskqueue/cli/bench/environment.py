@@ -169,8 +169,9 @@ def _median(write: Callable[[], object], pause: float = 0.0) -> float:
 def _with_level(address: str, synchronous: str) -> str:
     if not address.startswith("sqlite:"):
         address = location(address).url
-    kept = [option for option in urlsplit(address).query.split("&") if option and not option.startswith("synchronous=")]
-    return urlunsplit(urlsplit(address)._replace(query="&".join([*kept, f"synchronous={synchronous}"])))
+    file, _, query = address.partition("?")  # urlunsplit loses one of the slashes of sqlite:////path
+    kept = [option for option in query.split("&") if option and not option.startswith("synchronous=")]
+    return f"{file}?{'&'.join([*kept, f'synchronous={synchronous}'])}"
 
 
 def _with_prefix(url: str, prefix: str) -> str:

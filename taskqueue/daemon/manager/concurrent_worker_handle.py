@@ -10,6 +10,7 @@ from taskqueue.daemon.manager.run_slot import CurrentRun, QueuedRun, RunSlot
 from taskqueue.daemon.manager.stop_escalation import Process
 from taskqueue.daemon.manager.worker_handle import WorkerHandle, WorkerStage
 from taskqueue.daemon.protocol.channel import ChannelBroken
+from taskqueue.daemon.protocol.codec import encode
 from taskqueue.daemon.protocol.messages import (
     SIGNAL_IS_OURS_FOR,
     AssignSlots,
@@ -20,7 +21,6 @@ from taskqueue.daemon.protocol.messages import (
     Progressed,
     Ready,
     Started,
-    encode,
 )
 from taskqueue.daemon.protocol.shared_memory import Entry
 from taskqueue.daemon.runtime.loop import Timer

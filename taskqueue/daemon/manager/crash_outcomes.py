@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from taskqueue.daemon.manager.run_slot import CurrentRun
-from taskqueue.daemon.protocol.messages import Ended
+from taskqueue.daemon.protocol.messages import Ended, changed
 from taskqueue.daemon.runtime.child_process import ChildExit
 from taskqueue.execution.conditions import TOO_LONG
 from taskqueue.execution.executor import overdue
@@ -26,12 +26,12 @@ def fits_stop(outcome: str, reason: str) -> bool:
 def overruled_by_stop(ended: Ended, reason: str, current: CurrentRun) -> Ended:
     """Return the outcome that counts: the timeout or cancel came before the worker reported another one."""
     outcome, fields = _of_stop(reason, current, "and ended as it was asked to")
-    return ended._replace(outcome=outcome, fields=fields)
+    return changed(ended, outcome=outcome, fields=fields)
 
 
 def stalled(ended: Ended) -> Ended:
     """Return the end of a run that exceeded its ``stall_timeout``, not its ``timeout``."""
-    return ended._replace(outcome="Stalled")
+    return changed(ended, outcome="Stalled")
 
 
 def by_foreign_signal(ended: Ended) -> Ended:
@@ -39,7 +39,7 @@ def by_foreign_signal(ended: Ended) -> Ended:
     if ended.fields.get("failure") is not None:
         return ended
     message = f"worker {ended.pid} was asked to leave by a SIGTERM that neither its node nor its manager sent"
-    return ended._replace(fields={"failure": asdict(Failure(type="taskqueue.Interrupted", message=message))})
+    return changed(ended, fields={"failure": asdict(Failure(type="taskqueue.Interrupted", message=message))})
 
 
 def after_earlier_run(ended: Ended) -> Ended:
@@ -48,7 +48,7 @@ def after_earlier_run(ended: Ended) -> Ended:
     failure = Failure(
         type="taskqueue.Interrupted", message=f"what a job before this one did ended its worker: {message}"
     )
-    return ended._replace(outcome="Interrupted", fields={"failure": asdict(failure)})
+    return changed(ended, outcome="Interrupted", fields={"failure": asdict(failure)})
 
 
 def with_limit(ended: Ended, current: CurrentRun) -> Ended:
@@ -56,7 +56,7 @@ def with_limit(ended: Ended, current: CurrentRun) -> Ended:
     failure = ended.fields["failure"]
     said = failure["message"]
     message = _limit_exceeded(current) if said in ("", "timeout") else f"{said} ({_limit_exceeded(current)})"
-    return ended._replace(fields={**ended.fields, "failure": {**failure, "message": message}})
+    return changed(ended, fields={**ended.fields, "failure": {**failure, "message": message}})
 
 
 def of_death(current: CurrentRun, reason: str, exit: ChildExit, grace: float, cause: str = "") -> Ended:

@@ -13,7 +13,8 @@ from operator import attrgetter
 from taskqueue.daemon.manager.run_slot import QueuedRun
 from taskqueue.daemon.manager.worker_handle import WorkerHandle
 from taskqueue.daemon.protocol.channel import Channel
-from taskqueue.daemon.protocol.messages import Key, Message, RunsHandedBack, encode
+from taskqueue.daemon.protocol.codec import encode
+from taskqueue.daemon.protocol.messages import Key, Message, RunsHandedBack
 from taskqueue.daemon.runtime.prefetch import RunTimes
 
 PREFETCH_SECONDS = 0.01

@@ -19,6 +19,7 @@ from taskqueue.daemon.manager.stack_monitor import StackMonitor
 from taskqueue.daemon.manager.stop_escalation import StopEscalation
 from taskqueue.daemon.manager.time_limits import TimeLimits
 from taskqueue.daemon.manager.worker_handle import WorkerHandle
+from taskqueue.daemon.protocol.codec import decode, encode
 from taskqueue.daemon.protocol.messages import (
     Ended,
     Key,
@@ -30,8 +31,7 @@ from taskqueue.daemon.protocol.messages import (
     Ready,
     Started,
     StartupFailed,
-    decode,
-    encode,
+    changed,
 )
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.runtime.loop import Loop
@@ -227,7 +227,7 @@ class RunMonitor:
             self._progress.read_page(slot, current)
             self._lines.read(slot, current)
             ended = crash_outcomes.of_death(current, slot.stop_reason, exit, self.grace, cause)
-            ended = ended._replace(stack=self.stacks.last(slot, current))
+            ended = changed(ended, stack=self.stacks.last(slot, current))
             if ended.outcome == "Interrupted" and not _was_stop_requested(slot):
                 ended = crash_outcomes.by_foreign_signal(ended)
             self._reports.run_ended(current.queued, encode(ended))
@@ -289,7 +289,7 @@ class RunMonitor:
             ended = crash_outcomes.overruled_by_stop(ended, slot.stop_reason, current)
             payload = encode(ended)
         if ended.outcome == "TimedOut":
-            ended = crash_outcomes.with_limit(ended, current)._replace(stack=self.stacks.last(slot, current))
+            ended = changed(crash_outcomes.with_limit(ended, current), stack=self.stacks.last(slot, current))
             payload = encode(crash_outcomes.stalled(ended) if current.has_stalled else ended)
         if ended.outcome == "Interrupted" and not _was_stop_requested(slot):
             payload = encode(crash_outcomes.by_foreign_signal(ended))

@@ -11,7 +11,8 @@ from enum import Enum
 from taskqueue.daemon.manager.run_slot import CurrentRun, QueuedRun, RunSlot
 from taskqueue.daemon.manager.stop_escalation import Process, StopEscalation
 from taskqueue.daemon.protocol.channel import Channel, ChannelClosed
-from taskqueue.daemon.protocol.messages import CheckRuns, encode
+from taskqueue.daemon.protocol.codec import encode
+from taskqueue.daemon.protocol.messages import CheckRuns
 from taskqueue.daemon.protocol.shared_memory import Entry
 from taskqueue.daemon.protocol.stack_file import StackFile
 from taskqueue.daemon.protocol.start_permits import StartPermits

@@ -14,6 +14,7 @@ from taskqueue.daemon.node.leader_hooks import LeaderHooks
 from taskqueue.daemon.node.stack_requests import StackRequests
 from taskqueue.daemon.node.status import NodeStatus
 from taskqueue.daemon.protocol.channel import Channel
+from taskqueue.daemon.protocol.codec import decode, encode
 from taskqueue.daemon.protocol.hooks import NO_CLAIM
 from taskqueue.daemon.protocol.messages import (
     Ended,
@@ -28,8 +29,6 @@ from taskqueue.daemon.protocol.messages import (
     Started,
     StartupFailed,
     WorkerChanged,
-    decode,
-    encode,
 )
 from taskqueue.daemon.protocol.shared_memory import StartLog
 from taskqueue.daemon.runtime import child_process

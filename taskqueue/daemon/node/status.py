@@ -41,7 +41,9 @@ class NodeStatus:
     @property
     def awaits_workers(self) -> bool:
         """Return whether the node works and its first worker has not started yet."""
-        return self._settings.floor > 0 and self.phase == WORKS and not sum(self.pool)
+        pool = self.pool
+        has_workers = pool.idle or pool.busy or pool.forced or pool.concurrent
+        return self._settings.floor > 0 and self.phase == WORKS and not has_workers
 
     def banner(self, store: Store) -> list[str]:
         """Return the lines that describe the node, its store and the store's guarantee."""

@@ -1,16 +1,10 @@
-"""The messages between node, manager and worker: named tuples, each encoded as one JSON array.
-
-They are tuples, not dataclasses: a job takes a dozen messages, and tuples are made, encoded and decoded in half the
-time.
-"""
+"""The messages between node, manager and worker. ``codec`` has the bytes that they are sent as."""
 
 from __future__ import annotations
 
-import json
-from typing import Any, NamedTuple, TypeAlias, get_args
+from typing import Any, TypeAlias
 
-from taskqueue.daemon.protocol.channel import ChannelBroken
-from taskqueue.model.serializer import dumps
+import msgspec
 
 PROGRESS_EVERY = 0.5
 """Seconds between two messages with progress; the worker page always has the latest."""
@@ -25,7 +19,11 @@ Key: TypeAlias = tuple[str, int]
 """Identifies a claim: the job's id and the number of the claim."""
 
 
-class StartPool(NamedTuple):
+class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
+    """What all messages are: values without cycles, so that no garbage collection looks at them."""
+
+
+class StartPool(_Message, frozen=True):
     """Node to manager, first message: the node has its seat, start workers.
 
     ``url`` is the store that a job's own ``Scheduler`` opens.
@@ -36,7 +34,7 @@ class StartPool(NamedTuple):
     incarnation: str
 
 
-class Run(NamedTuple):
+class Run(_Message, frozen=True):
     """Node to manager to worker: run this claim."""
 
     id: str
@@ -78,14 +76,14 @@ class Run(NamedTuple):
     """A rate counts its start: the worker reports it when the class is loaded, however short that takes."""
 
 
-class RunHook(NamedTuple):
+class RunHook(_Message, frozen=True):
     """Node to manager to worker: call the leader hook ``name``; reports about it have this id and claims 0."""
 
     id: str
     name: str
 
 
-class Stop(NamedTuple):
+class Stop(_Message, frozen=True):
     """Node to manager: end this run (``reason`` is cancel or lost), or hand it back if it has not started."""
 
     id: str
@@ -93,7 +91,7 @@ class Stop(NamedTuple):
     reason: str
 
 
-class TakeStack(NamedTuple):
+class TakeStack(_Message, frozen=True):
     """Node to manager: answer ``request`` with the stack of this run, while the run goes on."""
 
     id: str
@@ -101,7 +99,7 @@ class TakeStack(NamedTuple):
     request: str
 
 
-class HandBack(NamedTuple):
+class HandBack(_Message, frozen=True):
     """Node to manager: hand back up to ``most`` runs that no worker has started, the latest first.
 
     Runs with ``force_spawn`` do not count towards ``most``; all that have not started come back.
@@ -110,7 +108,7 @@ class HandBack(NamedTuple):
     most: int
 
 
-class LeaseExtended(NamedTuple):
+class LeaseExtended(_Message, frozen=True):
     """Node to manager: its claims hold until then, in seconds of CLOCK_BOOTTIME.
 
     Unless another such message comes, the manager ends all runs before that time.
@@ -119,7 +117,7 @@ class LeaseExtended(NamedTuple):
     until: float
 
 
-class Shutdown(NamedTuple):
+class Shutdown(_Message, frozen=True):
     """Node to manager: start no more runs, hand back those not started, and end those that run.
 
     ``mode`` is ``finish`` (give runs time to finish, then SIGTERM, then SIGKILL), ``quick`` (SIGTERM now, SIGKILL after
@@ -129,23 +127,23 @@ class Shutdown(NamedTuple):
     mode: str
 
 
-class Unlock(NamedTuple):
+class Unlock(_Message, frozen=True):
     """Node to manager: this process locks the store; kill the worker that it belongs to."""
 
     pid: int
 
 
-class Recycle(NamedTuple):
+class Recycle(_Message, frozen=True):
     """Node to manager: replace every worker after its present run, to load new code."""
 
 
-class AssignSlots(NamedTuple):
+class AssignSlots(_Message, frozen=True):
     """Manager to worker: the run slots, numbered from 1, for the runs that follow, in order."""
 
     numbers: list[int]
 
 
-class CheckRuns(NamedTuple):
+class CheckRuns(_Message, frozen=True):
     """Manager to worker, which started no run for a while: it was sent so many since its fork.
 
     Where fewer have arrived, a job has read messages in place of its worker, which exits; else one that has a single
@@ -155,7 +153,7 @@ class CheckRuns(NamedTuple):
     given: int
 
 
-class OutcomeSettled(NamedTuple):
+class OutcomeSettled(_Message, frozen=True):
     """Node to manager to worker: the store accepted or refused the outcome; ``status`` is the job's new status."""
 
     id: str
@@ -164,7 +162,7 @@ class OutcomeSettled(NamedTuple):
     status: int
 
 
-class Ready(NamedTuple):
+class Ready(_Message, frozen=True):
     """Worker to manager: ready for the next run, after its bootstrap or the hooks of its last run."""
 
     missed: int = 0
@@ -173,7 +171,7 @@ class Ready(NamedTuple):
     """The run slot in which hooks have ended, numbered from 1; 0 for a worker with one."""
 
 
-class NeedsReplacement(NamedTuple):
+class NeedsReplacement(_Message, frozen=True):
     """Worker to manager: it starts no more runs and must be replaced, because of changes that this job left in it."""
 
     id: str
@@ -181,7 +179,7 @@ class NeedsReplacement(NamedTuple):
     reason: str
 
 
-class Started(NamedTuple):
+class Started(_Message, frozen=True):
     """Worker to manager to node: a run starts, so many seconds after the boot of the host.
 
     Usually the worker sends none: the manager reads the start log and creates this message, and skips it for a run that
@@ -197,7 +195,7 @@ class Started(NamedTuple):
     loaded: bool = False
 
 
-class Progressed(NamedTuple):
+class Progressed(_Message, frozen=True):
     """Worker to manager to node: progress, state and position of a running job; None for each that is unchanged."""
 
     id: str
@@ -209,7 +207,7 @@ class Progressed(NamedTuple):
     position: str | None = None
 
 
-class Logged(NamedTuple):
+class Logged(_Message, frozen=True):
     """Worker (or the manager for it) to node: the last log lines of a run, as stores keep them."""
 
     id: str
@@ -217,7 +215,7 @@ class Logged(NamedTuple):
     lines: str
 
 
-class Ended(NamedTuple):
+class Ended(_Message, frozen=True):
     """Worker (or the manager for it) to node: how a run ended.
 
     ``outcome`` is the name of a class of ``model.lifecycle.outcomes`` and ``fields`` its fields as plain values (see
@@ -240,7 +238,7 @@ class Ended(NamedTuple):
     """The last stack of a run that was to end, from the manager."""
 
 
-class StackTaken(NamedTuple):
+class StackTaken(_Message, frozen=True):
     """Manager to node: the stack that was asked for, or why there is none."""
 
     request: str
@@ -248,13 +246,13 @@ class StackTaken(NamedTuple):
     why_not: str
 
 
-class RunsHandedBack(NamedTuple):
+class RunsHandedBack(_Message, frozen=True):
     """Manager to node: these runs, pairs of id and claims, were not started and come back."""
 
     runs: list[list[Any]]
 
 
-class PoolStatus(NamedTuple):
+class PoolStatus(_Message, frozen=True):
     """Manager to node: numbers of workers for titles and status texts: of the pool, forced and concurrent ones."""
 
     idle: int
@@ -263,7 +261,7 @@ class PoolStatus(NamedTuple):
     concurrent: int
 
 
-class WorkerChanged(NamedTuple):
+class WorkerChanged(_Message, frozen=True):
     """Manager to node: a worker was started, or has ended with ``exit``, and for which ``reason`` if known."""
 
     pid: int
@@ -273,7 +271,7 @@ class WorkerChanged(NamedTuple):
     """The id of the job that caused it."""
 
 
-class StartupFailed(NamedTuple):
+class StartupFailed(_Message, frozen=True):
     """Manager to node: workers repeatedly die before their first job, for ``reason``.
 
     With ``bootstrap`` the cause is a module to preload, or the bootstrap file, that cannot be imported.
@@ -310,21 +308,5 @@ Message: TypeAlias = (
     | StartupFailed
 )
 
-_TYPES: dict[str, type[Message]] = {kind.__name__: kind for kind in get_args(Message)}
-_decoder: Any = json.JSONDecoder()
-_read = _decoder.scan_once  # ``raw_decode`` without a call around it; at the end of the text it raises StopIteration
-
-
-def encode(message: Message) -> bytes:
-    """Return the message as one JSON array: its name, then its fields in order."""
-    return dumps((type(message).__name__, *message)).encode("utf-8", "surrogatepass")
-
-
-def decode(payload: bytes) -> Message:
-    """Return the message that ``encode`` was given; raise ``ChannelBroken`` for anything else."""
-    try:
-        (name, *values), _ = _read(payload.decode("utf-8", "surrogatepass"), 0)
-        return _TYPES[name](*values)
-    except (ValueError, TypeError, LookupError, RecursionError, StopIteration) as error:
-        flaw = f"the channel received a message of no known form ({type(error).__name__}): {payload[:40]!r}"
-        raise ChannelBroken(flaw) from error
+changed = msgspec.structs.replace
+"""Return the message with other values of these fields."""

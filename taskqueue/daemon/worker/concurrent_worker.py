@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 from taskqueue.daemon.protocol.channel import ChannelClosed
+from taskqueue.daemon.protocol.codec import decode
 from taskqueue.daemon.protocol.encoding import outcome_fields
 from taskqueue.daemon.protocol.messages import (
     SIGNAL_IS_OURS_FOR,
@@ -21,7 +22,6 @@ from taskqueue.daemon.protocol.messages import (
     OutcomeSettled,
     Ready,
     Run,
-    decode,
 )
 from taskqueue.daemon.protocol.shared_memory import Entry, WorkerPage
 from taskqueue.daemon.runtime import child_process

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from taskqueue.daemon.protocol.channel import Channel, ChannelBroken, ChannelClosed
+from taskqueue.daemon.protocol.codec import decode, encode
 from taskqueue.daemon.protocol.encoding import outcome_fields
 from taskqueue.daemon.protocol.hooks import run_of
 from taskqueue.daemon.protocol.messages import (
@@ -25,8 +26,7 @@ from taskqueue.daemon.protocol.messages import (
     Run,
     RunHook,
     StartupFailed,
-    decode,
-    encode,
+    changed,
 )
 from taskqueue.daemon.protocol.shared_memory import Entry, WorkerPage
 from taskqueue.daemon.protocol.stack_file import StackFile
@@ -234,7 +234,7 @@ class Worker:
                 self._last_run.id,
                 self._last_run.claims,
             ):
-                self._unsent[place] = encode(message._replace(exit=f"was replaced: {reason}"))
+                self._unsent[place] = encode(changed(message, exit=f"was replaced: {reason}"))
         self._post(NeedsReplacement(id=self._last_run.id, job=self._last_run.job, reason=reason))
 
     def _report(self, run: Run, ran: Ran, context: WorkerContext) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
+from taskqueue.daemon.protocol.codec import encode
 from taskqueue.daemon.protocol.encoding import failure_of
 from taskqueue.daemon.protocol.messages import (
     POSITION_EVERY,
@@ -16,7 +17,6 @@ from taskqueue.daemon.protocol.messages import (
     Progressed,
     Run,
     Started,
-    encode,
 )
 from taskqueue.daemon.protocol.shared_memory import Entry, ProgressEntry, WorkerPage
 from taskqueue.daemon.runtime.child_process import boottime

@@ -13,7 +13,8 @@ from taskqueue.daemon.manager.run_slot import CurrentRun, QueuedRun
 from taskqueue.daemon.manager.worker_handle import WorkerHandle
 from taskqueue.daemon.manager.workers import Workers
 from taskqueue.daemon.protocol.channel import Channel, pair
-from taskqueue.daemon.protocol.messages import Logged, Run, Started, decode, encode
+from taskqueue.daemon.protocol.codec import decode, encode
+from taskqueue.daemon.protocol.messages import Logged, Run, Started
 from taskqueue.daemon.protocol.shared_memory import StartLog
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.model.log_lines import lines_of, written

@@ -5,8 +5,9 @@ from __future__ import annotations
 from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
 from taskqueue.daemon.manager.run_slot import QueuedRun
 from taskqueue.daemon.protocol.channel import pair
+from taskqueue.daemon.protocol.codec import decode, encode
 from taskqueue.daemon.protocol.hooks import STEPPED_DOWN, run_of
-from taskqueue.daemon.protocol.messages import Run, RunHook, RunsHandedBack, decode, encode
+from taskqueue.daemon.protocol.messages import Run, RunHook, RunsHandedBack
 
 
 def a_queued_run(id: str, sequence: int, *, force_spawn: bool = True) -> QueuedRun:

@@ -14,6 +14,7 @@ from taskqueue.daemon.manager.run_slot import QueuedRun
 from taskqueue.daemon.manager.worker_handle import WorkerHandle
 from taskqueue.daemon.manager.workers import Workers
 from taskqueue.daemon.protocol.channel import Channel, ChannelBroken, pair
+from taskqueue.daemon.protocol.codec import decode, encode
 from taskqueue.daemon.protocol.messages import (
     Ended,
     Message,
@@ -22,8 +23,6 @@ from taskqueue.daemon.protocol.messages import (
     Run,
     RunsHandedBack,
     Started,
-    decode,
-    encode,
 )
 from taskqueue.daemon.protocol.shared_memory import StartLog
 from taskqueue.daemon.runtime import child_process

@@ -9,8 +9,9 @@ from typing import Any, get_args
 import pytest
 from bson import ObjectId
 
+from taskqueue.daemon.protocol.codec import decode, encode
 from taskqueue.daemon.protocol.encoding import outcome_fields, outcome_of, run_message
-from taskqueue.daemon.protocol.messages import Run, decode, encode
+from taskqueue.daemon.protocol.messages import Run
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.lifecycle.continuation import Phase

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 import pytest
 
 from taskqueue.daemon.protocol.channel import Channel, ChannelBroken, ChannelClosed, pair
-from taskqueue.daemon.protocol.messages import Message, Recycle, decode, encode
+from taskqueue.daemon.protocol.codec import decode, encode
+from taskqueue.daemon.protocol.messages import Message, Recycle
 from taskqueue.daemon.runtime.child_process import allow_signals, fork
 from taskqueue.daemon.runtime.loop import Loop
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from taskqueue.daemon.manager.stack_monitor import HELD_UP, NOT_BEGUN
-from taskqueue.daemon.protocol.messages import Ended, Run, StackTaken, Started, Stop, TakeStack
+from taskqueue.daemon.protocol.messages import Ended, Run, StackTaken, Started, Stop, TakeStack, changed
 from taskqueue.daemon.protocol.stack_file import StackFile
 from taskqueue.daemon.worker.interrupts import Shield
 from taskqueue.daemon.worker.stack_dump import MOST_TASKS, StackDump
@@ -22,6 +22,9 @@ from taskqueue.model.stack import KEPT_BYTES, MOST_BYTES
 from tests.daemon.fake_node import FakeNode, Fifo, fifos
 
 NUMBERS = map(str, itertools.count())
+
+IN_C = rf"first\):\n.* in (InC\.)?start\n{re.escape(HELD_UP)}"
+"""What C code writes of the job that holds the interpreter."""
 
 
 @pytest.fixture
@@ -32,6 +35,13 @@ def fifo(tmp_path: Path) -> Iterator[Callable[[str], Fifo]]:
 @pytest.fixture
 def fake_node() -> Iterator[FakeNode]:
     with FakeNode() as fake_node:
+        yield fake_node
+
+
+@pytest.fixture
+def impatient() -> Iterator[FakeNode]:
+    """Yield a fake_node that kills a worker that does not end a run; until then C code has time to write its stack."""
+    with FakeNode(grace=2.0) as fake_node:
         yield fake_node
 
 
@@ -51,13 +61,16 @@ def taken(fake_node: FakeNode, run: Run) -> StackTaken:
 
 
 def stack_with(fake_node: FakeNode, run: Run, wanted: str) -> str:
-    """Ask again until the run is where it shall be: it has only said that it is about to go there."""
+    """Ask again until the run is where it shall be: it has only said that it is about to go there.
+
+    A worker that has no processor for a while does not answer, or C code answers in its place.
+    """
     for _ in range(1000):
         answer = taken(fake_node, run)
-        assert answer.why_not == ""
-        if re.search(wanted, answer.stack):
+        assert answer.why_not == "" or "answer" in answer.why_not, answer.why_not
+        if re.search(wanted, answer.stack) and (HELD_UP in answer.stack) == (wanted == IN_C):
             return answer.stack
-    raise AssertionError(f"no {wanted!r} in: {answer.stack}")
+    raise AssertionError(f"no {wanted!r} in: {answer}")
 
 
 def killed(fake_node: FakeNode, run: Run) -> Ended:
@@ -94,15 +107,15 @@ def test_a_regular_expression_that_takes_for_ever_is_seen(fake_node: FakeNode, f
 
 
 def test_of_c_code_that_holds_the_interpreter_the_line_that_called_it_is_shown(
-    fake_node: FakeNode, fifo: Callable[[str], Fifo]
+    impatient: FakeNode, fifo: Callable[[str], Fifo]
 ) -> None:
-    run = begun(fake_node, "InC", fifo)
+    run = begun(impatient, "InC", fifo)
 
-    stack = stack_with(fake_node, run, HELD_UP)
+    stack = stack_with(impatient, run, IN_C)
     _, frame, _ = stack.split("\n")
     assert source_of(frame) == "lock(mutex)"
 
-    ended = killed(fake_node, run)
+    ended = killed(impatient, run)
     assert (ended.exit, ended.stack) == ("killed by SIGKILL", stack)
 
 
@@ -139,10 +152,10 @@ def test_of_many_runs_in_one_worker_the_tasks_of_the_right_one_are_shown_and_kep
 
 
 def test_a_run_that_is_canceled_in_time_keeps_none_and_a_killed_one_does(
-    fake_node: FakeNode, fifo: Callable[[str], Fifo]
+    fake_node: FakeNode, impatient: FakeNode, fifo: Callable[[str], Fifo]
 ) -> None:
-    for job, is_killed in (("Patient", False), ("Looping", True)):
-        ended = killed(fake_node, begun(fake_node, job, fifo))
+    for given_to, job, is_killed in ((fake_node, "Patient", False), (impatient, "Looping", True)):
+        ended = killed(given_to, begun(given_to, job, fifo))
 
         assert (ended.outcome, "start" in ended.stack) == ("Canceled", is_killed)
 
@@ -158,17 +171,17 @@ def test_a_run_that_has_exceeded_a_limit_keeps_its_stack(
     assert "in Patient.start" in ended.stack or "in start" in ended.stack
 
 
-def test_a_deep_stack_is_bounded(fake_node: FakeNode, fifo: Callable[[str], Fifo]) -> None:
-    run = begun(fake_node, "Deep", fifo)
+def test_a_deep_stack_is_bounded(impatient: FakeNode, fifo: Callable[[str], Fifo]) -> None:
+    run = begun(impatient, "Deep", fifo)
 
-    stack = stack_with(fake_node, run, r"in (Event\.)?wait\b")
+    stack = stack_with(impatient, run, r"in (Event\.)?wait\b")
     assert stack.endswith(" earlier frames")
     assert len(stack.encode()) <= MOST_BYTES
-    assert 1000 < len(killed(fake_node, run).stack.encode()) <= KEPT_BYTES
+    assert 1000 < len(killed(impatient, run).stack.encode()) <= KEPT_BYTES
 
 
 def test_an_idle_manager_says_that_there_is_no_such_run(fake_node: FakeNode) -> None:
-    assert taken(fake_node, fake_node.run("Empty")._replace(claims=99)).why_not == NOT_BEGUN
+    assert taken(fake_node, changed(fake_node.run("Empty"), claims=99)).why_not == NOT_BEGUN
 
 
 def test_the_stack_of_a_worker_that_dies_is_not_waited_for(fake_node: FakeNode, fifo: Callable[[str], Fifo]) -> None:
