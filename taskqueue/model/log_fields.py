@@ -76,8 +76,10 @@ class RunRecord(logging.LogRecord):
 
     def getMessage(self) -> str:  # noqa: N802 - the name is of logging
         """Return the message; from now on each format may use the fields."""
+        attributes = self.__dict__
         for name, value in (self.run or OF_NO_RUN).items():
-            self.__dict__.setdefault(name, value)
+            if name not in attributes:
+                attributes[name] = value
         return super().getMessage()
 
 

@@ -38,18 +38,18 @@ def log_run(after: Record, now: datetime, *, crashed_beside: bool = False) -> No
 
     ``crashed_beside`` says that its worker had another run, of which the crash was logged.
     """
-    level, message = _line(after, now, crashed_beside=crashed_beside)
+    last = after.attempts[-1] if after.attempts else None
+    took = None if last is None else _took(last)
+    level, message = _line(after, now, _run(last, took), crashed_beside=crashed_beside)
     if not runs.isEnabledFor(level):
         return
     record = RunEnded(runs.name, level, __file__, 0, message, (), None, "log_run")
     record.after = after
-    last = after.attempts[-1] if after.attempts else None
-    attempt, took = (last.number, _took(last)) if last is not None else (after.attempt, None)
     record.__dict__.update(
         job_id=str(after.id),
         job=after.job,
         queue=after.queue,
-        attempt=attempt,
+        attempt=after.attempt if last is None else last.number,
         meta=after.meta,
         status=after.status.name,
         cause=after.cause.value,
@@ -71,30 +71,28 @@ def fields(record: Record) -> dict[str, object]:
     }
 
 
-def _line(after: Record, now: datetime, *, crashed_beside: bool) -> tuple[int, str]:
-    """Return the level and the message."""
+def _line(after: Record, now: datetime, run: str, *, crashed_beside: bool) -> tuple[int, str]:
+    """Return the level and the message, which ends with ``run``."""
     if after.status is Status.DONE:
-        return logging.INFO, f"{after.job} is done{_run(after)}"
+        return logging.INFO, f"{after.job} is done{run}"
     if after.cause is Cause.INTERRUPTED and not after.status.is_final:
         error = after.attempts[-1].error if after.attempts else None
         if error is None:
-            return logging.INFO, f"{after.job} was interrupted; it runs again{_run(after)}"
-        return logging.WARNING, f"{after.job} was interrupted: {_first_line(error)}; it runs again{_run(after)}"
+            return logging.INFO, f"{after.job} was interrupted; it runs again{run}"
+        return logging.WARNING, f"{after.job} was interrupted: {_first_line(error)}; it runs again{run}"
     follows = _follows(after, now)
     if follows is not None and crashed_beside and not after.status.is_final:
-        return logging.INFO, f"{after.job} crashed with the same worker; {follows}{_run(after)}"
+        return logging.INFO, f"{after.job} crashed with the same worker; {follows}{run}"
     if follows is None:
         return logging.DEBUG, f"{after.job} is {after.status.name} ({after.cause.value})"
     level = logging.ERROR if after.status.is_final else logging.WARNING
-    return level, f"{after.job} {_error(after.error)}; {follows}{_run(after)}"
+    return level, f"{after.job} {_error(after.error)}; {follows}{run}"
 
 
-def _run(after: Record) -> str:
-    """Return in words which attempt the run was, and how long it took."""
-    if not after.attempts:
+def _run(last: Attempt | None, took: float | None) -> str:
+    """Return in words which attempt the run was, and how many seconds it took."""
+    if last is None:
         return ""
-    last = after.attempts[-1]
-    took = _took(last)
     return f" (attempt {last.number})" if took is None else f" (attempt {last.number}, {span(took)})"
 
 
