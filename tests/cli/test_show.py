@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 from bson import ObjectId
 
 from taskqueue import Scheduler, workflows
-from taskqueue.cli import ids
+from taskqueue.cli import ids, wait
 from taskqueue.errors import JobNotFound
 from taskqueue.exit_codes import Exit
 from taskqueue.model.ids import JobId
@@ -241,6 +242,24 @@ def test_wait_gives_up_after_its_timeout(taskqueue: Taskqueue, jobs: Mapping[str
 
     assert answer.code == Exit.UNFINISHED
     assert str(jobs["running"].id) in answer.complaint
+
+
+def test_a_job_that_ends_with_the_time_of_the_wait_has_ended(
+    taskqueue: Taskqueue, store: Store, jobs: Mapping[str, Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited = wait._waited
+
+    def end_right_behind_it(*given: Any) -> bool:
+        has_ended = waited(*given)
+        store.cancel(jobs["waiting"].id, "late", store.now())
+        return has_ended
+
+    monkeypatch.setattr(wait, "_waited", end_right_behind_it)
+
+    answer = taskqueue("wait", str(jobs["waiting"].id), "--timeout", "0")
+
+    assert (answer.code, answer.err) == (Exit.UNSUCCESSFUL, "")
+    assert answer.out == f"{ids.short(jobs['waiting'].id)} CANCELED Canceled: late\n"
 
 
 def test_show_tells_the_phase_and_the_reports_of_a_job_in_steps(taskqueue: Taskqueue, store: Store) -> None:

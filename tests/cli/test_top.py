@@ -59,7 +59,7 @@ def screen(pilot: Pilot[int]) -> str:
 
 async def shows(pilot: Pilot[int], *texts: str) -> str:
     """Wait until all of the texts are on the screen, and return what is."""
-    ends_at = time.monotonic() + LIMIT / 4
+    ends_at = time.monotonic() + LIMIT
     while not all(text in (found := screen(pilot)) for text in texts):
         assert time.monotonic() < ends_at, f"{texts} are not on the screen:\n{found}"
         await pilot.pause(0.01)

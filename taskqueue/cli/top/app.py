@@ -29,6 +29,9 @@ from taskqueue.store.redaction import concealed_in
 REST = 4.0
 """The pause between two reads is so many times as long as the last one took, or longer."""
 
+LONGEST = 10.0
+"""Seconds that such a pause takes at most: one slow read must not stop the screen for minutes."""
+
 
 class Top(App[int]):
     """The live screen of one store."""
@@ -179,7 +182,8 @@ class Top(App[int]):
             if isinstance(screen, Looking):
                 await self._read(screen)
             self._wake.clear()
-            pause = max(self._every - (time.monotonic() - began), REST * (time.monotonic() - began))
+            took = time.monotonic() - began
+            pause = max(self._every - took, min(REST * took, LONGEST))
             try:
                 await asyncio.wait_for(self._wake.wait(), pause)
             except asyncio.TimeoutError:

@@ -240,6 +240,9 @@ class _Round:
     def _start(self, slot: datetime) -> None:
         """Start a job for the scheduled time, unless a waiting or running one forbids it."""
         job = job_for(self._schedule, slot, self._now)
+        if self._schedule.overlap is Overlap.CANCEL_PREVIOUS:
+            self._start_in_place(job)
+            return
         pending = [*self._pending, *self._jobs]
         match self._schedule.overlap:
             case Overlap.SKIP if pending:
@@ -248,12 +251,21 @@ class _Round:
             case Overlap.QUEUE_ONE if any(_unbegun(one) for one in pending):
                 self._overlaps(slot, pending[-1])
                 return
-            case Overlap.QUEUE_ONE | Overlap.CANCEL_PREVIOUS:
+            case Overlap.QUEUE_ONE:
                 for one in pending:
                     job = behind(job, one.id)
-        if self._schedule.overlap is Overlap.CANCEL_PREVIOUS:
-            self._give_way += [one.id for one in self._pending if one.id not in self._give_way]
         self._jobs.append(job)
+
+    def _start_in_place(self, job: Record) -> None:
+        """Start the job behind those that give way to it; one of the same firing has not been added yet."""
+        for earlier in self._jobs:
+            assert isinstance(earlier.origin, FromSchedule)
+            slot = earlier.origin.slot
+            self._miss(slot, slot, 1, f"the next time of the schedule had come, too: job {job.id}")
+        for one in self._pending:
+            job = behind(job, one.id)
+        self._give_way = [one.id for one in self._pending]
+        self._jobs = [job]
 
     def _overlaps(self, slot: datetime, pending: Record) -> None:
         what = "waits" if _unbegun(pending) else "runs"

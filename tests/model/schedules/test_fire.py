@@ -181,6 +181,21 @@ def test_the_previous_job_can_give_way() -> None:
     assert [job.waiting_for for job in firing.jobs] == [(running.id,)]
 
 
+def test_of_several_times_at_once_only_the_last_one_has_a_job_where_the_previous_gives_way() -> None:
+    running = a_job(Status.PROCESSING)
+    plan = a_plan(overlap=Overlap.CANCEL_PREVIOUS, recent=(running.id,), grace=600)
+    firing = fire(plan, known(running), NOON + 2 * MINUTE)
+
+    assert firing is not None
+    assert (firing.give_way, slots(firing.jobs)) == ((running.id,), [NOON + 2 * MINUTE])
+    assert [job.waiting_for for job in firing.jobs] == [(running.id,)]
+    assert (firing.after.fired, firing.after.missed) == (1, 2)
+    assert [(miss.first, miss.reason) for miss in firing.after.misses] == [
+        (time, f"the next time of the schedule had come, too: job {scheduled_id('clean', time + MINUTE)}")
+        for time in (NOON, NOON + MINUTE)
+    ]
+
+
 def test_max_runs_ends_a_schedule() -> None:
     after, jobs = fired(a_plan(max_runs=3, fired=1, overlap=Overlap.ALLOW, grace=600), NOON + 5 * MINUTE)
 
