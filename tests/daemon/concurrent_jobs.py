@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from taskqueue import ClassOptions
 from taskqueue.model.job import Job
-from tests.daemon.jobs import rob
+from tests.daemon.jobs import rob, tell
 
 NAME: contextvars.ContextVar[str] = contextvars.ContextVar("name")
 
@@ -54,6 +54,17 @@ class Wait(Job):
         except asyncio.CancelledError as canceled:
             self.checkpoint(str(canceled))
             raise
+
+
+class TellEnd(Job):
+    """Says that it runs, and tells through the FIFO that its data name when it is canceled."""
+
+    async def start(self) -> None:
+        self.progress(1, "waits")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            tell(self.data)
 
 
 class Rob(Job):

@@ -104,7 +104,7 @@ def test_a_stop_ends_any_job(job: str, fifo: Callable[[str], Fifo]) -> None:
 
         ended = fake_node.expect(Ended, run)
         assert (ended.outcome, ended.fields) == ("Interrupted", {})
-        assert all(is_gone(pid) for pid in victims)
+        assert becomes_true(lambda: all(is_gone(pid) for pid in victims))
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_a_dead_node_is_followed_by_its_manager_and_all_that_runs(fifo: Callable
 
         fake_node.exit = fake_node.manager.reap()
         assert fake_node.exit.code == 0
-        assert all(is_gone(pid) for pid in victims)
+        assert becomes_true(lambda: all(is_gone(pid) for pid in victims))
 
 
 def test_a_dead_manager_takes_its_workers_along(fifo: Callable[[str], Fifo]) -> None:

@@ -14,7 +14,6 @@ from taskqueue.daemon.protocol.codec import encode
 from taskqueue.daemon.protocol.messages import (
     SIGNAL_IS_OURS_FOR,
     AssignSlots,
-    CheckRuns,
     Ended,
     Key,
     Message,
@@ -97,13 +96,13 @@ class ConcurrentWorkerHandle(WorkerHandle):
     concurrency: int
     free_slots: list[SharedSlot] = field(default_factory=list)
     signalled_at: float = float("-inf")
+    _explained_at: float = float("-inf")
+    """The last of these times whose signal was read back from it."""
     idle_timer: Timer | None = None
     """Has it retired when it has had no run for a while."""
     _taken: dict[Key, SharedSlot] = field(default_factory=dict)
     _by_number: dict[int, SharedSlot] = field(default_factory=dict)
     _assigned: list[int] = field(default_factory=list)
-    _checked: int = 0
-    """How many runs it had been sent when it was last asked whether they arrived."""
 
     def add_slot(self, slot: SharedSlot) -> None:
         """Add a slot, before the first run."""
@@ -126,6 +125,10 @@ class ConcurrentWorkerHandle(WorkerHandle):
     @property
     def was_signalled(self) -> bool:
         return time.monotonic() - self.signalled_at < SIGNAL_IS_OURS_FOR
+
+    def explains_signal(self) -> bool:
+        is_unheard, self._explained_at = self.signalled_at != self._explained_at, self.signalled_at
+        return is_unheard or self.was_signalled
 
     @property
     def suspect(self) -> QueuedRun | None:
@@ -180,6 +183,7 @@ class ConcurrentWorkerHandle(WorkerHandle):
         self._taken[queued.key] = slot
         self._assigned.append(slot.number)
         self.unsent.append(queued.payload)
+        self._ask_again_at = self._pause = 0.0
 
     def release(self, slot: SharedSlot) -> None:
         """Make a slot free whose run and hooks have ended."""
@@ -192,11 +196,9 @@ class ConcurrentWorkerHandle(WorkerHandle):
         """Return nothing: a run starts as soon as it is received."""
         return []
 
-    def mark_unresponsive(self) -> None:
-        """Ask it, once, whether its runs have arrived; its loop may be blocked by one of them, so it gets more."""
-        if self._checked < self.runs_given:
-            self._checked = self.runs_given
-            self.queue_message(encode(CheckRuns(given=self.runs_given)))
+    def mark_unresponsive(self, now: float) -> None:
+        """Ask it whether its runs have arrived; its loop may be blocked by one of them, so it gets more."""
+        self.ask_for_runs(now)
 
     def mark_outdated(self) -> None:
         """Request its replacement when its runs have ended; another worker takes the next ones."""

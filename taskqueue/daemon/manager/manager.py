@@ -323,7 +323,9 @@ class Manager:
         for worker in self._workers:
             if worker.pending and worker.stage is WorkerStage.READY and now - worker.busy_since > LONG_RUN:
                 pool.monitor.requeue(worker)
-                worker.mark_unresponsive()
+                worker.mark_unresponsive(now)
+            elif worker.is_unresponsive:
+                worker.ask_for_runs(now)
         busy = sum(not worker.is_forced and not worker.is_free for worker in self._workers)
         pool.concurrent.hand_back_blocked(now - LONG_RUN)
         excess = len(self._queue.general) - max(0, pool.slots - busy)
@@ -336,8 +338,7 @@ class Manager:
         """Report a changed pool status, at most every ``STATUS_EVERY`` seconds."""
         if self._status_timer is not None and self._status_timer.is_pending:
             return
-        status = pool.status
-        if status == self._status:
+        if (status := pool.status) == self._status:
             return
         self._status = status
         child_process.title(f"manager {status.busy} busy, {status.idle} idle")

@@ -126,13 +126,13 @@ class RunMonitor:
         signals = os.read(worker.signal_pipe, 4096)
         if not signals:  # the worker has closed its end
             self._loop.unwatch(worker.signal_pipe)
-        if signal.SIGTERM not in signals or worker.was_signalled:
+        if signal.SIGTERM not in signals or worker.explains_signal():
             return
         worker.replace_later("another process sent it SIGTERM")
         for slot in worker.slots:
             self.refresh(slot)
             self._revoke(slot, "shutdown")
-            if slot.current is not None:
+            if slot.current is not None and slot.escalation is None:
                 escalation = StopEscalation(self._loop, slot.process, kill_at=time.monotonic() + self.grace)
                 slot.stop_current("shutdown", escalation)
                 escalation.signal_later()

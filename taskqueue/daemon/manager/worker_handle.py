@@ -19,6 +19,9 @@ from taskqueue.daemon.protocol.start_permits import StartPermits
 from taskqueue.daemon.runtime.child_process import Child
 from taskqueue.daemon.runtime.loop import Timer
 
+ASKED_AGAIN_AFTER, LONGEST_PAUSE = 0.5, 30.0
+"""Seconds between two questions to a worker that does not answer: the first and the longest pause; they double."""
+
 ONE_JOB, SURPLUS = "it was for one job", "it had nothing to do"
 """Usual reasons for which workers exit."""
 
@@ -64,6 +67,8 @@ class WorkerHandle(RunSlot):
     unsent: list[bytes] = field(default_factory=list)
     """Runs and messages to be sent by ``flush``."""
     _unissued: list[int] = field(default_factory=list)
+    _ask_again_at: float = 0.0
+    _pause: float = 0.0
 
     @property
     def worker(self) -> WorkerHandle:
@@ -85,6 +90,10 @@ class WorkerHandle(RunSlot):
 
     @property
     def was_signalled(self) -> bool:
+        return self.has_signal
+
+    def explains_signal(self) -> bool:
+        """Return whether a SIGTERM that it has received is one of its manager."""
         return self.has_signal
 
     @property
@@ -159,14 +168,25 @@ class WorkerHandle(RunSlot):
             self.escalation.cancel()
         self.escalation = escalation
 
-    def mark_unresponsive(self) -> None:
+    def mark_unresponsive(self, now: float) -> None:
         """Give it no runs until it answers, if it has started none of those it was given.
 
         It may be stopped; or a job has read the runs in place of it, which it finds out by the number of them.
         """
         self.is_unresponsive = self.is_free
         if self.is_unresponsive:
-            self.queue_message(encode(CheckRuns(given=self.runs_given)))
+            self.ask_for_runs(now)
+
+    def ask_for_runs(self, now: float) -> None:
+        """Ask it whether its runs have arrived, unless it was asked a moment ago.
+
+        It is asked again, since a job may have read the question too, and ever more seldom, since it may be stopped.
+        """
+        if now < self._ask_again_at:
+            return
+        self._pause = min(2 * self._pause or ASKED_AGAIN_AFTER, LONGEST_PAUSE)
+        self._ask_again_at = now + self._pause
+        self.queue_message(encode(CheckRuns(given=self.runs_given)))
 
     def mark_outdated(self) -> None:
         """Request its replacement, one worker at a time, to load new code."""
@@ -198,6 +218,7 @@ class WorkerHandle(RunSlot):
         if self.stage is WorkerStage.STARTING:
             self.stage = WorkerStage.READY
         self.is_unresponsive = False
+        self._ask_again_at = self._pause = 0.0
         super().became_ready(now)
 
     @property

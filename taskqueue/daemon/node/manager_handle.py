@@ -79,7 +79,9 @@ class ManagerHandle:
         self.kills = 0
         """Runs killed because they did not end within the grace of a shutdown."""
         self._has_exited = False
-        self._heard_at: float | None = None
+        self._has_spoken = False
+        self._unanswered_since: float | None = None
+        """When the first extension of a lease was sent after which nothing has been heard."""
         self._checked_at = time.monotonic()
 
     def send(self, *messages: Message) -> None:
@@ -90,10 +92,12 @@ class ManagerHandle:
     def extend_lease(self, asked_at: float, lease: float) -> None:
         """Let runs go on for the lease that the store has extended; ``asked_at`` is a time of CLOCK_BOOTTIME."""
         self.send(LeaseExtended(until=asked_at + lease - min(LEASE_MARGIN, lease / 6)))
+        if self._unanswered_since is None:
+            self._unanswered_since = time.monotonic()
 
     def on_report(self, payload: bytes) -> None:
         """Decode one report, and call its handler."""
-        self._heard_at = time.monotonic()
+        self._has_spoken, self._unanswered_since = True, None
         message = decode(payload)
         match message:
             case Ended() | Started() | Progressed() if message.claims == NO_CLAIM:
@@ -124,17 +128,17 @@ class ManagerHandle:
                 log.error("protocol error: unexpected message %s from the manager", type(message).__name__)
 
     def check_silence(self) -> bool:
-        """Check the manager, which answers each lease extension; return True if it has sent nothing for too long.
+        """Check the manager; return True if it has left an extension of the lease unanswered for too long.
 
         Before its first message it imports the preloaded modules, which may take long.
         """
         now = time.monotonic()
-        if self._heard_at is None:
+        was_suspended, self._checked_at = now - self._checked_at > self._silence_limit, now
+        if not self._has_spoken or self._unanswered_since is None:
             return False
-        if now - self._checked_at > self._silence_limit:  # this process was suspended and could not read
-            self._heard_at = now
-        self._checked_at = now
-        return now - self._heard_at > self._silence_limit
+        if was_suspended:  # this process, which could not read
+            self._unanswered_since = now
+        return now - self._unanswered_since > self._silence_limit
 
     def start_times(self) -> dict[Key, float]:
         """Return the start time of each run in the start log; the run may have ended since."""

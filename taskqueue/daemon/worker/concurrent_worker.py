@@ -53,6 +53,8 @@ class ConcurrentWorker(Worker):
         self._runs: dict[Key, ConcurrentRun] = {}
         self._settled: dict[Key, asyncio.Future[OutcomeSettled]] = {}
         self._is_flush_due = False
+        self._heard_at = 0.0
+        """When the manager sent the last signal that was handled."""
         self._look_handle: asyncio.TimerHandle | None = None
 
     def _work(self) -> None:
@@ -226,9 +228,11 @@ class ConcurrentWorker(Worker):
     def _on_sigterm(self, _signum: int, frame: FrameType | None) -> None:
         """Cancel the runs that are to end; if the loop is blocked by one of them, interrupt that."""
         self._interrupts.on_signal(frame)
-        now = time.monotonic()
+        now, signalled_at = time.monotonic(), self._page.signalled_at
         runs = tuple(self._runs.values())
-        if now - self._page.signalled_at > SIGNAL_IS_OURS_FOR or self._interrupts.leaving:
+        is_unheard, self._heard_at = signalled_at != self._heard_at, signalled_at
+        is_ours = is_unheard or now - signalled_at <= SIGNAL_IS_OURS_FOR  # unheard: the host may have stood still
+        if not is_ours or self._interrupts.leaving:
             self._interrupts.leaving = True
             for one in runs:
                 one.interrupts.reason = one.interrupts.reason or "shutdown"

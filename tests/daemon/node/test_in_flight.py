@@ -68,13 +68,14 @@ def test_a_pause_between_the_reads_of_two_clocks_shifts_no_start() -> None:
     in_flight = InFlight(Settings(name="a"), Prefetch(2), now)
     record = a_claim()
     in_flight.add([record])
-    at = datetime.now(timezone.utc)
-    in_flight.on_started(Started(id=str(record.id), claims=record.claims, pid=1, at=boottime()))
+    earliest, at, latest = datetime.now(timezone.utc), boottime(), datetime.now(timezone.utc)
+    in_flight.on_started(Started(id=str(record.id), claims=record.claims, pid=1, at=at))
 
     note = held_of(in_flight, record).note
     assert note is not None
     assert note.started_at is not None
-    assert abs(note.started_at - at) < timedelta(seconds=0.1)
+    assert timedelta(seconds=-0.1) < note.started_at - earliest
+    assert note.started_at - latest < timedelta(seconds=0.1)
 
 
 def test_a_run_began_as_long_ago_as_it_has_taken_wherever_a_clock_was_set() -> None:

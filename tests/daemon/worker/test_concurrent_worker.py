@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import pytest
 
 from taskqueue.daemon.manager.manager import LONG_RUN
 from taskqueue.daemon.protocol.messages import (
+    SIGNAL_IS_OURS_FOR,
     Ended,
     Logged,
     PoolStatus,
@@ -44,15 +46,22 @@ def fake_node() -> Iterator[FakeNode]:
 
 
 @pytest.fixture
+def impatient() -> Iterator[FakeNode]:
+    """Yield a fake_node that soon kills a worker that does not end a run."""
+    with FakeNode(grace=0.5) as fake_node:
+        yield fake_node
+
+
+@pytest.fixture
 def fifo(tmp_path: Path) -> Iterator[Callable[[str], Fifo]]:
     yield from fifos(tmp_path)
 
 
-def logging_node(folder: Path) -> FakeNode:
+def logging_node(folder: Path, **given: Any) -> FakeNode:
     """Return a fake_node whose manager and workers write the file ``log`` in the folder."""
     handler = "import logging\nlogging.getLogger('taskqueue').addHandler(logging.FileHandler('log'))\n"
     (folder / "office_watch.py").write_text(handler)
-    return FakeNode(chdir=folder, preload=["office_watch"])
+    return FakeNode(chdir=folder, preload=["office_watch"], **given)
 
 
 def act(
@@ -137,11 +146,11 @@ def test_a_crash_counts_for_all_and_says_so(fake_node: FakeNode) -> None:
     assert fake_node.result(act(fake_node, "Return")) not in dead
 
 
-def test_one_that_does_not_let_go_is_named_to_the_others(fake_node: FakeNode) -> None:
-    waiting, holding = started(fake_node, "Wait"), started(fake_node, "Hold")
+def test_one_that_does_not_let_go_is_named_to_the_others(impatient: FakeNode) -> None:
+    waiting, holding = started(impatient, "Wait"), started(impatient, "Hold")
 
-    assert stop(fake_node, holding).outcome == "Canceled"
-    crashed = fake_node.expect(Ended, waiting)
+    assert stop(impatient, holding).outcome == "Canceled"
+    crashed = impatient.expect(Ended, waiting)
     assert crashed.outcome == "Crashed"
     assert f"job {holding.id} was asked to end (cancel)" in crashed.fields["failure"]["message"]
 
@@ -169,20 +178,20 @@ def test_a_run_is_not_handed_back_when_its_worker_was_slow_to_start(fake_node: F
 
 
 @pytest.mark.parametrize("by", ["cancel", "stop of the node"])
-def test_a_worker_that_begins_nothing_is_killed_for_a_run_that_is_to_end(fake_node: FakeNode, by: str) -> None:
-    fake_node.result(act(fake_node, "Return"))
-    [stuck] = pids(fake_node)
+def test_a_worker_that_begins_nothing_is_killed_for_a_run_that_is_to_end(impatient: FakeNode, by: str) -> None:
+    impatient.result(act(impatient, "Return"))
+    [stuck] = pids(impatient)
     os.kill(stuck, signal.SIGSTOP)
-    given = act(fake_node, "Return")
-    fake_node.result(fake_node.run("tests.daemon.jobs:Echo", "behind it"))  # so the manager has given both
+    given = act(impatient, "Return")
+    impatient.result(impatient.run("tests.daemon.jobs:Echo", "behind it"))  # so the manager has given both
 
     if by == "cancel":
-        fake_node.tell(Stop(id=given.id, claims=given.claims, reason="cancel"))
-        fake_node.expect(RunsHandedBack)
-        assert fake_node.result(act(fake_node, "Return")) != stuck
+        impatient.tell(Stop(id=given.id, claims=given.claims, reason="cancel"))
+        impatient.expect(RunsHandedBack)
+        assert impatient.result(act(impatient, "Return")) != stuck
     else:
-        assert fake_node.drain().code == 0
-        fake_node.expect(RunsHandedBack)
+        assert impatient.drain().code == 0
+        impatient.expect(RunsHandedBack)
 
 
 def test_a_worker_in_whose_place_a_run_was_read_leaves_and_the_run_comes_back(
@@ -257,7 +266,7 @@ def test_each_has_its_own_context_also_in_threads(fake_node: FakeNode) -> None:
 
     assert [fake_node.result(run) for run in runs] == [["ann", "ann"], ["bo", "bo"]]
     for run, name in zip(runs, ("ann", "bo"), strict=True):
-        [logged] = [message for message in fake_node.heard if isinstance(message, Logged) and message.id == run.id]
+        *_, logged = [message for message in fake_node.heard if isinstance(message, Logged) and message.id == run.id]
         assert f"{name} says so" in logged.lines
     assert [fake_node.expect(Progressed, run).message for run in runs] == ["of ann", "of bo"]
 
@@ -367,15 +376,15 @@ def test_a_quick_shutdown_interrupts_all(fake_node: FakeNode) -> None:
     assert {message.state for message in fake_node.heard if isinstance(message, Progressed)} >= {'"shutdown"'}
 
 
-def test_those_that_do_not_leave_are_killed_after_the_grace(fake_node: FakeNode) -> None:
-    runs = [started(fake_node, "Hold"), started(fake_node, "Wait")]
-    fake_node.drain("quick")
+def test_those_that_do_not_leave_are_killed_after_the_grace(impatient: FakeNode) -> None:
+    runs = [started(impatient, "Hold"), started(impatient, "Wait")]
+    impatient.drain("quick")
 
-    assert [fake_node.expect(Ended, run).outcome for run in runs] == ["Interrupted", "Interrupted"]
+    assert [impatient.expect(Ended, run).outcome for run in runs] == ["Interrupted", "Interrupted"]
 
 
 def test_the_kill_of_a_worker_that_does_not_leave_is_one_line(tmp_path: Path) -> None:
-    with logging_node(tmp_path) as fake_node:
+    with logging_node(tmp_path, grace=0.5) as fake_node:
         runs = [started(fake_node, "Hold") for _ in range(3)]
         fake_node.drain("quick")
 
@@ -391,6 +400,32 @@ def test_a_signal_of_another_process_interrupts_all_and_replaces_the_worker(fake
     for run in runs:
         assert fake_node.expect(Ended, run).outcome == "Interrupted"
     fake_node.expect(WorkerChanged, pid=pid, reason="another process sent it SIGTERM")
+
+
+def test_a_signal_that_is_handled_late_because_the_host_stood_still_ends_no_other_run(
+    fake_node: FakeNode, fifo: Callable[[str], Fifo]
+) -> None:
+    gate, end = fifo("gate"), fifo("end")
+    other, canceled = started(fake_node, "WaitFor", gate.path), started(fake_node, "TellEnd", end.path)
+    [worker] = pids(fake_node)
+    os.kill(worker, signal.SIGSTOP)
+    fake_node.tell(Stop(id=canceled.id, claims=canceled.claims, reason="cancel"))
+    assert becomes_true(lambda: is_pending(signal.SIGTERM, worker))
+    os.kill(fake_node.manager.pid, signal.SIGSTOP)
+    time.sleep(SIGNAL_IS_OURS_FOR + 0.2)
+    os.kill(worker, signal.SIGCONT)
+    end.hear()
+    os.kill(fake_node.manager.pid, signal.SIGCONT)
+
+    assert fake_node.expect(Ended, canceled).outcome == "Canceled"
+    gate.tell()
+    assert fake_node.result(other) == worker
+
+
+def is_pending(signum: int, pid: int) -> bool:
+    """Return whether the process has yet to get the signal."""
+    masks = re.findall(r"^(?:Sig|Shd)Pnd:\t(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return any(int(mask, 16) >> (signum - 1) & 1 for mask in masks)
 
 
 def test_the_memory_limit_replaces_a_worker_once_its_runs_have_ended(fifo: Callable[[str], Fifo]) -> None:
@@ -416,7 +451,7 @@ def test_one_that_blocks_the_loop_is_reported_with_its_stack(tmp_path: Path) -> 
     with logging_node(tmp_path) as fake_node:
         started(fake_node, "Wait")
         blocking = started(fake_node, "Block")
-        reported = eventually(lambda: found if "blocks" in (found := (tmp_path / "log").read_text()) else "")
+        words = f"a job blocks its event loop for over 1 s: {JOBS}:Act {blocking.id}\n"
+        reported = eventually(lambda: found if words in (found := (tmp_path / "log").read_text()) else "")
 
-    assert f"a job blocks its event loop for over 1 s: {JOBS}:Act {blocking.id}" in reported
-    assert "threading.Event().wait()" in reported
+    assert "threading.Event().wait()" in reported.partition(words)[2]
