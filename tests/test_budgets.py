@@ -12,7 +12,7 @@ from taskqueue.cli.bench.environment import scratch_stores
 from tests import budgets
 from tests.benchmarks import one_job, system_calls, way_of_a_job
 from tests.benchmarks.way_of_a_job import ROLES, Way
-from tests.servers import with_database
+from tests.servers import prepared
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/explanation/architecture.md"
 SHOWN = 25
@@ -28,7 +28,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 def url(kind: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     if kind == "sqlite":
         return str(tmp_path_factory.mktemp("budgets") / "jobs.db")
-    return with_database(request.getfixturevalue("mongo_set"), "budgets")
+    return prepared(request.getfixturevalue("mongo_set"), "budgets")
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,7 @@ from taskqueue.exit_codes import Exit
 from tests.acceptance.work import Echo, GiveUp
 from tests.nodes import LIMIT, Node, eventually, node
 from tests.promtool import promtool
+from tests.servers import free_port
 
 ONE = ("--pm", "static", "--min-children", "1")
 
@@ -141,8 +142,8 @@ def test_a_node_that_executes_itself_again_answers_again(tmp_path: Path) -> None
 
 def test_the_port_of_a_node_that_was_killed_is_free_at_once(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
-    with node(url, tmp_path, "--metrics", "0", *ONE) as started:
-        port = port_of(started)
+    port = free_port()  # one that no outgoing connection gets meanwhile
+    with node(url, tmp_path, "--metrics", str(port), *ONE) as started:
         assert page(port, "/live")[0] == 200
         started.kill()
         with node(url, tmp_path, "--metrics", str(port), *ONE) as successor:

@@ -363,7 +363,7 @@ def test_a_job_begins_when_it_is_added_and_not_when_a_node_looks(
         scheduler.wait_for([scheduler.add_job(Trace, {"file": files.file})], timeout=LIMIT)
         waits = [waited_for(scheduler.add_job(Trace, {"file": files.file})) for _ in range(10)]
 
-    assert min(waits) < 0.2  # a node that does not hear of jobs looks once a second
+    assert min(waits) < 0.5  # a node that does not hear of jobs looks once a second
 
 
 def waited_for(process: Process) -> float:
@@ -400,10 +400,10 @@ def test_flushed_jobs_do_not_come_back_from_a_node_that_knows_them(
 def test_a_job_that_says_nothing_is_kept_by_its_node_for_longer_than_a_lease(
     url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:
-    lease = 6  # on a busy machine, a node may be late by a second or two with a renewal
+    lease = 8  # on a busy machine, a node may be late by a few seconds with a renewal
     with ExitStack() as nodes:
         for name in ("one", "two"):
-            nodes.enter_context(node(url, tmp_path, "--name", name, "--lease", str(lease)))
+            nodes.enter_context(node(url, tmp_path, "--name", name, "--lease", str(lease), "--grace", "0.5"))
         process = scheduler.add_job(Gate, {"file": files.file, "gate": files.gate()})
         files.heed(1)
         first = lease_end(process)

@@ -48,7 +48,7 @@ class Quickstart:
 
     def heed(self, words: str) -> None:
         """Wait until the words have been printed."""
-        eventually(lambda: words in self.text() or self.process.poll() is not None)
+        eventually(lambda: words in self.text() or self.process.poll() is not None, limit=2 * LIMIT)
         assert words in self.text(), self.text()
 
     def wait(self) -> int:

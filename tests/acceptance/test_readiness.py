@@ -123,7 +123,7 @@ def embedded(tmp_path: Path) -> str:
 
 def test_a_check_that_takes_too_long_is_ended(embedded: str, files: JobFiles, tmp_path: Path) -> None:
     data: dict[str, Any] = {"file": files.file}
-    with Scheduler(embedded) as scheduler, node(embedded, tmp_path, "--grace", "0.5"):
+    with Scheduler(embedded) as scheduler, node(embedded, tmp_path, "--grace", "2"):
         obedient = scheduler.add_job(Trace, data, ready=Check(stands_at, gate=files.gate("a")), timeout=30)
         stubborn = scheduler.add_job(Trace, data, ready=Check(clings_to, gate=files.gate("b")))
         files.heed(2)
@@ -136,4 +136,4 @@ def test_a_check_that_takes_too_long_is_ended(embedded: str, files: JobFiles, tm
     assert obedient.snapshot.unready is not None
     assert obedient.snapshot.unready.reason == "the check failed: the check took longer than 10 s"
     assert stubborn.snapshot.unready is not None
-    assert "did not outlive the 0.5 s of grace" in stubborn.snapshot.unready.reason
+    assert "did not outlive the 2 s of grace" in stubborn.snapshot.unready.reason

@@ -25,6 +25,21 @@ def begun(scheduler: Scheduler, files: JobFiles) -> Process:
     return process
 
 
+def stack_with(process: Process, wanted: str) -> str:
+    """Ask again until the stack has the words: on a slow machine nobody answers in time, or C code alone."""
+
+    def ask() -> str:
+        try:
+            stack = process.stack()
+        except StackUnavailable as unavailable:
+            if "did not answer within" not in str(unavailable):
+                raise
+            return ""
+        return stack if wanted in stack else ""
+
+    return eventually(ask)
+
+
 def left_behind(url: str) -> list[str]:
     """Return the names of requests and answers that are in the store."""
     with closing(open_store(url)) as store:
@@ -37,11 +52,11 @@ def test_a_running_job_says_where_it_is_and_goes_on(
     with node(url, tmp_path):
         process = begun(scheduler, files)
 
-        first, *frames = process.stack().split("\n")
+        first, *frames = stack_with(process, "start").split("\n")
         assert first == "Main thread (most recent call first):"
         assert any('tests/acceptance/work.py", line' in frame and "start" in frame for frame in frames)
-        assert process.stack()
-        assert left_behind(url) == []
+        assert stack_with(process, "start")
+        assert eventually(lambda: not left_behind(url))
 
         files.open()
         process.wait(timeout=LIMIT)
@@ -58,8 +73,7 @@ def test_each_of_many_runs_in_one_worker_shows_its_own_tasks(
         files.heed(2)
 
         for mine, other in (jobs, reversed(jobs)):
-            stack = mine.stack()
-            assert f" of job {mine.id} (most recent call first):\n" in stack
+            stack = stack_with(mine, f" of job {mine.id} (most recent call first):\n")
             assert str(other.id) not in stack
         for process in jobs:
             process.cancel()
@@ -74,7 +88,7 @@ def test_a_node_that_ends_its_jobs_in_peace_still_answers(
         running.process.send_signal(signal.SIGQUIT)
         running.heed("STOPPING=1")
 
-        assert "Main thread" in process.stack()
+        assert stack_with(process, "Main thread")
         files.open()
         process.wait(timeout=LIMIT)
 
@@ -88,8 +102,7 @@ def test_a_stopped_worker_is_the_reason_that_is_given(
         busy.send_signal(signal.SIGSTOP)
         eventually(lambda: busy.status() == "stopped")
 
-        with pytest.raises(StackUnavailable, match=r"its worker is stopped \(SIGSTOP\)"):
-            process.stack()
+        assert eventually(lambda: "its worker is stopped (SIGSTOP)" in asked(url, process))
         busy.send_signal(signal.SIGCONT)
         files.open()
         process.wait(timeout=LIMIT)
@@ -119,8 +132,8 @@ def test_a_kill_while_a_stack_is_asked_for_loses_nothing_and_leaves_nothing(
         files.heed(2)
         files.open()
         process.wait(timeout=LIMIT)
-    assert answers
-    assert left_behind(url) == []
+        assert answers
+        assert eventually(lambda: not left_behind(url))  # an answer that nobody waited for ends by itself
 
 
 def test_a_worker_that_is_killed_while_a_stack_is_asked_for_has_crashed(
@@ -134,8 +147,8 @@ def test_a_worker_that_is_killed_while_a_stack_is_asked_for_has_crashed(
 
         assert (crash.outcome, process.is_pending) == ("Crashed", True)
         process.cancel()
-    assert answers
-    assert left_behind(url) == []
+        assert answers
+        assert eventually(lambda: not left_behind(url))
 
 
 def hanging(url: str, scheduler: Scheduler, files: JobFiles) -> tuple[Process, threading.Thread, list[str]]:

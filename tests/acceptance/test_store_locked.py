@@ -20,8 +20,9 @@ def blamed(scheduler: Scheduler, cursor: str) -> list[str]:
 
 
 def test_a_worker_that_keeps_a_transaction_open_is_replaced_and_its_job_named(tmp_path: Path) -> None:
-    url = f"sqlite://{tmp_path}/jobs.db?timeout=0.5"
-    with closing(Scheduler(url)) as scheduler, node(url, tmp_path, "--max-children", "1") as running:
+    url = f"sqlite://{tmp_path}/jobs.db"
+    impatient = f"{url}?timeout=0.5"
+    with closing(Scheduler(url)) as scheduler, node(impatient, tmp_path, "--max-children", "1") as running:
         cursor = scheduler.cursor()
         culprit = scheduler.add_job(OpenTransaction, {"file": f"{tmp_path}/jobs.db"})
         scheduler.wait_for([culprit], timeout=LIMIT)
@@ -36,8 +37,9 @@ def test_a_worker_that_keeps_a_transaction_open_is_replaced_and_its_job_named(tm
 
 
 def test_an_idle_worker_that_locks_the_store_later_is_found_and_ended(tmp_path: Path, files: JobFiles) -> None:
-    url = f"sqlite://{tmp_path}/jobs.db?timeout=0.5"
-    with closing(Scheduler(url)) as scheduler, node(url, tmp_path, "--max-children", "1", "--lease", "6") as running:
+    url = f"sqlite://{tmp_path}/jobs.db"
+    options = ("--max-children", "1", "--lease", "6")
+    with closing(Scheduler(url)) as scheduler, node(f"{url}?timeout=0.5", tmp_path, *options) as running:
         cursor = scheduler.cursor()
         data = {"file": f"{tmp_path}/jobs.db", "gate": files.gate()}
         [culprit] = scheduler.wait_for([scheduler.add_job(OpenTransaction, data)], timeout=LIMIT)

@@ -65,14 +65,20 @@ def footprints(path: Path) -> list[Footprint]:
     return [Footprint(*step) for step in _STEP.iter_unpack(whole[: len(whole) // _STEP.size * _STEP.size])]
 
 
-def last_footprint(path: Path) -> Footprint | None:
-    """Return the latest item of a walk."""
+def last_footprints(path: Path, most: int) -> list[Footprint]:
+    """Return the latest items of a walk, in order, so many at most."""
     steps = path.stat().st_size // _STEP.size if path.exists() else 0
     if not steps:
-        return None
+        return []
     with path.open("rb") as file:
-        file.seek((steps - 1) * _STEP.size)
-        return Footprint(*_STEP.unpack(file.read(_STEP.size)))
+        file.seek(max(0, steps - most) * _STEP.size)
+        return [Footprint(*step) for step in _STEP.iter_unpack(file.read(min(steps, most) * _STEP.size))]
+
+
+def last_footprint(path: Path) -> Footprint | None:
+    """Return the latest item of a walk."""
+    steps = last_footprints(path, 1)
+    return steps[0] if steps else None
 
 
 class Count(StepwiseJob):

@@ -17,8 +17,11 @@ from tests.servers import PATIENCE, prepared
 
 HostFor = Callable[[ProcessFault], Host]
 
-PATIENT, BRIEF = 60.0, 2.0
-"""Seconds of a lease that does not end in a test, and of one that does."""
+PATIENT, BRIEF = 60.0, 6.0
+"""Seconds of a lease that does not end in a test, and of one that does: only where a test stops the node for so long.
+
+A machine that stands still for half of it ends a run, and rightly so.
+"""
 
 
 OTHER_STORE = (("mongodb", ProcessFault.SIGTERM), ("mongodb", ProcessFault.SIGSTOP))

@@ -18,14 +18,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from taskqueue.daemon.protocol import control_socket
 from taskqueue.daemon.protocol.control_socket import Silence
-from tests.nodes import eventually
+from tests.nodes import LIMIT, eventually
 from tests.servers import free_port
 
 PAUSE = 0.02
 """Seconds between two rounds of questions."""
-
-SCRAPE_WITHIN = 5.0
-"""Seconds that a node gets to answer a request for metrics."""
 
 ENDS = ("done", "failed", "timeout", "canceled")
 PRINTED = "printed by run "
@@ -113,7 +110,7 @@ class Observation:
 
     def _asked(self) -> Iterator[tuple[Path, control_socket.Answer]]:
         for path in self._sockets.glob("*"):
-            yield path, control_socket.ask(path)
+            yield path, control_socket.ask(path, LIMIT)
 
     def _scrape(self, node: str, port: int) -> None:
         status, text = self._page(port, "/metrics")
@@ -136,7 +133,7 @@ class Observation:
     def _page(self, port: int, path: str) -> tuple[int, str]:
         """Return status and text of a page, status 0 of a node that is not there or dies while it answers."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=SCRAPE_WITHIN) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=LIMIT) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as refused:
             with refused:

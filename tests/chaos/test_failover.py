@@ -130,7 +130,7 @@ def test_the_runs_of_a_job_do_not_overlap_when_its_node_is_lost(
     new_url: Callable[[], str], tmp_path: Path, fault: ProcessFault
 ) -> None:
     url, file = new_url(), tmp_path / "pulses"
-    options = ("--lease", "3", "--grace", "1", "--pm", "static", "--min-children", "1")
+    options = ("--lease", "6", "--grace", "1", "--pm", "static", "--min-children", "1")
     with Scheduler(url) as scheduler, node(url, tmp_path, "--name", "a", *options) as first:
         process = scheduler.add_job(Pulse, {"file": str(file)})
         eventually(lambda: pulses(file))

@@ -7,9 +7,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from taskqueue import Scheduler, Status
@@ -44,7 +45,8 @@ def kill(running: Node, which: str) -> None:
     manager = running.manager()
     running.process.send_signal(signal.SIGKILL)
     if which == "both":
-        manager.kill()
+        with suppress(psutil.NoSuchProcess):  # it follows its node, and may have been sooner
+            manager.kill()
 
 
 def shown(url: str, *arguments: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -15,15 +15,19 @@ from taskqueue.model.record import Cause, Record, Status
 from taskqueue.store import Store
 from tests.cli import records
 from tests.cli.conftest import Answer
-from tests.cli.records import NOW
 
 Taskqueue = Callable[..., Answer]
 MINUTE = timedelta(minutes=1)
 
 
+def whole_second() -> datetime:
+    """Return the time: that of ``records`` is of the moment when the run began, which may be long ago."""
+    return datetime.now(timezone.utc).replace(microsecond=0)
+
+
 def over(status: Status, minutes_ago: int, took: float = 2.0, **fields: Any) -> Record:
     """Return a record that ended so, after a run of so many seconds that began a second after it could."""
-    ended_at = NOW - minutes_ago * MINUTE
+    ended_at = whole_second() - minutes_ago * MINUTE
     began = ended_at - timedelta(seconds=took)
     ready = records.record(ready_at=began - timedelta(seconds=1), started_at=began, **fields)
     return replace(ready, status=status, ready_at=None, ended_at=ended_at)
@@ -32,7 +36,7 @@ def over(status: Status, minutes_ago: int, took: float = 2.0, **fields: Any) -> 
 @pytest.fixture
 def jobs(store: Store) -> dict[str, ObjectId]:
     """Store jobs of every kind that reports are about."""
-    late = records.record()
+    late, ten_minutes_ago = records.record(), whole_second() - 10 * MINUTE
     added = {
         "quick": over(Status.DONE, 5, queue="mail", tags=("daily",)),
         "slow": over(Status.DONE, 6, took=90.0, queue="mail", failures=2),
@@ -40,9 +44,9 @@ def jobs(store: Store) -> dict[str, ObjectId]:
         "old": over(Status.TIMEOUT, 300, took=60.0, error=records.FAILURE, failures=4),
         "late": late,
         "fresh": records.record(ready_at=store.now(), priority=5),
-        "overdue": records.record(status=Status.POSTPONED, cause=Cause.RETRY, ready_at=NOW - 10 * MINUTE, failures=3),
+        "overdue": records.record(status=Status.POSTPONED, cause=Cause.RETRY, ready_at=ten_minutes_ago, failures=3),
         "behind": records.record(
-            status=Status.POSTPONED, cause=Cause.BEHIND, ready_at=NOW - 10 * MINUTE, waiting_for=(late.id,)
+            status=Status.POSTPONED, cause=Cause.BEHIND, ready_at=ten_minutes_ago, waiting_for=(late.id,)
         ),
     }
     store.add(list(added.values()))

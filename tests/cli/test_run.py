@@ -133,8 +133,8 @@ def test_a_run_is_a_coloured_line_on_a_terminal(url: str, tmp_path: Path) -> Non
 
         assert shown.stop(signal.SIGTERM) == Exit.OK
     assert f"{short(done.id)} app:Version" in shown.text
-    assert re.search(r"app:Version \x1b\[32mDONE\x1b\[0m in \d+ ms\r\n", shown.text)
-    assert re.search(r"app:Broken \x1b\[1;31mFAILED\x1b\[0m in \d+ ms \(\w+\)\r\n", shown.text)
+    assert re.search(r"app:Version \x1b\[32mDONE\x1b\[0m in [\d.]+ m?s\r\n", shown.text)
+    assert re.search(r"app:Broken \x1b\[1;31mFAILED\x1b\[0m in [\d.]+ m?s \(\w+\)\r\n", shown.text)
     assert "INFO" not in shown.text.partition("app:Version")[2].partition("raw_decode")[0]
 
 

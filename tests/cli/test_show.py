@@ -10,7 +10,9 @@ import pytest
 from bson import ObjectId
 
 from taskqueue import Scheduler, workflows
-from taskqueue.cli import ids, wait
+from taskqueue.cli import ids
+from taskqueue.cli.context import StoreContext
+from taskqueue.cli.wait import wait_and_report
 from taskqueue.errors import JobNotFound
 from taskqueue.exit_codes import Exit
 from taskqueue.model.ids import JobId
@@ -244,22 +246,31 @@ def test_wait_gives_up_after_its_timeout(taskqueue: Taskqueue, jobs: Mapping[str
     assert str(jobs["running"].id) in answer.complaint
 
 
+class EndedBehindTheWait:
+    """A store in which a job ends before it is read."""
+
+    def __init__(self, store: Store, id: JobId) -> None:
+        self._store = store
+        self._id = id
+
+    def find(self, *wanted: Any, **bounds: Any) -> Any:
+        self._store.cancel(self._id, "late", self._store.now())
+        return self._store.find(*wanted, **bounds)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
 def test_a_job_that_ends_with_the_time_of_the_wait_has_ended(
-    taskqueue: Taskqueue, store: Store, jobs: Mapping[str, Record], monkeypatch: pytest.MonkeyPatch
+    url: str, store: Store, jobs: Mapping[str, Record], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    waited = wait._waited
+    id = jobs["waiting"].id
+    context = StoreContext(url)
+    context.__dict__["store"] = EndedBehindTheWait(store, id)
 
-    def end_right_behind_it(*given: Any) -> bool:
-        has_ended = waited(*given)
-        store.cancel(jobs["waiting"].id, "late", store.now())
-        return has_ended
-
-    monkeypatch.setattr(wait, "_waited", end_right_behind_it)
-
-    answer = taskqueue("wait", str(jobs["waiting"].id), "--timeout", "0")
-
-    assert (answer.code, answer.err) == (Exit.UNSUCCESSFUL, "")
-    assert answer.out == f"{ids.short(jobs['waiting'].id)} CANCELED Canceled: late\n"
+    assert wait_and_report(context, [id], 0.0, as_json=False) == Exit.UNSUCCESSFUL
+    assert capsys.readouterr() == (f"{ids.short(id)} CANCELED Canceled: late\n", "")
+    context.scheduler.close()
 
 
 def test_show_tells_the_phase_and_the_reports_of_a_job_in_steps(taskqueue: Taskqueue, store: Store) -> None:

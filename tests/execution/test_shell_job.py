@@ -157,7 +157,8 @@ def test_a_command_ends_with_whatever_ends_its_job(scheduler: Scheduler, tmp_pat
 
 def test_an_endless_writer_that_a_command_leaves_does_not_hold_its_job(scheduler: Scheduler, tmp_path: Path) -> None:
     file = tmp_path / "pid"
-    process = run(scheduler, argv=f"yes & echo $! > {file}; sleep 0.1", shell=True)
+    wrote_enough = "grep -qE '^wchar: [0-9]{6}' /proc/$!/io"  # bytes: more than is kept and a pipe holds
+    process = run(scheduler, argv=f"yes & echo $! > {file}; until {wrote_enough}; do sleep 0.01; done", shell=True)
 
     os.kill(int(file.read_text()), signal.SIGKILL)
     assert len(process.result["stdout"]) == 65_536

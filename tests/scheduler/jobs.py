@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -94,8 +95,10 @@ class Working(Job):
     """Uses all that surrounds a job."""
 
     def start(self) -> dict[str, Any]:
+        began = time.monotonic()
         for percent in (10, 50.123, 99.999):
             self.progress(percent, f"at {percent}")
+        took = time.monotonic() - began
         self.checkpoint({"page": 7})
         self.log.info("works")
         stored = self.scheduler.get_job(self.id)
@@ -106,6 +109,7 @@ class Working(Job):
             "last": self.is_last_attempt,
             "stopping": self.stopping,
             "progress": stored.progress,
+            "took": took,
             "status": stored.status.name,
         }
 

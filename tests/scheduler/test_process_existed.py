@@ -10,7 +10,7 @@ from bson import ObjectId
 
 from taskqueue import Scheduler
 from tests.scheduler.jobs import Echo
-from tests.servers import with_database
+from tests.servers import PATIENCE, with_database
 
 
 @pytest.fixture(params=["sqlite", "mongodb"])
@@ -19,7 +19,8 @@ def scheduler(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Schedu
     if request.param == "sqlite":
         url = f"sqlite://{tmp_path}/jobs.db"
     else:
-        url = with_database(request.getfixturevalue("mongo_set"), f"existed_{ObjectId()}")
+        made = with_database(request.getfixturevalue("mongo_set"), f"existed_{ObjectId()}")
+        url = f"{made}&timeoutMS={PATIENCE * 1000:.0f}"
     with Scheduler(url) as scheduler:
         yield scheduler
 

@@ -23,7 +23,7 @@ from taskqueue.store.bell import WORK
 from taskqueue.store.open import open_store
 from tests.nodes import LIMIT, node
 from tests.scheduler.jobs import Echo
-from tests.servers import with_database
+from tests.servers import PATIENCE, with_database
 
 Client = MongoClient[dict[str, Any]]
 
@@ -95,6 +95,7 @@ def test_closing_the_scheduler_before_the_commit_rings_nobody(file: Path, databa
 
 
 def test_a_node_runs_what_was_committed(file: Path, database: sqlite3.Connection, observer: Scheduler) -> None:
+    database.execute(f"PRAGMA busy_timeout = {LIMIT * 1000:.0f}")  # the node writes, too
     with node(str(file), file.parent, "--chdir", str(Path.cwd())):
         with database:
             process = Scheduler(connection=database).add_job(Echo, {"to": "a"})
@@ -209,7 +210,7 @@ def test_a_connection_is_not_used_after_a_fork(database: sqlite3.Connection) -> 
 @pytest.fixture
 def url(mongo_set: str) -> str:
     """Return the URL of an empty database of a replica set."""
-    return with_database(mongo_set, f"transactions_{secrets.token_hex(6)}")
+    return f"{with_database(mongo_set, f'transactions_{secrets.token_hex(6)}')}&timeoutMS={PATIENCE * 1000:.0f}"
 
 
 @pytest.fixture

@@ -355,7 +355,9 @@ def test_the_last_look_begins_with_jobs_that_were_not_read(blocking: Scheduler, 
     with closing(Listener(store)) as listener, pytest.raises(WaitTimeout) as over:
         list(ends(slow, listener, [*first, last], timeout=0.3))
 
-    assert [str(last) in ids for ids in slow.pages] == [False, True, False]
+    first_look, last_look, *others = [str(last) in ids for ids in slow.pages]
+    assert (first_look, last_look) == (False, True)
+    assert not any(others)  # the rest, unless the machine was too slow for it
     assert over.value.open_jobs == (*first, last)
 
 

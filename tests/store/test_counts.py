@@ -27,7 +27,7 @@ from taskqueue.store.mongodb.store import MongoStore
 from taskqueue.store.open import open_store
 from taskqueue.store.sqlite.add_counts import APART
 from taskqueue.store.sqlite.counts import FEW
-from tests.servers import with_database
+from tests.servers import PATIENCE, with_database
 from tests.store.conftest import Opener
 from tests.store.records import (
     BROKEN,
@@ -116,7 +116,8 @@ def test_the_tally_follows_what_another_process_ends_and_removes(opener: Opener)
 
 
 def test_ended_jobs_are_counted_in_portions(mongo_set: str) -> None:
-    with closing(open_store(with_database(mongo_set, f"portions-{os.getpid()}"))) as store:
+    url = with_database(mongo_set, f"portions-{os.getpid()}")
+    with closing(open_store(f"{url}&timeoutMS={PATIENCE * 1000:.0f}")) as store:
         assert isinstance(store, MongoStore)
         store.add([a_record(queue=queue, ready_at=NOON) for queue in ("a", "b") for _ in range(20)])
         for number in range(10):
@@ -130,7 +131,8 @@ def test_ended_jobs_are_counted_in_portions(mongo_set: str) -> None:
 
 
 def test_removals_of_long_ago_are_forgotten_and_the_counts_stay_exact(mongo_set: str) -> None:
-    with closing(open_store(with_database(mongo_set, f"forgotten-{os.getpid()}"))) as store:
+    url = with_database(mongo_set, f"forgotten-{os.getpid()}")
+    with closing(open_store(f"{url}&timeoutMS={PATIENCE * 1000:.0f}")) as store:
         assert isinstance(store, MongoStore)
         store.add([a_record(queue=queue, ready_at=NOON) for queue in ("a", "b") for _ in range(6)])
         store.settle([settlement(run, now=NOON) for run in claim(store, 12).records], NOON)
@@ -201,7 +203,8 @@ def test_a_job_that_is_claimed_while_jobs_are_counted_is_counted(embedded: Store
 
 
 def test_what_others_write_while_jobs_are_counted_is_not_seen(mongo_set: str) -> None:
-    with closing(open_store(with_database(mongo_set, f"one-state-{os.getpid()}"))) as store:
+    url = with_database(mongo_set, f"one-state-{os.getpid()}")
+    with closing(open_store(f"{url}&timeoutMS={PATIENCE * 1000:.0f}")) as store:
         assert isinstance(store, MongoStore)
         store.add([a_record(queue=queue) for queue in ("a", "b")])
 
@@ -219,7 +222,8 @@ def test_what_others_write_while_jobs_are_counted_is_not_seen(mongo_set: str) ->
 
 
 def test_a_server_alone_counts_without_one_state(mongo_standalone: str) -> None:
-    with closing(open_store(with_database(mongo_standalone, f"counts-{os.getpid()}"))) as store:
+    url = with_database(mongo_standalone, f"counts-{os.getpid()}")
+    with closing(open_store(f"{url}?timeoutMS={PATIENCE * 1000:.0f}")) as store:
         store.add([a_record(), postponed(NOON + HOUR)])
 
         assert tally(store) == counted(store)

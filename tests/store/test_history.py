@@ -21,7 +21,7 @@ from taskqueue.store.backup import back_up
 from taskqueue.store.mongodb.history import History
 from taskqueue.store.mongodb.store import MongoStore
 from taskqueue.store.open import open_store
-from tests.servers import with_database
+from tests.servers import PATIENCE, with_database
 from tests.store.records import (
     BROKEN,
     HOUR,
@@ -282,7 +282,8 @@ def test_a_backup_has_the_history_and_goes_on_with_it(tmp_path: Path) -> None:
 
 
 def test_jobs_that_were_added_in_an_hour_are_counted_in_portions(mongo_set: str) -> None:
-    with closing(open_store(with_database(mongo_set, f"added-{os.getpid()}"))) as store:
+    url = with_database(mongo_set, f"added-{os.getpid()}")
+    with closing(open_store(f"{url}&timeoutMS={PATIENCE * 1000:.0f}")) as store:
         assert isinstance(store, MongoStore)
         store.add([a_record(created_at=NOON + number * SECOND) for number in range(7)])
         kept = History(store._connection, portion=3)

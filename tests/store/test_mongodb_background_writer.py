@@ -21,7 +21,7 @@ from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.events import EventLog, status_event
 from taskqueue.store.mongodb.url import parse
 from tests.nodes import eventually
-from tests.servers import with_database
+from tests.servers import PATIENCE, with_database
 from tests.store.children import in_child
 from tests.store.records import NOON, a_record, claim, now_cursor
 from tests.store.records import told as names_told
@@ -44,7 +44,7 @@ def url(mongo_set: str, mongo_database: Database[dict[str, Any]]) -> str:
     database = mongo_database.client[f"{mongo_database.name}-told"]
     for name in database.list_collection_names():
         database[name].delete_many({})
-    return with_database(mongo_set, database.name)
+    return f"{with_database(mongo_set, database.name)}&timeoutMS={PATIENCE * 1000:.0f}"
 
 
 @pytest.fixture

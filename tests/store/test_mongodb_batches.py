@@ -17,7 +17,7 @@ from taskqueue.store import OLDEST, Store
 from taskqueue.store.mongodb import open_mongodb
 from taskqueue.store.mongodb.batches import LEAST_SHARED, share, statements
 from taskqueue.store.mongodb.effects import Effect, effects_of
-from tests.servers import emptied, with_database
+from tests.servers import PATIENCE, emptied, with_database
 from tests.store.records import HOUR, NOON, a_record, behind, claim, settlement
 
 Document: TypeAlias = dict[str, Any]
@@ -36,7 +36,7 @@ def database(mongo_set: str, mongo_database: Database[Document]) -> Database[Doc
 
 @pytest.fixture
 def url(mongo_set: str, database: Database[Document]) -> str:
-    return with_database(mongo_set, database.name)
+    return f"{with_database(mongo_set, database.name)}&timeoutMS={PATIENCE * 1000:.0f}"
 
 
 @pytest.fixture

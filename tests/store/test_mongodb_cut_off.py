@@ -434,7 +434,7 @@ def database(mongo_database: Database[Document]) -> Database[Document]:
 
 @pytest.fixture
 def url(mongo_set: str, database: Database[Document]) -> str:
-    return with_database(mongo_set, database.name)
+    return f"{with_database(mongo_set, database.name)}&timeoutMS={PATIENCE * 1000:.0f}"
 
 
 @pytest.fixture

@@ -67,6 +67,7 @@ def url(server: Cluster) -> str:
 
 @pytest.fixture
 def store(url: str) -> Iterator[Store]:
+    open_mongodb(f"{url}&timeoutMS={PATIENCE * 1000:.0f}").close()  # a slow disk takes long to make it
     with closing(open_mongodb(url)) as store:
         yield store
 

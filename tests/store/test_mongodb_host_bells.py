@@ -36,7 +36,7 @@ Document = dict[str, Any]
 def url(mongo_set: str, mongo_database: Database[Document]) -> str:
     for name in mongo_database.list_collection_names():
         mongo_database[name].delete_many({})
-    return with_database(mongo_set, mongo_database.name)
+    return f"{with_database(mongo_set, mongo_database.name)}&timeoutMS={PATIENCE * 1000:.0f}"
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from taskqueue.store import Store
 from taskqueue.store.migration import open_migration
 from taskqueue.store.mongodb import open_mongodb
 from taskqueue.store.mongodb.documents import document
-from tests.servers import with_database
+from tests.servers import PATIENCE, with_database
 from tests.store.records import (
     HOUR,
     MINUTE,
@@ -45,7 +45,7 @@ Jobs: TypeAlias = Collection[Document]
 @pytest.fixture
 def url(mongo_set: str) -> Iterator[str]:
     name = f"indexes-{ObjectId()}"
-    yield with_database(mongo_set, name)
+    yield f"{with_database(mongo_set, name)}&timeoutMS={PATIENCE * 1000:.0f}"
     with MongoClient[Document](mongo_set) as client:
         client.drop_database(name)
 

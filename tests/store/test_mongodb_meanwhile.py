@@ -18,7 +18,7 @@ from taskqueue.store import Store
 from taskqueue.store.mongodb.connection import Collections, Connection
 from taskqueue.store.mongodb.store import MongoStore
 from taskqueue.store.mongodb.url import parse
-from tests.servers import with_database
+from tests.servers import PATIENCE, with_database
 from tests.store.records import (
     HOUR,
     NOON,
@@ -98,7 +98,7 @@ class WatchedConnection(Connection):
 def url(mongo_set: str, mongo_database: Database[Document]) -> str:
     for name in mongo_database.list_collection_names():
         mongo_database[name].delete_many({})
-    return with_database(mongo_set, mongo_database.name)
+    return f"{with_database(mongo_set, mongo_database.name)}&timeoutMS={PATIENCE * 1000:.0f}"
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ def claim_all(store: Store, holder: Holder, size: int) -> Iterator[JobId]:
 def test_processes_claim_all_jobs_and_none_twice(
     mongo_set: str, mongo_database: Database[dict[str, object]], tmp_path: Path, processes: int, jobs: int
 ) -> None:
-    url = with_database(mongo_set, f"{mongo_database.name}-race")
+    url = f"{with_database(mongo_set, f'{mongo_database.name}-race')}&timeoutMS={PATIENCE * 1000:.0f}"
     records = [a_record(queue=f"q{number % 3}") for number in range(jobs)]
 
     def work(number: int) -> None:

@@ -71,7 +71,7 @@ def database(mongo_database: Database[Document]) -> Database[Document]:
 
 @pytest.fixture
 def url(mongo_set: str, database: Database[Document]) -> str:
-    return with_database(mongo_set, database.name)
+    return f"{with_database(mongo_set, database.name)}&timeoutMS={PATIENCE * 1000:.0f}"
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ def test_threads_share_a_store(store: Store) -> None:
 
 def test_a_server_without_replica_set_does_all_but_ring(mongo_standalone: str) -> None:
     name = f"alone-{ObjectId()}"
-    with closing(open_mongodb(with_database(mongo_standalone, name))) as store:
+    with closing(open_mongodb(f"{with_database(mongo_standalone, name)}?timeoutMS={PATIENCE * 1000:.0f}")) as store:
         bell = store.bell(WORK)
         cursor = now_cursor(store)
         record = a_record()

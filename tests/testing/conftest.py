@@ -12,7 +12,7 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from taskqueue.testing import clock, jobs, node, scheduler, start_node, store_clock, taskqueue_hooks
-from tests.servers import with_database
+from tests.servers import PATIENCE, with_database
 
 __all__ = ["clock", "jobs", "node", "scheduler", "start_node", "store_clock", "taskqueue_hooks"]
 
@@ -32,4 +32,4 @@ def taskqueue_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     database: Database[dict[str, Any]] = request.getfixturevalue("mongo_database")
     for name in database.list_collection_names():
         database[name].delete_many({})
-    return with_database(request.getfixturevalue("mongo_set"), database.name)
+    return f"{with_database(request.getfixturevalue('mongo_set'), database.name)}&timeoutMS={PATIENCE * 1000:.0f}"

@@ -14,7 +14,7 @@ from taskqueue import Scheduler
 from taskqueue.web import app
 from taskqueue.web.users import Account, Role, User, UsersFile, account, with_new_token
 from tests.nodes import LIMIT
-from tests.servers import emptied
+from tests.servers import PATIENCE, emptied
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser as Chromium
@@ -103,7 +103,8 @@ def visit(chromium: Chromium, shop: Any, cookies: dict[str, Any]) -> Iterator[Ca
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Return the address of an empty store."""
     if request.param == "mongodb":
-        return emptied(request.getfixturevalue("mongo_set"), f"web_{tmp_path.name}"[:60])
+        emptied_one = emptied(request.getfixturevalue("mongo_set"), f"web_{tmp_path.name}"[:60])
+        return f"{emptied_one}&timeoutMS={PATIENCE * 1000:.0f}"
     return f"sqlite://{tmp_path}/jobs.db?synchronous=normal"
 
 

@@ -18,7 +18,7 @@ from taskqueue.store.open import open_store
 from taskqueue.web import app
 from tests.benchmarks.large_store import fill
 from tests.benchmarks.web_pages import pages
-from tests.servers import emptied
+from tests.servers import PATIENCE, emptied
 
 SIZES = {"few": (1_000, 200), "many": (10_000, 800)}
 """How many jobs have ended, and how many are pending."""
@@ -103,7 +103,8 @@ def test_no_page_costs_more_among_ten_times_as_many_jobs(
     def url(size: str) -> str:
         if kind == "sqlite":
             return f"sqlite://{tmp_path}/{size}.db?synchronous=normal"
-        return emptied(request.getfixturevalue("mongo_set"), f"web_{size}_{os.getpid()}")
+        emptied_one = emptied(request.getfixturevalue("mongo_set"), f"web_{size}_{os.getpid()}")
+        return f"{emptied_one}&timeoutMS={PATIENCE * 1000:.0f}"
 
     few, many = (costs(kind, url(size), *numbers) for size, numbers in SIZES.items())
 
