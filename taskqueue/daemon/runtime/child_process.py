@@ -293,17 +293,21 @@ def _fork() -> int:
 
 
 def _kill_and_reap(find: Callable[[], list[int]], within: float) -> int:
-    """Kill and reap the processes that ``find`` returns, until there are none: each death may orphan others."""
+    """Kill and reap the processes that ``find`` returns, until there are none: each death may orphan others.
+
+    Those found at first are killed even where this process stood still for as long as it may wait for their deaths.
+    """
     ends_at = time.monotonic() + within
-    reaped = 0
-    while (found := find()) and time.monotonic() < ends_at:
+    reaped, is_over = 0, False
+    while (found := find()) and not is_over:
         for pid in found:
             with contextlib.suppress(PermissionError):  # this process may not signal a program with the set-user-id bit
                 os.kill(pid, signal.SIGKILL)
         _await_death(found[0], ends_at - time.monotonic())
         reaped += sum(os.waitpid(pid, os.WNOHANG)[0] == pid for pid in found)
+        is_over = time.monotonic() >= ends_at
     if found:
-        log.warning("killed processes of a dead child are still alive: pids %s", found)
+        log.warning("processes that a dead child left behind are still alive: pids %s", found)
     return reaped
 
 

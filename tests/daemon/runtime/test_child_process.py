@@ -476,16 +476,13 @@ def test_what_left_the_process_group_is_killed_and_reaped_with_its_children_and_
     assert in_a_process(manager) == 0
 
 
-def test_what_does_not_die_in_time_is_logged_and_left_for_the_next_sweep(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_found_is_killed_without_time_and_logged_if_that_takes_any(caplog: pytest.LogCaptureFixture) -> None:
+    everybody_else = set(child_process.children())
     stranger = subprocess.Popen(["sleep", "1000"])
-    everybody_else = set(child_process.children()) - {stranger.pid}
-    try:
-        assert child_process.reap_strangers(everybody_else, within=0.0) == 0
-        assert f"still alive: pids [{stranger.pid}]" in caplog.text
-        assert stranger.poll() is None
-    finally:
-        stranger.kill()
-        stranger.wait()
+    reaped = child_process.reap_strangers(everybody_else, within=0.0)
+
+    assert reaped == 1 or f"still alive: pids [{stranger.pid}]" in caplog.text
+    stranger.wait()  # it was killed
 
 
 # What is known of a process and of the system.
