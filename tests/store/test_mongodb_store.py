@@ -330,6 +330,23 @@ def test_a_late_answer_does_not_set_the_clock_back() -> None:
     assert clock.asked() >= server.arrivals[-1] - doubt - drift - 3 * MILLISECOND
 
 
+@pytest.mark.parametrize("fraction", [0.0, 0.0002, 0.0004, 0.0006, 0.0008])
+def test_a_late_answer_in_whole_milliseconds_does_not_set_the_clock_back(fraction: float) -> None:
+    elapsed, way = fraction, 0.0
+
+    def ask() -> datetime:
+        nonlocal elapsed
+        answer = NOON + int(elapsed * 1000) * MILLISECOND
+        elapsed += way
+        return answer
+
+    clock = Clock(ask, monotonic=lambda: elapsed)
+    for each in (0.0, 1.3 * NEAR, 0.2):
+        way = each
+        asked = clock.asked()
+        assert timedelta(0) <= NOON + timedelta(seconds=elapsed) - asked <= 3 * MILLISECOND
+
+
 @pytest.mark.parametrize("faster", [-0.0004, 0.0, 0.0004])
 def test_a_local_clock_that_runs_faster_or_slower_never_leads_ahead_of_the_server(faster: float) -> None:
     elapsed, way = 0.0, 0.05

@@ -89,7 +89,7 @@ class Clock:
         took = answered_at - asked_at
         if self._known is not None and self._estimate_for:
             reached = self._reached_by(answered_at, self._known)
-            if reached <= answer + took * 1000:  # the server may have been that far
+            if reached < answer + 1 + took * 1000:  # the server, which tells whole milliseconds, may have been that far
                 latest = max(latest, reached)
         self._known = (latest, answered_at)
         return moment(int(latest)), took  # not run on: a process may be held up here, and the clock of the server stand
