@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from bson import ObjectId
@@ -464,3 +464,37 @@ def test_the_way_out_of_a_queue_without_a_node_is_shown_whole(store: Store) -> N
         await shows(pilot, "To do: start one:", "`taskqueue-node --work-on nobody-works-here`")
 
     run_top(store, steps)
+
+
+class SlowControls:
+    """A store in which a control takes as long as ``is_over`` says it does."""
+
+    def __init__(self, store: Store, is_over: Callable[[], bool]) -> None:
+        self._store = store
+        self._is_over = is_over
+
+    def set_control(self, *given: Any, **named: Any) -> Any:
+        self._store.set_control(*given, **named)
+        while not self._is_over():
+            time.sleep(0.001)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def test_an_action_that_lasts_until_the_program_has_no_screen_ends_with_it(store: Store) -> None:
+    store.add([mail()])
+
+    async def run() -> None:
+        slow = SlowControls(store, lambda: not top.screen_stack)
+        top = Top(cast("Store", slow), every=EVERY, is_read_only=False)
+        async with top.run_test() as pilot:
+            await shows(pilot, "mail")
+            await pilot.press("tab", "p")
+            await shows(pilot, "Pause queue mail?")
+            await pilot.press("enter")
+            await until(store.controls)
+
+    asyncio.run(run())
+
+    assert store.controls()

@@ -176,7 +176,7 @@ class Top(App[int]):
         head.update(Content(text).truncate(room, ellipsis=True, pad=True) + Content(f" {right}"))
 
     async def _read_on(self) -> None:
-        while True:
+        while self._is_open:
             began = time.monotonic()
             screen = self.screen
             if isinstance(screen, Looking):
@@ -200,13 +200,20 @@ class Top(App[int]):
             self.say(str(error))
         else:
             self._away_since = None
-            if screen.is_attached and self.is_running:  # one that closes has no panes left
+            if screen.is_attached and self._is_open:  # one that closes has no panes left
                 screen.show(found)
-        if self.is_running:
+        if self._is_open:
             self.draw_head()
+
+    @property
+    def _is_open(self) -> bool:
+        """Return whether there is a screen: none is left while this ends, and a call of the store may last longer."""
+        return bool(self.screen_stack)
 
     def say(self, text: str) -> None:
         """Show a notice until the next key."""
+        if not self._is_open:
+            return
         self.notice = " ".join(text.split())
         if isinstance(self.screen, Looking):
             self.screen.draw_detail()
@@ -258,6 +265,8 @@ class Top(App[int]):
             done = await self._calls.make(partial(question.act, reason))
         except TaskqueueError as error:
             done = str(error)
+        if not self._is_open:
+            return
         pane = self.screen.pane if isinstance(self.screen, Looking) else None
         if pane is not None:
             pane.marked.clear()
