@@ -26,7 +26,7 @@ from taskqueue.store.bell import NEWS, STOPS, WORK
 from taskqueue.store.mongodb import open_mongodb
 from taskqueue.store.mongodb.bells import STREAM_PAUSE
 from taskqueue.store.mongodb.connection import Connection
-from taskqueue.store.mongodb.driver_errors import DEADLINE
+from taskqueue.store.mongodb.driver_errors import DEADLINE, reaching
 from taskqueue.store.mongodb.indexes import UNIQUE
 from taskqueue.store.mongodb.store import MongoStore
 from taskqueue.store.mongodb.url import parse as parsed
@@ -287,6 +287,14 @@ def test_a_server_that_is_too_old_is_refused(url: str) -> None:
 
     with pytest.raises(StoreUnavailable, match=r"older than MongoDB 4.4: upgrade"):
         MongoStore(Old(parsed(url)))
+
+
+def test_a_call_whose_client_was_closed_by_a_login_of_another_thread_may_be_repeated() -> None:
+    client: MongoClient[Any] = MongoClient("mongodb://127.0.0.1:1", connect=False)
+    client.close()
+
+    with pytest.raises(StoreUnavailable, match="the connection was closed meanwhile .*: repeat the call"), reaching("s"):
+        client.admin.command("ping")
 
 
 def test_a_url_that_cannot_be_read_is_the_operators_to_correct() -> None:

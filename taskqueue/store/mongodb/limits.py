@@ -160,7 +160,9 @@ class LimitUse:
         """Free the limits of ended runs; harmless if done twice."""
         changes = []
         for one in freed:
-            self._mine.pop(one.id, None)
+            mine = self._mine.get(one.id)
+            if mine is not None and mine.claims == one.claims:  # it may be a newer claim of the same job
+                del self._mine[one.id]
             for limit_key in limit_keys_of(one.lane):
                 run = _run(one.id, one.claims)
                 kept = limit_key.per is not None and one.began_at is not None

@@ -111,7 +111,7 @@ class _Places:
         if batches > 1:
             ahead = nsmallest(MERGED * batches, self._begins, key=self._begins.__getitem__)
             found = self._of(random.sample(ahead, min(MERGED, len(ahead))), limit, demand, batches)
-        merged: list[tuple[Place, str]] = []
+        merged = [(_place(one), one["queue"]) for one, _ in found]
         while len(found) < limit and self._heap and not _are_beyond(found, demand):
             some = self._pop_lowest()
             behind = self._heap[0][:2] if self._heap else None

@@ -75,6 +75,22 @@ def test_a_node_that_starts_with_a_clock_that_is_ahead_removes_no_young_job(cloc
     assert pruned(store, retention) == 0
 
 
+def test_a_clock_that_was_behind_when_its_node_started_counts_after_a_week(
+    clock: SetClock, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    retention = leading(store, clock)
+    clock.set_by(1000 * DAY)
+    assert pruned(store, retention) == 0
+    assert "set it if it is wrong; it counts in 7 d" in caplog.text
+    ended_now(store, clock)
+
+    clock.elapsed += 7 * DAY - 1
+    assert pruned(store, retention) == 1
+    clock.elapsed += 1
+    retention.prune()
+    assert pruned(store, retention) == 0
+
+
 def test_a_clock_that_is_set_right_again_counts_as_before(clock: SetClock, store: Store) -> None:
     retention = leading(store, clock)
     clock.set_by(6 * DAY)
