@@ -176,7 +176,7 @@ class Top(App[int]):
         head.update(Content(text).truncate(room, ellipsis=True, pad=True) + Content(f" {right}"))
 
     async def _read_on(self) -> None:
-        while self._is_open:
+        while self.screen_stack:
             began = time.monotonic()
             screen = self.screen
             if isinstance(screen, Looking):
@@ -207,8 +207,8 @@ class Top(App[int]):
 
     @property
     def _is_open(self) -> bool:
-        """Return whether there is a screen: none is left while this ends, and a call of the store may last longer."""
-        return bool(self.screen_stack)
+        """Return whether there is a screen with its panes: they go while this ends, and a call may last longer."""
+        return self.is_running and bool(self.screen_stack)
 
     def say(self, text: str) -> None:
         """Show a notice until the next key."""
