@@ -13,6 +13,7 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from taskqueue.store import Store
+from taskqueue.store.mongodb.store import MongoStore
 from taskqueue.store.open import open_store
 from tests.servers import PATIENCE, with_database
 
@@ -43,6 +44,14 @@ def opener(store_url: str) -> Iterator[Opener]:
 def store(opener: Opener) -> Store:
     """Return an empty store."""
     return opener()
+
+
+@pytest.fixture
+def mongo_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MongoStore]:
+    """Yield an empty store of MongoDB, for what no other has."""
+    with closing(open_store(_mongodb(request, tmp_path))) as opened:
+        assert isinstance(opened, MongoStore)
+        yield opened
 
 
 def _sqlite(_: pytest.FixtureRequest, folder: Path) -> str:

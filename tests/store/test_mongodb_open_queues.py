@@ -2,43 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
-from pymongo.database import Database
 
 from taskqueue.model.controls import Controls
 from taskqueue.store import ClaimRequest
 from taskqueue.store.bell import WORK
-from taskqueue.store.mongodb import open_mongodb
 from taskqueue.store.mongodb.bells import StreamBell
 from taskqueue.store.mongodb.open_queues import MERGED, OpenQueues
 from taskqueue.store.mongodb.store import MongoStore
 from tests.nodes import eventually
-from tests.servers import PATIENCE, emptied, with_database
 from tests.store.records import NOON, SECOND, a_record
 
 
-@pytest.fixture
-def store(mongo_set: str, mongo_database: Database[dict[str, Any]]) -> Iterator[MongoStore]:
-    name = f"{mongo_database.name}-open-queues"
-    emptied(mongo_set, name)
-    opened = open_mongodb(f"{with_database(mongo_set, name)}&timeoutMS={PATIENCE * 1000:.0f}")
-    assert isinstance(opened, MongoStore)
-    yield opened
-    opened.close()
-
-
 @pytest.mark.parametrize("batches", [1, 4])
-def test_jobs_that_were_found_and_not_claimed_are_found_again(store: MongoStore, batches: int) -> None:
+def test_jobs_that_were_found_and_not_claimed_are_found_again(mongo_store: MongoStore, batches: int) -> None:
     """``batches`` is more than 1 while other nodes claim, too: then some queues are taken by chance."""
-    bell = store.bell(WORK)
+    bell = mongo_store.bell(WORK)
     assert isinstance(bell, StreamBell)
     records = [a_record(queue=f"q{number}", ready_at=NOON - number * SECOND) for number in range(3 * MERGED)]
-    store.add(records)
+    mongo_store.add(records)
     eventually(lambda: bell.changes is not None and bell.changes.all >= len(records))
-    queues = OpenQueues(store._connection)
+    queues = OpenQueues(mongo_store._connection)
     queues.rely_on(bell)
     request, controls = ClaimRequest(pooled=len(records)), Controls()
 

@@ -96,13 +96,13 @@ class ConcurrentWorkerHandle(WorkerHandle):
     concurrency: int
     free_slots: list[SharedSlot] = field(default_factory=list)
     signalled_at: float = float("-inf")
-    _explained_at: float = float("-inf")
-    """The last of these times whose signal was read back from it."""
     idle_timer: Timer | None = None
     """Has it retired when it has had no run for a while."""
     _taken: dict[Key, SharedSlot] = field(default_factory=dict)
     _by_number: dict[int, SharedSlot] = field(default_factory=dict)
     _assigned: list[int] = field(default_factory=list)
+    _heard_at: float = float("-inf")
+    """When the manager sent the last signal of which the worker has told."""
 
     def add_slot(self, slot: SharedSlot) -> None:
         """Add a slot, before the first run."""
@@ -126,8 +126,8 @@ class ConcurrentWorkerHandle(WorkerHandle):
     def was_signalled(self) -> bool:
         return time.monotonic() - self.signalled_at < SIGNAL_IS_OURS_FOR
 
-    def explains_signal(self) -> bool:
-        is_unheard, self._explained_at = self.signalled_at != self._explained_at, self.signalled_at
+    def note_signal(self) -> bool:
+        is_unheard, self._heard_at = self.signalled_at != self._heard_at, self.signalled_at
         return is_unheard or self.was_signalled
 
     @property

@@ -126,7 +126,7 @@ class RunMonitor:
         signals = os.read(worker.signal_pipe, 4096)
         if not signals:  # the worker has closed its end
             self._loop.unwatch(worker.signal_pipe)
-        if signal.SIGTERM not in signals or worker.explains_signal():
+        if signal.SIGTERM not in signals or worker.note_signal():
             return
         worker.replace_later("another process sent it SIGTERM")
         for slot in worker.slots:

@@ -92,8 +92,8 @@ class WorkerHandle(RunSlot):
     def was_signalled(self) -> bool:
         return self.has_signal
 
-    def explains_signal(self) -> bool:
-        """Return whether a SIGTERM that it has received is one of its manager."""
+    def note_signal(self) -> bool:
+        """Note that it has received a SIGTERM, and return whether that is one of its manager."""
         return self.has_signal
 
     @property

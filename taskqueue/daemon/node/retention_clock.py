@@ -1,4 +1,4 @@
-"""The time by which retention counts: the store's clock, but never ahead of the time that has passed."""
+"""The time by which retention counts: the store's clock, believed a week after it got ahead of the time that passed."""
 
 from __future__ import annotations
 
