@@ -1,6 +1,6 @@
 """Removes the node's own variables from the environment of commands.
 
-It stands alone: the manager, which starts workers, and the job that runs commands share these lists.
+The manager, which starts workers, and the job that runs commands share these lists.
 """
 
 from __future__ import annotations

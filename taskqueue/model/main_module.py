@@ -1,6 +1,6 @@
 """Finds the import name of the running script, so that its definitions have one name in every process.
 
-It stands alone: conditions and retry policies need it, and `job_path` imports jobs, which have both.
+Conditions and retry policies need it, and `job_path` imports jobs, which have both.
 """
 
 from __future__ import annotations

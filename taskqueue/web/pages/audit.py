@@ -1,7 +1,4 @@
-"""The audit: who did what to what, when and from where.
-
-It stands alone, as each page does.
-"""
+"""The audit: who did what to what, when and from where."""
 
 from __future__ import annotations
 
