@@ -159,6 +159,7 @@ COVERS: Mapping[str, str] = {
     "testing/test_drain.py": "testing/clock testing/jobs testing/__init__",
     "testing/test_node.py": "testing/crash_point",
     "typing/test_checkers.py": "scheduler/signatures",
+    "web/test_merge.py": "",
     "web/test_page_costs.py": "",
     "web/test_browser_actions.py": "",
     "web/test_every_page.py": "",

@@ -101,6 +101,11 @@ def path_of(request: Request) -> str:
     return request.url.path.removeprefix(root_of(request)) or "/"
 
 
+def wants_content(request: Request) -> bool:
+    """Return whether the script of a page asks for the page's content alone."""
+    return request.headers.get("x-part") == "content"
+
+
 async def form_of(request: Request) -> Form:
     """Return the fields of a form. Raises ``Problem``."""
     if "content-type" not in request.headers and not await request.body():

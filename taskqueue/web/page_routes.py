@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from taskqueue.errors import TaskqueueError
-from taskqueue.web.dashboard import Dashboard, Form, form_of, path_of, root_of
+from taskqueue.web.dashboard import Dashboard, Form, form_of, path_of, root_of, wants_content
 from taskqueue.web.done import done_of
 from taskqueue.web.login import safe_next, with_session, without_session
 from taskqueue.web.pages import PAGES
@@ -95,7 +95,7 @@ class PageRoutes:
             root=root_of(request),
             site=f"{request.url.scheme}://{request.url.netloc}",
             has_tokens=dashboard.viewers.users is not None,
-            is_fragment=request.headers.get("hx-request") == "true",
+            is_fragment=wants_content(request),
             overview=dashboard.overviews.read,
             numbers=dashboard.overviews.numbers,
             figures=dashboard.overviews.figures,
@@ -119,7 +119,7 @@ class PageRoutes:
         return rendered(template, root_of(request), {**known, **values})
 
     def _to_login(self, request: Request) -> Response:
-        if request.headers.get("hx-request") == "true":
+        if wants_content(request):
             return Response(status_code=401)  # the script loads the page anew
         if self._dashboard.viewers.users is None:
             problem = Problem("unknown-user", "nobody is logged in: come through the proxy that knows its users")

@@ -41,7 +41,7 @@ class View:
     has_tokens: bool
     """Whether programs log in with tokens."""
     is_fragment: bool
-    """Whether htmx asks for a part of the page."""
+    """Whether the script of the page asks for its content alone."""
     overview: Callable[[], Overview]
     """Returns the state of the whole store, as it was a moment ago at most."""
     numbers: Callable[[], Mapping[str, Any]]

@@ -126,7 +126,7 @@ def _page(port: int, page: str, answers: Counter[str]) -> None:
         if b"event: changed" not in said:
             continue
         with socket.create_connection(("127.0.0.1", port)) as asked:
-            head = f"GET {page} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nhx-request: true\r\nConnection: close\r\n\r\n"
+            head = f"GET {page} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nx-part: content\r\nConnection: close\r\n\r\n"
             asked.sendall(head.encode())
             said = asked.recv(65536)
             assert b" 200 " in said.splitlines()[0], said

@@ -427,9 +427,9 @@ def test_the_page_of_a_job_shows_its_meta_and_one_with_secrets_is_not_asked_for_
 
     assert "acme-7" in masked
     assert "t-secret" not in masked
-    assert "sse-connect" in masked
+    assert "data-live" in masked
     assert "t-secret" in unmasked
-    assert "sse-connect" not in unmasked  # there is no page to GET at its address
+    assert "data-live" not in unmasked  # there is no page to GET at its address
 
 
 def test_a_button_lifts_the_control_that_a_sentence_is_about_and_follows_no_word_of_a_reason(

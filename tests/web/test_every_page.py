@@ -36,7 +36,7 @@ def test_each_page_is_shown_whole_and_in_part(scheduler: Scheduler) -> None:
         for path in ("/", "/jobs", "/queues", "/schedules", "/nodes", "/failures", "/audit", *listed, *named):
             whole = browser.get(path)
             assert (whole.status_code, "</html>" in whole.text) == (200, True), path
-            part = browser.get(path, headers={"hx-request": "true"})
+            part = browser.get(path, headers={"x-part": "content"})
             assert part.status_code == 200, path
         assert "KeyError" in browser.get("/failures?since=1h").text
         assert "paused by ana" in browser.get("/queues").text

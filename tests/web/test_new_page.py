@@ -28,7 +28,7 @@ with Scheduler(sys.argv[1]) as scheduler:
         assert '<a href="/tags" aria-current="page">Tags</a>' in page, page
         assert '<a href="/jobs?tag=news">news</a>' in page
         assert "<b>" not in page
-        part = browser.get("/tags", headers={"hx-request": "true"}).text
+        part = browser.get("/tags", headers={"x-part": "content"}).text
         assert "news" in part and "<nav" not in part
 """
 

@@ -112,7 +112,7 @@ def test_new_jobs_are_counted_up_to_a_page(client: TestClient, scheduler: Schedu
     for added in (1, PAGE - 1, 1):
         time.sleep(0.002)  # they are later by a millisecond
         scheduler.add_jobs([("shop:Mail", None)] * added)
-        page = client.get(f"{address}&x={added}{len(announced)}", headers={"HX-Request": "true"}).text  # none is shared
+        page = client.get(f"{address}&x={added}{len(announced)}", headers={"X-Part": "content"}).text  # none is shared
         found = re.search(r'role="status">([^<]*)\. <', page)
         announced.append(found and found[1])
 

@@ -1,4 +1,4 @@
-// The script of the dashboard: pause, lost connection, times in the reader's zone, copy, keys; htmx does the rest.
+// The script of the dashboard: pause, lost connection, times in the reader's zone, copy, keys.
 (() => {
   "use strict";
   const content = document.getElementById("content");
@@ -32,16 +32,14 @@
     }
   };
 
-  // Live: the server says that something changed, and the content is asked for again; a paused or hidden page waits.
+  // Live: the server says that something changed, and the content is fetched again; a paused or hidden page waits.
+  const RETRY = 2000, LONGEST_RETRY = 30000;
   let isPaused = false;
   let missed = false;
   let shownAt = new Date();
   const keepsStill = () => isPaused || document.hidden || document.querySelector(":popover-open");
-  const goOn = () => {
-    if (missed && !keepsStill()) {
-      missed = false;
-      htmx.trigger(content, "again");
-    }
+  const catchUp = () => {
+    if (missed && !keepsStill()) refresh();
   };
   const showLive = (word, kind) => {
     const shown = byId("live-word");
@@ -53,11 +51,11 @@
     byId("paused").hidden = !on;
     byId("live").setAttribute("aria-pressed", String(on));
     showLive(on ? "paused" : "live", on ? "warn" : "good");
-    goOn();
+    catchUp();
   };
   let losing = 0;
-  const lose = () => { losing ||= setTimeout(showLost, 2000); }; // one that is back within two seconds was not lost
-  const found = () => {
+  const lose = () => { losing ||= setTimeout(showLost, 2000); }; // a connection that is back within two seconds was not lost
+  const recover = () => {
     clearTimeout(losing);
     losing = 0;
     if (!byId("lost").hidden) {
@@ -65,43 +63,61 @@
       if (!isPaused) showLive("live", "good");
     }
   };
-  const reconnect = () => { // what is shown may be old until it was asked for once more
-    if (!losing) return;
-    if (isPaused) found();
-    missed = true;
-    goOn();
-  };
   const showLost = () => {
     byId("lost-at").textContent = time(shownAt);
     byId("lost").hidden = false;
     if (!isPaused) showLive("offline", "bad");
   };
 
-  if (content) {
-    Idiomorph.defaults.ignoreActiveValue = true;
-    for (const step of ["htmx:beforeRequest", "htmx:beforeSwap"]) { // a dialog may be opened between the two
-      content.addEventListener(step, (event) => {
-        if (event.target === content && keepsStill()) {
-          missed = true;
-          event.preventDefault();
-        }
-      });
-    }
-    content.addEventListener("htmx:afterSwap", () => {
+  let request = null;
+  const refresh = async () => { // a newer request replaces one that is not answered yet
+    missed = keepsStill();
+    if (missed) return;
+    request?.abort();
+    const own = request = new AbortController();
+    try {
+      const response = await fetch(content.dataset.url || location.href, { headers: { "X-Part": "content" }, signal: own.signal });
+      if ([401, 403].includes(response.status)) return location.reload();
+      if (!response.ok) return lose();
+      const html = await response.text();
+      if (own.signal.aborted) return;
+      missed = keepsStill(); // a dialog may have been opened since
+      if (missed) return;
+      mergeHtml(content, html);
       shownAt = new Date();
-      found();
+      recover();
       showTimes(content);
+    } catch (error) {
+      if (error.name !== "AbortError") lose();
+    } finally {
+      if (request === own) request = null;
+    }
+  };
+
+  let retry = RETRY;
+  const connect = () => {
+    const stream = new EventSource(content.dataset.live);
+    stream.addEventListener("changed", refresh);
+    stream.addEventListener("open", () => {
+      retry = RETRY;
+      if (!losing) return;
+      if (isPaused) recover();
+      refresh(); // what is shown may be old
     });
-    content.addEventListener("htmx:sseError", lose);
-    content.addEventListener("htmx:sseOpen", reconnect);
-    content.addEventListener("htmx:sendError", lose);
-    content.addEventListener("htmx:responseError", (event) => {
-      if ([401, 403].includes(event.detail.xhr.status)) location.reload();
-      else lose();
+    stream.addEventListener("error", () => {
+      lose();
+      if (stream.readyState !== EventSource.CLOSED) return; // the browser tries again by itself
+      setTimeout(connect, retry);
+      retry = Math.min(2 * retry, LONGEST_RETRY);
+      refresh(); // finds out whether the session has ended
     });
-    document.addEventListener("visibilitychange", goOn);
-    document.addEventListener("toggle", goOn, true); // a dialog was closed
-    byId("live").hidden = !content.hasAttribute("sse-connect"); // a form, or an error, stays as it is
+  };
+
+  if (content) {
+    if (content.dataset.live) connect();
+    document.addEventListener("visibilitychange", catchUp);
+    document.addEventListener("toggle", catchUp, true); // a dialog was closed
+    byId("live").hidden = !content.dataset.live; // a form, or an error, stays as it is
     byId("live").addEventListener("click", () => pause(!isPaused));
     setInterval(() => { if (!document.hidden && !isPaused) showTimes(document); }, 5000);
   }
