@@ -53,6 +53,7 @@ STATUSES: Mapping[str, int] = {
     "class-not-allowed": 403,
     "csrf": 403,
     "forbidden": 403,
+    "proxied": 403,
     "job-not-found": 404,
     "node-not-found": 404,
     "not-found": 404,

@@ -1,4 +1,4 @@
-"""Checks every request before anything reads it (host, size, proxy), and gives every answer its headers."""
+"""Checks every request before anything reads it (proxy, host, size), and gives every answer its headers."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ LONGEST_LENGTH = 20
 
 PEER = "taskqueue.peer"
 """The key in a scope for the address that a connection comes from, which may be a proxy's."""
+
+SET_BY_PROXIES = frozenset({"forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip"})
+"""The headers by which a proxy tells that a request comes through it, beside those that begin with ``x-forwarded-``."""
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
@@ -68,6 +71,10 @@ class RequestChecks:
             log.debug("a client left before its request had come: %s", scope["path"])
 
     def _refusal(self, headers: Headers) -> Problem | None:
+        if self._settings.local:
+            header = next((name for name in headers if name.startswith("x-forwarded-") or name in SET_BY_PROXIES), None)
+            if header is not None:
+                return _proxied(header)
         named = headers.getlist("host")
         host = _name_of(named[0]) if len(named) == 1 else ""
         if host not in self._settings.hosts:
@@ -78,6 +85,15 @@ class RequestChecks:
         if not length.isascii() or not length.isdigit() or len(length) > LONGEST_LENGTH:
             return Problem("malformed-request", "the content-length is no number")
         return _too_large() if int(length) > LARGEST_BODY else None
+
+
+def _proxied(header: str) -> Problem:
+    return Problem(
+        "proxied",
+        f"the request comes through a proxy (header {header[:100]}), but this dashboard has no users, so everybody "
+        "whom the proxy lets in would be an operator: serve it with --users or --header, and --proxy ADDRESS "
+        "(users=, header=, proxies=)",
+    )
 
 
 def _too_large() -> Problem:

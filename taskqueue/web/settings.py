@@ -62,6 +62,11 @@ def settings_from(
         )
     if local and (users is not None or header is not None):
         raise ConfigError("local lets everybody on this host in without a password: pass it without users and header")
+    if local and proxies:
+        raise ConfigError(
+            f"local lets everybody on this host in without a password, and proxies such as {proxies[0]} let in others: "
+            "pass users or a header (--users, --header) with them"
+        )
     if header is not None and not proxies:
         raise ConfigError(
             f"header {header} could be sent by anybody: name the proxies that set it (--proxy ADDRESS, proxies=[…])"

@@ -126,6 +126,10 @@ def test_queues_are_for_operators(taskqueue: Command, users: str) -> None:
         (("--header", "X-User"), "could be sent by anybody: name the proxies that set it (--proxy ADDRESS"),
         (("--header", "X User", "--proxy", "127.0.0.1"), "is no name of an HTTP header"),
         (("--header", "X-User", "--proxy", "proxy"), "proxy 'proxy' is no address"),
+        (
+            ("--proxy", "127.0.0.1"),
+            "proxies such as 127.0.0.1 let in others: pass users or a header (--users, --header)",
+        ),
         (("--host-name", "https://jobs"), "is no name of a host"),
         (("--mask", "("), "no regular expression"),
         (("--users", "/nowhere/users.json"), "): make it with `taskqueue web user add NAME`"),
@@ -163,6 +167,10 @@ def test_it_serves_this_host_until_it_is_stopped(url: str) -> None:
         client.request("GET", "/", headers={"Host": "evil.example"})
         refused = client.getresponse()
         assert (refused.status, b"unknown-host" in refused.read()) == (400, True)
+
+        client.request("GET", "/", headers={"X-Forwarded-For": "203.0.113.9"})
+        refused = client.getresponse()
+        assert (refused.status, b"serve it with --users or --header" in refused.read()) == (403, True)
 
         client.request("GET", "/live")
         with client.getresponse() as stream:

@@ -218,6 +218,52 @@ def test_local_use_is_for_this_host_alone(browser: MakeBrowser) -> None:
     assert browser(client=("203.0.113.9", 1), local=True, hosts=[HOST]).get("/").status_code == 401
 
 
+@pytest.mark.parametrize("path", ["/", "/jobs", "/api/v1/session", "/login", "/nothing"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("X-Forwarded-For", "203.0.113.9"),
+        ("X-Forwarded-For", "127.0.0.1"),
+        ("X-Forwarded-For", ""),
+        ("X-Forwarded-Proto", "https"),
+        ("X-Forwarded-Host", HOST),
+        ("X-Forwarded-Prefix", "/jobs"),
+        ("Forwarded", "for=203.0.113.9"),
+        ("Via", "1.1 vegur"),
+        ("X-Real-IP", "203.0.113.9"),
+    ],
+)
+def test_local_use_is_for_nobody_who_comes_through_a_proxy(
+    browser: MakeBrowser, path: str, name: str, value: str
+) -> None:
+    refused = browser(client=("127.0.0.1", 1), local=True, hosts=[HOST]).get(path, headers={name: value})
+
+    assert (refused.status_code, refused.json()["type"]) == (403, "urn:taskqueue:problem:proxied")
+    detail = refused.json()["detail"]
+    assert name.lower() in detail
+    assert all(option in detail for option in ("--users", "--proxy"))
+
+
+def test_a_proxy_of_local_use_is_refused_under_every_host_name(
+    browser: MakeBrowser,
+) -> None:
+    local = browser(client=("127.0.0.1", 1), local=True)
+
+    assert local.get("/", headers={"via": "1.1 proxy"}).json()["type"] == "urn:taskqueue:problem:proxied"
+
+
+def test_users_may_come_through_a_proxy(browser: MakeBrowser) -> None:
+    client = browser(client=("127.0.0.1", 1))
+
+    for name in ("x-forwarded-for", "forwarded", "via"):
+        assert client.get("/login", headers={name: "203.0.113.9"}).status_code == 200
+
+
+def test_local_use_has_no_trusted_proxies(scheduler: Scheduler) -> None:
+    with pytest.raises(ConfigError, match=r"and proxies such as 127\.0\.0\.1 let in others: pass users or a header"):
+        app(scheduler, local=True, proxies=["127.0.0.1"])
+
+
 @pytest.mark.parametrize(
     "host",
     ["evil.example", f"{HOST}.evil.example", "", f"{HOST}@evil.example", "[::1", "[::1]x", f"evil.example:{HOST}"],
