@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any, TypeVar
 
 from taskqueue.errors import InvalidOption
 from taskqueue.execution.custom_retry import bound
+from taskqueue.execution.exception_groups import leaves
 from taskqueue.execution.loader import load_policy
 from taskqueue.model.job_path import dotted
 from taskqueue.model.main_module import main_module
@@ -29,6 +31,7 @@ from taskqueue.model.retry import (
     TableRetry,
 )
 from taskqueue.model.retry.by_error import check_policy, known_names, names_of
+from taskqueue.model.retry.decision import strictest
 from taskqueue.model.schedules import Duration, seconds_of
 from taskqueue.model.shown_text import as_code
 
@@ -174,11 +177,12 @@ def call(function: Callable[[], Returned], policy: RetryPolicy) -> Returned:
                 created_at=begun_at,
                 due_at=begun_at,
                 now=datetime.now(timezone.utc),
-                errors=known_names(dotted(kind) for kind in type(error).__mro__[:-1]),
-                message=str(error),
                 chance=random.random(),
             )
-            decision = asked.decide(situation)
+            decision = strictest(
+                asked.decide(replace(situation, errors=known_names(map(dotted, leaf.classes)), message=str(leaf.error)))
+                for leaf in leaves(error)
+            )
             if not isinstance(decision, RetryIn):
                 raise
         time.sleep(decision.after)

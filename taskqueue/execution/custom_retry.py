@@ -10,7 +10,7 @@ from typing import Any
 from taskqueue.errors import InvalidOption
 from taskqueue.execution.executor import brief
 from taskqueue.model.lazy_dataclass import dataclass
-from taskqueue.model.lifecycle.failure import situation
+from taskqueue.model.lifecycle.failure import in_parts, situation
 from taskqueue.model.lifecycle.outcomes import Failed, Outcome, TimedOut
 from taskqueue.model.options import checked
 from taskqueue.model.record import Record
@@ -29,6 +29,7 @@ from taskqueue.model.retry import (
     policy,
 )
 from taskqueue.model.retry.by_error import known_names, timed_out_names
+from taskqueue.model.retry.decision import strictest
 from taskqueue.model.schedules import seconds_of
 from taskqueue.model.shown_text import as_code
 from taskqueue.model.timestamps import milliseconds, moment
@@ -97,7 +98,7 @@ def with_decision(question: Question, outcome: Outcome, took: float, chance: flo
         timed_out=timed_out,
         chance=chance,
     )
-    decision = question.policy.decide(asked)
+    decision = strictest(map(question.policy.decide, in_parts(asked, outcome)))
     assert isinstance(decision, RetryIn | GiveUp), "every class of the user's is bound here"
     return replace(outcome, decision=decision)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import time
 import traceback
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from taskqueue.errors import InvalidJob, JobFailed, Unreadable
+from taskqueue.execution.exception_groups import Leaf, leaves, related
 from taskqueue.execution.job_context import Interrupts, JobContext
 from taskqueue.execution.loader import CannotLoad, Loaded
 from taskqueue.model.ids import JobId
@@ -39,6 +41,8 @@ from taskqueue.store.redaction import concealed_in
 if TYPE_CHECKING:  # imported for jobs that declare types only
     from taskqueue.model.codecs import Form
 
+log = logging.getLogger(__name__)
+
 MESSAGE_LIMIT = 8 * 1024
 """The most characters of an error's message that are kept."""
 
@@ -63,6 +67,12 @@ _BEHIND_JOBS = "taskqueue.daemon.worker.interrupts"
 
 CONTROLS = (AwaitChildren, Snooze, StepOver)
 """The exceptions by which a job goes on later."""
+
+INSTRUCTIONS = (Fail, Retry, AwaitChildren, Snooze, StepOver, Interrupted)
+"""The exceptions that say how a run ends, also from within a group: there the first of these kinds counts."""
+
+PARTS_LIMIT = 50
+"""The most classes of errors of one group that a retry policy is asked about."""
 
 UNASKED = "a job raised Interrupted without a request to end"
 
@@ -192,11 +202,9 @@ def outcome_of(result: Any, error: BaseException | None, interrupts: Interrupts)
 
 
 def _of_error(error: BaseException, stop_reason: str | None) -> Outcome:
-    if isinstance(error, Interrupted) and stop_reason is None:
-        return outcomes.Failed(failure=replace(failure_of(error), message=UNASKED))
-    if isinstance(error, Interrupted) or (
-        stop_reason == "shutdown" and came_up_after(error, Interrupted, KeyboardInterrupt)
-    ):
+    if stop_reason is not None and any(isinstance(leaf.error, Interrupted) for leaf in leaves(error)):
+        return outcomes.Interrupted()
+    if stop_reason == "shutdown" and came_up_after(error, Interrupted, KeyboardInterrupt):
         return outcomes.Interrupted()
     try:
         return _as_asked(error)
@@ -206,31 +214,52 @@ def _of_error(error: BaseException, stop_reason: str | None) -> Outcome:
 
 def _as_asked(error: BaseException) -> Outcome:
     """Return the outcome that the exception stands for; raise ``ValueError`` for times that were set in it later."""
-    match error:
+    meant = meaning(error)
+    if isinstance(meant, CONTROLS):
+        _log_others(error)
+    match meant:
         case Snooze(seconds=seconds):
             return outcomes.Snoozed(seconds=seconds_of("Snooze", seconds))
         case StepOver(phase=phase):
             return outcomes.Stepped(phase=phase)
         case AwaitChildren(ids=ids):
             return outcomes.Awaiting(ids=ids)
+        case Interrupted():
+            return outcomes.Failed(failure=replace(failure_of(error), message=UNASKED))
         case Fail():
             return outcomes.GivenUp(failure=failure_of(error))
         case Retry(delay=delay):
             pause = None if delay is None else seconds_of("Retry", delay)
             return outcomes.Failed(failure=failure_of(error), delay=pause)
-    return outcomes.Failed(failure=failure_of(error))
+    return outcomes.Failed(failure=failure_of(error), parts=parts_of(error))
+
+
+def meaning(error: BaseException) -> BaseException:
+    """Return the exception that decides how the run ends: in a group, the first of the first kind of instruction.
+
+    If there is no instruction in a group, that is its only error, or the group.
+    """
+    shown = _shown(error)
+    return shown[0].error if len(shown) == 1 or isinstance(shown[0].error, INSTRUCTIONS) else error
+
+
+def _shown(error: BaseException) -> list[Leaf]:
+    """Return the errors that matter: in a group the instructions of the first kind there is, or else all of them."""
+    every = leaves(error)
+    kinds = ([leaf for leaf in every if isinstance(leaf.error, kind)] for kind in INSTRUCTIONS)
+    return next(filter(None, kinds), every)
+
+
+def _log_others(error: BaseException) -> None:
+    """Log the errors beside an instruction to go on later: that is no failure, so that nothing else names them."""
+    others = [brief(leaf.error) for leaf in leaves(error) if not isinstance(leaf.error, CONTROLS)]
+    if others:
+        log.warning("a job that goes on later also raised %s", "; ".join(others), exc_info=error)
 
 
 def came_up_after(error: BaseException, *kinds: type[BaseException]) -> bool:
     """Return whether the error is of one of these kinds, or came up while one was handled, say in a ``finally``."""
-    seen: list[BaseException] = []
-    found: BaseException | None = error
-    while found is not None and all(found is not one for one in seen):  # an error may be its own cause
-        if isinstance(found, kinds):
-            return True
-        seen.append(found)
-        found = found.__cause__ or found.__context__
-    return False
+    return any(isinstance(found, kinds) for found in related(error))
 
 
 def overdue(message: str) -> Failure:
@@ -262,7 +291,7 @@ def error_for_caller(id: JobId, error: BaseException | None) -> BaseException | 
     """
     if isinstance(error, CannotLoad):
         return JobFailed(id, Status.FAILED.name, error.failure)
-    return None if isinstance(error, CONTROLS) else error
+    return None if error is not None and isinstance(meaning(error), CONTROLS) else error
 
 
 def exception_of(ran: Ran) -> Exception:
@@ -281,15 +310,37 @@ def brief(error: BaseException) -> str:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Return the error in words that need no import, cut to size and without passwords of addresses."""
+    """Return the error in words that need no import, cut to size and without passwords of addresses.
+
+    A group is named by its errors if these are of one class; its traceback has all of them.
+    """
     _leave_out_interrupts(error)
     lines = traceback.format_exception(type(error), error, _of_the_job(error))
-    return Failure(
-        type=dotted(type(error)),
-        message=clean(concealed_in(_message(error)))[:MESSAGE_LIMIT],
-        traceback=clean(concealed_in("".join(lines)))[-TRACEBACK_LIMIT:],
-        bases=tuple(dotted(base) for base in type(error).__mro__[1:-1]),
-    )
+    shown = _shown(error)
+    failure = _named(shown[0] if len({type(leaf.error) for leaf in shown}) == 1 else Leaf(error))
+    if len(shown) > 1:
+        failure = replace(failure, message=_joined(shown))
+    return replace(failure, traceback=clean(concealed_in("".join(lines)))[-TRACEBACK_LIMIT:])
+
+
+def parts_of(error: BaseException) -> tuple[Failure, ...]:
+    """Return one error of each class in a group, without traceback; none if there is only one class."""
+    parts = tuple({type(leaf.error): _named(leaf) for leaf in reversed(leaves(error))}.values())[::-1]
+    return parts[:PARTS_LIMIT] if len(parts) > 1 else ()
+
+
+def _named(leaf: Leaf) -> Failure:
+    """Return the class, the message and the bases of an error; the groups that it is in are among its bases."""
+    kind, *bases = map(dotted, leaf.classes)
+    message = clean(concealed_in(_message(leaf.error)))[:MESSAGE_LIMIT]
+    return Failure(type=kind, message=message, bases=tuple(bases))
+
+
+def _joined(shown: list[Leaf]) -> str:
+    """Return the messages of several errors, each once."""
+    is_mixed = len({type(leaf.error) for leaf in shown}) > 1
+    said = dict.fromkeys(brief(leaf.error) if is_mixed else _message(leaf.error) for leaf in shown)
+    return clean(concealed_in(f"{len(shown)} errors: {'; '.join(said)}"))[:MESSAGE_LIMIT]
 
 
 def _of_the_job(error: BaseException) -> Any:
@@ -301,11 +352,8 @@ def _of_the_job(error: BaseException) -> Any:
 
 
 def _leave_out_interrupts(error: BaseException) -> None:
-    """Let the tracebacks of the error, and of its causes and contexts, end with the job's code."""
-    seen: list[BaseException] = []
-    found: BaseException | None = error
-    while found is not None and all(found is not one for one in seen):  # its == may be the user's own, and raise
-        seen.append(found)
+    """Let the tracebacks of the error, and of all errors that are shown with it, end with the job's code."""
+    for found in related(error):
         last = trace = found.__traceback__
         while trace is not None:
             if trace.tb_frame.f_globals.get("__name__") != _BEHIND_JOBS:
@@ -313,7 +361,6 @@ def _leave_out_interrupts(error: BaseException) -> None:
             trace = trace.tb_next
         if last is not None:
             last.tb_next = None
-        found = found.__cause__ or found.__context__
 
 
 def _message(error: BaseException) -> str:

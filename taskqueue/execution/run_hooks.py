@@ -11,7 +11,8 @@ from types import CoroutineType
 from typing import Any, NamedTuple, TypeAlias
 
 from taskqueue.errors import ConfigError
-from taskqueue.execution.executor import CONTROLS, Ran, exception_of, execute, outcome_of
+from taskqueue.execution.exception_groups import leaves
+from taskqueue.execution.executor import CONTROLS, Ran, exception_of, execute, meaning, outcome_of
 from taskqueue.execution.job_context import Interrupts, JobContext
 from taskqueue.execution.loader import Loaded
 from taskqueue.model.ids import JobId
@@ -173,12 +174,13 @@ class _Surrounded:
             if ran is None:
                 log.error("around_run has returned without proceed(), the job runs without it: %s", self._context.id)
             return ran
-        if error is self._raised:
+        if self._raised is not None and _is_part_of(error, self._raised):
             return ran
-        if isinstance(error, Retry | Fail | Snooze):
+        meant = meaning(error)
+        if isinstance(meant, Retry | Fail | Snooze):
             outcome = outcome_of(None, error, self._interrupts)
             return (ran or _NOT_RUN)._replace(outcome=outcome, error=error)
-        if isinstance(error, Interrupted | KeyboardInterrupt):
+        if isinstance(meant, Interrupted | KeyboardInterrupt):
             return ran or _NOT_RUN._replace(outcome=outcome_of(None, error, self._interrupts), error=error)
         log.error("around_run failed, and the outcome of the job stays: %s", self._context.id, exc_info=error)
         return ran
@@ -275,9 +277,15 @@ def _is_async(loaded: Loaded) -> bool:
     return iscoroutinefunction(job.function if isinstance(job, TaskFunction) else getattr(job, loaded.work, None))
 
 
+def _is_part_of(error: BaseException, raised: BaseException) -> bool:
+    """Return whether the error is the raised one, or a group of its errors alone, as a task group around it makes."""
+    known = {id(leaf.error) for leaf in leaves(raised)}
+    return all(id(leaf.error) in known for leaf in leaves(error))
+
+
 def _error_of(ran: Ran) -> BaseException | None:
     """Return the exception that ``proceed`` raises, one that a coroutine can raise; None if the job goes on later."""
-    if isinstance(ran.error, CONTROLS):
+    if ran.error is not None and isinstance(meaning(ran.error), CONTROLS):
         return None
     if isinstance(ran.error, StopIteration):
         error = RuntimeError("the job raised StopIteration")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from taskqueue import ClassOptions
-from taskqueue.model.job import Job
+from taskqueue.model.job import Fail, Job, Snooze
 from tests.daemon.jobs import rob, tell
 
 NAME: contextvars.ContextVar[str] = contextvars.ContextVar("name")
@@ -42,6 +42,20 @@ class Meet(Job):
             Meet.together.set()
         await Meet.together.wait()
         return os.getpid()
+
+
+class Group(Job):
+    """Raises the error that its data name in a task group; blocks the loop in one if they name none."""
+
+    async def start(self) -> None:
+        async with vars(asyncio)["TaskGroup"]() as group:  # of Python 3.11
+            group.create_task(Group.end(self))
+
+    async def end(self: Job) -> None:
+        if self.data:
+            raise {"fail": Fail("gone"), "snooze": Snooze(60), "refused": ConnectionRefusedError("no")}[self.data]
+        self.progress(1, "blocks")
+        threading.Event().wait()
 
 
 class Wait(Job):

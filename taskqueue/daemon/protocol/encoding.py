@@ -90,8 +90,9 @@ def outcome_fields(outcome: Outcome) -> dict[str, Any]:
             return {"result": result} if reports is None else {"result": result, "reports": reports}
         case outcomes.Stepped(phase=phase, state=state, reports=reports):
             return {"phase": phase.value, "state": state, "reports": reports}
-        case outcomes.Failed(failure=failure, delay=delay, decision=decision):
-            return {"failure": asdict(failure), "delay": delay, "decision": decision and decision_document(decision)}
+        case outcomes.Failed(failure=failure, delay=delay, decision=decision, parts=parts):
+            asked = {"delay": delay, "decision": decision and decision_document(decision)}
+            return {"failure": asdict(failure), **asked, "parts": [asdict(part) for part in parts]}
         case (
             outcomes.TimedOut(failure=failure, decision=decision) | outcomes.Stalled(failure=failure, decision=decision)
         ):
@@ -130,6 +131,8 @@ def outcome_of(name: str, fields: Mapping[str, Any], unroutable_after: float) ->
     values = dict(fields)
     if "failure" in values:
         values["failure"] = failure_of(values["failure"])
+    if "parts" in values:
+        values["parts"] = tuple(map(failure_of, values["parts"]))
     if values.get("decision") is not None:
         values["decision"] = decision_of(values["decision"])
     if "phase" in values:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace as replaced
 from datetime import datetime, timedelta
 
@@ -12,6 +13,7 @@ from taskqueue.model.lifecycle.outcomes import Failed, Run, Stalled, TimedOut
 from taskqueue.model.record import Cause, Failure, OnCrash, Record, Status, replace
 from taskqueue.model.retry import NO_RETRY, AskWorker, GiveUp, Refusal, RetryIn, Situation
 from taskqueue.model.retry.by_error import known_names, timed_out_names
+from taskqueue.model.retry.decision import strictest
 from taskqueue.model.schedules import moment_of
 from taskqueue.model.timestamps import whole
 
@@ -37,6 +39,15 @@ def situation(record: Record, now: datetime, outcome: Failed | TimedOut | Stalle
         timed_out=timed_out,
         chance=chance,
     )
+
+
+def in_parts(situation: Situation, outcome: Failed | TimedOut | Stalled) -> Iterable[Situation]:
+    """Yield the situation with each error that the policy is asked about, several for an exception group."""
+    parts = outcome.parts if isinstance(outcome, Failed) else ()
+    if not parts:
+        yield situation
+    for part in parts:
+        yield replaced(situation, errors=known_names((part.type, *part.bases)), message=part.message)
 
 
 def is_last_attempt(record: Record, now: datetime) -> bool:
@@ -75,7 +86,8 @@ def _decided(record: Record, outcome: Failed | TimedOut | Stalled, run: Run, now
     """Return the decision of the record's policy; a policy that only a worker can ask gives up."""
     if not isinstance(outcome, Failed) and not record.options.retry_on_timeout:
         return GiveUp()
-    decision = record.options.retry.decide(situation(record, now, outcome, run.chance))
+    asked = in_parts(situation(record, now, outcome, run.chance), outcome)
+    decision = strictest(map(record.options.retry.decide, asked))
     if isinstance(decision, AskWorker):
         reason = f"its retry policy {decision.path} was not asked: the worker that could ask it was gone"
         return GiveUp(refusal=Refusal.UNDECIDED, reason=reason)

@@ -28,12 +28,14 @@ class Done:
 class Failed:
     """``start()`` raised; ``delay`` in seconds overrides the policy's pause (``raise Retry``).
 
-    ``decision`` is the answer of a policy of the user's own, here as below.
+    ``decision`` is the answer of a policy of the user's own, here as below. ``parts`` are the errors of an exception
+    group that the policy is asked about, one of each class; if there is none, it is asked about ``failure``.
     """
 
     failure: Failure
     delay: float | None = None
     decision: RetryIn | GiveUp | None = None
+    parts: tuple[Failure, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

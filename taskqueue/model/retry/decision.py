@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, Protocol, TypeAlias
@@ -72,6 +72,16 @@ class AskWorker:
 
 
 Decision: TypeAlias = RetryIn | GiveUp | AskWorker
+
+
+def strictest(decisions: Iterable[Decision]) -> Decision:
+    """Return the decision on several errors of one attempt: the first that is no retry, or else the longest pause."""
+    pauses: list[RetryIn] = []
+    for decision in decisions:
+        if not isinstance(decision, RetryIn):
+            return decision
+        pauses.append(decision)
+    return max(pauses, key=lambda pause: pause.after)
 
 
 class RetryPolicy(Protocol):

@@ -29,6 +29,7 @@ OUTCOMES: list[Outcome] = [
     outcomes.Done(result='{"a": 1}', reports="[]"),
     outcomes.Failed(failure=FAILURE),
     outcomes.Failed(failure=FAILURE, delay=1.5, decision=DECISION),
+    outcomes.Failed(failure=FAILURE, parts=(FAILURE, FAILURE)),
     outcomes.GivenUp(failure=FAILURE),
     outcomes.Snoozed(seconds=60.0),
     outcomes.NotReady(reason="no file"),

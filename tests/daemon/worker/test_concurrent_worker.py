@@ -376,6 +376,28 @@ def test_a_quick_shutdown_interrupts_all(fake_node: FakeNode) -> None:
     assert {message.state for message in fake_node.heard if isinstance(message, Progressed)} >= {'"shutdown"'}
 
 
+@pytest.mark.parametrize(
+    ("name", "outcome", "error"),
+    [("fail", "GivenUp", "taskqueue.Fail"), ("snooze", "Snoozed", ""), ("refused", "Failed", "ConnectionRefusedError")],
+)
+def test_an_error_in_a_task_group_counts_as_one_on_its_own(
+    fake_node: FakeNode, name: str, outcome: str, error: str
+) -> None:
+    waiting, ending = started(fake_node, "Wait"), act(fake_node, "Group", name)
+
+    ended = fake_node.expect(Ended, ending)
+    assert (ended.outcome, ended.fields.get("failure", {}).get("type", "")) == (outcome, error)
+    assert stop(fake_node, waiting).exit == ""
+
+
+def test_an_interruption_in_a_task_group_is_one() -> None:
+    with FakeNode(grace=20) as fake_node:
+        run = started(fake_node, "Group")
+        fake_node.drain("quick")
+
+        assert fake_node.expect(Ended, run).outcome == "Interrupted"
+
+
 def test_those_that_do_not_leave_are_killed_after_the_grace(impatient: FakeNode) -> None:
     runs = [started(impatient, "Hold"), started(impatient, "Wait")]
     impatient.drain("quick")

@@ -1,0 +1,63 @@
+"""Exception groups taken apart: the errors in them, however deeply nested, and the classes of the groups around each.
+
+Python 3.10 has no groups of its own; those of the package ``exceptiongroup`` are taken apart if a job has imported it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+
+class Leaf(NamedTuple):
+    """An error that is no group, and the classes of the groups that it is in, the outermost first."""
+
+    error: BaseException
+    groups: tuple[type[BaseException], ...] = ()
+
+    @property
+    def classes(self) -> tuple[type[BaseException], ...]:
+        """Return the classes that the error is of, its own first, and those of its groups; without ``object``."""
+        kinds = (type(self.error), *self.groups)
+        return tuple(dict.fromkeys(base for kind in kinds for base in kind.__mro__[:-1]))
+
+
+def leaves(error: BaseException) -> list[Leaf]:
+    """Return the errors of a group, however deeply nested, in order; an error that is no group is the only one."""
+    found: list[Leaf] = []
+    rest = [Leaf(error)]
+    while rest:
+        leaf = rest.pop()
+        members = _members(leaf.error)
+        if not members:
+            found.append(leaf)
+        groups = (*leaf.groups, type(leaf.error))
+        rest += (Leaf(member, groups) for member in reversed(members))
+    return found
+
+
+def related(error: BaseException) -> Iterator[BaseException]:
+    """Yield the error, the errors of groups, and what each of them was raised from or came up in, each once."""
+    seen: set[int] = set()  # by identity: an error's == may be the user's own, and raise
+    rest: list[BaseException | None] = [error]
+    while rest:
+        found = rest.pop()
+        if found is None or id(found) in seen:  # an error may be its own cause
+            continue
+        seen.add(id(found))
+        yield found
+        rest += _members(found)
+        rest.append(found.__context__ if found.__cause__ is None else found.__cause__)
+
+
+def _members(error: BaseException) -> tuple[BaseException, ...]:
+    """Return the errors of a group; none of an error that is no group."""
+    kind: Any = getattr(builtins, "BaseExceptionGroup", None) or getattr(
+        sys.modules.get("exceptiongroup"), "BaseExceptionGroup", None
+    )
+    if kind is None or not isinstance(error, kind):
+        return ()
+    members: tuple[BaseException, ...] = kind.exceptions.__get__(error)  # a subclass may define its own attribute
+    return members
