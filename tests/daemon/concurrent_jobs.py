@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from taskqueue import ClassOptions
 from taskqueue.model.job import Fail, Job, Snooze
-from tests.daemon.jobs import rob, tell
+from tests.daemon.jobs import await_line, orphan, rob, tell
 
 NAME: contextvars.ContextVar[str] = contextvars.ContextVar("name")
 
@@ -252,3 +252,13 @@ class Unspeakable(Job):
                 raise SystemExit(3)
 
         raise Exits
+
+
+class Orphaning(Job):
+    """Leaves an orphan behind, and waits for its ``go``."""
+
+    options: ClassVar[ClassOptions] = {"concurrency": 2}
+
+    async def start(self) -> None:
+        tell(self.data["runs"], str(orphan()))
+        await asyncio.to_thread(await_line, self.data["go"])

@@ -680,3 +680,57 @@ class Deep(Job):
         while True:
             with contextlib.suppress(Interrupted):
                 threading.Event().wait()
+
+
+def orphan(seconds: float = 0.0) -> int:
+    """Leave a process behind whose parent has ended, and return its pid."""
+    begun = subprocess.run(
+        ["sh", "-c", f"sleep {seconds} > /dev/null & echo $!"],
+        stdout=subprocess.PIPE,
+        check=True,
+        start_new_session=True,
+    )
+    return int(begun.stdout)
+
+
+def await_line(fifo: str) -> None:
+    """Wait until the test writes a line."""
+    with Path(fifo).open() as stream:
+        stream.readline()
+
+
+def await_end(pid: int) -> None:
+    """Wait until there is no such process, not even a dead one."""
+    while Path(f"/proc/{pid}").exists():
+        time.sleep(0.01)
+
+
+class Orphaning(Job):
+    """Leaves orphans behind, and waits for its ``go`` if it has one; returns their pids."""
+
+    def start(self) -> list[int]:
+        left = [orphan(self.data.get("seconds", 0)) for _ in range(self.data.get("count", 1))]
+        if "go" in self.data:
+            tell(self.data["runs"], " ".join(map(str, left)))
+            await_line(self.data["go"])
+        return left
+
+
+class Collecting(Job):
+    """Starts processes in several ways, lets orphans come and go while these are dead, and returns how they ended."""
+
+    def start(self) -> list[int]:
+        forked = os.fork()
+        if forked == 0:
+            os._exit(3)
+        spawned = os.posix_spawn("/bin/sh", ["sh", "-c", "exit 4"], os.environ)
+        command = subprocess.Popen(["sh", "-c", "exit 5"])
+        child = multiprocessing.get_context("fork").Process(target=os._exit, args=(6,))
+        child.start()
+        for pid in (forked, spawned, command.pid, child.pid):
+            assert pid is not None
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        await_end(orphan())
+        child.join()
+        waited = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in (forked, spawned)]
+        return [*waited, command.wait(), child.exitcode or 0, os.waitstatus_to_exitcode(os.system("exit 7"))]

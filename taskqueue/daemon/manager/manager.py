@@ -303,7 +303,12 @@ class Manager:
             pool.concurrent.distribute()
 
     def _schedule_checks(self, pool: WorkerPool) -> None:
-        """Read the start log soon if the start of a run is not known; check runs that have not started, later."""
+        """Read the start log soon if the start of a run is not known; check runs that have not started, later.
+
+        Later also look for what the runs have left behind.
+        """
+        if pool.monitor.changed_at > pool.adopted.looked_at:
+            pool.adopted.look_later()
         given = [worker for worker in self._workers if worker.pending]
         now = time.monotonic()
         if given and any(worker.is_about_to_start and now - worker.busy_since < LONG_RUN for worker in given):

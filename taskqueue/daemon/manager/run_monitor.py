@@ -109,10 +109,7 @@ class RunMonitor:
                 slot.check_permit(message.missed)
                 slot.became_ready(time.monotonic())
             case NeedsReplacement(id=id, job=job, reason=reason):
-                extra = {"job_id": id, "job": job}
-                log.warning("a worker is replaced after %s: pid %d: %s", job, slot.pid, reason, extra=extra)
-                slot.worker.replace_later(reason, id)
-                self.requeue(slot.worker)
+                self._replace(slot, id, job, reason)
             case StartupFailed():
                 self.startup_failure = message
 
@@ -120,6 +117,18 @@ class RunMonitor:
         """Handle a message of a worker with several run slots; raise ``ChannelBroken`` as ``on_message`` does."""
         message = decode(payload)
         self.on_message(worker.slot_of(message), payload, message)
+
+    def replace(self, worker: WorkerHandle, reason: str) -> None:
+        """Have a worker replaced for what its last run, or the present one, has left behind."""
+        suspect = worker.suspect
+        if suspect is not None:
+            self._replace(worker, suspect.run.id, suspect.run.job, reason)
+
+    def _replace(self, slot: RunSlot, id: str, job: str, reason: str) -> None:
+        extra = {"job_id": id, "job": job}
+        log.warning("a worker is replaced after %s: pid %d: %s", job, slot.pid, reason, extra=extra)
+        slot.worker.replace_later(reason, id)
+        self.requeue(slot.worker)
 
     def on_signal(self, worker: WorkerHandle) -> None:
         """Handle a signal that a worker received: a SIGTERM of another process ends its runs and the worker."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeVar
 
+from taskqueue.daemon.manager.adopted_processes import AdoptedProcesses
 from taskqueue.daemon.manager.concurrent_worker_handle import ConcurrentWorkerHandle
 from taskqueue.daemon.manager.concurrent_workers import ConcurrentWorkers
 from taskqueue.daemon.manager.oom_kills import OomKills
@@ -23,7 +24,7 @@ from taskqueue.daemon.manager.worker_handle import ONE_JOB, SURPLUS, WorkerHandl
 from taskqueue.daemon.manager.workers import Workers, fork_failed
 from taskqueue.daemon.protocol.channel import ChannelBroken
 from taskqueue.daemon.protocol.messages import PoolStatus, StackTaken, StartupFailed, TakeStack, WorkerChanged
-from taskqueue.daemon.runtime import child_process
+from taskqueue.daemon.runtime import child_process, leftovers
 from taskqueue.daemon.runtime.child_process import ForkUnsafe
 from taskqueue.daemon.runtime.loop import Loop, Timer
 from taskqueue.daemon.settings import PoolMode, Settings
@@ -51,7 +52,6 @@ class WorkerPool:
         self._forker = workers
         self._reports = reports
         self._queue = queue
-        self._strangers_known = child_process.children()  # e.g. processes that preloaded modules have started
         self._backoff = Backoff()
         self._oom_kills = OomKills()
         self._review: Timer | None = None
@@ -62,6 +62,7 @@ class WorkerPool:
         """How many jobs can run at once, not counting those with ``force_spawn``."""
         self.concurrent = ConcurrentWorkers(loop, settings, queue, self._spawn_concurrent)
         self.monitor = RunMonitor(loop, settings, reports, queue, on_first_run=self._on_first_run)
+        self.adopted = AdoptedProcesses(loop, self.workers, self.monitor.replace)
 
     @property
     def status(self) -> PoolStatus:
@@ -136,11 +137,11 @@ class WorkerPool:
                 self._retire(worker)
 
     def unlock(self, pid: int) -> None:
-        """Kill the worker that is process ``pid`` or its ancestor, because it locks the store.
+        """Kill the worker that is process ``pid``, or whose job started that, because it locks the store.
 
         A worker with a run may be about to end its transaction: the first call logs a warning, the next one kills it.
         """
-        pids = child_process.ancestry(pid)
+        pids = (*child_process.ancestry(pid), leftovers.worker_of(pid))
         for worker in self.workers:
             if worker.pid not in pids or worker.stage is WorkerStage.LEAVING:
                 continue
@@ -277,8 +278,7 @@ class WorkerPool:
         for source in (worker.child, worker.signal_pipe, worker.channel):
             self._loop.unwatch(source)
         exit = worker.child.reap()
-        child_process.sweep(worker.pid)
-        child_process.reap_strangers({*self._strangers_known, *(worker.pid for worker in self.workers)})
+        self.adopted.kill_left_by(worker.pid)
         is_explained = bool(worker.kill_reason) or worker.escalation is not None
         killer = self._oom_kills.explain_kill() if exit.signal == signal.SIGKILL and not is_explained else ""
         suspect = worker.suspect if worker.kill_reason or killer else None

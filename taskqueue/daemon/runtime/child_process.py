@@ -25,6 +25,7 @@ from setproctitle import setproctitle
 
 from taskqueue.daemon.runtime.child_setup import flush, kill_main_thread, live, prctl
 from taskqueue.errors import ConfigError
+from taskqueue.model.shown_text import logged
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,9 @@ FEWEST_DESCRIPTORS = 64
 """Open files that a node, its manager and a few workers have room in, each in its own process."""
 
 KILL_TAKES_AT_MOST = 0.5  # seconds that a sweep waits for the processes it killed
+
+CHILDREN_FOR = 5.0
+"""Seconds that a process may outlive the job that started it; those of ``multiprocessing`` may live longer."""
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
@@ -174,6 +178,10 @@ def become_subreaper() -> None:
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
+def _spare_none(_pid: int) -> bool:
+    return False
+
+
 def sweep(group: int, *, within: float = KILL_TAKES_AT_MOST) -> int:
     """Kill and reap the children of this process in process group ``group``; return their number.
 
@@ -183,20 +191,28 @@ def sweep(group: int, *, within: float = KILL_TAKES_AT_MOST) -> int:
     return _kill_and_reap(lambda: [pid for pid in children() if os.getpgid(pid) == group], within)
 
 
-def reap_strangers(known: Collection[int], *, within: float = KILL_TAKES_AT_MOST) -> int:
+def reap_strangers(
+    known: Collection[int], *, spares: Callable[[int], bool] = _spare_none, within: float = KILL_TAKES_AT_MOST
+) -> int:
     """Kill and reap every child of this process whose pid is not in ``known``; return their number.
 
-    Such processes were left behind by children, and this process inherited them as subreaper. Wait up to ``within``
-    seconds for them, and for processes they leave behind themselves, and log those that are still alive.
+    Such processes were left behind by children, and this process inherited them as subreaper. Those that ``spares``
+    accepts by their pid are left alone. Wait up to ``within`` seconds for the others, and for processes they leave
+    behind themselves, and log those that are still alive.
     """
-    return _kill_and_reap(lambda: [pid for pid in children() if pid not in known], within)
+    return _kill_and_reap(lambda: [pid for pid in children() if pid not in known and not spares(pid)], within)
 
 
 def reap_orphans(known: Collection[int]) -> None:
     """Reap the dead children whose pids are not in ``known``, as process 1 of a container has to; never wait."""
-    with contextlib.suppress(ChildProcessError):  # this process has no children
-        while (dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and dead.si_pid not in known:
-            os.waitpid(dead.si_pid, os.WNOHANG)
+    try:
+        if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return
+    except ChildProcessError:  # this process has no children
+        return
+    for pid in children():
+        if pid not in known:
+            os.waitpid(pid, os.WNOHANG)
 
 
 def children() -> list[int]:
@@ -206,6 +222,15 @@ def children() -> list[int]:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a native thread that has ended
             listed.extend(int(pid) for pid in (task / "children").read_text().split())
     return listed
+
+
+def described(pid: int) -> str:
+    """Return the name of process ``pid`` and the pid itself, in words; empty if it is dead."""
+    try:
+        name, _, state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")
+    except OSError:
+        return ""
+    return "" if state.split()[0] in "ZX" else f"{logged(name.partition('(')[2])}, pid {pid}"
 
 
 def ancestry(pid: int) -> list[int]:

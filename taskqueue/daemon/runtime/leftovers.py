@@ -2,7 +2,7 @@
 
 The mark is a limit of the kernel that bounds nothing since Linux 2.4.25, the number of file locks. The
 processes that a process starts inherit it, across exec, in another session and with another environment. It names the
-manager, so that a node that finds the mark knows whether that manager is alive.
+manager or the worker that has marked itself, so that a node that finds the mark knows whether that one is alive.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import resource
 import select
 import signal
 import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
+from taskqueue.daemon.runtime import child_process
 from taskqueue.scheduler import host
 
 log = logging.getLogger(__name__)
@@ -27,21 +30,37 @@ _LOCKS = 10
 """RLIMIT_LOCKS of asm-generic/resource.h, which the module ``resource`` does not name."""
 
 _PID = 22  # bits: the most that Linux knows
-_BORN = 24  # bits: the lowest of the start time of the manager
+_BORN = 24  # bits: the lowest of the start time of the manager or worker
 _SPACE = 12  # bits for the namespace of pids: in another one the same pid is another process
-_SIGN = 0b10110  # highest bits: no limit set for another purpose looks like this
+_MANAGER, _WORKER = 0b10110, 0b10111  # highest bits: no limit set for another purpose looks like this
 
 
 def mark() -> None:
     """Mark this process, which is a manager, and all processes that it will start."""
     try:
-        resource.setrlimit(_LOCKS, (_mark(os.getpid(), host.born_at(os.getpid()) or 0), resource.getrlimit(_LOCKS)[1]))
+        _mark_this(_MANAGER)
     except (OSError, ValueError) as error:
         log.warning(
             "cannot mark processes that jobs start, so that they are found if node and manager are killed: the limit "
             "of file locks (ulimit -x) cannot be set (%s): leave it unlimited",
             error,
         )
+
+
+def mark_worker() -> bool:
+    """Mark this process, which is a worker, and all that its jobs will start; return False if that is impossible."""
+    try:
+        _mark_this(_WORKER)
+    except (OSError, ValueError):  # its manager has said so
+        return False
+    return True
+
+
+def worker_of(pid: int) -> int:
+    """Return the pid of the living worker whose jobs have started the process; 0 if there is none."""
+    kept = _limit_of(pid) or _limit_shown(pid)
+    worker = kept % (1 << _PID)
+    return worker if kept == _mark(_WORKER, worker, host.born_at(worker) or 0) else 0
 
 
 def kill(within: float = KILL_TAKES_AT_MOST) -> int:
@@ -79,7 +98,7 @@ def _marked_orphans() -> Iterator[tuple[int, int]]:
             continue
         pid = int(name)
         kept = _limit_of(pid)
-        if not _is_mark(kept):
+        if not _is_mark(kept, _MANAGER, _WORKER):
             continue
         if kept not in lives:
             lives[kept] = _has_manager(kept)
@@ -95,20 +114,29 @@ def _marked_orphans() -> Iterator[tuple[int, int]]:
                 os.close(pidfd)
 
 
-def _mark(pid: int, born: int) -> int:
+def _mark_this(sign: int) -> None:
+    kept = _mark(sign, os.getpid(), host.born_at(os.getpid()) or 0)
+    resource.setrlimit(_LOCKS, (kept, resource.getrlimit(_LOCKS)[1]))
+
+
+def _mark(sign: int, pid: int, born: int) -> int:
     space = os.stat("/proc/self/ns/pid").st_ino % (1 << _SPACE)
-    return ((_SIGN << _SPACE | space) << _BORN | born % (1 << _BORN)) << _PID | pid
+    return ((sign << _SPACE | space) << _BORN | born % (1 << _BORN)) << _PID | pid
 
 
-def _is_mark(kept: int) -> bool:
+def _is_mark(kept: int, *signs: int) -> bool:
     """Return whether this is a mark made in the pid namespace of this process."""
-    return kept >> (_PID + _BORN) == _mark(0, 0) >> (_PID + _BORN)
+    return kept >> (_PID + _BORN) in [_mark(sign, 0, 0) >> (_PID + _BORN) for sign in signs]
 
 
 def _has_manager(kept: int) -> bool:
+    """Return whether the manager lives that has made this mark, or that has the living worker that did."""
+    is_worker = _is_mark(kept, _WORKER)
     pid = kept % (1 << _PID)
     born = host.born_at(pid)
-    if born is not None and _mark(pid, born) != kept:
+    if born is not None and _mark(_WORKER if is_worker else _MANAGER, pid, born) != kept:
+        return False
+    if is_worker and not _is_below_its_manager(pid):
         return False
     pidfd = host.opened(pid, born or 0)
     if pidfd is None:
@@ -117,12 +145,30 @@ def _has_manager(kept: int) -> bool:
     return True
 
 
+def _is_below_its_manager(worker: int) -> bool:
+    """Return whether the parent of a worker is a manager: a worker whose job became another user may outlive it."""
+    return any(
+        _limit_of(parent) == _mark(_MANAGER, parent, host.born_at(parent) or 0)
+        for parent in child_process.ancestry(worker)[1:2]
+    )
+
+
 def _limit_of(pid: int) -> int:
     """Return the limit of the process; 0 if it is dead, or belongs to another user."""
     try:
         return resource.prlimit(pid, _LOCKS)[0]
     except (ProcessLookupError, PermissionError):
         return 0
+
+
+def _limit_shown(pid: int) -> int:
+    """Return the limit of a process that may belong to another user; 0 if it is dead or has none."""
+    try:
+        shown = Path(f"/proc/{pid}/limits").read_text()
+    except OSError:
+        return 0
+    found = re.search(r"^Max file locks +([0-9]+)", shown, re.MULTILINE)
+    return 0 if found is None else int(found[1])
 
 
 def _await_deaths(pidfds: Iterable[int], ends_at: float) -> None:

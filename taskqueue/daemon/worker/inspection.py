@@ -18,10 +18,9 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from taskqueue.daemon.runtime import child_process
-from taskqueue.model.shown_text import logged
+from taskqueue.daemon.runtime.child_process import CHILDREN_FOR
 from taskqueue.store.sqlite.lock_holder import lock_holder
 
 log = logging.getLogger(__name__)
@@ -31,9 +30,6 @@ DESCRIPTORS = 100
 
 THREADS = 50
 """Threads that the jobs of one worker may leave behind."""
-
-CHILDREN_FOR = 5.0
-"""Seconds that a process may outlive the job that started it; those of ``multiprocessing`` may live longer."""
 
 LOOKS_EVERY = 1.0
 """Seconds between two inspections of a worker that always has another run."""
@@ -206,10 +202,8 @@ def _left_children() -> Iterator[tuple[int, str]]:
     """Yield each living child that ``multiprocessing`` does not keep with the program: its pid, and in words."""
     kept = set(_kept_by_multiprocessing())
     for pid in child_process.children():
-        with contextlib.suppress(OSError):
-            name, _, state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")
-            if pid not in kept and state.split()[0] not in "ZX":
-                yield pid, f"{logged(name.partition('(')[2])}, pid {pid}"
+        if pid not in kept and (described := child_process.described(pid)):
+            yield pid, described
 
 
 def _kept_by_multiprocessing() -> Iterator[int]:

@@ -31,7 +31,7 @@ from taskqueue.daemon.protocol.messages import (
 from taskqueue.daemon.protocol.shared_memory import Entry, WorkerPage
 from taskqueue.daemon.protocol.stack_file import StackFile
 from taskqueue.daemon.protocol.start_permits import StartPermits
-from taskqueue.daemon.runtime import child_process, child_setup
+from taskqueue.daemon.runtime import child_process, child_setup, leftovers
 from taskqueue.daemon.worker import run_threads
 from taskqueue.daemon.worker.inspection import Inspection
 from taskqueue.daemon.worker.interrupts import SignalInterrupts
@@ -105,7 +105,8 @@ class Worker:
         stack_dump = StackDump(self._stack_file, self._interrupts.shield, self._tasks_of)
         stack_dump.install()
         self._interrupts.on_signal = stack_dump.answer
-        child_process.become_subreaper()
+        if not leftovers.mark_worker():  # its orphans go to the manager, which could not tell whose they are
+            child_process.become_subreaper()
         log_fields.install()
         run_threads.install()
         line_keeper.attach()
