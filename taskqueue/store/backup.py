@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 from contextlib import closing, suppress
 from pathlib import Path
 from urllib.parse import quote
 
 from taskqueue.errors import ConfigError, StoreUnavailable
 from taskqueue.store.open import MONGODB_SCHEMES, default_url
+from taskqueue.store.permissions import set_mode
 from taskqueue.store.sqlite import schema
 from taskqueue.store.sqlite.url import location
 
@@ -36,7 +38,7 @@ def back_up(url: str | None, target: Path) -> int:
     unfinished = _begun(target)
     try:
         _copy(place.path, unfinished)
-        os.chmod(unfinished, place.path.stat().st_mode & 0o777)
+        set_mode(unfinished, place.path.stat().st_mode & 0o777, stat.S_IFREG)
         _reach_the_disk(unfinished)
         os.link(unfinished, target)  # unlike a renaming, it replaces nothing
         _reach_the_disk(target.parent)

@@ -15,6 +15,7 @@ from pathlib import Path
 from taskqueue.errors import StoreUnavailable
 from taskqueue.model.record import Record
 from taskqueue.store.bell import ENDS
+from taskqueue.store.permissions import set_mode
 
 log = logging.getLogger(__name__)
 
@@ -104,8 +105,9 @@ class Doorbell:
         try:
             _make_folder(self._folder, self._mode)
             _refuse_foreign(self._folder)
+            os.fchmod(hung.fileno(), self._mode)  # Linux makes the file with this mode, less the umask
             _through_short_path(str(path), hung.bind)
-            path.chmod(self._mode)
+            set_mode(path, self._mode, stat.S_IFSOCK)
             _sweep(self._folder)
         except OSError as error:
             hung.close()
@@ -216,7 +218,7 @@ def _make_folder(folder: Path, mode: int) -> None:
     """Make the folder, open to those who may read a file of this mode; a parent that hands its group on is followed."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-        folder.chmod(mode | (mode & 0o444) >> 2 | folder.stat().st_mode & stat.S_ISGID)
+        set_mode(folder, mode | (mode & 0o444) >> 2, stat.S_IFDIR)
 
 
 def _refuse_foreign(folder: Path) -> None:
@@ -248,9 +250,15 @@ def _sweep(folder: Path) -> None:
 
 
 def _remove_socket(path: str) -> None:
+    """Remove a socket; nothing else is removed if the folder is exchanged at this moment."""
+    place, name = os.path.split(path)
     with contextlib.suppress(OSError):
-        if stat.S_ISSOCK(os.lstat(path).st_mode):
-            os.unlink(path)
+        folder = os.open(place, _AS_FOLDER)
+        try:
+            if stat.S_ISSOCK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+                os.unlink(name, dir_fd=folder)
+        finally:
+            os.close(folder)
 
 
 def _not_hung(folder: Path, error: OSError) -> StoreUnavailable:

@@ -48,12 +48,13 @@ class ControlServer:
             with suppress(FileExistsError):
                 folder.mkdir(mode=0o700)
             if not control_socket.is_safe(folder):
-                raise PermissionError("others can write to the folder, or own it")
+                raise PermissionError(
+                    "others can write to the folder, or own it: remove it, or name another with TASKQUEUE_RUNTIME_DIR"
+                )
             _remove_left_behind(self._node, folder)
-            # Who connects before the mode is set is refused by the check of its user.
+            os.fchmod(listener.fileno(), 0o600)  # Linux makes the file with this mode
             with control_socket.short(path) as address:
                 listener.bind(address)
-            path.chmod(0o600)
             listener.listen()
         except OSError as error:
             listener.close()

@@ -50,20 +50,30 @@ def own_folder() -> Path:
     if given:
         return Path(given)
     session = os.environ.get("XDG_RUNTIME_DIR", "")
-    if session.startswith("/") and os.path.isdir(session):
+    if session.startswith("/") and os.path.isdir(session) and os.stat(session).st_uid == os.geteuid():
         return Path(session) / "taskqueue"
     return Path(f"/tmp/taskqueue-{os.geteuid()}")  # noqa: S108 - `is_safe` refuses the folder of another user
 
 
 def is_safe(folder: Path) -> bool:
-    """Return whether only this user, or root, can have put something into the folder; root itself trusts any."""
+    """Return whether only this user, or root, can have put something into the folder."""
+    return _is_of(folder, os.geteuid())
+
+
+def _may_ask(folder: Path) -> bool:
+    """Return whether the nodes of a folder may be asked: root trusts the owners of services and of the named folder."""
+    is_trusted = folder.is_relative_to(SYSTEM_FOLDER) or folder == Path(os.environ.get(VARIABLE, ""))
+    return _is_of(folder, None if is_trusted and os.geteuid() == 0 else os.geteuid())
+
+
+def _is_of(folder: Path, user: int | None) -> bool:
+    """Return whether only this user, or root, can have put something into the folder; of None, only its owner."""
     try:
         found = os.lstat(folder)
     except OSError:
         return False
-    if not stat.S_ISDIR(found.st_mode):
-        return False
-    return os.geteuid() == 0 or (found.st_uid in (0, os.geteuid()) and not found.st_mode & 0o022)
+    is_owned = user is None or found.st_uid in (0, user)
+    return stat.S_ISDIR(found.st_mode) and is_owned and not found.st_mode & 0o022
 
 
 def path_of(folder: Path, node: str, incarnation: str) -> Path:
@@ -72,13 +82,16 @@ def path_of(folder: Path, node: str, incarnation: str) -> Path:
 
 
 def sockets(node: str | None = None) -> Iterator[Path]:
-    """Yield the sockets of all nodes, or of those of one name, that this user can find on this host."""
+    """Yield the sockets of all nodes, or of those of one name, that this user can find on this host.
+
+    Root finds those of other users, too, in the folders of services and in the one that the variable names.
+    """
     pattern = f"{'*' if node is None else _digest(node)}-*{_SUFFIX}"
     folders = [own_folder()]
     if not os.environ.get(VARIABLE):
         below = sorted(SYSTEM_FOLDER.glob("*/")) if SYSTEM_FOLDER.is_dir() else []
         folders += [Path(f"/tmp/taskqueue-{os.geteuid()}"), SYSTEM_FOLDER, *below]  # noqa: S108
-    for folder in filter(is_safe, dict.fromkeys(folders)):
+    for folder in filter(_may_ask, dict.fromkeys(folders)):
         yield from sorted(folder.glob(pattern))
 
 

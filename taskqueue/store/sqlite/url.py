@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, quote, unquote
 
 from taskqueue.errors import ConfigError, StoreUnavailable
 from taskqueue.model.lazy_dataclass import dataclass
+from taskqueue.store.permissions import set_mode
 from taskqueue.store.redaction import concealed, split
 
 NETWORK_FILESYSTEMS = frozenset(
@@ -116,7 +117,7 @@ def prepare(address: SqliteUrl, mounts: Path = Path("/proc/self/mountinfo")) -> 
         )
     try:
         os.mknod(address.path, address.mode | stat.S_IFREG)
-        address.path.chmod(address.mode)
+        set_mode(address.path, address.mode, stat.S_IFREG)
     except FileExistsError:
         _refuse_strange(address)
     except OSError as error:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import socket
+import stat
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -23,6 +25,9 @@ from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.settings import Settings
 from taskqueue.store import Store
 from tests.daemon.node.conftest import OURS, Bench
+from tests.store.children import in_child
+
+NOBODY = 65534
 
 
 @pytest.fixture
@@ -123,6 +128,73 @@ def test_a_folder_of_others_is_refused(
     monkeypatch.setenv("TASKQUEUE_RUNTIME_DIR", str(link))
     ControlServer("web-1", "1234567890", dict).start()
     assert "others can write to the folder, or own it" in caplog.text
+
+
+def test_root_has_no_socket_in_a_folder_of_another_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir(mode=0o700)
+    os.chown(folder, NOBODY, NOBODY)
+    monkeypatch.setenv("TASKQUEUE_RUNTIME_DIR", str(folder))
+
+    server = ControlServer("web-1", "1234567890", dict)
+    server.start()
+    found = list(folder.iterdir())
+    server.close()
+
+    assert found == []
+    assert "others can write to the folder, or own it: remove it, or name another" in caplog.text
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770])
+def test_a_folder_that_others_can_write_is_refused_for_root_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, mode: int
+) -> None:
+    tmp_path.chmod(mode)
+    monkeypatch.setenv("TASKQUEUE_RUNTIME_DIR", str(tmp_path))
+
+    ControlServer("web-1", "1234567890", dict).start()
+
+    assert "others can write to the folder" in caplog.text
+
+
+def test_the_mode_of_the_socket_is_set_by_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TASKQUEUE_RUNTIME_DIR", str(tmp_path))
+
+    def start() -> None:
+        named: list[object] = []
+        sys.addaudithook(lambda event, arguments: named.append(arguments[0]) if event == "os.chmod" else None)
+        os.umask(0)
+        server = ControlServer("web-1", "1234567890", dict)
+        server.start()
+        [path] = tmp_path.iterdir()
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert [one for one in named if not isinstance(one, int)] == []
+        server.close()
+
+    in_child(start)
+
+
+def test_root_asks_nodes_of_others_where_it_is_told_to_and_in_no_folder_of_tmp(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.chown(tmp_path, NOBODY, NOBODY)
+    (tmp_path / f"{'0' * 16}-12345678.control").touch()
+
+    monkeypatch.setenv("TASKQUEUE_RUNTIME_DIR", str(tmp_path))
+    assert len([*control_socket.sockets()]) == 1
+    monkeypatch.delenv("TASKQUEUE_RUNTIME_DIR")
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path))
+    assert [path for path in control_socket.sockets() if path.parent == tmp_path] == []
+
+
+def test_the_folder_of_the_session_of_another_user_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TASKQUEUE_RUNTIME_DIR")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    os.chown(tmp_path, NOBODY, NOBODY)
+
+    assert control_socket.own_folder() == Path(f"/tmp/taskqueue-{os.geteuid()}")
 
 
 def test_a_long_name_has_a_short_socket(tmp_path: Path) -> None:
