@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import select
 import selectors
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Mapping
@@ -42,8 +45,8 @@ class ShellJob(Job):
     Data: ``argv``, a list of texts, or one text with ``"shell": True``; ``cwd``, a folder; ``env``, variables that are
     added to those of the worker, without ``TASKQUEUE_URL`` and what systemd tells the node. The result is
     ``{"exit_code", "stdout", "stderr"}`` with the last 64 KiB of each output. Another exit code than 0 is a failed
-    attempt; a command that was killed by signal N has exit code -N. What a command leaves running when it ends is not
-    waited for; it is ended with the worker.
+    attempt; a command that was killed by signal N has exit code -N. The command has a session of its own, and is ended
+    with all of its process group. What it leaves running when it ends is not waited for; it is ended with the worker.
     """
 
     def start(self) -> dict[str, Any]:
@@ -96,7 +99,7 @@ def _is_text(value: object) -> bool:
 
 
 def _begun(data: Any) -> subprocess.Popen[bytes]:
-    """Return the running command; it stays in the process group of the worker and dies with it."""
+    """Return the running command, which leads a process group: what it signals there is not its worker."""
     try:
         check(data)
     except InvalidJob as refused:
@@ -112,6 +115,7 @@ def _begun(data: Any) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        start_new_session=True,
     )
     command.args = data["argv"]
     return command
@@ -196,20 +200,40 @@ def _ended(selector: selectors.BaseSelector) -> bool:
 def _end(command: subprocess.Popen[bytes]) -> None:
     """Ask the command to end, then kill it; further interruptions, which come each second, change nothing."""
     deadline = time.monotonic() + TERMINATE_FOR
-    command.terminate()
-    while command.returncode is None and (left := deadline - time.monotonic()) > 0:
+    _signal(command, signal.SIGTERM)
+    while (left := deadline - time.monotonic()) > 0:
         try:
-            command.wait(left)
-        except (Interrupted, subprocess.TimeoutExpired):
+            if _has_died(command, left):
+                break
+        except Interrupted:
             continue
-    command.kill()
+    _signal(command, signal.SIGKILL)
+
+
+def _has_died(command: subprocess.Popen[bytes], within: float) -> bool:
+    """Return whether the command dies within so many seconds; it is not reaped, so that its group keeps its number."""
+    if command.returncode is not None:
+        return True
+    exited = os.pidfd_open(command.pid)
+    try:
+        poll = select.poll()
+        poll.register(exited, select.POLLIN)
+        return bool(poll.poll(within * 1000))
+    finally:
+        os.close(exited)
+
+
+def _signal(command: subprocess.Popen[bytes], signum: int) -> None:
+    """Signal the command and all of its process group, unless it was reaped: the number may be another group's."""
+    if command.returncode is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(command.pid, signum)
 
 
 def _close(command: subprocess.Popen[bytes]) -> None:
-    """Leave nothing open and nothing running, whatever happened."""
+    """Leave nothing open, and nothing running of a command that was not waited for, whatever happened."""
     with command:  # waits, and closes the pipes
-        if command.poll() is None:
-            command.kill()
+        _signal(command, signal.SIGKILL)
 
 
 def _said(command: subprocess.Popen[bytes], stdout: str, stderr: str) -> str:

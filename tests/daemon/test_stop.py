@@ -257,6 +257,35 @@ def test_sigterm_to_an_idle_worker_replaces_it() -> None:
         assert fake_node.result(fake_node.run("Echo"))["pid"] != first
 
 
+@pytest.mark.parametrize("how", ["cancel", "timeout", "crash"])
+def test_a_command_ends_with_all_that_it_started(fifo: Callable[[str], Fifo], how: str) -> None:
+    runs = fifo("runs")
+    orphaned = f"sh -c 'sleep 1000 > /dev/null & echo $! > {runs.path}'"
+    command = f"sleep 1000 & {orphaned}; echo $! $$ > {runs.path}; wait"
+    with FakeNode(max_children=1) as fake_node:
+        run = fake_node.run("taskqueue:ShellJob", {"argv": command, "shell": True})
+        family = [int(pid) for pid in (*runs.hear().split(), *runs.hear().split())]
+        worker = fake_node.expect(Started, run).pid
+
+        if how == "crash":
+            os.kill(worker, signal.SIGKILL)
+        else:
+            fake_node.tell(stop(run, how))
+
+        outcome = {"cancel": "Canceled", "timeout": "TimedOut", "crash": "Crashed"}[how]
+        assert fake_node.expect(Ended, run).outcome == outcome
+        assert becomes_true(lambda: all(is_gone(pid) for pid in family))
+
+
+def test_a_command_that_signals_its_process_group_spares_its_worker() -> None:
+    with FakeNode(max_children=1) as fake_node:
+        run = fake_node.run("taskqueue:ShellJob", {"argv": ["bash", "-c", "trap 'kill 0' EXIT; exit 0"]})
+
+        ended = fake_node.expect(Ended, run)
+        assert (ended.outcome, ended.fields["failure"]["type"]) == ("Failed", "taskqueue.CommandFailed")
+        assert fake_node.result(fake_node.run("Echo"))["pid"] == ended.pid
+
+
 def test_a_dead_node_is_followed_by_its_manager_and_all_that_runs(fifo: Callable[[str], Fifo]) -> None:
     runs = fifo("runs")
     with FakeNode(grace=1000) as fake_node:

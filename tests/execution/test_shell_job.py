@@ -146,6 +146,22 @@ def test_an_interrupted_job_ends_its_command(scheduler: Scheduler, tmp_path: Pat
     assert not Path(f"/proc/{file.read_text().strip()}").exists()
 
 
+def test_an_interrupted_job_ends_all_of_its_command(scheduler: Scheduler, tmp_path: Path) -> None:
+    file = tmp_path / "pids"
+    with interrupted_when(file, Interrupted("cancel")):
+        run(scheduler, argv=f"sleep 600 & echo $! $$ > {file}.new; mv {file}.new {file}; wait", shell=True)
+
+    assert eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in file.read_text().split()))
+
+
+def test_a_command_that_signals_its_process_group_signals_itself_alone(scheduler: Scheduler) -> None:
+    assert run(scheduler, argv="trap 'trap \"\" TERM; kill 0' EXIT; exit 0", shell=True).result["exit_code"] == 0
+
+    process = run(scheduler, argv="trap 'kill 0' EXIT; exit 0", shell=True)
+    assert process.error is not None
+    assert process.error.message.startswith("exit code -15 of")
+
+
 def test_a_command_ends_with_whatever_ends_its_job(scheduler: Scheduler, tmp_path: Path) -> None:
     file = tmp_path / "pid"
     with interrupted_when(file, OSError("out of files")):
