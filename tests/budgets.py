@@ -46,10 +46,10 @@ LOWER = 0.9
 """The share of its budget below which a count is written: less may be chance."""
 
 SEEN_BY: Mapping[str, str] = {
-    "system_calls": "python -m tests.benchmarks.system_calls",
-    "bytes": "python -m tests.benchmarks.one_job",
+    "system_calls": "python -m benchmarks.system_calls",
+    "bytes": "python -m benchmarks.one_job",
 }
-WAY = "python -m tests.benchmarks.way_of_a_job"
+WAY = "python -m benchmarks.way_of_a_job"
 
 COUNTS_TO = "BUDGET_COUNTS_TO"
 """The variable that names the file for the counts, while ``python -m tests.budgets`` runs the tests."""

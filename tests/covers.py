@@ -22,10 +22,7 @@ COVERS: Mapping[str, str] = {
     "acceptance/test_seats.py": "daemon/node/host_watch",
     "acceptance/test_fleet.py": "daemon/node/controls_view",
     "cli/test_add.py": "cli/job_options cli/param_types",
-    "cli/test_bench.py": (
-        "cli/bench/command cli/bench/environment cli/bench/figures cli/bench/jobs cli/bench/plot cli/bench/scale "
-        "cli/bench/workloads"
-    ),
+    "cli/test_bench.py": "cli/scratch_stores",
     "cli/test_controls.py": "cli/audited_controls cli/stats",
     "cli/test_damage.py": "",
     "cli/test_early_errors.py": "cli/variables cli/context",

@@ -47,8 +47,6 @@ LONGEST = (
     "store/test_mongodb_cut_off.py",
     "cli/test_secrets.py",
     "store/test_random_graphs.py",
-    "benchmarks/test_growth.py",
-    "benchmarks/test_saturation.py",
 )
 """Files to begin with: what takes minutes must not be the last."""
 

@@ -18,7 +18,7 @@ from tests.covers import COVERS
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 TOP = {
-    *("taskqueue", "bin", "systemd", "tests", "docs"),
+    *("taskqueue", "benchmarks", "bin", "systemd", "tests", "docs"),
     *("README.md", "LICENSE", "setup.cfg", "pyproject.toml", "Dockerfile", "compose.yaml"),
 }
 
@@ -56,7 +56,6 @@ DOORS = {
     "jinja2": ("taskqueue/web/rendering.py",),
     "jsonschema": ("taskqueue/web/api/route.py",),
     "markupsafe": ("taskqueue/web/words.py",),
-    "matplotlib": ("taskqueue/cli/bench/plot.py",),
     "msgspec": ("taskqueue/daemon/protocol/",),
     "prometheus_client": ("taskqueue/daemon/node/metrics.py",),
     "opentelemetry": ("taskqueue/otel.py",),

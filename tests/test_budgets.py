@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from taskqueue.cli.bench.environment import scratch_stores
+from benchmarks import one_job, system_calls, way_of_a_job
+from benchmarks.way_of_a_job import ROLES, Way
+from taskqueue.cli.scratch_stores import scratch_stores
 from tests import budgets
-from tests.benchmarks import one_job, system_calls, way_of_a_job
-from tests.benchmarks.way_of_a_job import ROLES, Way
 from tests.servers import prepared
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/explanation/architecture.md"
@@ -95,7 +95,7 @@ def test_calls_of_the_manager_that_follow_from_a_timer_are_not_counted() -> None
 
 
 def test_the_journal_gets_no_more_bytes_than_budgeted(tmp_path: Path) -> None:
-    with scratch_stores(str(tmp_path / "jobs.db"), None) as stores:
+    with scratch_stores(str(tmp_path / "jobs.db")) as stores:
         budgets.keep("sqlite.life.bytes", one_job.journaled(stores, 20))
 
 
@@ -103,7 +103,7 @@ def test_a_count_beyond_its_budget_names_the_way_to_its_cause(monkeypatch: pytes
     monkeypatch.delenv(budgets.COUNTS_TO, raising=False)  # these are no counts
     budgets.keep("sqlite.node.calls", budgets.budget_of("sqlite.node.calls"))
 
-    with pytest.raises(AssertionError, match=r"sqlite\.node\.calls: inf .* `python -m tests\..*`"):
+    with pytest.raises(AssertionError, match=r"sqlite\.node\.calls: inf .* `python -m benchmarks\..*`"):
         budgets.keep("sqlite.node.calls", math.inf)
 
 

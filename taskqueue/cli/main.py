@@ -40,7 +40,6 @@ FILES: Mapping[str, str] = MappingProxyType(
         "undrain": "controls",
         "limit": "controls",
         "leader": "nodes",
-        "bench": "bench.command",
         "top": "top.command",
     }
 )

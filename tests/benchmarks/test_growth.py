@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from taskqueue.cli.bench.environment import scratch_stores
+import pytest
+
+from benchmarks import first_job, growth, ten_million, worker_memory
+from taskqueue.cli.scratch_stores import scratch_stores
 from taskqueue.model.record import Status
 from taskqueue.store.open import open_store
-from tests.benchmarks import first_job, growth, ten_million, worker_memory
+
+pytestmark = pytest.mark.long
 
 SMALL, LARGE = 20, 40
 
 
 def test_every_call_is_measured_told_and_drawn(tmp_path: Path) -> None:
-    with scratch_stores(str(tmp_path / "jobs.db"), "normal") as stores:
+    with scratch_stores(f"sqlite://{tmp_path}/jobs.db?synchronous=normal") as stores:
         found = growth.measure(stores, [SMALL, LARGE], rounds=2)
     growth.draw(found, tmp_path / "growth.svg")
 
@@ -41,7 +45,7 @@ def test_a_large_file_is_filled_in_parts_and_measured_beside_an_empty_one(tmp_pa
     assert ten_million.fill(url, SMALL, seconds=0) == SMALL  # one batch at least
     assert ten_million.fill(url, LARGE, seconds=60) == LARGE
 
-    with scratch_stores(str(tmp_path / "jobs.db"), "normal") as stores:
+    with scratch_stores(f"sqlite://{tmp_path}/jobs.db?synchronous=normal") as stores:
         found = ten_million.measure(stores, url, rounds=1, jobs=5)
 
     assert found["jobs"] == LARGE
@@ -50,7 +54,7 @@ def test_a_large_file_is_filled_in_parts_and_measured_beside_an_empty_one(tmp_pa
 
 
 def test_a_collection_in_the_manager_leaves_a_worker_what_it_shares(tmp_path: Path) -> None:
-    with scratch_stores(str(tmp_path / "jobs.db"), "normal") as stores:
+    with scratch_stores(f"sqlite://{tmp_path}/jobs.db?synchronous=normal") as stores:
         found = worker_memory.measure(stores, megabytes=20, rounds=1)
 
     for moments in found["uss_mb"].values():
@@ -60,7 +64,7 @@ def test_a_collection_in_the_manager_leaves_a_worker_what_it_shares(tmp_path: Pa
 
 
 def test_a_node_does_its_first_job_and_is_gone(tmp_path: Path) -> None:
-    with scratch_stores(str(tmp_path / "jobs.db"), None) as stores:
+    with scratch_stores(str(tmp_path / "jobs.db")) as stores:
         found = first_job.measure(stores, rounds=1)
 
     assert all(ms > 0 for [ms] in found["ms"].values())

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.peers.page import page
-from tests.benchmarks.peers.systems import ALL, PEERS
-from tests.benchmarks.peers.workloads import NEVER, WORKLOADS
+from benchmarks.peers.page import page
+from benchmarks.peers.systems import ALL, PEERS
+from benchmarks.peers.workloads import NEVER, WORKLOADS
 
-COMMAND = [sys.executable, "-m", "tests.benchmarks.peers.measure"]
+pytestmark = pytest.mark.long
+
+COMMAND = [sys.executable, "-m", "benchmarks.peers.measure"]
 
 FIGURES = {
     "adding": ["one by one, jobs/s", "bulk, jobs/s"],

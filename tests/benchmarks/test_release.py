@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from bson import ObjectId
 
-from tests.benchmarks.release import fan_in, fan_out
+from benchmarks.release import fan_in, fan_out
 from tests.servers import with_database
+
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(params=["sqlite", "mongodb"])

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from bson import ObjectId
 
-from taskqueue.cli.bench.environment import scratch_stores
-from tests.benchmarks import saturation
+from benchmarks import saturation
+from taskqueue.cli.scratch_stores import scratch_stores
 from tests.servers import with_database
+
+pytestmark = pytest.mark.long
 
 COSTS = {"node": 50.0, "manager": 20.0, "worker": 30.0}
 
@@ -20,7 +22,7 @@ def test_the_processor_time_of_each_process_is_measured(
 ) -> None:
     server = request.getfixturevalue("mongo_set") if kind == "mongodb" else ""
     url = with_database(server, f"saturation_{ObjectId()}") if server else str(tmp_path / "jobs.db")
-    with scratch_stores(url, None) as stores:
+    with scratch_stores(url) as stores:
         alone = saturation.one_by_one(stores, 3)
         two = saturation.together(stores, nodes=2, workers=1, jobs=10)
         written = {} if stores.file_store else saturation.by_the_server(stores, 10)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tests.benchmarks.waterfall import MARK, ROLES, SENDS, WAITS, calls_of, jobs_of, steps_of, table
+import pytest
+
+from benchmarks.waterfall import MARK, ROLES, SENDS, WAITS, calls_of, jobs_of, steps_of, table
+
+pytestmark = pytest.mark.long
 
 PIDS = dict(enumerate(ROLES, start=11))
 HANDED_ON = [

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from taskqueue import JobOptions, Limit, Rate, Scheduler
-from taskqueue.cli.bench.environment import scratch_stores
+from taskqueue.cli.scratch_stores import scratch_stores
 from taskqueue.model.limits import Declared
 from taskqueue.model.query import PENDING
 from taskqueue.store.open import open_store
@@ -184,7 +184,7 @@ def _url(kind: str, stack: ExitStack, folder: Path) -> str:
 
 def _measured(url: str, folder: Path, given: argparse.Namespace) -> Iterator[str]:
     print(url.partition(":")[0])
-    with scratch_stores(url, None) as made:
+    with scratch_stores(url) as made:
         for number, part in enumerate((_limit, _rate, _noise)):
             place = Path(tempfile.mkdtemp(dir=folder, prefix=f"{number}-"))
             with made.fresh() as fresh:

@@ -58,7 +58,7 @@ def test_every_command_answers_programs_but_those_that_draw_or_write_a_file_or_l
 
 
 def test_jobs_are_administered_from_a_shell(taskqueue: Taskqueue) -> None:
-    id = taskqueue("add", "taskqueue.cli.bench.jobs:Empty", "--at", "+1 hour").out.strip()
+    id = taskqueue("add", "benchmarks.jobs:Empty", "--at", "+1 hour").out.strip()
     assert [job["id"] for job in taskqueue("list", "--json").document] == [id]
 
     assert taskqueue("update", id, "--priority", "3").code == 0
@@ -106,7 +106,7 @@ def test_retry_is_a_second_name_of_recover(taskqueue: Taskqueue) -> None:
 
 @pytest.mark.parametrize(
     ("found", "extras"),
-    [(node, ["metrics"]), ("run", ["web", "dev"]), ("web", ["web"]), ("top", ["top"]), ("bench", ["bench"])],
+    [(node, ["metrics"]), ("run", ["web", "dev"]), ("web", ["web"]), ("top", ["top"])],
 )
 def test_help_names_the_extra_that_something_needs(found: click.Command | str, extras: list[str]) -> None:
     with click.Context(command) as root:

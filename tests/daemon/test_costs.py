@@ -37,7 +37,7 @@ def drained(folder: Path, jobs: int = JOBS, **options: Unpack[JobOptions]) -> Ma
     """Run a node until the jobs are done."""
     url = f"sqlite://{folder}/jobs.db"
     with Scheduler(url) as scheduler:
-        scheduler.add_jobs([("taskqueue.cli.bench.jobs:Empty", None, options)] * jobs)
+        scheduler.add_jobs([("benchmarks.jobs:Empty", None, options)] * jobs)
     done = subprocess.run(
         [sys.executable, "-m", "tests.daemon.counted", url, str(CHECKOUT)],
         capture_output=True,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from taskqueue.cli.bench.figures import written
-from tests.benchmarks.saturation import bounds
+from benchmarks.figures import written
+from benchmarks.saturation import bounds
 
 PAGE = Path(__file__).parents[2] / "docs/explanation/scale.md"
 CORES = (2, 8, 32, 64)

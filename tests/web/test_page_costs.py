@@ -13,11 +13,11 @@ import pytest
 from pymongo import MongoClient
 from starlette.testclient import TestClient
 
+from benchmarks.large_store import fill
+from benchmarks.web_pages import pages
 from taskqueue import Scheduler
 from taskqueue.store.open import open_store
 from taskqueue.web import app
-from tests.benchmarks.large_store import fill
-from tests.benchmarks.web_pages import pages
 from tests.servers import PATIENCE, emptied
 
 SIZES = {"few": (1_000, 200), "many": (10_000, 800)}

@@ -1,0 +1,1 @@
+"""Measurements of taskqueue, run by hand; ``python -m benchmarks`` measures every workload."""

@@ -1,0 +1,106 @@
+"""Fills a store as a week of work would: a million ended jobs of many classes, and many that wait.
+
+Ended jobs get denser up to now. In SQLite all is done by the store; in MongoDB, where that takes half an hour, the
+documents of ended jobs and their figures are written by the driver.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from bson import ObjectId
+
+from benchmarks.store_costs import HOLDER, LEASE, claimed, records
+from taskqueue.errors import StoreUnavailable
+from taskqueue.model.history import Step, ended_part, parts_text
+from taskqueue.model.lifecycle.outcomes import Done, Failed, Run
+from taskqueue.model.lifecycle.settle import ended
+from taskqueue.model.record import Cause, Failure, Record, Status
+from taskqueue.model.schedules import Every
+from taskqueue.model.schedules.schedule import NamedSchedule
+from taskqueue.model.timestamps import milliseconds
+from taskqueue.store import Settlement, Store
+from taskqueue.store.mongodb.documents import documents
+from taskqueue.store.mongodb.store import MongoStore
+
+QUEUES = ("mail", "reports", "images", "imports", "default")
+CLASSES = tuple(f"shop.jobs:Class{number}" for number in range(50))
+ERRORS = tuple(f"shop.errors.{name}Error" for name in ("Connection", "Timeout", "Value", "Quota", "Address"))
+TAGS = tuple(f"customer-{number}" for number in range(200))
+RUNNING = 100
+POSTPONED = 0.2
+"""The share of pending jobs that are due later."""
+
+SCHEDULES = 30
+SCHEDULE = "every-hour-0"
+PERIOD = timedelta(days=7)
+
+
+def fill(store: Store, number_ended: int, number_waiting: int) -> None:
+    """Add ended jobs, one of ten with an error, waiting and postponed ones, running ones and schedules."""
+    now = store.now()
+    done = 0
+    for batch in records(store, number_ended):
+        at = now - PERIOD * (1 - (done + len(batch)) / number_ended) ** 3
+        _end(store, [_one(record, at) for record in batch], at)
+        done += len(batch)
+    postponed = int(number_waiting * POSTPONED)
+    for batch in records(store, postponed, timedelta(days=1)):
+        store.add([replace(_one(record, now), cause=Cause.RETRY, ready_at=record.ready_at) for record in batch])
+    for batch in records(store, number_waiting - postponed):
+        store.add([_one(record, now) for record in batch])
+    claimed(store, RUNNING)
+    _schedule(store, now)
+    while True:  # each call counts a part
+        with suppress(StoreUnavailable):
+            while store.tidy_history(store.now(), 10_000):
+                pass
+            return
+
+
+def _one(record: Record, at: datetime) -> Record:
+    return replace(
+        record,
+        queue=random.choice(QUEUES),
+        job=random.choice(CLASSES),
+        tags=(random.choice(TAGS),),
+        created_at=at - timedelta(seconds=random.random()),
+        data='{"to": "ann@example.org", "number": 17}',
+    ).at_rank()
+
+
+def _end(store: Store, new: Sequence[Record], at: datetime) -> None:
+    if isinstance(store, MongoStore):
+        began = [replace(one, status=Status.PROCESSING, holder=HOLDER, claims=1, ready_at=at + LEASE) for one in new]
+        after = list(_ended(began, at))
+        store._connection.collections.jobs.insert_many(documents(after), ordered=False)
+        figures = parts_text({Step.MINUTE.begin(milliseconds(at)): ended_part(after, ())})
+        turn = {"_id": ObjectId(), "at": at, "figures": figures}
+        store._connection.collections.history_turns.insert_one(turn)
+        return
+    store.add(new)
+    began = list(claimed(store, len(new)))
+    settlements = zip(began, _ended(began, at), strict=True)
+    store.settle([Settlement(claims=run.claims, holder=HOLDER, after=after) for run, after in settlements], at)
+
+
+def _ended(began: Sequence[Record], at: datetime) -> Iterator[Record]:
+    for number, record in enumerate(began):
+        run = Run(node=HOLDER.seat, started_at=at - timedelta(seconds=random.random() * 3))
+        error = Failure(type=random.choice(ERRORS), message="no answer", traceback="Traceback: …\n" * 10)
+        end = at - timedelta(milliseconds=random.randrange(20_000))
+        yield ended(record, Failed(failure=error) if number % 10 == 0 else Done(), run, end)
+
+
+def _schedule(store: Store, now: datetime) -> None:
+    [[template]] = records(store, 1)
+    for number in range(SCHEDULES):
+        at = now + timedelta(hours=1)
+        named = NamedSchedule(
+            name=f"every-hour-{number}", trigger=Every(3600, now), template=template, created_at=now, next_run_at=at
+        )
+        store.replace_schedule(None, named, [], now)

@@ -1,1 +1,0 @@
-"""The same workloads for other job systems, side by side with ours: ``python -m tests.benchmarks.peers``."""
