@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+import select
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from taskqueue import Scheduler
-from taskqueue.daemon.node.metrics_server import MetricsServer
+from taskqueue.daemon.node.metrics_server import MOST_CONNECTIONS, MetricsServer
 from taskqueue.daemon.protocol import control_socket
 from taskqueue.daemon.settings import Settings
 from taskqueue.errors import ConfigError
@@ -127,6 +131,117 @@ def test_a_node_that_does_not_lead_tells_of_itself_alone(
     assert value(text, "taskqueue_leader") == 0
     assert "taskqueue_jobs{" not in text
     assert value(text, 'taskqueue_node_info{node="web-2",version="0.1.0"}') == 1
+
+
+@contextmanager
+def serving(host: str = "127.0.0.1") -> Iterator[int]:
+    """Serve metrics without a node; yield the port."""
+    server = MetricsServer((host, 0), lambda _: (b"figures\n", "text/plain"), lambda: {"live": True, "ready": True})
+    server.start()
+    try:
+        yield int(server.url.rpartition(":")[2])
+    finally:
+        server.close()
+
+
+def connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=LIMIT)
+
+
+def test_a_connection_that_sends_a_byte_now_and_then_holds_up_nobody_and_is_closed() -> None:
+    has_begun, ends = threading.Event(), threading.Event()
+
+    def send(connection: socket.socket) -> None:
+        with suppress(ConnectionError):
+            while not (ends.is_set() or select.select([connection], (), (), 0.1)[0]):  # readable: it is closed
+                connection.send(b"x")
+                has_begun.set()
+
+    with serving() as port, connect(port) as slow, ThreadPoolExecutor(1) as sending:
+        sent = sending.submit(send, slow)
+        try:
+            assert has_begun.wait(LIMIT)
+            assert page(port, "/metrics") == (200, "figures\n")
+            sent.result(LIMIT)
+        finally:
+            ends.set()
+
+
+def test_an_answer_that_nobody_reads_holds_up_nobody() -> None:
+    server = MetricsServer(("127.0.0.1", 0), lambda _: (b"x" * 64 * 2**20, "text/plain"), lambda: {"live": True})
+    server.start()
+    port = int(server.url.rpartition(":")[2])
+    with connect(port) as silent:
+        silent.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert silent.recv(1, socket.MSG_PEEK)
+        assert page(port, "/live")[0] == 200
+    server.close()
+
+
+def test_as_many_connections_as_somebody_likes_hold_up_nobody() -> None:
+    with serving() as port, ExitStack() as opened:
+        idle = [opened.enter_context(connect(port)) for _ in range(MOST_CONNECTIONS + 3)]
+        assert page(port, "/live")[0] == 200
+        for connection in idle:
+            assert connection.recv(1) == b""  # the oldest ones at once, the others at their deadline
+
+
+def test_connections_are_answered_side_by_side() -> None:
+    waiting = threading.Barrier(MOST_CONNECTIONS)
+
+    def text(_: str) -> tuple[bytes, str]:
+        waiting.wait(LIMIT)
+        return b"", "text/plain"
+
+    server = MetricsServer(("127.0.0.1", 0), text, dict)
+    server.start()
+    with ThreadPoolExecutor(MOST_CONNECTIONS) as asking:
+        port = int(server.url.rpartition(":")[2])
+        answers = [asking.submit(page, port, "/metrics") for _ in range(MOST_CONNECTIONS)]
+        assert {answer.result(LIMIT)[0] for answer in answers} == {200}
+    server.close()
+
+
+def asked(port: int, head: str) -> tuple[str, str]:
+    """Return the status line and the body of the answer to a request with this head."""
+    with connect(port) as client:
+        client.sendall(head.encode() + b"\r\n\r\n")
+        answer = b"".join(iter(lambda: client.recv(65536), b"")).decode()
+    return answer.partition("\r\n")[0], answer.partition("\r\n\r\n")[2]
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:{port}", "", "[::1", "a@127.0.0.1"]
+)
+@pytest.mark.parametrize("path", ["/metrics", "/live", "/ready", "/nothing"])
+def test_a_name_of_another_site_is_not_answered_on_this_host(host: str, path: str) -> None:
+    with serving() as port:
+        status, said = asked(port, f"GET {path} HTTP/1.1\r\nHost: {host.format(port=port)}")
+
+    assert status.split()[1] == "400"
+    assert "is not served here" in said
+    assert "--metrics 0.0.0.0:" in said
+
+
+def test_two_hosts_are_refused() -> None:
+    with serving() as port:
+        assert asked(port, "GET /live HTTP/1.1\r\nHost: localhost\r\nHost: evil.example")[0].split()[1] == "400"
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:{port}", "127.0.0.1:{port}", "[::1]:{port}", "10.0.0.1"])
+def test_addresses_and_this_host_are_answered(host: str) -> None:
+    with serving() as port:
+        assert asked(port, f"GET /metrics HTTP/1.1\r\nHost: {host.format(port=port)}")[1] == "figures\n"
+
+
+def test_a_probe_that_names_no_host_is_answered() -> None:
+    with serving() as port:
+        assert asked(port, "GET /metrics HTTP/1.0")[1] == "figures\n"
+
+
+def test_a_server_for_other_hosts_has_the_name_by_which_they_know_it() -> None:
+    with serving("0.0.0.0") as port:
+        assert asked(port, "GET /metrics HTTP/1.1\r\nHost: metrics.example.org")[1] == "figures\n"
 
 
 def test_a_node_that_executes_itself_again_answers_again(tmp_path: Path) -> None:

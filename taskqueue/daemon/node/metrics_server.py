@@ -1,12 +1,15 @@
-"""Serves metrics and health by HTTP: one thread, one connection at a time, nothing but three pages to read."""
+"""Serves metrics and health by HTTP: few connections at once, a deadline for each, nothing but three pages to read."""
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import logging
+import re
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
@@ -17,11 +20,16 @@ from taskqueue.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-REQUEST_WITHIN = 2.0
-"""Seconds for a request to come and an answer to leave: one connection may not keep the others waiting for longer."""
+MOST_CONNECTIONS = 8
+"""The connections that are answered at once; for one more, the oldest is closed."""
+
+REQUEST_WITHIN = 10.0
+"""Seconds for a request to come and its answer to leave, on a host that is busy, too: Prometheus waits for as long."""
 
 ACCEPTS_AGAIN_AFTER = 1.0
 """Seconds after a connection could not be accepted."""
+
+_HOST = re.compile(r"(?P<name>[^:\[\]]+|\[[^\[\]]+\])(:[0-9]*)?")
 
 Text = Callable[[str], tuple[bytes, str]]
 """Returns the metrics and their content type for an ``Accept`` header."""
@@ -31,7 +39,7 @@ class MetricsServer:
     """The HTTP server of one node."""
 
     def __init__(self, address: tuple[str, int], metrics: Text, health: Callable[[], Mapping[str, Any]]) -> None:
-        """Listen; raise ``ConfigError`` where that is impossible. ``metrics`` and ``health`` run in the thread."""
+        """Listen; raise ``ConfigError`` where that is impossible. ``metrics`` and ``health`` run in several threads."""
         self._is_closed = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="taskqueue-metrics", daemon=True)
         try:
@@ -66,10 +74,13 @@ class MetricsServer:
     def _serve(self) -> None:
         with self._server:
             while not self._is_closed.is_set():
+                self._server.timeout = self._server.close_late()
                 self._server.handle_request()
 
 
 class _Server(HTTPServer):
+    request_queue_size = 64
+
     def __init__(
         self,
         address: tuple[str, int],
@@ -79,7 +90,51 @@ class _Server(HTTPServer):
     ) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self.metrics, self.health, self._is_closed = metrics, health, is_closed
+        self._changing = threading.Lock()
+        self._until: dict[Any, float] = {}
+        """The deadlines of the open connections, the oldest first."""
+        self._free = threading.Semaphore(MOST_CONNECTIONS)
         super().__init__(address, _Request)
+        self.is_for_this_host = ipaddress.ip_address(self.server_name).is_loopback
+
+    def close_late(self) -> float | None:
+        """Close the connections whose time has passed; return in how many seconds the next deadline is."""
+        now = time.monotonic()
+        with self._changing:
+            for connection, until in self._until.items():
+                if until > now:
+                    return until - now
+                _end(connection)
+        return REQUEST_WITHIN if self._until else None
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a connection in a thread of its own; if there are too many, close the oldest first."""
+        if not self._free.acquire(blocking=False):
+            with self._changing:
+                for connection in [*self._until][:1]:
+                    _end(connection)
+            self._free.acquire()
+        with self._changing:
+            self._until[request] = time.monotonic() + REQUEST_WITHIN
+        threading.Thread(
+            target=self._answer, args=(request, client_address), name="taskqueue-metrics-answer", daemon=True
+        ).start()
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection that was answered, or for which no thread could be started."""
+        with self._changing:
+            was_open = self._until.pop(request, None) is not None
+            super().shutdown_request(request)
+        if was_open:
+            self._free.release()
+
+    def _answer(self, request: Any, client_address: Any) -> None:
+        try:
+            self.finish_request(request, client_address)
+        except Exception:
+            self.handle_error(request, client_address)
+        finally:
+            self.shutdown_request(request)
 
     def server_bind(self) -> None:
         """Bind, without the look-up of the host's name in the DNS that ``HTTPServer`` makes."""
@@ -108,6 +163,9 @@ class _Request(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
+        if not self._is_for_us():
+            self._answer(HTTPStatus.BAD_REQUEST, "text/plain", self._refusal())
+            return
         match self.path.partition("?")[0]:
             case "/metrics":
                 text, kind = self.server.metrics(self.headers.get("Accept", ""))
@@ -119,6 +177,27 @@ class _Request(BaseHTTPRequestHandler):
             case _:
                 self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"/metrics, /live and /ready are here\n")
 
+    def _is_for_us(self) -> bool:
+        """Return whether the name of the host is not that of another site, whose pages would read what is here.
+
+        A server for other hosts cannot know the names that they have for it. Programs that name none are no browsers.
+        """
+        named = self.headers.get_all("Host", [])
+        if len(named) > 1:
+            return False
+        host = _HOST.fullmatch(named[0].strip()) if named else None
+        if not named or (host is not None and not self.server.is_for_this_host):
+            return True
+        return host is not None and (host["name"].lower() == "localhost" or _is_address(host["name"].strip("[]")))
+
+    def _refusal(self) -> bytes:
+        host = ascii(", ".join(self.headers.get_all("Host", [])))[:100]
+        port = self.server.server_port
+        return (
+            f"host {host} is not served here: ask for localhost or an address of this host, "
+            f"or serve other names with --metrics 0.0.0.0:{port}\n"
+        ).encode()
+
     def _answer(self, status: HTTPStatus, kind: str, text: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
@@ -129,3 +208,17 @@ class _Request(BaseHTTPRequestHandler):
     def log_message(self, format: str, *arguments: Any) -> None:
         """Log requests at debug."""
         log.debug(format, *arguments)
+
+
+def _end(connection: socket.socket) -> None:
+    """End a connection; its thread, which waits for it, closes it."""
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
