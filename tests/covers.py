@@ -19,6 +19,7 @@ COVERS: Mapping[str, str] = {
     "acceptance/test_one_node.py": "daemon/node/node daemon/node/start daemon/node/schedules",
     "acceptance/test_replaced_files.py": "store/backup",
     "acceptance/test_stacks.py": "",
+    "chaos/test_node_output.py": "daemon/manager/worker_output",
     "acceptance/test_seats.py": "daemon/node/host_watch",
     "acceptance/test_fleet.py": "daemon/node/controls_view",
     "cli/test_add.py": "cli/job_options cli/param_types",

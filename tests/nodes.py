@@ -30,7 +30,14 @@ Found = TypeVar("Found")
 class Node:
     """A running ``taskqueue-node`` and everything it started."""
 
-    def __init__(self, url: str, folder: Path, options: Iterable[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        url: str,
+        folder: Path,
+        options: Iterable[str],
+        environment: Mapping[str, str],
+        output: int | None = None,
+    ) -> None:
         self._told = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._place = tempfile.TemporaryDirectory(prefix="tq-")
         address = f"{self._place.name}/notify"
@@ -39,7 +46,8 @@ class Node:
         self.statuses: list[str] = []
         environment = {**os.environ, "PYTHONPATH": str(Path.cwd()), **environment, "NOTIFY_SOCKET": address}
         with self.log.open("wb") as log:
-            self.process = fork_server.start(["--url", url, *options], folder, environment, log.fileno())
+            to = log.fileno() if output is None else output
+            self.process = fork_server.start(["--url", url, *options], folder, environment, to)
 
     @property
     def pid(self) -> int:
@@ -116,6 +124,17 @@ def node(url: str, folder: Path, *options: str, ready: str = "READY=1", **enviro
     started = Node(url, folder, options, environment)
     try:
         started.heed(ready)
+        yield started
+    finally:
+        started.close()
+
+
+@contextmanager
+def node_with_output(output: int, url: str, folder: Path, *options: str) -> Iterator[Node]:
+    """Start a node that writes to the descriptor ``output``, as ``node`` does."""
+    started = Node(url, folder, options, {}, output)
+    try:
+        started.heed("READY=1")
         yield started
     finally:
         started.close()

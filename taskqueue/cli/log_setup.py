@@ -16,7 +16,7 @@ from typing import Any
 
 from taskqueue.cli import config_file
 from taskqueue.cli.ids import short
-from taskqueue.daemon.runtime import child_setup
+from taskqueue.daemon.runtime import child_setup, standard_streams
 from taskqueue.errors import ConfigError
 from taskqueue.model import log_fields
 from taskqueue.model.log_fields import NAMES, OF_NO_RUN, RunRecord
@@ -144,6 +144,9 @@ def _obey(file: Path) -> set[int]:
     if started:
         problem = f"{file}: a handler has started threads ({', '.join(started)}), beside which no worker can be forked"
         raise ConfigError(f"{problem}: use one that writes by itself")
+    for logger in (logging.root, *logging.root.manager.loggerDict.values()):
+        for handler in logger.handlers if isinstance(logger, logging.Logger) else ():
+            standard_streams.unblock(handler)
     return child_setup.descriptors() - before
 
 

@@ -12,6 +12,7 @@ import click
 
 from taskqueue.cli import config_file, exit, log_setup, output
 from taskqueue.cli.node_options import NODE, settings_from
+from taskqueue.daemon.runtime import standard_streams
 from taskqueue.daemon.settings import Settings
 
 
@@ -19,23 +20,26 @@ def start(settings: Settings, keep: Collection[int] = ()) -> int:
     """Run the node until it has left and return its exit code; all its processes have the descriptors in ``keep``."""
     from taskqueue.daemon.node.start import run
 
-    return run(settings, announce=_announce, keep=keep)
+    try:
+        return run(settings, announce=_announce, keep=keep)
+    finally:
+        standard_streams.finish()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``taskqueue-node`` and return its exit code."""
     if sys.stdout is None:  # only the banner goes there
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-    return exit.run(command, "taskqueue-node", arguments)
+    try:
+        return exit.run(command, "taskqueue-node", arguments)
+    finally:
+        standard_streams.finish()
 
 
 def _announce(text: str) -> None:
-    """Print the banner; an unreadable output does not stop the node."""
-    try:
-        output.line(text)
-        sys.stdout.flush()
-    except OSError:
-        exit.discard_output()
+    """Print the banner at once."""
+    output.line(text)
+    sys.stdout.flush()
 
 
 def _with_file(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
@@ -66,6 +70,7 @@ def command(config: Path | None, log_level: str, log_format: str, log_config: Pa
     long. SIGHUP replaces the workers one by one.
     """
     settings = settings_from(parameters)
+    standard_streams.install()
     return start(settings, log_setup.configure(log_level, log_format, log_config))
 
 

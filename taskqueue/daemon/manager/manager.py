@@ -15,6 +15,7 @@ from collections.abc import Collection
 from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
 from taskqueue.daemon.manager.run_slot import QueuedRun
 from taskqueue.daemon.manager.worker_handle import WorkerHandle, WorkerStage
+from taskqueue.daemon.manager.worker_output import WorkerOutput
 from taskqueue.daemon.manager.worker_pool import WorkerPool
 from taskqueue.daemon.manager.workers import Workers
 from taskqueue.daemon.protocol.channel import Channel, ChannelBroken, pair
@@ -36,7 +37,7 @@ from taskqueue.daemon.protocol.messages import (
     Unlock,
 )
 from taskqueue.daemon.protocol.shared_memory import StartLog
-from taskqueue.daemon.runtime import child_process, child_setup, leftovers
+from taskqueue.daemon.runtime import child_process, child_setup, leftovers, standard_streams
 from taskqueue.daemon.runtime.child_process import Child, fork
 from taskqueue.daemon.runtime.loop import Loop, Timer
 from taskqueue.daemon.settings import Settings
@@ -72,10 +73,15 @@ def fork_manager(settings: Settings, keep: Collection[int] = ()) -> tuple[Child,
     start_log = StartLog()
 
     def live() -> int:
-        return Manager(settings, theirs, keep, start_log).run()
+        standard_streams.forked()
+        try:
+            return Manager(settings, theirs, keep, start_log).run()
+        finally:
+            standard_streams.finish()
 
+    kept = (*keep, theirs.fileno(), *standard_streams.descriptors())
     try:
-        child = fork(live, name="manager", keep=(*keep, theirs.fileno()), death_signal=signal.SIGTERM)
+        child = fork(live, name="manager", keep=kept, death_signal=signal.SIGTERM)
     except BaseException:
         ours.close()
         raise
@@ -93,6 +99,7 @@ class Manager:
         self._keep = keep
         self._start_log = start_log
         self._loop = Loop()
+        self._output = WorkerOutput(self._loop)
         self._reports = ReportQueue(node)
         self._queue = RunQueue(self._reports)
         self._sequence = itertools.count()
@@ -116,10 +123,12 @@ class Manager:
         loop.on_signal(signal.SIGHUP, _nothing)
         loop.watch_channel(self._node, self._on_node, self._on_orphaned, self._on_broken)
         loop.after_turn(self._after_turn)
+        standard_streams.attend(loop)
         child_process.become_subreaper()
         leftovers.mark()
         child_process.allow_signals()
         loop.run()
+        self._output.drain()
         self._node.flush_blocking(FLUSH_WITHIN)
         return 0
 
@@ -168,7 +177,7 @@ class Manager:
         opened = child_setup.descriptors() - before  # a log file, say
         settings = self._settings
         keep = {*self._keep, *opened}
-        workers = Workers(settings, url=start_pool.url, keep=keep, start_log=self._start_log)
+        workers = Workers(settings, url=start_pool.url, keep=keep, start_log=self._start_log, output=self._output)
         self._pool = WorkerPool(self._loop, self._settings, workers, self._reports, self._queue)
         self._workers = self._pool.workers
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from taskqueue.daemon.manager.concurrent_worker_handle import ConcurrentWorkerHandle, SharedSlot
 from taskqueue.daemon.manager.worker_handle import WorkerHandle
+from taskqueue.daemon.manager.worker_output import WorkerOutput
 from taskqueue.daemon.protocol.channel import pair
 from taskqueue.daemon.protocol.messages import StartupFailed
 from taskqueue.daemon.protocol.shared_memory import StartLog, WorkerPage
@@ -29,8 +30,11 @@ _WAYS_OUT: Mapping[int, str] = {
 class Workers:
     """The workers of one manager, with the settings that all of them get."""
 
-    def __init__(self, settings: Settings, *, url: str, keep: Collection[int], start_log: StartLog) -> None:
+    def __init__(
+        self, settings: Settings, *, url: str, keep: Collection[int], start_log: StartLog, output: WorkerOutput
+    ) -> None:
         self._settings = settings
+        self._output = output
         self._start_log = start_log
         self._url = url
         self._keep = keep
@@ -99,9 +103,14 @@ class Workers:
             "allow": self._settings.allow,
             "capture_output": self._settings.capture_output,
         }
-        keep = (*self._keep, theirs.fileno(), permits.fileno(), signals, stack_file.fileno())
+        keep = (*self._keep, *self._output.writers, theirs.fileno(), permits.fileno(), signals, stack_file.fileno())
+
+        def main() -> int:
+            self._output.redirect()
+            return live(own)
+
         try:
-            child = fork(lambda: live(own), name="worker", keep=keep)
+            child = fork(main, name="worker", keep=keep)
         except BaseException:
             ours.close()
             permits.close()

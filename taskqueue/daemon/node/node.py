@@ -31,7 +31,7 @@ from taskqueue.daemon.node.status import NodeStatus
 from taskqueue.daemon.protocol.channel import Channel
 from taskqueue.daemon.protocol.messages import StartPool, StartupFailed, Unlock
 from taskqueue.daemon.protocol.shared_memory import StartLog
-from taskqueue.daemon.runtime import leftovers, systemd
+from taskqueue.daemon.runtime import leftovers, standard_streams, systemd
 from taskqueue.daemon.runtime.child_process import Child
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.runtime.prefetch import Prefetch
@@ -168,6 +168,7 @@ class Node:
             self._manager.channel, self._manager.on_report, shutdown.on_manager_exit, shutdown.on_manager_broken
         )
         loop.after_turn(self._turn)
+        standard_streams.attend(loop)
         every(loop, STANDBY_INTERVAL, self._acquire_seat)
         every(loop, self._settings.lease / 3, self._renew)
         every(loop, STANDBY_INTERVAL, self._manager.reap_orphans)
@@ -281,6 +282,7 @@ class Node:
         self._dispatcher.close()
         self._bells.close()
         self._host_watch.close()
+        standard_streams.attend(None)
         self._loop.close()
         self._store.close()
         unsettled = len(self._in_flight.unsettled)

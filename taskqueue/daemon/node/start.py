@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 
 from taskqueue.daemon.manager.manager import fork_manager
 from taskqueue.daemon.node.node import Node
-from taskqueue.daemon.runtime import child_process
+from taskqueue.daemon.runtime import child_process, standard_streams
 from taskqueue.daemon.settings import Settings
 from taskqueue.errors import ConfigError
 from taskqueue.model import log_fields
@@ -58,6 +58,7 @@ def run(settings: Settings, *, announce: Callable[[str], None], keep: Collection
     gc.freeze()  # objects made so far live as long as the process: no collection looks at them again
     gc.set_threshold(COLLECT_AFTER)
     code = node.run()
+    standard_streams.finish()
     if node.restarts:
         log.info("re-executing to reload preloaded modules")
         arguments = without_url(sys.orig_argv[1:])  # every user of the host can read the password in them

@@ -89,6 +89,10 @@ class Loop:
         """Call ``on_ready`` in every turn in which ``source`` is readable or at its end of file."""
         self._add(_Watch(source, on_ready))
 
+    def watch_writable(self, source: int | HasFileno, on_ready: Callback) -> None:
+        """Call ``on_ready`` in every turn in which ``source`` takes data, or has an error."""
+        self._add(_Watch(source, on_ready, events=select.EPOLLOUT))
+
     def unwatch(self, source: int | HasFileno) -> None:
         """Stop watching ``source``. Call this before closing it."""
         number = _number_of(source)

@@ -11,6 +11,7 @@ from taskqueue.daemon.manager.log_monitor import LogMonitor
 from taskqueue.daemon.manager.queues import ReportQueue
 from taskqueue.daemon.manager.run_slot import CurrentRun, QueuedRun
 from taskqueue.daemon.manager.worker_handle import WorkerHandle
+from taskqueue.daemon.manager.worker_output import WorkerOutput
 from taskqueue.daemon.manager.workers import Workers
 from taskqueue.daemon.protocol.channel import Channel, pair
 from taskqueue.daemon.protocol.codec import decode, encode
@@ -29,7 +30,8 @@ RUN = Run(
 @pytest.fixture
 def worker() -> Iterator[WorkerHandle]:
     """A worker that has run number 7, and is played by the test."""
-    workers = Workers(settings(), url="sqlite:///dev/null/nowhere", keep=(), start_log=StartLog())
+    output = WorkerOutput(Loop())
+    workers = Workers(settings(), url="sqlite:///dev/null/nowhere", keep=(), start_log=StartLog(), output=output)
     worker = workers.spawn(now=0.0, max_runs=0, is_forced=False)
     queued = QueuedRun(RUN, encode(RUN), 0.0, 0)
     worker.current = CurrentRun(queued, 7, Started(id=RUN.id, claims=3, pid=worker.pid, at=0.0), 0.0)

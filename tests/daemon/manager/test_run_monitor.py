@@ -12,6 +12,7 @@ from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
 from taskqueue.daemon.manager.run_monitor import RunMonitor
 from taskqueue.daemon.manager.run_slot import QueuedRun
 from taskqueue.daemon.manager.worker_handle import WorkerHandle
+from taskqueue.daemon.manager.worker_output import WorkerOutput
 from taskqueue.daemon.manager.workers import Workers
 from taskqueue.daemon.protocol.channel import Channel, ChannelBroken, pair
 from taskqueue.daemon.protocol.codec import decode, encode
@@ -102,7 +103,8 @@ def stopped() -> Iterator[StoppedWorker]:
     ours, node = pair()
     loop, reports = Loop(), ReportQueue(ours)
     queue = RunQueue(reports)
-    workers = Workers(Settings(), url="sqlite:///dev/null/nowhere", keep=(), start_log=StartLog())
+    output = WorkerOutput(Loop())
+    workers = Workers(Settings(), url="sqlite:///dev/null/nowhere", keep=(), start_log=StartLog(), output=output)
     worker = workers.spawn(now=0.0, max_runs=0, is_forced=False)
     worker.child.signal(signal.SIGSTOP)
     worker.became_ready(0.0)

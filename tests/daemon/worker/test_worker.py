@@ -12,11 +12,13 @@ import psutil
 import pytest
 
 from taskqueue.daemon.manager.run_slot import QueuedRun
+from taskqueue.daemon.manager.worker_output import WorkerOutput
 from taskqueue.daemon.manager.workers import Workers
 from taskqueue.daemon.protocol.codec import decode, encode
 from taskqueue.daemon.protocol.messages import Ended, Message, Progressed, Run, Shutdown, Started, Stop
 from taskqueue.daemon.protocol.shared_memory import StartLog
 from taskqueue.daemon.runtime.child_process import boottime
+from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.settings import Settings
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Status
@@ -264,7 +266,8 @@ def test_a_checkpoint_survives_the_worker(mortal: FakeNode, padding: int) -> Non
 
 
 def test_a_class_that_asks_by_itself_is_told_to_be_checked_once_it_is_loaded() -> None:  # so the check has its limit
-    workers = Workers(Settings(), url="sqlite:///dev/null/nowhere", keep=(), start_log=StartLog())
+    output = WorkerOutput(Loop())
+    workers = Workers(Settings(), url="sqlite:///dev/null/nowhere", keep=(), start_log=StartLog(), output=output)
     worker = workers.spawn(now=0.0, max_runs=1, is_forced=False)
     run = Run(
         id=str(JobId()), claims=1, job=f"{JOBS}:Asked", data="null", state=None, attempt=1, is_last=True,

@@ -1,0 +1,213 @@
+"""Whoever reads the output of a node may end or stand still: jobs, leases and signals do not wait for it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import socket
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from taskqueue import Job, Scheduler, Status
+from taskqueue.scheduler.node_states import LEAD
+from taskqueue.store import Lease
+from taskqueue.store.open import open_store
+from tests.nodes import LIMIT, eventually, node, node_with_output
+
+LEASE = 2.0
+LINES = 20_000
+"""Lines of 200 characters: more than a pipe and the memory of the manager keep."""
+
+OPTIONS = ("--pm", "static", "--min-children", "1", "--lease", f"{LEASE:g}", "--finish", "0")
+
+
+class Printer(Job):
+    """Prints in each way that there is: Python, C, a process of its own."""
+
+    def start(self) -> str:
+        print("from print", flush=True)
+        sys.stderr.write("from stderr\n")
+        os.write(1, b"from write\n")
+        subprocess.run(["/bin/sh", "-c", "echo from a shell && echo from a shell >&2"], check=True)
+        self.log.warning("from the log")
+        return "printed"
+
+
+class Chatterbox(Job):
+    """Prints ``data`` lines."""
+
+    def start(self) -> str:
+        for number in range(self.data):
+            print(f"{number:0200}", flush=True)
+        return "printed"
+
+
+@dataclass(frozen=True)
+class Reader:
+    """The reader of a node's output, which is played by the test."""
+
+    writer: int
+    """What the node gets."""
+    reader: int
+
+    def read_until(self, wanted: bytes) -> bytes:
+        """Read until the text comes, and return all that came."""
+        text, ends_at = b"", time.monotonic() + LIMIT
+        while wanted not in text:
+            assert select.select([self.reader], [], [], ends_at - time.monotonic())[0], text[-2000:]
+            text += os.read(self.reader, 65536)
+        return text
+
+
+def pipe() -> tuple[int, int]:
+    return os.pipe()
+
+
+def journal() -> tuple[int, int]:
+    """Return the ends of what journald gives to a service."""
+    reader, writer = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    return reader.detach(), writer.detach()
+
+
+def terminal() -> tuple[int, int]:
+    reader, writer = os.openpty()
+    settings = termios.tcgetattr(writer)
+    settings[1] &= ~termios.OPOST  # it leaves the ends of lines alone
+    termios.tcsetattr(writer, termios.TCSANOW, settings)
+    return reader, writer
+
+
+@pytest.fixture(params=[pipe, journal, pytest.param(terminal, marks=pytest.mark.long)])
+def reader(request: pytest.FixtureRequest) -> Iterator[Reader]:
+    """Return the reader of an output of each kind."""
+    end, writer = request.param()
+    with ExitStack() as stack:
+        stack.callback(os.close, writer)
+        stack.callback(_close_if_open, end)
+        yield Reader(writer, end)
+
+
+def _close_if_open(descriptor: int) -> None:
+    with suppress(OSError):
+        os.close(descriptor)
+
+
+def _run(scheduler: Scheduler, job: type[Job], data: object = None) -> Status:
+    process = scheduler.add_job(job, data)
+    scheduler.wait_for([process], timeout=LIMIT)
+    return process.status
+
+
+def _seat(url: str) -> Lease:
+    with closing(open_store(url)) as store:
+        [seat] = [lease for lease in store.leases() if lease.name != LEAD]
+        return seat
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """Return the URL of an empty store."""
+    return f"sqlite://{tmp_path}/jobs.db"
+
+
+def test_what_jobs_print_comes_out_of_the_node_in_order(url: str, tmp_path: Path, reader: Reader) -> None:
+    with Scheduler(url) as scheduler, node_with_output(reader.writer, url, tmp_path, *OPTIONS):
+        assert _run(scheduler, Printer) is Status.DONE
+
+        text = reader.read_until(b"Printer is done")
+
+    lines = [b"from print", b"from stderr", b"from write", b"from a shell", b"from a shell", b"from the log"]
+    places = [text.index(line) for line in lines]
+    assert places == sorted(places)
+
+
+def test_jobs_that_print_are_done_when_the_reader_has_gone(url: str, tmp_path: Path, reader: Reader) -> None:
+    with Scheduler(url) as scheduler, node_with_output(reader.writer, url, tmp_path, *OPTIONS) as started:
+        assert _run(scheduler, Printer) is Status.DONE
+        os.close(reader.reader)
+
+        ended = [_run(scheduler, Printer) for _ in range(3)] + [_run(scheduler, Chatterbox, LINES)]
+
+        assert ended == [Status.DONE] * 4
+        assert started.stop() == 0
+
+
+def test_a_reader_that_stands_still_holds_up_neither_jobs_nor_the_lease_nor_signals(
+    url: str, tmp_path: Path, reader: Reader
+) -> None:
+    with Scheduler(url) as scheduler, node_with_output(reader.writer, url, tmp_path, *OPTIONS) as started:
+        assert _run(scheduler, Chatterbox, LINES) is Status.DONE
+        seat = _seat(url)
+
+        eventually(lambda: _seat(url).until > seat.until + timedelta(seconds=LEASE))
+
+        assert _seat(url).holder == seat.holder
+        assert _run(scheduler, Printer) is Status.DONE
+        assert started.stop() == 0
+
+
+def test_lines_that_were_dropped_are_counted_when_the_reader_is_back(url: str, tmp_path: Path, reader: Reader) -> None:
+    with Scheduler(url) as scheduler, node_with_output(reader.writer, url, tmp_path, *OPTIONS):
+        assert _run(scheduler, Chatterbox, LINES) is Status.DONE
+
+        text = reader.read_until(b"lines of the output were dropped")
+
+        numbers = [int(line) for line in text.splitlines() if line.isdigit() and len(line) == 200]
+        assert numbers == sorted(numbers)
+        assert 0 < len(numbers) < LINES
+        assert _run(scheduler, Printer) is Status.DONE
+        assert b"from a shell" in reader.read_until(b"Printer is done")
+
+
+@pytest.mark.parametrize("reader", [pipe, journal], indirect=True)
+def test_a_reader_that_reads_gets_every_line(url: str, tmp_path: Path, reader: Reader) -> None:
+    with Scheduler(url) as scheduler, node_with_output(reader.writer, url, tmp_path, *OPTIONS):
+        process = scheduler.add_job(Chatterbox, LINES)
+
+        text = reader.read_until(b"%0200d\n" % (LINES - 1))
+
+        scheduler.wait_for([process], timeout=LIMIT)
+    assert [int(line) for line in text.splitlines() if line.isdigit() and len(line) == 200] == list(range(LINES))
+
+
+@pytest.mark.parametrize("make", [lambda: os.open("/dev/full", os.O_WRONLY), lambda: os.open("/dev/null", os.O_RDONLY)])
+def test_jobs_that_print_are_done_though_the_output_takes_nothing(
+    url: str, tmp_path: Path, make: Callable[[], int]
+) -> None:
+    output = make()
+    with Scheduler(url) as scheduler, node_with_output(output, url, tmp_path, *OPTIONS) as started:
+        os.close(output)
+
+        assert _run(scheduler, Printer) is Status.DONE
+        assert _run(scheduler, Chatterbox, LINES) is Status.DONE
+        assert started.stop() == 0
+
+
+def test_a_pipe_of_a_log_config_that_nobody_reads_holds_up_nothing(url: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    reader = os.open(tmp_path / "fifo", os.O_RDONLY | os.O_NONBLOCK)
+    fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)
+    (tmp_path / "log.toml").write_text(
+        "[handlers.fifo]\n"
+        'class = "logging.FileHandler"\n'
+        f'filename = "{tmp_path}/fifo"\n'
+        "[root]\n"
+        'level = "DEBUG"\n'
+        'handlers = ["fifo"]\n'
+    )
+    config = str(tmp_path / "log.toml")
+    with Scheduler(url) as scheduler, node(url, tmp_path, *OPTIONS, "--log-config", config) as started:
+        for _ in range(100):
+            assert _run(scheduler, Printer) is Status.DONE
+        assert started.stop() == 0
+    os.close(reader)
