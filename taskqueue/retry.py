@@ -30,7 +30,7 @@ from taskqueue.model.retry import (
     Situation,
     TableRetry,
 )
-from taskqueue.model.retry.by_error import check_policy, known_names, names_of
+from taskqueue.model.retry.by_error import check_policy, defining_names, known_names, names_of
 from taskqueue.model.retry.decision import strictest
 from taskqueue.model.schedules import Duration, seconds_of
 from taskqueue.model.shown_text import as_code
@@ -112,7 +112,8 @@ def only_on(policy: RetryPolicy, *types: type[BaseException] | str) -> RetryPoli
 
     Classes are named by themselves or by dotted names, ``"app.errors.Refused"``. A timeout is left to ``policy``.
     """
-    return FilteredRetry(policy, names_of(types))
+    names = names_of(types)
+    return FilteredRetry(policy, names, defining_names(names))
 
 
 class When:
@@ -123,7 +124,7 @@ class When:
 
     def then(self, policy: RetryPolicy) -> Case:
         """Return the case: errors of these classes are retried as ``policy`` says."""
-        return Case(self._types, policy)
+        return Case(self._types, policy, defining_names(self._types))
 
 
 def when(*types: type[BaseException] | str) -> When:

@@ -15,6 +15,7 @@ from taskqueue.execution import run_hooks
 from taskqueue.execution.conditions import ask, wanted
 from taskqueue.execution.custom_retry import Question, question_of, with_decision
 from taskqueue.execution.declared_options import options_of
+from taskqueue.execution.error_names import with_public_names
 from taskqueue.execution.executor import Ran, brief, exception_of, execute
 from taskqueue.execution.job_context import Interrupts, JobContext
 from taskqueue.execution.loader import CannotLoad, Loaded
@@ -87,6 +88,8 @@ async def attempt(context: JobContext, loader: Loader, interrupts: Interrupts) -
         ran = await execute(loaded, context, interrupts)
     else:
         ran = await run_hooks.run_within(context.around_run, loaded, context, interrupts)
+    if context.error_names:
+        ran = ran._replace(outcome=with_public_names(ran.outcome, context.error_names, context.path))
     return ran if question is None else _decided(question, ran, interrupts)
 
 

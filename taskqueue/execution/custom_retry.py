@@ -15,7 +15,6 @@ from taskqueue.model.lifecycle.outcomes import Failed, Outcome, TimedOut
 from taskqueue.model.options import checked
 from taskqueue.model.record import Record
 from taskqueue.model.retry import (
-    Case,
     CustomRetry,
     Decision,
     FilteredRetry,
@@ -111,7 +110,7 @@ def bound(kept: RetryPolicy, find: Finder) -> RetryPolicy:
         case FilteredRetry(policy=inner):
             return replace(kept, policy=bound(inner, find))
         case SelectedRetry(cases=cases):
-            return SelectedRetry(tuple(Case(case.types, bound(case.policy, find)) for case in cases))
+            return SelectedRetry(tuple(replace(case, policy=bound(case.policy, find)) for case in cases))
     return kept
 
 

@@ -18,6 +18,7 @@ from taskqueue.model.lifecycle.failure import is_last_attempt
 from taskqueue.model.lifecycle.recovered_copy import key_of
 from taskqueue.model.log_lines import MOST_LINES, kept_text, written
 from taskqueue.model.record import Record
+from taskqueue.model.retry import named_errors
 from taskqueue.store import Note
 
 PROGRESS_EVERY = 0.5
@@ -76,6 +77,7 @@ class InlineContext(JobContext):
             receives=record.options.receives if record.depends_on else (),
             meta=record.meta,
             key=key_of(record),
+            error_names=named_errors(record.options.retry),
             interrupts=interrupts,
         )
         self.record = record

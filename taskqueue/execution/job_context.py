@@ -96,11 +96,12 @@ class JobContext(ABC):
         receives: Sequence[str],
         meta: Mapping[str, str],
         key: str | None = None,
+        error_names: Sequence[str] = (),
         interrupts: Interrupts,
     ) -> None:
         """Pass ``data`` and ``state`` as Extended JSON text, and as ``retry`` the question for a custom policy.
 
-        ``key`` is None where it is the id.
+        ``key`` is None where it is the id. ``error_names`` are the names of exceptions in the retry policy.
         """
         self._id = id
         if key is not None:
@@ -114,6 +115,7 @@ class JobContext(ABC):
         self.retry = retry
         self.undeclared = undeclared
         self.receives = receives
+        self.error_names = error_names
         self.meta = meta
         self._claims = claims
         self._position = position

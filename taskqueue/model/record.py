@@ -113,6 +113,8 @@ class Failure:
     message: str
     traceback: str = ""
     bases: tuple[str, ...] = ()
+    unknown_names: tuple[str, ...] = ()
+    """Names in the retry policy under which the process that ran the attempt had loaded no exception class."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,11 +11,12 @@ from datetime import datetime, timedelta, timezone
 from taskqueue.model.controls import Controls
 from taskqueue.model.finding import Finding, Level, below
 from taskqueue.model.query import parse
-from taskqueue.model.record import Cause, Record, Status
+from taskqueue.model.record import Cause, Failure, Record, Status
 from taskqueue.model.wording import count, since, some, span
 from taskqueue.scheduler import host, node_states
 from taskqueue.scheduler.node_states import name_of
 from taskqueue.scheduler.why import kept_waiting
+from taskqueue.scheduler.why_ended import WAY_OUT_OF_UNKNOWN, unknown
 from taskqueue.scheduler.why_nodes import why_no_node
 from taskqueue.store import Lease, Store
 
@@ -38,6 +39,7 @@ def diagnose(store: Store) -> list[Finding]:
         *_queues(store, leases, controls, now),
         *unloadable(store),
         *blocked(store),
+        *unknown_names(store, now),
     ]
 
 
@@ -118,6 +120,22 @@ def unloadable(store: Store) -> Iterator[Finding]:
         yield Finding("class that cannot be loaded", words, Level.ERROR, do, job)
     if not found:
         yield Finding("classes", "each that was tried could be loaded, or no job of it waits")
+
+
+def unknown_names(store: Store, now: datetime) -> Iterator[Finding]:
+    """Yield the classes whose retry policies name exceptions that the processes which ran them have not loaded.
+
+    Jobs that are to be tried again are looked at, and those that failed within a day.
+    """
+    failed = parse({"cause": Cause.NOT_RETRIABLE.value, "status": int(Status.FAILED)})
+    ended = store.find(failed, order="-ended_at", limit=LOOKED_AT)
+    retried = store.find(parse({"cause": Cause.RETRY.value, "status": int(Status.POSTPONED)}), limit=LOOKED_AT)
+    found: dict[str, tuple[Record, Failure]] = {}
+    for record in (*retried, *(record for record in ended if record.ended_at and now - record.ended_at < LONG)):
+        if record.error is not None and record.error.unknown_names:
+            found.setdefault(record.job, (record, record.error))
+    for job, (record, error) in sorted(found.items()):
+        yield Finding("retry policy", f"{record.id} ({job}): {unknown(error)}", Level.WARNING, WAY_OUT_OF_UNKNOWN, job)
 
 
 def blocked(store: Store) -> Iterator[Finding]:

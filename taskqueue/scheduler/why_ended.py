@@ -76,9 +76,20 @@ def ended(record: Record, now: datetime) -> Iterator[str]:
     yield from last_error(record.error if record.cause not in _SELF_EXPLAINING else None)
 
 
+def unknown(error: Failure) -> str:
+    """Return a sentence on the names in the retry policy that no module which its process had loaded has."""
+    names = ", ".join(error.unknown_names)
+    return f"Its retry policy names {names}: no module that was loaded when it failed has an exception of that name"
+
+
+WAY_OUT_OF_UNKNOWN = "check the spelling, and whether the job imports the module"
+
+
 def last_error(error: Failure | None) -> Iterator[str]:
     if error is not None:
         yield f"Its last error: {error.type}: {error.message}"
+        if error.unknown_names:
+            yield f"{unknown(error)}: {WAY_OUT_OF_UNKNOWN}."
 
 
 def ended_runs(record: Record) -> Iterator[str]:

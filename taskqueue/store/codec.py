@@ -37,12 +37,15 @@ def options_of(fields: Mapping[str, Any]) -> Options:
 
 def failure_fields(failure: Failure) -> dict[str, Any]:
     """Return the failure as plain values; its texts as every store can keep them."""
-    return {
+    fields: dict[str, Any] = {
         "type": clean(failure.type),
         "message": clean(failure.message),
         "traceback": clean(failure.traceback),
         "bases": [clean(base) for base in failure.bases],
     }
+    if failure.unknown_names:
+        fields["unknown_names"] = [clean(name) for name in failure.unknown_names]
+    return fields
 
 
 def failure_of(fields: Mapping[str, Any]) -> Failure:
@@ -52,6 +55,7 @@ def failure_of(fields: Mapping[str, Any]) -> Failure:
         message=text(fields["message"]),
         traceback=text(fields["traceback"]),
         bases=tuple(map(text, fields["bases"])),
+        unknown_names=tuple(map(text, fields.get("unknown_names", ()))),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,24 @@ def test_a_policy_of_the_users_decides_in_the_worker(url: str, scheduler: Schedu
     assert (good.status, good.result) == (Status.DONE, 3)
     assert (bad.status, bad.cause, len(bad.attempts)) == (Status.FAILED, Cause.EXHAUSTED, 3)
     assert last.result == 4
+
+
+def test_a_worker_finds_the_class_that_a_name_of_the_client_means(
+    url: str, scheduler: Scheduler, tmp_path: Path
+) -> None:
+    job, names = "tests.acceptance.renamed:Declining", "tests.acceptance.renamed"
+    again = scheduler.add_job(job, retry=1, retry_interval=0, retry_on=[f"{names}.Declined"])
+    misspelt = scheduler.add_job(job, retry=1, retry_interval=0, retry_on=[f"{names}.Declind"])
+
+    with node(url, tmp_path) as running:
+        scheduler.wait_for([again, misspelt], timeout=LIMIT)
+        log = running.log.read_text()
+
+    assert names not in sys.modules
+    assert (again.status, again.result) == (Status.DONE, 2)
+    assert (misspelt.status, misspelt.cause) == (Status.FAILED, Cause.NOT_RETRIABLE)
+    assert f"Its retry policy names {names}.Declind: no module" in misspelt.why()
+    assert f"the retry policy of {job} names {names}.Declind, which is no exception class" in log
 
 
 def test_a_failed_job_moves_to_another_queue(url: str, scheduler: Scheduler, tmp_path: Path) -> None:  # row 57

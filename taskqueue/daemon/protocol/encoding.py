@@ -21,7 +21,7 @@ from taskqueue.model.lifecycle.recovered_copy import key_of
 from taskqueue.model.lifecycle.settle import time_limit
 from taskqueue.model.limits import has_rate
 from taskqueue.model.record import Failure, Record
-from taskqueue.model.retry import NO_RETRY
+from taskqueue.model.retry import NO_RETRY, named_errors
 from taskqueue.model.retry.decision import decision_document, decision_of
 
 _OUTCOMES: Mapping[str, Callable[..., Outcome]] = {
@@ -80,6 +80,7 @@ def run_message(record: Record, now: datetime, not_before: float | None = None) 
         meta=(dict(record.meta) or None) if record.given else None,
         key=key_of(record),
         has_rate=bool(record.lane) and has_rate(record.lane),
+        error_names=named_errors(options.retry) if retries else (),
     )
 
 
@@ -146,4 +147,5 @@ def outcome_of(name: str, fields: Mapping[str, Any], unroutable_after: float) ->
 
 def failure_of(fields: Mapping[str, Any]) -> Failure:
     """Return the failure with the fields of a message."""
-    return Failure(**{**fields, "bases": tuple(fields.get("bases", ()))})
+    lists = {name: tuple(fields.get(name, ())) for name in ("bases", "unknown_names")}
+    return Failure(**{**fields, **lists})

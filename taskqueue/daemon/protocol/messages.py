@@ -74,6 +74,8 @@ class Run(_Message, frozen=True):
     """The key for effects outside; None where it is the id."""
     has_rate: bool = False
     """A rate counts its start: the worker reports it when the class is loaded, however short that takes."""
+    error_names: tuple[str, ...] = ()
+    """The names of exceptions in the retry policy, which the worker looks up if the run fails."""
 
 
 class RunHook(_Message, frozen=True):

@@ -91,6 +91,7 @@ class WorkerContext(JobContext):
             receives=run.receives,
             meta=run.meta or {},
             key=run.key,
+            error_names=run.error_names,
             interrupts=interrupts,
         )
         self.is_last_attempt = run.is_last

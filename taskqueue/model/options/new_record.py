@@ -16,6 +16,7 @@ from taskqueue.model.options.readers import jobs_in, stated
 from taskqueue.model.options.table import OPTIONS, RUNNING
 from taskqueue.model.record import Cause, Dependency, Options, Record, Status
 from taskqueue.model.retry import FilteredRetry, FixedRetry, RetryPolicy
+from taskqueue.model.retry.by_error import defining_names
 from taskqueue.model.schedules import is_later, is_relative, moment_of, series
 from taskqueue.model.serializer import as_bson
 from taskqueue.model.unique_period import PERIOD, period, starts_at
@@ -151,4 +152,5 @@ def policy_of(options: Mapping[str, Any]) -> RetryPolicy:
     """Return the policy that the options of retrying mean together."""
     retry: int | RetryPolicy = options["retry"]
     policy = FixedRetry(times=retry, interval=options["retry_interval"]) if isinstance(retry, int) else retry
-    return FilteredRetry(policy, options["retry_on"]) if options["retry_on"] else policy
+    types = options["retry_on"]
+    return FilteredRetry(policy, types, defining_names(types)) if types else policy

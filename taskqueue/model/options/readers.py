@@ -12,7 +12,7 @@ from taskqueue.model.conditions import document, is_condition
 from taskqueue.model.ids import JobId
 from taskqueue.model.limits import Limit, Rate, lane, limit_keys_of
 from taskqueue.model.record import RUN_FIELDS, OnCrash, OnFailure, Options, Record
-from taskqueue.model.retry import FilteredRetry, FixedRetry, RetryPolicy, is_policy
+from taskqueue.model.retry import FilteredRetry, FixedRetry, RetryPolicy, is_policy, policy
 from taskqueue.model.schedules import series
 from taskqueue.model.serializer import as_bson
 
@@ -62,11 +62,10 @@ def _policy(record: Record) -> RetryPolicy:
 
 
 def _retry_differs(record: Record, _: str, value: Any) -> bool:
-    kept = record.options.retry
+    kept = _policy(record)
     if isinstance(value, int):
-        policy = _policy(record)
-        return not isinstance(policy, FixedRetry) or policy.times != value
-    return stated(value) not in (kept.document(), _policy(record).document())
+        return not isinstance(kept, FixedRetry) or kept.times != value
+    return policy(value.document()) not in (record.options.retry, kept)  # a document may have other numbers
 
 
 def _retry(record: Record, _: str) -> Any:

@@ -32,6 +32,7 @@ __all__ = [
     "TableRetry",
     "asks_a_class",
     "is_policy",
+    "named_errors",
     "policy",
 ]
 
@@ -55,6 +56,16 @@ def asks_a_class(policy: RetryPolicy) -> bool:
     return False
 
 
+def named_errors(policy: RetryPolicy) -> tuple[str, ...]:
+    """Return the names of exceptions that the decision depends on, as they were given."""
+    match policy:
+        case FilteredRetry(policy=inner, types=types):
+            return (*types, *named_errors(inner))
+        case SelectedRetry(cases=cases):
+            return tuple(name for case in cases for name in (*case.types, *named_errors(case.policy)))
+    return ()
+
+
 def policy(document: Mapping[str, Any]) -> RetryPolicy:
     """Return the policy that ``RetryPolicy.document`` described; raise ``InvalidOption`` for anything else."""
     fields = dict(document)
@@ -75,11 +86,15 @@ def _table(fields: Mapping[str, Any]) -> TableRetry:
 
 
 def _filtered(fields: Mapping[str, Any]) -> FilteredRetry:
-    return FilteredRetry(policy(fields["inner"]), tuple(fields["types"]))
+    return FilteredRetry(policy(fields["inner"]), tuple(fields["types"]), tuple(fields.get("defined", ())))
 
 
 def _selected(fields: Mapping[str, Any]) -> SelectedRetry:
-    return SelectedRetry(tuple(Case(tuple(case["types"]), policy(case["inner"])) for case in fields["cases"]))
+    return SelectedRetry(tuple(map(_case, fields["cases"])))
+
+
+def _case(fields: Mapping[str, Any]) -> Case:
+    return Case(tuple(fields["types"]), policy(fields["inner"]), tuple(fields.get("defined", ())))
 
 
 _READERS: Mapping[str, Callable[[Mapping[str, Any]], RetryPolicy]] = {

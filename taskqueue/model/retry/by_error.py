@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import field
 from typing import Any
 
 from taskqueue.errors import InvalidOption
 from taskqueue.model.lazy_dataclass import dataclass
-from taskqueue.model.main_module import main_module
 from taskqueue.model.retry.decision import Decision, GiveUp, Refusal, RetryPolicy, Situation
+from taskqueue.model.retry.public_names import defining_name, name_of, public
 from taskqueue.model.shown_text import as_code
 
 TIMEOUT = "taskqueue.JobTimeout"
@@ -26,6 +27,8 @@ class FilteredRetry:
     policy: RetryPolicy
     types: tuple[str, ...] = ("Exception",)
     """Dotted names of classes; their subclasses count too."""
+    defined: tuple[str, ...] = field(default=(), compare=False)
+    """The names of these classes in the modules that define them, as far as the client had loaded them."""
 
     def __post_init__(self) -> None:
         check_policy(self.policy)
@@ -33,7 +36,7 @@ class FilteredRetry:
 
     def decide(self, situation: Situation) -> Decision:
         """Return the other policy's decision, if the error is one of the types."""
-        if situation.timed_out or any(situation.is_a(name) for name in self.types):
+        if situation.timed_out or any(map(situation.is_a, (*self.types, *self.defined))):
             return self.policy.decide(situation)
         return _NOT_RETRIABLE
 
@@ -43,7 +46,7 @@ class FilteredRetry:
 
     def document(self) -> dict[str, Any]:
         """Return the policy as plain JSON values."""
-        return {"policy": "filtered", "types": list(self.types), "inner": self.policy.document()}
+        return {"policy": "filtered", **_named(self), "inner": self.policy.document()}
 
     def __str__(self) -> str:
         """Return the policy in words."""
@@ -56,6 +59,8 @@ class Case:
 
     types: tuple[str, ...]
     policy: RetryPolicy
+    defined: tuple[str, ...] = field(default=(), compare=False)
+    """As of ``FilteredRetry``."""
 
     def __post_init__(self) -> None:
         check_policy(self.policy)
@@ -78,7 +83,7 @@ class SelectedRetry:
     def decide(self, situation: Situation) -> Decision:
         """Return the decision of the first case that fits."""
         for case in self.cases:
-            if any(situation.is_a(name) for name in case.types):
+            if any(map(situation.is_a, (*case.types, *case.defined))):
                 return case.policy.decide(situation)
         return _NOT_RETRIABLE
 
@@ -90,12 +95,17 @@ class SelectedRetry:
         """Return the policy as plain JSON values."""
         return {
             "policy": "selected",
-            "cases": [{"types": list(case.types), "inner": case.policy.document()} for case in self.cases],
+            "cases": [{**_named(case), "inner": case.policy.document()} for case in self.cases],
         }
 
     def __str__(self) -> str:
         """Return the policy in words."""
         return "; ".join(f"after {' or '.join(case.types)}: {case.policy}" for case in self.cases)
+
+
+def _named(bound: FilteredRetry | Case) -> dict[str, list[str]]:
+    """Return the names of the classes as plain JSON values."""
+    return {"types": list(bound.types), **({"defined": list(bound.defined)} if bound.defined else {})}
 
 
 def names_of(types: Iterable[object]) -> tuple[str, ...]:
@@ -108,9 +118,15 @@ def names_of(types: Iterable[object]) -> tuple[str, ...]:
     return found
 
 
+def defining_names(names: Collection[str]) -> tuple[str, ...]:
+    """Return the names in the modules that define these classes, of those that have other names and are loaded here."""
+    found = (defining_name(name) for name in names)
+    return tuple(dict.fromkeys(name for name in found if name is not None and name not in names))
+
+
 def known_names(names: Iterable[str]) -> tuple[str, ...]:
     """Return the names of an error's classes, as policies compare them."""
-    return tuple(_public(name) for name in names)
+    return tuple(public(name) for name in names)
 
 
 def timed_out_names(names: Iterable[str]) -> tuple[str, ...]:
@@ -120,22 +136,12 @@ def timed_out_names(names: Iterable[str]) -> tuple[str, ...]:
 
 def _name_of(kind: object) -> str:
     if isinstance(kind, str):
-        return _public(kind)
+        return public(kind)
     if not isinstance(kind, type) or not issubclass(kind, BaseException):
         raise InvalidOption(
             f"{as_code(kind)} is no exception class: pass one, or its dotted name such as 'app.errors.Refused'"
         )
-    module = kind.__module__
-    if module == "__main__":
-        module = main_module() or module
-    return _public(f"{module}.{kind.__qualname__}")
-
-
-def _public(name: str) -> str:
-    """Return the name under which users know the class."""
-    if name.startswith("taskqueue.model.job."):
-        return f"taskqueue.{name.rpartition('.')[2]}"
-    return name.removeprefix("builtins.")
+    return name_of(kind)
 
 
 def check_policy(policy: object) -> None:

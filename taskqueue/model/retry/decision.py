@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any, Protocol, TypeAlias
 
 from taskqueue.model.lazy_dataclass import dataclass
+from taskqueue.model.retry.public_names import defining_name
 
 LONGEST_PAUSE = 10 * 366 * 86_400.0
 """The longest pause in seconds: formulas that grow beyond it would leave the calendar."""
@@ -35,8 +36,11 @@ class Situation:
     """A number from 0 up to 1, for jitter."""
 
     def is_a(self, name: str) -> bool:
-        """Return whether the error is of the class with this dotted name, or of one derived from it."""
-        return name in self.errors
+        """Return whether the error is of the class with this dotted name, or of one derived from it.
+
+        Any name will do by which a module that is loaded has the class: ``requests.Timeout``.
+        """
+        return name in self.errors or defining_name(name) in self.errors
 
 
 class Refusal(str, Enum):

@@ -17,10 +17,13 @@ from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.lifecycle.outcomes import Outcome
 from taskqueue.model.lifecycle.recovered_copy import copy
-from taskqueue.model.record import Failure, Record, Status
+from taskqueue.model.record import Failure, Options, Record, Status
 from taskqueue.model.retry.decision import decision_of
+from taskqueue.retry import by_exception, many_times, when
 
-FAILURE = Failure(type="app.Broken", message="caf\udce9", traceback="...", bases=("builtins.Exception",))
+FAILURE = Failure(
+    type="app.Broken", message="caf\udce9", traceback="...", bases=("builtins.Exception",), unknown_names=("app.Lost",)
+)
 DECISION = decision_of({"after": 2.5, "queue": None})
 PATIENCE = timedelta(seconds=90)
 
@@ -76,6 +79,17 @@ def test_a_run_brings_the_key_that_its_job_took_over() -> None:
     again = copy(failed, JobId(), None, now)
 
     assert [run_message(record, now).key for record in (failed, again)] == [None, str(failed.id)]
+
+
+def test_a_run_brings_the_names_of_errors_that_its_policy_is_for() -> None:
+    now = datetime.now(timezone.utc)
+    by_name = by_exception(when("json.JSONDecodeError").then(many_times(1)))
+    record = Record(id=ObjectId(), job="app:Mail", created_at=now, ready_at=now, options=Options(retry=by_name))
+
+    run = decode(encode(run_message(record, now)))
+
+    assert isinstance(run, Run)
+    assert run.error_names == ("json.JSONDecodeError",)
 
 
 def test_every_outcome_is_tried() -> None:

@@ -1,0 +1,59 @@
+"""Looks up the names of exceptions in a retry policy after a failed run, in the process that has loaded the job."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from taskqueue.model.lifecycle.outcomes import Failed, Outcome, TimedOut
+from taskqueue.model.record import Failure
+from taskqueue.model.retry.by_error import known_names
+from taskqueue.model.retry.public_names import defining_name
+
+log = logging.getLogger(__name__)
+
+UNKNOWN_LIMIT = 20
+"""The most unknown names that are kept with a failure."""
+
+
+def with_public_names(outcome: Outcome, names: Sequence[str], path: str) -> Outcome:
+    """Return the outcome with those of the names that its errors are known by, and with those that name no class here.
+
+    ``path`` is that of the job, for the warning about names that no loaded module has.
+    """
+    if not isinstance(outcome, Failed | TimedOut):
+        return outcome
+    defined = {name: defining_name(name) for name in names}
+    parts = outcome.parts if isinstance(outcome, Failed) else ()
+    known = {name for failure in (outcome.failure, *parts) for name in _names(failure)}
+    unknown = tuple(name for name, defining in defined.items() if defining is None and name not in known)
+    for name in unknown:
+        _warn(path, name)
+    failure = replace(_named(outcome.failure, defined), unknown_names=unknown[:UNKNOWN_LIMIT])
+    if isinstance(outcome, TimedOut):
+        return replace(outcome, failure=failure)
+    return replace(outcome, failure=failure, parts=tuple(_named(part, defined) for part in parts))
+
+
+def _named(failure: Failure, defined: dict[str, str | None]) -> Failure:
+    """Return the failure with those of the names among its bases that its classes have in other modules."""
+    names = _names(failure)
+    others = tuple(name for name, defining in defined.items() if defining in names and name not in names)
+    return replace(failure, bases=(*failure.bases, *others))
+
+
+def _names(failure: Failure) -> set[str]:
+    return set(known_names((failure.type, *failure.bases)))
+
+
+@lru_cache(1000)
+def _warn(path: str, name: str) -> None:
+    """Warn once of each name: it will be looked up again after each failure."""
+    log.warning(
+        "the retry policy of %s names %s, which is no exception class of a module that is loaded here: "
+        "check the name, or import its module in that of the job",
+        path,
+        name,
+    )
