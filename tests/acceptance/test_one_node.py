@@ -27,6 +27,7 @@ from tests.acceptance.work import (
     Keeper,
     KillOwnWorker,
     Leaver,
+    ManagerLeaver,
     SnoozeOnce,
     Stepper,
     Trace,
@@ -250,6 +251,22 @@ def test_a_job_that_ends_its_worker_by_sigterm_again_and_again_fails(
     why = process.why()
     assert "its run vanished, or was ended again by a SIGTERM that no node sent, 3 times, and crash_retries is 2" in why
     assert "asked to leave by a SIGTERM that neither its node nor its manager sent, as at the run before" in why
+
+
+def test_a_job_that_ends_its_manager_by_sigterm_again_and_again_fails(
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
+) -> None:
+    process = scheduler.add_job(ManagerLeaver, {"file": files.file, "gate": files.gate()}, crash_retries=1)
+    for _ in range(3):  # as a supervisor starts a node again
+        with node(url, tmp_path) as running:
+            files.open()
+            assert running.wait() == Exit.LOST
+
+    assert (process.refresh().status, len(process.attempts)) == (Status.FAILED, 3)
+    assert files.lines() == ["left"] * 3
+    why = process.why()
+    assert "its run vanished, or was ended again by a SIGTERM that no node sent, twice, and crash_retries is 1" in why
+    assert "was asked to leave by a SIGTERM that its node did not send, as at the run before" in why
 
 
 def test_sigquit_waits_for_running_jobs_and_begins_no_other(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import signal
 import sqlite3
 import threading
 import time
@@ -136,6 +137,17 @@ class Leaver(Job):
     def start(self) -> None:
         write_line(self.data["file"], "left")
         os.kill(os.getpid(), 15)
+
+
+class ManagerLeaver(Job):
+    """Asks the manager of its worker to leave when the FIFO ``data["gate"]`` is opened, and waits for the end."""
+
+    def start(self) -> None:
+        Path(self.data["gate"]).read_text()
+        write_line(self.data["file"], "left")
+        os.kill(os.getppid(), 15)
+        while True:
+            signal.pause()
 
 
 class Chain(Job):

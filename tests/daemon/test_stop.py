@@ -325,8 +325,41 @@ def test_sigterm_to_the_manager_ends_and_reports_everything(fifo: Callable[[str]
         fake_node.manager.signal(signal.SIGTERM)
 
         assert fake_node.leave().code == 0
-        assert fake_node.expect(Ended, run).outcome == "Interrupted"
+        ended = fake_node.expect(Ended, run)
+        assert ended.outcome == "Interrupted"
+        told = f"manager {fake_node.manager.pid} was asked to leave by a SIGTERM that its node did not send"
+        assert ended.fields["failure"]["message"] == told
         fake_node.expect(RunsHandedBack, waiting)
+
+
+def test_a_run_that_does_not_end_says_that_sigterm_to_the_manager_ended_it(fifo: Callable[[str], Fifo]) -> None:
+    runs = fifo("runs")
+    with FakeNode(max_children=1) as fake_node:
+        run = fake_node.run("Deaf", {"runs": runs.path})
+        runs.hear()
+
+        fake_node.manager.signal(signal.SIGTERM)
+
+        assert fake_node.leave().code == 0
+        ended = fake_node.expect(Ended, run)
+        assert (ended.outcome, ended.exit) == ("Interrupted", "killed by SIGKILL")
+        assert "a SIGTERM that its node did not send" in ended.fields["failure"]["message"]
+
+
+def test_runs_that_the_node_stops_give_no_other_reason_for_it(fifo: Callable[[str], Fifo]) -> None:
+    runs = fifo("runs")
+    with FakeNode(max_children=1, finish=1000) as fake_node:
+        run = fake_node.run("Patient", {"runs": runs.path})
+        runs.hear()
+        fake_node.expect(Started, run)
+        waiting = fake_node.run("Empty")
+
+        fake_node.tell(Shutdown(mode="finish"))
+        fake_node.expect(RunsHandedBack, waiting)
+        fake_node.manager.signal(signal.SIGTERM)  # as a supervisor does that signals all processes
+
+        assert fake_node.leave().code == 0
+        assert fake_node.expect(Ended, run).fields.get("failure") is None
 
 
 def test_an_unarmed_manager_leaves_with_its_node() -> None:

@@ -34,11 +34,16 @@ def stalled(ended: Ended) -> Ended:
     return changed(ended, outcome="Stalled")
 
 
-def by_foreign_signal(ended: Ended) -> Ended:
-    """Return the end of a run that a SIGTERM of another process interrupted, unless its worker gives a reason."""
+def by_foreign_signal(ended: Ended, message: str = "") -> Ended:
+    """Return the end of a run that a SIGTERM of another process interrupted, unless its worker gives a reason.
+
+    ``message`` says it if the signal was not for the worker.
+    """
     if ended.fields.get("failure") is not None:
         return ended
-    message = f"worker {ended.pid} was asked to leave by a SIGTERM that neither its node nor its manager sent"
+    message = (
+        message or f"worker {ended.pid} was asked to leave by a SIGTERM that neither its node nor its manager sent"
+    )
     return changed(ended, fields={"failure": asdict(Failure(type="taskqueue.Interrupted", message=message))})
 
 

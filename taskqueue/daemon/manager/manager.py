@@ -98,6 +98,7 @@ class Manager:
         self._node = node
         self._keep = keep
         self._start_log = start_log
+        self._node_pid = os.getppid()
         self._loop = Loop()
         self._output = WorkerOutput(self._loop)
         self._reports = ReportQueue(node)
@@ -118,7 +119,7 @@ class Manager:
     def run(self) -> int:
         """Serve the node until it has shut down; return the exit status."""
         loop = self._loop
-        loop.on_signal(signal.SIGTERM, self._on_orphaned)  # also sent by the kernel when the node dies
+        loop.on_signal(signal.SIGTERM, self._on_sigterm)  # also sent by the kernel when the node dies
         loop.on_signal(signal.SIGINT, _nothing)
         loop.on_signal(signal.SIGHUP, _nothing)
         loop.watch_channel(self._node, self._on_node, self._on_orphaned, self._on_broken)
@@ -259,22 +260,32 @@ class Manager:
             if slot.hooks_key == (settled.id, settled.claims):
                 self._pool.monitor.allow_hooks(slot, settled)
 
+    def _on_sigterm(self) -> None:
+        """Leave as if the node were dead, which the kernel may mean by the signal; else another process has sent it."""
+        reason = f"manager {os.getpid()} was asked to leave by a SIGTERM that its node did not send"
+        self._leave("" if os.getppid() != self._node_pid else reason)
+
     def _on_orphaned(self) -> None:
-        """End all runs with a short grace, and exit: the node is dead, or this manager got SIGTERM."""
+        """Leave, because the node is dead."""
+        self._leave("")
+
+    def _leave(self, reason: str) -> None:
+        """End all runs with a short grace, and exit; without a ``reason`` because the node is dead."""
         was_draining, self._is_draining, self._is_stopping = self._is_draining, True, True
         self._queue.close()
         if self._pool is None:  # the node failed at its start and logs the reason
             return
-        if not was_draining:
-            log.warning("the node is gone: its manager ends all jobs and exits")
         monitor = self._pool.monitor
+        if not was_draining:
+            log.warning("%s: the manager ends all jobs and exits", reason or "the node is gone")
+            monitor.unrequested_stop = reason
         monitor.grace = min(monitor.grace, ORPHANED_GRACE)
         self._pool.close()
         self._pool.end_runs("shutdown", monitor.grace)
 
     def _on_broken(self, broken: ChannelBroken) -> None:
         log.error("the channel from the node is broken: %s", broken)
-        self._on_orphaned()
+        self._leave(f"the channel from the node to manager {os.getpid()} was broken: {broken}")
 
     # At the end of each turn
 

@@ -70,6 +70,8 @@ class RunMonitor:
         self.run_times = RunTimes()
         self.changed_at = 0.0
         """Time when a run last started or ended."""
+        self.unrequested_stop = ""
+        """Why all runs end although the node has not asked for that; empty if it has, or they do not."""
         self.startup_failure: StartupFailed | None = None
         """Why the last worker that failed to start did so."""
 
@@ -237,12 +239,16 @@ class RunMonitor:
             self._lines.read(slot, current)
             ended = crash_outcomes.of_death(current, slot.stop_reason, exit, self.grace, cause)
             ended = changed(ended, stack=self.stacks.last(slot, current))
-            if ended.outcome == "Interrupted" and not _was_stop_requested(slot):
-                ended = crash_outcomes.by_foreign_signal(ended)
-            self._reports.run_ended(current.queued, encode(ended))
+            self._reports.run_ended(current.queued, encode(self._with_reason(slot, ended)))
         self._report_unseen(slot, exit)
         self.requeue(slot.worker)
         self._reports.hand_back([queued for _, queued in slot.pending])
+
+    def _with_reason(self, slot: RunSlot, ended: Ended) -> Ended:
+        """Return the end of a run, with the reason if it was interrupted and the node had asked nobody for that."""
+        if ended.outcome != "Interrupted" or (_was_stop_requested(slot) and not self.unrequested_stop):
+            return ended
+        return crash_outcomes.by_foreign_signal(ended, self.unrequested_stop)
 
     def _report_unseen(self, slot: RunSlot, exit: child_process.ChildExit) -> None:
         """Report runs that started after the last one the worker reported: its later messages were lost.
@@ -300,8 +306,8 @@ class RunMonitor:
         if ended.outcome == "TimedOut":
             ended = changed(crash_outcomes.with_limit(ended, current), stack=self.stacks.last(slot, current))
             payload = encode(crash_outcomes.stalled(ended) if current.has_stalled else ended)
-        if ended.outcome == "Interrupted" and not _was_stop_requested(slot):
-            payload = encode(crash_outcomes.by_foreign_signal(ended))
+        if ended.outcome == "Interrupted":
+            payload = encode(self._with_reason(slot, ended))
         self._progress.report_held(current)
         self._reports.run_ended(current.queued, payload)
         if ended.took is not None:

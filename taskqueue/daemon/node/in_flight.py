@@ -17,7 +17,7 @@ from taskqueue.daemon.runtime.prefetch import Prefetch
 from taskqueue.daemon.settings import Settings
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.continuation import Phase
-from taskqueue.model.lifecycle.outcomes import Crashed, HandedBack, Outcome, Run
+from taskqueue.model.lifecycle.outcomes import Crashed, HandedBack, Interrupted, Outcome, Run
 from taskqueue.model.lifecycle.pending import canceled
 from taskqueue.model.lifecycle.settle import ended
 from taskqueue.model.record import Failure, Record, changed
@@ -76,6 +76,8 @@ class InFlight:
         self.forced = 0
         """How many claims take none: those with ``force_spawn`` or ``concurrency``."""
         self.concurrency = ConcurrencyDemand()
+        self.is_stop_requested = False
+        """Whether somebody has asked the node to stop: then nothing else needs to explain an interruption."""
         self.data = 0
         """The bytes of data of the claims that take a slot of the pool."""
 
@@ -203,7 +205,10 @@ class InFlight:
             chance=random.random(),
         )
         claim.took, claim.began_at = message.took, run.started_at
-        self.finish(claim, outcome_of(message.outcome, message.fields, self._settings.unroutable_after), run, now)
+        outcome = outcome_of(message.outcome, message.fields, self._settings.unroutable_after)
+        if self.is_stop_requested and isinstance(outcome, Interrupted):  # a supervisor may signal all processes
+            outcome = Interrupted()
+        self.finish(claim, outcome, run, now)
 
     def on_handed_back(self, message: RunsHandedBack) -> None:
         """Hand back claims whose runs no worker has started."""

@@ -85,6 +85,7 @@ class ShutdownSequence:
     def on_stop(self) -> None:
         """Shut down on SIGTERM or Ctrl-C; each further signal makes it faster."""
         self._signals += 1
+        self._in_flight.is_stop_requested = True
         self.restarts = False
         if self.stage is NodeStage.LEAVING:
             self._loop.stop()
@@ -96,6 +97,7 @@ class ShutdownSequence:
     def on_quit(self) -> None:
         """Shut down on SIGQUIT, after all runs have ended by themselves."""
         self.restarts = False
+        self._in_flight.is_stop_requested = True
         self._start("patient")
 
     def on_reload(self) -> None:

@@ -171,6 +171,21 @@ def test_an_outcome_waits_until_it_is_settled() -> None:
     assert in_flight.unsettled == unsettled
 
 
+@pytest.mark.parametrize("is_stop_requested", [True, False])
+def test_an_interruption_needs_no_other_reason_when_the_node_is_asked_to_stop(is_stop_requested: bool) -> None:
+    in_flight, record = an_empty_table(), a_claim()
+    in_flight.add([record])
+    in_flight.is_stop_requested = is_stop_requested
+    fields = {"failure": {"type": "taskqueue.Interrupted", "message": "a SIGTERM that its node did not send"}}
+
+    in_flight.on_ended(Ended(str(record.id), record.claims, "Interrupted", fields, pid=1, started_at=boottime()))
+
+    [claim] = in_flight.take_unsettled()
+    assert claim.finished is not None
+    [attempt] = claim.finished.attempts
+    assert (attempt.outcome, attempt.error is None) == ("Interrupted", is_stop_requested)
+
+
 def test_more_outcomes_than_one_call_settles_are_taken_one_after_the_other() -> None:
     in_flight = an_empty_table()
     records = [a_claim() for _ in range(MOST_SETTLED + 1)]
