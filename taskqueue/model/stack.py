@@ -22,6 +22,7 @@ _HEAD_END = " (most recent call first):"
 _OF_JOB = " of job "
 _TASK_OF_JOB = re.compile(rf"Task.*{_OF_JOB}(?P<job>[0-9a-f]{{24}}){re.escape(_HEAD_END)}")
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
+_LIBRARY = re.compile(r"^<|/lib(64)?/(python|pypy)\d[^/]*/|/(site|dist)-packages/")
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 _WORKER = (f'"{_PACKAGE}/daemon/worker/', f'"{_PACKAGE}/execution/')
 _FIRST_OF_WORKER = (f'"{_PACKAGE}/execution/attempt.py"', f'"{_PACKAGE}/daemon/worker/')
@@ -77,10 +78,29 @@ def shortened(text: str, most: int) -> str:
     return f"{lines}\n… {text.count(chr(10)) - lines.count(chr(10))} more lines"
 
 
-def latest(text: str) -> str:
-    """Return in words where the first thread or task is that is not only in the worker's own code; empty for none."""
-    found = _FRAME.search(text)
-    return "" if found is None else f"{found['file']}, line {found['line']}, in {found['function']}"
+def latest(text: str, job: str) -> str:
+    """Return in words where a job of this import path was, by its latest line outside of libraries; empty for none.
+
+    The first thread or task counts that executes such a line. What that line called into is named as well.
+    """
+    frames = [[*_FRAME.finditer(part)] for part in text.split(_HEAD_END)]
+    module = f"/{job.partition(':')[0].replace('.', '/')}"
+    own_files = (f"{module}.py", f"{module}/__init__.py")
+    for thread in frames:
+        own = next((found for found in thread if found["file"].endswith(own_files) or not _is_library(found)), None)
+        if own is not None:
+            called = "" if own is thread[0] else f" (in a call that had come to {_in_words(thread[0])})"
+            return f"{_in_words(own)}{called}"
+    return next((_in_words(thread[0]) for thread in frames if thread), "")
+
+
+def _is_library(found: re.Match[str]) -> bool:
+    """Return whether the file of a frame is one of Python, of an installed package, or of this package."""
+    return _LIBRARY.search(found["file"]) is not None or found["file"].startswith(f"{_PACKAGE}/")
+
+
+def _in_words(found: re.Match[str]) -> str:
+    return f"{found['file']}, line {found['line']}, in {found['function']}"
 
 
 def _name(name: str) -> str:

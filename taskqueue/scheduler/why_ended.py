@@ -98,7 +98,7 @@ def ended_runs(record: Record) -> Iterator[str]:
         yield from (f"  {_attempt(attempt)}" for attempt in record.attempts)
         stack = record.attempts[-1].stack
         if stack:
-            yield f"Where the last of them was when it was ended: {latest(stack) or stack}"
+            yield f"Where the last of them was when it was ended: {latest(stack, record.job) or stack}"
             yield f"The stack it had then: `taskqueue show {record.id}`"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,13 @@ class Slow(Job):
             except Interrupted:
                 if not self.data.get("deaf"):
                     raise
+
+
+class Stuck(Job):
+    """Waits in the standard library for what never comes."""
+
+    def start(self) -> None:
+        threading.Event().wait()
 
 
 class Quiet(Job):

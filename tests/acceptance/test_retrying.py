@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,10 @@ from tests.acceptance.retrying import (
     Relenting,
     Remembering,
     Slow,
+    Stuck,
 )
 from tests.acceptance.work import Echo
-from tests.nodes import LIMIT, eventually, node
+from tests.nodes import LIMIT, eventually, given_time, node
 
 
 def test_a_policy_of_the_users_decides_in_the_worker(url: str, scheduler: Scheduler, tmp_path: Path) -> None:  # row 50
@@ -57,6 +59,21 @@ def test_a_worker_finds_the_class_that_a_name_of_the_client_means(
     assert (misspelt.status, misspelt.cause) == (Status.FAILED, Cause.NOT_RETRIABLE)
     assert f"Its retry policy names {names}.Declind: no module" in misspelt.why()
     assert f"the retry policy of {job} names {names}.Declind, which is no exception class" in log
+
+
+def test_why_names_the_line_of_a_job_that_took_too_long(url: str, scheduler: Scheduler, tmp_path: Path) -> None:
+    def timed_out(seconds: float) -> str | None:
+        process = scheduler.add_job(Stuck, timeout=seconds)
+        process.wait(timeout=LIMIT)
+        return said if "threading.py" in (said := process.why()) else None
+
+    with node(url, tmp_path):
+        said = given_time(timed_out, 0.5)
+
+    [line] = [line for line in said.splitlines() if line.startswith("Where the last of them was when it was ended: ")]
+    assert re.search(
+        r"ended: \S+/retrying\.py, line \d+, in \S*start \(in a call that had come to \S+/threading\.py, ", line
+    )
 
 
 def test_a_failed_job_moves_to_another_queue(url: str, scheduler: Scheduler, tmp_path: Path) -> None:  # row 57

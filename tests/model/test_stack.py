@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import taskqueue
 from taskqueue.model.stack import MAIN, frame, head, latest, of_job, shortened, task_head, without_worker
 
@@ -53,8 +55,41 @@ def test_a_long_one_is_cut_after_a_line() -> None:
 
 
 def test_the_latest_frame_in_words() -> None:
-    assert latest("\n".join((head(MAIN), CHARGE, CLICK))) == "/app/shop.py, line 12, in charge"
-    assert latest("nothing") == ""
+    assert latest("\n".join((head(MAIN), CHARGE, CLICK)), "shop:Charge") == "/app/shop.py, line 12, in charge"
+    assert latest("nothing", "shop:Charge") == ""
+
+
+@pytest.mark.parametrize(
+    "library",
+    [
+        "/usr/lib/python3.11/threading.py",
+        "/usr/lib64/python3.10/socket.py",
+        "/root/.pyenv/versions/3.13.0/lib/python3.13/asyncio/locks.py",
+        "/app/.venv/lib/python3.12/site-packages/requests/sessions.py",
+        "/usr/lib/python3/dist-packages/six.py",
+        "/opt/lib/pypy3.10/ssl.py",
+        "<frozen importlib._bootstrap>",
+        f"{PACKAGE}/scheduler/wait.py",
+    ],
+)
+def test_a_line_of_the_job_counts_before_those_of_libraries(library: str) -> None:
+    inner, outer = frame(library, 327, "wait"), frame(library, 629, "wait")
+    text = "\n".join((head("Thread pool"), inner, head(MAIN), inner, outer, CHARGE, frame("/app/shop.py", 9, "start")))
+
+    assert latest(text, "shop:Charge") == (
+        f"/app/shop.py, line 12, in charge (in a call that had come to {library}, line 327, in wait)"
+    )
+    assert latest("\n".join((head(MAIN), inner, outer)), "shop:Charge") == f"{library}, line 327, in wait"
+
+
+@pytest.mark.parametrize("file", ["shop/jobs.py", "shop/jobs/__init__.py"])
+def test_the_module_of_an_installed_job_is_no_library(file: str) -> None:
+    packages = "/app/.venv/lib/python3.12/site-packages"
+    mine, other = frame(f"{packages}/{file}", 12, "charge"), frame(f"{packages}/shop/http.py", 7, "get")
+
+    assert latest("\n".join((head(MAIN), other, mine)), "shop.jobs:Charge").startswith(
+        f"{packages}/{file}, line 12, in"
+    )
 
 
 def test_names_command_no_terminal() -> None:
