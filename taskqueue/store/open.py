@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from taskqueue.errors import StoreUnavailable
 from taskqueue.store import Store
-from taskqueue.store.redaction import concealed, split
+from taskqueue.store.redaction import split
 from taskqueue.store.sqlite import open_sqlite
 from taskqueue.store.sqlite.url import location
 
@@ -42,7 +42,7 @@ def open_existing(url: str | None = None) -> Store:
         from taskqueue.store.mongodb import existing_store
 
         found = existing_store.open_existing(address)
-        name = concealed(address)
+        name = existing_store.name_of(address)
     else:
         place = location(address)
         found = open_sqlite(address) if place.path.exists() else None

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 from pymongo import MongoClient
@@ -57,6 +58,16 @@ def test_a_command_that_reads_makes_no_store(
     assert said.out == ""
     assert "there is no such store: name it with --url or TASKQUEUE_URL (`taskqueue health` names" in said.err
     assert found() == []
+
+
+@pytest.mark.parametrize("path", ["", "/"])
+def test_a_url_without_a_database_says_which_one_was_looked_into(
+    mongo_set: str, path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = urlunsplit(urlsplit(mongo_set)._replace(path=path))
+
+    assert main.main(["--url", f"{url}&taskqueue.prefix=absent_", "list"]) == Exit.STORE
+    assert "taskqueue.prefix=absent_ (database taskqueue): there is no such store" in capsys.readouterr().err
 
 
 def test_the_store_of_the_user_is_not_made_either(

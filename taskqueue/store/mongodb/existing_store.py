@@ -8,7 +8,8 @@ from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.driver_errors import reaching
 from taskqueue.store.mongodb.migration import SCHEMA
 from taskqueue.store.mongodb.store import MongoStore
-from taskqueue.store.mongodb.url import parse
+from taskqueue.store.mongodb.url import DATABASE, parse
+from taskqueue.store.redaction import concealed
 
 
 def open_existing(url: str) -> Store | None:
@@ -24,6 +25,11 @@ def open_existing(url: str) -> Store | None:
         connection.close()
         return None
     return MongoStore(connection)
+
+
+def name_of(url: str) -> str:
+    """Return the address of a store for messages, without secrets, and its database where the address names none."""
+    return concealed(url) if parse(url).names_database else f"{concealed(url)} (database {DATABASE})"
 
 
 def remove(url: str) -> None:

@@ -50,6 +50,11 @@ class MongoUrl:
         return cls(client_url=f"mongodb://{hosts}/{database.name}", prefix=prefix, timeout=timeout)
 
     @property
+    def names_database(self) -> bool:
+        """Whether the URL names a database; if it does not, that is ``DATABASE``."""
+        return bool(urlsplit(self.client_url).path.strip("/"))
+
+    @property
     def shown(self) -> str:
         """The URL for messages and logs, without secrets."""
         parts = urlsplit(concealed(self.client_url).replace(":***@", "@"))
