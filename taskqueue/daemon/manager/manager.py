@@ -353,15 +353,16 @@ class Manager:
                 worker.ask_for_runs(now)
         busy = sum(not worker.is_forced and not worker.is_free for worker in self._workers)
         pool.concurrent.hand_back_blocked(now - LONG_RUN)
-        excess = len(self._queue.general) - max(0, pool.slots - busy)
+        excess = len(self._queue.general) - max(0, pool.open_slots - busy)
         if excess <= 0:
             return
         if now - max(pool.monitor.changed_at, self._queue.general[0].queued_at) > LONG_RUN:
             self._queue.hand_back_latest(excess)
 
     def _report_status(self, pool: WorkerPool) -> None:
-        """Report a changed pool status, at most every ``STATUS_EVERY`` seconds."""
-        if self._status_timer is not None and self._status_timer.is_pending:
+        """Report a changed pool status, at most every ``STATUS_EVERY`` seconds, but a shortage at once."""
+        is_early = self._status_timer is not None and self._status_timer.is_pending
+        if is_early and pool.shortage == self._status.shortage:
             return
         if (status := pool.status) == self._status:
             return

@@ -6,14 +6,19 @@ from dataclasses import dataclass, field, replace
 from taskqueue.daemon.settings import PoolMode, Settings
 
 FIRST_PAUSE = 0.1  # seconds
+LONGEST_PAUSE = 10.0  # seconds between two attempts to start a worker while the system refuses one
 EARLY_DEATHS_ENDURED = 7  # workers in a row that die before their first job, within about six seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class Backoff:
-    """Backoff after workers that die before their first job; times are seconds of one monotonic clock."""
+    """Backoff after workers that die before their first job, and while the system lacks what a worker needs.
+
+    Times are seconds of one monotonic clock.
+    """
 
     deaths: int = 0
+    shortages: int = 0
     resumes_at: float = 0.0
 
     @property
@@ -31,6 +36,17 @@ class Backoff:
             return self
         pause = FIRST_PAUSE * 2**self.deaths
         return replace(self, deaths=self.deaths + 1, resumes_at=now + pause)
+
+    def fell_short(self, now: float) -> "Backoff":
+        """Count an attempt that the system has refused; it never leads to giving up."""
+        if now < self.resumes_at:
+            return self
+        pause = min(FIRST_PAUSE * 2 ** min(self.shortages, 10), LONGEST_PAUSE)
+        return replace(self, shortages=self.shortages + 1, resumes_at=now + pause)
+
+    def recovered(self) -> "Backoff":
+        """Reset the shortages: the system has given what a worker needs."""
+        return replace(self, shortages=0)
 
     def survived(self) -> "Backoff":
         """Reset the backoff: a worker has started its first job."""
@@ -81,7 +97,7 @@ def decide(settings: Settings, state: PoolState, *, now: float, backoff: Backoff
     """Return which workers to start and to retire, given the workers and the queued jobs.
 
     Call this after every change: a worker started or ended, a job came, started or ended. No worker is retired while a
-    job waits that it could run. After early deaths workers are started one at a time.
+    job waits that it could run. After early deaths and shortages workers are started one at a time.
     """
     demand = min(max(state.busy + state.waiting, settings.floor), settings.slots)
     missing = max(0, min(demand - state.serving, settings.slots - state.serving - state.leaving))
@@ -95,7 +111,7 @@ def decide(settings: Settings, state: PoolState, *, now: float, backoff: Backoff
 def _after_deaths(spawn: int, state: PoolState, now: float, backoff: Backoff) -> tuple[int, int]:
     """Return the pooled and the forced workers to start: during a pause of the backoff none, after it one at a time."""
     forced = state.forced_waiting
-    if not backoff.deaths:
+    if not backoff.deaths and not backoff.shortages:
         return spawn, forced
     if not backoff.allows(now) or state.starting or state.forced_starting:
         return 0, 0

@@ -21,7 +21,7 @@ from taskqueue.daemon.manager.scaling import Backoff, PoolState, decide
 from taskqueue.daemon.manager.stack_monitor import NOT_BEGUN
 from taskqueue.daemon.manager.stop_escalation import StopEscalation
 from taskqueue.daemon.manager.worker_handle import ONE_JOB, SURPLUS, WorkerHandle, WorkerStage
-from taskqueue.daemon.manager.workers import Workers, fork_failed
+from taskqueue.daemon.manager.workers import Workers, shortage
 from taskqueue.daemon.protocol.channel import ChannelBroken
 from taskqueue.daemon.protocol.messages import PoolStatus, StackTaken, StartupFailed, TakeStack, WorkerChanged
 from taskqueue.daemon.runtime import child_process, leftovers
@@ -55,6 +55,8 @@ class WorkerPool:
         self._backoff = Backoff()
         self._oom_kills = OomKills()
         self._review: Timer | None = None
+        self._shortage = ""
+        """Why the last worker could not be started; empty if it could."""
         self.is_spawning = True
         self.workers: list[WorkerHandle] = []
         """All workers, including those that are leaving."""
@@ -71,7 +73,19 @@ class WorkerPool:
         idle = sum(worker.is_idle for worker in general)
         concurrent = sum(isinstance(worker, ConcurrentWorkerHandle) for worker in self.workers)
         forced = len(self.workers) - len(general) - concurrent
-        return PoolStatus(idle=idle, busy=len(general) - idle, forced=forced, concurrent=concurrent)
+        return PoolStatus(
+            idle=idle, busy=len(general) - idle, forced=forced, concurrent=concurrent, shortage=self.shortage
+        )
+
+    @property
+    def shortage(self) -> str:
+        """Return why no worker can be started until the next attempt; empty if one can."""
+        return self._shortage if time.monotonic() < self._backoff.resumes_at else ""
+
+    @property
+    def open_slots(self) -> int:
+        """Return how many jobs of the pool can run at once, with the workers that there can be now."""
+        return sum(not worker.is_forced for worker in self.workers) if self.shortage else self.slots
 
     def run_slots(self) -> Iterator[RunSlot]:
         """Yield the run slots of all workers."""
@@ -225,13 +239,20 @@ class WorkerPool:
 
     def _forked(self, spawn: Callable[[], Handle]) -> Handle | None:
         """Return the worker that was forked; None if that failed."""
+        if self.shortage:
+            return None
         self._oom_kills.reset()
         try:
-            return spawn()
+            worker = spawn()
         except ForkUnsafe as error:
             self._give_up(StartupFailed(reason=str(error), bootstrap=True))
-        except OSError as error:
-            self._on_spawn_failure(fork_failed(error))
+        except (OSError, MemoryError) as error:
+            self._on_shortage(shortage(error))
+        else:
+            if self._shortage:
+                log.info("workers can be started again")
+                self._shortage, self._backoff = "", self._backoff.recovered()
+            return worker
         return None
 
     def _watch(self, worker: WorkerHandle) -> None:
@@ -313,6 +334,13 @@ class WorkerPool:
         self._backoff = self._backoff.died_early(time.monotonic())
         if self._backoff.exhausted:
             self._give_up(failure)
+
+    def _on_shortage(self, reason: str) -> None:
+        """Keep the workers that there are, and try again later."""
+        if reason != self._shortage:
+            log.warning("%s; what runs goes on", reason)
+        self._shortage, self._backoff = reason, self._backoff.fell_short(time.monotonic())
+        self._loop.at(self._backoff.resumes_at, self.fill)
 
     def _give_up(self, failure: StartupFailed) -> None:
         """Report to the node that workers cannot be started; the node shuts down."""

@@ -5,17 +5,17 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from taskqueue.daemon.manager.concurrent_worker_handle import ConcurrentWorkerHandle, SharedSlot
 from taskqueue.daemon.manager.worker_handle import WorkerHandle
 from taskqueue.daemon.manager.worker_output import WorkerOutput
 from taskqueue.daemon.protocol.channel import pair
-from taskqueue.daemon.protocol.messages import StartupFailed
 from taskqueue.daemon.protocol.shared_memory import StartLog, WorkerPage
 from taskqueue.daemon.protocol.stack_file import StackFile
 from taskqueue.daemon.protocol.start_permits import StartPermits
-from taskqueue.daemon.runtime.child_process import fork
+from taskqueue.daemon.runtime.child_process import fork, require_free_descriptors
 from taskqueue.daemon.settings import Settings
 from taskqueue.daemon.worker.worker import Worker
 
@@ -23,6 +23,7 @@ _WAYS_OUT: Mapping[int, str] = {
     errno.EAGAIN: "raise the limit of processes: TasksMax= and LimitNPROC= in the unit, or ulimit -u",
     errno.ENOMEM: "lower --max-children, or give the host or the cgroup more memory",
     errno.EMFILE: "raise the limit of open files: LimitNOFILE=16384 in the unit, or ulimit -n",
+    errno.ENFILE: "raise the limit of open files of the host: sysctl fs.file-max",
 }
 """What to do where no worker can be forked, by the error of the system."""
 
@@ -89,37 +90,36 @@ class Workers:
 
     def _fork(self, live: Callable[[dict[str, Any]], int]) -> dict[str, Any]:
         """Fork a child that calls ``live`` with its ends of the pipes and its settings; return the handle's ends."""
-        ours, theirs = pair()
-        permits = StartPermits()
-        signal_pipe, signals = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        stack_file = StackFile()
-        own = {
-            "channel": theirs,
-            "permits": permits,
-            "signal_pipe": signals,
-            "stack_file": stack_file,
-            "url": self._url,
-            "bootstrap": self._settings.bootstrap,
-            "allow": self._settings.allow,
-            "capture_output": self._settings.capture_output,
-        }
-        keep = (*self._keep, *self._output.writers, theirs.fileno(), permits.fileno(), signals, stack_file.fileno())
+        require_free_descriptors()
+        with ExitStack() as undone, ExitStack() as of_child:
+            ours, theirs = pair()
+            undone.callback(ours.close)
+            of_child.callback(theirs.close)
+            permits = StartPermits()
+            undone.callback(permits.close)
+            signal_pipe, signals = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+            undone.callback(os.close, signal_pipe)
+            of_child.callback(os.close, signals)
+            stack_file = StackFile()
+            undone.callback(stack_file.close)
+            own = {
+                "channel": theirs,
+                "permits": permits,
+                "signal_pipe": signals,
+                "stack_file": stack_file,
+                "url": self._url,
+                "bootstrap": self._settings.bootstrap,
+                "allow": self._settings.allow,
+                "capture_output": self._settings.capture_output,
+            }
 
-        def main() -> int:
-            self._output.redirect()
-            return live(own)
+            def main() -> int:
+                self._output.redirect()
+                return live(own)
 
-        try:
-            child = fork(main, name="worker", keep=keep)
-        except BaseException:
-            ours.close()
-            permits.close()
-            os.close(signal_pipe)
-            stack_file.close()
-            raise
-        finally:
-            theirs.close()
-            os.close(signals)
+            keep = (theirs.fileno(), permits.fileno(), signals, stack_file.fileno())
+            child = fork(main, name="worker", keep=(*self._keep, *self._output.writers, *keep))
+            undone.pop_all()
         return {
             "child": child,
             "pid": child.pid,
@@ -136,7 +136,8 @@ class Workers:
             self._start_log.release(entry)
 
 
-def fork_failed(error: OSError) -> StartupFailed:
-    """Return why no worker could be forked, and the way out."""
-    way_out = _WAYS_OUT.get(error.errno or 0, "see the log of the kernel")
-    return StartupFailed(reason=f"no worker can be forked ({error.strerror}): {way_out}")
+def shortage(error: OSError | MemoryError) -> str:
+    """Return what the system lacks for a worker, and the way out."""
+    number = errno.ENOMEM if isinstance(error, MemoryError) else error.errno or 0
+    way_out = _WAYS_OUT.get(number, "see the log of the kernel")
+    return f"no worker can be started ({os.strerror(number)}): {way_out}"

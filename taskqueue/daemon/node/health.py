@@ -70,6 +70,8 @@ class NodeHealth:
             return f"its store does not answer: {status.degraded}"
         if status.phase != WORKS:
             return f"it {status.phase}"
+        if status.shortage:
+            return status.shortage
         if status.awaits_workers:
             return "none of its workers has started yet"
         return ""

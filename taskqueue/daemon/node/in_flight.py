@@ -107,6 +107,10 @@ class InFlight:
             else:
                 self.data += len(record.data)
 
+    def limit(self, workers: int | None) -> None:
+        """Claim no more jobs for the pool than it has ``workers`` while no more can be started; None ends that."""
+        self._prefetch.slots = self._settings.slots if workers is None else workers
+
     def room_by_queue(self, queues: Mapping[str, int | None]) -> dict[str, int | None]:
         """Return how many more jobs of each queue may be claimed; None where there is no bound."""
         return {name: None if bound is None else max(0, bound - self._in_queue[name]) for name, bound in queues.items()}

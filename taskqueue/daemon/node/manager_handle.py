@@ -118,6 +118,7 @@ class ManagerHandle:
                 self._stacks.on_taken(message)
             case PoolStatus():
                 self._status.pool = message
+                self._in_flight.limit(message.idle + message.busy if message.shortage else None)
                 self._status.show()
             case WorkerChanged():
                 self._events.worker_changed(message)

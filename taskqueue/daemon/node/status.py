@@ -41,9 +41,17 @@ class NodeStatus:
     @property
     def awaits_workers(self) -> bool:
         """Return whether the node works and its first worker has not started yet."""
+        return self._settings.floor > 0 and self.phase == WORKS and not self._has_workers
+
+    @property
+    def shortage(self) -> str:
+        """Return why no job can run here, because no worker can be started; empty if one can or there are others."""
+        return "" if self._has_workers else self.pool.shortage
+
+    @property
+    def _has_workers(self) -> bool:
         pool = self.pool
-        has_workers = pool.idle or pool.busy or pool.forced or pool.concurrent
-        return self._settings.floor > 0 and self.phase == WORKS and not has_workers
+        return bool(pool.idle or pool.busy or pool.forced or pool.concurrent)
 
     def banner(self, store: Store) -> list[str]:
         """Return the lines that describe the node, its store and the store's guarantee."""
@@ -86,7 +94,7 @@ class NodeStatus:
             "concurrent": self.pool.concurrent,
             "running": self.running,
             "leads": self.leads,
-            "degraded": self.degraded,
+            "degraded": self.degraded or self.shortage,
             "phase": self.phase,
         }
 
@@ -97,6 +105,8 @@ class NodeStatus:
             parts.append("leads the cluster")
         if self.degraded:
             parts.append(f"degraded: {self.degraded}")
+        if self.pool.shortage:
+            parts.append(self.pool.shortage)
         return "; ".join(parts)
 
     def show(self) -> None:

@@ -255,12 +255,16 @@ class RunsHandedBack(_Message, frozen=True):
 
 
 class PoolStatus(_Message, frozen=True):
-    """Manager to node: numbers of workers for titles and status texts: of the pool, forced and concurrent ones."""
+    """Manager to node: numbers of workers for titles and status texts: of the pool, forced and concurrent ones.
+
+    ``shortage`` says why no worker can be started just now; empty if one can.
+    """
 
     idle: int
     busy: int
     forced: int
     concurrent: int
+    shortage: str = ""
 
 
 class WorkerChanged(_Message, frozen=True):

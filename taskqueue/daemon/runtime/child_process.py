@@ -4,6 +4,7 @@ A child dies with its parent, and inherits no descriptor that it was not given.
 """
 
 import contextlib
+import errno
 import functools
 import logging
 import os
@@ -34,6 +35,9 @@ OLDEST_LINUX = (5, 4)
 
 FEWEST_DESCRIPTORS = 64
 """Open files that a node, its manager and a few workers have room in, each in its own process."""
+
+FREE_DESCRIPTORS = 24
+"""Descriptors that are free when a worker is started: what it takes, and what its manager opens now and then."""
 
 KILL_TAKES_AT_MOST = 0.5  # seconds that a sweep waits for the processes it killed
 
@@ -83,7 +87,12 @@ class Child:
     def __init__(self, pid: int, name: str) -> None:
         self.pid = pid
         self.name = name
-        self.pidfd = os.pidfd_open(pid)
+        try:
+            self.pidfd = os.pidfd_open(pid)
+        except OSError:  # descriptors are short: nobody could wait for it
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
         self._reaped = False
 
     def __repr__(self) -> str:
@@ -260,7 +269,7 @@ def memory_of(pid: int) -> int:
     """Return the resident memory of process ``pid`` in bytes; 0 if there is no such process."""
     try:
         return int(psutil.Process(pid).memory_info().rss)
-    except psutil.NoSuchProcess:
+    except (psutil.NoSuchProcess, OSError):  # or descriptors are short
         return 0
 
 
@@ -277,6 +286,13 @@ def require_descriptors() -> None:
             f"the limit of open files is {soft}, and a node needs {FEWEST_DESCRIPTORS} at least: "
             "raise the limit: LimitNOFILE=16384 in the unit, or ulimit -n"
         )
+
+
+def require_free_descriptors() -> None:
+    """Raise ``OSError`` if so few descriptors are free that this process could not look after another child."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft - len(os.listdir("/proc/self/fd")) < FREE_DESCRIPTORS:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 def require_linux(platform: str = sys.platform, release: str = os.uname().release) -> None:
@@ -324,13 +340,20 @@ def _kill_and_reap(find: Callable[[], list[int]], within: float) -> int:
     """
     ends_at = time.monotonic() + within
     reaped, is_over = 0, False
-    while (found := find()) and not is_over:
-        for pid in found:
-            with contextlib.suppress(PermissionError):  # this process may not signal a program with the set-user-id bit
-                os.kill(pid, signal.SIGKILL)
-        _await_death(found[0], ends_at - time.monotonic())
-        reaped += sum(os.waitpid(pid, os.WNOHANG)[0] == pid for pid in found)
-        is_over = time.monotonic() >= ends_at
+    found: list[int] = []
+    try:
+        while (found := find()) and not is_over:
+            for pid in found:
+                with contextlib.suppress(PermissionError):  # this process may not signal a set-user-id program
+                    os.kill(pid, signal.SIGKILL)
+            _await_death(found[0], ends_at - time.monotonic())
+            reaped += sum(os.waitpid(pid, os.WNOHANG)[0] == pid for pid in found)
+            is_over = time.monotonic() >= ends_at
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+            raise
+        log.warning("processes that a dead child left behind may live until the next one dies: %s", error)
+        return reaped
     if found:
         log.warning("processes that a dead child left behind are still alive: pids %s", found)
     return reaped

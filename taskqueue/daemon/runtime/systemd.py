@@ -61,8 +61,8 @@ def notify(**fields: str) -> None:
     if address.startswith("@"):  # the environment spells the abstract namespace with @
         address = "\0" + address[1:]
     message = "\n".join(f"{name}={' '.join(value.split())}" for name, value in fields.items())
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as notifier:
-        try:
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as notifier:
             notifier.sendto(message.encode(errors="backslashreplace"), address)
-        except OSError as error:
-            log.warning("cannot notify systemd of %s at NOTIFY_SOCKET %s: %s", ", ".join(fields), address, error)
+    except OSError as error:
+        log.warning("cannot notify systemd of %s at NOTIFY_SOCKET %s: %s", ", ".join(fields), address, error)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from taskqueue.daemon.manager.workers import fork_failed
+from taskqueue.daemon.manager.workers import shortage
 from taskqueue.daemon.protocol.messages import (
     Ended,
     HandBack,
@@ -428,9 +428,9 @@ def test_children_that_die_before_their_first_job_are_hopeless(tmp_path: Path) -
     [(errno.EAGAIN, "ulimit -u"), (errno.ENOMEM, "--max-children"), (errno.EMFILE, "ulimit -n"), (errno.EPERM, "log")],
 )
 def test_a_limit_beyond_which_no_worker_can_be_forked_is_named(number: int, way_out: str) -> None:
-    reason = fork_failed(OSError(number, os.strerror(number))).reason
+    reason = shortage(OSError(number, os.strerror(number)))
 
-    assert reason.startswith(f"no worker can be forked ({os.strerror(number)}): ")
+    assert reason.startswith(f"no worker can be started ({os.strerror(number)}): ")
     assert way_out in reason
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from taskqueue.daemon.manager.scaling import (
     EARLY_DEATHS_ENDURED,
     FIRST_PAUSE,
+    LONGEST_PAUSE,
     Backoff,
     PoolChange,
     PoolState,
@@ -248,6 +249,27 @@ def test_children_that_die_together_count_as_one_death() -> None:
 
 def test_a_child_that_lives_to_its_first_job_makes_up_for_all_deaths() -> None:
     assert Backoff().died_early(NOW).survived() == Backoff()
+
+
+def test_a_shortage_never_leads_to_giving_up_and_its_pauses_are_bounded() -> None:
+    backoff, now, pauses = Backoff(), NOW, []
+    for _ in range(2000):
+        backoff = backoff.fell_short(now).fell_short(now)
+        pauses.append(backoff.resumes_at - now)
+        now = backoff.resumes_at
+
+    assert pauses[:8] == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, LONGEST_PAUSE])
+    assert max(pauses) == pytest.approx(LONGEST_PAUSE)
+    assert backoff.allows(now)
+    assert backoff.recovered() == Backoff(resumes_at=backoff.resumes_at)
+
+
+def test_one_child_at_a_time_is_started_after_a_shortage() -> None:
+    backoff = Backoff().fell_short(NOW)
+    state = PoolState(waiting=8)
+
+    assert decide(a_pool(most=8), state, now=NOW, backoff=backoff) == PoolChange(review_at=NOW + FIRST_PAUSE)
+    assert decide(a_pool(most=8), state, now=NOW + FIRST_PAUSE, backoff=backoff).spawn == 1
 
 
 def test_nothing_is_started_in_a_pause_and_the_plan_says_when_it_ends() -> None:

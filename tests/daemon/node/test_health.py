@@ -60,6 +60,20 @@ def test_a_node_that_works_with_a_worker_is_ready(health: NodeHealth, status: No
     assert (document["live"], document["ready"], document["reason"]) == (True, True, "")
 
 
+def test_a_node_without_workers_that_cannot_start_one_says_what_is_short(
+    health: NodeHealth, status: NodeStatus
+) -> None:
+    short = "no worker can be started (Too many open files): raise the limit"
+    status.phase, status.pool = WORKS, PoolStatus(idle=0, busy=0, forced=0, concurrent=0, shortage=short)
+    document = health.document()
+    assert (document["live"], document["ready"], document["reason"]) == (True, False, short)
+    assert status.about()["degraded"] == short
+    status.pool = PoolStatus(idle=0, busy=1, forced=0, concurrent=0, shortage=short)
+    assert health.document()["ready"]
+    assert status.about()["degraded"] == ""
+    assert status.summary() == f"works; 1 busy, 0 idle; {short}"
+
+
 @pytest.mark.parametrize("phase", ["waits for its seat", "is drained", "ends its work"])
 def test_the_reason_for_not_being_ready_is_what_it_does_instead(
     health: NodeHealth, status: NodeStatus, phase: str

@@ -520,6 +520,35 @@ def test_a_system_that_refuses_pidfds_is_refused() -> None:
     assert in_a_process(main) == 0
 
 
+def no_descriptors() -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
+def test_a_child_that_cannot_be_watched_for_want_of_descriptors_is_not_left_alone() -> None:
+    def main() -> int:
+        pid = os.fork()
+        if pid == 0:
+            signal.pause()
+        no_descriptors()
+        with pytest.raises(OSError, match="Too many open files"):
+            Child(pid, "unseen")
+        with pytest.raises(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+        return 0
+
+    assert in_a_process(main) == 0
+
+
+def test_a_want_of_descriptors_ends_no_process_that_looks_after_others() -> None:
+    def main() -> int:
+        no_descriptors()
+        with pytest.raises(OSError, match="Too many open files"):
+            child_process.require_free_descriptors()
+        return child_process.reap_strangers(()) + child_process.memory_of(os.getpid())
+
+    assert in_a_process(main) == 0
+
+
 def test_a_signal_for_the_main_thread_goes_to_no_other(begin: Begin, fact: Fact) -> None:
     """The kernel would give it to the other thread, in which it is not blocked, and that would end the process."""
 

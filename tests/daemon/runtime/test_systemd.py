@@ -2,6 +2,7 @@
 
 import logging
 import os
+import resource
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -116,3 +117,15 @@ def test_the_watchdog_is_fed_twice_in_the_time_it_allows(environ: dict[str, str]
 
 def test_the_watchdog_of_this_very_process_is_fed() -> None:
     assert systemd.watchdog_interval({"WATCHDOG_USEC": "2000000", "WATCHDOG_PID": str(os.getpid())}) == 1.0
+
+
+def test_a_want_of_descriptors_is_a_warning(systemd_socket: socket.socket, caplog: pytest.LogCaptureFixture) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        systemd.alive()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    [record] = caplog.records
+    assert "Too many open files" in record.getMessage()
