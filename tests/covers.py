@@ -31,6 +31,7 @@ COVERS: Mapping[str, str] = {
     "cli/test_health.py": "daemon/protocol/control_socket",
     "cli/test_doctor.py": "scheduler/diagnosis daemon/runtime/host_diagnosis",
     "cli/test_hints.py": "",
+    "cli/test_encodings.py": "",
     "cli/test_hostile_text.py": "cli/output",
     "cli/test_list.py": "cli/record_facts",
     "cli/test_log_setup.py": "model/log_fields",

@@ -59,7 +59,7 @@ def events_command(
             continue
         job, error = _job(event, classes)
         if as_json:
-            output.line(output.json_text(json_shapes.event(event, job, error)))
+            output.json_line(output.json_text(json_shapes.event(event, job, error)))
         else:
             output.line(_line(event, job, error))
 

@@ -46,6 +46,7 @@ _UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, err
 
 def run(command: click.Command, name: str, arguments: Sequence[str] | None) -> int:
     """Run the command line and return its exit code; print an error in one line, without a traceback."""
+    output.accept_every_character()
     if arguments is None:
         _conceal_arguments()
     if sys.stdout is None:  # before anything is opened in its place

@@ -30,7 +30,10 @@ def flush_command(context: StoreContext, yes: bool, as_json: bool) -> int:
         return Exit.ERROR
     with context.acting("flush", "jobs", number=found):
         removed = store.flush()
-    output.line(output.json_text({"removed": removed}) if as_json else f"removed {count(removed, 'job')}")
+    if as_json:
+        output.json_line(output.json_text({"removed": removed}))
+    else:
+        output.line(f"removed {count(removed, 'job')}")
     return Exit.OK
 
 

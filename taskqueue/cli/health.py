@@ -51,6 +51,7 @@ def health_command(name: str | None, only_live: bool, as_json: bool) -> int:
 
 def main() -> int:
     """Run ``taskqueue health``; leave errors and help to ``taskqueue``, which has the words for them."""
+    output.accept_every_character()
     if sys.stdout is not None and sys.argv[1:2] == ["health"]:
         try:
             code = health_command.main(sys.argv[2:], prog_name="taskqueue health", standalone_mode=False)

@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from taskqueue.cli import config_file
+from taskqueue.cli import config_file, output
 from taskqueue.cli.ids import short
 from taskqueue.daemon.runtime import child_setup, standard_streams
 from taskqueue.errors import ConfigError
@@ -62,6 +62,14 @@ class JsonFormatter(logging.Formatter):
         if trace:
             line["traceback"] = trace
         return in_json(json.dumps(line, ensure_ascii=False, default=_written, skipkeys=True))
+
+
+class AsciiJsonFormatter(JsonFormatter):
+    """Write the same in ASCII, for an output whose encoding lacks characters."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        return output.ascii_json(super().format(record))
 
 
 class TextFormatter(logging.Formatter):
@@ -121,11 +129,16 @@ def configure(level: str, form: str, file: Path | None = None) -> set[int]:
     if file is not None:
         return _obey(file)
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    handler.setFormatter(_json_formatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # The driver tells every heartbeat and command at debug; what concerns jobs would be lost among them.
     logging.getLogger("pymongo").setLevel(max(logging.getLevelName(level.upper()), logging.INFO))
     return set()
+
+
+def _json_formatter() -> JsonFormatter:
+    encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
+    return JsonFormatter() if encoding.lower().startswith("utf") else AsciiJsonFormatter()
 
 
 def _obey(file: Path) -> set[int]:

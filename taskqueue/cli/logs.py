@@ -86,7 +86,7 @@ class _Printer:
             if (line.run, line.number) <= self._last:
                 continue
             if self._as_json:
-                output.line(output.json_text(json_shapes.log_line(line)))
+                output.json_line(output.json_text(json_shapes.log_line(line)))
             else:
                 self._print(line)
             self._last = (line.run, line.number)

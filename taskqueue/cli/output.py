@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
+import sys
 from typing import Any
 
 import click
 
 from taskqueue.model.shown_text import in_json, logged, shown
 
+_NOT_ASCII = re.compile("[^\x00-\x7f]")
+
+
+def accept_every_character() -> None:
+    """Have the standard streams of this process, and of those forked from it, write out what their encoding lacks."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def encodable(text: str) -> str:
+    """Return the text as the output shows it: what its encoding lacks is written out."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return text if encoding == "utf-8" else text.encode(encoding, "backslashreplace").decode(encoding)
+
 
 def line(text: str, *, err: bool = False) -> None:
     """Print one line for people."""
-    click.echo(logged(text), err=err)
+    # Without a file click would write UTF-8 where the encoding is ASCII.
+    click.echo(logged(text), file=sys.stderr if err else sys.stdout)
 
 
 def lines(text: str) -> None:
     """Print text that may have several lines."""
-    click.echo(shown(text))
+    click.echo(shown(text), file=sys.stdout)
 
 
 def styled(text: str, *, nl: bool = True) -> None:
     """Print text of ``terminal``, which has our colours and words that are clean already."""
-    click.echo(text, nl=nl)
+    click.echo(text, file=sys.stdout, nl=nl)
 
 
 def json_text(document: Any, indent: int | None = None) -> str:
@@ -31,5 +50,10 @@ def json_text(document: Any, indent: int | None = None) -> str:
 
 
 def json_line(text: str, *, nl: bool = True) -> None:
-    """Print JSON, or a part of it, that ``json_text`` has made."""
-    click.echo(text, nl=nl)
+    """Print JSON, or a part of it, that ``json_text`` has made; it means the same in every encoding."""
+    click.echo(text if encodable(text) == text else ascii_json(text), file=sys.stdout, nl=nl)
+
+
+def ascii_json(text: str) -> str:
+    """Return JSON that says the same in ASCII."""
+    return _NOT_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], text)

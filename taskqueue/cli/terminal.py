@@ -104,7 +104,7 @@ class Fitted(NamedTuple):
 
 def fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Fitted:
     """Return the table for a terminal of this width."""
-    rows = [[logged(text) for text in row] for row in rows]
+    rows = [[output.encodable(logged(text)) for text in row] for row in rows]
     columns, rows = _affordable(columns, rows, width)
     natural = _natural(columns, rows)
     gap = 2 if sum(natural) + 2 * len(columns) <= width else 1
@@ -115,7 +115,8 @@ def cut(column: Column, text: str, size: int) -> str:
     """Return the text, cut to the size where it is longer."""
     if cell_len(text) <= size:
         return text
-    return "…" + text[len(text) - size + 1 :] if column.cut == "start" else set_cell_size(text, size - 1) + "…"
+    mark = "…" if output.encodable("…") == "…" else "~"
+    return mark + text[len(text) - size + 1 :] if column.cut == "start" else set_cell_size(text, size - 1) + mark
 
 
 def padded(column: Column, text: str, size: int) -> str:
@@ -131,7 +132,9 @@ def facts(pairs: Sequence[tuple[str, str]]) -> None:
     shown.add_column(no_wrap=True, style="dim")
     shown.add_column(overflow="fold")
     for name, value in pairs:
-        shown.add_row(Text(name), Text(logged(value), style=STATUS_STYLES.get(value.partition(" ")[0], "")))
+        shown.add_row(
+            Text(name), Text(output.encodable(logged(value)), style=STATUS_STYLES.get(value.partition(" ")[0], ""))
+        )
     _print(_console(), shown)
 
 
