@@ -18,8 +18,8 @@ from taskqueue.errors import ConfigError
 PREFIX = "TASKQUEUE_"
 
 _DEFAULTS = {field.name: field.default for field in fields(Settings) if field.default is not MISSING}
-_FOLDER = click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path)
-_FILE = click.Path(exists=True, dir_okay=False, resolve_path=True, path_type=Path)
+_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)  # links are resolved at each reload
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 def written(value: object) -> str:
@@ -142,6 +142,9 @@ def settings_from(parameters: dict[str, Any]) -> Settings:
     values.setdefault("max_children", max(values["min_children"], Settings.max_children))
     values["pm"] = PoolMode(values["pm"])
     values["lead"] = Lead(values.get("lead", Settings.lead))
+    for name in ("chdir", "bootstrap"):
+        if name in values:
+            values[name] = values[name].absolute()
     values["queues"] = _queues(values.pop("work_on", ()))
     for name in ("preload", "allow"):
         values[name] = tuple(module for value in values.pop(name, ()) for module in value.split(","))

@@ -68,7 +68,7 @@ def run_command(
             return start()
         from taskqueue.cli import reload as reloading
 
-        return reloading.run(folder, lambda: _reported(start))
+        return reloading.run(folder.resolve(), lambda: _reported(start))
 
 
 @contextmanager
@@ -106,7 +106,7 @@ def folder_of(application: str) -> Path:
         compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         raise ConfigError(f"{application} cannot be compiled: {error}") from None
-    folder = path.resolve().parent
+    folder = (path.resolve() if path.is_symlink() else path.absolute()).parent  # a folder's link may change
     while (folder / "__init__.py").is_file():
         folder = folder.parent
     return folder

@@ -27,6 +27,13 @@ class Lead(Enum):
     CLUSTER = "cluster"
 
 
+def _present_folder() -> Path:
+    try:
+        return Path.cwd()
+    except OSError:
+        raise ConfigError("the present folder was removed: start the node in another one, or pass --chdir") from None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """The settings of a node; durations in seconds, sizes in bytes. Raise ``ConfigError`` for a bad value."""
@@ -44,7 +51,7 @@ class Settings:
     bootstrap: Path | None = None
     allow: tuple[str, ...] = ()
     """Modules whose jobs may run here, each with its submodules; empty means every module."""
-    chdir: Path = field(default_factory=Path.cwd)
+    chdir: Path = field(default_factory=_present_folder)
     finish: float = 5.0
     grace: float = 4.0
     lease: float = 30.0

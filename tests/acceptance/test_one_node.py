@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -486,3 +487,26 @@ for name in os.listdir("/proc/self/fd"):
     with node(url, tmp_path, "--preload", "scribbling") as running:
         assert running.wait() == Exit.LOST
         assert "the channel from the manager is broken" in running.log.read_text()
+
+
+@pytest.mark.parametrize("options", [(), ("--preload", "shop")])
+def test_a_reload_runs_the_release_to_which_a_link_leads_now(
+    url: str, scheduler: Scheduler, tmp_path: Path, options: Sequence[str]
+) -> None:
+    for number in (1, 2):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "shop.py").write_text(
+            f"from taskqueue import Job\nclass Sale(Job):\n    def start(self):\n        return {number}\n"
+        )
+    (tmp_path / "current").symlink_to("1")
+    with node(url, tmp_path, "--chdir", "current", *options) as started:
+        [first] = scheduler.wait_for([scheduler.add_job("shop:Sale")], timeout=LIMIT)
+        [before] = started.workers()
+        (tmp_path / "new").symlink_to("2")
+        (tmp_path / "new").replace(tmp_path / "current")
+
+        started.process.send_signal(signal.SIGHUP)
+
+        eventually(lambda: not before.is_running())
+        [second] = scheduler.wait_for([scheduler.add_job("shop:Sale")], timeout=LIMIT)
+    assert (first.result, second.result) == (1, 2)

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Collection
+from pathlib import Path
 
 from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
 from taskqueue.daemon.manager.run_slot import QueuedRun
@@ -104,6 +105,9 @@ class Manager:
         self._reports = ReportQueue(node)
         self._queue = RunQueue(self._reports)
         self._sequence = itertools.count()
+        self._folder: Path | None = None
+        """The folder of the settings, without links."""
+        self._forker: Workers | None = None
         self._pool: WorkerPool | None = None
         self._workers: list[WorkerHandle] = []
         self._is_draining = False
@@ -155,8 +159,7 @@ class Manager:
             case Unlock(pid=pid) if self._pool is not None:
                 self._pool.unlock(pid)
             case Recycle():
-                for worker in self._workers:
-                    worker.mark_outdated()
+                self._on_recycle()
             case OutcomeSettled():
                 self._on_outcome_settled(message)
 
@@ -164,8 +167,11 @@ class Manager:
         """Import the preloaded modules, which workers share, and create the pool."""
         for name in VOICE:
             os.environ.pop(name, None)
-        os.chdir(self._settings.chdir)
-        sys.path.insert(0, str(self._settings.chdir))
+        try:
+            self._enter_folder()
+        except OSError as error:
+            self._reports.add(StartupFailed(reason=f"the folder of --chdir: {error}", bootstrap=True))
+            return
         before = child_setup.descriptors()
         for name in self._settings.preload:
             try:
@@ -179,8 +185,30 @@ class Manager:
         settings = self._settings
         keep = {*self._keep, *opened}
         workers = Workers(settings, url=start_pool.url, keep=keep, start_log=self._start_log, output=self._output)
+        self._forker = workers
         self._pool = WorkerPool(self._loop, self._settings, workers, self._reports, self._queue)
         self._workers = self._pool.workers
+
+    def _enter_folder(self) -> None:
+        """Go where the path of the folder leads now; workers that are forked later import modules from there."""
+        folder = self._settings.chdir.resolve(strict=True)
+        os.chdir(folder)
+        if self._folder is not None:
+            sys.path.remove(str(self._folder))
+        self._folder = folder
+        sys.path.insert(0, str(folder))
+        importlib.invalidate_caches()
+
+    def _on_recycle(self) -> None:
+        """Replace the workers, to load new code; links in the paths of the settings may lead elsewhere now."""
+        try:
+            self._enter_folder()
+        except OSError as error:
+            log.error("cannot load code from the folder of --chdir, workers go on with %s: %s", self._folder, error)
+        if self._forker is not None:
+            self._forker.resolve_bootstrap()
+        for worker in self._workers:
+            worker.mark_outdated()
 
     def _on_run(self, message: Run | RunHook, payload: bytes) -> None:
         is_hook = isinstance(message, RunHook)

@@ -39,6 +39,13 @@ class Workers:
         self._start_log = start_log
         self._url = url
         self._keep = keep
+        self._bootstrap = settings.bootstrap
+        self.resolve_bootstrap()
+
+    def resolve_bootstrap(self) -> None:
+        """Have new workers run the file to which the path of the bootstrap file leads now."""
+        path = self._settings.bootstrap
+        self._bootstrap = None if path is None else path.resolve()
 
     def spawn(self, *, now: float, max_runs: int, is_forced: bool) -> WorkerHandle:
         """Fork a worker. Raises ``ForkUnsafe`` and ``OSError``."""
@@ -108,7 +115,7 @@ class Workers:
                 "signal_pipe": signals,
                 "stack_file": stack_file,
                 "url": self._url,
-                "bootstrap": self._settings.bootstrap,
+                "bootstrap": self._bootstrap,
                 "allow": self._settings.allow,
                 "capture_output": self._settings.capture_output,
             }

@@ -59,7 +59,7 @@ class Inspection:
         self._lowest = self._lowest_free()
         self._open_before = self._open = _count_descriptors()
         self._threads_before = threading.active_count()
-        self._folder = os.getcwd()
+        self._folder = _present_folder()
         self._mask = _umask()
         self._handlers = {signum: signal.getsignal(signum) for signum in _SIGNALS}
         self._left = LeftProcesses()
@@ -135,11 +135,7 @@ class Inspection:
                 yield _LIMITS[number]
         if signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked) != self._blocked:
             yield "blocked signals"
-        try:
-            folder = os.getcwd()
-        except OSError:  # it was removed
-            folder = ""
-        if folder != self._folder:
+        if _present_folder() != self._folder:
             with contextlib.suppress(OSError):
                 os.chdir(self._folder)
             yield "working directory"
@@ -213,6 +209,14 @@ def _kept_by_multiprocessing() -> Iterator[int]:
     yield getattr(server, "_forkserver_pid", None) or 0
     for child in getattr(sys.modules.get("multiprocessing.process"), "_children", ()):
         yield child.pid or 0
+
+
+def _present_folder() -> str:
+    """Return the working directory; empty if it was removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def _umask() -> int:

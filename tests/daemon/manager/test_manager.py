@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -30,6 +31,7 @@ from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.runtime.child_process import ForkUnsafe
 from taskqueue.daemon.settings import PoolMode
 from tests.daemon.fake_node import FakeNode, Fifo, becomes_true, children_of, fifos, is_gone
+from tests.nodes import eventually
 
 
 @pytest.fixture
@@ -519,3 +521,88 @@ def test_idle_workers_are_replaced_when_the_lease_is_in_doubt() -> None:
 
         ended = fake_node.expect(WorkerChanged, pid=pid, exit="exited with status 0")
         assert ended.reason == "the lease of its node was in doubt"
+
+
+def release(folder: Path, number: int) -> Path:
+    """Write a release of an application whose job returns its number, and have ``current`` lead there."""
+    path = folder / f"release-{number}"
+    path.mkdir()
+    (path / "shop.py").write_text(
+        "import os\n"
+        "from taskqueue import Job\n"
+        "class Sale(Job):\n"
+        "    def start(self):\n"
+        "        import prices\n"
+        f"        return [{number}, prices.NUMBER, os.environ['RELEASE'], os.getcwd()]\n"
+    )
+    (path / "prices.py").write_text(f"NUMBER = {number}\n")
+    (path / "boot.py").write_text(f"import os\nos.environ['RELEASE'] = '{number}'\n")
+    link = folder / "new"
+    link.symlink_to(path)
+    link.replace(folder / "current")
+    return path
+
+
+def sold(number: int, path: Path) -> list[object]:
+    return [number, number, str(number), str(path)]
+
+
+def test_a_reload_follows_a_link_that_a_deployment_has_switched(tmp_path: Path) -> None:
+    first = release(tmp_path, 1)
+    current = tmp_path / "current"
+    with FakeNode(chdir=current, bootstrap=current / "boot.py", max_children=1) as fake_node:
+        assert fake_node.result(fake_node.run("shop:Sale")) == sold(1, first)
+        [before] = fake_node.workers()
+        second = release(tmp_path, 2)
+
+        fake_node.tell(Recycle())
+
+        eventually(lambda: before not in fake_node.workers())
+        shutil.rmtree(first)
+        assert fake_node.result(fake_node.run("shop:Sale")) == sold(2, second)
+
+
+def test_a_worker_keeps_the_release_it_has_until_it_is_replaced(tmp_path: Path) -> None:
+    first = release(tmp_path, 1)
+    current = tmp_path / "current"
+    with FakeNode(chdir=current, bootstrap=current / "boot.py", min_children=1, max_children=1) as fake_node:
+        fake_node.hear(lambda message: isinstance(message, PoolStatus))
+        release(tmp_path, 2)
+
+        assert fake_node.result(fake_node.run("shop:Sale")) == sold(1, first)
+
+
+def test_a_reload_while_the_link_leads_nowhere_keeps_the_old_code(tmp_path: Path) -> None:
+    first = release(tmp_path, 1)
+    current = tmp_path / "current"
+    with FakeNode(chdir=current, max_children=1) as fake_node:
+        fake_node.hear(lambda message: isinstance(message, PoolStatus))
+        [before] = fake_node.workers()
+        current.unlink()
+
+        fake_node.tell(Recycle())
+
+        eventually(lambda: before not in fake_node.workers())
+        assert fake_node.result(fake_node.run("Leaving"))["folder"] == str(first)
+
+
+def test_a_folder_that_is_not_there_is_hopeless(tmp_path: Path) -> None:
+    with FakeNode(chdir=tmp_path / "gone") as fake_node:
+        failure = fake_node.expect(StartupFailed)
+
+        assert failure.bootstrap
+        assert str(tmp_path / "gone") in failure.reason
+        assert fake_node.drain("quick").code == 0
+
+
+def test_workers_start_in_a_folder_that_was_removed(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    with FakeNode(chdir=tmp_path / "old", max_children=1) as fake_node:
+        fake_node.hear(lambda message: isinstance(message, PoolStatus))
+        [before] = fake_node.workers()
+        (tmp_path / "old").rmdir()
+
+        os.kill(before, signal.SIGKILL)
+
+        eventually(lambda: before not in fake_node.workers())
+        assert fake_node.result(fake_node.run("Echo", 3))["data"] == 3
