@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, cast
 
 from taskqueue.errors import InvalidOption, assert_never
 from taskqueue.model.lazy_dataclass import dataclass
+from taskqueue.model.limits import Limit, Rate, no_condition
 from taskqueue.model.main_module import main_module
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
@@ -188,6 +189,8 @@ def _path(predicate: object) -> str:
         if not re.fullmatch(_PATH_SHAPE, predicate):
             raise InvalidOption(f"{predicate!r} names no predicate: write 'module:function' or '#method'")
         return predicate
+    if isinstance(predicate, Limit | Rate):
+        raise InvalidOption(no_condition(predicate))
     name = getattr(predicate, "__qualname__", "")
     module = getattr(predicate, "__module__", "")
     path = f"{(main_module() or module) if module == '__main__' else module}:{name}"
@@ -199,6 +202,8 @@ def _path(predicate: object) -> str:
 
 
 def _checked(other: object) -> Condition:
+    if isinstance(other, Limit | Rate):
+        raise InvalidOption(no_condition(other))
     if not is_condition(other):
         raise InvalidOption(f"{other!r} is no condition: join checks, such as Check(is_open) & ~Check(is_full)")
     return cast(Condition, other)

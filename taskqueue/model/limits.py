@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from types import NoneType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from taskqueue.errors import InvalidOption
 from taskqueue.model.lazy_dataclass import dataclass
@@ -41,8 +41,22 @@ _NAME = r"[^\s=:\ud800-\udfff]{1,100}"
 _TEXT = r"(?P<count>\d{1,19})(/(?P<per>\S+))?(\s+by=(?P<by>\S+))?(\s+name=(?P<name>\S+))?"
 
 
+class _NoCondition:
+    """Refuses to be joined like a condition; a type checker refuses every operand."""
+
+    def __and__(self, other: NoReturn) -> NoReturn:
+        """Raise ``InvalidOption``."""
+        raise InvalidOption(no_condition(self))
+
+    __or__ = __rand__ = __ror__ = __and__
+
+    def __invert__(self) -> NoReturn:
+        """Raise ``InvalidOption``."""
+        raise InvalidOption(no_condition(self))
+
+
 @dataclass(frozen=True)
-class Limit:
+class Limit(_NoCondition):
     """At most ``count`` jobs of the class run at once, in the whole cluster.
 
     With ``by``, a key of the job's data (``"bucket"``, ``"customer.id"``, or a list of such keys), that many for each
@@ -61,7 +75,7 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class Rate:
+class Rate(_NoCondition):
     """At most ``count`` jobs of the class start in any ``per`` seconds, in the whole cluster.
 
     ``by`` and ``name`` are as in ``Limit``.
@@ -110,6 +124,11 @@ class LimitKey:
 
     def _rate(self, what: str) -> str:
         return f"at most {self.count:,} in {self.per:g} s of {what}"
+
+
+def no_condition(limit: object) -> str:
+    """Say where a limit belongs that stands in the place of a condition."""
+    return f"{limit!r} is a limit and no condition: pass it in limits=[…], and conditions in ready="
 
 
 def declared(value: Any) -> Declared:

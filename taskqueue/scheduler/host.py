@@ -1,20 +1,28 @@
-"""Identifies this host, and checks whether the processes of a node's lease still live on it."""
+"""Identifies this host, and checks whether the processes of a node's lease, or of a claim, still live on it."""
 
 from __future__ import annotations
 
 import errno
 import functools
 import os
+import re
+import secrets
 import select
 import socket
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
+from taskqueue.model.record import Holder
 from taskqueue.store import Lease
 
 _NO_PROCESS = (errno.ESRCH, errno.EINVAL, errno.ENOENT)
 """The errors of pidfd_open(2) for a number that is no process, or a thread's by now."""
+
+CALLS = ("run_job", "run_pending")
+"""The calls that run jobs in the process of their caller."""
+
+_CALLER = r"[0-9a-f]{16}:(?P<pid>\d+):(?P<born>\d+):(?P<machine>.+)"
 
 
 def machine() -> str:
@@ -64,6 +72,41 @@ def is_dead(pidfd: int) -> bool:
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(0))
+
+
+def caller(call: str) -> Holder:
+    """Return a new holder of claims for jobs that run in this process, by ``run_job`` or ``run_pending``.
+
+    Its incarnation names the process, so that the nodes of this host see its death.
+    """
+    process = f"{os.getpid()}:{born_at(os.getpid()) or 0}:{machine()}"
+    return Holder(seat=_caller_seat(call), incarnation=f"{secrets.token_hex(8)}:{process}")
+
+
+def caller_seats() -> list[str]:
+    """Return the seats of the callers on this host."""
+    return [_caller_seat(call) for call in CALLS]
+
+
+def living_caller(holder: Holder) -> dict[str, int] | None:
+    """Return a pidfd for the process of a caller, none if it is dead; None if it is not of this host."""
+    found = re.fullmatch(_CALLER, holder.incarnation)
+    if found is None or found["machine"] != machine():
+        return None
+    pidfd = opened(int(found["pid"]), int(found["born"]))
+    return {} if pidfd is None else {"caller": pidfd}
+
+
+def is_gone_caller(holder: Holder) -> bool:
+    """Return whether the holder is a caller of this host whose process has ended."""
+    found = living_caller(holder)
+    for pidfd in (found or {}).values():
+        os.close(pidfd)
+    return found == {}
+
+
+def _caller_seat(call: str) -> str:
+    return f"{call} on {socket.gethostname()}"
 
 
 def living(lease: Lease) -> dict[str, int] | None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import random
-import secrets
-import socket
 from collections.abc import Callable
 from contextvars import copy_context
 from datetime import datetime, timedelta
@@ -25,9 +23,10 @@ from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.lifecycle.outcomes import Outcome, Run
 from taskqueue.model.lifecycle.settle import ended
 from taskqueue.model.query import PENDING
-from taskqueue.model.record import PRIORITY_STEP, Cause, Holder, Record, Status
+from taskqueue.model.record import PRIORITY_STEP, Cause, Record, Status
 from taskqueue.model.schedules.series import series_id
 from taskqueue.model.timestamps import moment
+from taskqueue.scheduler import host
 from taskqueue.scheduler.records import matching, present
 from taskqueue.store import ClaimRequest, Note, Settlement, Store
 
@@ -90,8 +89,8 @@ def run_new(
 ) -> tuple[Record, BaseException | None]:
     """Store the new record as claimed by this process, run it, and return its final state with the job's exception.
 
-    No node can take it meanwhile; if this process dies, nodes rescue it when the lease ends. If the record turns out to
-    be one that is kept already, that is returned and nothing is run.
+    No node can take it meanwhile. If this process dies, a node of this host rescues it at once, others when the lease
+    ends. If the record turns out to be one that is kept already, that is returned and nothing is run.
     """
     line = _InlineRunner(scheduler, store, on_settled, "run_job")
     try:
@@ -116,8 +115,7 @@ class _InlineRunner:
         self._scheduler = scheduler
         self._store = store
         self._on_settled = on_settled
-        seat = f"{name} on {socket.gethostname()}"
-        self._holder = Holder(seat=seat, incarnation=secrets.token_hex(8))
+        self._holder = host.caller(name)
         self._held: dict[JobId, Record] = {}
         self._renewed_at = store.now()
         self._series: set[JobId] = set()

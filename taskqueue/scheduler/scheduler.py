@@ -166,7 +166,8 @@ class Scheduler(Events, Operations, Schedules):
         the job cannot be loaded, nothing where it goes on later (``Snooze``, ``wait_children``). A job in steps runs to
         its end. One with limits is left to the nodes if these have no room, or if a node takes it first. The job's
         timeouts are not enforced here. After about an hour without progress or a checkpoint a node may take it, and its
-        outcome is refused. Raises ``InvalidOption`` for options that would let it wait.
+        outcome is refused. If this process dies, a node of this host takes it back within seconds. Raises
+        ``InvalidOption`` for options that would let it wait.
         """
         from taskqueue.scheduler import run_inline
 

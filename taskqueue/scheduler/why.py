@@ -191,12 +191,15 @@ def _processing(store: Store, record: Record, now: datetime) -> Iterator[str]:
         return
     seat = record.holder.seat
     lease = holder_of(store, seat)
-    yield f"Node {seat} has it, with claim {record.claims}; {node_sentence(lease, now)}."
-    is_dead = lease is not None and host.is_gone(lease)
+    is_dead_caller = host.is_gone_caller(record.holder)
+    state = "its process has ended" if is_dead_caller else node_sentence(lease, now)
+    yield f"Node {seat} has it, with claim {record.claims}; {state}."
+    is_dead = is_dead_caller or (lease is not None and host.is_gone(lease))
     if record.ready_at <= now:
         follows = "that is over, so another node takes it back"
     elif is_dead:
-        follows = f"then any node takes it back; one on the host of {seat} does so at once"
+        here = "this host" if is_dead_caller else f"the host of {seat}"
+        follows = f"then any node takes it back; one on {here} does so at once"
     else:
         follows = "unless it renews"
     yield f"The node's claim holds until {at(record.ready_at, now)}, {follows}."

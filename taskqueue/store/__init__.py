@@ -266,6 +266,12 @@ class Store(Protocol):
     def orphaned(self, seat: str, incarnation: str, limit: int) -> list[Record]:
         """Return PROCESSING records of this seat held by any other incarnation than this one."""
 
+    def held(self, holder: Holder, limit: int) -> list[Record]:
+        """Return up to ``limit`` PROCESSING records that this very holder has."""
+
+    def holders(self, seats: Collection[str]) -> list[Holder]:
+        """Return who holds PROCESSING records at these seats, each once."""
+
     def acquire(self, lease: Lease, now: datetime) -> Lease:
         """Take or renew the lease if it is free, over, or this holder's; return the lease as it is then.
 

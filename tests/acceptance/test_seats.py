@@ -3,16 +3,50 @@
 from __future__ import annotations
 
 import signal
-from contextlib import closing
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 from taskqueue import Scheduler, Status
 from taskqueue.exit_codes import Exit
+from taskqueue.model.record import Cause
 from taskqueue.store.open import open_store
 from tests.acceptance.conftest import JobFiles
 from tests.acceptance.work import Echo, Gate, Uninterruptible
 from tests.nodes import LIMIT, eventually, node
+
+RUN_JOB = """
+import sys
+from taskqueue import Scheduler
+from tests.acceptance.work import Gate
+Scheduler(sys.argv[1]).run_job(Gate, {"file": sys.argv[2], "gate": sys.argv[3]}, on_crash=sys.argv[4])
+"""
+
+RUN_PENDING = """
+import sys
+from taskqueue import Scheduler
+from tests.acceptance.work import Gate
+scheduler = Scheduler(sys.argv[1])
+for _ in range(3):
+    scheduler.add_job(Gate, {"file": sys.argv[2], "gate": sys.argv[3]}, on_crash=sys.argv[4])
+scheduler.run_pending()
+"""
+
+
+@contextmanager
+def caller(script: str, url: str, files: JobFiles, on_crash: str = "retry") -> Iterator[subprocess.Popen[bytes]]:
+    """Run the script in a process of its own until its job has begun, and end it."""
+    with subprocess.Popen([sys.executable, "-c", script, url, files.file, files.gate(), on_crash]) as process:
+        try:
+            files.heed(1)
+            yield process
+        finally:
+            process.kill()
 
 
 def leaders(url: str) -> list[str]:
@@ -234,3 +268,40 @@ def test_a_stop_that_has_to_kill_ends_the_node_with_its_own_code(
 
     assert scheduler.get_job(process.id).status is Status.WAITING
     assert "its worker was killed by SIGKILL" in scheduler.why(process.id)
+
+
+@pytest.mark.parametrize("script", [RUN_JOB, RUN_PENDING], ids=["run_job", "run_pending"])
+def test_jobs_of_a_killed_caller_run_again_on_its_host(
+    script: str, url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
+) -> None:
+    with caller(script, url, files) as process:
+        jobs = list(scheduler.get_jobs())
+        with node(url, tmp_path, "--lease", "600", "--pm", "static", "--min-children", "1"):
+            scheduler.wait_for([scheduler.add_job(Echo, 1)], timeout=LIMIT)
+            assert len(files.lines()) == 1
+            process.kill()
+            process.wait()
+            for number in range(len(jobs)):
+                files.heed(2 + 2 * number)
+                files.open()
+            scheduler.wait_for(jobs, timeout=LIMIT)
+
+    assert [job.status for job in jobs] == [Status.DONE] * len(jobs)
+    outcomes = sorted([attempt.outcome for attempt in job.attempts] for job in jobs)
+    assert outcomes == [["Crashed", "Done"], *[["Done"]] * (len(jobs) - 1)]
+
+
+def test_a_node_that_starts_after_the_death_of_a_caller_finds_its_job(
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
+) -> None:
+    with caller(RUN_JOB, url, files, "fail") as process:
+        [job] = scheduler.get_jobs()
+        assert "its process has ended" not in scheduler.why(job.id)
+        process.kill()
+        process.wait()
+        assert "its process has ended" in scheduler.why(job.id)
+        with node(url, tmp_path, "--lease", "600"):
+            job.wait(timeout=LIMIT)
+
+    assert (job.status, job.cause) == (Status.FAILED, Cause.CRASHED)
+    assert len(files.lines()) == 1

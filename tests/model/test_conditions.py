@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
@@ -14,6 +15,7 @@ from taskqueue.model.conditions import FAILED_CHECKS, OWN, Check, Condition
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle import continuation, outcomes, pending, settle
 from taskqueue.model.lifecycle.outcomes import Canceled, CheckFailed, Done, HandedBack, NotReady
+from taskqueue.model.limits import Limit, Rate
 from taskqueue.model.options import new_record
 from taskqueue.model.record import Attempt, Cause, OnCrash, Options, Record, Status
 from taskqueue.model.serializer import encode
@@ -79,6 +81,25 @@ def test_settings_are_plain_json() -> None:
 def test_only_conditions_are_joined() -> None:
     with pytest.raises(InvalidOption, match="join checks"):
         OPEN & "shop:is_full"  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    "join",
+    [
+        lambda: Limit(5) | OPEN,  # type: ignore[arg-type]
+        lambda: OPEN | Limit(5),  # type: ignore[operator]
+        lambda: Rate(5, per=60) & OPEN,  # type: ignore[operator]
+        lambda: OPEN & Rate(5, per=60),  # type: ignore[operator]
+        lambda: 5 & Limit(5),  # type: ignore[operator]
+        lambda: ~Limit(5),
+        lambda: Check(Limit(5)),  # type: ignore[arg-type]
+    ],
+)
+def test_a_limit_in_the_place_of_a_condition_is_refused_with_the_option_that_takes_it(
+    join: Callable[[], object],
+) -> None:
+    with pytest.raises(InvalidOption, match=r"is a limit and no condition: pass it in limits="):
+        join()
 
 
 @pytest.mark.parametrize(

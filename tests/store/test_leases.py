@@ -151,6 +151,29 @@ def test_what_other_incarnations_of_a_seat_hold_is_found(store: Store) -> None:
     assert len(store.orphaned("web-1", "new", 1)) == 1
 
 
+def test_what_one_incarnation_holds_is_found(store: Store) -> None:
+    old = running(store, a_record(), WEB_1)
+    new = running(store, a_record(), WEB_1_AGAIN)
+    running(store, a_record(), WEB_2)
+
+    assert ids(store.held(WEB_1, 10)) == [old.id]
+    assert ids(store.held(WEB_1_AGAIN, 10)) == [new.id]
+    running(store, a_record(), WEB_1)
+    assert len(store.held(WEB_1, 1)) == 1
+
+
+def test_who_holds_claims_at_a_seat_is_found_once(store: Store) -> None:
+    for holder in (WEB_1, WEB_1, WEB_1_AGAIN, WEB_2):
+        running(store, a_record(), holder)
+    finished(store, a_record())
+
+    found = store.holders([WEB_1.seat, "nowhere"])
+
+    assert len(found) == 2
+    assert set(found) == {WEB_1, WEB_1_AGAIN}
+    assert store.holders([]) == []
+
+
 def test_a_free_lease_is_taken(store: Store) -> None:
     lease = a_lease(about={"host": "büro", "pid": 1})
 

@@ -1,4 +1,4 @@
-"""Watches the other nodes of this host, and rescues the claims of a dead one at once."""
+"""Watches the other nodes and the callers that run jobs on this host; rescues the claims of a dead one at once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEAT = "seat:"
 
 
 class HostWatch:
-    """Watches the processes named in the leases of other nodes of this host, by pidfd."""
+    """Watches the processes that leases of other nodes and claims of callers name on this host, by pidfd."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class HostWatch:
         every(loop, interval, self.check)
 
     def check(self) -> None:
-        """Watch the present nodes of this host, and rescue the claims of dead ones."""
+        """Watch the present nodes and callers of this host, and rescue the claims of dead ones."""
         if not self._is_seated() and not self._is_busy():
             return
         answer = self._breaker.call(self._store.leases)
@@ -66,32 +66,34 @@ class HostWatch:
         self._on_leases(answer.value)
         if not self._is_seated():
             return
+        callers = self._breaker.call(lambda: self._store.holders(host.caller_seats()))
+        if callers is None:
+            return
         now = self._store.now()
-        others = {
-            lease.holder: lease
-            for lease in answer.value
-            if lease.name.startswith(SEAT) and lease.holder != self._holder and lease.until > now
-        }
+        others: dict[Holder, Lease | None] = dict.fromkeys(callers.value)
+        for lease in answer.value:
+            if lease.name.startswith(SEAT) and lease.holder != self._holder and lease.until > now:
+                others[lease.holder] = lease
         for holder in [holder for holder in self._watched if holder not in others]:
             self._forget(holder)
-        for holder, lease in others.items():
+        for holder, seat in others.items():
             if holder not in self._watched:
-                self._watch(lease)
+                self._watch(holder, seat)
 
     def close(self) -> None:
         """Stop watching."""
         for holder in list(self._watched):
             self._forget(holder)
 
-    def _watch(self, lease: Lease) -> None:
-        """Watch the processes of the node, or rescue its claims if none is alive."""
-        living = host.living(lease)
+    def _watch(self, holder: Holder, seat: Lease | None) -> None:
+        """Watch the processes of a node, or of a caller, which has no seat; rescue its claims if none is alive."""
+        living = host.living_caller(holder) if seat is None else host.living(seat)
         if living == {}:
-            self._rescue(lease)
+            self._rescue(holder, seat)
         elif living:
-            self._watched[lease.holder] = list(living.values())
+            self._watched[holder] = list(living.values())
             for pidfd in living.values():
-                self._loop.watch(pidfd, partial(self._on_process_exit, lease.holder))
+                self._loop.watch(pidfd, partial(self._on_process_exit, holder))
 
     def _on_process_exit(self, holder: Holder) -> None:
         """Check the node again after one of its processes has ended."""
@@ -103,14 +105,16 @@ class HostWatch:
             self._loop.unwatch(pidfd)
             os.close(pidfd)
 
-    def _rescue(self, lease: Lease) -> None:
-        """Rescue the claims of a dead node, and end its leases; in an outage the next check does it."""
-        dead = lease.holder
+    def _rescue(self, dead: Holder, seat: Lease | None) -> None:
+        """Rescue the claims of a dead holder, and end its leases; in an outage the next check does it."""
         rescued = self._rescuer.rescue_from(dead)
         if rescued is None:
+            return
+        if seat is None:
+            log.warning("the process of %s died: rescued %s", dead.seat, count(rescued, "job"))
             return
         log.warning("node %s of this host died: rescued %s", dead.seat, count(rescued, "job"))
         now = self._store.now()
         self._breaker.call(lambda: self._store.resign(LEAD, dead))
-        self._breaker.call(lambda: self._store.acquire(replace(lease, until=now), now))
+        self._breaker.call(lambda: self._store.acquire(replace(seat, until=now), now))
         self._on_lead()

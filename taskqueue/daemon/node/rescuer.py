@@ -54,12 +54,8 @@ class Rescuer:
         self._breaker.call(lambda: self._rescue(expired, lambda record: record.ready_at))
 
     def rescue_from(self, dead: Holder) -> int | None:
-        """Settle the claims of a dead node with another seat, and return their number; None in an outage."""
-
-        def orphaned() -> list[Record]:
-            return [one for one in self._store.orphaned(dead.seat, "", BATCH) if one.holder == dead]
-
-        answer = self._breaker.call(lambda: self._rescue(orphaned))
+        """Settle the claims of a dead node or caller, and return their number; None in an outage."""
+        answer = self._breaker.call(lambda: self._rescue(lambda: self._store.held(dead, BATCH)))
         return None if answer is None else answer.value
 
     def rescue_own_seat(self) -> int:

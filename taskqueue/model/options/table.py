@@ -200,7 +200,8 @@ OPTIONS: Mapping[str, Option] = {
     "expires": Option(
         check=validators.time,
         default=None,
-        meaning="do not start it after this time: a time as for at; '+1 hour' counts from at",
+        meaning="cancel it if it has not begun by then; what has begun runs on, with its retries: a time as for at; "
+        "'+1 hour' counts from at",
         read=readers.GIVEN,
     ),
     "interval": Option(

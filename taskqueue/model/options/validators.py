@@ -13,7 +13,7 @@ from taskqueue.errors import InvalidOption
 from taskqueue.model.conditions import Condition, is_condition
 from taskqueue.model.conditions import declared as condition_declared
 from taskqueue.model.ids import JobId
-from taskqueue.model.limits import Declared, declared
+from taskqueue.model.limits import Declared, Limit, Rate, declared, no_condition
 from taskqueue.model.record import OnCrash, OnFailure
 from taskqueue.model.retry import ENDLESS, RetryPolicy, is_policy, policy
 from taskqueue.model.retry.by_error import names_of
@@ -172,6 +172,8 @@ def limits(value: Any) -> tuple[Declared, ...]:
     given = value if isinstance(value, list | tuple) else [value]
     if len(given) > LIMITS_LIMIT:
         raise InvalidOption(f"pass up to {LIMITS_LIMIT} limits")
+    for condition in filter(is_condition, given):
+        raise InvalidOption(f"{condition} is a condition and no limit: pass it in ready=")
     return tuple(declared(one) for one in given)
 
 
@@ -225,6 +227,8 @@ def ready(value: Any) -> Condition | None:
 
 def _job(value: Any) -> JobId:
     """Return the id of a job that is named by its id or by a handle on it."""
+    if isinstance(value, Limit | Rate):
+        raise InvalidOption(no_condition(value))
     id = job_id(value if isinstance(value, str) else getattr(value, "id", value))
     if id is None:
         raise InvalidOption("pass a Process, an ObjectId or its 24 hexadecimal digits, or several of them")

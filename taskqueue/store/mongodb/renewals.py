@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -74,6 +74,20 @@ class Renewals:
     def orphaned(self, seat: str, incarnation: str, limit: int) -> list[Record]:
         left = {**_RUNNING, "holder.seat": seat, "holder.incarnation": {"$ne": incarnation}}
         return records(self._connection.collections.jobs.find(left).hint(HELD).limit(limit))
+
+    def held(self, holder: Holder, limit: int) -> list[Record]:
+        return records(self._connection.collections.jobs.find(held_by(holder)).hint(HELD).limit(limit))
+
+    def holders(self, seats: Collection[str]) -> list[Holder]:
+        """Return who holds PROCESSING records at these seats, each once."""
+        at_seats = {"$match": {**_RUNNING, "holder.seat": {"$in": list(seats)}}}
+        each = {"$group": {"_id": {"seat": "$holder.seat", "incarnation": "$holder.incarnation"}}}
+        found = self._connection.collections.jobs.aggregate([at_seats, each], hint=HELD)
+        return list(readable(found, _holder, "the holder of a claim"))
+
+
+def _holder(group: Document) -> Holder:
+    return Holder(seat=str(group["_id"]["seat"]), incarnation=str(group["_id"]["incarnation"]))
 
 
 def _claim_state(kept: Document) -> tuple[JobId, ClaimState]:

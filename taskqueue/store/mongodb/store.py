@@ -201,6 +201,16 @@ class MongoStore:
         with self._reached():
             return self._renewals.orphaned(seat, incarnation, limit)
 
+    @indexed
+    def held(self, holder: Holder, limit: int) -> list[Record]:
+        with self._reached():
+            return self._renewals.held(holder, limit)
+
+    @indexed
+    def holders(self, seats: Collection[str]) -> list[Holder]:
+        with self._reached():
+            return self._renewals.holders(seats)
+
     def acquire(self, lease: Lease, now: datetime) -> Lease:
         with self._reached():
             return self._leases.acquire(lease, now)

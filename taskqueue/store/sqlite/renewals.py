@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 
 from taskqueue.model.ids import JobId
@@ -27,6 +27,9 @@ WHERE id = ? AND status = 2 AND seat = ? AND incarnation = ? RETURNING claims, o
 _PROGRESS = "UPDATE jobs SET progress = ?, progress_message = ?, progress_at = ? WHERE id = ?"
 _EXPIRED = f"SELECT {COLUMNS} FROM jobs WHERE status = 2 AND ready_at <= ? ORDER BY ready_at, id LIMIT ?"
 _ORPHANED = f"SELECT {COLUMNS} FROM jobs WHERE status = 2 AND seat = ? AND incarnation != ? ORDER BY id LIMIT ?"
+
+_HELD = f"SELECT {COLUMNS} FROM jobs WHERE status = 2 AND seat = ? AND incarnation = ? ORDER BY id LIMIT ?"
+_HOLDERS = "SELECT DISTINCT seat, incarnation FROM jobs WHERE status = 2 AND seat = ?"
 
 
 def renew(work: Transaction, holder: Holder, until: datetime) -> Renewal:
@@ -83,6 +86,17 @@ def expired(raw: sqlite3.Connection, now: datetime, limit: int) -> list[Record]:
 def orphaned(raw: sqlite3.Connection, seat: str, incarnation: str, limit: int) -> list[Record]:
     """Return PROCESSING records of the seat, held by any other incarnation."""
     return records_of(raw.execute(_ORPHANED, (seat, incarnation, limit)))
+
+
+def held(raw: sqlite3.Connection, holder: Holder, limit: int) -> list[Record]:
+    """Return PROCESSING records that this very holder has."""
+    return records_of(raw.execute(_HELD, (holder.seat, holder.incarnation, limit)))
+
+
+def holders(raw: sqlite3.Connection, seats: Collection[str]) -> list[Holder]:
+    """Return who holds PROCESSING records at these seats, each once."""
+    rows = [row for seat in seats for row in raw.execute(_HOLDERS, (seat,))]
+    return [Holder(seat=str(seat), incarnation=str(incarnation)) for seat, incarnation in rows]
 
 
 def _reason(cancel: str | None) -> str | None:

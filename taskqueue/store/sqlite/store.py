@@ -187,6 +187,12 @@ class SqliteStore:
     def orphaned(self, seat: str, incarnation: str, limit: int) -> list[Record]:
         return self._connection.read(lambda raw: renewals.orphaned(raw, seat, incarnation, limit))
 
+    def held(self, holder: Holder, limit: int) -> list[Record]:
+        return self._connection.read(lambda raw: renewals.held(raw, holder, limit))
+
+    def holders(self, seats: Collection[str]) -> list[Holder]:
+        return self._connection.read(lambda raw: renewals.holders(raw, seats))
+
     def acquire(self, lease: Lease, now: datetime) -> Lease:
         with self._loosely() as work:
             return leases.acquire(work, lease, now)
