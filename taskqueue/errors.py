@@ -66,14 +66,19 @@ class DuplicateId(InvalidJob):
 
 
 class KeyTaken(InvalidJob):
-    """Another job has the unique key, and the new one was added with ``on_duplicate="raise"``."""
+    """Another job has the unique key of one added with ``on_duplicate="raise"``, or of one to be recovered."""
 
-    def __init__(self, key: object, id: object, job: str, status: str, until: datetime | None) -> None:
+    def __init__(
+        self,
+        key: object,
+        id: object,
+        job: str,
+        status: str,
+        until: datetime | None,
+        way_out: str = "add the job later, or leave out on_duplicate='raise' to get that one",
+    ) -> None:
         period = "" if until is None else f", until {until:%Y-%m-%d %H:%M:%S} UTC at least"
-        super().__init__(
-            f"unique={key!r}: job {id} ({job}, {status}) has this key{period}: "
-            "add the job later, or leave out on_duplicate='raise' to get that one"
-        )
+        super().__init__(f"unique={key!r}: job {id} ({job}, {status}) has this key{period}: {way_out}")
         self.key = key
         self.id = id
 

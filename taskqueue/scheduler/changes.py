@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from taskqueue.errors import KeyTaken
 from taskqueue.execution.declared_options import known_types
 from taskqueue.model.ids import JobId, copy_id
 from taskqueue.model.lifecycle.recovered_copy import copy, copy_of, with_own_key
@@ -17,7 +18,9 @@ from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules import moment_of
 from taskqueue.model.serializer import encode, same
 from taskqueue.model.timestamps import milliseconds
+from taskqueue.model.unique_period import end_of
 from taskqueue.scheduler import records
+from taskqueue.scheduler.add import existed
 from taskqueue.store import Store
 
 BATCH = 500
@@ -60,14 +63,21 @@ def is_data_of(record: Record, given: Any) -> bool:
 
 
 def recover(store: Store, id: JobId, at: Any, data: Any = SAME_DATA) -> Record:
-    """Return the copy that was added; raise ``JobNotFound``, ``WrongStatus`` and ``InvalidJob`` or a kind of it."""
+    """Return the copy that was added; raise ``JobNotFound``, ``WrongStatus`` and ``InvalidJob`` or a kind of it.
+
+    If another pending job has the unique key, nothing is added: raise ``KeyTaken``.
+    """
     [ended] = records.read(store, [id])
-    if data is SAME_DATA:
-        return store.add(_copies(store, [(ended, JobId())], at))[0]
     now = store.now()
     again = copy(ended, JobId(), _moment(at, now), now)
-    text = _encoded(again, data)
-    return store.add([revised(again if _is_same(text, ended) else with_own_key(again), {}, text, now)])[0]
+    if data is not SAME_DATA:
+        text = _encoded(again, data)
+        again = revised(again if _is_same(text, ended) else with_own_key(again), {}, text, now)
+    [kept] = store.add([again])
+    if kept.id != again.id:
+        way_out = f"recover job {id} when that one has ended"
+        raise KeyTaken(again.unique, kept.id, kept.job, kept.status.name, end_of(kept), way_out)
+    return kept
 
 
 def recoverable(store: Store, query: Query) -> tuple[list[JobId], int]:
@@ -86,8 +96,8 @@ def recover_all(store: Store, query: Query, at: Any) -> tuple[list[Record], int]
     """Return the copies of all records that match and had ended when this began, in the order of their ids.
 
     Leave out jobs that were recovered before, so that recovered successes do not run again; return their number, too.
-    Where several processes recover a job at once, its copy has the same id for all of them, and so is added once: by
-    the first one, and left out by the others.
+    Jobs whose unique key another pending job has are left out uncounted. Where several processes recover a job at once,
+    its copy has the same id for all of them, and so is added once: by the first one, and left out by the others.
     """
     matching, left_out = recoverable(store, query)  # all before the first copy, which may end and then match too
     added: list[Record] = []
@@ -96,8 +106,10 @@ def recover_all(store: Store, query: Query, at: Any) -> tuple[list[Record], int]
         new = [ended for ended in present if copy_of(ended) is None]
         copies = _copies(store, [(ended, copy_id(ended.id, ended.ended_at or ended.created_at)) for ended in new], at)
         kept = store.add(copies) if copies else []
-        added += [one for copy, one in zip(copies, kept, strict=True) if not _is_of_another(copy, one)]
-        left_out += len(present) - len(copies) + sum(map(_is_of_another, copies, kept))
+        mine = [one for copy, one in zip(copies, kept, strict=True) if one.id == copy.id]
+        own = [one for copy, one in zip(copies, kept, strict=True) if not existed(copy, one)]
+        added += own
+        left_out += len(present) - len(copies) + len(mine) - len(own)
     return added, left_out
 
 
@@ -129,11 +141,6 @@ def _copies(store: Store, ended: list[tuple[Record, JobId]], at: Any) -> list[Re
     now = store.now()
     moment = _moment(at, now)
     return [copy(record, id, moment, now) for record, id in ended]
-
-
-def _is_of_another(copy: Record, kept: Record) -> bool:
-    """Return whether another process has added this copy before."""
-    return kept.id == copy.id and kept.created_at != copy.created_at
 
 
 def _moment(at: Any, now: datetime) -> datetime | None:

@@ -197,7 +197,7 @@ class Scheduler(Events, Operations, Schedules):
         ``recovered_from`` is the id of the old job, which stays as it is. It waits for no other job, but its
         ``dependencies`` are those of the old one; it is no child of the parent. With the data of a job without success
         it has its ``key`` too, so that effects outside are not repeated. Raises ``WrongStatus`` for a job that has not
-        ended, and ``JobNotFound``.
+        ended, ``KeyTaken`` if another pending job has its ``unique`` key, and ``JobNotFound``.
         """
         return Process(self, recover(self._connections.store, id_of(id), at, data))
 
@@ -205,7 +205,8 @@ class Scheduler(Events, Operations, Schedules):
         """Add a copy of every job that matches the query and has ended, and return the copies, by the ids of the old.
 
         ``{"status": "FAILED", "job": "shop.mail:MailJob"}``: see the reference of queries, and ``recover_job``. Jobs
-        that were recovered before are left out: what their copies did, or do, is not done again.
+        that were recovered before are left out: what their copies did, or do, is not done again. So are jobs whose
+        ``unique`` key another pending job has.
         """
         copies, _ = recover_all(self._connections.store, parse(query), at)
         return [Process(self, record) for record in copies]

@@ -13,7 +13,7 @@ from taskqueue.exit_codes import Exit
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.continuation import Continuation, Phase
 from taskqueue.model.query import EVERYTHING, parse
-from taskqueue.model.record import Holder, Record, Status
+from taskqueue.model.record import Cause, Holder, Record, Status
 from taskqueue.model.retry import ExponentialRetry, FilteredRetry, FixedRetry
 from taskqueue.store import ClaimRequest, Store
 from tests.cli import records
@@ -113,6 +113,19 @@ def test_recover_prints_the_ids_of_the_copies(taskqueue: Taskqueue, store: Store
     assert [copy.given["recovered_from"] for copy in copies] == [str(jobs["failed"].id), str(jobs["canceled"].id)]
     assert {copy.status for copy in copies} == {Status.WAITING}
     assert kept(store, jobs["failed"].id) == replace(jobs["failed"], given={"recovered_as": str(copies[0].id)})
+
+
+def test_a_job_whose_unique_key_another_has_is_not_recovered(taskqueue: Taskqueue, store: Store) -> None:
+    ended = records.record(status=Status.FAILED, cause=Cause.FAILED, unique="key")
+    holder = records.record(unique="key")
+    store.add([ended, holder])
+
+    answer = taskqueue("recover", str(ended.id))
+
+    assert (answer.code, answer.out) == (Exit.CONFIG, "")
+    assert f"job {holder.id} " in answer.err
+    asked = taskqueue("recover", "--query", '{"status": "FAILED"}', "--yes")
+    assert (asked.code, asked.out) == (0, "")
 
 
 def test_recover_takes_a_query(taskqueue: Taskqueue, store: Store) -> None:

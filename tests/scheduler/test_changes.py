@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from taskqueue import Job, Limit, Scheduler, Status
-from taskqueue.errors import DataTooLarge, InvalidOption, InvalidQuery, JobFailed, JobNotFound, WrongStatus
+from taskqueue.errors import DataTooLarge, InvalidOption, InvalidQuery, JobFailed, JobNotFound, KeyTaken, WrongStatus
 from taskqueue.model.lifecycle.outcomes import Failed
 from taskqueue.model.query import parse
 from taskqueue.model.record import Cause, Record
@@ -306,10 +306,23 @@ def test_a_job_whose_unique_key_another_has_is_not_recovered(scheduler: Schedule
     failed = scheduler.run_job(Giving, unique="key")
     holder = scheduler.add_job(Giving, unique="key")
 
-    [kept] = scheduler.recover_jobs({"status": "FAILED"})
+    assert scheduler.recover_jobs({"status": "FAILED"}) == []
+    for given in ({}, {"data": 2}):
+        with pytest.raises(KeyTaken, match=f"job {holder.id} .* recover job {failed.id} when that one has ended") as it:
+            scheduler.recover_job(failed.id, **given)
+        assert it.value.id == holder.id
 
-    assert kept.id == holder.id
     assert failed.refresh().recovered_as is None
+    assert scheduler.stats()["statuses"]["WAITING"] == 1
+
+
+def test_one_of_several_jobs_with_one_unique_key_is_recovered(scheduler: Scheduler, store: Store) -> None:
+    first, _ = [scheduler.run_job(Giving, unique="key") for _ in range(2)]
+
+    copies, left_out = changes.recover_all(store, parse({"status": "FAILED"}), None)
+
+    assert [copy.id for copy in copies] == [first.refresh().recovered_as]
+    assert left_out == 0  # nothing was recovered before
 
 
 class Wrapped:

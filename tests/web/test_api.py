@@ -280,6 +280,19 @@ def test_a_job_is_changed_canceled_and_run_again_with_other_data(api: Api, sched
     assert actions == ["update refused", "update", "run again", "cancel", "update"]
 
 
+def test_a_job_whose_unique_key_another_has_is_not_run_again(api: Api, scheduler: Scheduler) -> None:
+    ended = scheduler.add_job(MAIL, unique="key").cancel()
+    holder = scheduler.add_job(MAIL, unique="key")
+    client = api()
+
+    answer = client.post(f"jobs/{ended.id}/run-again", json={})
+    again = {"action": "run-again", "query": {"status": "CANCELED"}, "confirm": True}
+
+    assert problem(answer) == (409, "key-taken")
+    assert str(holder.id) in answer.json()["detail"]
+    assert client.post("jobs/matching", json=again).json()["done"] == 0
+
+
 def test_all_that_match_are_counted_first_and_then_canceled_or_run_again(api: Api, scheduler: Scheduler) -> None:
     scheduler.add_jobs([(MAIL, number, {"queue": "mail"}) for number in range(7)])
     scheduler.add_job(MAIL, queue="other")
