@@ -47,7 +47,7 @@ class EventLoop:
         interrupts.deliver_to(partial(self._request_cancel, task))
         try:
             try:
-                return self._loop.run_until_complete(task)
+                return self._run_until_complete(task)
             finally:
                 self._cancel_rest()
         except BaseException as error:
@@ -61,6 +61,15 @@ class EventLoop:
             self._task = None
             self._settings.restore()
 
+    def _run_until_complete(self, task: asyncio.Task[Any]) -> Any:
+        """Return the result of the task; run on if a job stops the loop, this one or one before it by a callback."""
+        while True:
+            try:
+                return self._loop.run_until_complete(task)
+            except RuntimeError:
+                if task.done() or self._loop.is_closed() or _has_running_loop():
+                    raise
+
     def _open(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._settings = LoopSettings(self._loop)
@@ -69,7 +78,7 @@ class EventLoop:
         """Close the loop, and the asynchronous generators that are left."""
         if self._loop.is_closed():
             return
-        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._run_until_complete(self._loop.create_task(self._loop.shutdown_asyncgens()))
         self._loop.close()
 
     def _request_cancel(self, task: asyncio.Task[Any], reason: str) -> bool:
@@ -105,7 +114,8 @@ class EventLoop:
             for task in left:
                 task.cancel()
             try:
-                self._loop.run_until_complete(asyncio.wait(left, timeout=max(0.0, until - time.monotonic())))
+                ended = asyncio.wait(left, timeout=max(0.0, until - time.monotonic()))
+                self._run_until_complete(self._loop.create_task(ended))
             except SystemExit as error:  # of one of them; the others are still to be ended
                 exited = exited or error
             left = asyncio.all_tasks(self._loop)
@@ -116,6 +126,14 @@ class EventLoop:
             self._loop.close()
         if exited is not None:
             raise exited
+
+
+def _has_running_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def as_interrupt(error: BaseException, interrupts: Interrupts) -> Interrupted | None:

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -714,6 +715,102 @@ class Orphaning(Job):
             tell(self.data["runs"], " ".join(map(str, left)))
             await_line(self.data["go"])
         return left
+
+
+class Changing(Job):
+    """Changes an attribute of its process for good; if it is not root, those that a namespace of its own changes."""
+
+    def start(self) -> None:
+        what = self.data
+        if os.geteuid() != 0:
+            assert ctypes.CDLL(None).unshare(0x10000000) == 0, "CLONE_NEWUSER"
+        elif what == "user":
+            os.setuid(65534)
+        elif what == "effective user":
+            os.seteuid(65534)
+        elif what == "effective group":
+            os.setegid(65534)
+        elif what == "root folder":
+            os.chroot("/proc")
+        elif what == "process group":
+            os.setpgid(0, os.getpgid(os.getppid()))
+        elif what == "new privileges":
+            assert ctypes.CDLL(None).prctl(38, 1, 0, 0, 0) == 0, "PR_SET_NO_NEW_PRIVS"
+
+
+class Surroundings(Job):
+    """Returns what it inherits, and changes what its data name, which can be set back."""
+
+    def start(self) -> dict[str, Any]:
+        found = {
+            "pid": os.getpid(),
+            "nice": os.getpriority(os.PRIO_PROCESS, 0),
+            "processors": sorted(os.sched_getaffinity(0)),
+            "limits": [resource.getrlimit(number) for number in range(16)],
+            "handlers": [str(signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGWINCH, signal.SIGTTIN)],
+            "timers": [signal.getitimer(timer)[0] for timer in (signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)],
+        }
+        if self.data == "processors":
+            os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        elif self.data == "limits":
+            for number in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE, resource.RLIMIT_MEMLOCK, 10):
+                resource.setrlimit(number, (0, resource.getrlimit(number)[1]))
+        elif self.data == "handlers":
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGWINCH, signal.SIG_IGN)
+            signal.signal(signal.SIGTTIN, signal.default_int_handler)
+        elif self.data == "timers":
+            signal.setitimer(signal.ITIMER_VIRTUAL, 3600)
+            signal.setitimer(signal.ITIMER_PROF, 3600)
+        return found
+
+
+class Looped(Job):
+    """Does with asyncio what its data name; plain, it returns whether the current loop can be used."""
+
+    loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self) -> bool:
+        if self.data == "run":
+            asyncio.run(asyncio.sleep(0))
+            return True
+        if self.data == "policy":
+            asyncio.set_event_loop_policy(NoLoops())
+            return True
+        if self.data == "stop":
+            assert Looped.loop is not None
+            Looped.loop.stop()
+            return True
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            loop = asyncio.get_event_loop()
+        loop.run_until_complete(asyncio.sleep(0))
+        if self.data == "close":
+            loop.close()
+        return True
+
+
+class NoLoops(asyncio.DefaultEventLoopPolicy):
+    """A policy that has no loop for anybody."""
+
+    def get_event_loop(self) -> asyncio.AbstractEventLoop:
+        raise RuntimeError("no loop for anybody")
+
+
+class Stopping(Job):
+    """Stops its event loop in the way that its data name, now or later."""
+
+    async def start(self) -> int:
+        loop = Looped.loop = asyncio.get_running_loop()
+        if self.data == "now":
+            loop.stop()
+        elif self.data == "soon":
+            loop.call_soon(loop.stop)
+        elif self.data == "later":
+            loop.call_later(0.01, loop.stop)
+        else:
+            await asyncio.sleep(0.05)
+        return os.getpid()
 
 
 class Collecting(Job):

@@ -1,7 +1,7 @@
 """Finds things that jobs left behind in their worker: resets some, and has the worker replaced for the others.
 
 Things that a library keeps for good, a pool of connections or of threads, stay as long as they are within bounds: only
-those count that could harm the jobs that follow. A look costs a microsecond after each run and about twenty where the
+those count that could harm the jobs that follow. A look costs a microsecond after each run and about thirty where the
 worker has nothing to do.
 """
 
@@ -16,11 +16,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.runtime.child_process import CHILDREN_FOR
+from taskqueue.daemon.worker.current_loop import CurrentLoop
+from taskqueue.daemon.worker.process_attributes import ProcessAttributes
 from taskqueue.store.sqlite.lock_holder import lock_holder
 
 log = logging.getLogger(__name__)
@@ -34,19 +36,6 @@ THREADS = 50
 LOOKS_EVERY = 1.0
 """Seconds between two inspections of a worker that always has another run."""
 
-_LIMITS = {
-    resource.RLIMIT_NOFILE: "RLIMIT_NOFILE",
-    resource.RLIMIT_FSIZE: "RLIMIT_FSIZE",
-    resource.RLIMIT_NPROC: "RLIMIT_NPROC",
-    resource.RLIMIT_AS: "RLIMIT_AS",
-    resource.RLIMIT_DATA: "RLIMIT_DATA",
-    resource.RLIMIT_STACK: "RLIMIT_STACK",
-    resource.RLIMIT_CPU: "RLIMIT_CPU",
-}
-_SIGNALS = (
-    signal.SIGINT, signal.SIGALRM, signal.SIGCHLD, signal.SIGHUP, signal.SIGPIPE, signal.SIGUSR1, signal.SIGUSR2
-)  # fmt: skip
-
 
 class Inspection:
     """Compares the state of a worker with that before its first run."""
@@ -56,37 +45,44 @@ class Inspection:
         self._file = file
         self._has_file_open = False
         self._signal_pipe = signal_pipe
+        self._attributes = ProcessAttributes()
+        self._loops = CurrentLoop()
+        self._loops.set_back()  # of the bootstrap file
         self._lowest = self._lowest_free()
         self._open_before = self._open = _count_descriptors()
         self._threads_before = threading.active_count()
-        self._folder = _present_folder()
-        self._mask = _umask()
-        self._handlers = {signum: signal.getsignal(signum) for signum in _SIGNALS}
         self._left = LeftProcesses()
         self.look_again_after: float | None = None
         """The seconds after which to inspect again without another run; None for never."""
-        self._blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-        self._limits = [(number, resource.getrlimit(number)) for number in _LIMITS]
-        self._lowered = ""
         self._looked_at = time.monotonic()
 
-    def after_run(self, job: str) -> str:
-        """Return why the worker must be replaced after a run of ``job``; empty if it need not."""
+    def after_run(self, job: str, *, has_failed: bool = False) -> str:
+        """Return why the worker must be replaced after a run of ``job``; empty if it need not.
+
+        A run that failed may have failed for what another one left: it is looked for at once.
+        """
         lowest = self._lowest_free()
-        if lowest < 0 or time.monotonic() - self._looked_at > LOOKS_EVERY:
+        is_due = lowest < 0 or time.monotonic() - self._looked_at > LOOKS_EVERY
+        if is_due or has_failed or os.geteuid() != self._attributes.user:
             return self.look(job)
+        if policy := self._loops.set_back():
+            _log([policy], job)
         return self._of_descriptors() if lowest != self._lowest else ""
 
     def look(self, job: str) -> str:
         """Reset all that can be reset, and return why the worker must be replaced; empty if it need not."""
         self._looked_at = time.monotonic()
-        changed = list(self._undo())
+        changed, for_good = self._attributes.set_back()
+        if policy := self._loops.set_back():
+            changed.append(policy)
+        if signal.set_wakeup_fd(self._signal_pipe, warn_on_full_buffer=False) != self._signal_pipe:
+            changed.append("wakeup descriptor")
         if changed:
-            log.info("set back what a job changed for those after it: %s: %s", " and ".join(changed), job)
+            _log(changed, job)
         left = threading.active_count() - self._threads_before
         if left > THREADS:
             return f"{left} threads were left behind"
-        return self._lowered or self._of_descriptors() or self._of_children()
+        return for_good or self._of_descriptors() or self._of_children()
 
     def _of_descriptors(self) -> str:
         lowest = self._lowest_free()
@@ -124,33 +120,6 @@ class Inspection:
         found = self._left.outlived(left, time.monotonic())
         return f"a process outlived the job that had started it by {CHILDREN_FOR:g} s: {found}" if found else ""
 
-    def _undo(self) -> Iterator[str]:
-        """Reset working directory, umask, limits, signals and timers to those before the first job."""
-        for number, before in self._limits:
-            if resource.getrlimit(number) != before:
-                try:
-                    resource.setrlimit(number, before)
-                except (OSError, ValueError):  # the hard one was lowered: only root can raise it
-                    self._lowered = f"{_LIMITS[number]} was changed for good"
-                yield _LIMITS[number]
-        if signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked) != self._blocked:
-            yield "blocked signals"
-        if _present_folder() != self._folder:
-            with contextlib.suppress(OSError):
-                os.chdir(self._folder)
-            yield "working directory"
-        if os.umask(self._mask) != self._mask:
-            yield "umask"
-        for signum, handler in self._handlers.items():
-            if signal.getsignal(signum) != handler:
-                signal.signal(signum, handler)
-                yield f"handler of {signum.name}"
-        if signal.getitimer(signal.ITIMER_REAL)[0]:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            yield "timer"
-        if signal.set_wakeup_fd(self._signal_pipe, warn_on_full_buffer=False) != self._signal_pipe:
-            yield "wakeup descriptor"
-
     def _lowest_free(self) -> int:
         """Return the lowest free descriptor, which rises with each one left open; -1 for none."""
         try:
@@ -171,6 +140,10 @@ class LeftProcesses:
         """Return which of those that are left, by their pids, was seen ``CHILDREN_FOR`` ago; empty for none."""
         self._since = {pid: self._since.get(pid, now) for pid in left}
         return next((left[pid] for pid, since in self._since.items() if now - since >= CHILDREN_FOR), "")
+
+
+def _log(changed: Sequence[str], job: str) -> None:
+    log.info("set back what a job changed for those after it: %s: %s", " and ".join(changed), job)
 
 
 def _count_descriptors() -> int:
@@ -209,17 +182,3 @@ def _kept_by_multiprocessing() -> Iterator[int]:
     yield getattr(server, "_forkserver_pid", None) or 0
     for child in getattr(sys.modules.get("multiprocessing.process"), "_children", ()):
         yield child.pid or 0
-
-
-def _present_folder() -> str:
-    """Return the working directory; empty if it was removed."""
-    try:
-        return os.getcwd()
-    except OSError:
-        return ""
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask

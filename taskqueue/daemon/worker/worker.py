@@ -219,9 +219,10 @@ class Worker:
         ran = run_attempt(context, self._loader, self._interrupts)
         self._unsent += context.close()
         self._report(run, ran, context)
+        has_failed = isinstance(ran.outcome, outcomes.Failed)
         del ran, context  # with the error and the objects that it refers to
         self._last_run = run
-        reason = self._inspection.after_run(run.id)
+        reason = self._inspection.after_run(run.id, has_failed=has_failed)
         if reason:
             self._request_replacement(reason)
 

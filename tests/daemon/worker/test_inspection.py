@@ -132,6 +132,60 @@ def test_a_folder_that_was_removed_is_left(tmp_path: Path) -> None:
         assert fake_node.result(fake_node.run("Leaving")) == before
 
 
+@pytest.mark.parametrize("what", ["processors", "limits", "handlers", "timers"])
+def test_all_that_the_next_job_inherits_is_set_back(what: str) -> None:
+    with FakeNode(max_children=1) as fake_node:
+        before = fake_node.result(fake_node.run("Surroundings", what))
+
+        assert fake_node.result(fake_node.run("Surroundings")) == before
+
+
+@pytest.mark.parametrize(
+    "what", ["user", "effective user", "effective group", "root folder", "process group", "new privileges"]
+)
+def test_a_worker_is_replaced_if_a_job_changed_its_rights_or_its_root(what: str) -> None:
+    with FakeNode(max_children=1) as fake_node:
+        run = fake_node.run("Changing", what)
+        ended = fake_node.expect(Ended, run)
+
+        told = fake_node.expect(WorkerChanged, pid=ended.pid, exit="exited with status 0")
+        assert ended.outcome == "Done"
+        assert told.reason.endswith("was changed")
+        assert told.job == run.id
+        assert fake_node.result(fake_node.run("Echo"))["pid"] != ended.pid
+
+
+def test_no_other_job_runs_as_the_user_that_a_job_became() -> None:
+    with FakeNode(max_children=1) as fake_node:
+        for _ in range(20):
+            leave(fake_node, {})
+        changing = fake_node.run("Changing", "effective user")
+        others = [fake_node.run("Echo") for _ in range(5)]  # given to the same worker ahead
+
+        pid = fake_node.expect(Ended, changing).pid
+        assert pid not in [fake_node.result(run)["pid"] for run in others]
+
+
+@pytest.mark.parametrize("what", ["run", "policy", "close"])
+def test_a_plain_job_finds_an_event_loop_whatever_one_before_did(what: str) -> None:
+    with FakeNode(max_children=1) as fake_node:
+        first = [fake_node.run("Looped", what), fake_node.run("Looped")]
+        assert [fake_node.result(run) for run in first] == [True, True]
+
+        fake_node.result(fake_node.run("Stopping"))
+        assert [fake_node.result(fake_node.run("Looped", name)) for name in (what, None)] == [True, True]
+
+
+@pytest.mark.parametrize("what", ["now", "soon", "later"])
+def test_a_job_that_stops_its_event_loop_ends_no_other_job(what: str) -> None:
+    with FakeNode(max_children=1) as fake_node:
+        first = fake_node.result(fake_node.run("Stopping", what))
+
+        assert fake_node.result(fake_node.run("Stopping")) == first
+        assert fake_node.result(fake_node.run("Looped", "stop"))
+        assert fake_node.result(fake_node.run("Stopping")) == first
+
+
 @pytest.mark.parametrize("fails", [{}, {"fails": True}])
 def test_a_transaction_that_a_job_left_open_on_the_file_of_the_store_ends_with_its_worker(
     tmp_path: Path, fails: dict[str, Any]

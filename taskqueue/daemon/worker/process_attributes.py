@@ -1,0 +1,155 @@
+"""What every process inherits: sets back what jobs changed of it, and tells what cannot be set back.
+
+Environment variables stay as they are: modules set them for good when they are imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import resource
+import signal
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_LOCKS = 10
+"""RLIMIT_LOCKS of asm-generic/resource.h, which the module ``resource`` does not name; workers are marked by it."""
+
+LIMITS: Mapping[int, str] = {
+    _LOCKS: "RLIMIT_LOCKS",
+    **{
+        getattr(resource, name): name for name in dir(resource) if name.startswith("RLIMIT_") and name != "RLIMIT_OFILE"
+    },
+}
+"""Each limit of a process that the system knows, with its name."""
+
+_TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+
+_FOR_GOOD = {
+    "root": "root folder",
+    "Uid": "user",
+    "Gid": "group",
+    "Groups": "groups",
+    "NSpgid": "process group",
+    "NSsid": "session",
+    "CapInh": "capabilities",
+    "CapPrm": "capabilities",
+    "CapEff": "capabilities",
+    "CapBnd": "capabilities",
+    "CapAmb": "capabilities",
+    "NoNewPrivs": "no_new_privs",
+    "Seccomp": "seccomp filter",
+}
+"""Attributes that a worker cannot set back, or only with rights that it may have lost, in words."""
+
+_SET_BACK = {
+    "blocked": "blocked signals",
+    "folder": "working directory",
+    "umask": "umask",
+    "nice": "nice value",
+    "timers": "timers",
+    "Cpus_allowed": "allowed processors",
+}
+"""Attributes that are set back, in words; limits and handlers have names of their own."""
+
+_ADOPTED = ("SigIgn", "SigCgt", "Cpus_allowed", "folder")
+"""Attributes that may stay changed: by C code, by an operator, or because a folder is gone."""
+
+_WATCHED = re.compile(rf"^({'|'.join(_FOR_GOOD)}|SigIgn|SigCgt|Cpus_allowed):(.*)$", re.MULTILINE)
+
+
+class ProcessAttributes:
+    """The attributes of this process as they were before its first run."""
+
+    def __init__(self) -> None:
+        self._status_file = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
+        self._limits_file = os.open("/proc/self/limits", os.O_RDONLY | os.O_CLOEXEC)
+        self._limits = [(number, resource.getrlimit(number)) for number in LIMITS]
+        self._folder = _present_folder()
+        self._mask = _umask()
+        self._nice = os.getpriority(os.PRIO_PROCESS, 0)
+        self._processors = os.sched_getaffinity(0)
+        self._blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        self._handlers = {number: signal.getsignal(number) for number in signal.valid_signals() - {signal.SIGTERM}}
+        self._caught = [number for number, handler in self._handlers.items() if callable(handler)]
+        self.user = os.geteuid()
+        """The user as whom the process acts."""
+        self._lost = ""
+        self._before = self._present()
+
+    def set_back(self) -> tuple[list[str], str]:
+        """Set back what can be, and return in words what that was, and what was changed for good; empty for nothing."""
+        found, before = self._present(), self._before
+        if found == before:
+            return [], ""
+        changed = [words for name, words in _SET_BACK.items() if found.get(name) != before.get(name)]
+        if found["limits"] != before["limits"]:
+            changed += self._set_limits_back()
+        self._set_rest_back(found)
+        changed += self._set_handlers_back()
+        present = self._present()
+        before.update({name: present[name] for name in _ADOPTED if name in present})
+        if self._lost:
+            return changed, f"{self._lost} was changed for good"
+        word = next((word for name, word in _FOR_GOOD.items() if present.get(name) != before.get(name)), "")
+        return changed, f"its {word} was changed" if word else ""
+
+    def _present(self) -> dict[str, Any]:
+        """Return all attributes by their names, and set back those that are read by being set."""
+        present: dict[str, Any] = dict(_WATCHED.findall(os.pread(self._status_file, 8192, 0).decode()))
+        present["limits"] = os.pread(self._limits_file, 8192, 0)
+        root = os.stat("/")
+        present["root"] = root.st_dev, root.st_ino
+        present["folder"] = _present_folder()
+        present["umask"] = os.umask(self._mask)
+        present["blocked"] = signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
+        present["nice"] = os.getpriority(os.PRIO_PROCESS, 0)
+        present["timers"] = [signal.getitimer(timer)[0] > 0 for timer in _TIMERS]
+        present["handlers"] = [signal.getsignal(number) for number in self._caught]
+        return present
+
+    def _set_limits_back(self) -> Iterator[str]:
+        for number, before in self._limits:
+            if resource.getrlimit(number) != before:
+                try:
+                    resource.setrlimit(number, before)
+                except (OSError, ValueError):  # the hard one was lowered: only root can raise it
+                    self._lost = LIMITS[number]
+                yield LIMITS[number]
+
+    def _set_rest_back(self, found: Mapping[str, Any]) -> None:
+        """Set back what reading it has not; what an operator has changed, the processors, is the new state."""
+        if found["folder"] != self._folder:
+            with contextlib.suppress(OSError):
+                os.chdir(self._folder)
+        if found.get("Cpus_allowed") != self._before.get("Cpus_allowed"):
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(0, self._processors)
+        if found["nice"] != self._nice:
+            try:
+                os.setpriority(os.PRIO_PROCESS, 0, self._nice)
+            except OSError:
+                self._lost = "the nice value"
+        for timer in _TIMERS:
+            signal.setitimer(timer, 0)
+
+    def _set_handlers_back(self) -> Iterator[str]:
+        for number, handler in self._handlers.items():
+            if handler is not None and signal.getsignal(number) != handler:
+                signal.signal(number, handler)
+                yield f"handler of {getattr(number, 'name', f'signal {number}')}"
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _present_folder() -> str:
+    """Return the working directory; empty if it was removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
