@@ -813,6 +813,27 @@ class Stopping(Job):
         return os.getpid()
 
 
+class Spoiling(Job):
+    """Has the two classes below fail in this worker."""
+
+    def start(self) -> None:
+        FailingFirst.is_spoiled = True
+
+
+class FailingFirst(Job):
+    """Fails in a worker that is spoiled, or always."""
+
+    is_spoiled = False
+
+    def start(self) -> None:
+        if FailingFirst.is_spoiled or self.data == "always":
+            raise LookupError("not here")
+
+
+class FailingSecond(FailingFirst):
+    """Fails in the same way."""
+
+
 class Collecting(Job):
     """Starts processes in several ways, lets orphans come and go while these are dead, and returns how they ended."""
 

@@ -11,6 +11,7 @@ from functools import partial
 
 from taskqueue.daemon.manager import crash_outcomes
 from taskqueue.daemon.manager.concurrent_worker_handle import ConcurrentWorkerHandle, SharedSlot
+from taskqueue.daemon.manager.failing_workers import FailingWorkers
 from taskqueue.daemon.manager.log_monitor import LogMonitor
 from taskqueue.daemon.manager.progress_monitor import ProgressMonitor
 from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
@@ -68,6 +69,7 @@ class RunMonitor:
         self.grace = settings.grace
         self._limits = TimeLimits(loop, self._progress, self._on_limit)
         self.run_times = RunTimes()
+        self._failing = FailingWorkers(self.replace)
         self.changed_at = 0.0
         """Time when a run last started or ended."""
         self.unrequested_stop = ""
@@ -314,6 +316,8 @@ class RunMonitor:
             self.run_times.add(current.queued.run.job, ended.took)
         self.changed_at = time.monotonic()
         slot.finish(self.changed_at, has_hooks=ended.confirm)
+        if isinstance(slot, WorkerHandle):
+            self._failing.on_ended(slot, current.queued.run.job, ended.outcome, ended.took, self.changed_at)
         if self._max_memory and child_process.memory_of(slot.pid) > self._max_memory:
             limit = f"{self._max_memory / crash_outcomes.MIB:.0f} MiB"
             slot.worker.replace_later(f"it holds more than {limit} of memory", ended.id)

@@ -62,6 +62,8 @@ class WorkerHandle(RunSlot):
     replace_reason: str = ""
     """Why it is replaced, and for which job."""
     replace_job: str = ""
+    failed_jobs: list[str] = field(default_factory=list)
+    """The classes of its last runs, as far back as these have failed at once."""
     warned_run: CurrentRun | None = None
     """The run for which a warning was logged that it locks the store."""
     unsent: list[bytes] = field(default_factory=list)

@@ -1,0 +1,68 @@
+"""Replaces a worker in which jobs of several classes fail at once: something that one of them left may be the cause.
+
+A worker where everything fails is free again at once, so that it takes most of the jobs. If a new worker fails in the
+same way, it is the jobs: then no other one is replaced until a job succeeds.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from taskqueue.daemon.manager.worker_handle import WorkerHandle
+
+log = logging.getLogger(__name__)
+
+FAILED_RUNS = 5
+"""So many runs in a row must have failed, of two classes at least."""
+
+AT_ONCE = 0.5
+"""Seconds within which these runs have failed."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
+"""Seconds between two replacements: the first and the longest pause; they double."""
+
+
+class FailingWorkers:
+    """The replacements of one node for such failures."""
+
+    def __init__(self, replace: Callable[[WorkerHandle, str], None]) -> None:
+        self._replace = replace
+        self._replaced_at: float | None = None
+        """When a worker was replaced after which no new one has shown yet what was the cause."""
+        self._replaced_pid = 0
+        self._next_at = 0.0
+        self._pause = FIRST_PAUSE
+        self._is_fault_of_jobs = False
+
+    def on_ended(self, worker: WorkerHandle, job: str, outcome: str, took: float | None, now: float) -> None:
+        """Note how a run of class ``job`` ended; have the worker replaced if it should be."""
+        if outcome != "Failed" or took is None or took > AT_ONCE:
+            worker.failed_jobs.clear()
+            if outcome == "Done" and self._replaced_at is not None and self._is_new(worker):
+                self._note_success()
+            return
+        worker.failed_jobs.append(job)
+        del worker.failed_jobs[:-FAILED_RUNS]
+        classes = len({*worker.failed_jobs})
+        if len(worker.failed_jobs) < FAILED_RUNS or classes < 2 or worker.to_be_replaced or self._is_fault_of_jobs:
+            return
+        failures = f"its last {FAILED_RUNS} runs, of {classes} classes, all failed at once"
+        if self._is_new(worker):
+            self._is_fault_of_jobs = True
+            log.error("jobs fail in a new worker, too, so the jobs are at fault: pid %d: %s", worker.pid, failures)
+        elif now >= self._next_at:
+            is_quiet = now - self._next_at > LONGEST_PAUSE
+            self._pause = FIRST_PAUSE if is_quiet else min(2 * self._pause, LONGEST_PAUSE)
+            self._next_at, self._replaced_at, self._replaced_pid = now + self._pause, now, worker.pid
+            self._replace(worker, failures)
+
+    def _is_new(self, worker: WorkerHandle) -> bool:
+        return self._replaced_at is not None and worker.forked_at >= self._replaced_at
+
+    def _note_success(self) -> None:
+        """Note that a job has succeeded in a new worker."""
+        if not self._is_fault_of_jobs:
+            pid = self._replaced_pid
+            log.warning("jobs succeed in a new worker, so what a job left in the one before was at fault: pid %d", pid)
+        self._replaced_at, self._is_fault_of_jobs = None, False
