@@ -96,7 +96,7 @@ def test_a_stop_may_take_longer_than_the_default_stop_ladder(name: str) -> None:
 def test_the_exit_codes_are_those_of_the_node(name: str) -> None:
     settings = settings_of(name)
 
-    assert settings["RestartPreventExitStatus"] == [f"{Exit.USAGE:d} {Exit.CONFIG:d}"]
+    assert settings["RestartPreventExitStatus"] == [f"{Exit.USAGE:d} {Exit.CONFIG:d} {Exit.BOOTSTRAP:d}"]
     assert settings["SuccessExitStatus"] == [f"{Exit.KILLED:d}"]
 
 
