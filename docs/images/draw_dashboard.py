@@ -139,7 +139,7 @@ def take_all(scheduler: Scheduler, failed: str, folder: Path, to: Path) -> None:
     with (
         Scheduler(folder / "empty.db") as empty,
         Scheduler(away / "jobs.db") as leaving,
-        served(app(scheduler, users=users, hosts=["127.0.0.1"])) as full,
+        served(app(scheduler, users=users, hosts=["127.0.0.1"], addable=[scheduler.get_job(failed).job])) as full,
         served(app(empty, local=True)) as bare,
         served(app(leaving, local=True)) as unwell,
         chromium() as browser,

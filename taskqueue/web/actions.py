@@ -15,7 +15,7 @@ from typing import Any
 
 from taskqueue.model.controls import Kind
 from taskqueue.model.ids import JobId
-from taskqueue.model.record import Status
+from taskqueue.model.record import OnFailure, Record, Status
 from taskqueue.model.serializer import decode
 from taskqueue.model.wording import nearest
 from taskqueue.scheduler.audit_trail import acting, shown_query
@@ -34,6 +34,9 @@ log = logging.getLogger(__name__)
 SAMPLE = 5
 """Jobs that are shown of all that match."""
 
+FOLLOWED_AT_ONCE = 200
+"""Jobs whose children and dependents are read at once; a query takes up to 500 values."""
+
 KEY_FOR = "1d"
 """How long the key of an added job stays taken."""
 
@@ -50,10 +53,7 @@ class Actions:
     def add_job(self, job: str, data: Any, options: Mapping[str, Any], key: str | None = None) -> Process:
         """Add a job of an allowed class; with a ``key`` the same request adds it once, for a day."""
         self._check(options.get("queue"))
-        if job not in self._settings.addable:
-            allowed = ", ".join(sorted(self._settings.addable)) or "none"
-            says = f"jobs of {job} may not be added here: allowed are {allowed}; start it with --addable {job}"
-            raise Problem("class-not-allowed", says)
+        self.check_class(job)
         given = dict(options)
         if key is not None:
             given.update(unique=_unique(self._viewer.user.name, key), unique_for=KEY_FOR)
@@ -72,12 +72,14 @@ class Actions:
         process = self._job(id)
         if process.status > Status.PROCESSING:
             return process
+        self._check_followers([process.id])
         with self._acting("cancel", str(process.id), job=process.job, reason=reason):
             return self._scheduler.cancel_job(process.id, self._reason(reason))
 
     def run_again(self, id: str, at: Any = None, data: Any = SAME_DATA) -> Process:
         """Run an ended job once more as a copy, with other data if they are passed, and return the copy."""
         process = self._job(id)
+        self._check_declared(process.snapshot)
         given = data if data is SAME_DATA else self._data(process, data)
         with self._acting("run again", str(process.id), job=process.job, edited=data is not SAME_DATA):
             return self._scheduler.recover_job(process.id, at, data=given)
@@ -87,11 +89,17 @@ class Actions:
         process = self._job(id)
         if "queue" in changes:
             self._check(changes["queue"])
+        else:
+            self._check_declared(process.snapshot)
         given = dict(changes)
         if "data" in given:
             given["data"] = self._data(process, given["data"])
         with self._acting("update", str(process.id), job=process.job, changed=sorted(changes)):
             return self._scheduler.update_job(process.id, **given)
+
+    def may_add(self, job: str) -> bool:
+        """Return whether jobs of this class, or with data of the user's own, may be added here."""
+        return job in self._settings.addable
 
     def unmask_job(self, id: str) -> Process:
         """Return the job for a look at its secret values, which is a right of its own."""
@@ -110,6 +118,8 @@ class Actions:
     def cancel_jobs(self, query: Mapping[str, Any], at: datetime, reason: str = "") -> int:
         """Cancel the jobs that match, were added before ``at`` and have not ended, and return how many."""
         meant = self._meant(query, at, ended=False)
+        if self._viewer.user.queues is not None:
+            self._check_followers([process.id for process in self._scheduler.get_jobs(meant)])
         number, shown = self._scheduler.count_jobs(meant), shown_query(query, self._masking)
         with self._acting("cancel", "jobs", query=shown, number=number, reason=reason):
             return self._scheduler.cancel_jobs(meant, self._reason(reason))
@@ -120,6 +130,9 @@ class Actions:
         Jobs that somebody else has run again are left out, and so are their copies, however these have ended since.
         """
         meant = self._meant(query, at, ended=True)
+        if self._viewer.user.queues is not None:
+            for process in self._scheduler.get_jobs(meant):
+                self._check_declared(process.snapshot)
         with self._acting("run again", "jobs", query=shown_query(query, self._masking)):
             return len(self._scheduler.recover_jobs(meant))
 
@@ -189,13 +202,18 @@ class Actions:
             raise Problem("node-not-found", f"there is no node {node!r}{nearest(node, known) or ':'} {command}")
 
     def _data(self, process: Process, value: Any) -> Any:
-        """Return edited data: values that were masked as they were, and all of the type that the job declares."""
+        """Return edited data: values that were masked as they were, and all of the type that the job declares.
+
+        Whoever sends other data to a class can do what a new job of it can: the class must be one that may be added.
+        """
+        self.check_class(process.job)
         return typed_data(process.job, self._masking.restored(value, decode(process.snapshot.data)))
 
     def _schedule(self, name: str) -> Schedule:
         self._check_role()
         schedule = self._scheduler.get_schedule(name)
         self._check(schedule.snapshot.template.queue)
+        self._check_declared(schedule.snapshot.template)
         return schedule
 
     def _meant(self, query: Mapping[str, Any], at: datetime | None, *, ended: bool) -> Mapping[str, Any]:
@@ -224,6 +242,59 @@ class Actions:
             allowed = ", ".join(user.queues or ())
             what = "this concerns more" if queue is None else f"this is queue {queue}"
             raise Problem("forbidden", f"user {user.name} may act on the queues {allowed} alone: {what}")
+
+    def check_class(self, job: str) -> None:
+        """Refuse jobs of a class that may not be added here."""
+        if not self.may_add(job):
+            allowed = ", ".join(sorted(self._settings.addable)) or "none"
+            says = f"jobs of {job} may not be added here: allowed are {allowed}; start it with --addable {job}"
+            raise Problem("class-not-allowed", says)
+
+    def _check_declared(self, record: Record) -> None:
+        """Refuse to start a job whose class is still to declare its queue, unless the user may act on all queues."""
+        user = self._viewer.user
+        if user.queues is not None and record.options.undeclared and "queue" not in record.given:
+            raise Problem(
+                "forbidden",
+                f"user {user.name} may act on the queues {', '.join(user.queues)} alone: {record.job} was added by its "
+                "path without a queue, and may declare another: an operator of all queues can do this",
+            )
+
+    def _check_followers(self, ids: list[JobId]) -> None:
+        """Refuse to cancel jobs with which pending jobs of queues would end that the user may not act on."""
+        if self._viewer.user.queues is None:
+            return
+        seen, unseen = set(ids), list(ids)
+        while unseen:
+            followers = self._followers(unseen[-FOLLOWED_AT_ONCE:])
+            del unseen[-FOLLOWED_AT_ONCE:]
+            for follower in followers:
+                if not self._viewer.user.may_act_on(follower.queue):
+                    self._refuse_follower(follower)
+                if follower.id not in seen:
+                    seen.add(follower.id)
+                    unseen.append(follower.id)
+
+    def _followers(self, ids: list[JobId]) -> list[Process]:
+        """Return the pending jobs that are canceled when these are: their children, and those that depend on them."""
+        texts = [str(id) for id in ids]
+        pending = {"status": {"$lte": int(Status.PROCESSING)}}
+        children = self._scheduler.get_jobs({"parent": {"$in": texts}, **pending})
+        dependents = self._scheduler.get_jobs({"waiting_for": {"$in": texts}, **pending})
+        canceled = (
+            dependent
+            for dependent in dependents
+            if any(one.id in ids and one.on_failure is OnFailure.CANCEL for one in dependent.snapshot.depends_on)
+        )
+        return [*children, *canceled]
+
+    def _refuse_follower(self, follower: Process) -> None:
+        user = self._viewer.user
+        raise Problem(
+            "forbidden",
+            f"user {user.name} may act on the queues {', '.join(user.queues or ())} alone: job {follower.id} of queue "
+            f"{follower.queue} would be canceled, too: an operator of all queues can do this",
+        )
 
     def _reason(self, reason: str) -> str:
         """Return the reason that is kept with a job, which names the user."""

@@ -11,6 +11,9 @@ from tests.nodes import LIMIT
 GATE = threading.Event()
 """A running ``Slow`` ends when it is set."""
 
+ADDABLE = tuple(f"{__name__}:{name}" for name in ("Mail", "Invoice", "Slow", "Wordy"))
+"""The paths of all that may be added over HTTP."""
+
 HOSTILE = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
 
 

@@ -263,7 +263,7 @@ def test_a_body_that_cannot_be_read_is_refused(api: Api, content: bytes, type: s
 
 @pytest.mark.parametrize("url", ["sqlite", "mongodb"], indirect=True)
 def test_a_job_is_changed_canceled_and_run_again_with_other_data(api: Api, scheduler: Scheduler) -> None:
-    client = api()
+    client = api(addable=[MAIL])
     id = str(scheduler.add_job(MAIL, {"to": "a", "token": "secret"}).id)
 
     changed = client.patch(f"jobs/{id}", json={"priority": 3, "data": {"to": "b", "token": "•••"}}).json()

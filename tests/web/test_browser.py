@@ -48,7 +48,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory, people: People) -> Iterator[S
     folder = tmp_path_factory.mktemp("shop")
     with (
         Scheduler(f"sqlite://{folder}/jobs.db?synchronous=normal") as scheduler,
-        served(app(scheduler, users=people[0], hosts=HOSTS)) as address,
+        served(app(scheduler, users=people[0], hosts=HOSTS, addable=jobs.ADDABLE)) as address,
     ):
         yield Shop(scheduler, address)
 

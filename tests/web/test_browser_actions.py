@@ -54,7 +54,10 @@ class Shop:
 def shop(tmp_path_factory: pytest.TempPathFactory, people: People) -> Iterator[Shop]:
     """Return a dashboard for all tests of this file."""
     url = f"sqlite://{tmp_path_factory.mktemp('shop')}/jobs.db?synchronous=normal"
-    with Scheduler(url) as scheduler, served(app(scheduler, users=people[0], hosts=["127.0.0.1"])) as address:
+    with (
+        Scheduler(url) as scheduler,
+        served(app(scheduler, users=people[0], hosts=["127.0.0.1"], addable=jobs.ADDABLE)) as address,
+    ):
         store = open_store(url)
         yield Shop(scheduler, store, address)
         store.close()

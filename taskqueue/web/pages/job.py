@@ -84,6 +84,7 @@ def _shown(view: View, process: Process, masked: Masked) -> Mapping[str, Any]:
         "series": record.origin if isinstance(record.origin, Series) else None,
         "schedule": record.origin.schedule if isinstance(record.origin, FromSchedule) else None,
         "may_act": view.may_act_on(process.queue),
+        "may_edit": view.actions.may_add(process.job),
     }
 
 

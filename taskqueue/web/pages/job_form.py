@@ -67,6 +67,8 @@ def _form(
     process = view.scheduler.get_job(view.path["id"])
     if not view.may_act_on(process.queue):
         raise Problem("forbidden", f"user {view.user.name} may not act on jobs of queue {process.queue}")
+    if kind == "edit":
+        view.actions.check_class(process.job)
     return {
         "kind": kind,
         "process": process,
