@@ -21,6 +21,7 @@ __all__ = [
     "ScheduleNotFound",
     "SchemaMismatch",
     "StackUnavailable",
+    "StoreContended",
     "StoreReplaced",
     "StoreUnavailable",
     "TaskqueueError",
@@ -177,6 +178,15 @@ class StoreUnavailable(TaskqueueError):
 
         self.only_reads = only_reads
         """Whether writes alone fail, as on a full disk, so that an answer to a read does not end the outage."""
+
+
+class StoreContended(StoreUnavailable):
+    """Other processes changed the same job or schedule each time that this call tried to; it changed nothing."""
+
+    def __init__(self, store: str, what: str, tries: int) -> None:
+        super().__init__(store, f"{what} was changed by other processes before each of {tries} tries", "try again")
+        self.what = what
+        self.tries = tries
 
 
 class StoreReplaced(StoreUnavailable):

@@ -30,6 +30,7 @@ from taskqueue.model.timestamps import EPOCH
 from taskqueue.model.unique_period import without as without_period
 from taskqueue.scheduler.records import present
 from taskqueue.store import Store
+from taskqueue.store.tries import Tries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,7 +261,9 @@ def add_once(store: Store, order: Order, cancel_running: str | None) -> Record:
     to finish and the new one waits behind it, or is asked to end for the reason ``cancel_running``.
     """
     new = without_period(replace(order.record, unique=_once_key(order)))
+    tries = Tries(store.url, f"the job with unique={new.unique!r}")
     while True:  # a turn fails only if another process has moved the job
+        tries.another()
         alike = store.alike(new, order.options["ignore_data"]) if order.record.unique is None else []
         if not alike:
             alike = store.add([new])  # the unique index decides among those who come at once

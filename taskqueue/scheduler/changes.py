@@ -22,6 +22,7 @@ from taskqueue.model.unique_period import end_of
 from taskqueue.scheduler import records
 from taskqueue.scheduler.add import existed
 from taskqueue.store import Store
+from taskqueue.store.tries import Tries
 
 BATCH = 500
 
@@ -36,7 +37,9 @@ def update(store: Store, id: JobId, changes: Mapping[str, Any], meta: Mapping[st
     """
     options = checked_changes({**changes, META: meta} if meta else changes)
     data: str | None = None
+    tries = Tries(store.url, f"job {id}")
     while True:  # a turn fails only if another process has moved the job
+        tries.another()
         [before] = records.read(store, [id])
         if data is None and "data" in changes:
             data = _encoded(before, changes["data"])

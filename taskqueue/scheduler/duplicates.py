@@ -15,6 +15,7 @@ from taskqueue.model.serializer import same
 from taskqueue.model.unique_period import PERIOD, end_of, period, starts_at
 from taskqueue.scheduler.records import present
 from taskqueue.store import Store
+from taskqueue.store.tries import Tries
 
 ACTION = "on_duplicate"
 
@@ -54,7 +55,9 @@ def resolved(store: Store, new: Record, kept: Record) -> Record:
     One that has begun runs to its end, and the new one behind it; behind one that has ended, when its period is over.
     """
     refuse(new, kept)
+    tries = Tries(store.url, f"job {kept.id} with unique={new.unique!r}")
     while kept.id != new.id and action_of(new) != "return":
+        tries.another()
         if kept.status is Status.PROCESSING:
             placed = store.replace(_behind(new, kept), kept, None, store.now())
             if placed is not None:

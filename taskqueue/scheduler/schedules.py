@@ -32,6 +32,7 @@ from taskqueue.model.shown_text import as_code
 from taskqueue.model.wording import nearest
 from taskqueue.scheduler import add
 from taskqueue.store import Store
+from taskqueue.store.tries import Tries
 
 ONE_JOB = (
     *("at", "id", "unique", "unique_for", "on_duplicate", "interval", "interval_reference", "ignore_data"),
@@ -118,7 +119,9 @@ def define(store: Store, plan: NamedSchedule, now: datetime) -> NamedSchedule:
     """Store the schedule, or give the one of its name this definition; its counters stay, but that of failures, and,
     if its trigger does, its next time.
     """
+    tries = Tries(store.url, f"schedule {plan.name}")
     while True:
+        tries.another()
         found = store.schedules([plan.name])
         if not found:
             new, jobs = fire.begun(plan, now)
@@ -164,7 +167,9 @@ def resume(store: Store, name: str) -> NamedSchedule:
 
 def remove(store: Store, name: str) -> None:
     """Remove the schedule; jobs that it has started stay."""
+    tries = Tries(store.url, f"schedule {name}")
     while True:
+        tries.another()
         plan = read(store, name)
         if store.replace_schedule(plan, None, [], store.now()):
             return
@@ -195,7 +200,9 @@ def preview(plan: NamedSchedule, count: int, now: datetime) -> list[datetime]:
 
 def learn(store: Store, name: str, asker: JobId, next_run_at: datetime | None) -> bool:
     """Store the next time that the job ``asker`` found, and return whether the schedule still awaited it."""
+    tries = Tries(store.url, f"schedule {name}")
     while True:
+        tries.another()
         found = store.schedules([name])
         if not found or found[0].awaits != asker:
             return False
@@ -265,7 +272,9 @@ def _check_readable(plan: NamedSchedule) -> None:
 def _changed(
     store: Store, name: str, change: Callable[[NamedSchedule, datetime], tuple[NamedSchedule, list[Record]]]
 ) -> NamedSchedule:
+    tries = Tries(store.url, f"schedule {name}")
     while True:
+        tries.another()
         plan, now = read(store, name), store.now()
         after, jobs = change(plan, now)
         if after == plan or store.replace_schedule(plan, after, jobs, now):

@@ -16,6 +16,7 @@ from taskqueue.model.options.update import revised
 from taskqueue.model.record import Record, Status
 from taskqueue.store import Store
 from taskqueue.store.mongodb.connection import Collections, Connection
+from taskqueue.store.mongodb.documents import moving
 from taskqueue.store.mongodb.store import MongoStore
 from taskqueue.store.mongodb.url import parse
 from tests.servers import PATIENCE, with_database
@@ -125,6 +126,11 @@ def theirs(url: str, opened: ExitStack) -> MongoStore:
     return opened.enter_context(closing(MongoStore(Connection(parse(url)))))
 
 
+@pytest.fixture
+def jobs(url: str, opened: ExitStack) -> Collection[Document]:
+    return opened.enter_context(closing(Connection(parse(url)))).collections.jobs
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_a_claim_that_lost_some_to_another_comes_back_at_once_for_the_rest(
     mine: Store, theirs: Store, door: Door, seed: int
@@ -161,6 +167,56 @@ def test_what_its_owner_changes_while_a_job_is_released_stays(mine: Store, their
     assert (two.status, two.queue, two.priority, two.rank) == (Status.WAITING, "slow", 7, two.at_rank().rank)
     assert (three.status, three.ready_at, three.waiting_for) == (Status.POSTPONED, NOON + HOUR, ())
     assert sorted(told(mine, cursor)) == ["done", "waiting"]
+
+
+def agrees(store: Store, jobs: Collection[Document], id: ObjectId) -> bool:
+    """Return whether the document has the derived fields of its record."""
+    document = jobs.find_one({"_id": id})
+    assert document is not None
+    whole = moving(kept(store, id))
+    return all(document.get(name) == whole[name] for name in ("due", "expires", "rank"))
+
+
+def test_a_job_whose_wait_ends_while_its_owner_moves_it_is_not_due_too_early(
+    mine: Store, theirs: Store, jobs: Collection[Document], door: Door
+) -> None:
+    run = running(mine, a_record(id=ONE))
+    mine.add([behind(ONE, id=TWO, ready_at=NOON + HOUR)])
+    before = kept(mine, TWO)
+    door.before("update_one", lambda: settle(theirs, run))
+
+    assert not mine.update(before, revised(before, {"at": NOON + 3 * HOUR}, None, NOON), NOON)
+    assert door.used
+    before = kept(mine, TWO)
+    assert mine.update(before, revised(before, {"at": NOON + 3 * HOUR}, None, NOON), NOON)
+    assert agrees(theirs, jobs, TWO)
+    assert claim(mine, now=NOON + 2 * HOUR).records == []
+
+
+@pytest.mark.parametrize("outdated", ["due", "expires", "lane"])
+def test_an_update_writes_derived_fields_that_disagree_anew(
+    mine: Store, theirs: Store, jobs: Collection[Document], outdated: str
+) -> None:
+    record = a_record(id=ONE, status=Status.POSTPONED, ready_at=NOON + HOUR, expires_at=NOON + 9 * HOUR)
+    mine.add([record])
+    jobs.update_one({"_id": ONE}, {"$set": {outdated: NOON}})
+
+    assert mine.update(record, revised(record, {"at": NOON + 3 * HOUR}, None, NOON), NOON)
+    assert agrees(theirs, jobs, ONE)
+
+
+def test_a_job_that_its_owner_moves_while_it_is_canceled_keeps_the_change(
+    mine: Store, theirs: Store, door: Door
+) -> None:
+    [before] = mine.add([a_record(id=ONE)])
+    moved = revised(before, {"queue": "slow", "priority": 7}, None, NOON)
+    door.before("bulk_write", lambda: theirs.update(before, moved, NOON))
+
+    mine.cancel(ONE, "not needed", NOON)
+
+    assert door.used
+    after = kept(mine, ONE)
+    assert (after.status, after.queue, after.priority, after.rank) == (Status.CANCELED, "slow", 7, moved.rank)
 
 
 def test_a_job_that_is_canceled_while_it_is_released_stays_canceled(mine: Store, theirs: Store, door: Door) -> None:

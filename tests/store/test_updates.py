@@ -141,6 +141,18 @@ def test_a_job_that_waits_for_another_keeps_waiting_for_it(store: Store) -> None
     assert (present.status, present.ready_at, present.waiting_for) == (Status.POSTPONED, NOON + HOUR, (other.id,))
 
 
+def test_the_end_of_a_job_that_is_moved_moves_with_it(store: Store) -> None:
+    record = a_record(expires_at=NOON + MINUTE, given={"expires": "+1 minute"})
+    [before] = store.add([record])
+
+    after = revised(before, {"at": NOON + HOUR}, None, NOON)
+
+    assert store.update(before, after, NOON)
+    assert after.expires_at == NOON + HOUR + MINUTE
+    assert kept(store, before.id) == after
+    assert ids(claim(store, now=NOON + HOUR).records) == [before.id]
+
+
 def test_a_failed_attempt_can_move_a_job_to_another_queue(store: Store) -> None:  # row 57, REC-28 inGroup
     run = running(store, a_record(queue="fast"))
     settle(store, run, Failed(failure=BROKEN, decision=RetryIn(after=60, queue="slow")))

@@ -242,6 +242,26 @@ def records(kept: Iterable[Document]) -> list[Record]:
     return list(readable(kept, record, "a job with the document"))
 
 
+def unmoved(before: Record) -> Document:
+    """Return the filter for a record that is unchanged since it was read, as far as it is readable.
+
+    A pending record must have every source from which its derived fields are written: its owner may change them.
+    """
+    if before.damage:
+        return {"_id": before.id, "status": int(before.status)}
+    where: Document = {
+        "_id": before.id,
+        "status": int(before.status),
+        "claims": before.claims,
+        "cancel": {"$exists": before.cancel is not None},
+    }
+    if before.status not in (Status.WAITING, Status.POSTPONED):
+        return where
+    where["waiting_for"] = list(before.waiting_for) or {"$in": [None, []]}
+    where |= {"queue": before.queue, "rank": before.rank, "ready_at": before.ready_at}
+    return where | {"given": dict(before.given)}
+
+
 def held_by(holder: Holder) -> Document:
     """Return the filter for the claims of this holder."""
     return {"status": int(Status.PROCESSING), "holder.seat": holder.seat, "holder.incarnation": holder.incarnation}

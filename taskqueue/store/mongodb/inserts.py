@@ -19,13 +19,22 @@ from taskqueue.store.arguments import check_same_job
 from taskqueue.store.mongodb.alike import Alike
 from taskqueue.store.mongodb.background_writer import EventWriter
 from taskqueue.store.mongodb.connection import Connection
-from taskqueue.store.mongodb.documents import Document, cancel_request, document, documents, record, records, update
+from taskqueue.store.mongodb.documents import (
+    Document,
+    cancel_request,
+    document,
+    documents,
+    record,
+    records,
+    unmoved,
+    update,
+)
 from taskqueue.store.mongodb.driver_errors import misses_index, reason_of
 from taskqueue.store.mongodb.effects import Effect, effects_of, transition
 from taskqueue.store.mongodb.events import DUPLICATE
 from taskqueue.store.mongodb.history import Turn
 from taskqueue.store.mongodb.outbox import clashing_field
-from taskqueue.store.mongodb.settlements import Settlements, unmoved
+from taskqueue.store.mongodb.settlements import Settlements
 from taskqueue.store.mongodb.unique_keys import (
     UniqueKeys,
     holds,
@@ -35,6 +44,7 @@ from taskqueue.store.mongodb.unique_keys import (
     of_period,
     undoubted,
 )
+from taskqueue.store.tries import Tries
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +72,9 @@ class Inserts:
         rechecks = [_recheck(one) for one in waiting if needs_look(one) or _has_to_do_with_others(one)]
         inserted: list[Record] = []
         pending = waiting
+        tries = Tries(self._connection.address.shown, f"the holder of unique={new[0].unique!r}")
         while pending:
+            tries.another()
             refused = self._insert(pending, rechecks)
             inserted += [one for index, one in enumerate(pending) if index not in refused] if refused else pending
             found = [(pending[index], self._present(pending[index], field)) for index, field in refused.items()]

@@ -14,6 +14,7 @@ from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.values import needed_time_in
 from taskqueue.store.reading import readable
+from taskqueue.store.tries import Tries
 
 
 class Leases:
@@ -31,7 +32,9 @@ class Leases:
         if mine is not None:
             return _lease(mine)
         change["$set"] |= {"holder": _kept(lease.holder), "since": whole(lease.since)}
+        tries = Tries(self._connection.address.shown, f"lease {lease.name}")
         while True:
+            tries.another()
             try:
                 taken: Document = leases.find_one_and_update(  # type: ignore[assignment]  # with upsert never None
                     {"_id": lease.name, "$or": [{"until": {"$lte": now}}, {"until": {"$not": {"$type": "date"}}}]},

@@ -6,13 +6,14 @@ Every step may be done twice and by any process, so the next one completes the e
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from bson import ObjectId
 from pymongo import UpdateOne
-from pymongo.errors import DuplicateKeyError
+from pymongo.errors import DuplicateKeyError, PyMongoError
 
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.continuation import Phase
@@ -21,13 +22,14 @@ from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules.next_run import NextRun
 from taskqueue.store.mongodb.background_writer import Done, EventWriter
 from taskqueue.store.mongodb.connection import Connection
-from taskqueue.store.mongodb.documents import Document, cancel_request, record, records, update
+from taskqueue.store.mongodb.documents import Document, cancel_request, record, records, unmoved, update
 from taskqueue.store.mongodb.effects import Effect, change, effects_of, left_effect, transition
 from taskqueue.store.mongodb.history import Turn, left_turns, sharing, turns_of
 from taskqueue.store.mongodb.indexes import BEHIND, CHILDREN, LEFTOVERS
 from taskqueue.store.mongodb.limits import LimitUse
 from taskqueue.store.mongodb.unique_keys import UniqueKeys, undoubted
 from taskqueue.store.mongodb.values import status_in
+from taskqueue.store.tries import MOST_TRIES
 
 log = logging.getLogger(__name__)
 
@@ -150,11 +152,13 @@ class Outbox:
         jobs = self._connection.collections.jobs
         following: list[Effect] = []
         staying: list[JobId] = []
+        tried: Counter[JobId] = Counter()
         while True:
             where: Document = {"waiting_for": {"$in": list(ended)}, "_id": {"$nin": staying}}
             waiting = records(jobs.find(where).hint(BEHIND).limit(STEP))
             if not waiting:
                 return following
+            _count_tries(tried, waiting)
             token = ObjectId()
             changes, follows = [], []
             for one in waiting:
@@ -163,9 +167,9 @@ class Outbox:
                     staying.append(one.id)
                 elif after.status is not Status.POSTPONED:
                     follows.append(effects_of(after, token, now))
-                    changes.append(UpdateOne(_as_read(one), change(after, follows[-1])))
+                    changes.append(UpdateOne(unmoved(one), change(after, follows[-1])))
                 else:
-                    changes.append(UpdateOne(_as_read(one), update(after)))
+                    changes.append(UpdateOne(unmoved(one), update(after)))
             following += self._write(changes, follows, token)
 
     def _cancel_children(self, ended: Mapping[JobId, Status | None], now: datetime) -> list[Effect]:
@@ -178,18 +182,21 @@ class Outbox:
         pending = {"$lte": int(Status.PROCESSING)}
         where: Document = {"parent": {"$in": list(over)}, "status": pending, "cancel": {"$exists": False}}
         where["course.phase"] = {"$ne": Phase.FAILING.value}
+        tried: Counter[JobId] = Counter()
         while children := records(jobs.find(where).hint(CHILDREN).limit(STEP)):
+            _count_tries(tried, children)
             token = ObjectId()
             changes, follows = [], []
             for child in children:
                 after = _orphaned(child, over, now)
-                unmoved = {"_id": child.id, "status": int(child.status), "claims": child.claims}
                 if after.cancel is not None:
                     request = cancel_request(after.cancel.reason, after.cancel.requested_at)
-                    changes.append(UpdateOne({**unmoved, "cancel": {"$exists": False}}, {"$set": {"cancel": request}}))
+                    changes.append(
+                        UpdateOne({**unmoved(child), "cancel": {"$exists": False}}, {"$set": {"cancel": request}})
+                    )
                 else:
                     follows.append(effects_of(after, token, now))
-                    changes.append(UpdateOne(unmoved, change(after, follows[-1])))
+                    changes.append(UpdateOne(unmoved(child), change(after, follows[-1])))
             following += self._write(changes, follows, token)
         return following
 
@@ -212,12 +219,12 @@ def _done(one: Effect, now: datetime) -> Done:
     return Done(id=one.job_id, token=one.token, freed_at=None if one.freed is None else now)
 
 
-def _as_read(waiting: Record) -> Document:
-    """Return the filter for a waiting record that is unchanged since it was read, also by its owner."""
-    unmoved = {"status": int(waiting.status), "claims": waiting.claims, "rank": waiting.rank, "queue": waiting.queue}
-    cancel = {"$exists": waiting.cancel is not None}
-    waiting_for = list(waiting.waiting_for)
-    return {"_id": waiting.id, **unmoved, "ready_at": waiting.ready_at, "cancel": cancel, "waiting_for": waiting_for}
+def _count_tries(tried: Counter[JobId], changing: Sequence[Record]) -> None:
+    """Count a try for each; raise an error, after which ``repair`` continues, if one has moved each time."""
+    tried.update(one.id for one in changing)
+    for one in changing:
+        if tried[one.id] > MOST_TRIES:
+            raise PyMongoError(f"job {one.id} was changed by other processes before each of {MOST_TRIES} tries")
 
 
 def _relieved(waiting: Record, ended: Mapping[JobId, Status | None], now: datetime) -> Record:

@@ -27,13 +27,14 @@ from taskqueue.store.mongodb.batches import (
     statements,
 )
 from taskqueue.store.mongodb.connection import Connection, find_and_modify
-from taskqueue.store.mongodb.documents import Document, cancel_request, declared, held_by, record
+from taskqueue.store.mongodb.documents import Document, cancel_request, declared, held_by, record, unmoved
 from taskqueue.store.mongodb.effects import Effect, change, effects_of
 from taskqueue.store.mongodb.end_notice import end_notice
 from taskqueue.store.mongodb.host_bells import HostBells
 from taskqueue.store.mongodb.indexes import BY_ID
 from taskqueue.store.mongodb.log_lines import LogLines
 from taskqueue.store.mongodb.outbox import Outbox
+from taskqueue.store.tries import Tries
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +89,9 @@ class Settlements:
     def cancel(self, id: JobId, reason: str, now: datetime) -> Record | None:
         """Cancel the record, or record a cancel request for a running one, and return it; None if unknown."""
         jobs = self._connection.collections.jobs
+        tries = Tries(self._connection.address.shown, f"job {id}")
         while (kept := jobs.find_one({"_id": id})) is not None:
+            tries.another()
             before = record(kept)
             after = canceled(before, reason, now)
             if after == before:
@@ -206,7 +209,9 @@ class Settlements:
         One with the unique key of another pending job is written as ended.
         """
         jobs = self._connection.collections.jobs
+        tries = Tries(self._connection.address.shown, f"job {settlement.after.id}")
         while True:
+            tries.another()
             after, token = settlement.after, ObjectId()
             freed = effects_of(changed(after, lane=defined.lane), token, now, claimed=True).freed
             follows = effects_of(after, token, now, claimed=True)._replace(freed=freed)
@@ -253,18 +258,6 @@ class Settlements:
     def _was_ours(self, settlement: Settlement, found: Mapping[JobId, Document]) -> bool:
         kept = found.get(settlement.after.id, {})
         return kept.get("swapped") in self._doubts.get(_key(settlement), ())
-
-
-def unmoved(before: Record) -> Document:
-    """Return the filter for a record that is unchanged since it was read, as far as it is readable."""
-    if before.damage:
-        return {"_id": before.id, "status": int(before.status)}
-    return {
-        "_id": before.id,
-        "status": int(before.status),
-        "claims": before.claims,
-        "cancel": {"$exists": before.cancel is not None},
-    }
 
 
 def _as_claimed(settlement: Settlement) -> Replacement:

@@ -11,7 +11,9 @@ from taskqueue.store.sqlite import moved_jobs
 from taskqueue.store.sqlite.columns import assignments
 from taskqueue.store.sqlite.transaction import Transaction
 
-_OWNERS, _values = assignments("status", "cause", "queue", "rank", "ready_at", "priority", "given", "tags", "data")
+_OWNERS, _values = assignments(
+    "status", "cause", "queue", "rank", "ready_at", "expires_at", "priority", "given", "tags", "data"
+)
 _UPDATE = f"UPDATE jobs SET {_OWNERS} WHERE id = ?"
 
 
