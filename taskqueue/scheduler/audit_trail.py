@@ -13,7 +13,7 @@ from taskqueue.errors import InvalidOption, StoreUnavailable, TaskqueueError
 from taskqueue.model.audit import AuditEntry
 from taskqueue.model.options import named, validators
 from taskqueue.model.secret_keys import SecretKeys
-from taskqueue.model.serializer import LONGEST_TEXT, clipped
+from taskqueue.model.serializer import LONGEST_TEXT, clean, clipped
 from taskqueue.model.shown_text import as_code
 from taskqueue.scheduler.controls import user
 from taskqueue.scheduler.records import LARGEST_PAGE
@@ -42,10 +42,22 @@ def record(store: Store, action: str, target: str, *, by: str, source: str, abou
 def _details(about: Any) -> Mapping[str, Any]:
     try:
         if about is None or isinstance(about, Mapping):
-            return dict(json.loads(json.dumps(dict(about or {}), allow_nan=False)))
+            return dict(_cleaned(json.loads(json.dumps(dict(about or {}), allow_nan=False))))
     except (TypeError, ValueError, RecursionError):
         pass
     raise InvalidOption(f"about={as_code(about)} of an action: pass a mapping of texts to JSON values")
+
+
+def _cleaned(value: Any) -> Any:
+    """Return a JSON value whose texts can be shown: the answer that holds a lone surrogate cannot be encoded."""
+    match value:
+        case str():
+            return clean(value)
+        case dict():
+            return {clean(key): _cleaned(item) for key, item in value.items()}
+        case list():
+            return [_cleaned(item) for item in value]
+    return value
 
 
 def entries(store: Store, limit: int, before: str | None) -> list[AuditEntry]:

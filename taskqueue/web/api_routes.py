@@ -8,7 +8,7 @@ from inspect import iscoroutinefunction
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from taskqueue.errors import TaskqueueError
@@ -17,6 +17,7 @@ from taskqueue.web.api.openapi import PREFIX, document
 from taskqueue.web.api.route import Answer, ApiRoute, Call, Schema
 from taskqueue.web.dashboard import Dashboard, root_of
 from taskqueue.web.problems import Problem, problem_of, problem_response
+from taskqueue.web.rendering import JsonResponse
 from taskqueue.web.viewers import Viewer, token_of
 
 
@@ -66,7 +67,7 @@ class ApiRoutes:
             self._dashboard.overviews.forget()
         if isinstance(done, Response):
             return done
-        return JSONResponse(done.document, done.status) if isinstance(done, Answer) else JSONResponse(done)
+        return JsonResponse(done.document, done.status) if isinstance(done, Answer) else JsonResponse(done)
 
     def _viewer(self, request: Request) -> Viewer:
         viewer = self._dashboard.viewers.viewer(request)
@@ -87,7 +88,7 @@ class ApiRoutes:
             self._viewer(request)
         except (Problem, TaskqueueError) as error:
             return problem_response(problem_of(error))
-        return JSONResponse(document(root_of(request)))
+        return JsonResponse(document(root_of(request)))
 
 
 class _Endpoint:

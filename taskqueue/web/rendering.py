@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
+from taskqueue.model.serializer import clean
 from taskqueue.web.words import FILTERS
 
 TYPES = {
@@ -66,7 +68,16 @@ def rendered(template: str, root: str, values: Mapping[str, Any]) -> str:
     def static(name: str) -> str:
         return f"{root}/static/{static_files()[name].digest}/{name}"
 
-    return environment().get_template(template).render(**values, root=root, static=static)
+    return clean(environment().get_template(template).render(**values, root=root, static=static))
+
+
+class JsonResponse(JSONResponse):
+    """JSON in which a lone surrogate of a stored text is an escape: else nobody could see what is beside it."""
+
+    def render(self, content: Any) -> bytes:
+        """Return the content as JSON."""
+        text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return clean(text).encode()
 
 
 def static_response(digest: str, name: str) -> Response:

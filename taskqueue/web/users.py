@@ -70,14 +70,14 @@ class UsersFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.Lock()
-        self._read: tuple[tuple[int, int, int], Mapping[str, Account]] | None = None
+        self._read: tuple[tuple[int, ...], Mapping[str, Account]] | None = None
 
     def accounts(self) -> Mapping[str, Account]:
-        """Return the accounts by name. Raises ``ConfigError`` where the file cannot be read or others may write it."""
+        """Return the accounts by name. Raises ``ConfigError`` if others can read the file, or nobody can."""
         with self._lock:
             try:
                 status = self.path.stat()
-                state = (status.st_ino, status.st_mtime_ns, status.st_size)
+                state = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
                 if self._read is None or self._read[0] != state:
                     _check_mode(self.path, status)
                     self._read = state, _accounts(self.path, self.path.read_bytes())
@@ -177,7 +177,7 @@ def _verify(kept: str, password: str) -> bool:
 
 
 def _check_mode(path: Path, status: os.stat_result) -> None:
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH | stat.S_IROTH):
+    if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise ConfigError(f"{path} can be read or written by others: chmod 600 {path}")
 
 

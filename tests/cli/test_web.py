@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from taskqueue import Scheduler
+from taskqueue.errors import ConfigError
 from taskqueue.exit_codes import Exit
 from taskqueue.web import app
 from taskqueue.web.server import Server, listen
@@ -50,6 +51,20 @@ def test_users_are_added_listed_changed_and_removed(taskqueue: Command, users: s
     assert taskqueue("web", "user", "remove", "ana", *file).out == "removed ana\n"
     assert taskqueue("web", "user", "remove", "ana", *file).code == Exit.NOT_FOUND
     assert taskqueue("web", "user", "list", *file).out == "bob  operator  (through a proxy)\n"
+
+
+def test_a_file_of_users_that_others_can_read_later_is_refused_from_then_on(users: str) -> None:
+    file = UsersFile(Path(users))
+    file.change({"ana": account(User(name="ana"), None)})
+    assert "ana" in file.accounts()
+
+    for _ in range(2):
+        os.chmod(users, 0o640)
+        for _ in range(2):
+            with pytest.raises(ConfigError, match="can be read or written by others"):
+                file.accounts()
+        os.chmod(users, 0o600)
+        assert "ana" in file.accounts()
 
 
 def test_who_changes_the_file_of_users_waits_for_another_who_does(users: str) -> None:
@@ -103,9 +118,10 @@ def test_a_name_that_cannot_be_kept_is_refused(taskqueue: Command, users: str, n
     assert "a name has 1 to 100 letters" in answer.complaint
 
 
-def test_a_file_of_users_that_others_can_read_is_refused(taskqueue: Command, users: str) -> None:
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602, 0o601])
+def test_a_file_of_users_that_others_can_read_is_refused(taskqueue: Command, users: str, mode: int) -> None:
     taskqueue("web", "user", "add", "ana", "--users", users, "--no-password")
-    os.chmod(users, 0o644)
+    os.chmod(users, mode)
 
     assert "can be read or written by others: chmod 600" in taskqueue("web", "user", "list", "--users", users).complaint
 

@@ -421,6 +421,62 @@ def test_figures_failures_and_log_lines_are_answered(api: Api, scheduler: Schedu
     assert client.get("session").json()["role"] == "reader"
 
 
+@pytest.mark.parametrize("url", ["sqlite", "mongodb"], indirect=True)
+def test_text_that_cannot_be_encoded_hides_no_entry_of_the_audit(
+    api: Api, browser: MakeBrowser, scheduler: Scheduler
+) -> None:
+    scheduler.record_action("look \ud800", "\udc80", by="ana", about={"\udfff": ["\ud800", {"of": "\ud800é"}]})
+    client = browser()
+    log_in(client)
+
+    [entry] = api().get("audit").json()["audit"]
+    assert (entry["action"], entry["target"]) == ("look \\ud800", "\\udc80")
+    assert entry["about"] == {"\\udfff": ["\\ud800", {"of": "\\ud800é"}]}
+    assert client.get("/audit").status_code == 200
+
+
+def test_stored_text_that_cannot_be_encoded_is_shown_with_escapes(
+    api: Api, browser: MakeBrowser, scheduler: Scheduler, url: str
+) -> None:
+    scheduler.record_action("look", "all", by="ana", about={"at": "x"})
+    with closing(sqlite3.connect(url.removeprefix("sqlite://").partition("?")[0])) as raw, raw:
+        raw.execute("UPDATE audit SET about = ?", ('{"at": "\\ud800"}',))
+    client = browser()
+    log_in(client)
+
+    assert api().get("audit").json()["audit"][0]["about"] == {"at": "\ud800"}
+    assert "\\ud800" in client.get("/audit").text
+
+
+def test_data_that_are_no_extended_json_are_a_wrong_value(api: Api, scheduler: Scheduler) -> None:
+    client = api(addable=[MAIL])
+    waiting, ended = scheduler.add_job(MAIL), scheduler.cancel_job(scheduler.add_job(MAIL).id)
+
+    for method, path, body in (
+        ("PATCH", f"jobs/{waiting.id}", {}),
+        ("POST", f"jobs/{ended.id}/run-again", {}),
+        ("POST", "jobs", {"job": MAIL}),
+    ):
+        answer = client.request(method, path, json={**body, "data": {"$date": "x"}})
+        assert problem(answer) == (422, "invalid-job"), path
+        assert "stored" not in answer.json()["detail"]
+
+
+def test_figures_of_many_groups_are_those_of_the_largest(api: Api, scheduler: Scheduler) -> None:
+    tags = [[f"tag-{part}-{number}" for number in range(50)] for part in range(20)]
+    for some in (*tags, ["tag-0-7"]):
+        scheduler.add_job(MAIL, tags=some)
+    scheduler.cancel_jobs({})
+    client = api("rita")
+
+    answer = client.get("analytics", params={"by": "tag"})
+    assert (len(answer.json()["groups"]), answer.json()["left_out"]) == (200, 800)
+    assert len(answer.content) < 100_000
+    found = client.get("analytics", params={"by": "tag", "limit": 1}).json()
+    assert ([group["name"] for group in found["groups"]], found["left_out"]) == (["tag-0-7"], 999)
+    assert client.get("analytics", params={"by": "hour", "limit": 1}).json()["groups"][0]["canceled"] == 21
+
+
 def test_a_job_is_waited_for_no_longer_than_asked(api: Api, scheduler: Scheduler) -> None:
     waiting, done = scheduler.add_job(MAIL), scheduler.run_job(Echo, 1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,12 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from taskqueue import Scheduler
+from taskqueue.model.log_lines import LogLine
+from taskqueue.scheduler import json_shapes
 from taskqueue.web import app
 from taskqueue.web.api import ROUTES
 from taskqueue.web.api.route import ApiRoute
+from taskqueue.web.api.schemas import COMPONENTS
 from tests.scheduler.jobs import Broken
 
 CHECKS = [
@@ -89,6 +93,27 @@ def test_no_request_leads_to_an_error_or_an_answer_that_is_not_in_the_document(
         case.call_and_validate(headers={"Authorization": f"Bearer {people[1]['olaf']}"}, checks=CHECKS)
 
     answer()
+
+
+def test_the_schemas_of_jobs_have_all_their_fields(scheduler: Scheduler) -> None:
+    record = scheduler.run_job(Broken, retry=0).snapshot
+    shapes = {"Job": json_shapes.job(record), "JobInFull": json_shapes.job_in_full(record)}
+
+    for name, shape in shapes.items():
+        assert set(COMPONENTS[name]["required"]) == set(shape), name
+    assert set(COMPONENTS["JobInFull"]["properties"]) == {*shapes["JobInFull"], "existed"}
+
+
+def test_the_schemas_of_what_happened_have_all_their_fields(scheduler: Scheduler) -> None:
+    scheduler.record_action("look", "all", by="ana")
+    [entry] = scheduler.audit()
+    events = scheduler.events_of(scheduler.run_job(Broken, retry=0).id)
+    at = datetime.now(timezone.utc)
+    line = LogLine(at=at, level="info", logger="x", message="y", attempt=1, run=1, number=1)
+
+    assert set(COMPONENTS["AuditEntry"]["properties"]) == set(json_shapes.audit_entry(entry))
+    assert set(COMPONENTS["Event"]["properties"]) == set(json_shapes.event(events[0], None, None))
+    assert set(COMPONENTS["LogLine"]["properties"]) == set(json_shapes.log_line(line))
 
 
 def test_every_operation_has_a_name_of_its_own_and_says_what_it_does() -> None:

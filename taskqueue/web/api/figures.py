@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from starlette.responses import Response
@@ -50,7 +51,10 @@ def get_history(call: Call) -> Any:
 def get_analytics(call: Call) -> Any:
     """Return figures of the jobs that ended in a time."""
     query = call.query
-    return json_shapes.analytics(call.scheduler.analytics(query["by"], query["since"], query.get("until")))
+    found = call.scheduler.analytics(query["by"], query["since"], query.get("until"))
+    is_in_time = found.by in (Grouping.HOUR, Grouping.DAY)  # of these the last ones, of others the largest
+    groups = found.groups[-query["limit"] :] if is_in_time else found.groups[: query["limit"]]
+    return {**json_shapes.analytics(replace(found, groups=groups)), "left_out": len(found.groups) - len(groups)}
 
 
 def list_failures(call: Call) -> Any:
@@ -110,6 +114,11 @@ _SINCE = schemas.text("since", "From this time on, or so long ago: `2h`, `2030-0
 _UNTIL = schemas.text("until", "Up to this time.")
 _STEP = Param("step", {"type": "string", "enum": [one.value for one in Step], "default": "minute"}, "Minutes or hours.")
 _BY = Param("by", {"type": "string", "enum": [one.value for one in Grouping], "default": "queue"}, "What groups them.")
+_GROUPS = Param(
+    "limit",
+    {"type": "integer", "minimum": 1, "maximum": 1000, "default": 200},
+    "How many groups at most: the largest ones, of hours and days the last. `left_out` says how many more there are.",
+)
 _LAST = Param("last-event-id", {"type": "string", "maxLength": 100}, "The id of the last event.", place="header")
 _CURSOR = schemas.text("cursor", "The cursor of the page before.")
 _BEHIND = schemas.text("cursor", "Begin behind this event; `oldest` begins with what is kept.")
@@ -124,13 +133,15 @@ _STATS = record(
 )
 _AUDIT = listed("audit", ref("AuditEntry"), cursor=optional(TEXT))
 _HISTORY = record({"at": TIME, "queue": TEXT, "job": TEXT, "added": INTEGER, "done": INTEGER, "failed": INTEGER})
-_ANALYTICS = record({"by": TEXT, "groups": {"type": "array"}, "whole": ANYTHING, "present": ANYTHING})
+_ANALYTICS = record(
+    {"by": TEXT, "groups": {"type": "array"}, "whole": ANYTHING, "present": ANYTHING, "left_out": INTEGER}
+)
 
 ROUTES = (
     ApiRoute("GET /session", get_session, _SESSION),
     ApiRoute("GET /stats", get_stats, _STATS),
     ApiRoute("GET /history", get_history, listed("history", _HISTORY), _SINCE, _UNTIL, _QUEUE, _JOB, _STEP),
-    ApiRoute("GET /analytics", get_analytics, _ANALYTICS, _BY, _SINCE, _UNTIL),
+    ApiRoute("GET /analytics", get_analytics, _ANALYTICS, _BY, _SINCE, _UNTIL, _GROUPS),
     ApiRoute("GET /failures", list_failures, listed("failures", ref("Failures")), _SINCE, _STEP),
     ApiRoute("GET /audit", list_audit, _AUDIT, schemas.limit(500, 100), _CURSOR),
     ApiRoute(

@@ -7,9 +7,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
-from taskqueue.errors import InvalidQuery, JobNotFound, Unreadable
+from taskqueue.errors import InvalidJob, InvalidQuery, JobNotFound, Unreadable
 from taskqueue.model.ids import JobId
 from taskqueue.model.options import named
 from taskqueue.model.schedules import moment_of
@@ -22,6 +22,7 @@ from taskqueue.web.api.route import Answer, ApiRoute, Call, Param, Schema
 from taskqueue.web.api.schemas import BOOLEAN, INTEGER, REASON, TEXT, TIME, WHEN, exactly, listed, record, ref
 from taskqueue.web.job_filter import JobFilter
 from taskqueue.web.problems import Problem
+from taskqueue.web.rendering import JsonResponse
 
 ORDERS = ["created_at", "-created_at", "ended_at", "-ended_at", "id", "-id", "rank", "-rank"]
 LONGEST_WAIT = 60.0
@@ -128,7 +129,7 @@ async def wait_for_job(call: Call) -> Response:
             notice = await listener.next(left)
             if notice is None or notice.name == "gap" or notice.document.get("id") == str(process.id):
                 process = await dashboard.in_thread(call.scheduler.get_job, id)
-    return JSONResponse(_full(call, process))
+    return JsonResponse(_full(call, process))
 
 
 def _query(call: Call) -> Mapping[str, Any]:
@@ -154,8 +155,11 @@ def _parsed(query: Any) -> Mapping[str, Any]:
 
 
 def _data(value: Any) -> Any:
-    """Return data with the values that Extended JSON carries. Raises ``Unreadable``."""
-    return decode(json.dumps(value))
+    """Return data with the values that Extended JSON carries. Raises ``InvalidJob``."""
+    try:
+        return decode(json.dumps(value))
+    except Unreadable as error:
+        raise InvalidJob(f"the data cannot be read as Extended JSON: {error.__cause__}") from None
 
 
 def _listed(call: Call, found: list[Process]) -> Any:

@@ -49,6 +49,7 @@ def ref(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
+_TEXTS: Schema = {"type": "array", "items": TEXT}
 _FAILURE = record({"type": TEXT, "message": TEXT}, traceback=TEXT)
 _ERROR: Schema = {"anyOf": [_FAILURE, {"type": "null"}]}
 _JOB: dict[str, Schema] = {
@@ -58,7 +59,8 @@ _JOB: dict[str, Schema] = {
     "cause": TEXT,
     "queue": TEXT,
     "priority": INTEGER,
-    "tags": {"type": "array", "items": TEXT},
+    "tags": _TEXTS,
+    "meta": {"type": "object", "additionalProperties": TEXT},
     "created_at": TIME,
     "ready_at": optional(TIME),
     "started_at": optional(TIME),
@@ -70,6 +72,26 @@ _JOB: dict[str, Schema] = {
     "crashes": INTEGER,
     "node": optional(TEXT),
     "error": _ERROR,
+    "damage": optional(TEXT),
+}
+_IN_FULL: dict[str, Schema] = {
+    "unique": optional(TEXT),
+    "expires_at": optional(TIME),
+    "options": {"type": "object"},
+    "claims": INTEGER,
+    "limits": _TEXTS,
+    "parent": optional(TEXT),
+    "depends_on": {"type": "object", "additionalProperties": TEXT},
+    "waiting_for": _TEXTS,
+    "cancel_requested_at": optional(TIME),
+    "data": ANYTHING,
+    "state": ANYTHING,
+    "cursor": ANYTHING,
+    "phase": optional(TEXT),
+    "steps": INTEGER,
+    "reports": ANYTHING,
+    "result": ANYTHING,
+    "attempts": {"type": "array", "items": {"type": "object"}},
 }
 _CONTROL = record(
     {"kind": TEXT, "name": TEXT, "since": optional(TIME), "by": TEXT, "reason": TEXT, "count": optional(INTEGER)}
@@ -77,7 +99,7 @@ _CONTROL = record(
 
 COMPONENTS: dict[str, Schema] = {
     "Job": record(_JOB),
-    "JobInFull": record({**_JOB, "data": ANYTHING, "result": ANYTHING, "attempts": {"type": "array"}}),
+    "JobInFull": record({**_JOB, **_IN_FULL}, existed=BOOLEAN),
     "Control": _CONTROL,
     "Problem": record({"type": TEXT, "title": TEXT, "status": INTEGER, "detail": TEXT}),
     "Queue": record(
@@ -106,13 +128,21 @@ COMPONENTS: dict[str, Schema] = {
     "Schedule": record({"name": TEXT, "stage": TEXT, "next_run_at": optional(TIME), "job": TEXT, "fired": INTEGER}),
     "Node": record({"name": TEXT, "jobs": INTEGER, "leader": BOOLEAN, "live": BOOLEAN, "state": TEXT}),
     "Event": record(
-        {"event": TEXT, "event_id": TEXT, "at": TIME, "id": optional(TEXT), "status": optional(TEXT), "cursor": TEXT}
+        {"event": TEXT, "event_id": TEXT, "at": TIME, "id": optional(TEXT), "status": optional(TEXT), "cursor": TEXT},
+        job=optional(TEXT),
+        node=optional(TEXT),
+        about={"type": "object"},
+        error=_ERROR,
     ),
-    "LogLine": record({"at": TIME, "level": TEXT, "logger": TEXT, "message": TEXT}),
+    "LogLine": record(
+        {"at": TIME, "level": TEXT, "logger": TEXT, "message": TEXT}, attempt=INTEGER, run=INTEGER, number=INTEGER
+    ),
     "Failures": record(
         {"job": TEXT, "error": optional(TEXT), "count": INTEGER, "first": TIME, "last": TIME, "query": ANYTHING}
     ),
-    "AuditEntry": record({"at": TIME, "by": TEXT, "action": TEXT, "target": TEXT, "source": TEXT, "about": ANYTHING}),
+    "AuditEntry": record(
+        {"at": TIME, "by": TEXT, "action": TEXT, "target": TEXT, "source": TEXT, "about": ANYTHING, "cursor": TEXT}
+    ),
 }
 """The schemas that have a name."""
 
