@@ -193,6 +193,18 @@ def test_a_job_whose_wait_ends_while_its_owner_moves_it_is_not_due_too_early(
     assert claim(mine, now=NOON + 2 * HOUR).records == []
 
 
+def test_a_job_whose_key_is_cleared_while_its_owner_moves_it_is_not_due_too_early(
+    mine: Store, theirs: Store, jobs: Collection[Document], door: Door
+) -> None:
+    read: list[Record] = []
+    door.before("bulk_write", lambda: read.append(kept(theirs, ONE)))
+    mine.add([a_record(id=ONE, unique="k", status=Status.POSTPONED, ready_at=NOON + HOUR)])
+    [before] = read
+
+    assert not theirs.update(before, revised(before, {"at": NOON + 3 * HOUR}, None, NOON), NOON)
+    assert agrees(theirs, jobs, ONE)
+
+
 @pytest.mark.parametrize("outdated", ["due", "expires", "lane"])
 def test_an_update_writes_derived_fields_that_disagree_anew(
     mine: Store, theirs: Store, jobs: Collection[Document], outdated: str
