@@ -23,7 +23,7 @@ from taskqueue.exit_codes import Exit
 from taskqueue.model.job_path import path_of
 from taskqueue.model.meta import ADDED_BY, META, checked_meta
 from taskqueue.model.query import parse
-from taskqueue.model.record import Status
+from taskqueue.model.record import Cause, Status
 from taskqueue.scheduler import json_shapes
 from taskqueue.scheduler.controls import user_and_host
 from taskqueue.scheduler.scheduler import Scheduler
@@ -64,6 +64,8 @@ def _run_here(
         output.line("nothing was run: this job was there before, with the same id or unique key", err=True)
     elif record.status is Status.WAITING and not record.claims:
         output.line("nothing was run: the limits of the job have no room, a node runs it when they have", err=True)
+    elif not record.status.is_final and record.course is not None and record.cause is Cause.CLAIMED:
+        output.line("a node took a step of it: nodes may run the others, `taskqueue wait` waits for them", err=True)
     return Exit.OK if record.status is Status.DONE else Exit.UNSUCCESSFUL
 
 

@@ -164,10 +164,11 @@ class Scheduler(Events, Operations, Schedules):
         It is stored before it begins, so that nothing is lost if this process dies, and whatever became of it stays
         recorded. What the job raises is kept as its error; with ``reraise`` it is raised here too: ``JobFailed`` where
         the job cannot be loaded, nothing where it goes on later (``Snooze``, ``wait_children``). A job in steps runs to
-        its end. One with limits is left to the nodes if these have no room, or if a node takes it first. The job's
-        timeouts are not enforced here. After about an hour without progress or a checkpoint a node may take it, and its
-        outcome is refused. If this process dies, a node of this host takes it back within seconds. Raises
-        ``InvalidOption`` for options that would let it wait.
+        its end, unless a node takes a step in between: nodes may then run the others, so wait for it. One with limits
+        is left to the nodes if these have no room, or if a node takes it first. The job's timeouts are not enforced
+        here. After about an hour without progress or a checkpoint a node may take it, and its outcome is refused. If
+        this process dies, a node of this host takes it back within seconds. Raises ``InvalidOption`` for options that
+        would let it wait.
         """
         from taskqueue.scheduler import run_inline
 

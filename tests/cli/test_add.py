@@ -264,6 +264,24 @@ def test_a_run_here_has_the_hooks_of_a_bootstrap_file(taskqueue: Taskqueue, stor
     assert only(store).meta["tenant"] == "acme"
 
 
+def test_a_run_here_says_that_a_node_took_a_step_in_between(taskqueue: Taskqueue, store: Store, tmp_path: Path) -> None:
+    hooks = tmp_path / "hooks_of_a_step.py"
+    hooks.write_text(
+        "from contextlib import closing\n"
+        "from taskqueue.store.open import open_store\n"
+        "from tests.scheduler.playing import take\n\n\n"
+        f"def run_ended(job, result):\n    with closing(open_store({store.url!r})) as store:\n        take(store)\n"
+    )
+
+    answer = taskqueue(
+        "add", "tests.scheduler.stepping:Counting", "--data", '{"to": 3}', "--here", "--bootstrap", str(hooks)
+    )
+
+    assert answer.code == Exit.UNSUCCESSFUL
+    assert only(store).status is Status.PROCESSING
+    assert "a node took a step of it" in answer.complaint
+
+
 def test_a_bootstrap_file_that_cannot_be_run_is_named(taskqueue: Taskqueue, store: Store, tmp_path: Path) -> None:
     hooks = tmp_path / "broken_hooks.py"
     hooks.write_text("import no_such_module\n")
