@@ -44,12 +44,12 @@ def _run_here(
     *,
     as_json: bool,
 ) -> int:
-    """Run the job in this process, tell how it ended, and return the exit code."""
+    """Run the job in this process, print how it ended, and return the exit code."""
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     hooks = {} if bootstrap is None else _hooks_of(bootstrap)
     try:
-        load(job)  # first: a mistyped class makes no store and no record
+        load(job)  # first: a mistyped class must create no store and no record
     except CannotLoad as refused:
         raise InvalidJob(str(refused)) from None
     with Scheduler(context.url, **hooks) as scheduler:
@@ -61,11 +61,11 @@ def _run_here(
         next_run = "" if record.status.is_final else f", {record_facts.cause(record, context.store.now())}".rstrip(", ")
         output.line(f"{record.id} is {outcome(record)}{next_run}")
     if process.existed:
-        output.line("nothing was run: this job was there before, with the same id or unique key", err=True)
+        output.line("nothing was run: a job with the same id or unique key already exists", err=True)
     elif record.status is Status.WAITING and not record.claims:
-        output.line("nothing was run: the limits of the job have no room, a node runs it when they have", err=True)
+        output.line("nothing was run: the limits of the job have no room; a node runs it when they do", err=True)
     elif not record.status.is_final and record.course is not None and record.cause is Cause.CLAIMED:
-        output.line("a node took a step of it: nodes may run the others, `taskqueue wait` waits for them", err=True)
+        output.line("a node took a step of this job: nodes may run the other steps, and `taskqueue wait` waits for them", err=True)
     return Exit.OK if record.status is Status.DONE else Exit.UNSUCCESSFUL
 
 
@@ -85,19 +85,19 @@ def _hooks_of(bootstrap: Path) -> Mapping[str, Any]:
 
 
 def _check_options(*, once: bool, here: bool, bootstrap: Path | None, wait: bool, wait_timeout: float | None) -> None:
-    """Refuse options that exclude each other, and those without the option that they are for."""
+    """Refuse options that exclude each other, and options that need another one that is missing."""
     if here and once:
-        raise click.UsageError("--here runs the job now, --once may add none: pass one of them")
+        raise click.UsageError("--here runs the job now, --once may add no job: pass one of them")
     if here and wait:
-        raise click.UsageError("--here waits for the job by itself, --wait for one that a node runs: pass one of them")
+        raise click.UsageError("--here always waits for its job, --wait for a job that a node runs: pass one of them")
     if bootstrap is not None and not here:
-        raise click.UsageError("--bootstrap is for a run in this process, nodes have their own: pass --here, too")
+        raise click.UsageError("--bootstrap is for a run in this process, nodes have their own: pass --here too")
     if wait_timeout is not None and not wait:
         raise click.UsageError("--wait-timeout says how long to wait: pass --wait too")
 
 
 def _check_path(context: StoreContext, job: str) -> None:
-    """Refuse a class that is no import path, before a store is made; name that of a recent job if it has this name."""
+    """Refuse a class that is not an import path before a store is made; suggest a recent job's class of this name."""
     try:
         path_of(job)
     except InvalidJob as refused:
@@ -109,7 +109,7 @@ def _check_path(context: StoreContext, job: str) -> None:
 
 
 def _unknown_class(context: StoreContext, id: str, job: str) -> str:
-    """Return a question where this is the first job of its class, and recent jobs have a class of a similar name."""
+    """Return a question if this is the first job of its class and recent jobs have a class of a similar name."""
     if context.store.find(parse({"job": job, "id": {"$ne": id}}), limit=1):
         return ""
     near = get_close_matches(job, completion.recent_classes(context.store) - {job}, n=1, cutoff=ALIKE)
@@ -117,7 +117,7 @@ def _unknown_class(context: StoreContext, id: str, job: str) -> str:
 
 
 def _signed(own: Sequence[str]) -> Sequence[str] | Mapping[str, str]:
-    """Return the meta with the user and host that add the job, unless it says that itself, or has no room for it."""
+    """Return the meta with the user and host that add the job, unless it names them already or has no room for them."""
     try:
         return checked_meta([*own, f"{ADDED_BY}={user_and_host()}"])
     except InvalidOption:
@@ -134,9 +134,9 @@ def _signed(own: Sequence[str]) -> Sequence[str] | Mapping[str, str]:
     "--bootstrap",
     type=click.Path(exists=True, dir_okay=False, resolve_path=True, path_type=Path),
     metavar="FILE",
-    help="With --here: a Python file to run before, whose hooks surround the run, as those of a node.",
+    help="With --here: a Python file to run first; its hooks surround the run, as on a node.",
 )
-@click.option("--wait", is_flag=True, help="Wait until the job has ended; the exit code tells whether it is DONE.")
+@click.option("--wait", is_flag=True, help="Wait until the job has ended; the exit code says whether it is DONE.")
 @click.option("--wait-timeout", type=duration, metavar="S", help="With --wait: wait no longer than this.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON for programs.")
 @pass_new_store
@@ -156,7 +156,7 @@ def add_command(
 
     CLASS is an import path such as shop.mail:MailJob, shop.mail:send (a function with @task), shop.mail:Mailer.send or
     taskqueue:ShellJob. It is not imported here: the first worker that loads it reports the options that the class
-    declares, and what you pass wins. With --here it is imported, from the present folder too, and the exit code tells
+    declares, and what you pass wins. With --here it is imported, also from the current folder, and the exit code says
     whether it is DONE. The meta of the job gets your user and host, as added_by.
     """
     given = {name: value for name, value in options.items() if value not in (None, ())}
@@ -168,7 +168,7 @@ def add_command(
     add = context.scheduler.add_job_once if once else context.scheduler.add_job
     process = add(job, data, **given)
     if process.existed:
-        output.line("nothing was added: this job was there before, with the same id or unique key", err=True)
+        output.line("nothing was added: a job with the same id or unique key already exists", err=True)
     elif note := _unknown_class(context, str(process.id), job):
         output.line(note, err=True)
     if wait:

@@ -20,7 +20,7 @@ from taskqueue.scheduler import json_shapes
     type=click.Choice([one.value for one in Grouping]),
     default=Grouping.QUEUE.value,
     show_default=True,
-    help="What jobs are counted by; one with several tags counts for each.",
+    help="Group jobs by this; a job with several tags counts for each tag.",
 )
 @click.option(
     "--since",
@@ -46,9 +46,9 @@ def analytics_command(
 ) -> None:
     """Count how jobs ended, how long they waited and ran, and by which errors they failed.
 
-    Times are those of the last attempt: from when it could begin, and from when it did. p95 is a time that 95 of 100
-    jobs did not exceed. Figures are kept for 90 days, those of minutes for 3; by tag they are those of the jobs that
-    are kept.
+    Times are of the last attempt: from when it could start, and from when it did. p95 is the time that 95 of 100 jobs
+    did not exceed. Figures are kept for 90 days, figures by minute for 3; figures by tag cover only jobs that are still
+    kept.
     """
     value = context.scheduler.analytics(by, since, until, at_most=at_most)
     if as_json:
@@ -62,11 +62,11 @@ def _show(value: Analytics, at_most: int) -> None:
 
     groups = [*value.groups, *([value.whole] if len(value.groups) != 1 else [])]
     if not value.whole.ended:
-        output.line("no jobs ended in this time")
+        output.line("no jobs ended in this period")
     else:
         terminal.table(_columns(terminal, value.by), [_row(group) for group in groups])
     if value.is_cut:
-        output.line(f"more than {at_most:,} jobs ended in the time asked for: these are the newest; see --at-most")
+        output.line(f"more than {at_most:,} jobs ended in this period: these are the newest; see --at-most")
     output.line(f"ended {local(value.since)} to {local(value.until)}")
     now = value.present
     waiting = f"{now.queued:,} queued, {now.postponed:,} postponed, {now.blocked:,} behind others"

@@ -20,14 +20,14 @@ def audit_command(context: StoreContext, limit: int, before: str | None, as_json
     """Print who did what to jobs, queues, nodes and schedules, when, and from where, the newest first.
 
     Actions of the dashboard, its API, `top` and other commands are kept for 400 days. Jobs that `add` adds are not
-    among them: their meta names who added them.
+    listed: their meta names the user who added them.
     """
     found = context.store.audit(limit, before)
     if as_json:
         json_output.write_all(map(json_shapes.audit_entry, found))
         return
     if not found:
-        output.line("nobody has done anything yet" if before is None else "no older entries")
+        output.line("no actions yet" if before is None else "no older entries")
         return
     from taskqueue.cli import terminal
 

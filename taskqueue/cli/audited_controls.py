@@ -1,4 +1,4 @@
-"""Controls as this host's command line sets and clears them, each kept in the audit: by its commands and by ``top``."""
+"""Sets and clears controls for the command line, its commands and ``top``, and records each action in the audit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def pause(store: Store, queue: str | None, reason: str, by: str | None = None) -
 
 
 def resume(store: Store, queue: str | None) -> bool:
-    """Clear the pause of the queue, or that of every queue, and return whether there was one."""
+    """Clear the pause of the queue, or with None the pause of every queue, and return whether there was one."""
     with acting_command(store, "resume", queue or EVERY_QUEUE):
         return controls.resume(store, queue)
 
@@ -27,6 +27,6 @@ def drain(store: Store, node: str, reason: str, by: str | None = None) -> Contro
 
 
 def undrain(store: Store, node: str) -> bool:
-    """Let the node claim again, and return whether it was drained."""
+    """Allow the node to claim again, and return whether it was drained."""
     with acting_command(store, "undrain", node):
         return controls.undrain(store, node)

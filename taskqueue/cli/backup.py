@@ -18,11 +18,11 @@ from taskqueue.store.backup import back_up
 def backup_command(context: StoreContext, file: Path, as_json: bool) -> None:
     """Write the embedded store into a new FILE, as it is at one moment.
 
-    Nodes and applications go on meanwhile. FILE is complete and on the disk when the command ends, or does not exist.
+    Nodes and applications keep running. FILE is complete and on the disk when the command ends, or does not exist.
     A MongoDB store is backed up with mongodump.
     """
     size = back_up(context.url, file)
     if as_json:
         json_output.write({"file": str(file), "bytes": size})
         return
-    output.line(f"{file} has the store as it was: {size:,} bytes")
+    output.line(f"{file} holds a copy of the store: {size:,} bytes")

@@ -33,7 +33,7 @@ WORKERS = 2
 WARM_UP = 20
 """Round trips before those that count."""
 STUCK_AFTER = 120.0
-"""Seconds in which nothing moves, after which a measurement is given up."""
+"""Seconds without progress after which a measurement is given up."""
 LEAVES_WITHIN = 30.0
 """Seconds after which a node that was asked to leave is killed."""
 LOOK_EVERY = 0.05
@@ -44,7 +44,7 @@ LEAST = 0.001
 """The shortest time of a drain in seconds: stored times are whole milliseconds."""
 
 _OTHERS = ("TASKQUEUE_", "NOTIFY_SOCKET", "WATCHDOG_", "STATE_DIRECTORY")
-"""Prefixes of variables that would change the settings of the node."""
+"""Prefixes of environment variables that would change the settings of the node."""
 
 
 class Empty(Job):
@@ -80,7 +80,7 @@ class Node:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is for the measurement, which then stops the node
+                start_new_session=True,  # Ctrl-C goes to the measurement, which then stops the node
             )
 
     @property
@@ -221,7 +221,7 @@ def node(url: str, folder: Path, workers: int, *options: str) -> Iterator[Node]:
 
 
 def node_environment(url: str) -> dict[str, str]:
-    """Return the variables of a node on this store: those of this process without the settings of another node.
+    """Return the environment of a node on this store: that of this process without any settings of nodes.
 
     The address is not an argument, because it may hold a password.
     """
@@ -248,7 +248,7 @@ def drained_within(store: Store) -> float:
 
 @contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
-    """Let SIGTERM do what Ctrl-C does: nodes are stopped and files removed."""
+    """Make SIGTERM do what Ctrl-C does: nodes are stopped and files removed."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

@@ -20,7 +20,7 @@ from taskqueue.scheduler.audit_trail import shown_query
 @click.command("cancel")
 @click.argument("id", metavar="[ID…]", nargs=-1, shell_complete=completion.ids)
 @click.option("--query", type=extended_json, metavar="JSON", help="All jobs that match this query and have not ended.")
-@click.option("--yes", is_flag=True, help="With --query: cancel them; without it they are only counted.")
+@click.option("--yes", is_flag=True, help="With --query: cancel them; the default is only to count them.")
 @click.option("--reason", default="", metavar="TEXT", help="Why; kept with the job and shown by `why`.")
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
 @pass_store
@@ -29,8 +29,8 @@ def cancel_command(
 ) -> None:
     """End jobs that wait or run.
 
-    Name them by ID, or with --query by what they have in common: {"job": "shop:Mail", "queue": "mail"}. One that waits
-    is CANCELED at once. One that runs is asked to end, and killed if it does not.
+    Name them by ID, or with --query by what they have in common: {"job": "shop:Mail", "queue": "mail"}. A waiting job
+    is CANCELED at once. A running job is asked to end, and killed if it does not.
     """
     if bool(id) == (query is not None):
         raise click.UsageError("name the jobs by ID or by --query, one of the two")
@@ -47,7 +47,7 @@ def cancel_command(
 
 
 def _cancel_matching(context: StoreContext, written: Any, yes: bool, reason: str, as_json: bool) -> None:
-    """Cancel the jobs that match and are pending now, but none of those that are added meanwhile; or count them."""
+    """Cancel, or count, the jobs that match and are pending now; jobs added during the call are left alone."""
     canceled = asked = 0
     query = parse(written)
     found = context.store.count(And((query, PENDING)))
@@ -60,7 +60,7 @@ def _cancel_matching(context: StoreContext, written: Any, yes: bool, reason: str
     elif not yes:
         output.line(f"would cancel {count(found, 'job')}: pass --yes to cancel them")
     else:
-        begun = f"; asked to end: {asked:,} that had begun" if asked else ""
+        begun = f"; asked to end: {asked:,} that had started" if asked else ""
         output.line(f"canceled {count(canceled, 'job')}{begun}")
 
 

@@ -42,7 +42,7 @@ def completion_command(ctx: click.Context, shell: str) -> None:
 def _with_colons(script: str) -> str:
     """Return the script of bash for names such as ``shop:Order``, which bash takes for three words.
 
-    It replaces only the part behind the last colon, so that is all it may be given.
+    Bash replaces only the part after the last colon, so the script offers only that part.
     """
     script = script.replace("    local response\n", _JOIN, 1).replace("    return 0\n", f"{_CUT}    return 0\n", 1)
     return script.replace('"${COMP_WORDS[*]}" COMP_CWORD=$COMP_CWORD', '"$words" COMP_CWORD=${#breaks}', 1)

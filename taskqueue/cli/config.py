@@ -1,4 +1,4 @@
-"""``taskqueue config``: the settings of a node as they are in force here, and the origin of each."""
+"""``taskqueue config``: the active settings of a node on this host, and the origin of each."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from taskqueue.store.redaction import concealed
 def config_command(ctx: click.Context, options: tuple[str, ...], as_json: bool) -> None:
     """Show the settings of a node started here, and where each comes from.
 
-    An option of taskqueue-node wins over its variable TASKQUEUE_…, that over the file of --config, that over the
-    default. Pass the options that the node is started with, such as --config FILE.
+    An option of taskqueue-node wins over its variable TASKQUEUE_…, the variable over the file of --config, and the file
+    over the default. Pass the options that the node is started with, such as --config FILE.
     """
     root = ctx.find_root()
     url = ["--url", root.obj] if root.get_parameter_source("url") is ParameterSource.COMMANDLINE else []

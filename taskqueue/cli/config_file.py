@@ -1,4 +1,4 @@
-"""The settings file: TOML whose keys are the names of options, below variables and the command line."""
+"""The settings file: TOML whose keys are names of options; variables and the command line override it."""
 
 from __future__ import annotations
 
@@ -54,5 +54,5 @@ def _value(path: Path, key: str, value: Any, option: click.Option) -> Any:
             raise ConfigError(f"{path}: {key} is a list, but takes one value")
         return [str(item) for item in value]
     if isinstance(value, bool):
-        raise ConfigError(f"{path}: {key} = {str(value).lower()} is a truth value, which no setting takes")
+        raise ConfigError(f"{path}: {key} = {str(value).lower()} is a boolean, which no setting takes")
     return option.type.split_envvar_value(str(value)) if option.multiple else str(value)

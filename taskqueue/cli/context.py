@@ -1,4 +1,4 @@
-"""The store of a command: that of ``--url``, opened when first needed and closed after the command."""
+"""The store of a command: the one that ``--url`` names, opened when first needed and closed after the command."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class StoreContext:
-    """A store that is there already, and a scheduler on it."""
+    """An existing store, and a scheduler on it."""
 
     def __init__(self, url: str | None) -> None:
         self.url = url
 
     @cached_property
     def store(self) -> Store:
-        """The store, open. Raises ``StoreUnavailable`` where there is none."""
+        """The store, open. Raises ``StoreUnavailable`` if it does not exist."""
         from taskqueue.store.open import open_existing
 
         return open_existing(self.url)
@@ -32,7 +32,7 @@ class StoreContext:
         """A scheduler on the same store."""
         from taskqueue.scheduler.scheduler import Scheduler
 
-        return Scheduler(self.url if self.store else None)  # made only behind a store: it would make one
+        return Scheduler(self.url if self.store else None)  # made only after the store: a scheduler would create one
 
     def acting(self, action: str, target: str, **about: Any) -> AbstractContextManager[None]:
         """Write the action of the block and its target to the audit."""
@@ -49,7 +49,7 @@ class StoreContext:
 
 
 class NewStoreContext(StoreContext):
-    """A store that is made if it is not there."""
+    """A store that is created if it does not exist."""
 
     @cached_property
     def store(self) -> Store:
@@ -66,7 +66,7 @@ class NewStoreContext(StoreContext):
         return Scheduler(self.url)
 
     def open_anew(self) -> Scheduler:
-        """Close the scheduler, and return another one on what has the name of the store now."""
+        """Close the scheduler, and return a new one on the store that now has this name."""
         self.close()
         return self.scheduler
 
@@ -77,7 +77,7 @@ def pass_store(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def pass_new_store(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the command with the context as its first argument; the store is made by the first thing that it keeps."""
+    """Return the command with the context as its first argument; the store is created by the first write."""
     return _with_context(command, NewStoreContext)
 
 

@@ -20,11 +20,15 @@ from taskqueue.scheduler.limit_states import MOST_KEYS, limit_states
 from taskqueue.scheduler.node_states import SEAT
 
 LOOKED_AT = 1000
-"""The most jobs that are looked at for one with a limit."""
+"""How many jobs are searched for one with a limit."""
 
-_wait = click.option("--wait", type=duration, metavar="S", help="Wait until nothing of it runs, at most so long.")
-_reason = click.option("--reason", default="", metavar="TEXT", help="Why; `taskqueue why` says it of jobs that wait.")
-_by = click.option("--by", metavar="NAME", help="Who decides it; default: this user and host.")
+_wait = click.option(
+    "--wait", type=duration, metavar="S", help="Wait up to this long until no affected job is running."
+)
+_reason = click.option(
+    "--reason", default="", metavar="TEXT", help="The reason; `taskqueue why` shows it for waiting jobs."
+)
+_by = click.option("--by", metavar="NAME", help="Name of the person who decides this; default: this user and host.")
 _as_json = click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
 
 
@@ -52,7 +56,7 @@ def pause_command(
 ) -> None:
     """Stop nodes from starting jobs of a queue until it is resumed.
 
-    What runs goes on. Jobs are added, and schedules start them, as ever: they wait.
+    Running jobs continue. Jobs can still be added, and schedules still start them: they wait.
     """
     _check(queue, everything=everything)
     _report(context, audited_controls.pause(context.store, queue, reason, by), wait, as_json=as_json)
@@ -63,9 +67,9 @@ def pause_command(
 @_as_json
 @pass_store
 def resume_command(context: StoreContext, queue: str | None, everything: bool, as_json: bool) -> None:
-    """Let nodes begin jobs of a queue again.
+    """Allow nodes to start jobs of a queue again.
 
-    A queue that was paused by its name and with --all is worked on when both are resumed.
+    A queue that was paused both by name and with --all starts jobs again when both are resumed.
     """
     _check(queue, everything=everything)
     was_paused = audited_controls.resume(context.store, queue)
@@ -83,10 +87,10 @@ def resume_command(context: StoreContext, queue: str | None, everything: bool, a
     if not was_paused and not left:
         _say_others(controls.in_force(context.store, Kind.PAUSE), "paused")
     for pause in left:
-        output.line(f"still in force: {decided(pause, context.store.now())}")
+        output.line(f"still active: {decided(pause, context.store.now())}")
 
 
-@click.command("drain", short_help="Let a node begin no more jobs.")
+@click.command("drain", short_help="Stop a node from starting jobs.")
 @click.argument("node", shell_complete=completion.nodes)
 @_wait
 @_reason
@@ -96,9 +100,9 @@ def resume_command(context: StoreContext, queue: str | None, everything: bool, a
 def drain_command(
     context: StoreContext, node: str, wait: float | None, reason: str, by: str | None, as_json: bool
 ) -> None:
-    """Let a node begin no more jobs, also when it is started again, until it is undrained.
+    """Stop a node from starting jobs, even after a restart, until it is undrained.
 
-    What runs there goes on. What it has claimed and not begun goes to others.
+    Its running jobs continue. Jobs that it has claimed but not started go to other nodes.
     """
     _report(context, audited_controls.drain(context.store, node, reason, by), wait, as_json=as_json)
 
@@ -108,7 +112,7 @@ def drain_command(
 @_as_json
 @pass_store
 def undrain_command(context: StoreContext, node: str, as_json: bool) -> None:
-    """Let a node that was drained begin jobs again."""
+    """Allow a drained node to start jobs again."""
     was_drained = audited_controls.undrain(context.store, node)
     if as_json:
         json_output.write(json_shapes.cleared(Kind.DRAIN, node, int(was_drained)))
@@ -118,15 +122,15 @@ def undrain_command(context: StoreContext, node: str, as_json: bool) -> None:
         _say_others(controls.in_force(context.store, Kind.DRAIN), "drained")
 
 
-@click.command("limit", short_help="Give a declared limit another number.")
+@click.command("limit", short_help="Change the number of a declared limit.")
 @click.argument("name", required=False)
 @click.argument("value", required=False, type=limit_value)
 @click.option(
     "--held",
     is_flag=True,
-    help="List the limits of running and waiting jobs: their places, who holds them, how many wait.",
+    help="List the limits of running and waiting jobs: how much is used, by which jobs, and how many jobs wait.",
 )
-@click.option("--reset", is_flag=True, help="Let its limits have their declared numbers again.")
+@click.option("--reset", is_flag=True, help="Restore the declared numbers of the limit.")
 @_reason
 @_by
 @click.option("--json", "as_json", is_flag=True, help="Write JSON for programs: one object, without NAME a list.")
@@ -141,10 +145,10 @@ def limit_command(
     by: str | None,
     as_json: bool,
 ) -> None:
-    """Give a declared limit another number, also for jobs that wait already; without NAME, list those that have one.
+    """Change the number of a declared limit, also for jobs that already wait; without NAME, list changed limits.
 
-    NAME is that of a shared limit, or the class that declares it: module:Class. VALUE is as declared but for its
-    number: 8, "8 by=bucket" or 200/60.
+    NAME is the name of a shared limit, or the class that declares it: module:Class. VALUE is the declared value with
+    another number: 8, "8 by=bucket" or 200/60.
     """
     if held and (name is not None or reset or reason or by is not None):
         raise click.UsageError("--held lists the limits of all running and waiting jobs: pass it alone, or with --json")
@@ -199,7 +203,7 @@ def _list_held(context: StoreContext, *, as_json: bool) -> None:
     found = limit_states(context.store, MOST_KEYS + 1)
     if len(found) > MOST_KEYS:
         found = limit_states(context.store)
-        output.line(f"these are {MOST_KEYS} limits: others, which fewer jobs wait for, are left out", err=True)
+        output.line(f"these are {MOST_KEYS} limits: limits that fewer jobs wait for are left out", err=True)
     if as_json:
         json_output.write_all(map(json_shapes.limit, found))
         return
@@ -212,8 +216,8 @@ def _list_held(context: StoreContext, *, as_json: bool) -> None:
 
 
 def _say_others(others: Sequence[Control], how: str) -> None:
-    """List the controls in force where the named one was not among them: its name may be misspelt."""
-    output.line(f"in force: {', '.join(map(str, others))}" if others else f"nothing is {how}", err=True)
+    """List the active controls when the named one is not active: its name may be misspelt."""
+    output.line(f"active: {', '.join(map(str, others))}" if others else f"nothing is {how}", err=True)
 
 
 def _check(queue: str | None, *, everything: bool) -> None:
@@ -230,14 +234,21 @@ def _report(context: StoreContext, control: Control, wait: float | None, *, as_j
         if wait is not None:
             controls.until_idle(context.store, control, wait)
     finally:
-        if as_json:  # the control holds also when its jobs have not ended in time
+        if as_json:  # the control holds even if its jobs have not ended in time
             json_output.write(json_shapes.control(control) | {"running": _running(context, control)})
     if as_json:
         return
     if wait is not None:
-        output.line("nothing of it runs")
+        output.line(f"no job{_scope_of(control)} is running")
     elif running := _running(context, control):
-        output.line(f"{count(running, 'job')} of it still {'runs' if running == 1 else 'run'}")
+        output.line(f"{count(running, 'job')}{_scope_of(control)} {'is' if running == 1 else 'are'} still running")
+
+
+def _scope_of(control: Control) -> str:
+    """Return the words that follow *job*: the queue or node of the control; empty if every queue is paused."""
+    if control.kind is Kind.DRAIN:
+        return f" of node {control.name}"
+    return f" of queue {control.name}" if control.name else ""
 
 
 def _running(context: StoreContext, control: Control) -> int:
@@ -250,10 +261,10 @@ def _warn_if_unmatched(context: StoreContext, control: Control) -> None:
     match control.kind:
         case Kind.DRAIN if not _is_here(context, control.name):
             near = nearest(control.name, node_states.names(context.store.leases()))
-            note = f"no node of this name is here now: it holds when one starts; see `taskqueue nodes`{near}"
+            note = f"no node of this name is running: the drain holds when one starts; see `taskqueue nodes`{near}"
         case Kind.PAUSE if control.name and not context.store.find(parse({"queue": control.name}), limit=1):
             near = nearest(control.name, [queue for queue, _ in context.store.tally()])
-            note = f"no job has this queue now: it holds for those that come{near}"
+            note = f"no job has this queue now: the pause holds for future jobs{near}"
         case Kind.LIMIT:
             note = _note_on_limit(context, control)
     if note:
@@ -266,7 +277,7 @@ def _is_here(context: StoreContext, node: str) -> bool:
 
 
 def _note_on_limit(context: StoreContext, control: Control) -> str:
-    """Return the note if no job that waits has the limit; of many not all are looked at, and one of the others may."""
+    """Return a note if no waiting job has the limit; none if more jobs wait than are searched and one may have it."""
     waiting = context.store.find(parse({"status": {"$lt": int(Status.PROCESSING)}}), limit=LOOKED_AT)
     families = {limit_key.family for one in waiting for limit_key in limit_keys_of(one.lane)}
     if control.name in families:
@@ -278,10 +289,10 @@ def _note_on_limit(context: StoreContext, control: Control) -> str:
             value = f'"{control.count}{per} {by}"' if by else f"{control.count}{per}"
             name = scope.removeprefix("name=")
             return (
-                "no job that waits has this limit, but some have one of this name that counts otherwise: "
+                "no waiting job has this limit, but some have a limit of this name that counts differently: "
                 f"run `taskqueue limit {name} --reset`, then `taskqueue limit {name} {value}`"
             )
-    return "" if len(waiting) == LOOKED_AT else "no job that waits has this limit: it holds for those that come"
+    return "" if len(waiting) == LOOKED_AT else "no waiting job has this limit: the change holds for future jobs"
 
 
 def _scope(family: str) -> str:

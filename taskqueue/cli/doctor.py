@@ -1,4 +1,4 @@
-"""``taskqueue doctor``: examines store, nodes, waiting jobs and host, and names the way out of each flaw."""
+"""``taskqueue doctor``: checks store, nodes, waiting jobs and host, and says how to fix each problem."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from taskqueue.scheduler import diagnosis
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
 @pass_store
 def doctor_command(context: StoreContext, as_json: bool) -> int:
-    """Examine the store, its nodes, waiting jobs and this host, and say what to do about each flaw.
+    """Check the store, its nodes, waiting jobs and this host, and say how to fix each problem.
 
     It only reads. The check of an embedded store reads its file, for up to 20 seconds. Exits with 0 if all is well.
     """

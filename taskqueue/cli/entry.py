@@ -13,7 +13,7 @@ from taskqueue.exit_codes import Exit
 
 def taskqueue() -> int:
     """Run ``taskqueue`` and return its exit code."""
-    is_probe = sys.argv[1:2] == ["health"]  # it has to answer at once: the group imports what all commands need
+    is_probe = sys.argv[1:2] == ["health"]  # must answer fast: main imports more
     return _run("taskqueue", "taskqueue.cli.health" if is_probe else "taskqueue.cli.main")
 
 
@@ -27,7 +27,7 @@ def _run(name: str, module: str) -> int:
         os.write(2, f"{name}: interrupted\n".encode())
         os._exit(Exit.INTERRUPTED)
 
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored, as under nohup
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if it is ignored, as under nohup
         signal.signal(signal.SIGINT, leave)
     program = import_module(module)
     if signal.getsignal(signal.SIGINT) is leave:

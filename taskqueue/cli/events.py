@@ -19,14 +19,16 @@ FAILURES = frozenset({"retried", "failed", "timeout"})
 """Events of an attempt that failed."""
 
 REMEMBERED = 10_000
-"""Jobs whose class is remembered, so that their next events read no record."""
+"""How many jobs' classes are cached, so that their next events read no record."""
 
 if TYPE_CHECKING:
     from taskqueue.scheduler.event import Event
 
 
 @click.command("events", short_help="Print what happened to jobs and nodes.")
-@click.option("--follow", "-f", is_flag=True, help="Go on with what happens, from now on unless --cursor is given.")
+@click.option(
+    "--follow", "-f", is_flag=True, help="Print new events as they happen, from now on unless --cursor is given."
+)
 @click.option(
     "--event", "-e", "names", multiple=True, type=click.Choice(EVENTS), metavar="EVENT",
     help=f"Only these; may be repeated: {', '.join(EVENTS)}.",
@@ -35,9 +37,11 @@ if TYPE_CHECKING:
     "--query", type=extended_json, metavar="JSON", help='Only events of jobs that match: \'{"queue": "mail"}\'.'
 )
 @click.option(
-    "--cursor", metavar="CURSOR", help="Begin behind this one, as --json wrote it; default: with what is kept."
+    "--cursor",
+    metavar="CURSOR",
+    help="Start after this cursor, as --json wrote it; default: with the oldest kept event.",
 )
-@click.option("--timeout", type=duration, metavar="S", help="Follow no longer than this; default: until you interrupt.")
+@click.option("--timeout", type=duration, metavar="S", help="Follow for at most this long; default: until interrupted.")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object a line for programs.")
 @pass_store
 def events_command(

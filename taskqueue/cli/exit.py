@@ -1,4 +1,4 @@
-"""Ends a command line: with its exit code, and one line on stderr where something was wrong."""
+"""Ends a command line with its exit code, and with one line on stderr if something was wrong."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ EXITS: Sequence[tuple[type[TaskqueueError], Exit]] = (
 
 
 _UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
-"""Errors of the system where output cannot be written."""
+"""Errors of the system when output cannot be written."""
 
 
 def run(command: click.Command, name: str, arguments: Sequence[str] | None) -> int:
@@ -53,7 +53,7 @@ def run(command: click.Command, name: str, arguments: Sequence[str] | None) -> i
         return _complain(name, "the output cannot be written (it is closed): nothing was done", Exit.OUTPUT)
     try:
         return _run(command, name, arguments)
-    except (BrokenPipeError, SystemExit):  # click turns the one into the other; who reads the output has enough
+    except (BrokenPipeError, SystemExit):  # click turns one into the other; the reader of the output has closed it
         discard_output()
         return Exit.OK
     except OSError as error:
@@ -132,7 +132,7 @@ def _written(param: click.Parameter) -> str:
 
 
 def _origin(error: click.BadParameter) -> str:
-    """Return where a wrong value came from, unless it was typed."""
+    """Return the source of a wrong value, unless it was typed."""
     if error.ctx is None or error.param is None or error.param.name is None:
         return ""
     source = error.ctx.get_parameter_source(error.param.name)

@@ -29,13 +29,13 @@ _WORST_LAST = (Exit.OK, Exit.UNREADY, Exit.NOT_LIVE)
     "--node", "name", envvar="TASKQUEUE_NAME", show_envvar=True, metavar="NAME",
     help="Ask this node only; default: all of this user on this host.",
 )  # fmt: skip
-@click.option("--live", "only_live", is_flag=True, help="Ask only whether it lives: one that takes no jobs may.")
+@click.option("--live", "only_live", is_flag=True, help="Ask only whether the node is live, even if it takes no jobs.")
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
 def health_command(name: str | None, only_live: bool, as_json: bool) -> int:
     """Ask the nodes of this host whether they live and take jobs.
 
-    A node is live while its loop turns, also in an outage of its store; it is ready while it takes jobs. Exits with 0
-    if each is live and ready, or live with --live.
+    A node is live while its loop runs, even if its store is down; it is ready while it takes jobs. Exits with 0 if
+    every node is live and ready, or with --live if every node is live.
     """
     found = list(_asked(name))
     if as_json:
@@ -50,7 +50,7 @@ def health_command(name: str | None, only_live: bool, as_json: bool) -> int:
 
 
 def main() -> int:
-    """Run ``taskqueue health``; leave errors and help to ``taskqueue``, which has the words for them."""
+    """Run ``taskqueue health``; leave errors and help to ``taskqueue``, which prints them."""
     output.accept_every_character()
     if sys.stdout is not None and sys.argv[1:2] == ["health"]:
         try:
@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def _asked(name: str | None) -> Iterator[Health]:
-    """Yield the health of each node, and the reason of each that is silent.
+    """Yield the health of each node, or the reason why it does not answer.
 
     One that was killed counts if it was asked for by its name, or if no node lives: a name may be used no more.
     """
@@ -79,7 +79,7 @@ def _asked(name: str | None) -> Iterator[Health]:
 
 
 def _worst(found: Sequence[Health], only_live: bool) -> Exit:
-    """Return the code of the worst node; of two with one name, of which one stands by, the better one counts."""
+    """Return the code of the worst node; of two nodes with one name, one of which is standby, the better one counts."""
     codes: dict[object, Exit] = {}
     for health in found:
         live = Exit.OK if health["live"] else Exit.NOT_LIVE

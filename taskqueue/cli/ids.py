@@ -1,4 +1,4 @@
-"""Ids as people write them: in full, as a beginning, or as ``list`` shows them (beginning, two dots, end)."""
+"""Ids as people write them: in full, as a prefix, or as ``list`` shows them (prefix, two dots, suffix)."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Unwritable(JobNotFound):
 
     def __init__(self, written: str) -> None:
         super().__init__(written)
-        self.args = (f"{written!r} is no job id: write its 24 digits 0-9a-f, or as `taskqueue list` shows it",)
+        self.args = (f"{written!r} is not a job id: write its 24 digits 0-9a-f, or as `taskqueue list` shows it",)
 
 
 def short(id: JobId | str) -> str:
     """Return the id as lists show it: its second, two dots, its counter.
 
-    A beginning alone would tell nothing: the ids that one process makes in one second differ at the end only.
+    A prefix alone is not enough: ids that one process makes in one second differ only at the end.
     """
     text = str(id)
     return f"{text[:HEAD]}..{text[-TAIL:]}"
@@ -63,7 +63,7 @@ def _beginning(store: Store, head: str) -> list[Record]:
 
 
 def _with_end(store: Store, head: str, tail: str) -> list[Record]:
-    """Return the records with this beginning and end.
+    """Return the records with this prefix and suffix.
 
     Ids between the two are fixed for one process, so this leaps from process to process instead of reading every job.
     """
@@ -82,7 +82,7 @@ def _with_end(store: Store, head: str, tail: str) -> list[Record]:
 
 
 def _between(lowest: str, highest: str) -> Query:
-    """Return the query for ids from the lowest to the highest with these beginnings."""
+    """Return the query for ids between the lowest and the highest with these prefixes."""
     return And(
         (
             Compare("id", Operator.GTE, lowest.ljust(LENGTH, "0")),

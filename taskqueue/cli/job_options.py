@@ -21,18 +21,18 @@ _ID = "the 24 digits of a job's id"
 
 HELP: Mapping[str, str] = {
     "at": f"When to run: {_TIME}.",
-    "retry": "How many further attempts after a failure, -1 is endless; or a retry policy as a JSON object.",
-    "retry_on": "The dotted name of an exception class that retry is for, subclasses included; none is all.",
-    "timeout": "How long one attempt may take: seconds or '5m'; 0 is without end.",
-    "stall_timeout": "How long an attempt may go without progress() or checkpoint(): seconds or '5m'; 0 is for ever.",
-    "depends_on": "The id of a job that has to be DONE first, or a check as for --ready.",
-    "ready": f"What has to hold before each run: {_CONDITION}.",
-    "limits": f"How many may run at once, or start in so many seconds: {_LIMIT}.",
-    "meta": "KEY=VALUE that travels with the job, to its runs, copies, children and the log.",
-    "parent": "The id of the job that this one is a part of: it is canceled with it.",
-    "interval": "How long after a run it runs again: seconds or '5m'; -1 is at once, 0 never.",
+    "retry": "How many further attempts after a failure, -1 means no limit; or a retry policy as a JSON object.",
+    "retry_on": "The dotted name of an exception class to retry for, including subclasses; default: all errors.",
+    "timeout": "How long one attempt may take: seconds or '5m'; 0 means no limit.",
+    "stall_timeout": "How long an attempt may run without progress() or checkpoint(): seconds or '5m'; 0 for no limit.",
+    "depends_on": "The id of a job that must be DONE first, or a check as for --ready.",
+    "ready": f"What must hold before each run: {_CONDITION}.",
+    "limits": f"How many may run at once, or start within N seconds: {_LIMIT}.",
+    "meta": "KEY=VALUE that is passed on to the job's runs, copies, children and log lines.",
+    "parent": "The id of the parent job; this job is canceled with it.",
+    "interval": "How long after a run the job runs again: seconds or '5m'; -1 means at once, 0 never.",
     "interval_reference": "What the interval counts from: the end or start of a run, or a base time as for --at.",
-    "ignore_data": "With --once: jobs of one class are the same whatever their data.",
+    "ignore_data": "With --once: jobs of one class are equal, whatever their data.",
 }
 """Help for options whose meaning in Python names objects that a shell does not have."""
 
@@ -41,7 +41,7 @@ WAYS_OUT: Mapping[str, str] = {
     **dict.fromkeys(
         ("timeout", "stall_timeout", "retry_interval"), "seconds (30), '5m', '1h30m', '200 ms' or 'HH:MM:SS'"
     ),
-    "retry": "the number of further attempts, -1 for endlessly, or a policy as `show --json` writes it",
+    "retry": "the number of further attempts, -1 for no limit, or a policy as `show --json` writes it",
     "interval_reference": f"'end', 'start', {_TIME}",
     "ready": _CONDITION,
     "depends_on": _ID,

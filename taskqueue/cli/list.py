@@ -1,4 +1,4 @@
-"""``taskqueue list``: the jobs that match, the newest first; where all have ended, the last ended first."""
+"""``taskqueue list``: the jobs that match, the newest first; if only ended jobs are asked for, the last ended first."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ GROUPS: Mapping[str, Iterable[Status]] = {
 )
 @click.option("--slow", type=duration, metavar="S", help="Only jobs whose last attempt took longer than this: 5s, 2m.")
 @click.option(
-    "--late", type=duration, metavar="S", help="Only jobs that wait although they could run for longer than this."
+    "--late", type=duration, metavar="S", help="Only jobs that could run and have waited for longer than this."
 )
 @click.option("--attempts-over", type=click.IntRange(min=0), metavar="N", help="Only jobs that took more attempts.")
 @click.option("--since", type=past, metavar="VALUE", help="Only jobs that ended after this: a time, or how long ago.")
@@ -69,7 +69,7 @@ GROUPS: Mapping[str, Iterable[Status]] = {
 def list_command(context: StoreContext, limit: int, every: float | None, as_json: bool, **filters: Any) -> None:
     """List jobs, the newest first.
 
-    Where only ended ones are asked for, the last ended come first.
+    If only ended jobs are asked for, the last ended come first.
     """
     store = context.store
     if every is not None:
@@ -141,7 +141,7 @@ def _by_figures(
 
 
 def _pages(store: Store, query: language.Query, limit: int) -> Iterator[Record]:
-    """Yield up to ``limit`` records (0: all), reading so many at a time that memory stays small."""
+    """Yield up to ``limit`` records (0: all), in batches that keep memory small."""
     after = None
     left = limit
     statuses = statuses_of(query)

@@ -36,7 +36,7 @@ class JsonFormatter(logging.Formatter):
 
     It has time (UTC), level, logger, node, pid and message; in a run ``job_id``, ``job`` (the class), ``queue``,
     ``attempt`` and, if there is any, ``meta``; with an error its ``traceback``; and all that was passed as ``extra``.
-    An ``extra`` with the name of one of these fields gets a ``_`` behind it. Passwords in URLs are concealed.
+    An ``extra`` with the name of one of these fields gets a ``_`` after it. Passwords in URLs are concealed.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -75,7 +75,7 @@ class AsciiJsonFormatter(JsonFormatter):
 class TextFormatter(logging.Formatter):
     """Write a record as one line for eyes, time, level, short id of the job and message; a traceback indented below it.
 
-    No text of a message or an error begins a line, so that no line can be forged.
+    No text of a message or an error starts a line, so that no line can be forged.
     """
 
     _second: tuple[int, str] = (0, "")
@@ -112,7 +112,7 @@ def _plain(value: object) -> object:
 
 
 def _written(value: object) -> str:
-    """Return the text of an ``extra`` that JSON does not have."""
+    """Return the text of an ``extra`` that JSON cannot hold."""
     try:
         return str(value)
     except Exception as error:  # its __str__ is user code
@@ -131,7 +131,7 @@ def configure(level: str, form: str, file: Path | None = None) -> set[int]:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_json_formatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # The driver tells every heartbeat and command at debug; what concerns jobs would be lost among them.
+    # The driver logs every heartbeat and command at debug, which would drown the lines about jobs.
     logging.getLogger("pymongo").setLevel(max(logging.getLevelName(level.upper()), logging.INFO))
     return set()
 
@@ -143,7 +143,7 @@ def _json_formatter() -> JsonFormatter:
 
 def _obey(file: Path) -> set[int]:
     """Configure logging as the file says, in the terms of ``logging.config.dictConfig``."""
-    # Without word of it the loggers that exist stay on: those of taskqueue do already.
+    # By default dictConfig would disable existing loggers, and those of taskqueue exist already.
     settings = {"version": 1, "disable_existing_loggers": False, **_table(file)}
     before, threads = child_setup.descriptors(), set(threading.enumerate())
     try:
@@ -151,7 +151,7 @@ def _obey(file: Path) -> set[int]:
     except Exception as error:  # the code of a handler may raise any exception
         cause = "" if error.__cause__ is None else f" ({type(error.__cause__).__name__}: {error.__cause__})"
         raise ConfigError(
-            f"{file} is no configuration of logging: {error}{cause}: see logging.config.dictConfig"
+            f"{file} is not a logging configuration: {error}{cause}: see logging.config.dictConfig"
         ) from None
     started = [thread.name for thread in threading.enumerate() if thread not in threads]
     if started:

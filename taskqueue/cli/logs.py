@@ -17,14 +17,14 @@ from taskqueue.model.wording import count
 from taskqueue.scheduler import json_shapes
 
 LOOKS_EVERY = 1.0
-"""Seconds between two looks for new lines."""
+"""Seconds between two reads of new lines."""
 
 
 @click.command("logs", short_help="Print the log lines of a job.")
 @click.argument("id", metavar="ID", shell_complete=completion.ids)
-@click.option("--follow", "-f", is_flag=True, help="Go on with new lines until the job has ended.")
+@click.option("--follow", "-f", is_flag=True, help="Print new lines until the job has ended.")
 @click.option("--attempt", type=click.IntRange(1), metavar="N", help="Only lines of this attempt.")
-@click.option("--lines", "-n", "most", type=click.IntRange(1), metavar="N", help="Begin with the last N lines.")
+@click.option("--lines", "-n", "most", type=click.IntRange(1), metavar="N", help="Start with the last N lines.")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object a line for programs.")
 @pass_store
 def logs_command(
@@ -32,8 +32,8 @@ def logs_command(
 ) -> None:
     """Print the log lines that are kept with a job, the oldest first.
 
-    Of each of its last 20 runs the last 200 lines are kept, 64 KiB at most, as long as the job. Lines of a run that
-    goes on come some seconds late.
+    For each of its last 20 runs the last 200 lines are kept, 64 KiB at most, as long as the job is kept. Lines of a
+    running job appear a few seconds late.
     """
     record = ids.resolve(context.store, id)
     printer = _Printer(as_json)
@@ -55,14 +55,14 @@ def _nothing(record: Record, attempt: int | None) -> str:
         return f"no lines of attempt {attempt} are kept"
     match record.status:
         case Status.PROCESSING:
-            return "no lines yet: those of a run that goes on come some seconds late; --follow waits for them"
+            return "no lines yet: lines of a running job appear a few seconds late; --follow waits for them"
         case status if status.is_pending and not record.attempts:
-            return "no lines yet: the job has not begun; --follow waits for them"
+            return "no lines yet: the job has not started; --follow waits for them"
     return "no lines: its runs have logged nothing"
 
 
 def _following(context: StoreContext, id: JobId, attempt: int | None) -> Iterator[list[LogLine]]:
-    """Yield the kept lines, again and again, for the last time when the job has ended."""
+    """Yield the kept lines repeatedly, for the last time after the job has ended."""
     process = context.scheduler.get_job(id)
     while not process.is_final:
         try:

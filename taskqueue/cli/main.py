@@ -26,7 +26,7 @@ NEEDS: Mapping[str, Sequence[str]] = MappingProxyType(
         "Installation": ("run", "web", "config", "systemd", "completion", "bench"),
     }
 )
-"""All commands by their purpose; each has the file of its name, but for those below."""
+"""All commands by their purpose; each is in the file of its name, except the ones below."""
 
 COMMANDS = tuple(name for names in NEEDS.values() for name in names)
 """All commands in the order in which help shows them."""
@@ -49,8 +49,8 @@ ALIASES: Mapping[str, str] = MappingProxyType({"retry": "recover"})
 """A second name of a command, which help does not list apart."""
 
 
-_NODE = "`taskqueue-node` runs jobs, and `taskqueue run FILE` those of one application"
-_END = "`taskqueue cancel` ends jobs, `taskqueue purge` removes those that ended some time ago"
+_NODE = "`taskqueue-node` runs jobs, and `taskqueue run FILE` runs the jobs of one application"
+_END = "`taskqueue cancel` ends jobs, `taskqueue purge` removes jobs that ended some time ago"
 
 OF_OTHERS: Mapping[str, str] = MappingProxyType(
     {
@@ -65,7 +65,7 @@ OF_OTHERS: Mapping[str, str] = MappingProxyType(
         "remove": _END,
     }
 )
-"""Commands of other systems, with the one that does it here."""
+"""Commands of other systems, each with its counterpart here."""
 
 
 class LazyGroup(click.Group):
@@ -84,7 +84,7 @@ class LazyGroup(click.Group):
                 formatter.write_dl([(f"{name:{wide}}", one.get_short_help_str(100)) for name, one in found if one])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return commands and options that begin so; sentences about the commands would load the files of all."""
+        """Return commands and options with this prefix; descriptions of the commands would import all their files."""
         from click.shell_completion import CompletionItem
 
         needs = {name: need for need, names in NEEDS.items() for name in names}
@@ -95,14 +95,14 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that is called; where none has this name, suggest the nearest."""
+        """Return the command that is called; if none has this name, suggest the nearest."""
         name = args[0]
         if name not in COMMANDS and name not in ALIASES and not name.startswith("-"):
             ctx.fail(f"No such command {concealed(name)!r}: {_hint(name)}")
         return super().resolve_command(ctx, args)
 
     def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command, None where there is none of this name."""
+        """Return the command, or None if there is none of this name."""
         cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in COMMANDS:
             return None
@@ -131,7 +131,7 @@ def _hint(name: str) -> str:
 def command(ctx: click.Context, url: str | None) -> None:
     """Add jobs, look at them, wait for them and end them.
 
-    An ID can be written in full, as its beginning, or as `list` shows it: beginning, two dots and end.
+    An ID can be written in full, as a prefix, or as `list` shows it: prefix, two dots and suffix.
     """
     ctx.obj = url
 

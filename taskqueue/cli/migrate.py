@@ -13,14 +13,14 @@ from taskqueue.store.migration import MigrationPlan, carry_out, open_migration, 
 
 
 @click.command("migrate", short_help="Bring the store to the schema of this version.")
-@click.option("--dry-run", is_flag=True, help="Say what is to be done, and do nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the steps, and do nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
 @pass_store
 def migrate_command(context: StoreContext, dry_run: bool, as_json: bool) -> None:
     """Bring the store to the schema of this version, in numbered steps.
 
-    Upgrade all nodes first, or stop them where this version does not work with the schema of the store. Back the store
-    up before.
+    Before that, back up the store, and upgrade all nodes, or stop them if this version does not work with the schema of
+    the store.
     """
     with closing(open_migration(context.url)) as migration:
         planned = pending_steps(migration)
@@ -30,11 +30,11 @@ def migrate_command(context: StoreContext, dry_run: bool, as_json: bool) -> None
         json_output.write(_document(planned, dry_run=dry_run))
         return
     if not planned.steps:
-        output.line(f"the store has schema {planned.found}, that of this version: nothing to do")
+        output.line(f"the store has schema {planned.found}, the schema of this version: nothing to do")
     for number, what in planned.steps.items():
         output.line(f"{'would go' if dry_run else 'went'} to schema {number}: {what}")
     if planned.in_the_way:
-        output.line(f"nodes of an older taskqueue have to be upgraded first: {', '.join(planned.in_the_way)}")
+        output.line(f"nodes of an older taskqueue must be upgraded first: {', '.join(planned.in_the_way)}")
 
 
 def _document(planned: MigrationPlan, *, dry_run: bool) -> dict[str, object]:

@@ -43,7 +43,7 @@ def _announce(text: str) -> None:
 
 
 def _with_file(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
-    """Put the file's values below options and variables."""
+    """Make the file's values defaults that options and variables override."""
     if value is not None:
         ctx.params["config"] = value
         ctx.default_map = config_file.read(value, ctx.command)
@@ -66,8 +66,8 @@ def command(config: Path | None, log_level: str, log_format: str, log_config: Pa
     """Run jobs on this host until stopped.
 
     SIGTERM or SIGINT stops: running jobs get --finish seconds to end, are then interrupted, and killed --grace seconds
-    later; what did not end is WAITING again. A second signal skips the waiting. SIGQUIT lets running jobs end, however
-    long. SIGHUP replaces the workers one by one.
+    later; jobs that did not end are WAITING again. A second signal skips the wait. SIGQUIT waits for running jobs
+    without a limit. SIGHUP replaces the workers one by one.
     """
     settings = settings_from(parameters)
     standard_streams.install()

@@ -45,7 +45,9 @@ def _setting(name: str, **attributes: Any) -> click.Option:
 
 POOL = (
     _setting("--pm", type=click.Choice([mode.value for mode in PoolMode]), help="How the pool of workers behaves."),
-    _setting("--min-children", type=int, metavar="N", help="Workers that are always there (static: exactly so many)."),
+    _setting(
+        "--min-children", type=int, metavar="N", help="Workers that are always running (static: exactly this number)."
+    ),
     _setting(
         "--max-children",
         type=int,
@@ -69,19 +71,19 @@ POOL = (
         "--log-config",
         type=_FILE,
         metavar="FILE",
-        help="What to log, where and how, in the terms of logging.config.dictConfig: JSON (.json) or TOML. "
-        "The other two do not count then.",
+        help="What to log, where and how, as logging.config.dictConfig takes it: JSON (.json) or TOML. "
+        "It replaces --log-level and --log-format.",
     ),
 )
-"""The options that ``taskqueue-node`` and ``taskqueue run`` share: how many workers, their beginning, and their log."""
+"""The options that ``taskqueue-node`` and ``taskqueue run`` share: workers, their bootstrap file, and their log."""
 
 NODE = (
     _setting("--url", metavar="URL", help="The store; default: the embedded database of this user."),
-    _setting("--name", metavar="NAME", help="The seat this node takes; default: the host name."),
+    _setting("--name", metavar="NAME", help="The seat that this node takes; default: the host name."),
     _setting(
         "--lead",
         type=click.Choice([lead.value for lead in Lead]),
-        help="Claim jobs whenever this node has its seat (host), or only while it leads the cluster too (cluster).",
+        help="Claim jobs whenever this node has its seat (host), or only while it also leads the cluster (cluster).",
     ),
     *POOL,
     _setting(
@@ -98,36 +100,37 @@ NODE = (
         "--allow",
         multiple=True,
         metavar="PREFIX",
-        help="Run jobs of this module and those below it only; may be repeated. Default: every module.",
+        help="Run only jobs of this module and its submodules; may be repeated. Default: every module.",
     ),
     _setting(
-        "--chdir", type=_FOLDER, metavar="DIR", help="The folder to work in, importable; default: the present one."
+        "--chdir", type=_FOLDER, metavar="DIR", help="The folder to work in, importable; default: the current one."
     ),
-    _setting(
-        "--finish", type=duration, metavar="S", help="Seconds that running jobs get to end by themselves at a stop."
-    ),
+    _setting("--finish", type=duration, metavar="S", help="Seconds that running jobs get to finish at a stop."),
     _setting("--grace", type=duration, metavar="S", help="Seconds between asking a job to end and killing it."),
     _setting(
-        "--lease", type=duration, metavar="S", help="Seconds (at least 2) until jobs of a silent node go to others."
+        "--lease",
+        type=duration,
+        metavar="S",
+        help="Seconds (at least 2) until jobs of a silent node go to other nodes.",
     ),
-    _setting("--max-jobs-per-child", type=int, metavar="N", help="Replace a worker after so many jobs; 0 means never."),
+    _setting("--max-jobs-per-child", type=int, metavar="N", help="Replace a worker after N jobs; 0 means never."),
     _setting(
         "--max-memory",
         type=memory,
         metavar="SIZE",
-        help="Replace a worker that holds more after a run, such as 512M, or 10% of this container; 0 means never.",
+        help="Replace a worker that uses more memory after a run: 512M, or 10% of this container; 0 means never.",
     ),
     _setting(
         "--idle-timeout", type=duration, metavar="S", help="Seconds after which an idle surplus worker is retired."
     ),
     _setting(
-        "--unroutable-after", type=duration, metavar="S", help="Seconds to go on trying a class that cannot be loaded."
+        "--unroutable-after", type=duration, metavar="S", help="Seconds to keep trying a class that cannot be loaded."
     ),
     _setting(
         "--metrics",
         metavar="[HOST:]PORT",
         default=None,
-        help="Serve metrics for Prometheus, and /live and /ready, by HTTP; on this host alone unless HOST says more. "
+        help="Serve metrics for Prometheus, and /live and /ready, by HTTP; only to this host unless HOST is given. "
         "Needs the extra taskqueue[metrics].",
     ),
     _setting("--keep-done", type=duration, metavar="S", help="How long DONE jobs are kept."),
@@ -152,7 +155,7 @@ def settings_from(parameters: dict[str, Any]) -> Settings:
 
 
 def _queues(named: Sequence[tuple[str, int | None]]) -> dict[str, int | None]:
-    """Return the bound of each queue; raise ``ConfigError`` where one has two."""
+    """Return the bound of each queue; raise ``ConfigError`` if a queue is named twice."""
     queues = dict(named)
     if len(queues) < len(named):
         names = [name for name, _ in named]

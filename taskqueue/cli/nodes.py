@@ -17,11 +17,11 @@ from taskqueue.scheduler.nodes import Node, nodes
 from taskqueue.store import Lease
 
 SHOWN = 8
-"""How many characters of an incarnation tell it from others well enough."""
+"""How many characters of an incarnation are enough to tell it from others."""
 
 
 BESIDE_IDLE = 6
-"""The place of the column of concurrent workers, which is shown where there are some."""
+"""The place of the column of concurrent workers, which is shown if there are any."""
 
 
 @click.command("nodes")
@@ -31,8 +31,8 @@ BESIDE_IDLE = 6
 def nodes_command(context: StoreContext, every: float | None, as_json: bool) -> None:
     """List the nodes that work on the store.
 
-    A silent one, whose lease is over, and one that was killed are listed until their seats are taken again. Workers of
-    classes with concurrency are none of the busy and idle ones, and are counted apart where there are some.
+    A silent node, whose lease has expired, and a killed node are listed until their seats are taken again. Workers of
+    classes with concurrency are not among the busy and idle workers; if there are any, they are counted separately.
     """
     if every is None:
         _list(context, as_json=as_json)
@@ -80,13 +80,13 @@ def _list(context: StoreContext, *, as_json: bool) -> None:
 
 
 @click.command("leader")
-@click.option("--resign", is_flag=True, help="Take the lead from the node that has it; any node may take it up.")
+@click.option("--resign", is_flag=True, help="Take the lead from the node that has it; any node may become leader.")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
 @pass_store
 def leader_command(context: StoreContext, resign: bool, as_json: bool) -> int:
     """Say which node leads the others.
 
-    It does what needs one doer, such as retention. Nothing is lost while no node leads.
+    The leader does work for the whole cluster, such as retention. Nothing is lost while there is no leader.
     """
     now = context.store.now()
     leader = node_states.leader(context.store.leases(), now)
@@ -97,7 +97,7 @@ def leader_command(context: StoreContext, resign: bool, as_json: bool) -> int:
     elif leader is None:
         output.line("no node leads")
     elif resign:
-        output.line(f"{leader.holder.seat} leads no more")
+        output.line(f"{leader.holder.seat} no longer leads")
     else:
         output.line(f"{leader.holder.seat} leads since {local(leader.since)}")
     return Exit.NOT_FOUND if leader is None else Exit.OK

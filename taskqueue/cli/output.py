@@ -40,7 +40,7 @@ def lines(text: str) -> None:
 
 
 def styled(text: str, *, nl: bool = True) -> None:
-    """Print text of ``terminal``, which has our colours and words that are clean already."""
+    """Print text of ``terminal``, which has our colours and whose words are already clean."""
     click.echo(text, file=sys.stdout, nl=nl)
 
 

@@ -35,7 +35,7 @@ def duration(value: str) -> float:
 
 
 def past(value: str) -> str:
-    """Return the text of a time that has passed, or of how long ago it was; it is read on the store's clock."""
+    """Return the text of a past time, or of how long ago it was; it is read on the store's clock."""
     from taskqueue.model.schedules import ago
 
     now = datetime.now(timezone.utc)
@@ -44,12 +44,12 @@ def past(value: str) -> str:
     except InvalidOption as refused:
         raise click.BadParameter(str(refused)) from None
     if found > now + _CLOCKS or value.strip().startswith("+"):
-        raise click.BadParameter(f"{value!r} lies ahead: write how long ago, such as 90m or 2d")
+        raise click.BadParameter(f"{value!r} is in the future: write how long ago, such as 90m or 2d")
     return value
 
 
 def interval(value: str) -> float:
-    """Return the seconds of a duration, or -1, which is at once."""
+    """Return the seconds of a duration, or -1, which means at once."""
     if value.strip() == "-1":
         return -1
     try:
@@ -59,9 +59,9 @@ def interval(value: str) -> float:
 
 
 def memory(value: str) -> int:
-    """Return the bytes of ``1048576``, ``512K``, ``512M`` or ``2G``: multiples of 1024, MB and MiB mean the same.
+    """Return the bytes of ``1048576``, ``512K``, ``512M`` or ``2G``: multiples of 1024; MB and MiB mean the same.
 
-    A share such as ``25%`` is one of the memory that this process may use: of its container, its unit, or the host.
+    A share such as ``25%`` is of the memory that this process may use: of its container, its unit, or the host.
     """
     if found := _SIZE.fullmatch(value.strip()):
         return int(float(found["number"]) * _BYTES[found["unit"].lower()])
@@ -98,14 +98,14 @@ def limit_value(value: str) -> str:
 
 
 def extended_json(value: str) -> Any:
-    """Return the value of JSON text; Extended JSON carries what JSON does not have: ``{"$date": …}``."""
+    """Return the value of JSON text; Extended JSON adds types that JSON lacks: ``{"$date": …}``."""
     return _decoded(value, repr(value))
 
 
 def job_data(value: str) -> Any:
-    """Return the value of JSON text, of the file behind ``@``, or of standard input for ``-``.
+    """Return the value of JSON text, of the file named after ``@``, or of standard input for ``-``.
 
-    A command line is seen by every user of the host, and one argument may be 128 KiB, an eighth of what data may be.
+    Every user of the host can see a command line, and one argument is at most 128 KiB, an eighth of the limit of data.
     """
     if value == "-":
         read = b"" if sys.stdin is None else sys.stdin.buffer.read()  # None: it is closed

@@ -18,7 +18,7 @@ from taskqueue.store import Store
 
 BATCH = 1000
 NO_EVENTS = datetime(1970, 1, 1, tzinfo=timezone.utc)
-"""A time before all events: nodes remove them."""
+"""A time before all events: nodes remove events."""
 
 
 @click.command("purge")
@@ -27,13 +27,13 @@ NO_EVENTS = datetime(1970, 1, 1, tzinfo=timezone.utc)
 @click.option("--canceled", is_flag=True, help="CANCELED jobs.")
 @click.option("--timeout", is_flag=True, help="TIMEOUT jobs.")
 @click.option("--older", type=duration, required=True, metavar="AGE", help="Jobs that ended longer ago: 12h, 7d.")
-@click.option("--yes", is_flag=True, help="Remove them; without it they are only counted.")
+@click.option("--yes", is_flag=True, help="Remove them; the default is only to count them.")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
 @pass_store
 def purge_command(context: StoreContext, older: float, yes: bool, as_json: bool, **statuses: bool) -> None:
     """Remove jobs that ended some time ago.
 
-    Name their statuses. Jobs that a pending job needs stay. Nodes do the same by themselves: see --keep-done and
+    Name their statuses. Jobs that a pending job needs stay. Nodes do this themselves: see --keep-done and
     --keep-failed of taskqueue-node.
     """
     chosen = [Status[name.upper()] for name, is_chosen in statuses.items() if is_chosen]
@@ -65,7 +65,7 @@ def _ended(statuses: Collection[Status], before: datetime) -> Query:
 
 
 def _remove(store: Store, statuses: Collection[Status], before: datetime) -> int:
-    """Remove the jobs a batch at a time, so that nodes come in between, and return the number."""
+    """Remove the jobs in batches, so that nodes can write in between, and return the number."""
     total = 0
     while removed := store.prune(dict.fromkeys(statuses, before), NO_EVENTS, BATCH):
         total += removed

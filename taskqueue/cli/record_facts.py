@@ -17,12 +17,12 @@ def age(record: Record, now: datetime) -> str:
 
 
 def progress(record: Record) -> str:
-    """Return the progress where there is any."""
+    """Return the progress if there is any."""
     return f"{record.progress:.0f}%" if record.progress or record.status is Status.PROCESSING else "-"
 
 
 def attempts(record: Record) -> str:
-    """Return how many attempts there were, with the present one, of those that retry allows."""
+    """Return how many attempts there were, including the present one, out of the number that retry allows."""
     return str(record.tries)
 
 
@@ -46,7 +46,7 @@ def cause(record: Record, now: datetime, controls: Controls = NONE) -> str:
 
 
 def controls_for(store: Store, records: Iterable[Record]) -> Controls:
-    """Return the controls in force, which are read only where a job waits."""
+    """Return the active controls, which are read only if a job waits."""
     return store.controls() if any(record.status is Status.WAITING for record in records) else NONE
 
 

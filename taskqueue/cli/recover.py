@@ -25,9 +25,9 @@ from taskqueue.scheduler.audit_trail import shown_query
     "--since",
     type=past,
     metavar="VALUE",
-    help="With --query: those that ended after this: a time, or how long ago.",
+    help="With --query: only jobs that ended after this: a time, or how long ago.",
 )
-@click.option("--yes", is_flag=True, help="With --query: run them again; without it they are only counted.")
+@click.option("--yes", is_flag=True, help="With --query: run them again; the default is only to count them.")
 @option_of_jobs("at")
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs; with --query an object.")
 @pass_store
@@ -68,7 +68,7 @@ def _recover_matching(
         json_output.write({"found": found, "left_out": left_out, "copies": shapes})
         return
     if left_out:
-        output.line(f"{left_out:,} that match were recovered before and are left out: name them by ID", err=True)
+        output.line(f"left out, as recovered before: {left_out:,}; name them by ID", err=True)
     if yes:
         _show(copies, as_json)
     else:

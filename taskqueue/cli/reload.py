@@ -16,10 +16,10 @@ STEP = 50
 """Milliseconds without a change after which a change counts as complete."""
 
 DEBOUNCE = 200
-"""Milliseconds for which changes are gathered at most."""
+"""Milliseconds for which changes are collected at most."""
 
 LOOK = 200
-"""Milliseconds between two looks at the node."""
+"""Milliseconds between two checks of the node."""
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP)
 
@@ -52,7 +52,7 @@ def run(folder: Path, node: Callable[[], int]) -> int:
 
 
 def _watch(folder: Path) -> Iterator[list[Path]]:
-    """Return an iterator over the Python files that have changed together; an empty list every now and then."""
+    """Return an iterator over the Python files that have changed together; an empty list at intervals."""
     try:
         import watchfiles
     except ImportError:
@@ -70,7 +70,7 @@ def _watch(folder: Path) -> Iterator[list[Path]]:
 
 
 def _compile(changed: Iterable[Path]) -> bool:
-    """Print which files have changed, and return whether all can be compiled: the old code goes on if not."""
+    """Print which files have changed, and return whether all can be compiled; if not, the old code keeps running."""
     is_whole = True
     for path in changed:
         try:

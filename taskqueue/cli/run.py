@@ -24,7 +24,7 @@ from taskqueue.errors import ConfigError, TaskqueueError
 @click.argument("application", metavar="FILE_OR_MODULE")
 @click.option("--name", default="development", show_default=True, metavar="NAME", help="The seat this node takes.")
 @click.option(
-    "--web", is_flag=True, help="Serve the dashboard too, for everybody on this host; needs the extra taskqueue[web]."
+    "--web", is_flag=True, help="Serve the dashboard too, for every user of this host; needs the extra taskqueue[web]."
 )
 @click.option("--listen", metavar="[HOST:]PORT", help="With --web: where; default: 127.0.0.1:8030.")
 @click.option(
@@ -49,7 +49,7 @@ def run_command(
     It runs until Ctrl-C, on the embedded store unless --url names another. The file's folder is importable, so that
     jobs added by `python FILE` are found. A class that cannot be loaded fails its job at once instead of being tried
     for an hour. With --reload, changed code runs with the next job; running jobs end first. With --web, the dashboard
-    is served as long.
+    is served while the node runs.
     """
     folder = folder_of(application)
     settings = settings_from({**parameters, "url": ctx.find_root().obj, "chdir": folder, "unroutable_after": 0.0})
@@ -62,7 +62,7 @@ def run_command(
         return node.start(settings, keep)
 
     if listen is not None and not web:
-        raise click.UsageError("--listen says where the dashboard is served: pass --web, too")
+        raise click.UsageError("--listen says where the dashboard is served: pass --web too")
     with _dashboard(ctx.find_root().obj, listen) if web else nullcontext():
         if not reload:
             return start()
@@ -87,7 +87,7 @@ def _dashboard(url: str | None, listen: str | None) -> Iterator[None]:
 
 
 def _reported(start: Callable[[], int]) -> int:
-    """Run the node in a child, where nobody else reports an error."""
+    """Run the node in a child process, which reports its own errors."""
     sys.dont_write_bytecode = True  # two changes within a second would have the same age
     try:
         return start()
@@ -96,7 +96,7 @@ def _reported(start: Callable[[], int]) -> int:
 
 
 def folder_of(application: str) -> Path:
-    """Return the folder that has to be importable for the application. Raises ``ConfigError``."""
+    """Return the folder that must be importable for the application. Raises ``ConfigError``."""
     path = Path(application)
     if path.suffix != ".py":
         return _folder_of_module(application)
@@ -113,7 +113,7 @@ def folder_of(application: str) -> Path:
 
 
 def _folder_of_module(name: str) -> Path:
-    """Return the present folder if the module is found from there, without importing it."""
+    """Return the current folder if the module is found from there, without importing it."""
     here = Path.cwd()
     if not _is_found(name, [str(here)]) and not _is_found(name, None):
         raise ConfigError(f"there is no module {name} in {here}: pass a Python file, or the name of a module")

@@ -32,13 +32,13 @@ class RunLines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print the line of a run that ``run_log`` has logged, and the traceback of its error."""
-        from taskqueue.cli import terminal  # with rich, which manager and workers do without
+        from taskqueue.cli import terminal  # imports rich, which manager and workers do not need
 
         if not isinstance(record, run_log.RunEnded):
             return
         after = record.after
         if after.cause is Cause.HANDED_BACK:
-            return  # it did not begin; with concurrency these may be many
+            return  # it did not start; with concurrency there may be many of these
         status, words = _outcome(after)
         with contextlib.suppress(OSError):  # an output that is closed does not stop the node
             terminal.run_line(self._time(record), short(after.id), after.job, status, words)
@@ -91,7 +91,7 @@ def _section(own: Sequence[str], error: Sequence[str], others: Sequence[str]) ->
 
 
 def _outcome(after: Record) -> tuple[str, str]:
-    """Return the status after the run, or of a run that goes on later its cause, and the words behind it."""
+    """Return the status after the run, or the cause if the job runs again later, and the words that follow it."""
     last = after.attempts[-1] if after.attempts else None
     words = ""
     if last is not None and last.started_at is not None:

@@ -1,4 +1,4 @@
-"""``taskqueue schedule``: named schedules, defined, looked at and controlled from a shell."""
+"""``taskqueue schedule``: define, inspect and control named schedules from a shell."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Write JSON for 
 
 @click.group("schedule")
 def schedule_command() -> None:
-    """Define schedules by name, look at them and control them."""
+    """Define, inspect and control named schedules."""
 
 
 def _job_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -41,7 +41,7 @@ def _job_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("name")
 @click.argument("job", metavar="CLASS", shell_complete=completion.classes)
 @data_option
-@click.option("--every", type=interval, metavar="TIME", help="Run in this interval, such as 5m; -1 is at once.")
+@click.option("--every", type=interval, metavar="TIME", help="Run at this interval, such as 5m; -1 means at once.")
 @click.option(
     "--from", "anchor", metavar="TIME", default="end", show_default=True,
     help="With --every: count from the 'end' or 'start' of a run, or from a base time.",
@@ -49,24 +49,31 @@ def _job_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--cron", metavar="EXPR", help="Run at these local times: minute, hour, day, month, weekday.")
 @click.option("--tz", metavar="ZONE", help="With --cron: the time zone, such as Europe/Berlin; default: UTC.")
 @click.option("--at", metavar="PATH", help="Run when the class module:Class says so: its next(after) returns a time.")
-@click.option("--arguments", type=extended_json, metavar="JSON", help="With --at: what the class is made with.")
+@click.option("--arguments", type=extended_json, metavar="JSON", help="With --at: the arguments of the class.")
 @click.option(
     "--overlap", type=click.Choice([one.value for one in Overlap]), default="skip", show_default=True,
-    help="What a scheduled time does while a job of the schedule waits or runs.",
+    help="What happens at a scheduled time while a job of the schedule waits or runs.",
 )  # fmt: skip
 @click.option(
     "--misfire", default="once", show_default=True, metavar="RULE",
-    help="Which missed times are made up for: once, skip or all(N).",
+    help="Which missed times are made up: once, skip or all(N).",
 )  # fmt: skip
-@click.option("--grace", type=duration, default="60", show_default=True, metavar="S", help="How late is on time.")
+@click.option(
+    "--grace",
+    type=duration,
+    default="60",
+    show_default=True,
+    metavar="S",
+    help="How late a run still counts as on time.",
+)
 @click.option("--until", metavar="TIME", help="The last time at which it starts a job.")
-@click.option("--max-runs", type=click.IntRange(min=1), metavar="N", help="How many jobs it starts in all.")
+@click.option("--max-runs", type=click.IntRange(min=1), metavar="N", help="How many jobs it starts in total.")
 @click.option("--stop-after-failures", type=click.IntRange(1, 100), metavar="N", help="End after N failures in a row.")
 @_job_options
 @_as_json
 @pass_new_store
 def _add(context: StoreContext, name: str, job: str, data: Any, as_json: bool, **options: Any) -> None:
-    """Define a schedule, or give the one of this name a new definition.
+    """Define a schedule, or redefine the one of this name.
 
     Its counters stay, and its next time if the trigger is the same.
     """
@@ -133,7 +140,7 @@ def _show(context: StoreContext, name: str, as_json: bool) -> None:
 @_as_json
 @pass_store
 def _pause(context: StoreContext, name: str, reason: str, as_json: bool) -> None:
-    """Let a schedule start nothing until it is resumed."""
+    """Stop a schedule from starting jobs until it is resumed."""
     found = context.scheduler.get_schedule(name)
     with context.acting("pause schedule", name, reason=reason):
         schedule = found.pause(reason).snapshot
@@ -148,7 +155,7 @@ def _pause(context: StoreContext, name: str, reason: str, as_json: bool) -> None
 @_as_json
 @pass_store
 def _resume(context: StoreContext, name: str, as_json: bool) -> None:
-    """Let a schedule go on from now; what it missed while it was paused is not made up for."""
+    """Resume a schedule from now; times that it missed while it was paused are not made up."""
     found = context.scheduler.get_schedule(name)
     with context.acting("resume schedule", name):
         schedule = found.resume().snapshot
@@ -163,7 +170,7 @@ def _resume(context: StoreContext, name: str, as_json: bool) -> None:
 @_as_json
 @pass_store
 def _remove(context: StoreContext, name: str, as_json: bool) -> None:
-    """Remove a schedule; the jobs that it has started stay."""
+    """Remove a schedule; jobs that it has started stay."""
     schedule = context.scheduler.get_schedule(name)
     with context.acting("remove schedule", name):
         schedule.remove()
@@ -218,7 +225,7 @@ def _report(context: StoreContext, schedule: NamedSchedule, *, as_json: bool) ->
         "job": schedule.template.job,
         "data": schedule.template.data,
         "options": ", ".join(f"{name}={value!r}" for name, value in schedule.template.given.items())
-        or "those of the class",
+        or "from the class",
         "rules": f"overlap {schedule.overlap.value}, misfire {schedule.misfire}, grace {span(schedule.grace)}",
         "started": f"{schedule.fired:,}",
         "missed": f"{schedule.missed:,}",

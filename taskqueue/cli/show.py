@@ -1,4 +1,4 @@
-"""``taskqueue show`` and ``taskqueue why``: all that is kept of one job, and why it is as it is."""
+"""``taskqueue show`` and ``taskqueue why``: everything kept about one job, and why it is in its present state."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ VALUE_LINES = 40
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
 @pass_store
 def show_command(context: StoreContext, id: str, as_json: bool) -> None:
-    """Show all that is kept of a job.
+    """Show everything that is kept about a job.
 
-    That is its options, data, result, error and last attempts, and the workflow that it belongs to.
+    This includes its options, data, result, error and last attempts, and its workflow.
     """
     record = ids.resolve(context.store, id)
     if as_json:
@@ -60,7 +60,7 @@ def show_command(context: StoreContext, id: str, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
 @pass_store
 def why_command(context: StoreContext, id: str, as_json: bool) -> None:
-    """Say why a job is as it is.
+    """Say why a job is in its present state.
 
     In words: why it waits, what it does, or how it ended.
     """
@@ -113,7 +113,7 @@ def facts(record: Record, cause: str) -> list[tuple[str, str]]:
 
 
 def texts(record: Record) -> Iterator[tuple[str, str]]:
-    """Yield data, state, reports, result and error of a record, each below its name, where it has them."""
+    """Yield data, state, reports, result and error of a record, each below its name, if the record has it."""
     reports = record.course.reports if record.course else None
     kept = (("data", record.data), ("state", record.state), ("reports", reports), ("result", record.result))
     for name, text in kept:
@@ -139,7 +139,7 @@ def _crashes(record: Record) -> str:
     if not record.crashes:
         return ""
     forgiven = record.crashes - record.counted_crashes
-    more = f", {forgiven} more before it went on" if forgiven else ""
+    more = f", {forgiven} more before it continued" if forgiven else ""
     return f"{record.counted_crashes} of {record.options.crash_retries} allowed{more}"
 
 
@@ -188,7 +188,7 @@ def _show_attempts(attempts: tuple[Attempt, ...]) -> None:
 
 
 def attempt_cells(attempt: Attempt) -> list[str]:
-    """Return number, outcome, node, pid, begin, duration and peak memory of an attempt, and how it ended."""
+    """Return number, outcome, node, pid, start, duration and peak memory of an attempt, and how it ended."""
     took = (attempt.ended_at - attempt.started_at).total_seconds() if attempt.started_at else None
     how = f"{attempt.error.type.rpartition('.')[2]}: {attempt.error.message}" if attempt.error else attempt.exit
     return [

@@ -16,8 +16,8 @@ from taskqueue.scheduler import json_shapes
 def stack_command(context: StoreContext, id: str, as_json: bool) -> None:
     """Show where a running job is.
 
-    That is the Python stack of all its threads and asyncio tasks, asked of the node that runs it, without stopping it:
-    files, lines and functions, no values.
+    Print the Python stack of all its threads and asyncio tasks, without stopping it: files, lines and functions, no
+    values. The node that runs the job answers.
     """
     record = ids.resolve(context.store, id)
     stack = context.scheduler.stack(record.id)

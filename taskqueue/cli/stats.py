@@ -19,9 +19,9 @@ from taskqueue.scheduler import json_shapes
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
 @pass_store
 def stats_command(context: StoreContext, every: float | None, as_json: bool) -> None:
-    """Count the jobs of each queue by status, and say what is paused, drained or limited otherwise.
+    """Count the jobs of each queue by status, and say what is paused, drained or has a changed limit.
 
-    oldest is how long the first waiting job of a queue has waited, in the order in which jobs are claimed.
+    oldest is how long the next job to be claimed from a queue has waited.
     """
     if every is not None:
         watch.repeat(lambda: _show(context), every, as_json=as_json)

@@ -41,11 +41,14 @@ _ABOUT_INSTANCES = f"""\
 
 @click.command("systemd")
 @click.option("--user", default="taskqueue", show_default=True, metavar="NAME", help="The user and group of the node.")
-@click.option("--dynamic-user", is_flag=True, help="Let systemd make up a user while the node runs.")
+@click.option("--dynamic-user", is_flag=True, help="Have systemd create a user while the node runs.")
 @click.option("--instance", is_flag=True, help="Write the template for several nodes on this host.")
-@click.option("--hardened", is_flag=True, help="Write the drop-in that takes more from jobs, for the same unit.")
+@click.option("--hardened", is_flag=True, help="Write the drop-in that restricts jobs further, for the same unit.")
 @click.option(
-    "--for-version", type=click.IntRange(1), metavar="N", help="The version of systemd; default: that of this host."
+    "--for-version",
+    type=click.IntRange(1),
+    metavar="N",
+    help="The version of systemd; default: the version on this host.",
 )
 @click.option(
     "--into", "folder", type=click.Path(file_okay=False, exists=True, path_type=Path), metavar="DIR",
@@ -57,7 +60,7 @@ def systemd_command(
     """Write the systemd unit of this installation.
 
     `taskqueue systemd --into /etc/systemd/system` as root, then `systemctl daemon-reload` and `systemctl enable --now
-    taskqueue-node`. What the node needs else is in /etc/taskqueue/node.env.
+    taskqueue-node`. Other settings of the node are in /etc/taskqueue/node.env.
     """
     unit = TEMPLATE if instance else UNIT
     if hardened:
@@ -77,9 +80,9 @@ def systemd_command(
 
 
 def unit_text(program: Path, *, user: str | None, instance: bool, version: int) -> str:
-    """Return the unit that starts ``program``; ``user`` None lets systemd make one up. Raises ``ConfigError``."""
+    """Return the unit that starts ``program``; with ``user`` None systemd creates one. Raises ``ConfigError``."""
     if user is not None and not _USER.fullmatch(user):
-        raise ConfigError(f"--user {user!r} is no name of a user: write small letters, digits, - and _")
+        raise ConfigError(f"--user {user!r} is not a user name: write lower-case letters, digits, - and _")
     environment = ["EnvironmentFile=-/etc/taskqueue/node.env"]
     if instance:
         environment.insert(0, "# One name, one node, in the whole cluster.\nEnvironment=TASKQUEUE_NAME=%H-%i")
@@ -98,12 +101,12 @@ def unit_text(program: Path, *, user: str | None, instance: bool, version: int) 
 
 
 def drop_in(unit: str) -> str:
-    """Return the drop-in of the unit that takes more from jobs."""
+    """Return the drop-in of the unit that restricts jobs further."""
     return _filled(DROP_IN, unit=unit)
 
 
 def installed_version() -> int:
-    """Return the version of this host's systemd; 0 without one."""
+    """Return the version of this host's systemd; 0 if there is none."""
     with suppress(OSError, subprocess.SubprocessError):
         said = subprocess.run(["systemctl", "--version"], capture_output=True, text=True, timeout=10, check=True)
         if found := re.match(r"systemd (\d+)", said.stdout):
@@ -146,11 +149,11 @@ def closed_folder(folders: Iterable[Path], uid: int, gid: int) -> Path | None:
 
 
 def _warn_of_closed(user: str) -> None:
-    """Warn of a Python below a home that the user of the node may not enter: the unit would end with 203/EXEC."""
+    """Warn about a Python in a home folder that the node's user may not enter: the unit would end with 203/EXEC."""
     try:
         uid, gid = pwd.getpwnam(user)[2:4]
     except KeyError:
-        uid = gid = -1  # one that will be made
+        uid = gid = -1  # a user that will be created
     if uid == 0:
         return
     for program in (Path(sys.executable), Path(sys.executable).resolve()):

@@ -20,7 +20,7 @@ from taskqueue.model.shown_text import logged
 from taskqueue.model.shown_text import shown as shown_text
 
 UNBOUNDED = 100_000
-"""The width of output that is no terminal: no text is cut."""
+"""The width of output that is not a terminal: no text is cut."""
 
 SHORTEST = 6
 """No column is cut to less than this, unless it says otherwise."""
@@ -42,7 +42,7 @@ _LEVELS: Mapping[str, str] = {"warning": "yellow", "error": "bold red", "critica
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """One column of a table: its head, the side its text is on, and where it is cut if the terminal is narrow."""
+    """One column of a table: its heading, its alignment, and where its text is cut if the terminal is narrow."""
 
     head: str
     side: Literal["left", "right"] = "left"
@@ -50,7 +50,7 @@ class Column:
     least: int = SHORTEST
     styles: Mapping[str, str] = field(default_factory=dict)
     is_spare: bool = False
-    """Whether the table can do without it, where even cutting does not make it fit."""
+    """Whether the table may drop it, if even cutting does not make the table fit."""
 
 
 class Bar:
@@ -61,21 +61,21 @@ class Bar:
         self._shown = bar.add_task(words, total=None)
 
     def __call__(self, *, done: float, total: float, words: str) -> None:
-        """Show so much of the total, with these words."""
+        """Show this much of the total, with this text."""
         self._bar.update(self._shown, completed=done, total=total, description=logged(words))
 
     def note(self, text: str) -> None:
-        """Print a line above the bar, which goes on below it."""
+        """Print a line above the bar, which continues below it."""
         self._bar.console.print(Text(logged(text)))
 
 
 def width() -> int:
-    """Return how many columns the terminal has, or ``UNBOUNDED`` where a program or a file takes the output."""
+    """Return how many columns the terminal has, or ``UNBOUNDED`` if the output goes to a program or a file."""
     return _console().width
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], foot: str = "") -> None:
-    """Print rows of text under their heads; where there is too little room, cells are cut and marked with ``…``."""
+    """Print rows of text under their headings; if there is too little room, cells are cut and marked with ``…``."""
     console = _console()
     fitted = fit(columns, rows, console.width)
     styles, gap = _Styles(console), " " * fitted.gap
@@ -112,7 +112,7 @@ def fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) ->
 
 
 def cut(column: Column, text: str, size: int) -> str:
-    """Return the text, cut to the size where it is longer."""
+    """Return the text, cut to the size if it is longer."""
     if cell_len(text) <= size:
         return text
     mark = "…" if output.encodable("…") == "…" else "~"
@@ -172,12 +172,12 @@ def heading(text: str) -> None:
 
 
 def block(text: str) -> None:
-    """Print text in its own lines, long ones wrapped by the terminal."""
+    """Print text in its own lines, long lines are wrapped by the terminal."""
     output.lines(text)
 
 
 def sentences(text: str) -> None:
-    """Print lines of words; on a terminal long ones are wrapped between two words, and go on indented."""
+    """Print lines of words; on a terminal long lines are wrapped between words and continue indented."""
     if not sys.stdout.isatty():
         output.lines(text)
         return
@@ -197,7 +197,7 @@ def progress(words: str) -> Iterator[Bar | None]:
         yield None
         return
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    same = sys.stdout.isatty()  # otherwise what is printed meanwhile would follow the bar to stderr
+    same = sys.stdout.isatty()  # otherwise output printed while the bar is shown would go to stderr
     with Progress(*columns, console=console, transient=True, redirect_stdout=same) as bar:
         yield Bar(bar, words)
 
@@ -238,7 +238,7 @@ def _natural(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[i
 def _affordable(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
 ) -> tuple[Sequence[Column], Sequence[Sequence[str]]]:
-    """Return columns and rows; where the terminal is too narrow, leave out spare columns, the rightmost first."""
+    """Return columns and rows; if the terminal is too narrow, leave out spare columns, the rightmost first."""
     while sum(_fitted(columns, _natural(columns, rows), 0)) + len(columns) - 1 > width:
         spare = [index for index, column in enumerate(columns) if column.is_spare]
         if not spare:
@@ -249,7 +249,7 @@ def _affordable(
 
 
 def _fitted(columns: Sequence[Column], natural: Sequence[int], room: int) -> list[int]:
-    """Return the widths: where the table is too wide, the widest columns that may be cut become narrower."""
+    """Return the widths: if the table is too wide, the widest columns that may be cut become narrower."""
     widths = list(natural)
     while sum(widths) > room:
         cuttable = [i for i, column in enumerate(columns) if column.cut != "never" and widths[i] > column.least]
@@ -260,7 +260,7 @@ def _fitted(columns: Sequence[Column], natural: Sequence[int], room: int) -> lis
 
 
 def _squeezed(widths: Sequence[int], room: int) -> list[int]:
-    """Return the widths, or smaller ones of any column where the terminal is narrower than all can be cut to."""
+    """Return the widths, or smaller ones if the terminal is narrower than all columns can be cut to."""
     squeezed = list(widths)
     while sum(squeezed) > room and max(squeezed) > 1:
         squeezed[squeezed.index(max(squeezed))] -= 1

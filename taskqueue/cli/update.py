@@ -24,16 +24,16 @@ from taskqueue.scheduler.changes import update
 @option_of_jobs("queue")
 @option_of_jobs("tags")
 @option_of_jobs("meta")
-@click.option("--no-tags", is_flag=True, help="Take all tags away.")
+@click.option("--no-tags", is_flag=True, help="Remove all tags.")
 @data_option
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
 @pass_store
 def update_command(
     context: StoreContext, id: tuple[str, ...], no_tags: bool, data: Any, as_json: bool, **options: Any
 ) -> None:
-    """Change jobs that wait: what is named, in one step for each job.
+    """Change the named options of waiting jobs, in one step for each job.
 
-    A job that runs or has ended is left as it is, which is an error.
+    A job that runs or has ended is not changed, which is an error.
     """
     changes = {name: value for name, value in options.items() if value not in (None, ())}
     if no_tags and "tags" in changes:

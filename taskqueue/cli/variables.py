@@ -1,6 +1,6 @@
 """Names mistyped variables ``TASKQUEUE_…``, which no option reads.
 
-It is apart from the options of a node because every command checks its variables and few import those options.
+It is separate from the options of a node because every command checks its variables and few import those options.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from difflib import get_close_matches
 PREFIX = "TASKQUEUE_"
 
 _OF_ALL = ("TASKQUEUE_URL", "TASKQUEUE_RUNTIME_DIR", "TASKQUEUE_USERS")
-"""Variables that are no options of a node, or of commands as well."""
+"""Variables that are not options of a node, or also belong to commands."""
 
 
 def unread() -> Iterator[str]:
-    """Yield a sentence for each of these variables that is none of ours; its value is not shown."""
+    """Yield a sentence for each of these variables that taskqueue does not know; its value is not shown."""
     given = [name for name in os.environ if name.startswith(PREFIX) and name not in _OF_ALL]
     if not given:
         return
-    from taskqueue.cli.node_options import NODE  # late: most commands do without them
+    from taskqueue.cli.node_options import NODE  # imported late: most commands do not need them
 
     known = sorted(["CONFIG", "RUNTIME_DIR", "USERS", *(str(option.envvar).removeprefix(PREFIX) for option in NODE)])
     for name in sorted({name.removeprefix(PREFIX) for name in given} - {*known}):

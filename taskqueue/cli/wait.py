@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from taskqueue.scheduler.process import Process
 
 GLANCE = 0.5
-"""Seconds between two looks at the progress while people watch."""
+"""Seconds between two reads of the progress on a terminal."""
 
 NOTE_AFTER = 2.0
 """Seconds after which the command says that no node takes the jobs."""
@@ -30,13 +30,13 @@ NOTE_AFTER = 2.0
 
 @click.command("wait")
 @click.argument("id", metavar="ID…", nargs=-1, required=True, shell_complete=completion.ids)
-@click.option("--timeout", type=duration, metavar="S", help="Wait no longer than this; default: as long as it takes.")
+@click.option("--timeout", type=duration, metavar="S", help="Wait for at most this long; default: no limit.")
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
 @pass_store
 def wait_command(context: StoreContext, id: tuple[str, ...], timeout: float | None, as_json: bool) -> int:
     """Wait until jobs have ended.
 
-    The exit code tells whether all are DONE. When the time is over, those that have ended are told.
+    The exit code says whether all are DONE. When the time has passed, the jobs that have ended are printed.
     """
     waited = [ids.resolve(context.store, written).id for written in id]
     return wait_and_report(context, waited, timeout, as_json=as_json)
@@ -45,7 +45,7 @@ def wait_command(context: StoreContext, id: tuple[str, ...], timeout: float | No
 def wait_and_report(context: StoreContext, waited: Sequence[JobId], timeout: float | None, *, as_json: bool) -> int:
     """Wait for the jobs, print how they ended, and return the exit code.
 
-    Raises ``WaitTimeout``, when it has told of those that have ended.
+    Raises ``WaitTimeout`` after printing the jobs that have ended.
     """
     try:
         _wait(context, waited, timeout)
@@ -124,7 +124,7 @@ def _why_no_node(context: StoreContext, waited: Sequence[JobId]) -> str:
 
 
 def _done(record: Record) -> float:
-    """Return which part of the job is done, 1 only when it has ended."""
+    """Return the fraction of the job that is done, 1 only after it has ended."""
     return 1.0 if record.status.is_final else min(record.progress, 99.0) / 100
 
 

@@ -1,4 +1,4 @@
-"""``--watch``: print the output of a command again and again, on a terminal in place until q or Ctrl-C."""
+"""``--watch``: redraw a command's output every N seconds (in place on a terminal; q or Ctrl-C quits)."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from taskqueue.model.wording import local, span
 from taskqueue.store.redaction import concealed_in
 
 EVERY = "2"
-"""Seconds from one look to the next, unless the command line says otherwise."""
+"""Seconds between two redraws, unless the command line says otherwise."""
 
 MOST_OFTEN = 1.0
-"""The store is asked, and the terminal redrawn, no more often than once in so many seconds."""
+"""The minimum of seconds between two reads of the store or redraws of the terminal."""
 
-# The other screen of a terminal, without a cursor, its lines cut at the edge; and all of that as it was before.
+# The alternate screen of a terminal, without a cursor, lines cut at the edge; and the sequences that undo all that.
 _ENTER = b"\x1b[?1049h\x1b[?25l\x1b[?7l"
 _LEAVE = b"\x1b[?7h\x1b[?25h\x1b[?1049l"
 
 
 def interval(value: str) -> float:
-    """Return the seconds from one look to the next that the command line names."""
+    """Return the seconds between two redraws that the command line names."""
     seconds = duration(value)
     if seconds < MOST_OFTEN:
         raise click.BadParameter(f"{value!r} is too often: write 1 second or more")
@@ -49,12 +49,12 @@ watch_option = click.option(
 
 
 def repeat(draw: Callable[[], None], every: float, *, as_json: bool) -> None:
-    """Call ``draw``, which prints the present state, every so many seconds: in place on a terminal, until q is pressed.
+    """Call ``draw``, which prints the present state, every ``seconds``: in place on a terminal, until q is pressed.
 
-    An outage of the store after the first look is shown, and does not end it.
+    An outage of the store after the first call is shown, and does not end the command.
     """
     if as_json:
-        raise click.UsageError("--watch is for people: for programs run the command with --json again and again")
+        raise click.UsageError("--watch is for people: for programs run the command with --json repeatedly")
     if sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb":
         _redraw(draw, every)
     else:
@@ -62,8 +62,8 @@ def repeat(draw: Callable[[], None], every: float, *, as_json: bool) -> None:
 
 
 def _print_each(draw: Callable[[], None], every: float) -> None:
-    """Print each state below its time, until Ctrl-C or until nobody reads it."""
-    shown = _printed(draw, io.StringIO())  # an error of the first look ends the command
+    """Print each state below its time, until Ctrl-C or until the output is closed."""
+    shown = _printed(draw, io.StringIO())  # an error of the first draw ends the command
     while True:
         output.lines("\n".join([_now(), *shown, ""]))
         sys.stdout.flush()
@@ -76,10 +76,10 @@ def _print_each(draw: Callable[[], None], every: float) -> None:
 
 
 def _redraw(draw: Callable[[], None], every: float) -> None:
-    """Show the present state on the terminal's other screen; the terminal's content comes back at the end."""
+    """Show the present state on the terminal's alternate screen; the terminal's content is restored at the end."""
     from taskqueue.cli import terminal
 
-    shown = _printed(draw, _Page())  # an error of the first look is reported where the reader will see it afterwards
+    shown = _printed(draw, _Page())  # an error of the first draw is reported where the reader sees it after the command
     note = ""
     with _screen() as wait:
         while True:
@@ -108,18 +108,18 @@ def _printed(draw: Callable[[], None], page: io.StringIO) -> list[str]:
 
 
 def _paint(lines: list[str], foot: list[str]) -> None:
-    """Write one whole screen over the last one, which flickers less than to clear it first."""
+    """Write each screen over the last one, which flickers less than clearing it first."""
     rows = os.get_terminal_size(sys.stdout.fileno()).lines - len(foot)
     if len(lines) > rows:
         lines = [*lines[: rows - 1], f"… {len(lines) - rows + 1} more lines"]
-    screen = "\r\n".join(f"\x1b[K{line}" for line in [*lines, *foot])  # behind a full line it would erase its end
+    screen = "\r\n".join(f"\x1b[K{line}" for line in [*lines, *foot])  # after a full line it would erase the line's end
     output.styled(f"\x1b[H{screen}\r\n\x1b[J" if len(lines) < rows else f"\x1b[H{screen}", nl=False)
     sys.stdout.flush()
 
 
 @contextmanager
 def _screen() -> Iterator[Callable[[float], bool]]:
-    """Take over the terminal; the value waits so many seconds and returns whether to go on.
+    """Take over the terminal; the value waits for the given seconds and returns whether to continue.
 
     The terminal is restored however the block ends, also while the command is stopped (Ctrl-Z).
     """
@@ -159,7 +159,7 @@ def _screen() -> Iterator[Callable[[float], bool]]:
 def _handled_by(handlers: Mapping[signal.Signals, Callable[[int, FrameType | None], None]]) -> Iterator[int]:
     """Handle these signals in the block; the value is a descriptor that is readable once one has come.
 
-    The system writes to it, also for a signal that comes just before a wait begins: a handler could not end that wait.
+    The system writes to it, even for a signal that comes just before a wait starts: a handler could not end that wait.
     """
     signaled, signaling = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     old = {signum: signal.signal(signum, handler) for signum, handler in handlers.items()}

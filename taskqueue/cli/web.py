@@ -32,7 +32,7 @@ _users_needed = click.option(
 _as_json = click.option("--json", "as_json", is_flag=True, help="Write JSON for programs.")
 
 
-@click.group("web", invoke_without_command=True, short_help="Serve the dashboard; keep its users.")
+@click.group("web", invoke_without_command=True, short_help="Serve the dashboard; manage its users.")
 @click.option(
     "--listen", default=DEFAULT_LISTEN, show_default=True, metavar="[HOST:]PORT",
     help="Where to serve it; beyond this host only with --users or --header.",
@@ -41,11 +41,13 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Write JSON for 
 @click.option("--header", metavar="NAME", help="The header in which a trusted proxy names the user.")
 @click.option(
     "--header-role", type=click.Choice(["reader", "operator"]), default="reader", show_default=True,
-    help="The role of users of --header who are not in --users.",
+    help="The role of users that --header names and --users does not.",
 )  # fmt: skip
 @click.option("--proxy", "proxies", multiple=True, metavar="ADDRESS", help="A trusted proxy or network; repeatable.")
 @click.option("--host-name", "hosts", multiple=True, metavar="NAME", help="A host name to answer under; repeatable.")
-@click.option("--mask", "secrets", multiple=True, metavar="REGEX", help="More keys to mask the values of; repeatable.")
+@click.option(
+    "--mask", "secrets", multiple=True, metavar="REGEX", help="A further key whose values are masked; repeatable."
+)
 @click.option(
     "--addable", multiple=True, metavar="PATH", help="A class that may be added over HTTP; repeatable; default: none."
 )
@@ -54,8 +56,8 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Write JSON for 
 def web_command(context: NewStoreContext, listen: str, until_closed: bool, **settings: Any) -> int | None:
     """Serve the dashboard, pages and JSON API, until Ctrl-C. It needs the extra web: pip install 'taskqueue[web]'.
 
-    Without --users and --header it is for this host alone, and everybody on this host is an operator. Beyond this host
-    it is served only to users whom a file or a trusted proxy knows.
+    Without --users and --header it is served only to this host, and every user of this host is an operator. Other hosts
+    are served only if users come from a file or a trusted proxy.
     """
     if click.get_current_context().invoked_subcommand is not None:
         return None
@@ -63,7 +65,7 @@ def web_command(context: NewStoreContext, listen: str, until_closed: bool, **set
     settings["local"] = settings["users"] is None and settings["header"] is None
     if settings["local"] and not _is_loopback(host):
         raise ConfigError(
-            f"--listen {listen} can be reached from other hosts, where everybody would be an operator: "
+            f"--listen {listen} can be reached from other hosts, where every user would be an operator: "
             "pass --users or --header, or listen at 127.0.0.1"
         )
     settings["hosts"] = _hosts(host, settings["hosts"])
@@ -72,7 +74,7 @@ def web_command(context: NewStoreContext, listen: str, until_closed: bool, **set
 
 @web_command.group("user")
 def _user() -> None:
-    """Keep the users of the dashboard."""
+    """Manage the users of the dashboard."""
 
 
 @_user.command("add")
@@ -80,10 +82,10 @@ def _user() -> None:
 @_users_needed
 @click.option(
     "--role", type=click.Choice(["reader", "operator"]), default="reader", show_default=True,
-    help="Whether the user sees, or also acts.",
+    help="Whether the user may only look, or also act.",
 )  # fmt: skip
 @click.option("--queue", "queues", multiple=True, metavar="QUEUE", help="The only queues an operator may act on.")
-@click.option("--unmask", is_flag=True, help="May see values that look secret; each look is kept in the audit.")
+@click.option("--unmask", is_flag=True, help="May see values that look secret; each access is recorded in the audit.")
 @click.option("--token", "with_token", is_flag=True, help="Make a token for programs, and print it once.")
 @click.option("--no-password", is_flag=True, help="No login with a password: with a token, or through a proxy.")
 @_as_json
@@ -97,12 +99,12 @@ def _add(
     no_password: bool,
     as_json: bool,
 ) -> None:
-    """Add a user, or give the one of this name a new role, password and token.
+    """Add a user, or give an existing user a new role, password and token.
 
-    The password is asked for on a terminal, and read from the first line of standard input elsewhere.
+    On a terminal the password is asked for; otherwise it is read from the first line of standard input.
     """
     if queues and role == "reader":
-        raise ConfigError(f"--queue {queues[0]} says where an operator may act: pass --role operator, too")
+        raise ConfigError(f"--queue {queues[0]} says where an operator may act: pass --role operator too")
     from_file = _file(users)
     from taskqueue.web.users import Role, User, account, with_new_token
 
@@ -170,7 +172,7 @@ def _serve(context: NewStoreContext, host: str, port: int, settings: dict[str, A
         if until_closed:
             server.stop_with_input()
         shown = f"[{host}]" if ":" in host else host
-        whom = "everybody on this host is an operator" if settings["local"] else "users have to log in"
+        whom = "every user of this host is an operator" if settings["local"] else "users have to log in"
         output.line(f"dashboard at http://{shown}:{listening.getsockname()[1]}/ ({whom})")
         sys.stdout.flush()
         with suppress(KeyboardInterrupt):  # it has left as asked
@@ -181,7 +183,7 @@ def _serve(context: NewStoreContext, host: str, port: int, settings: dict[str, A
 def _address(listen: str) -> tuple[str, int]:
     found = re.fullmatch(r"(?:(?P<host>[^\[\]]*|\[[^\]]*\]):)?(?P<port>[0-9]{1,5})", listen)
     if found is None or int(found["port"]) > 65535:
-        raise ConfigError(f"--listen {listen!r} is no address: pass a port such as 8030, or HOST:PORT")
+        raise ConfigError(f"--listen {listen!r} is not an address: pass a port such as 8030, or HOST:PORT")
     return (found["host"] or "127.0.0.1").strip("[]"), int(found["port"])
 
 
@@ -193,7 +195,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _hosts(host: str, named: tuple[str, ...]) -> list[str]:
-    """Return the host names to answer under: those that are named, or that of the address and those of this host."""
+    """Return the host names to answer under: the named ones, or the address and the names of this host."""
     if named:
         return list(named)
     own = f"[{host}]" if ":" in host else host

@@ -307,7 +307,7 @@ def test_add_says_that_nothing_was_added(taskqueue: Taskqueue, store: Store) -> 
 
     assert (first.out, second.out, second.code) == (second.out, f"{only(store).id}\n", Exit.OK)
     assert first.err == ""
-    assert second.complaint == "nothing was added: this job was there before, with the same id or unique key"
+    assert second.complaint == "nothing was added: a job with the same id or unique key already exists"
     assert taskqueue("add", "shop:Other", "--unique", "k", "--json").document["existed"] is True
     assert taskqueue("add", "shop:Other", "--json").document["existed"] is False
 

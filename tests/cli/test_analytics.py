@@ -82,13 +82,13 @@ def test_analytics_of_another_time_by_tag_for_programs(taskqueue: Taskqueue, sto
 def test_a_bound_that_is_reached_is_said(taskqueue: Taskqueue) -> None:
     said = taskqueue("analytics", "--by", "tag", "--at-most", "2").out
 
-    assert "more than 2 jobs ended in the time asked for" in said
+    assert "more than 2 jobs ended in this period" in said
 
 
 def test_a_time_in_which_nothing_ended_is_said_in_words(taskqueue: Taskqueue) -> None:
     first, second, third = taskqueue("analytics", "--by", "class", "--until", "1h").out.splitlines()
 
-    assert first == "no jobs ended in this time"
+    assert first == "no jobs ended in this period"
     assert second.startswith("ended ")
     assert third == "now 0 queued, 0 postponed, 0 behind others, 0 running"
 
@@ -136,4 +136,4 @@ def test_a_time_that_lies_ahead_is_refused(taskqueue: Taskqueue, store: Store, c
     answer = taskqueue(command, "--since", ahead)
 
     assert answer.code == Exit.CONFIG
-    assert answer.complaint == f"taskqueue: --since: {ahead!r} lies ahead: write how long ago, such as 90m or 2d"
+    assert answer.complaint == f"taskqueue: --since: {ahead!r} is in the future: write how long ago, such as 90m or 2d"

@@ -163,7 +163,7 @@ def test_actions_of_the_live_screen_are_in_the_audit(store: Store, scheduler: Sc
 
 
 def test_the_audit_is_printed_the_newest_first(taskqueue: Command, scheduler: Scheduler) -> None:
-    assert taskqueue("audit").out == "nobody has done anything yet\n"
+    assert taskqueue("audit").out == "no actions yet\n"
     taskqueue("cancel", "aaaa", "--reason", "late")
     taskqueue("pause", "--all")
 

@@ -28,7 +28,7 @@ def test_a_backup_is_a_store_with_all_that_was_acknowledged(taskqueue: Taskqueue
         answer = taskqueue("backup", str(file))
 
         expected = ids(all_kept(store))
-    assert answer.out == f"{file} has the store as it was: {file.stat().st_size:,} bytes\n"
+    assert answer.out == f"{file} holds a copy of the store: {file.stat().st_size:,} bytes\n"
     assert file.stat().st_mode & 0o777 == 0o600
     with closing(open_store(str(file))) as copy:
         assert ids(all_kept(copy)) == expected

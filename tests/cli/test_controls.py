@@ -66,13 +66,13 @@ def test_everything_is_paused_apart_from_queues(taskqueue: Taskqueue, store: Sto
 
     first, second = taskqueue("resume", "mail").out.splitlines()
     assert first == "queue mail is resumed"
-    assert second.startswith("still in force: every queue is paused, since ")
+    assert second.startswith("still active: every queue is paused, since ")
     assert second.endswith(" by bob")
 
     taskqueue("pause", "mail", "--by", "ann")
     first, second = taskqueue("resume", "--all").out.splitlines()
     assert first == "everything is resumed"
-    assert second.startswith("still in force: queue mail is paused, since ")
+    assert second.startswith("still active: queue mail is paused, since ")
     assert taskqueue("resume", "--all").out.startswith("not everything was paused\n")
 
 
@@ -88,12 +88,18 @@ def test_a_queue_or_all_has_to_be_named(taskqueue: Taskqueue, verb: str, argumen
 def test_a_pause_says_what_still_runs_and_waits_for_it(taskqueue: Taskqueue, store: Store) -> None:
     run_one(store, "mail")
 
-    assert taskqueue("pause", "mail").out.splitlines() == ["queue mail is paused", "1 job of it still runs"]
+    assert taskqueue("pause", "mail").out.splitlines() == [
+        "queue mail is paused",
+        "1 job of queue mail is still running",
+    ]
     waited = taskqueue("pause", "mail", "--wait", "0.05")
     assert (waited.code, waited.out) == (Exit.UNFINISHED, "queue mail is paused\n")
     assert "still open: " in waited.complaint
-    assert taskqueue("pause", "reports", "--wait", "5").out == "queue reports is paused\nnothing of it runs\n"
-    assert taskqueue("pause", "--all").out.splitlines()[-1] == "1 job of it still runs"
+    assert (
+        taskqueue("pause", "reports", "--wait", "5").out
+        == "queue reports is paused\nno job of queue reports is running\n"
+    )
+    assert taskqueue("pause", "--all").out.splitlines()[-1] == "1 job is still running"
 
 
 def test_pausing_again_keeps_since_when(taskqueue: Taskqueue, store: Store) -> None:
@@ -111,7 +117,7 @@ def test_a_node_is_drained_and_listed_so(taskqueue: Taskqueue, store: Store) -> 
 
     assert taskqueue("drain", "web-1", "--by", "ann").out.splitlines() == [
         "node web-1 is drained",
-        "1 job of it still runs",
+        "1 job of node web-1 is still running",
     ]
     assert "drains, by ann" in taskqueue("nodes").out
     assert taskqueue("nodes", "--json").document[0]["drained"]["by"] == "ann"
@@ -123,7 +129,7 @@ def test_a_node_is_drained_and_listed_so(taskqueue: Taskqueue, store: Store) -> 
 def test_a_node_without_jobs_is_drained_at_once(taskqueue: Taskqueue, store: Store) -> None:
     seat(store, "web-2", lease=30.0)
 
-    assert taskqueue("drain", "web-2", "--wait", "5", "--by", "ann").out.endswith("nothing of it runs\n")
+    assert taskqueue("drain", "web-2", "--wait", "5", "--by", "ann").out.endswith("no job of node web-2 is running\n")
     assert "is drained, by ann" in taskqueue("nodes").out
 
 
@@ -153,7 +159,7 @@ def test_limits_that_are_left_out_of_the_list_are_spoken_of(taskqueue: Taskqueue
 
     assert len(said.out.splitlines()) == MOST_KEYS
     assert "customer 0: 0 of 1 used, waiting: 2" in said.out
-    assert said.err == f"these are {MOST_KEYS} limits: others, which fewer jobs wait for, are left out\n"
+    assert said.err == f"these are {MOST_KEYS} limits: limits that fewer jobs wait for are left out\n"
 
 
 def test_who_holds_a_limit_is_listed(taskqueue: Taskqueue, store: Store) -> None:
@@ -226,9 +232,9 @@ def test_what_is_in_force_is_told_with_the_figures(taskqueue: Taskqueue, store: 
 @pytest.mark.parametrize(
     ("arguments", "note"),
     [
-        (("drain", "wbe-1"), "no node of this name is here now"),
+        (("drain", "wbe-1"), "no node of this name is running"),
         (("pause", "mial"), "no job has this queue now"),
-        (("limit", "apy", "3"), "no job that waits has this limit"),
+        (("limit", "apy", "3"), "no waiting job has this limit"),
     ],
 )
 def test_a_decision_about_nothing_that_there_is_holds_and_says_so(
@@ -246,7 +252,7 @@ def test_the_nearest_queue_and_node_are_named(taskqueue: Taskqueue, store: Store
     seat(store, "web-1")
 
     assert taskqueue("drain", "wbe-1").complaint.endswith("see `taskqueue nodes`: did you mean web-1?")
-    assert taskqueue("pause", "mial").complaint.endswith("it holds for those that come: did you mean mail?")
+    assert taskqueue("pause", "mial").complaint.endswith("the pause holds for future jobs: did you mean mail?")
 
 
 def test_a_decision_about_what_there_is_says_no_more(taskqueue: Taskqueue, store: Store) -> None:
@@ -269,7 +275,7 @@ def test_a_limit_in_another_form_than_declared_is_told_with_the_declared_one(
     answer = taskqueue("limit", "api", value)
 
     assert answer.complaint == (
-        "no job that waits has this limit, but some have one of this name that counts otherwise: "
+        "no waiting job has this limit, but some have a limit of this name that counts differently: "
         f"run `taskqueue limit api --reset`, then `taskqueue limit api {form}`"
     )
 
@@ -345,9 +351,9 @@ def test_a_program_reads_what_still_runs_when_the_wait_is_over(taskqueue: Taskqu
 @pytest.mark.parametrize(
     ("change", "undo", "note"),
     [
-        (("pause", "mail"), ("resume", "mial"), "in force: queue mail is paused"),
-        (("drain", "web-1"), ("undrain", "wbe-1"), "in force: node web-1 is drained"),
-        (("limit", "api", "8"), ("limit", "apy", "--reset"), "in force: limit name=api is 8"),
+        (("pause", "mail"), ("resume", "mial"), "active: queue mail is paused"),
+        (("drain", "web-1"), ("undrain", "wbe-1"), "active: node web-1 is drained"),
+        (("limit", "api", "8"), ("limit", "apy", "--reset"), "active: limit name=api is 8"),
     ],
 )
 def test_a_misspelt_name_is_answered_with_those_in_force(

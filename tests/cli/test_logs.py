@@ -138,8 +138,8 @@ def test_a_job_without_lines_says_why_on_stderr(taskqueue: Taskqueue, store: Sto
     begun = run(store)
     [new] = store.add([a_record()])
 
-    assert taskqueue("logs", str(new.id)).complaint.startswith("no lines yet: the job has not begun; --follow")
-    assert taskqueue("logs", str(begun.id)).complaint.startswith("no lines yet: those of a run that goes on come")
+    assert taskqueue("logs", str(new.id)).complaint.startswith("no lines yet: the job has not started; --follow")
+    assert taskqueue("logs", str(begun.id)).complaint.startswith("no lines yet: lines of a running job appear")
     end(store, begun, "")
     answer = taskqueue("logs", str(begun.id))
     assert (answer.out, answer.complaint.strip()) == ("", "no lines: its runs have logged nothing")

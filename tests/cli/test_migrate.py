@@ -33,7 +33,10 @@ def older(url: str) -> str:
 def test_a_store_of_this_version_needs_nothing(taskqueue: Taskqueue) -> None:
     taskqueue("add", "shop:Job")
 
-    assert taskqueue("migrate").out == f"the store has schema {SCHEMA_VERSION}, that of this version: nothing to do\n"
+    assert (
+        taskqueue("migrate").out
+        == f"the store has schema {SCHEMA_VERSION}, the schema of this version: nothing to do\n"
+    )
 
 
 @pytest.mark.usefixtures("older")
@@ -65,6 +68,6 @@ def test_nodes_of_an_older_version_are_named(url: str, taskqueue: Taskqueue) -> 
     dry = taskqueue("migrate", "--dry-run")
     refused = taskqueue("migrate")
 
-    assert dry.out.endswith("nodes of an older taskqueue have to be upgraded first: web-1\n")
+    assert dry.out.endswith("nodes of an older taskqueue must be upgraded first: web-1\n")
     assert refused.code == Exit.STORE
     assert refused.complaint.endswith("nodes of an older taskqueue run on it (web-1): upgrade them first")

@@ -209,7 +209,7 @@ def test_a_wrong_variable_is_named(taskqueue_node: Taskqueue, monkeypatch: pytes
         ("lease = [1]", "{file}: lease is a list, but takes one value"),
         ('work-on = ["mail", "mail"]', "--work-on names queue mail more than once: "),
         ('work-on = ["mail reports"]', "--work-on: queue='mail reports': pass a name of 1 to 100 "),
-        ("lease = true", "{file}: lease = true is a truth value, which no setting takes"),
+        ("lease = true", "{file}: lease = true is a boolean, which no setting takes"),
         ("[lease]", "{file}: lease is a table: write key = value, without [sections]"),
         ("lease: 1", "{file} is not TOML: "),
     ],

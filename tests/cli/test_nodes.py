@@ -139,5 +139,5 @@ def test_nodes_in_json_say_who_leads_and_who_lives(taskqueue: Taskqueue) -> None
 def test_the_lead_can_be_taken_from_a_node(taskqueue: Taskqueue) -> None:
     assert taskqueue("leader").out.startswith("web-1 leads since ")
     assert taskqueue("leader", "--json").document["leader"] == "web-1"
-    assert taskqueue("leader", "--resign").out == "web-1 leads no more\n"
+    assert taskqueue("leader", "--resign").out == "web-1 no longer leads\n"
     assert taskqueue("leader", "--resign").code == Exit.NOT_FOUND

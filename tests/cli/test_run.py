@@ -140,7 +140,7 @@ def test_a_run_is_a_coloured_line_on_a_terminal(url: str, tmp_path: Path) -> Non
 
 def test_the_dashboard_is_served_as_long_as_the_node_runs(url: str, tmp_path: Path) -> None:
     with running(url, tmp_path, "--web", "--listen", "127.0.0.1:0") as shown:
-        eventually(lambda: "everybody on this host is an operator" in shown.text)
+        eventually(lambda: "every user of this host is an operator" in shown.text)
         [port] = re.findall(r"dashboard at http://127\.0\.0\.1:(\d+)/", shown.text)
         with closing(HTTPConnection("127.0.0.1", int(port), timeout=LIMIT)) as connection:
             connection.request("GET", "/api/v1/nodes")

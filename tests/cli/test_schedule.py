@@ -98,7 +98,7 @@ def test_a_schedule_shows_when_it_starts_a_job_next_and_with_which_options(taskq
 
     assert f", {plan.next_run_at.astimezone():%Y-%m-%d %H:%M:%S %Z}\n" in shown
     assert "options    retry=3, queue='mail'\n" in shown
-    assert "options    those of the class\n" in taskqueue("schedule", "show", "b").out
+    assert "options    from the class\n" in taskqueue("schedule", "show", "b").out
 
 
 def test_the_next_times_are_printed(taskqueue: Command, store: Store) -> None:

@@ -84,10 +84,10 @@ def test_of_many_candidates_some_are_named(store: Store) -> None:
     [
         ("6740a1b2aaaaaaaaaa000001", "taskqueue: there is no job 6740a1b2aaaaaaaaaa000001: "),
         ("12..34", "taskqueue: there is no job 12..34: "),
-        ("mail", "taskqueue: 'mail' is no job id: "),
-        ("6740a1b2aaaaaaaaaa000001f", "taskqueue: '6740a1b2aaaaaaaaaa000001f' is no job id: "),
-        ("6740a1b2aaaaaaaaaa00..000001", "taskqueue: '6740a1b2aaaaaaaaaa00..000001' is no job id: "),
-        ("", "taskqueue: '' is no job id: "),
+        ("mail", "taskqueue: 'mail' is not a job id: "),
+        ("6740a1b2aaaaaaaaaa000001f", "taskqueue: '6740a1b2aaaaaaaaaa000001f' is not a job id: "),
+        ("6740a1b2aaaaaaaaaa00..000001", "taskqueue: '6740a1b2aaaaaaaaaa00..000001' is not a job id: "),
+        ("", "taskqueue: '' is not a job id: "),
     ],
 )
 @pytest.mark.parametrize("command", ["show", "why", "cancel", "wait"])
@@ -194,7 +194,7 @@ def test_cancel_counts_the_jobs_that_match_and_cancels_them_when_told_to(
     told = taskqueue("cancel", "--query", '{"queue": {"$ne": "kept"}}', "--reason", "added twice", "--yes")
 
     assert counted.out == f"would cancel {len(pending)} jobs: pass --yes to cancel them\n"
-    assert told.out == f"canceled {waiting} jobs; asked to end: {len(running)} that had begun\n"
+    assert told.out == f"canceled {waiting} jobs; asked to end: {len(running)} that had started\n"
     assert {ids.resolve(store, str(record.id)).status for record in pending} == {Status.CANCELED, Status.PROCESSING}
     assert [record.queue for record in store.find(parse({"status": "WAITING"}))] == ["kept"]
     assert taskqueue("cancel", "--query", '{"queue": "kept"}', "--yes", "--json").document == {
@@ -284,7 +284,7 @@ def test_show_tells_the_phase_and_the_reports_of_a_job_in_steps(taskqueue: Taskq
     for line in (
         "phase running, iterations over: 12",
         'loops {"":7}',
-        "crashes 1 of 3 allowed, 4 more before it went on",
+        "crashes 1 of 3 allowed, 4 more before it continued",
         '"records": 1200',
     ):
         assert line in shown

@@ -92,7 +92,7 @@ def test_a_user_that_is_missing_is_told_and_one_that_is_none_refused(taskqueue: 
     assert missing.code == Exit.OK
     assert "there is no user shop-that-is-not yet: useradd --system shop-that-is-not" in missing.err
     assert refused.code == Exit.CONFIG
-    assert "is no name of a user: write small letters" in refused.err
+    assert "is not a user name: write lower-case letters" in refused.err
 
 
 @pytest.mark.parametrize(

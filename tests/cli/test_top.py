@@ -115,7 +115,7 @@ def test_a_running_job_is_seen_and_ended(url: str, store: Store, tmp_path: Path)
         await pilot.press("escape", "c")
         await shows(pilot, "Cancel 1 job?", f"{ids.short(added.id)} tests.acceptance.work:Gate PROCESSING", "reason")
         await pilot.press(*"wrong", "enter")
-        await shows(pilot, "asked to end: 1 that had begun")
+        await shows(pilot, "asked to end: 1 that had started")
         await until(lambda: added.refresh().is_final)
 
     with node(url, tmp_path, "--name", "web-1", "--max-children", "4"), Scheduler(url) as scheduler:
@@ -141,7 +141,7 @@ def test_a_paused_queue_needs_somebody_and_is_resumed(url: str, store: Store) ->
         await pilot.press("enter")
         await shows(pilot, "queue mail is resumed")
         await pilot.press("p")
-        await shows(pilot, "Pause queue mail?", "1 job waiting; 0 running, which go on")
+        await shows(pilot, "Pause queue mail?", "1 job waiting; 0 running, which continue")
         await pilot.press(*"why", "enter")
         await shows(pilot, "queue mail is paused")
         await pilot.press("enter")
@@ -161,7 +161,7 @@ def test_a_node_is_drained_and_works_again(url: str, store: Store, tmp_path: Pat
         await pilot.press("enter")
         await shows(pilot, "is drained, by", "node web-1 is drained since")
         await pilot.press("d")
-        await shows(pilot, "Let node web-1 work again?")
+        await shows(pilot, "Undrain node web-1?")
         await pilot.press("enter")
         await shows(pilot, "node web-1 works again")
 
@@ -203,7 +203,7 @@ def test_the_jobs_of_a_queue_are_canceled_after_a_sample(store: Store) -> None:
     async def steps(pilot: Pilot[int]) -> None:
         await shows(pilot, "mail")
         await pilot.press("tab", "c")
-        await shows(pilot, "Cancel 7 jobs of queue mail that have not begun?", "and 2 more")
+        await shows(pilot, "Cancel 7 jobs of queue mail that have not started?", "and 2 more")
         await pilot.press("enter")
         await shows(pilot, "canceled 7 jobs")
 
@@ -403,7 +403,7 @@ def test_text_of_jobs_cannot_command_the_terminal(store: Store) -> None:
 def test_the_keys_are_explained(store: Store) -> None:
     async def steps(pilot: Pilot[int]) -> None:
         await pilot.press("question_mark")
-        await shows(pilot, "run ended jobs again; of a queue those that failed", "end; jobs are not affected")
+        await shows(pilot, "run ended jobs again; of a queue, the failed jobs", "end; jobs are not affected")
         await pilot.press("escape")
         assert "jobs are not affected" not in await shows(pilot, "needs you")
 

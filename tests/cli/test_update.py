@@ -150,7 +150,7 @@ def test_without_yes_jobs_of_a_query_are_counted_and_not_recovered(taskqueue: Ta
 
     told = taskqueue(*command)
     assert told.out == "would run 1 job again: pass --yes to add a copy of each\n"
-    assert told.complaint == "1 that match were recovered before and are left out: name them by ID"
+    assert told.complaint == "left out, as recovered before: 1; name them by ID"
     assert taskqueue(*command, "--json").document == {"found": 1, "left_out": 1, "copies": []}
     assert store.count(EVERYTHING) == before
 
@@ -164,7 +164,7 @@ def test_a_query_leaves_out_what_was_recovered_before_and_says_so(taskqueue: Tas
 
     assert told.out.split() != [copy]
     assert len(told.out.split()) == 1
-    assert told.complaint == "1 that match were recovered before and are left out: name them by ID"
+    assert told.complaint == "left out, as recovered before: 1; name them by ID"
     assert f"recovered as  {copy}" in taskqueue("show", str(jobs["failed"].id)).out
 
 
@@ -243,7 +243,7 @@ def test_add_here_says_that_nothing_was_run(taskqueue: Taskqueue, store: Store, 
     answer = taskqueue("add", ECHO, *key, "--here")
 
     assert (answer.code, answer.out) == (Exit.UNSUCCESSFUL, f"{id} is WAITING\n")
-    assert answer.complaint == "nothing was run: this job was there before, with the same id or unique key"
+    assert answer.complaint == "nothing was run: a job with the same id or unique key already exists"
     assert taskqueue("add", ECHO, *key, "--here", "--json").document["id"] == id
 
 
@@ -258,7 +258,7 @@ def test_add_here_says_that_a_limit_has_no_room(taskqueue: Taskqueue, store: Sto
     answer = taskqueue("add", ECHO, *limit, "--here")
 
     assert (answer.code, answer.out.endswith(" is WAITING\n")) == (Exit.UNSUCCESSFUL, True)
-    assert answer.complaint == "nothing was run: the limits of the job have no room, a node runs it when they have"
+    assert answer.complaint == "nothing was run: the limits of the job have no room; a node runs it when they do"
 
 
 def test_a_retry_policy_is_given_as_its_document(taskqueue: Taskqueue, store: Store) -> None:

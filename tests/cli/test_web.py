@@ -130,15 +130,15 @@ def test_queues_are_for_operators(taskqueue: Command, users: str) -> None:
     refused = taskqueue("web", "user", "add", "ana", "--users", users, "--no-password", "--queue", "mail")
 
     assert refused.code == Exit.CONFIG
-    assert "pass --role operator, too" in refused.complaint
+    assert "pass --role operator too" in refused.complaint
 
 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (("--listen", "0.0.0.0:0"), "everybody would be an operator: pass --users or --header"),
-        (("--listen", "[::]:0"), "everybody would be an operator"),
-        (("--listen", "here"), "is no address: pass a port such as 8030"),
+        (("--listen", "0.0.0.0:0"), "every user would be an operator: pass --users or --header"),
+        (("--listen", "[::]:0"), "every user would be an operator"),
+        (("--listen", "here"), "is not an address: pass a port such as 8030"),
         (("--header", "X-User"), "could be sent by anybody: name the proxies that set it (--proxy ADDRESS"),
         (("--header", "X User", "--proxy", "127.0.0.1"), "is no name of an HTTP header"),
         (("--header", "X-User", "--proxy", "proxy"), "proxy 'proxy' is no address"),

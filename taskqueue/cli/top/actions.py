@@ -52,7 +52,7 @@ def cancel(store: Store, wanted: Sequence[tuple[str, Query]]) -> Question:
     def act(reason: str) -> str:
         with _acting(store, "cancel", meant, _words(wanted), reason=reason):
             canceled, asked = changes.cancel_each(store, [record.id for record in meant], reason)
-        begun = f"; asked to end: {asked:,} that had begun" if asked else ""
+        begun = f"; asked to end: {asked:,} that had started" if asked else ""
         return f"canceled {count(canceled, 'job')}{begun}"
 
     return Question(
@@ -113,17 +113,17 @@ def pause(store: Store, queue: str) -> Question:
     waiting, running = numbers.get(Status.WAITING, 0), numbers.get(Status.PROCESSING, 0)
     return Question(
         title=f"Pause {of}?",
-        sample=[f"{count(waiting, 'job')} waiting; {running:,} running, which go on"],
+        sample=[f"{count(waiting, 'job')} waiting; {running:,} running, which continue"],
         act=lambda reason: str(audited_controls.pause(store, name, reason)),
     )
 
 
 def drain(store: Store, node: str) -> Question:
-    """Ask whether to drain the node, or let it work if it is drained."""
+    """Ask whether to drain the node, or undrain it if it is drained."""
     drained = store.controls().drain_of(node)
     if drained is not None:
         return Question(
-            title=f"Let node {node} work again?",
+            title=f"Undrain node {node}?",
             sample=[f"drained by {drained.by}{f': {drained.reason}' if drained.reason else ''}"],
             act=lambda _: (
                 f"node {node} works again" if audited_controls.undrain(store, node) else f"{node} was not drained"
@@ -133,7 +133,7 @@ def drain(store: Store, node: str) -> Question:
     running = store.count(parse({"seat": node, "status": int(Status.PROCESSING)}))
     return Question(
         title=f"Drain node {node}?",
-        sample=[f"it begins no more jobs; {running:,} running, which go on"],
+        sample=[f"it starts no more jobs; {running:,} running, which continue"],
         act=lambda reason: str(audited_controls.drain(store, node, reason)),
     )
 

@@ -1,4 +1,4 @@
-"""The program: it reads the store for the screen on top, at most once in so many seconds, and acts on keys."""
+"""The application: refreshes the visible screen at a limited rate and handles keys."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from taskqueue.store import Store
 from taskqueue.store.redaction import concealed_in
 
 REST = 4.0
-"""The pause between two reads is so many times as long as the last one took, or longer."""
+"""The pause between two reads is at least this many times as long as the last read took."""
 
 LONGEST = 10.0
 """Seconds that such a pause takes at most: one slow read must not stop the screen for minutes."""
@@ -91,7 +91,7 @@ class Top(App[int]):
         return Main(self._store)
 
     def on_mount(self) -> None:
-        """Begin to read, and end on SIGTERM as on Ctrl-C."""
+        """Start to read, and end on SIGTERM as on Ctrl-C."""
         for signum in (signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(signum, self.action_quit_with, int(Exit.INTERRUPTED))
         self.run_worker(self._read_on(), exit_on_error=True)
@@ -127,7 +127,7 @@ class Top(App[int]):
         self._ask_of_one(targets.queue_of, "a queue", actions.pause)
 
     def action_drain(self) -> None:
-        """Drain the node of the row, or let it work."""
+        """Drain the node of the row, or undrain it."""
         self._ask_of_one(targets.node_of, "a node", actions.drain)
 
     def action_failures(self) -> None:
@@ -141,7 +141,7 @@ class Top(App[int]):
         self._page("log of job", job_text.log, follows=True)
 
     def action_why(self) -> None:
-        """Say why the job is as it is."""
+        """Say why the job is in its present state."""
         self._page("why job", job_text.why)
 
     def action_stack(self) -> None:
@@ -219,7 +219,7 @@ class Top(App[int]):
             self.screen.draw_detail()
 
     def on_key(self) -> None:
-        """Take the last notice away."""
+        """Remove the last notice."""
         if self.notice:
             self.say("")
 
@@ -243,7 +243,7 @@ class Top(App[int]):
     ) -> None:
         names = [name for thing in self._things() if (name := named(thing)) is not None]
         if len(names) > 1:
-            self.say(f"one at a time: take the marks of {len(names) - 1} away")
+            self.say(f"one at a time: unmark {len(names) - 1}")
             return
         self._ask_if(names, f"for: select {kind}", lambda: ask(self._store, names[0]))
 

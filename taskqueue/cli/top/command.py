@@ -1,4 +1,4 @@
-"""``taskqueue top``: a live screen of nodes, queues, running jobs, and problems that need somebody."""
+"""``taskqueue top``: a live screen of nodes, queues, running jobs, and problems that need action."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.errors import ConfigError
 
 
-@click.command("top", short_help="Watch and steer everything on a live screen.")
+@click.command("top", short_help="Watch and control everything on a live screen.")
 @click.option("--read-only", is_flag=True, help="Refuse every action: only look.")
 @click.option(
     "--every", type=watch.interval, default="1", show_default=True, metavar="S", help="Read the store every S seconds."
@@ -25,8 +25,7 @@ def top_command(context: StoreContext, read_only: bool, every: float) -> int:
     """
     if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)) or os.environ.get("TERM", "dumb") == "dumb":
         raise click.UsageError(
-            "top draws on a terminal, and this is none: use `taskqueue stats --watch`, `taskqueue nodes --watch` "
-            "or `taskqueue doctor`"
+            "top needs a terminal: use `taskqueue stats --watch`, `taskqueue nodes --watch` or `taskqueue doctor`"
         )
     try:
         import textual  # noqa: F401

@@ -1,4 +1,4 @@
-"""All about one job as text: why it is as it is, its facts, its attempts, its log lines and its stack."""
+"""Everything about one job as text: why it is in its state, its facts, attempts, log lines and stack."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NO_LINES = "no log lines are kept of it"
 
 
 def why(store: Store, id: str) -> str:
-    """Say why the job is as it is."""
+    """Say why the job is in its present state."""
     return why_of(store, JobId(id))
 
 

@@ -79,7 +79,7 @@ FAILURES = (
 
 
 def need_row(need: Need) -> Row:
-    """Return the row of something that somebody should act on."""
+    """Return the row of a problem that needs action."""
     return Row(
         key=f"{need.subject} {need.name} {need.says[:20]}",
         thing=need,
@@ -219,7 +219,7 @@ def summary(overview: Overview) -> str:
 
 
 def _time(seconds: float) -> str:
-    """Return a duration without digits that nobody reads."""
+    """Return a duration without needless digits."""
     return span(round(seconds, 1) if seconds < 10 else round(seconds))
 
 

@@ -22,7 +22,7 @@ class Row:
     """One row: its subject and its cells."""
 
     key: str
-    """The same for the same thing in each look."""
+    """The same for the same thing in each read."""
     thing: object
     cells: tuple[str, ...]
     detail: str = ""
@@ -30,7 +30,7 @@ class Row:
 
 
 class Rows(Widget, can_focus=True):
-    """A table that fits its width as those of the other commands do."""
+    """A table that fits its width as the tables of other commands do."""
 
     DEFAULT_CSS = "Rows { width: 1fr; height: 1fr; }"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -113,7 +113,7 @@ class Rows(Widget, can_focus=True):
         self._select(self._at + by * max(1, self.size.height - 2))
 
     def action_mark(self) -> None:
-        """Mark the selected row or take its mark away, and go on to the next."""
+        """Mark or unmark the selected row, and move to the next."""
         if self.selected is not None:
             self.marked ^= {self.selected.key}
             self._select(self._at + 1)
@@ -124,7 +124,7 @@ class Rows(Widget, can_focus=True):
             self.post_message(self.Opened())
 
     def on_focus(self) -> None:
-        """Let the screen show the details of the selected row."""
+        """Ask the screen to show the details of the selected row."""
         self.post_message(self.Selected())
 
     def render(self) -> Content:

@@ -28,7 +28,7 @@ LISTED = 200
 """The most jobs of each part of a list."""
 
 FEW = 5_000
-"""Where more jobs are due later, those of a list are left out."""
+"""If more jobs than this are due later, they are left out of a list."""
 
 Found = TypeVar("Found")
 
@@ -47,7 +47,7 @@ class Program(Protocol):
 
 
 class Looking(Screen[None], Generic[Found]):
-    """A screen that reads the store again and again, and shows the result."""
+    """A screen that reads the store repeatedly and shows the result."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "back", show=False),
@@ -89,7 +89,7 @@ class Looking(Screen[None], Generic[Found]):
         yield from ()
 
     def on_mount(self) -> None:
-        """Begin without a filter."""
+        """Start without a filter."""
         self.query_one("#filter", Input).display = False
         self.program.draw_head()
         self.draw_detail()
@@ -129,7 +129,7 @@ class Looking(Screen[None], Generic[Found]):
         self._leave_filter()
 
     def action_back(self) -> None:
-        """Leave the filter, take it away, or go back a screen."""
+        """Leave the filter, remove it, or go back a screen."""
         pane = self.pane
         if self.query_one("#filter", Input).has_focus:
             self._filtered.filter("")
@@ -150,7 +150,7 @@ class Looking(Screen[None], Generic[Found]):
 
 
 class Main(Looking[Overview]):
-    """Problems that need somebody, queues, running jobs and nodes."""
+    """Problems that need action, queues, running jobs and nodes."""
 
     KEYS = (
         "⏎ open", "/ filter", "␣ mark", "c cancel", "r again", "p pause", "d drain", "l log", "s stack", "f fails",
@@ -197,7 +197,7 @@ class Main(Looking[Overview]):
         """Stay: this is the first screen."""
 
     def _share_out(self) -> None:
-        """Give each pane the lines that it wants, or take some from the largest; running jobs get all that is left."""
+        """Give each pane the lines that it wants, or take some from the largest; running jobs get the rest."""
         room = self.size.height - 6
         wanted = [pane.wanted_height for pane in self._panes]
         while sum(wanted) > room and max(wanted) > 2:
@@ -266,7 +266,7 @@ class FailureList(Looking[Overview]):
 
 
 class Page(Looking[str]):
-    """A page of text, read again and again or once; one that is followed stays at its end."""
+    """A page of text, read repeatedly or once; a followed page stays at its end."""
 
     KEYS = ("↑↓ scroll", "l log", "s stack", "w why", "c cancel", "r again", "esc back", "? keys", "q quit")
 
@@ -305,7 +305,7 @@ class Page(Looking[str]):
             return str(error)
 
     def show(self, found: str) -> None:
-        """Show it, where it is new."""
+        """Show the text if it has changed."""
         if found == self._text:
             return
         self._text = found
@@ -329,14 +329,14 @@ HELP: Mapping[str, str] = {
     "enter": "open the jobs of a queue, node or class, or one job",
     "/": "show only rows that contain a text; esc shows all",
     "space": "mark rows: actions are about all marked ones",
-    "c": "cancel jobs, or those of a queue that have not begun",
-    "r": "run ended jobs again; of a queue those that failed",
+    "c": "cancel jobs, or the jobs of a queue that have not started",
+    "r": "run ended jobs again; of a queue, the failed jobs",
     "p": "pause a queue, or resume it",
-    "d": "drain a node, or let it work again",
+    "d": "drain a node, or undrain it",
     "f": "show failures of the last hour by class and error",
     "l": "show the log lines of a job",
     "s": "show where a running job is: its Python stack",
-    "w": "say why a job is as it is",
+    "w": "say why a job is in its present state",
     "esc": "go back",
     "q ctrl+c": "end; jobs are not affected",
 }

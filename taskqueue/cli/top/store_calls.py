@@ -1,4 +1,4 @@
-"""Makes the calls of a store in a thread of its own, so that a slow one never keeps keys waiting."""
+"""Makes the calls of a store in a thread of its own, so that a slow call never delays keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TypeVar
 Found = TypeVar("Found")
 
 CLOSING = 0.5
-"""Seconds that the end of the program waits for a call that is under way."""
+"""Seconds that the program waits at its end for a call in progress."""
 
 
 class StoreCalls:
@@ -49,6 +49,6 @@ class StoreCalls:
 
 
 def _hand_over(loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Found], give: Callable[[], None]) -> None:
-    """Give the answer in the loop, unless that has ended or nobody waits any more."""
+    """Give the answer in the loop, unless the loop has ended or no one waits any more."""
     if not loop.is_closed():
         loop.call_soon_threadsafe(lambda: None if answer.done() else give())

@@ -62,11 +62,11 @@ class Listing:
     title: str
     parts: tuple[tuple[Query, str], ...]
     later: Query | None = None
-    """Those that are due later; they are looked up only where few are: stores keep no order of them by queue."""
+    """Those that are due later; they are looked up only if there are few: stores keep no order of them by queue."""
 
 
 def listed(thing: object, now: datetime) -> Listing | None:
-    """Return the jobs behind it: those of a queue or node, or the failed ones of a class."""
+    """Return the jobs of the target: of a queue or node, or the failed jobs of a class."""
     queue, node, failed = queue_of(thing), node_of(thing), class_of(thing)
     if queue:
         of_queue = {"queue": queue}
@@ -92,7 +92,7 @@ def cancelable(thing: object) -> tuple[str, Query] | None:
     if job is not None and not (isinstance(thing, Record) and thing.status.is_final):
         return "", parse({"id": job})
     if queue:
-        return f" of queue {queue} that have not begun", parse({"queue": queue, "status": _NOT_BEGUN})
+        return f" of queue {queue} that have not started", parse({"queue": queue, "status": _NOT_BEGUN})
     return None
 
 
