@@ -65,7 +65,9 @@ def _run_here(
     elif record.status is Status.WAITING and not record.claims:
         output.line("nothing was run: the limits of the job have no room; a node runs it when they do", err=True)
     elif not record.status.is_final and record.course is not None and record.cause is Cause.CLAIMED:
-        output.line("a node took a step of this job: nodes may run the other steps, and `taskqueue wait` waits for them", err=True)
+        output.line(
+            "a node took a step of it: nodes may run the other steps, `taskqueue wait` waits for them", err=True
+        )
     return Exit.OK if record.status is Status.DONE else Exit.UNSUCCESSFUL
 
 

@@ -18,9 +18,9 @@ ERRORS_KEPT = 20
 
 
 class Grouping(str, Enum):
-    """The grouping of jobs; one with several tags counts for each, one without tags for none.
+    """The grouping of jobs; a job with several tags counts for each tag, a job without tags for none.
 
-    Hours and days are those of UTC, by the end of the job.
+    Hours and days are in UTC, by the end of the job.
     """
 
     QUEUE = "queue"
@@ -42,7 +42,7 @@ class Sample:
     attempts: int
     """The attempts that counted, the last one included."""
     waited: int | None = None
-    """From when the last attempt could begin to when it did; None if there was none, or the job was canceled."""
+    """From when the last attempt could start to when it did; None if there was none, or the job was canceled."""
     ran: int | None = None
     """From the start of the last attempt to the end of the job; None as above."""
     error: str | None = None
@@ -79,9 +79,9 @@ class Group:
     failed_per_minute: float
     """Those that are FAILED or TIMEOUT, for each minute of the time."""
     waiting: Spread | None
-    """The time before the last attempt began, from when it could; of those that are DONE, FAILED or TIMEOUT."""
+    """From when the last attempt could start to when it did, of jobs that are DONE, FAILED or TIMEOUT."""
     running: Spread | None
-    """The time of the last attempt, of the same jobs; None where none was ever started."""
+    """The time of the last attempt, of the same jobs; None if no job was ever started."""
     errors: Mapping[str, int] = field(default_factory=dict)
     """How many jobs ended by an error of each class, the most frequent first."""
 
@@ -103,15 +103,15 @@ class Present:
     blocked: int
     """Those that wait for other jobs."""
     lost: int
-    """Running jobs whose lease is over: another node will rescue them."""
+    """Running jobs whose lease has expired: another node will rescue them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Analytics:
     """Jobs that ended after ``since`` and up to ``until``, in groups and as a whole, and jobs that have not ended.
 
-    Figures by tag are those of the newest jobs where more ended than may be looked at: then ``since`` is later than
-    ``asked_since``. All others begin with the minute of ``asked_since``, or with its hour where that is long ago.
+    If more jobs ended than may be read, figures by tag cover only the newest: then ``since`` is later than
+    ``asked_since``. All other figures start with the minute of ``asked_since``, or with its hour if that is long ago.
     """
 
     by: Grouping
@@ -119,7 +119,7 @@ class Analytics:
     asked_since: datetime
     until: datetime
     groups: tuple[Group, ...]
-    """The group with the most jobs first; hours and days in their order, those without jobs left out."""
+    """The group with the most jobs first; hours and days in order, without the empty ones."""
     whole: Group
     present: Present
 
@@ -132,10 +132,10 @@ class Analytics:
 def of_samples(
     samples: Sequence[Sample], since: datetime, until: datetime, at_most: int, present: Present
 ) -> Analytics:
-    """Return the figures by tag of samples: the newest ``at_most`` + 1 of the time, or all of it, newest first.
+    """Return the figures by tag of the samples: the newest ``at_most`` + 1 of the period, or all, newest first.
 
-    One too many says that there are more: then the time begins behind that one, so that nothing in it is left out;
-    where all of them ended in one millisecond, there are at least ``at_most`` jobs in it, and these are looked at.
+    One sample beyond ``at_most`` means that there are more: then the period starts after that sample, so that it is
+    complete. If all of them ended in the same millisecond, the first ``at_most`` are counted.
     """
     begin = since
     if len(samples) > at_most:
@@ -196,7 +196,7 @@ _ENDS = frozenset(("done", "failed", "timeout", "canceled"))
 
 
 def _part(name: str, figures: Figures, by: Grouping, since: datetime, until: datetime) -> Group:
-    """Return the figures of an hour or day, with rates of as much of it as lies in the time."""
+    """Return the figures of an hour or day, with rates over the part of it that lies in the period."""
     begin = datetime.strptime(name, _FORMS[by]).replace(tzinfo=timezone.utc)
     return _group(name, figures, (min(begin + _LENGTHS[by], until) - max(begin, since)) / timedelta(minutes=1))
 

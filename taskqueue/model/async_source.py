@@ -1,4 +1,4 @@
-"""The items of an asynchronous source: a loop of ``each`` takes those that are there, and awaits the next one."""
+"""The items of an asynchronous source: a loop of ``each`` takes the items that are ready, and awaits the next one."""
 
 from __future__ import annotations
 

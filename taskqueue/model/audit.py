@@ -31,7 +31,7 @@ class AuditEntry:
     about: Mapping[str, Any] = field(default_factory=dict)
     """Details, plain JSON values."""
     cursor: str = ""
-    """The cursor of this entry among those that ``audit`` returns: older ones stand before it."""
+    """The cursor of this entry among the entries that ``audit`` returns: older entries are before it."""
 
     @property
     def concerns_job(self) -> bool:

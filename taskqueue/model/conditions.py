@@ -20,7 +20,7 @@ CHECK_LIMIT = 10.0
 """Seconds that a check may take."""
 
 FAILED_CHECKS = 5
-"""How many checks in a row have to fail for the job to fail."""
+"""How many checks in a row must fail for the job to fail."""
 
 _OWN = "#"
 _PATH_SHAPE = r"#[^\W\d]\w*|[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)?"
@@ -129,7 +129,7 @@ def is_condition(value: object) -> bool:
 
 
 def both(first: Condition | None, second: Condition | None) -> Condition | None:
-    """Return the condition that both hold; None is none."""
+    """Return the condition that both hold; None means no condition."""
     if first is None or second is None:
         return first or second
     return first & second

@@ -11,7 +11,7 @@ from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.limits import LimitKey, limit_keys_of
 
 EVERY_QUEUE = ""
-"""The name of the pause that holds for all queues, those too that come later."""
+"""The name of the pause that holds for all queues, including future ones."""
 
 
 class Kind(str, Enum):
@@ -26,7 +26,7 @@ class Kind(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Control:
-    """One ``pause``, ``drain`` or ``limit``, in force until it is cleared, also for nodes that start later."""
+    """One ``pause``, ``drain`` or ``limit``, active until it is cleared, also for nodes that start later."""
 
     kind: Kind
     name: str
@@ -36,7 +36,7 @@ class Control:
     """The operator who set it."""
     reason: str = ""
     count: int | None = None
-    """The number that a limit has instead of the declared one."""
+    """The number that replaces the declared number of a limit."""
 
     def __str__(self) -> str:
         match self.kind:
@@ -50,7 +50,7 @@ class Control:
 
 
 class Controls:
-    """All controls in force, as claims need them."""
+    """All active controls, as claims need them."""
 
     def __init__(self, kept: Iterable[Control] = ()) -> None:
         self.kept = tuple(kept)
@@ -85,16 +85,16 @@ class Controls:
         return EVERY_QUEUE in self._pauses or seat in self._drains
 
     def open(self, queues: Iterable[str]) -> list[str]:
-        """Return those of the queues that are not paused."""
+        """Return the queues that are not paused."""
         return [queue for queue in queues if self.pause_of(queue) is None]
 
     def limit_keys(self, lane: str) -> tuple[LimitKey, ...]:
-        """Return the limit keys of a lane, with the numbers in force."""
+        """Return the limit keys of a lane, with their present numbers."""
         declared = limit_keys_of(lane)
         return tuple(map(self.now, declared)) if self._limits else declared
 
     def now(self, limit_key: LimitKey) -> LimitKey:
-        """Return the limit key with the number in force."""
+        """Return the limit key with its present number."""
         changed = self._limits.get(limit_key.family)
         return limit_key if changed is None or changed.count is None else replace(limit_key, count=changed.count)
 

@@ -13,13 +13,13 @@ VOICE = frozenset(
         "FDSTORE", "MAINPID",
     )
 )  # fmt: skip
-"""Variables that let a process notify systemd for the unit: no worker has them (sd_notify(3))."""
+"""Variables with which a process can notify systemd for the unit: removed from workers (sd_notify(3))."""
 
 OWN = VOICE | {
     "TASKQUEUE_URL", "CREDENTIALS_DIRECTORY", "INVOCATION_ID", "JOURNAL_STREAM", "MANAGERPID", "MEMORY_PRESSURE_WATCH",
     "MEMORY_PRESSURE_WRITE", "SYSTEMD_EXEC_PID",
 }  # fmt: skip
-"""Variables kept from commands: the address of the store, which may hold a password, and those of systemd."""
+"""Variables withheld from commands: the address of the store, which may hold a password, and those of systemd."""
 
 
 def for_commands(environment: Mapping[str, str]) -> dict[str, str]:

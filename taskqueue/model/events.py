@@ -8,7 +8,7 @@ from taskqueue.errors import InvalidOption
 from taskqueue.model.record import Status
 
 ANY = "*"
-"""The name that stands for every event."""
+"""The name that means every event."""
 
 PROGRESS = "progress"
 RETRIED = "retried"

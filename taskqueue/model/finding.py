@@ -1,4 +1,4 @@
-"""A finding of ``taskqueue doctor``: a fact about a store, a node or a host, and what to do about a flaw."""
+"""A finding of ``taskqueue doctor``: a fact about a store, a node or a host, and how to fix a problem."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Finding(NamedTuple):
     says: str
     level: Level = Level.OK
     do: str = ""
-    """What to do; empty where everything is well."""
+    """What to do; empty if everything is well."""
     name: str = ""
     """The class, or the id of the job, that it is about; empty for all else."""
 
 
 def below(about: str, says: str, value: float, *, warning: float, error: float, do: str) -> Finding:
-    """Return a finding that is an error where the value is below ``error``, and a warning below ``warning``."""
+    """Return a finding that is an error if the value is below ``error``, and a warning if it is below ``warning``."""
     level = Level.ERROR if value < error else Level.WARNING if value < warning else Level.OK
     return Finding(about, says, level, do if level is not Level.OK else "")

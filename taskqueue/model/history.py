@@ -17,13 +17,13 @@ from taskqueue.model.serializer import clean
 from taskqueue.model.timestamps import MILLISECOND, milliseconds, moment
 
 MOST_CLASSES = 200
-"""How many classes, and how many queues, a minute or an hour tells apart; the others are counted as ``OTHER``."""
+"""How many classes, and how many queues, a minute or an hour distinguishes; the others are counted as ``OTHER``."""
 
 OTHER = "other"
 """The name under which further classes, queues and errors are counted together."""
 
 MOST_ERRORS = 20
-"""How many classes of errors are told apart for one queue and class."""
+"""How many classes of errors are distinguished for one queue and class."""
 
 BUCKETS = (
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0,
@@ -52,7 +52,7 @@ class Step(str, Enum):
         return _KEPT[self]
 
     def begin(self, at: int) -> int:
-        """Return when the part of a time begins, both in milliseconds since 1970."""
+        """Return the start of the part that contains a time, both in milliseconds since 1970."""
         length = _MILLISECONDS[self]
         return at // length * length
 
@@ -62,14 +62,14 @@ _MILLISECONDS = {step: length // MILLISECOND for step, length in _LENGTHS.items(
 _KEPT = {Step.MINUTE: timedelta(hours=72), Step.HOUR: timedelta(days=90)}
 
 Figures: TypeAlias = dict[str, int]
-"""Numbers by their names, those that are 0 left out: see ``entry``. Times are sums of milliseconds; ``w3`` is a bucket
+"""Numbers by name, without zeros: see ``entry``. Times are sums of milliseconds; ``w3`` is a bucket
 of waiting times, ``r3`` one of run times, ``e:`` comes before the class of an error."""
 
 Part: TypeAlias = dict[tuple[str, str], Figures]
 """The figures of one part of the time, by queue and class."""
 
 Parts: TypeAlias = dict[int, Part]
-"""The figures of several parts, by their begins in milliseconds since 1970."""
+"""The figures of several parts, by their starts in milliseconds since 1970."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ class Durations:
     buckets: Mapping[float, int]
 
     def percentile(self, percent: int) -> float:
-        """Return the bound that so many of 100 do not exceed; that of its bucket, and no more than the longest."""
+        """Return the bound that this many of 100 do not exceed: the bound of its bucket, at most the longest time."""
         rank = -(-self.number * percent // 100)
         for bound, jobs in self.buckets.items():
             rank -= jobs
@@ -103,10 +103,10 @@ class HistoryEntry:
     step: Step
     queue: str
     job: str
-    """The import path of the class; ``other`` for those beyond ``MOST_CLASSES``."""
+    """The import path of the class; ``other`` for classes beyond ``MOST_CLASSES``."""
     added: int
     started: int
-    """The attempts that began, counted when they were over."""
+    """The attempts that started, counted when they ended."""
     done: int
     failed: int
     timeout: int
@@ -116,7 +116,7 @@ class HistoryEntry:
     attempts: int
     """All attempts of the ended jobs."""
     waiting: Durations
-    """From when the last attempt could begin to when it did; of those that ended as DONE, FAILED or TIMEOUT."""
+    """From when the last attempt could start to when it did, of jobs that ended as DONE, FAILED or TIMEOUT."""
     running: Durations
     """From the start of the last attempt to the end of the job; of the same jobs."""
     errors: Mapping[str, int] = field(default_factory=dict)
@@ -237,7 +237,7 @@ def add_figures(into: Figures, more: Figures) -> None:
 
 
 def gather(into: Parts, at: int, part: Part) -> None:
-    """Add the figures of one part of the time to those of others, before ``add_parts`` bounds their number."""
+    """Merge the figures of one part of the time into those of others, before ``add_parts`` bounds their number."""
     kept = into.setdefault(at, {})
     for key, figures in part.items():
         if key in kept:
@@ -247,7 +247,7 @@ def gather(into: Parts, at: int, part: Part) -> None:
 
 
 def add_part(into: Part, more: Part) -> None:
-    """Add the figures of ``more``, those beyond ``MOST_CLASSES`` under ``OTHER``."""
+    """Add the figures of ``more``, classes beyond ``MOST_CLASSES`` under ``OTHER``."""
     queues, jobs = {queue for queue, _ in into}, {job for _, job in into}
     for (queue, job), figures in more.items():
         key = (kept_apart(queues, queue), kept_apart(jobs, job))
@@ -257,13 +257,13 @@ def add_part(into: Part, more: Part) -> None:
 
 
 def add_parts(into: Parts, more: Parts, step: Step = Step.MINUTE) -> None:
-    """Add the figures of minutes to those of the parts of time that they are in."""
+    """Add the figures of minutes to the figures of the hours or days that contain them."""
     for at, part in more.items():
         add_part(into.setdefault(step.begin(at), {}), part)
 
 
 def kept_apart(known: set[str], name: str) -> str:
-    """Return the name of a class or queue, which is then among the known ones; ``OTHER`` where these are enough."""
+    """Return the name of a class or queue, which is then among the known ones; ``OTHER`` if these are enough."""
     if name in known or len(known) < MOST_CLASSES:
         known.add(name)
         return name
@@ -284,7 +284,7 @@ def part_text(part: Part) -> str:
 
 
 def part_of_text(kept: Any) -> Part:
-    """Return the part of its text; raise ``TypeError`` or ``ValueError`` where it is damaged."""
+    """Return the part of its text; raise ``TypeError`` or ``ValueError`` if it is damaged."""
     return {(queue, job): figures for queue, job, figures in json.loads(text(kept))}
 
 
@@ -295,7 +295,7 @@ def parts_text(parts: Parts) -> str:
 
 
 def parts_of_text(kept: Any) -> Parts:
-    """Return the parts of their text; raise ``TypeError`` or ``ValueError`` where it is damaged."""
+    """Return the parts of their text; raise ``TypeError`` or ``ValueError`` if it is damaged."""
     return {number(at): {(queue, job): figures for queue, job, figures in part} for at, part in json.loads(text(kept))}
 
 

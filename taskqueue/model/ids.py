@@ -11,7 +11,7 @@ from taskqueue.model.timestamps import milliseconds
 JobId = ObjectId
 
 WORKFLOW_TAG = "workflow:"
-"""How the tag begins that all members of a workflow have; the id of the first member follows."""
+"""The prefix of the tag that all members of a workflow have; the id of the first member follows."""
 
 
 def occurrence_id(series: JobId, occurrence: int) -> JobId:

@@ -38,9 +38,10 @@ CHILDREN_AT_ONCE = 500
 
 
 class Interrupted(BaseException):
-    """Raised in a running job that has to end; catch it to checkpoint or clean up, then raise it again.
+    """Raised in a running job that must end; catch it to checkpoint or clean up, then raise it again.
 
-    ``reason`` is ``shutdown``, ``cancel``, ``timeout`` or ``lost``. No ``Exception``, because user code catches those.
+    ``reason`` is ``shutdown``, ``cancel``, ``timeout`` or ``lost``. Not an ``Exception``, because user code catches
+    those.
     """
 
     __module__ = "taskqueue"  # as it is imported; tracebacks name it so
@@ -51,7 +52,7 @@ class Interrupted(BaseException):
 
 
 class JobTimeout(Interrupted):
-    """Raised in a running job whose ``timeout`` is over."""
+    """Raised in a running job that has exceeded its ``timeout``."""
 
     __module__ = "taskqueue"  # as it is imported; tracebacks name it so
 
@@ -89,7 +90,7 @@ class Snooze(Exception):
 
 
 class AwaitChildren(Exception):
-    """Raised by ``wait_children`` while a child is open: the run ends here and comes again when they have ended."""
+    """Raised by ``wait_children`` while a child is open: the run ends here; the job runs again when all have ended."""
 
     def __init__(self, ids: Sequence[ObjectId]) -> None:
         super().__init__(f"{len(ids)} children are open")
@@ -100,8 +101,8 @@ class Job(Generic[Data, Result]):
     """Subclass it and define ``start``: its return value is the result, an exception is a failed attempt.
 
     Options of ``add_job`` may be declared on the class: ``options = {"retry": 5, "queue": "mail"}``; the call wins.
-    ``Job[Invoice, Receipt]`` declares the types of data and result, and so do ``start(self, data: Invoice)`` and the
-    annotation of what it returns: values of these types are checked when added, and restored.
+    ``Job[Invoice, Receipt]`` declares the types of data and result, and so do ``start(self, data: Invoice)`` and its
+    return annotation: values of these types are checked when added, and restored.
     """
 
     options: ClassVar[ClassOptions] = {}
@@ -168,7 +169,7 @@ class Job(Generic[Data, Result]):
         return self._running.previous_error
 
     def end_with(self, ending: Retry | Fail | Snooze) -> None:
-        """Go on, and end this attempt as if ``ending`` had been raised when ``start()`` returns.
+        """Continue, and end this attempt as if ``ending`` had been raised when ``start()`` returns.
 
         The last call counts, and an exception that is raised later wins. Raises ``TypeError`` for anything else.
         """
@@ -213,7 +214,7 @@ class Job(Generic[Data, Result]):
 
     @property
     def dependencies(self) -> dict[ObjectId, Any]:
-        """The result of each job in ``depends_on``, None of one that ended without success; read from the store now."""
+        """The result of each job in ``depends_on``, None for one without success; read from the store now."""
         results: dict[ObjectId, Any] = self.scheduler.get_job(self.id).dependencies
         return results
 
@@ -229,10 +230,11 @@ class Job(Generic[Data, Result]):
     def wait_children(self, on_failure: Literal["fail", "ignore"] = "fail") -> list[Any]:
         """Return the handles of this job's children, the jobs added with ``parent=self``, once all have ended.
 
-        While one is open the run ends here: the job is POSTPONED without holding a worker, and ``start()`` runs again,
-        with its ``self.state``, when they have ended; that counts as no attempt. If one ended without success, the job
-        fails for good, unless ``on_failure="ignore"``. Children that depend on this very job are not waited for,
-        and of one that recurs without ``max_runs`` or ``until`` only the first occurrence.
+        While a child is open the run ends here: the job is POSTPONED without holding a worker, and ``start()`` runs
+        again, with its ``self.state``, when all children have ended; this does not count as an attempt. If a child
+        ended without success, the job fails for good, unless ``on_failure="ignore"``. The job does not wait for
+        children that depend on it; for a child that recurs without ``max_runs`` or ``until`` it waits only for the
+        first occurrence.
         """
         if on_failure not in ("fail", "ignore"):
             raise ValueError(f"wait_children(on_failure={as_code(on_failure)}): pass 'fail' or 'ignore'")
@@ -265,16 +267,17 @@ class Job(Generic[Data, Result]):
         batch: int | None = None,
         manual: bool = False,
     ) -> Loop[Any]:
-        """Return the items for a loop that goes on behind the last finished item after any interruption.
+        """Return the items for a loop that continues after the last finished item when it was interrupted.
 
         ``items`` is a sequence, another iterable that yields the same items each time (those before are skipped), or a
         function of a cursor: it is called with the cursor of the last finished item, None at first, and returns pairs
-        of a cursor, a value like job data, and an item. Either may be asynchronous, for ``async for``. An item
-        is finished when the next one is asked for: its effects must be kept by then, committed say. With ``batch=1000``
-        the loop hands out lists of 1000 items, each of which is finished as a whole. With ``manual=True`` items are
-        finished when the job calls ``keep()`` of the loop, all that were handed out. A node that stops waits for the
-        present item or batch, or for ``keep()``. After ``turn`` seconds the worker is given to other jobs, and the loop
-        goes on when these had their turn. Every loop of a job but one needs a ``name``, inner ones too.
+        of a cursor, a value like job data, and an item. Either may be asynchronous, for ``async for``. An item is
+        finished when the next one is asked for: by then its effects must be durable, for example committed. With
+        ``batch=1000`` the loop hands out lists of 1000 items, each of which is finished as a whole. With
+        ``manual=True`` items are finished when the job calls ``keep()`` of the loop: all items handed out so far. A
+        node that stops waits for the present item or batch, or for ``keep()``. After ``turn`` seconds the worker is
+        given to other jobs, and the loop continues after they had their turn. Every loop of a job except one needs a
+        ``name``, including inner loops.
         """
         return self._running.each(items, name, turn, batch, manual)
 
@@ -330,7 +333,7 @@ class TaskFunction(Generic[Arguments, Returned]):
 
 
 def seconds_of(name: str, value: float) -> float:
-    """Return the seconds as a plain number; raise ``ValueError`` naming ``name`` for what is none up to ten years."""
+    """Return the seconds as a plain number; raise ``ValueError`` naming ``name`` unless it is one up to ten years."""
     seconds = number_of(value)
     if not 0 <= seconds <= 10 * 366 * 86_400:
         raise ValueError(f"{name}({as_code(value)}): pass seconds between 0 and ten years")
@@ -338,7 +341,7 @@ def seconds_of(name: str, value: float) -> float:
 
 
 def number_of(value: object) -> float:
-    """Return the value as a plain number, which a class derived from ``float`` may call something else; NaN if none."""
+    """Return the value as a plain number, also from a subclass of ``float``; NaN if it is not one."""
     try:
         return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else nan
     except OverflowError:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Arguments(NamedTuple):
-    """The types of the arguments of a task; None for one that any value fits."""
+    """The types of the arguments of a task; None for a type that any value fits."""
 
     named: Mapping[str, Form | None]
     others: Form | None
@@ -26,13 +26,13 @@ class Arguments(NamedTuple):
         return self.others is not None or any(form is not None for form in self.named.values())
 
     def restored(self) -> Arguments:
-        """Return those that are not restored by reading them."""
+        """Return the types that are not restored by reading them."""
         named = {name: None if form is None or form.is_native else form for name, form in self.named.items()}
         return Arguments(named, None if self.others is None or self.others.is_native else self.others)
 
 
 class JobTypes(NamedTuple):
-    """The declared types of a job; None where values are kept and restored as they are."""
+    """The declared types of a job; None if values are kept and restored as they are."""
 
     data: Form | None = None
     state: Form | None = None
@@ -44,7 +44,7 @@ class JobTypes(NamedTuple):
     takes_data: bool = False
     """Whether ``start`` is called with the data."""
     has_default: bool = False
-    """Whether ``start`` is called without data where there are none."""
+    """Whether ``start`` is called without data if there are none."""
 
     def encoded(self, data: Any, where: str, without: tuple[str, ...] = ()) -> Any:
         """Return the data in their stored form; raise ``InvalidJob`` with the path of a misfit.
@@ -82,9 +82,9 @@ _ATTRIBUTE = "_declared_types"
 
 
 def types_of(job: Any) -> JobTypes | None:
-    """Return the types that a job declares; None for a job without any, and for one that is known by its path alone.
+    """Return the types that a job declares; None if it declares none, or if only its path is known.
 
-    They are found out once and kept with the class or task: adding a job asks each time.
+    They are determined once and cached with the class or task, because every add needs them.
     """
     try:
         known: JobTypes | None = job.__dict__[_ATTRIBUTE]
@@ -142,9 +142,9 @@ def _of_function(task: TaskFunction[..., Any]) -> JobTypes:
 
 
 def _form(hint: Any, natives: bool = False) -> Form | None:
-    """Return the form of a type; None for one whose values are kept and restored as they are.
+    """Return the form of a type; None for a type whose values are kept and restored as they are.
 
-    With ``natives`` also of those that only have to be checked.
+    With ``natives``, also for types that only need a check.
     """
     if hint is None or hint is Any or hint is object or (hint in _NATIVES and not natives):
         return None
@@ -166,7 +166,7 @@ def _data_parameter(kind: type[Job[Any, Any]]) -> inspect.Parameter | None:
 
 
 def _hint(owner: Any, name: str, names: Mapping[str, Any], *, needed: bool = False) -> Any:
-    """Return the type of an annotation; None without one, and if it cannot be resolved."""
+    """Return the type of an annotation; None if there is none or it cannot be resolved."""
     if isinstance(owner, type):
         annotations, scope = vars(owner).get("__annotations__", {}), vars(inspect.getmodule(owner) or SimpleNamespace())
     else:
@@ -189,7 +189,7 @@ def _hint(owner: Any, name: str, names: Mapping[str, Any], *, needed: bool = Fal
 
 
 def _parameters(kind: type) -> tuple[Any, Any]:
-    """Return the parameters that a class gives to ``Job[Data, Result]``; None for those that it leaves open."""
+    """Return the parameters that a class gives to ``Job[Data, Result]``; None for parameters that it leaves open."""
     found = _arguments(kind)
     data, result = (None if getattr(one, "__bound__", one) is not one else one for one in found)
     return data, result

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(**options: bool) -> Callable[[type], type]:
-        """Make the class a dataclass when it is first used; the options are those of ``dataclasses.dataclass``."""
+        """Make the class a dataclass when it is first used; it takes the options of ``dataclasses.dataclass``."""
 
         def decorate(kind: type) -> type:
             if "__init__" in vars(kind) or "slots" in options:

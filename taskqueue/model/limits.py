@@ -26,7 +26,7 @@ MOST_CONCURRENT = 1_000
 """The most jobs that one worker can run at once; each has a page of shared memory."""
 
 _AT_A_WORKER = "concurrency:"
-"""Begins the entry of a lane that is no limit: how many jobs of the class one worker runs at once."""
+"""Prefix of the entry of a lane that is not a limit: how many jobs of the class one worker runs at once."""
 
 LONGEST = 31 * 86_400.0
 """The longest time that a rate can count over, in seconds."""
@@ -59,8 +59,8 @@ class _NoCondition:
 class Limit(_NoCondition):
     """At most ``count`` jobs of the class run at once, in the whole cluster.
 
-    With ``by``, a key of the job's data (``"bucket"``, ``"customer.id"``, or a list of such keys), that many for each
-    value of it. With ``name``, all jobs that declare a limit of this name share it.
+    With ``by``, a key of the job's data (``"bucket"``, ``"customer.id"``, or a list of such keys), this many for each
+    value of the key. With ``name``, all jobs that declare a limit of this name share it.
     """
 
     count: int
@@ -102,7 +102,7 @@ Declared: TypeAlias = Limit | Rate
 
 @dataclass(frozen=True, kw_only=True)
 class LimitKey:
-    """What jobs share under a limit: at most ``count`` under ``key`` at once, or within ``per`` seconds."""
+    """The key that jobs share under a limit: at most ``count`` of them at once, or within ``per`` seconds."""
 
     key: str
     count: int
@@ -160,7 +160,7 @@ def lane(limits: Iterable[Declared], job: str, data: Any) -> str:
 
 
 def with_concurrency(lane: str, job: str, concurrency: int) -> str:
-    """Return the lane of a job of which one worker runs so many at once."""
+    """Return the lane of a job of which one worker runs ``count`` at once."""
     if concurrency == 1:
         return lane
     return _text((*limit_keys_of(lane), LimitKey(key=f"{_AT_A_WORKER}{job}", count=concurrency)))
@@ -192,7 +192,7 @@ def concurrency_of(lane: str) -> tuple[str, int]:
 
 @functools.lru_cache(maxsize=2048)
 def lane_of(text: str) -> str:
-    """Return the lane that the text is; raise ``TypeError`` or ``ValueError`` where it is none."""
+    """Return the lane that the text describes; raise ``TypeError`` or ``ValueError`` for any other text."""
     _parsed(text)
     return text
 
@@ -214,7 +214,7 @@ def until(limit_key: LimitKey, began_at: datetime) -> datetime:
 
 
 def latest_end(limit_key: LimitKey, now: datetime) -> datetime:
-    """Return until when a rate may count a start; one that it counts longer began before the clock was set back."""
+    """Return until when a rate may count a start; a start counted longer happened before the clock was set back."""
     return until(limit_key, now + CLOCKS_APART)
 
 
@@ -230,7 +230,7 @@ def _limit_key(limit: Declared, job: str, data: Any) -> LimitKey:
     values = " ".join(_written(data, path) for path in _paths(limit))
     key = f"{family} {values}".rstrip()
     if values and len(key) > KEY_LIMIT:
-        import hashlib  # it loads a library for ciphers; few keys are so long
+        import hashlib  # it loads a cipher library; few keys are that long
 
         key = f"{family} #{hashlib.sha256(values.encode()).hexdigest()[:32]}"
     return LimitKey(key=key, count=limit.count, per=limit.per if isinstance(limit, Rate) else None)

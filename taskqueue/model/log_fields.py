@@ -36,9 +36,9 @@ class RunFields:
         self.meta = meta
         self.keep = keep
         self.is_hooked = False
-        """Whether threads of the run begin with its context variables."""
+        """Whether threads of the run start with its context variables."""
         self.unfinished: dict[str, str] | None = None
-        """The begun lines of captured output, by the name of their stream."""
+        """The unfinished lines of captured output, by the name of their stream."""
 
     def items(self) -> tuple[tuple[str, Any], ...]:
         """Return names and values."""
@@ -84,7 +84,7 @@ class RunRecord(logging.LogRecord):
 
 
 def install() -> None:
-    """Give every log record of this process, and of those forked from it, the fields of its run."""
+    """Add the fields of its run to every log record of this process and of processes forked from it."""
     logging.setLogRecordFactory(RunRecord)
 
 

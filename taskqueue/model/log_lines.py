@@ -45,7 +45,7 @@ class LogLine(NamedTuple):
     run: int
     """The number of the claim: runs that count as no attempt have one, too."""
     number: int
-    """The number of the line in its run, from 1 on; where numbers are missing, lines were dropped."""
+    """The number of the line in its run, from 1 on; a missing number is a dropped line."""
 
 
 def cut(text: str) -> str:
@@ -57,7 +57,7 @@ def cut(text: str) -> str:
 
 
 def written(run: int, number: int, at: float, level: str, logger: str, text: str) -> bytes:
-    """Return the line as one line of JSON; ``run`` tells apart the runs that write to one place."""
+    """Return the line as one line of JSON; ``run`` distinguishes the runs that write to one place."""
     return f"{dumps([run, number, int(at * 1000), clean(level), clean(logger)[:_NAME_LIMIT], cut(text)])}\n".encode()
 
 
@@ -71,7 +71,7 @@ def kept_text(attempt: int, lines: Sequence[bytes]) -> str:
 
 
 def lines_of(run: int, text: str) -> Iterator[LogLine]:
-    """Yield the lines of a kept text; one that cannot be read is left out."""
+    """Yield the lines of a kept text, without unreadable lines."""
     attempt, *lines = text.split("\n")
     for line in lines:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from taskqueue.model.serializer import canonical
 
 FEW = 100
-"""How many jobs of a class without such a key a store remembers; where more are pending, it looks at all each time."""
+"""How many jobs of a class without such a key a store caches; if more are pending, it reads all each time."""
 
 _PREFIX = "once:"
 

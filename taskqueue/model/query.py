@@ -107,7 +107,7 @@ NUMBERS = ("status", "priority", "claims", "failures", "crashes", "progress", "t
 TIMES = ("created_at", "ready_at", "started_at", "ended_at", "expires_at")
 IDS = ("id", "parent", "waiting_for")
 FIELDS = (*IDS, *TEXTS, *NUMBERS, *TIMES)
-"""The fields of a record that a query may name, besides ``data.…`` and ``meta.…``."""
+"""The fields of a record that a query may name, in addition to ``data.…`` and ``meta.…``."""
 
 _ORDERED = (Operator.LT, Operator.LTE, Operator.GT, Operator.GTE)
 _FOR_DATA = (Operator.EQ, Operator.IN, Operator.EXISTS)
@@ -145,7 +145,7 @@ def _check_length(name: str, parts: Sized) -> None:
 
 
 def matches(query: Query, record: Record) -> bool:
-    """Return whether the record matches; the meaning that every store has to give."""
+    """Return whether the record matches; every store must agree with it."""
     match query:
         case And(parts=parts):
             return all(matches(part, record) for part in parts)
@@ -288,7 +288,7 @@ def _time(name: str, value: Any) -> int:
 
 
 def _found(compare: Compare, record: Record) -> list[Any]:
-    """Return the values at the field: none where it is missing or empty, several for tags."""
+    """Return the values at the field: none if it is missing or empty, several for tags."""
     name = compare.field
     if name == "tags":
         return list(record.tags)

@@ -16,7 +16,7 @@ SHOWN = 200
 
 
 class Reading:
-    """Reads the fields of one record one by one; those that cannot be read have a default and are named."""
+    """Reads the fields of one record one by one; unreadable fields get a default and are named."""
 
     def __init__(self) -> None:
         self._faults: list[str] = []
@@ -43,7 +43,7 @@ def text(value: Any) -> str:
 
 
 def mapping(value: Any) -> dict[str, Any]:
-    """Return the mapping that a JSON text has; raise ``TypeError`` or ``ValueError`` for anything else."""
+    """Return the mapping in a JSON text; raise ``TypeError`` or ``ValueError`` for anything else."""
     found = json.loads(text(value))
     if isinstance(found, dict):
         return found

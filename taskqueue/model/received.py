@@ -1,4 +1,4 @@
-"""Received values: parts of a job's data, or all of it, that are results of the jobs it depends on (``receives``)."""
+"""Received values: parts of a job's data, or all of it, that are the results of jobs it depends on (``receives``)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def parts(receives: Sequence[str]) -> dict[str, str]:
 
 
 def taken_out(data: Any) -> tuple[Any, dict[str, str] | str]:
-    """Return data without placeholders of received values, and the option that says where these stood."""
+    """Return data without placeholders of received values, and the option that says where they were."""
     if isinstance(data, Received):
         return None, data.what
     fields: Any = data
@@ -54,7 +54,7 @@ def taken_out(data: Any) -> tuple[Any, dict[str, str] | str]:
 
 
 def check(receives: Sequence[str], depended: int, job: str) -> None:
-    """Raise ``InvalidOption`` where one result is to be received, and the job depends on several others."""
+    """Raise ``InvalidOption`` if one result is received and the job does not depend on exactly one other."""
     if ONE in parts(receives).values() and depended != 1:
         raise InvalidOption(
             f"{job}: receives={list(receives)!r}: {ONE!r} is that of one job, and depends_on names {depended:,}: "
@@ -63,7 +63,7 @@ def check(receives: Sequence[str], depended: int, job: str) -> None:
 
 
 def known_part(types: JobTypes | None, data: Any, receives: Sequence[str], where: str) -> Any:
-    """Return the data that are passed, without what is received later, as they are kept.
+    """Return the passed data, without the received parts, as they are kept.
 
     Raises ``InvalidJob`` with the path of a misfit.
     """
@@ -95,7 +95,7 @@ def completed(data: Any, receives: Sequence[str], results: Sequence[Any]) -> Any
 def sources(ids: Sequence[JobId]) -> Generator[list[JobId], Iterable[Any], dict[JobId, Any]]:
     """Yield ids, be sent the handles of those jobs, and return for each of ``ids`` the handle whose result counts.
 
-    Of a job without success that was recovered it is that of its last copy. Jobs that are gone are left out.
+    For a job without success that was recovered, this is its last copy. Jobs that are gone are left out.
     """
     found: dict[JobId, Any] = {}
     wanted = {id: id for id in ids}

@@ -97,7 +97,7 @@ class Cause(str, Enum):
 
 
 class OnCrash(str, Enum):
-    """What follows when a started run vanishes: another run (at least once) or failure (at most once)."""
+    """What follows if a started run vanishes: another run (at least once) or failure (at most once)."""
 
     __str__ = str.__str__
 
@@ -151,12 +151,12 @@ class Attempt(NamedTuple):
     peak_memory: int | None = None
     """The most resident memory of the worker, in bytes, when the worker ended with the run."""
     stack: str = ""
-    """What the run executed just before it was ended, if that was for a timeout or with its worker."""
+    """The code that the run executed just before it was stopped for a timeout or with its worker."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How a job is to be run, decided when it was added."""
+    """How a job runs, decided when it was added."""
 
     retry: RetryPolicy = NO_RETRY
     timeout: float | None = None
@@ -171,7 +171,7 @@ class Options:
     concurrency: int = 1
     """How many jobs of the class one worker runs at once."""
     ready: Condition | None = None
-    """The condition of a run; None without one."""
+    """The condition of a run; None if there is none."""
     receives: tuple[str, ...] = ()
     """The parts of the data that are results of the jobs in ``depends_on`` (``model.received``)."""
     undeclared: bool = False
@@ -211,7 +211,7 @@ class Record:
     parent: JobId | None = None
     """The job that this one is a part of."""
     depends_on: tuple[Dependency, ...] = ()
-    """The jobs that have to end before this one begins; ``waiting_for`` names the open ones."""
+    """The jobs that must end before this one starts; ``waiting_for`` names the open ones."""
     origin: Origin | None = None
     """The series or schedule that the job belongs to, which decides the effects of its end."""
     created_at: datetime
@@ -231,7 +231,7 @@ class Record:
     unloadable_times: int = 0
 
     started_at: datetime | None = None
-    """When the present attempt, or else the last one, began to run."""
+    """When the present attempt, or else the last one, started to run."""
     ended_at: datetime | None = None
     progress: float = 0.0
     progress_message: str = ""
@@ -249,7 +249,7 @@ class Record:
 
     @property
     def meta(self) -> Mapping[str, str]:
-        """Return the mapping of text that travels with the job; empty where it is damaged."""
+        """Return the mapping of text that is passed on with the job; empty if it is damaged."""
         kept = self.given.get(META)
         return kept if type(kept) is dict else {}
 
@@ -260,12 +260,12 @@ class Record:
 
     @property
     def counted_failures(self) -> int:
-        """Return how many failures count against the retry policy: not those of steps that are over."""
+        """Return how many failures count against the retry policy: not failures in steps that have ended."""
         return self.failures if self.course is None else self.failures - self.course.failures
 
     @property
     def counted_crashes(self) -> int:
-        """Return how many crashes count against ``crash_retries``: not those after which the job went on."""
+        """Return how many crashes count against ``crash_retries``: not crashes after which the job continued."""
         return self.crashes if self.course is None else self.crashes - self.course.crashes
 
     @property
@@ -323,7 +323,7 @@ def rank_of(ready_at: datetime, priority: int) -> int:
 
 
 def is_rank(rank: int, priority: int) -> bool:
-    """Return whether a rank of this priority is that of a time in the calendar."""
+    """Return whether a rank of this priority stands for a calendar time."""
     return -60_000_000_000_000 < rank < 250_000_000_000_000 and -10_000 < priority < 10_000
 
 
@@ -339,7 +339,7 @@ class OnFailure(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Dependency:
-    """A job that has to end first."""
+    """A job that must end first."""
 
     id: ObjectId
     on_failure: OnFailure = OnFailure.CANCEL

@@ -59,7 +59,7 @@ class Loop(Iterator[Item]):
         return item
 
     def keep(self) -> None:
-        """Count all items that were handed out as finished: an interrupted job goes on behind them."""
+        """Count all items that were handed out as finished: an interrupted job continues after them."""
         self._keep()
 
 
@@ -111,7 +111,7 @@ class RunContext(Protocol):
         """The continuation of a job that runs in steps."""
 
     def each(self, items: Items[Any], name: str, turn: float | None, batch: int | None, manual: bool) -> Loop[Any]:
-        """Return the items behind the position of the loop."""
+        """Return the items after the position of the loop."""
 
     def complete(self, result: Any) -> Any:
         """Return the result of the job's code; a coroutine runs to its end."""

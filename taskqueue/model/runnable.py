@@ -61,8 +61,8 @@ def _check_class(kind: type[Job]) -> None:
 
 
 def _warn_of_attributes(kind: type[Job]) -> None:
-    """Warn of attributes that look like options and are none: other systems have them as attributes of the class."""
-    declared: Any = kind.options  # whatever it is: what is no mapping is refused later
+    """Warn about attributes that look like options and are not: other systems declare options as class attributes."""
+    declared: Any = kind.options  # any value: one that is not a mapping is refused later
     own = set(dir(kind)).difference(dir(Job), declared if isinstance(declared, Mapping) else ())
     for name in sorted(OPTIONS.keys() & own):
         value = inspect.getattr_static(kind, name)

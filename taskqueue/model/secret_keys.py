@@ -1,4 +1,4 @@
-"""Masks values that look secret by the names of their keys, before they are shown or kept where many see them."""
+"""Masks values that look secret by the names of their keys, before they are shown or kept where many can read them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ WORDS = (
     "password", "passwd", "passphrase", "pwd", "secret", "token", "authorization", "api_?key", "apikey", "private_?key",
     "access_?key", "credential", "cookie", "session_?id",
 )  # fmt: skip
-"""Patterns of keys, wherever they stand in a key; ``-`` counts as ``_``."""
+"""Patterns that match anywhere in a key; ``-`` counts as ``_``."""
 
 
 class SecretKeys:
-    """Knows secret keys by the patterns above and more of a caller's; raises ``re.error`` for one that is none."""
+    """Knows secret keys by the patterns above and more of a caller's; raises ``re.error`` for an invalid one."""
 
     def __init__(self, patterns: Sequence[str] = ()) -> None:
         self._secret = re.compile("|".join(f"(?:{word})" for word in (*WORDS, *patterns)), re.IGNORECASE)

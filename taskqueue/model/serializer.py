@@ -42,7 +42,7 @@ class Placeholder:
 def encode(value: Any, what: str = "data", limit: int = DATA_LIMIT) -> str:
     """Return ``value`` as Extended JSON text (canonical key order is the caller's).
 
-    Kept are JSON values, aware datetimes (whole milliseconds), bytes, UUID, Decimal and ObjectId.
+    It keeps JSON values, aware datetimes (whole milliseconds), bytes, UUID, Decimal and ObjectId.
     Raises ``InvalidJob`` with the exact path of anything else and ``DataTooLarge`` beyond ``limit`` bytes.
     """
     if value is None:
@@ -237,7 +237,7 @@ _encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_cir
 
 
 def _writer() -> Callable[[Any], str]:
-    """Return ``JSONEncoder.encode``, set up once: by itself it sets its C part up anew for every call."""
+    """Return ``JSONEncoder.encode``, set up once: by default it sets up its C part again for every call."""
     make = getattr(json.encoder, "c_make_encoder", None)
     if make is None:  # another interpreter than CPython
         return _encoder.encode

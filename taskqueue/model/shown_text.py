@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
-"""Characters that command a terminal, end a line or turn its direction around; tab and newline are none of these."""
+"""Characters that control a terminal, end a line or reverse its direction; tab and newline are not among them."""
 
 LONGEST_CODE = 1000
 """The most characters of a value that an error shows."""
@@ -17,9 +17,9 @@ def shown(text: str) -> str:
 
 
 def as_code(value: object) -> str:
-    """Return the value as code writes it, cut where that is long, and in words where its ``repr()`` raises.
+    """Return the value as code writes it, cut if that is long, and in words if its ``repr()`` raises.
 
-    So does that of a whole number of over 4,300 digits, or of lists that are nested too deeply.
+    That happens for whole numbers of over 4,300 digits, and for lists that are nested too deeply.
     """
     try:
         text = repr(value)
@@ -34,7 +34,7 @@ def logged(text: str) -> str:
 
 
 def in_json(text: str) -> str:
-    """Return JSON that says the same, with such characters as escapes; those below the space are escapes already."""
+    """Return JSON that says the same, with such characters as escapes; control characters are escapes already."""
     return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
@@ -46,7 +46,7 @@ def _written(found: re.Match[str]) -> str:
 
 
 def _in_words(value: object, error: Exception) -> str:
-    """Return what the value is, where its ``repr()`` has raised the error."""
+    """Return a description of a value whose ``repr()`` has raised the error."""
     if type(value) is int:
         return f"a whole number of {value.bit_length():,} bits"
     name = type(value).__name__

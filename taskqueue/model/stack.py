@@ -34,7 +34,7 @@ def head(name: str) -> str:
 
 
 def task_head(name: str, job: str = "") -> str:
-    """Return the line above the frames of a task, which may be that of one job among others."""
+    """Return the line above the frames of a task, which may belong to one job among others."""
     shown = _name(name)
     named = shown if shown.startswith("Task") else f"Task {shown}"
     return f"{named}{_OF_JOB}{job}{_HEAD_END}" if job else f"{named}{_HEAD_END}"
@@ -70,7 +70,7 @@ def without_worker(frames: list[str]) -> list[str]:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return the text, or its first lines within so many bytes."""
+    """Return the text, or its first lines within ``limit`` bytes."""
     encoded = text.encode()
     if len(encoded) <= most:
         return text
@@ -81,7 +81,7 @@ def shortened(text: str, most: int) -> str:
 def latest(text: str, job: str) -> str:
     """Return in words where a job of this import path was, by its latest line outside of libraries; empty for none.
 
-    The first thread or task counts that executes such a line. What that line called into is named as well.
+    The first thread or task that executes such a line counts. The code that this line called is named as well.
     """
     frames = [[*_FRAME.finditer(part)] for part in text.split(_HEAD_END)]
     module = f"/{job.partition(':')[0].replace('.', '/')}"

@@ -11,7 +11,7 @@ from taskqueue.model.serializer import decode
 
 
 class StepOver(Exception):
-    """Raised when a step is over: the run ends here, and ``phase`` comes next."""
+    """Raised when a step has ended: the run ends here, and ``phase`` is next."""
 
     def __init__(self, phase: Phase) -> None:
         super().__init__(f"{phase.value} comes next")
@@ -19,11 +19,11 @@ class StepOver(Exception):
 
 
 class StepwiseJob(Job[Data, Result]):
-    """Subclass it and define ``iterate``: it is called until it returns False, each time as a run of its own.
+    """Subclass it and define ``iterate``: it is called until it returns False, each time as a separate run.
 
     Between two steps the job waits behind all others of its priority. ``self.state``, a dictionary here, and
-    ``self.reports`` are kept when a step is over, with that it is over: a step that failed, was interrupted or killed
-    begins again with their values before it, or with its last ``checkpoint``. ``retry``, ``timeout``, ``crash_retries``
+    ``self.reports`` are stored together with the end of a step: a step that failed, was interrupted or killed starts
+    again with their values from before it, or with its last ``checkpoint``. ``retry``, ``timeout``, ``crash_retries``
     and ``on_crash`` are for one step. When the job would end badly ``clean_up`` runs first.
     """
 
@@ -46,7 +46,7 @@ class StepwiseJob(Job[Data, Result]):
     def clean_up(self, failure: Failure | None) -> Any:
         """Undo the work of the job, before it ends as FAILED, CANCELED or TIMEOUT; tried up to five times, with pauses.
 
-        It has 60 seconds, or the ``timeout`` of the job, and must cope with work that was not begun, or half done.
+        It has 60 seconds, or the ``timeout`` of the job, and must cope with work that was not started, or half done.
         """
 
     @property

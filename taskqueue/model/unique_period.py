@@ -1,4 +1,4 @@
-"""The period of a unique key (``unique_for``): for so long the key stays taken, also when its job has ended.
+"""The period of a unique key (``unique_for``): for this long the key stays taken, even after its job has ended.
 
 It is kept in ``given`` of the record, under one name, and in an index of its own: no two records have one key there.
 """
@@ -20,12 +20,12 @@ END = f"{PERIOD}.until"
 
 
 def period(key: str, seconds: float, starts_at: datetime) -> Mapping[str, Any]:
-    """Return the period of a job that is to start then."""
+    """Return the period of a job that starts at this time."""
     return {"key": key, "until": milliseconds(starts_at) + round(seconds * 1000)}
 
 
 def end_of(record: Record) -> datetime | None:
-    """Return when the period of the record's key ends; None without one."""
+    """Return when the period of the record's key ends; None if there is none."""
     kept = record.given.get(PERIOD)
     return None if kept is None else moment(kept["until"])
 
@@ -42,7 +42,7 @@ def keeps_out(kept: Record, new: Record) -> bool:
 
 
 def starts_at(record: Record) -> datetime:
-    """Return when a new record may start; one that is added as claimed starts at once."""
+    """Return when a new record may start; a record that is added as claimed starts at once."""
     if record.ready_at is None or record.status is Status.PROCESSING:
         return record.created_at
     return max(record.ready_at, record.created_at)

@@ -67,12 +67,12 @@ def span(seconds: float) -> str:
 
 
 def size(number: float) -> str:
-    """Return bytes as ``12 MiB``, or ``12 KiB`` where they are less than one."""
+    """Return bytes as ``12 MiB``, or ``12 KiB`` if they are less than one MiB."""
     return f"{number / 2**20:,.0f} MiB" if number >= 2**20 else f"{number / 2**10:.0f} KiB"
 
 
 def count(number: int, thing: str) -> str:
-    """Return so many of a thing: ``1 job``, ``1,200 jobs``, ``2 copies``."""
+    """Return a number of things: ``1 job``, ``1,200 jobs``, ``2 copies``."""
     return f"{number:,} {thing if number == 1 else plural(thing)}"
 
 
@@ -87,7 +87,7 @@ def times(number: int) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the question whether the name that is most alike was meant, as the rest of a sentence; empty for none."""
+    """Return the question whether the most similar name was meant, as the rest of a sentence; empty for none."""
     from difflib import get_close_matches
 
     near = get_close_matches(name, set(known) - {name}, n=1)

@@ -1,4 +1,4 @@
-"""The public view of one event: name, time, job or node, and the cursor behind it."""
+"""The public view of one event: name, time, job or node, and the cursor after it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class EventSnapshot:
 
     @property
     def cursor(self) -> str:
-        """Where to go on after this event: what comes later is behind it."""
+        """The cursor to continue from after this event: later events come after it."""
         return self._stored.cursor
 
     @property
@@ -73,7 +73,7 @@ class Event(EventSnapshot):
 
     @property
     def process(self) -> Process | None:
-        """The job as it is when you first ask, which may be later than the event; None without a job, or if it is gone.
+        """The job as read on first access, which may be later than the event; None without a job, or if it is gone.
 
         With a query it is the job as it was when it matched.
         """

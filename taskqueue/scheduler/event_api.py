@@ -18,16 +18,16 @@ class Events:
     def events(
         self, query: Mapping[str, Any] | None = None, cursor: str | None = None, timeout: Duration | None = None
     ) -> Iterator[Event]:
-        """Iterate over what happens from now on, or behind ``cursor``, for ever or until ``timeout`` is over.
+        """Iterate over events from now on, or after ``cursor``, forever or until ``timeout`` has passed.
 
-        With a query only events of jobs that match it when they are read. Who goes on with ``event.cursor`` of the last
-        event misses nothing, and may see one again. The cursor ``"oldest"`` begins with what is kept, which is a day.
-        Raises ``CursorTooOld``, ``InvalidQuery`` and, after an outage of a minute, ``StoreUnavailable``.
+        With a query, only events of jobs that match it when they are read. Resuming from the last ``event.cursor``
+        misses no event and may repeat one. The cursor ``"oldest"`` starts with the oldest kept event; events are kept
+        for a day. Raises ``CursorTooOld``, ``InvalidQuery`` and, after an outage of a minute, ``StoreUnavailable``.
         """
         return self._listening.events(query, cursor, timeout)
 
     def read_events(self, cursor: str, limit: int = 1000) -> tuple[list[Event], str]:
-        """Return up to ``limit`` events behind the cursor, and the cursor behind them, with one read and no wait.
+        """Return up to ``limit`` events after the cursor, and the cursor after them, with one read and no wait.
 
         Raises ``CursorTooOld``.
         """
@@ -41,26 +41,26 @@ class Events:
         cursor: str | None = None,
         timeout: Duration | None = None,
     ) -> str:
-        """Call ``callback``, and those that are bound with ``on``, for each of ``events``, in this call.
+        """Call ``callback``, and the callbacks bound with ``on``, for each of ``events``, in this call.
 
-        Returns the cursor behind the last event once the callback has returned True, the time is over, or another
-        thread has called ``stop_listening``. What a callback raises comes out of here.
+        Returns the cursor after the last event once the callback has returned True, the timeout has passed, or another
+        thread has called ``stop_listening``. Exceptions of callbacks are raised here.
         """
         return self._listening.listen(callback, query, cursor, timeout)
 
     def on(self, event: str, callback: Callable[[Event], object]) -> Callable[[], None]:
         """Bind a callback to the events of a name, ``*`` for all; return a function that unbinds it.
 
-        ``listen`` calls it, and so does every wait for jobs through this scheduler meanwhile: with all events, not
-        only those of these jobs, and what it raises comes out there. Raises ``InvalidOption`` for a name that does not
-        exist.
+        ``listen`` calls it, and so does every wait for jobs through this scheduler while it is bound: with all events,
+        not only events of these jobs, and its exceptions are raised there. Raises ``InvalidOption`` for a name that
+        does not exist.
         """
         return self._listening.bind(event, callback)
 
     def stop_listening(self) -> None:
-        """End every ``listen`` and ``events`` of this scheduler that is under way, in whichever thread."""
+        """End every ``listen`` and ``events`` of this scheduler that is in progress, in any thread."""
         self._listening.stop()
 
     def cursor(self) -> str:
-        """Return the cursor of now: pass it to ``listen`` or ``events`` later to begin here."""
+        """Return the cursor of now: pass it to ``listen`` or ``events`` later to start here."""
         return self._listening.cursor()

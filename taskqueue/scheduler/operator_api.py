@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 
 MOST_EVENTS = 5_000
-"""The writes of events that are looked at for those of one job."""
+"""How many event writes to scan when collecting one job's events."""
 
 EARLIER = timedelta(seconds=5)
-"""How long before a job was added its first event may be looked for: clocks differ."""
+"""How long before the job was added to start looking for its first event: clocks differ."""
 
 
 class Operations:
@@ -45,7 +45,7 @@ class Operations:
     _connections: Connections
 
     def flush(self) -> int:
-        """Remove all jobs, whatever their status, and return their number; what runs is stopped by its node."""
+        """Remove all jobs, whatever their status, and return their number; running jobs are stopped by their nodes."""
         number = self._connections.store.flush()
         self._connections.doubt()
         return number
@@ -55,9 +55,10 @@ class Operations:
     ) -> None:
         """Stop nodes from starting jobs of this queue, or of all queues, until ``resume``; running jobs continue.
 
-        It is durable and holds for every claim when this returns. With ``wait``, seconds or ``"5m"``, wait so long at
-        most until nothing of it runs; raises ``WaitTimeout``. ``by`` is who wants it, without one the user and host of
-        this process. Schedules go on, and jobs are added and become due as ever: they wait.
+        It is durable and holds for every claim when this returns. If ``wait`` is given, seconds or ``"5m"``, block for
+        up to that long until no job of the queue is running; raises ``WaitTimeout``. ``by`` names the operator; the
+        default is the user and host of this process. Schedules continue, and jobs are still added and become due: they
+        wait.
         """
         seconds = timeout_of("wait", wait)
         paused = controls.pause(self._connections.store, queue, reason, by)
@@ -65,21 +66,21 @@ class Operations:
             controls.until_idle(self._connections.store, paused, seconds)
 
     def resume(self, queue: str | None = None) -> bool:
-        """Lift the pause of the queue, or without one that of everything, and return whether there was one.
+        """Lift the pause of the queue, or without a queue the pause of all queues, and return whether there was one.
 
-        A queue is worked on when neither of the two is in force.
+        Jobs of a queue start when neither its own pause nor the pause of all queues is active.
         """
         return controls.resume(self._connections.store, queue)
 
     def paused(self) -> list[Control]:
-        """Return the pauses in force, by the ``name`` of their queues; ``""`` is that of everything."""
+        """Return the active pauses, by the ``name`` of their queues; ``""`` is the pause of all queues."""
         return controls.in_force(self._connections.store, Kind.PAUSE)
 
     def drain(self, node: str, reason: str = "", *, by: str | None = None, wait: Duration | None = None) -> None:
-        """Let the node of this name begin no more jobs until ``undrain``, also if it is started again meanwhile.
+        """Stop the node of this name from starting jobs until ``undrain``, even if the node is restarted.
 
-        What runs there goes on, what it has claimed and not begun goes to others. With ``wait``, seconds or ``"5m"``,
-        wait so long at most until nothing runs there; raises ``WaitTimeout``.
+        Its running jobs continue; jobs that it has claimed but not started go to other nodes. If ``wait`` is given,
+        seconds or ``"5m"``, block for up to that long until no job is running there; raises ``WaitTimeout``.
         """
         seconds = timeout_of("wait", wait)
         drained = controls.drain(self._connections.store, node, reason, by)
@@ -87,7 +88,7 @@ class Operations:
             controls.until_idle(self._connections.store, drained, seconds)
 
     def undrain(self, node: str) -> bool:
-        """Let the node begin jobs again, and return whether it was drained."""
+        """Allow the node to start jobs again, and return whether it was drained."""
         return controls.undrain(self._connections.store, node)
 
     def set_limit(
@@ -98,11 +99,11 @@ class Operations:
         *,
         by: str | None = None,
     ) -> None:
-        """Give a limit another number from now on, also for jobs that wait already; None gives back the declared one.
+        """Change the number of a limit from now on, also for jobs that already wait; None restores the declared number.
 
-        ``name`` is that of a shared limit, or the class (or its path) that declares it; ``limit`` is as declared but
-        for its number: ``Limit(8)``, ``Limit(8, by="bucket")``, ``Rate(200, per=60)``, or such text. What runs beyond
-        a lower number goes on. Raises ``InvalidOption`` and ``InvalidJob``.
+        ``name`` is the name of a shared limit, or the class (or its path) that declares it; ``limit`` is the declared
+        limit with another number: ``Limit(8)``, ``Limit(8, by="bucket")``, ``Rate(200, per=60)``, or the same as text.
+        Jobs that already run beyond a lower number continue. Raises ``InvalidOption`` and ``InvalidJob``.
         """
         if limit is None:
             controls.reset_limit(self._connections.store, name)
@@ -124,7 +125,7 @@ class Operations:
         """Return a page of the jobs that match, in this order; without a query, of all jobs.
 
         ``order`` is ``id``, ``created_at``, ``ended_at`` or ``rank``; with a ``-`` before it, descending. ``after`` is
-        the last job of the page before. Raises ``InvalidQuery``.
+        the last job of the previous page. Raises ``InvalidQuery``.
         """
         from taskqueue.scheduler.process import Process
 
@@ -132,25 +133,25 @@ class Operations:
         return [Process(cast("Jobs", self), record) for record in found]
 
     def count_jobs(self, query: Mapping[str, Any] | None = None) -> int:
-        """Return how many jobs match the query, without one all. Raises ``InvalidQuery``."""
+        """Return how many jobs match the query; without a query, count all jobs. Raises ``InvalidQuery``."""
         return self._connections.store.count(EVERYTHING if query is None else parse(query))
 
     def stats(self) -> dict[str, Any]:
         """Return how many jobs there are: ``total``, by name of status in ``statuses``, by both in ``queues``.
 
-        ``waiting_since`` says for each queue since when its first job waits.
+        ``waiting_since`` says for each queue since when its first job has been waiting.
         """
         since = dict(sorted(self._connections.store.waiting_since().items()))
         return {**numbers_of(self._connections.store.tally()), "waiting_since": since}
 
     def overview_reader(self) -> OverviewReader:
-        """Return a reader of the whole state at once: queues, nodes, running jobs, failures, and what needs someone."""
+        """Return a reader of the whole state at once: queues, nodes, running jobs, failures, and problems."""
         from taskqueue.scheduler.overview_reader import OverviewReader
 
         return OverviewReader(self._connections.store)
 
     def nodes(self) -> list[Node]:
-        """Return the nodes that work on the store, by name; a killed one too, until its seat is taken again."""
+        """Return the nodes that work on the store, by name; a killed node is included until its seat is taken again."""
         from taskqueue.scheduler import nodes
 
         return nodes.nodes(self._connections.store)
@@ -158,7 +159,7 @@ class Operations:
     def limits(self) -> list[LimitState]:
         """Return the limits of running and waiting jobs: who holds their places, and how many wait; full ones first.
 
-        Of more than 100 keys it returns those that the most jobs wait for.
+        If there are more than 100 keys, it returns the keys that the most jobs wait for.
         """
         from taskqueue.scheduler import limit_states
 
@@ -167,12 +168,12 @@ class Operations:
     def analytics(
         self, by: str = "queue", since: When = "1h", until: When | None = None, *, at_most: int = 100_000
     ) -> Analytics:
-        """Return figures of the jobs that ended after ``since`` and up to ``until``, and counts of those that have not.
+        """Return figures of the jobs that ended after ``since`` and up to ``until``, and counts of jobs that have not.
 
         ``by`` is ``queue``, ``class``, ``tag``, ``hour`` or ``day``. ``since`` and ``until`` are times, or durations:
-        that long ago, or before ``until``; without ``until`` it is now. They are those of the history, in whole
-        minutes or, long ago, hours: no job is looked at. By tag, at most so many jobs are, the newest: where more
-        ended, the ``since`` of the value says from when on its figures are complete.
+        that long ago, or before ``until``; the default of ``until`` is now. The figures come from the history, in whole
+        minutes or, long ago, hours: no job is read. By tag, the newest ``at_most`` jobs are read: if more ended, the
+        ``since`` of the value says from when on its figures are complete.
         """
         from taskqueue.scheduler import analytics
 
@@ -181,7 +182,7 @@ class Operations:
     def stack(self, id: JobId | str) -> str:
         """Return where a running job is: the stack of all its threads and asyncio tasks, without stopping it.
 
-        It is files, lines and functions, 60 KiB at most, without any values; the node that runs the job is asked.
+        It has files, lines and functions, 60 KiB at most, without any values; the node that runs the job answers.
         Raises ``JobNotFound``, ``WrongStatus`` for a job that does not run, and ``StackUnavailable``.
         """
         from taskqueue.scheduler import stacks
@@ -191,8 +192,8 @@ class Operations:
     def logs(self, id: JobId | str) -> list[LogLine]:
         """Return the log lines that are kept with the job, the oldest first; raise ``JobNotFound``.
 
-        Of each of its last 20 runs the last 200 lines are kept, 64 KiB at most: of ``self.log``, of ``logging``, and
-        with ``--capture-output`` what was printed.
+        For each of its last 20 runs the last 200 lines are kept, 64 KiB at most: lines of ``self.log``, of ``logging``,
+        and with ``--capture-output`` the printed output.
         """
         from taskqueue.model.log_lines import lines_of
 
@@ -205,7 +206,7 @@ class Operations:
     def events_of(self, id: JobId | str) -> list[EventSnapshot]:
         """Return the events of the job that are kept, which is for a day, the oldest first; raise ``JobNotFound``.
 
-        The first 5,000 writes of events since it was added are looked at: on a busy store, those of its first minutes.
+        The first 5,000 event writes since it was added are scanned: on a busy store, those of its first minutes.
         """
         from taskqueue.scheduler.event import EventSnapshot
 
@@ -223,7 +224,7 @@ class Operations:
         job: Any = None,
         step: str = "minute",
     ) -> list[HistoryEntry]:
-        """Return figures of jobs by queue and class, for each minute or hour from ``since`` on up to that of ``until``.
+        """Return figures of jobs by queue and class, for each minute or hour from ``since`` to ``until``.
 
         The times are as for ``analytics``. ``job`` is a class, a function or its path. Minutes are kept for 72 hours,
         hours (``step="hour"``) for 90 days, whether or not the jobs are.
@@ -233,7 +234,7 @@ class Operations:
         return analytics.history(self._connections.store, since, until, queue, job, step)
 
     def why(self, id: JobId | str) -> str:
-        """Say in sentences why the job is in its present state, and what was seen of its attempts."""
+        """Say in sentences why the job is in its present state, and what happened in its attempts."""
         from taskqueue.scheduler import why
 
         return why.why(self._connections.store, id_of(id))
@@ -241,9 +242,9 @@ class Operations:
     def record_action(
         self, action: str, target: str, *, by: str, source: str = "", about: Mapping[str, Any] | None = None
     ) -> None:
-        """Keep in the audit who (``by``) did what (``action``) to what (``target``), and from where (``source``).
+        """Record in the audit who (``by``) did what (``action``) to what (``target``), and from where (``source``).
 
-        Entries stay for 400 days, whatever becomes of the jobs. ``about`` holds details as JSON values.
+        Entries are kept for 400 days, even if the jobs are removed. ``about`` holds details as JSON values.
         """
         from taskqueue.scheduler import audit_trail
 

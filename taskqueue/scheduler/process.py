@@ -51,7 +51,7 @@ class Jobs(Protocol):
 
 
 class Process(JobSnapshot, Generic[Result]):
-    """One job as it was when last looked at: ``refresh``, ``wait`` and ``cancel`` look again, everything else does not.
+    """One job as it was when last read: only ``refresh``, ``wait`` and ``cancel`` read it again.
 
     Times are aware UTC datetimes.
     """
@@ -61,7 +61,7 @@ class Process(JobSnapshot, Generic[Result]):
     def __init__(
         self, scheduler: Jobs, record: Record, *, existed: bool = False, silence: object | None = None
     ) -> None:
-        """``silence`` is that of the listener in which the job was added: ``wait`` need not look at it first."""
+        """``silence`` is the listener's in which the job was added: ``wait`` need not read the job first."""
         self._scheduler = scheduler
         self.snapshot = record
         self.existed = existed
@@ -75,19 +75,19 @@ class Process(JobSnapshot, Generic[Result]):
 
     @property
     def children(self) -> list[Process]:
-        """The jobs that are parts of this one, read now, without those pruned."""
+        """The child jobs of this one, read now, without pruned jobs."""
         return list(self._scheduler.get_jobs({"parent": self.id}))
 
     @property
     def dependencies(self) -> dict[JobId, Any]:
-        """The result of each job in ``depends_on``, None of one without success; read now, without those pruned.
+        """The result of each job in ``depends_on``, None for one without success; read now, without pruned jobs.
 
-        Of a job that was recovered it is the result of its last copy.
+        For a recovered job it is the result of its last copy.
         """
         return answered(results(self._scheduler, self.depends_on))
 
     def refresh(self) -> Self:
-        """Look at the job again and return this; raise ``JobNotFound`` if it was removed."""
+        """Read the job again and return this; raise ``JobNotFound`` if it was removed."""
         self.snapshot = self._scheduler.get_job(self.id).snapshot
         return self
 

@@ -1,4 +1,4 @@
-"""The schedules' part of the public API: define a schedule by its name, and find those that are defined."""
+"""The schedules' part of the public API: define a schedule by its name, and find the defined ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from taskqueue.scheduler.signatures import Addable, Overlapping
 
 NO_DATA: Any = None
-"""The data of a job that is added without any; of whichever type."""
+"""The data of a job that is added without data; of any type."""
 
 
 class Schedules:
@@ -48,13 +48,13 @@ class Schedules:
         stop_after_failures: int | None = None,
         **options: Unpack[ScheduledOptions],
     ) -> Schedule:
-        """Define the schedule of this name, or give it this definition, and return it; it is durable when this returns.
+        """Define the schedule of this name, or redefine it, and return it; it is durable when this returns.
 
-        One trigger: ``every`` a duration (or ``Every``, ``Again``; -1 is at once), ``cron`` an expression in the zone
-        ``tz`` (or ``Cron``), ``at`` a class of yours with ``next(after)`` (or its path, or ``Custom``). ``overlap`` is
-        ``skip``, ``queue_one``, ``allow`` or ``cancel_previous``; ``misfire`` says which times that passed more than
-        ``grace`` ago are made up for: ``once``, ``skip`` or ``all(N)``. ``options`` are those of its jobs. A schedule
-        that is redefined keeps its counters, and its next time if the trigger is the same.
+        One trigger: ``every`` a duration (or ``Every``, ``Again``; -1 means at once), ``cron`` an expression in the
+        zone ``tz`` (or ``Cron``), ``at`` your own class with ``next(after)`` (or its path, or ``Custom``). ``overlap``
+        is ``skip``, ``queue_one``, ``allow`` or ``cancel_previous``; ``misfire`` says which times that passed more than
+        ``grace`` ago are made up: ``once``, ``skip`` or ``all(N)``. ``options`` are the options of its jobs. A
+        redefined schedule keeps its counters, and its next time if the trigger is the same.
         """
         from taskqueue.scheduler import schedule as handle
         from taskqueue.scheduler import schedules

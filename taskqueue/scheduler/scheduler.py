@@ -55,10 +55,10 @@ class Scheduler(Events, Operations, Schedules):
 
     ``url_or_database`` is a path or URL, or a ``pymongo`` database; None means ``TASKQUEUE_URL``, or else the embedded
     database of this user. ``defaults`` are options for every job that is added through this scheduler. With
-    ``connection``, an open ``sqlite3.Connection`` to the file of the store, everything is done through that one and in
-    its transaction: a rollback leaves no job. It stays yours to commit and to close. ``before_add`` is called with a
-    ``NewJob`` before each job is added, and may add to its ``meta``; ``around_run`` and ``run_ended`` are for the jobs
-    that this process runs itself, as those of the bootstrap file are for workers.
+    ``connection``, an open ``sqlite3.Connection`` to the file of the store, everything is done through that connection
+    and in its transaction: a rollback leaves no job. You commit and close it. ``before_add`` is called with a
+    ``NewJob`` before each job is added, and may add to its ``meta``; ``around_run`` and ``run_ended`` are hooks for
+    jobs that this process runs itself, like the hooks of the bootstrap file in workers.
     """
 
     def __init__(
@@ -87,12 +87,12 @@ class Scheduler(Events, Operations, Schedules):
         session: object = None,
         **options: Unpack[JobOptions],
     ) -> Process[Result]:
-        """Store a job that is to run once, and return its handle; it is durable when this returns.
+        """Store a job to run once, and return its handle; it is durable when this returns.
 
         ``job`` is a subclass of ``Job``, a function with ``@task`` or ``"module:Class.method"``. Options of the call
-        win over those of the class, those over the scheduler's. Raises ``InvalidJob`` (``InvalidOption``,
-        ``DataTooLarge``) before anything is stored. If a pending job has the same ``unique`` key, that one is
-        returned, and its ``existed`` is True. With the ``session`` of a ``pymongo`` client the job is part of its open
+        override options of the class, which override the scheduler's. Raises ``InvalidJob`` (``InvalidOption``,
+        ``DataTooLarge``) before anything is stored. If a pending job has the same ``unique`` key, that job is returned,
+        and its ``existed`` is True. With the ``session`` of a ``pymongo`` client the job is part of its open
         transaction.
         """
         store, silence = self._connections.store_and_silence
@@ -105,7 +105,7 @@ class Scheduler(Events, Operations, Schedules):
         [kept] = (store if session is None else session_inserts(store, session)).add([new])
         if kept is not new and "on_duplicate" in new.given:
             kept = add.after_duplicate(store, new, kept, session)
-        if kept is new:  # a session may be aborted, which nothing rings for
+        if kept is new:  # a session may be aborted, for which there is no ring
             return Process(self, kept, silence=silence if session is None else None)
         return Process(self, kept, existed=add.existed(new, kept))
 
@@ -131,13 +131,13 @@ class Scheduler(Events, Operations, Schedules):
         replace_running: Running = "after",
         **options: Unpack[JobOptions],
     ) -> Process[Result]:
-        """Store a job unless an equal one is pending; return the handle of the one that is then pending.
+        """Store a job unless an equal one is pending; return the handle of the job that is then pending.
 
-        Equal means the same class and data (with ``ignore_data`` the same class), however it was added; with
-        ``unique`` the same key. If an option that is passed here differs from that of the pending job, or ignored data
-        do, the new job takes its place, and that of all others that are equal. Where the old one is running already,
-        the new one waits ``after`` it, or, with ``replace_running="cancel"``, after it was asked to end. Where
-        more than 100 jobs of the class are pending that ``add_job`` added, each call looks at all: pass ``unique``.
+        Equal means the same class and data (with ``ignore_data`` the same class), however it was added; with ``unique``
+        the same key. If an option that is passed here differs from that of the pending job, or ignored data do, the new
+        job replaces it and all other equal jobs. If the old job is already running, the new job waits ``after`` it, or,
+        with ``replace_running="cancel"``, after it was asked to end. If more than 100 jobs of the class that
+        ``add_job`` added are pending, each call reads all of them: pass ``unique``.
         """
         add.refuse_of_key(options)
         if replace_running not in ("after", "cancel"):
@@ -161,14 +161,14 @@ class Scheduler(Events, Operations, Schedules):
     ) -> Process[Result]:
         """Run a job now, in this process, and leave only its retries to the nodes; return its process.
 
-        It is stored before it begins, so that nothing is lost if this process dies, and whatever became of it stays
-        recorded. What the job raises is kept as its error; with ``reraise`` it is raised here too: ``JobFailed`` where
-        the job cannot be loaded, nothing where it goes on later (``Snooze``, ``wait_children``). A job in steps runs to
-        its end, unless a node takes a step in between: nodes may then run the others, so wait for it. One with limits
-        is left to the nodes if these have no room, or if a node takes it first. The job's timeouts are not enforced
-        here. After about an hour without progress or a checkpoint a node may take it, and its outcome is refused. If
-        this process dies, a node of this host takes it back within seconds. Raises ``InvalidOption`` for options that
-        would let it wait.
+        The job is stored before it starts, so that nothing is lost if this process dies, and its outcome is recorded.
+        An exception of the job is kept as its error; with ``reraise`` it is raised here too: ``JobFailed`` if the job
+        cannot be loaded, nothing if it continues later (``Snooze``, ``wait_children``). A job in steps runs to its end,
+        unless a node takes a step in between: nodes may then run the other steps, so wait for the job. A job with
+        limits is left to the nodes if its limits have no room, or if a node takes it first. The job's timeouts are not
+        enforced here. After about an hour without progress or a checkpoint a node may take it, and its outcome is
+        refused. If this process dies, a node of this host takes it back within seconds. Raises ``InvalidOption`` for
+        options that would let it wait.
         """
         from taskqueue.scheduler import run_inline
 
@@ -183,30 +183,30 @@ class Scheduler(Events, Operations, Schedules):
         return Process(self, record, existed=add.existed(new, record))
 
     def update_job(self, id: JobId | str, **changes: Unpack[JobChanges]) -> Process:
-        """Change a waiting job: ``priority``, ``at``, ``queue``, ``tags``, ``meta``, ``data``; return it as it is then.
+        """Change a waiting job: ``priority``, ``at``, ``queue``, ``tags``, ``meta``, ``data``; return its new state.
 
-        All changes take place in one step, or none. ``at=None`` is now; ``tags`` and ``meta`` replace all that it has,
-        so pass ``{**process.meta, "tenant": "acme"}`` to add to its meta. Raises ``WrongStatus`` for a job that runs or
-        has ended, ``InvalidOption``, ``DataTooLarge`` and ``JobNotFound``.
+        All changes take place in one step, or none. ``at=None`` means now; ``tags`` and ``meta`` replace the present
+        ones, so pass ``{**process.meta, "tenant": "acme"}`` to add to its meta. Raises ``WrongStatus`` for a job that
+        runs or has ended, ``InvalidOption``, ``DataTooLarge`` and ``JobNotFound``.
         """
         return Process(self, update(self._connections.store, id_of(id), changes))
 
     def recover_job(self, id: JobId | str, at: When | None = None, *, data: Any = SAME_DATA) -> Process:
         """Add a copy of a job that has ended, to run ``at`` a time or now, and return the copy.
 
-        It has the same options and, without ``data``, the same data, an id of its own, no attempts and no checkpoint;
+        It has the same options and, without ``data``, the same data, a new id, no attempts and no checkpoint;
         ``recovered_from`` is the id of the old job, which stays as it is. It waits for no other job, but its
-        ``dependencies`` are those of the old one; it is no child of the parent. With the data of a job without success
-        it has its ``key`` too, so that effects outside are not repeated. Raises ``WrongStatus`` for a job that has not
-        ended, ``KeyTaken`` if another pending job has its ``unique`` key, and ``JobNotFound``.
+        ``dependencies`` are those of the old job; it is not a child of the parent. A copy of a job without success,
+        with the same data, has its ``key`` too, so that external effects are not repeated. Raises ``WrongStatus`` for a
+        job that has not ended, ``KeyTaken`` if another pending job has its ``unique`` key, and ``JobNotFound``.
         """
         return Process(self, recover(self._connections.store, id_of(id), at, data))
 
     def recover_jobs(self, query: Mapping[str, Any], at: When | None = None) -> list[Process]:
-        """Add a copy of every job that matches the query and has ended, and return the copies, by the ids of the old.
+        """Add a copy of every job that matches the query and has ended, and return the copies, ordered by the old ids.
 
         ``{"status": "FAILED", "job": "shop.mail:MailJob"}``: see the reference of queries, and ``recover_job``. Jobs
-        that were recovered before are left out: what their copies did, or do, is not done again. So are jobs whose
+        that were recovered before are left out, so that the work of their copies is not repeated. So are jobs whose
         ``unique`` key another pending job has.
         """
         copies, _ = recover_all(self._connections.store, parse(query), at)
@@ -218,7 +218,7 @@ class Scheduler(Events, Operations, Schedules):
         return Process(self, record)
 
     def get_jobs(self, query: Mapping[str, Any] | None = None) -> Iterator[Process]:
-        """Iterate over the jobs that match, by id, reading as you go; without a query over all that are pending.
+        """Iterate over the jobs that match, by id, reading as you go; without a query, over all pending jobs.
 
         ``{"queue": "mail", "data.to": "a@example.org"}``: see the reference of queries. Raises ``InvalidQuery``.
         """
@@ -226,7 +226,7 @@ class Scheduler(Events, Operations, Schedules):
         return (Process(self, record) for record in records)
 
     def cancel_job(self, id: JobId | str, reason: str = "") -> Process:
-        """Cancel a pending job, or ask for the end of a running one; one that has ended stays as it is.
+        """Cancel a waiting job, or ask a running job to end; a job that has ended stays as it is.
 
         Returns the job as it is then: CANCELED, or still PROCESSING until its node has ended it. Raises
         ``JobNotFound``.
@@ -241,8 +241,8 @@ class Scheduler(Events, Operations, Schedules):
     def cancel_jobs(self, query: Mapping[str, Any], reason: str = "") -> int:
         """Cancel every pending job that matches, as ``cancel_job`` does, and return their number.
 
-        ``{"queue": "mail", "job": "shop.mail:MailJob"}``: see the reference of queries. Jobs that are added meanwhile
-        stay; ``count_jobs`` with ``"status": {"$lte": "PROCESSING"}`` in the query says before how many it will be.
+        ``{"queue": "mail", "job": "shop.mail:MailJob"}``: see the reference of queries. Jobs that are added during the
+        call stay; ``count_jobs`` with ``"status": {"$lte": "PROCESSING"}`` in the query counts them beforehand.
         """
         canceled, asked = cancel_all(self._connections.store, parse(query), str(reason))
         self._connections.wake()
@@ -254,13 +254,13 @@ class Scheduler(Events, Operations, Schedules):
         timeout: Duration | None = None,
         raise_on_error: bool = False,
     ) -> list[Process]:
-        """Wait until all have ended and return their handles in order; handles that are passed are refreshed.
+        """Wait until all jobs have ended and return their handles in order; passed handles are refreshed.
 
         ``processes`` are handles or ids, or a single one of them. Jobs that have ended already, duplicates and no jobs
         at all are fine. Raises ``WaitTimeout`` naming what is open after ``timeout``, seconds or ``"5m"``,
-        ``JobNotFound``, and with ``raise_on_error`` ``JobFailed`` for the first job known to have ended otherwise
-        than DONE. The timeout holds within about a second: of very many jobs, those that cannot be read by then count
-        as open.
+        ``JobNotFound``, and with ``raise_on_error`` ``JobFailed`` for the first job known to have ended without
+        success. The timeout is accurate to about a second: if there are very many jobs, jobs that cannot be read by
+        then count as open.
         """
         handles = named(processes)
         ended: dict[JobId, Record] = {}
@@ -275,14 +275,15 @@ class Scheduler(Events, Operations, Schedules):
         return refreshed
 
     def run_pending(self, ignore_time: bool = True, once: bool = False, *, reraise: bool = False) -> list[Process]:
-        """Run what is pending in this process, for tests and scripts without a node.
+        """Run pending jobs in this process, for tests and scripts without a node.
 
-        In the order of (due time, priority, id), until nothing is left, or with ``once`` one attempt of what is
-        pending now; of a series one occurrence. With ``ignore_time`` also what is due later, retries included. The
-        job's ``timeout`` is not enforced here. Up to 1000 jobs at a time are kept from the nodes; if this process is
-        killed, or a job runs for about an hour without progress or a checkpoint, nodes may take them, and the outcome
-        of that job is refused. Returns the jobs in the order they began. With ``reraise`` the first exception that
-        ends a job as FAILED or TIMEOUT is raised here, when that is recorded; what is left stays pending.
+        Jobs run in the order of (due time, priority, id) until none is left, or with ``once`` one attempt of each job
+        that is pending now; of a series one occurrence. With ``ignore_time`` jobs that are due later run too, including
+        retries. The job's ``timeout`` is not enforced here. Up to 1000 jobs at a time are kept from the nodes; if this
+        process is killed, or a job runs for about an hour without progress or a checkpoint, nodes may take them, and
+        the outcome of that job is refused. Returns the jobs in the order they started. With ``reraise`` the first
+        exception that ends a job as FAILED or TIMEOUT is raised here, after it is recorded; the other jobs stay
+        pending.
         """
         from taskqueue.scheduler import run_inline
 
@@ -293,7 +294,7 @@ class Scheduler(Events, Operations, Schedules):
         return [Process(self, record) for record in records]
 
     def close(self) -> None:
-        """Let go of the store; a closed scheduler is not used again."""
+        """Release the store; a closed scheduler cannot be used again."""
         self._unclosed.detach()
         self._listening.stop()
         self._connections.close()
@@ -310,7 +311,7 @@ class Scheduler(Events, Operations, Schedules):
         return f"<Scheduler {self._connections}>"
 
     def _ends(self, handles: Sequence[tuple[JobId, object]], timeout: float | None) -> Generator[Record, None, None]:
-        """Yield the records of those that were known to have ended, then of the others as they end."""
+        """Yield the records of jobs that were known to have ended, then of the others as they end."""
         snapshots = [process.snapshot for _, process in handles if isinstance(process, Process)]
         known = {record.id: record for record in snapshots if record.status > Status.PROCESSING}
         yield from known.values()
@@ -326,6 +327,6 @@ class Scheduler(Events, Operations, Schedules):
 
 
 def _run_hooks(around_run: Any, run_ended: Any) -> RunHooks | None:
-    from taskqueue.execution.run_hooks import hooks_in  # few programs that add jobs run them, too
+    from taskqueue.execution.run_hooks import hooks_in  # few programs that add jobs also run them
 
     return hooks_in(around_run, run_ended)

@@ -18,12 +18,12 @@ from taskqueue.model.shown_text import as_code
 
 
 class JobSnapshot:
-    """What was last read of a job; nothing here reads the store. Times are aware UTC datetimes."""
+    """The last read state of a job; nothing here reads the store. Times are aware UTC datetimes."""
 
     snapshot: Record
-    """The record when last looked at."""
+    """The record when last read."""
     existed: bool
-    """Whether the call that was to add the job found this one, with the same id, unique key, or class and data."""
+    """Whether the add call found this existing job, with the same id, unique key, or class and data."""
 
     @property
     def id(self) -> JobId:
@@ -32,7 +32,7 @@ class JobSnapshot:
 
     @property
     def job(self) -> str:
-        """The import path of what runs."""
+        """The import path of the class or function that runs."""
         return self.snapshot.job
 
     @property
@@ -40,13 +40,13 @@ class JobSnapshot:
         """The data passed to ``add_job``, a copy each time, of the type that the job declares if imported."""
         data = decode(self.snapshot.data)
         if self.snapshot.options.receives and self.snapshot.depends_on:
-            return data  # parts of it come when it runs
+            return data  # parts of it are received when it runs
         types = known_types(self.snapshot.job)
         return data if types is None else types.decoded(data)
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """All options in force, from the call, the class, the scheduler or the defaults, as JSON values."""
+        """All effective options, from the call, the class, the scheduler or the defaults, as JSON values."""
         return in_force(self.snapshot)
 
     @property
@@ -66,7 +66,7 @@ class JobSnapshot:
 
     @property
     def priority(self) -> int:
-        """From -20 to 20, the lower the sooner."""
+        """From -20 to 20; a lower number runs sooner."""
         return self.snapshot.priority
 
     @property
@@ -76,17 +76,17 @@ class JobSnapshot:
 
     @property
     def meta(self) -> Mapping[str, str]:
-        """The small mapping of text that travels with the job; a copy each time."""
+        """The small mapping of text that is passed on with the job; a copy each time."""
         return dict(self.snapshot.meta)
 
     @property
     def scheduled_time(self) -> datetime | None:
-        """The time for which a schedule started the job, or the one that it is a copy of; None without a schedule."""
+        """The time for which a schedule started the job, or the job that it is a copy of; None without a schedule."""
         return scheduled_time_of(self.snapshot)
 
     @property
     def recovered_from(self) -> JobId | None:
-        """The id of the job that this one is a copy of (``recover_job``); None if it is none."""
+        """The id of the job that this one is a copy of (``recover_job``); None if it is not a copy."""
         return origin_of(self.snapshot)
 
     @property
@@ -106,12 +106,12 @@ class JobSnapshot:
 
     @property
     def phase(self) -> str | None:
-        """The phase of a ``StepwiseJob``: ``starting``, ``running``, ``ending`` or ``failing``; None of others."""
+        """The phase of a ``StepwiseJob``: ``starting``, ``running``, ``ending`` or ``failing``; None for other jobs."""
         return None if self.snapshot.phase is None else self.snapshot.phase.value
 
     @property
     def reports(self) -> Any:
-        """The reports of a ``StepwiseJob`` after its last step, a copy each time; None of others."""
+        """The reports of a ``StepwiseJob`` after its last step, a copy each time; None for other jobs."""
         course = self.snapshot.course
         return None if course is None or course.phase is None else decode(course.reports)
 
@@ -126,7 +126,7 @@ class JobSnapshot:
 
     @property
     def error(self) -> Failure | None:
-        """The last error as ``type``, ``message``, ``traceback`` and ``bases``; None without."""
+        """The last error as ``type``, ``message``, ``traceback`` and ``bases``; None if there is none."""
         return self.snapshot.error
 
     @property
@@ -156,7 +156,7 @@ class JobSnapshot:
 
     @property
     def started_at(self) -> datetime | None:
-        """When the present or the last attempt began to run."""
+        """When the present or the last attempt started to run."""
         return self.snapshot.started_at
 
     @property
@@ -171,12 +171,12 @@ class JobSnapshot:
 
     @property
     def parent(self) -> JobId | None:
-        """The id of the job that this one is a part of."""
+        """The id of the parent job."""
         return self.snapshot.parent
 
     @property
     def depends_on(self) -> tuple[JobId, ...]:
-        """The ids of the jobs that had to end before this one; ``waiting_for`` are those that have not ended yet."""
+        """The ids of the jobs that must end before this one; ``waiting_for`` has the ones that have not ended yet."""
         return tuple(one.id for one in self.snapshot.depends_on)
 
     @property
@@ -240,7 +240,7 @@ class JobSnapshot:
 
 
 def named(processes: Iterable[object] | object) -> list[tuple[JobId, object]]:
-    """Return the id of each handle or id beside it; one that is passed alone is a list of one."""
+    """Return each handle or id together with its id; a single one counts as a list of one."""
     is_one = isinstance(processes, JobSnapshot | JobId | str)
     listed = processes if isinstance(processes, Iterable) and not is_one else [processes]
     return [(one.snapshot.id if isinstance(one, JobSnapshot) else id_of(one), one) for one in listed]
@@ -251,7 +251,7 @@ def id_of(process: object) -> JobId:
 
     Raises ``InvalidOption`` for other values.
     """
-    if type(process) is JobId:  # one of millions, perhaps
+    if type(process) is JobId:  # may be called for millions
         return process
     if isinstance(process, JobSnapshot):
         return process.id

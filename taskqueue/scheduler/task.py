@@ -71,12 +71,12 @@ class Task(TaskFunction[Arguments, Returned]):
     def add(self, scheduler: Adding | AsyncAdding, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Any:
         """Add a job that calls the function with these arguments, and return its ``Process``.
 
-        It is awaited with an ``AsyncScheduler``. The arguments are kept by their names. Raises ``InvalidJob`` for those
+        The call is awaited with an ``AsyncScheduler``. Arguments are kept by name. Raises ``InvalidJob`` for arguments
         that the function does not take.
         """
         return self.using().add(scheduler, *args, **kwargs)
 
-    if not TYPE_CHECKING:  # a checker would take every name for one that exists
+    if not TYPE_CHECKING:  # a type checker would accept every name
 
         def __getattr__(self, name: str) -> Any:
             if name.startswith("_"):
@@ -133,7 +133,7 @@ class TaskCall(Generic[Arguments, Returned]):
         return scheduler.add_job(self._task, self._named(args, kwargs), **self._options)
 
     def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments by their names; those that do not fit are refused when the job is added."""
+        """Return the arguments by name; arguments that do not fit are refused when the job is added."""
         if not args:
             return kwargs
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -19,7 +19,7 @@ __all__ = ["Codec", "Form", "form"]
 
 
 def form(kind: Any) -> Form:
-    """Return the form of an annotation; of a type that is not known here, the one that takes any value."""
+    """Return the form of an annotation; for an unknown type, the form that takes any value."""
     text = repr(kind)  # types are equal whose unions differ in their order, and that matters
     try:
         return _form(kind, text)

@@ -244,7 +244,7 @@ class Either(Form):
                 return one.encode(value, path) if encoded else one.decode(value, path)
             except InvalidJob as refused:
                 refusals.append(refused)
-        # The refusal of a part says more than that of the whole.
+        # The error about a part says more than the error about the whole.
         inner = [one for one in refusals if not str(one).startswith(f"{path}: ")]
         raise inner[0] if len(inner) == 1 else misfit(value, path, self.name)
 

@@ -21,7 +21,7 @@ class Codec(Protocol):
     """The protocol of a codec of your own: ``Annotated[Money, MoneyCodec()]`` declares it for a type."""
 
     def encode(self, value: Any) -> Any:
-        """Return the value as data that is kept; raise ``ValueError`` or ``TypeError`` for one that does not fit."""
+        """Return the value as data that is kept; raise ``ValueError`` or ``TypeError`` if it does not fit."""
 
     def decode(self, plain: Any) -> Any:
         """Return the value of such data; raise ``ValueError`` or ``TypeError`` for data that do not fit."""
@@ -46,7 +46,7 @@ class Form:
         return value
 
     def encode_without(self, names: tuple[str, ...], value: Any, path: str) -> Any:  # noqa: ARG002 - other forms look
-        """Return the stored form of a value whose parts of these names are put in, and all of it checked, later."""
+        """Return the stored form of a value whose parts of these names are inserted, and all of it checked, later."""
         return value
 
     def decode(self, plain: Any, path: str) -> Any:  # noqa: ARG002 - other forms name it
@@ -62,7 +62,7 @@ def misfit(value: Any, path: str, name: str) -> InvalidJob:
 
 
 class Leaf(Form):
-    """A type without parts: ``write`` and ``read`` convert it, or nothing is to be done."""
+    """A type without parts: ``write`` and ``read`` convert it, if there is anything to convert."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class Custom(Form):
         try:
             return convert(value)
         except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
-            errors = getattr(error, "errors", None)  # those of pydantic say where
+            errors = getattr(error, "errors", None)  # errors of pydantic say where
             first = errors()[0] if callable(errors) and errors() else None
             if first is None:
                 raise InvalidJob(f"{path}: {value!r} is not a {self.name} ({error})") from None

@@ -28,7 +28,7 @@ def put_back(record: Record, cause: Cause, now: datetime) -> Record:
 
 
 def began_at(record: Record) -> datetime | None:
-    """Return when the last attempt began; the present claim may not have. A job that has begun is not late."""
+    """Return when the last attempt started; the present claim may not have started one. A started job is not late."""
     known = (attempt.started_at for attempt in reversed(record.attempts) if attempt.started_at is not None)
     has_begun = record.course is not None and record.course.has_begun
     return next(known, waits_since(record) if has_begun else None)
@@ -49,7 +49,7 @@ _UNCLEANED = (Cause.UNLOADABLE, Cause.UNREADABLE, Cause.REPLACED, Cause.DUPLICAT
 
 
 def end_as(record: Record, status: Status, cause: Cause, now: datetime, error: Failure | None) -> Record:
-    """Return the record at this end; one that runs in steps cleans up first."""
+    """Return the record at this end; a job that runs in steps cleans up first."""
     if record.phase not in (None, Phase.FAILING) and status is not Status.DONE and cause not in _UNCLEANED:
         return _to_clean_up(record, status, cause, now, error)
     return replace(
@@ -65,7 +65,7 @@ def end_as(record: Record, status: Status, cause: Cause, now: datetime, error: F
 
 
 def _to_clean_up(record: Record, status: Status, cause: Cause, now: datetime, error: Failure | None) -> Record:
-    """Return the record that is to clean up before it comes to its end."""
+    """Return the record that must clean up before it ends."""
     assert record.course is not None
     course = replaced(record.course, phase=Phase.FAILING, ends_as=int(status), ends_because=cause.value)
     later = run_later(record, Cause.CLEAN_UP, timedelta(0), now)
@@ -77,9 +77,9 @@ _STEP_ENDS = (Cause.STEPPED, Cause.CLEAN_UP, Cause.FAILED)
 
 
 def counted_from(after: Record, now: datetime, *, is_unseen: bool) -> datetime | None:
-    """Return from when rates count the claim that has led to this record; None if its run never began.
+    """Return from when rates count the claim that has led to this record; None if its run never started.
 
-    If no process has seen the end of the run, its class may have taken until then to load, and the job may have begun
+    If no process has seen the end of the run, its class may have taken until then to load, and the job may have started
     just before.
     """
     if is_unseen:

@@ -11,7 +11,7 @@ from taskqueue.model.conditions import NotReadyState
 from taskqueue.model.lazy_dataclass import dataclass
 
 CLEAN_UP_LIMIT = 60.0
-"""Seconds that one run of ``clean_up`` may take where the job has no ``timeout``."""
+"""Seconds that one run of ``clean_up`` may take if the job has no ``timeout``."""
 
 CLEAN_UPS = 5
 """How often ``clean_up`` is tried."""
@@ -47,13 +47,13 @@ class Continuation:
     reports: str = "{}"
     """The reports of the job for people, as Extended JSON text."""
     failures: int = 0
-    """Failures that no longer count: those of steps that are over."""
+    """Failures that no longer count: failures of steps that have ended."""
     crashes: int = 0
-    """Crashes that no longer count: those of steps that are over, and those after which a loop went on."""
+    """Crashes that no longer count: crashes in steps that have ended, and crashes after which a loop continued."""
     crashed_at: str | None = None
     """The position of the loop at the last crash."""
     ends_as: int | None = None
-    """The number of the final status that follows when ``clean_up`` is over."""
+    """The number of the final status that follows when ``clean_up`` has ended."""
     ends_because: str = ""
     """The cause of that status."""
     clean_ups: int = 0
@@ -63,7 +63,7 @@ class Continuation:
 
     @property
     def has_begun(self) -> bool:
-        """Return whether the job has made progress; a "not ready" answer is none."""
+        """Return whether the job has made progress; a "not ready" answer does not count."""
         return replace(self, unready=None) != Continuation()
 
 

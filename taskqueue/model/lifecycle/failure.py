@@ -25,7 +25,7 @@ UNLOADABLE_PAUSES = (timedelta(seconds=1), timedelta(minutes=1))
 
 
 def situation(record: Record, now: datetime, outcome: Failed | TimedOut | Stalled | None, chance: float) -> Situation:
-    """Return the situation for a retry policy after this outcome; without one, as if the attempt failed now."""
+    """Return the situation for a retry policy after this outcome; if there is none, as if the attempt failed now."""
     failure = None if outcome is None else outcome.failure
     timed_out = isinstance(outcome, TimedOut | Stalled)
     names = () if failure is None else known_names((failure.type, *failure.bases))
@@ -57,7 +57,7 @@ def is_last_attempt(record: Record, now: datetime) -> bool:
 
 
 def _due_at(record: Record) -> datetime:
-    """Return when the job was to run first: at the time that the call named, if it is later than the call."""
+    """Return when the job was due first: at the time that the call named, if it is later than the call."""
     at = record.given.get("at")
     try:
         return record.created_at if at is None else max(record.created_at, moment_of(at, record.created_at))
@@ -116,7 +116,7 @@ def after_crash(record: Record, failure: Failure, now: datetime) -> Record:
 
 
 def moved_on(record: Record) -> Record:
-    """Return the record without its crashes so far, if a loop of it has gone on since the last of them."""
+    """Return the record without its crashes so far, if one of its loops has continued since the last crash."""
     course = record.course or Continuation()
     if record.cursor is None or record.cursor == course.crashed_at:
         return record

@@ -17,7 +17,7 @@ from taskqueue.model.retry import GiveUp, RetryIn
 class Done:
     """``start()`` returned; ``result`` is its value as Extended JSON text.
 
-    ``reports`` are those of the last step of a ``StepwiseJob``, as Extended JSON text; None: unchanged.
+    ``reports`` are the reports of the last step of a ``StepwiseJob``, as Extended JSON text; None: unchanged.
     """
 
     result: str | None = None
@@ -28,7 +28,7 @@ class Done:
 class Failed:
     """``start()`` raised; ``delay`` in seconds overrides the policy's pause (``raise Retry``).
 
-    ``decision`` is the answer of a policy of the user's own, here as below. ``parts`` are the errors of an exception
+    ``decision`` is the answer of a user-defined policy, here and below. ``parts`` are the errors of an exception
     group that the policy is asked about, one of each class; if there is none, it is asked about ``failure``.
     """
 
@@ -47,14 +47,14 @@ class GivenUp:
 
 @dataclass(frozen=True, kw_only=True)
 class Snoozed:
-    """``start()`` raised ``Snooze``: again in so many seconds, counted nowhere."""
+    """``start()`` raised ``Snooze``: run again after ``delay`` seconds; counts as nothing."""
 
     seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class NotReady:
-    """The condition of the job does not hold, as ``reason`` says; counted nowhere."""
+    """The condition of the job does not hold, as ``reason`` says; counts as nothing."""
 
     reason: str
 
@@ -68,7 +68,7 @@ class CheckFailed:
 
 @dataclass(frozen=True, kw_only=True)
 class Stepped:
-    """A step of a ``StepwiseJob`` is over and ``phase`` is next, behind all that waits; counted nowhere.
+    """A step of a ``StepwiseJob`` has ended and ``phase`` is next, after all waiting jobs; counts as nothing.
 
     ``state`` and ``reports`` of the step are Extended JSON text; None means unchanged.
     """
@@ -118,7 +118,7 @@ class Interrupted:
 
 @dataclass(frozen=True, kw_only=True)
 class HandedBack:
-    """The claim was returned before the run began."""
+    """The claim was returned before the run started."""
 
 
 @dataclass(frozen=True, kw_only=True)

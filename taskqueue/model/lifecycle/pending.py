@@ -13,7 +13,7 @@ from taskqueue.model.serializer import clipped
 from taskqueue.model.timestamps import whole
 
 TREE_ENDS = (Status.CANCELED, Status.TIMEOUT)
-"""The ends of a job that end its children too; one that FAILED leaves them alone."""
+"""The ends of a job that end its children too; a FAILED job leaves them alone."""
 
 
 def behind(record: Record, awaited: JobId) -> Record:
@@ -24,7 +24,7 @@ def behind(record: Record, awaited: JobId) -> Record:
 
 
 def in_place_of(new: Record, old: Record) -> Record:
-    """Return the record that replaces ``old`` so that it waits, too, for the running job behind which that was put."""
+    """Return the record that replaces ``old``, also waiting for the running job the old one was queued after."""
     if old.cause is Cause.CHILDREN:
         return new
     depends_on = {one.id for one in old.depends_on}
@@ -40,7 +40,7 @@ def promoted(record: Record) -> Record:
 
 
 def relieved(record: Record, ended: JobId, status: Status | None, now: datetime) -> Record:
-    """Return the record after a job that it waits for has ended, or is gone (None): as its dependency on it says."""
+    """Return the record after a job it waits for has ended or is gone (None), as the dependency says."""
     if ended not in record.waiting_for:
         return record
     edge = next((one.on_failure for one in record.depends_on if one.id == ended), OnFailure.IGNORE)
@@ -78,7 +78,7 @@ def claimed(record: Record, holder: Holder, until: datetime) -> Record:
 
 
 def planned(record: Record, at: datetime, now: datetime) -> Record:
-    """Return the record that waits so that it may run from ``at`` on; one in the past says its place in the queue."""
+    """Return the waiting record, due from ``at`` on; a time in the past determines its place in the queue."""
     if is_later(at, now):
         cause = Cause.BEHIND if record.waiting_for else Cause.SCHEDULED
         return replace(record, status=Status.POSTPONED, cause=cause, ready_at=whole(at)).at_rank()
@@ -108,7 +108,7 @@ def orphaned(child: Record, parent: JobId, status: Status, now: datetime) -> Rec
 
 
 def is_late(record: Record, now: datetime) -> bool:
-    """Return whether a pending record was to be started by now and never was."""
+    """Return whether a pending record should have started by now and never did."""
     return record.expires_at is not None and record.started_at is None and record.expires_at <= now
 
 

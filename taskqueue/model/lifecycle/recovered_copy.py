@@ -33,9 +33,9 @@ _OF_ONE_RECORD = ("at", ORIGIN, BEFORE, COPY, KEY, PERIOD)
 def copy(record: Record, id: JobId, at: datetime | None, now: datetime) -> Record:
     """Return a new record of the same job with the same data and options, its counters and its history empty.
 
-    It runs from ``at`` on; None is at once. A time at which it would expire is kept where it counts from that time, or
-    lies behind it. The copy of a job without success has its key: an effect outside that the job had before it failed
-    is recognised. Raises ``WrongStatus`` for a record that has not ended.
+    It runs from ``at`` on; None means at once. An expiry is kept if it counts from that time, or is later than it. The
+    copy of a job without success has its key, so that an external effect that the job had before it failed is
+    recognised. Raises ``WrongStatus`` for a record that has not ended.
     """
     if not record.status.is_final:
         raise WrongStatus(record.id, record.status.name, "be recovered when it has ended")
@@ -73,12 +73,12 @@ def copy(record: Record, id: JobId, at: datetime | None, now: datetime) -> Recor
 
 
 def origin_of(record: Record) -> JobId | None:
-    """Return the id of the job that the record is a copy of, None if it is none."""
+    """Return the id of the job that the record is a copy of, None if it is not a copy."""
     return _id_in(record.given.get(ORIGIN))
 
 
 def scheduled_time_of(record: Record) -> datetime | None:
-    """Return the scheduled time for which a schedule started the job, or the one that it is a copy of; else None."""
+    """Return the scheduled time for which a schedule started the job, or the job that it is a copy of; else None."""
     if isinstance(record.origin, FromSchedule):
         return record.origin.slot
     kept = record.given.get(SCHEDULED) if record.given else None
@@ -89,13 +89,13 @@ def scheduled_time_of(record: Record) -> datetime | None:
 
 
 def key_of(record: Record) -> str | None:
-    """Return the key for effects outside that a copy took over, None where it is the id of the record."""
+    """Return the key for external effects that a copy took over, None if it is the id of the record."""
     kept = record.given.get(KEY) if record.given else None
     return kept if isinstance(kept, str) else None
 
 
 def with_own_key(record: Record) -> Record:
-    """Return the copy with its id as its key: it does something else than the job that it is a copy of."""
+    """Return the copy with its id as its key: it does something different from the original job."""
     return changed(record, given={name: value for name, value in record.given.items() if name != KEY})
 
 
@@ -110,7 +110,7 @@ def origins_of(record: Record) -> tuple[JobId, ...]:
 
 
 def origins_in(given: object) -> tuple[JobId, ...]:
-    """Return those that ``given`` of a record names; a damaged value names none."""
+    """Return the ids that ``given`` of a record names; a damaged value names none."""
     if not isinstance(given, Mapping):
         return ()
     before = given.get(BEFORE)

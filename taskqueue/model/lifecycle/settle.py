@@ -161,7 +161,7 @@ def _done_at_once(record: Record, result: str | None, run: Run, now: datetime) -
 
 
 _CLEANED = (Done, Failed, GivenUp, TimedOut, Stalled, Canceled, Crashed)
-"""The outcomes of a run of ``clean_up`` that say whether it is over."""
+"""The outcomes of a run of ``clean_up`` that say whether it has ended."""
 
 
 def _obedient(record: Record, now: datetime) -> Record:
@@ -170,7 +170,7 @@ def _obedient(record: Record, now: datetime) -> Record:
 
 
 _CHECKED = (NotReady, CheckFailed, Declared)
-"""The outcomes of checks before a run, which has not begun."""
+"""The outcomes of checks before a run, which has not started."""
 
 
 def _unready(record: Record, outcome: NotReady | CheckFailed, now: datetime) -> Record:
@@ -200,7 +200,7 @@ def _ready(record: Record) -> Record:
 def _as_it_counts(record: Record, outcome: Interrupted) -> Outcome:
     """Return the outcome; a second interruption in a row without a request of node or manager is a crash.
 
-    One is how an operator ends a worker. A job that sends SIGTERM to its worker would come back for ever.
+    A single one is how an operator ends a worker. A job that sends SIGTERM to its worker would come back forever.
     """
     if outcome.failure is None or not _has_come_no_further(record):
         return outcome
@@ -209,9 +209,9 @@ def _as_it_counts(record: Record, outcome: Interrupted) -> Outcome:
 
 
 def _has_come_no_further(record: Record) -> bool:
-    """Return whether the last thing that happened to the job, but for stops, was an unrequested interruption.
+    """Return whether the last thing that happened to the job, apart from stops, was an unrequested interruption.
 
-    A step that is over, and a loop that has gone on, leave no attempt.
+    A finished step, and a loop that has continued, leave no attempt.
     """
     if moved_on(record) is not record:
         return False

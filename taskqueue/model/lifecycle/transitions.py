@@ -40,6 +40,6 @@ TRANSITIONS: Mapping[tuple[Status, str], frozenset[Status]] = {
 }
 """From a status, by a verb or an outcome, to these statuses; a cancel request turns every pending one into CANCELED.
 
-Where a job that runs in steps would come to a bad end it is WAITING instead, and comes to that end when ``clean_up`` is
-over (``model.lifecycle.continuation``).
+A job in steps that would end without success is WAITING instead, and ends so after ``clean_up``
+(``model.lifecycle.continuation``).
 """

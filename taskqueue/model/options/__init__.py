@@ -1,4 +1,4 @@
-"""The options of a job: checks those of a call, a class and a scheduler, and merges the three levels."""
+"""The options of a job: checks the options of a call, a class and a scheduler, and merges the three levels."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from taskqueue.model.retry import RetryPolicy
 from taskqueue.model.shown_text import as_code
 
 LONGEST_NUMBER = 14_000
-"""The most bits of a whole number that messages show: Python refuses to write those of more than 4,300 digits."""
+"""The most bits of a whole number that messages show: Python refuses to write more than 4,300 digits."""
 
 
 def checked(
     given: Mapping[str, Any], where: str = "add_job", scope: Scope = Scope.ONE, call: str = ""
 ) -> dict[str, Any]:
-    """Return the options as they are kept, or raise ``InvalidOption`` naming option, value, place and way out.
+    """Return the options as they are kept, or raise ``InvalidOption`` naming option, value, place and remedy.
 
     ``where`` names the place that set them and ``scope`` its level: ``id``, for instance, cannot be a default of many.
     ``call`` is the code of a call up to its data, to which an unknown name may belong.
@@ -108,7 +108,7 @@ def merged(call: Mapping[str, Any], declared: Mapping[str, Any], defaults: Mappi
 
 
 def check_interval(policy: RetryPolicy, *levels: Mapping[str, Any]) -> None:
-    """Refuse an interval that is set where the policy is, or where it would win over it: it would have no effect."""
+    """Refuse an interval at or above the level of the policy: it would have no effect."""
     for level in levels:
         if "retry_interval" in level:
             raise InvalidOption(f"retry is a policy with pauses of its own ({policy}): leave out retry_interval")

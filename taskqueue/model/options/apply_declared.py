@@ -32,7 +32,7 @@ _RECURRING = ("interval", "interval_reference", "until", "max_runs", "stop_after
 def as_declared(record: Record, declared: Mapping[str, Any], now: datetime) -> Record:
     """Return the claimed record back in its place, with the options that its class declares, plain JSON values.
 
-    It has failed if these options are invalid, or conflict with those of the call.
+    It has failed if these options are invalid, or conflict with the options of the call.
     """
     try:
         known = checked(declared, f"options of {record.job}", Scope.CLASS)
@@ -79,14 +79,14 @@ def _retry(record: Record, new: Mapping[str, Any], declared: Mapping[str, Any]) 
 
 
 def _ready(record: Record, new: Mapping[str, Any]) -> Condition | None:
-    """Return the condition of a run: that of the class, and the conditions among ``depends_on``."""
+    """Return the condition of a run: the condition of the class, and the conditions among ``depends_on``."""
     if "ready" not in new:
         return record.options.ready
     return both(new["ready"], record.options.ready if "depends_on" in record.given else None)
 
 
 def _timed(record: Record, new: Mapping[str, Any], now: datetime) -> Record:
-    """Return the record with its times and its series; the job of a schedule, and a copy, has those of its own."""
+    """Return the record with its times and its series; a job of a schedule, and a copy, have their own."""
     due = record.ready_at
     assert due is not None
     is_one_time = isinstance(record.origin, FromSchedule) or ORIGIN in record.given
@@ -111,7 +111,7 @@ def _timed(record: Record, new: Mapping[str, Any], now: datetime) -> Record:
 
 
 def _series_options(record: Record, new: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of recurrence, and when it expires, where the class declares one of them; else none."""
+    """Return the options of recurrence, and the expiry, if the class declares one of them; else none."""
     names = (*_RECURRING, "expires")
     if not any(name in new for name in names):
         return {}

@@ -25,7 +25,7 @@ from taskqueue.model.unique_period import PERIOD, period, starts_at
 def record(
     *, job: str, data: str, options: Mapping[str, Any], given: Mapping[str, Any], id: JobId, now: datetime
 ) -> Record:
-    """Return the record of a new job; ``options`` are all in force, ``given`` those of the call, both checked."""
+    """Return the record of a new job; ``options`` are all active ones, ``given`` those of the call, both checked."""
     trigger = series.trigger(options, now)
     if trigger is None and "interval_reference" in given:
         raise InvalidOption(
@@ -97,7 +97,7 @@ def check_concurrency(options: Mapping[str, Any]) -> None:
 
 
 def changed(record: Record, given: Mapping[str, Any]) -> list[str]:
-    """Return the names of a call's options whose values differ from those of the record.
+    """Return the names of a call's options whose values differ from the record's.
 
     Only options of the call are compared, in their stored form, so that neither order nor notation counts.
     """
@@ -113,7 +113,7 @@ def expiry(record: Record, ready_at: datetime) -> datetime | None:
 def in_force(record: Record) -> dict[str, Any]:
     """Return the options of a record as plain JSON values, by the names of ``OPTIONS``.
 
-    A policy has pauses of its own, so there is no ``retry_interval`` beside one.
+    A policy has its own pauses, so there is no ``retry_interval`` beside it.
     """
     found = {name: option.read.read(record, name) for name, option in OPTIONS.items() if option.read.read is not None}
     if found["retry_interval"] is None:

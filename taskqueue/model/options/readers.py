@@ -1,4 +1,4 @@
-"""Reads options back from a record as plain JSON, and compares them with those of a call."""
+"""Reads options back from a record as plain JSON, and compares them with the options of a call."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Reader(NamedTuple):
     read: Callable[[Record, str], Any] | None
     """Returns the value of a record as plain JSON; None for an option that is not shown."""
     differs: Callable[[Record, str, Any], bool]
-    """Returns whether a checked value of a call differs from that of a record."""
+    """Returns whether a checked value of a call differs from the value of a record."""
 
 
 def _policy(record: Record) -> RetryPolicy:
@@ -100,13 +100,13 @@ KEY = Reader(_field, lambda *_: False)
 """A field by which the record is found, so that a call cannot name another."""
 
 GIVEN = Reader(lambda record, name: record.given.get(name), _given_differs)
-"""An option that is compared, and shown, as the caller passed it: a relative time says more than the time it gave."""
+"""An option that is compared, and shown, as the caller passed it: a relative time says more than the resulting time."""
 
 OF_CALL = Reader(lambda record, name: record.given.get(name), lambda *_: False)
-"""An option of adding, kept as it was in force then."""
+"""An option of adding, kept as it was then."""
 
 META = Reader(lambda record, _: dict(record.meta), lambda *_: False)
-"""The meta, which does not make another job of one that is added once."""
+"""The meta, which does not matter for whether a job that is added once is equal."""
 
 SERIES = Reader(lambda record, name: series.in_force(record)[name], series.differs)
 """An option of recurrence."""
@@ -115,7 +115,7 @@ UNREAD = Reader(None, lambda *_: False)
 """An option of the call, of which the record keeps nothing by this name."""
 
 READY = Reader(_run_option, _given_differs)
-"""The condition of the record includes those of ``depends_on``; the caller's own is compared."""
+"""The condition of the record includes the conditions of ``depends_on``; only the caller's own is compared."""
 
 RETRY = Reader(_retry, _retry_differs)
 """The number of further attempts, or the document of another policy than the fixed one."""

@@ -52,7 +52,7 @@ def revised(record: Record, options: Mapping[str, Any], data: str | None, now: d
     fields = {name: value for name, value in options.items() if name not in ("at", META)}  # given keeps the meta
     given = {**record.given, **{name: stated(value) for name, value in options.items()}}
     after = changed(record, **fields, given=given)
-    # One that waits for its children has no ready_at: its place in the queue is in its rank alone.
+    # A job that waits for its children has no ready_at: only its rank holds its place in the queue.
     after = changed(after, rank=record.rank + rank_of(now, after.priority) - rank_of(now, record.priority)).at_rank()
     if "at" in options:
         at = now if options["at"] is None else moment_of(options["at"], now)

@@ -58,7 +58,7 @@ def whole(least: int, most: int) -> Callable[[Any], int]:
 
 
 def optional(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return the check that lets None through."""
+    """Return the check that accepts None."""
     return lambda value: None if value is None else check(value)
 
 
@@ -78,7 +78,7 @@ def start(value: Any) -> Any:
 
 
 def retry(value: Any) -> int | RetryPolicy:
-    """Return a number of attempts, or a policy, also where its document was passed."""
+    """Return a number of attempts, or a policy, even if its document was passed."""
     if is_policy(value):
         return value
     if isinstance(value, Mapping):
@@ -198,7 +198,7 @@ def dependencies(value: Any) -> tuple[tuple[JobId, OnFailure | None] | Condition
 
 
 def receives(value: Any) -> tuple[str, ...]:
-    """Return the parts of the data that are received, each as ``NAME=result``, or alone the word for all of it."""
+    """Return the parts of the data that are received, each as ``NAME=result``, or just the word for the whole."""
     given = [f"{name}={what}" for name, what in value.items()] if isinstance(value, Mapping) else value
     given = [given] if isinstance(given, str) else given
     if not isinstance(given, list | tuple | set | frozenset) or not all(map(_is_received, given)):

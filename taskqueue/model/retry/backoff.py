@@ -32,7 +32,7 @@ class FixedRetry:
         return GiveUp() if self.is_last(situation) else RetryIn(after=self.interval)
 
     def is_last(self, situation: Situation) -> bool:
-        """Return whether no attempt is left after so many failures."""
+        """Return whether no attempt is left after this many failures."""
         return self.times != ENDLESS and situation.failures > self.times
 
     def document(self) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class ExponentialRetry:
     interval: float = 30.0
     factor: float = 2.0
     longest: float | None = 86_400.0
-    """The pause never exceeds this, in seconds; None is no bound (but ten years)."""
+    """The pause never exceeds this, in seconds; None means no limit (except ten years)."""
     jitter: float = 0.0
     """Up to this part of each pause, from 0 to 1, is left out by chance, so that jobs that failed together spread."""
 
@@ -91,7 +91,7 @@ class ExponentialRetry:
         return RetryIn(after=pause * (1 - self.jitter * situation.chance))
 
     def is_last(self, situation: Situation) -> bool:
-        """Return whether no attempt is left after so many failures."""
+        """Return whether no attempt is left after this many failures."""
         return self.times != ENDLESS and situation.failures > self.times
 
     def document(self) -> dict[str, Any]:

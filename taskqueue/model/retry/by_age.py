@@ -26,7 +26,7 @@ class TableRetry:
 
     rows: tuple[Row, ...] = DEFAULT_TABLE
     since: str = "due"
-    """The start of the age: ``due``, when the job was to run first, or ``created``, when it was added."""
+    """The start of the age: ``due``, when the job was first due, or ``created``, when it was added."""
 
     def __post_init__(self) -> None:
         if self.since not in ("due", "created"):

@@ -14,7 +14,7 @@ from taskqueue.model.retry.public_names import defining_name, name_of, public
 from taskqueue.model.shown_text import as_code
 
 TIMEOUT = "taskqueue.JobTimeout"
-"""The error name of an attempt that took too long, besides ``Exception``."""
+"""The error name of an attempt that took too long, in addition to ``Exception``."""
 
 _NAME_SHAPE = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
 _NOT_RETRIABLE = GiveUp(refusal=Refusal.NOT_RETRIABLE)
@@ -69,7 +69,7 @@ class Case:
 
 @dataclass(frozen=True)
 class SelectedRetry:
-    """The first case whose types the error is one of decides; without one there is no retry."""
+    """The first case that has the type of the error decides; if there is none, there is no retry."""
 
     cases: tuple[Case, ...]
 
@@ -111,7 +111,7 @@ def _named(bound: FilteredRetry | Case) -> dict[str, list[str]]:
 def names_of(types: Iterable[object]) -> tuple[str, ...]:
     """Return the dotted names of exception classes; names as text stay as they are.
 
-    Raises ``InvalidOption`` for anything else, and where there is none.
+    Raises ``InvalidOption`` for anything else, and if there is none.
     """
     found = tuple(dict.fromkeys(_name_of(kind) for kind in types))
     _check_names(found)

@@ -38,7 +38,7 @@ class CustomRetry:
         object.__setattr__(self, "settings", plain)
 
     def decide(self, _situation: Situation) -> Decision:
-        """Return that the class has to be asked."""
+        """Return that the class must be asked."""
         return AskWorker(path=self.path, settings=self.settings)
 
     def is_last(self, _situation: Situation) -> bool:

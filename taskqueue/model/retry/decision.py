@@ -23,7 +23,7 @@ class Situation:
     created_at: datetime
     """When the job was added."""
     due_at: datetime
-    """When it was to run first."""
+    """When it was first due."""
     now: datetime
     """The present time, by the store's clock."""
     errors: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ Decision: TypeAlias = RetryIn | GiveUp | AskWorker
 
 
 def strictest(decisions: Iterable[Decision]) -> Decision:
-    """Return the decision on several errors of one attempt: the first that is no retry, or else the longest pause."""
+    """Return the decision on several errors of one attempt: the first refusal, or else the longest pause."""
     pauses: list[RetryIn] = []
     for decision in decisions:
         if not isinstance(decision, RetryIn):
@@ -95,7 +95,7 @@ class RetryPolicy(Protocol):
         """Return the decision after a failed attempt."""
 
     def is_last(self, situation: Situation) -> bool:
-        """Return whether a failure of attempt number ``failures`` will be the last; what it will be is not known."""
+        """Return whether a failure of attempt number ``failures`` will be the last; its error is not known yet."""
 
     def document(self) -> dict[str, Any]:
         """Return the policy as plain JSON values, for ``policy`` to read back."""

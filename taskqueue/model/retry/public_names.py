@@ -12,7 +12,7 @@ from taskqueue.model.main_module import main_module
 
 
 def name_of(kind: type[BaseException]) -> str:
-    """Return the name of an exception class by which policies compare it: that of the module that defines it."""
+    """Return the name by which policies compare an exception class: its name in the module that defines it."""
     module = kind.__module__
     if module == "__main__":
         module = main_module() or module
@@ -27,7 +27,7 @@ def public(name: str) -> str:
 
 
 def defining_name(name: str) -> str | None:
-    """Return the name of the class that is loaded under this name; None if none is.
+    """Return the name of the class that is loaded under this name; None if there is none.
 
     ``json.JSONDecodeError`` is ``json.decoder.JSONDecodeError``, ``IOError`` is ``OSError``.
     """

@@ -17,7 +17,7 @@ from taskqueue.model.schedules.durations import LATEST, instant, unknown_zone
 UTC = "UTC"
 
 YEARS = 30
-"""How far ahead a matching day is looked for: a 29th of February on a given weekday comes at least each 28 years."""
+"""How far ahead to search for a matching day: a 29th of February on a given weekday comes at least every 28 years."""
 
 _ANY_TIME = datetime.fromisoformat("2000-01-01T00:00:00")
 
@@ -26,10 +26,10 @@ _ANY_TIME = datetime.fromisoformat("2000-01-01T00:00:00")
 class Cron:
     """Run at the local times that match the five fields of ``expr``: minute, hour, day, month, weekday.
 
-    ``tz`` names an IANA zone. On days on which its clocks change, a local time that is skipped runs at the first
-    instant that exists after it, and one that comes twice runs once, the first time. A day matches if either day or
-    weekday does when both are restricted, as in every cron. ``@daily`` and its like are understood. The how-to about
-    recurrence lists the forms of a field.
+    ``tz`` names an IANA zone. When its clocks change, a skipped local time runs at the first instant that exists after
+    it, and a local time that comes twice runs once, the first time. If both day and weekday are restricted, a day
+    matches if either does, as in every cron. ``@daily`` and the like are understood. The how-to about recurrence lists
+    the forms of a field.
     """
 
     expr: str
@@ -53,7 +53,7 @@ class Cron:
         zone = _zone(self.tz)
         for local in local_times(self.expr, reference.astimezone(zone).replace(tzinfo=None, microsecond=0)):
             found = instant(local, zone)
-            if found > reference:  # in the hour that comes again, times that have had their run lie behind
+            if found > reference:  # in the repeated hour, times that already had their run come before it
                 return found if found < LATEST else None
         return None
 
@@ -67,9 +67,9 @@ class Cron:
 
 
 def local_times(expr: str, after: datetime) -> Iterator[datetime]:
-    """Yield the matching times behind ``after`` in order, on a clock on the wall which knows nothing of changes.
+    """Yield the matching times after ``after`` in order, on a wall clock that ignores clock changes.
 
-    Ends where there is none in ``YEARS``. Raises ``Unreadable``.
+    Ends if there is none in ``YEARS``. Raises ``Unreadable``.
     """
     found = merge(*(_of_plain(plain, after) for plain in _read(expr)))
     return (local for local, _ in groupby(found))

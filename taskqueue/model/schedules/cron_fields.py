@@ -59,7 +59,7 @@ _WEEKDAY = _Kind(first=0, last=6, highest=7, names=_WEEKDAYS)
 
 
 def read(expr: str) -> tuple[str, ...]:
-    """Return plain expressions that together have the times of one with single spaces; raise ``Unreadable``.
+    """Return plain expressions that together match the times of an expression with single spaces; raise ``Unreadable``.
 
     Each has lists of numbers or ``*``, and restricts the days in one way, which all versions of croniter read alike.
     Before 7 none of the times came if the 30th of February or a weekday was asked for, and no version takes a numbered

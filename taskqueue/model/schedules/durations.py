@@ -12,7 +12,7 @@ from taskqueue.model.shown_text import as_code
 from taskqueue.model.timestamps import EPOCH, MILLISECOND, whole
 
 Moment: TypeAlias = datetime | int | float | str
-"""A time: an aware datetime, unix seconds, ``"now"``, ``"+1 hour"``, or ISO text with an offset or a zone behind it."""
+"""A time: an aware datetime, unix seconds, ``"now"``, ``"+1 hour"``, or ISO text followed by an offset or a zone."""
 
 Duration: TypeAlias = timedelta | int | float | str
 """A span: seconds, a timedelta, ``"5m"``, ``"1h30m"``, ``"200 ms"`` or ``"HH:MM:SS"``."""
@@ -47,7 +47,7 @@ _NAMED_ZONE = r"(.*[0-9])\s+([A-Za-z][A-Za-z0-9_+/-]*)"
 def moment_of(value: object, now: datetime) -> datetime:
     """Return the time that ``value`` means, as aware UTC in whole milliseconds; relative ones count from ``now``.
 
-    A time between two milliseconds is the later one, so that nothing begins before it. Raises ``InvalidOption`` for
+    A time between two milliseconds is rounded up, so that nothing starts before it. Raises ``InvalidOption`` for
     other values, times without a zone, and years outside 1970 to 9000.
     """
     match value:
@@ -109,7 +109,7 @@ def _moment_ago(value: object, end: datetime) -> datetime:
 
 
 def instant(local: datetime, zone: tzinfo) -> datetime:
-    """Return the UTC instant of a local time: of two the first; for one that is skipped the first one after it."""
+    """Return the UTC instant of a local time: the first of two; for a skipped time, the first instant after it."""
     found = local.replace(tzinfo=zone, fold=0).astimezone(timezone.utc)
     if found.astimezone(zone).replace(tzinfo=None) == local:
         return found
@@ -129,7 +129,7 @@ def _change(before: datetime, after: datetime, zone: tzinfo) -> datetime:
 
 
 def is_later(moment: datetime, now: datetime) -> bool:
-    """Return whether the time is still to come: one that was rounded up to the next whole millisecond may be now."""
+    """Return whether the time is in the future: a time rounded up to the next whole millisecond may be now."""
     return moment - now > MILLISECOND
 
 
@@ -203,7 +203,7 @@ def _within(found: datetime, value: object) -> datetime:
 
 
 def _parse(text: str) -> float:
-    """Return the seconds of a clock or of numbers with units, one behind the other."""
+    """Return the seconds of a clock or of a sequence of numbers with units."""
     text = text.strip().lower().removeprefix("+").strip()
     clock = re.fullmatch(_CLOCK, text)
     if clock is not None:

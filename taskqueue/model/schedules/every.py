@@ -21,8 +21,8 @@ SHORTEST = 0.001
 class Every:
     """Run again after ``interval``, a duration, counted from ``anchor``.
 
-    ``"end"`` counts from the end of a run, so that runs never pile up; ``"start"`` from when it began; a time, as for
-    ``at``, from that time: at the smallest base + k · interval (k ≥ 0) that lies ahead.
+    ``"end"`` counts from the end of a run, so that runs never pile up; ``"start"`` from its start; a time, as for
+    ``at``, from that time: at the smallest base + k · interval (k ≥ 0) in the future.
     """
 
     interval: Duration
@@ -43,7 +43,7 @@ class Every:
 
     @property
     def base(self) -> datetime | None:
-        """Return the base time, None where the interval counts from a run."""
+        """Return the base time, None if the interval counts from a run."""
         return self.anchor if isinstance(self.anchor, datetime) else None
 
     @property
@@ -52,7 +52,7 @@ class Every:
         return self.anchor == END
 
     def after(self, reference: datetime) -> datetime:
-        """Return the first time strictly after ``reference``, which is a run's end or start where there is no base."""
+        """Return the first time strictly after ``reference``, which is a run's end or start if there is no base."""
         span = timedelta(seconds=self.seconds)
         if self.base is None:
             return whole(reference + span)

@@ -40,7 +40,7 @@ UNFIRED = "no node fired it in time"
 
 @dataclass(frozen=True, kw_only=True)
 class Firing:
-    """The schedule after firing, the jobs that it starts, and those that it replaces."""
+    """The schedule after firing, the jobs that it starts, and the jobs that it replaces."""
 
     after: NamedSchedule
     jobs: tuple[Record, ...]
@@ -48,7 +48,7 @@ class Firing:
 
 
 def first_time(schedule: NamedSchedule, now: datetime) -> datetime | None:
-    """Return the first time of a schedule defined or resumed ``now``; None if a worker has to be asked."""
+    """Return the first time of a schedule defined or resumed ``now``; None if a worker must be asked."""
     if isinstance(schedule.trigger, Custom):
         return None
     return schedule.trigger.after(now)
@@ -77,7 +77,7 @@ def job_for(schedule: NamedSchedule, slot: datetime, now: datetime, id: JobId | 
 
 
 def ask(schedule: NamedSchedule, after: datetime, now: datetime) -> Record:
-    """Return the job that asks the schedule's own class, in a worker, for its first time behind ``after``."""
+    """Return the job that asks the schedule's own class, in a worker, for its first time after ``after``."""
     return Record(
         id=scheduled_id(schedule.name, after, f"question {schedule.version}"),
         job=QUESTION,
@@ -119,9 +119,9 @@ def begun(schedule: NamedSchedule, now: datetime) -> tuple[NamedSchedule, list[R
 def reconciled(
     schedule: NamedSchedule, awaited: Record | None, now: datetime
 ) -> tuple[NamedSchedule, list[Record]] | None:
-    """Return the schedule with its next time where the job it awaits has ended, or is gone, unnoticed; else None.
+    """Return the schedule with its next time if the job it awaits has ended, or is gone, unnoticed; else None.
 
-    Where a class of the user's own was asked by a job that is gone, another one asks.
+    If the job that asked the user's class is gone, another job asks.
     """
     if (
         schedule.stage is not Stage.ACTIVE
@@ -136,9 +136,9 @@ def reconciled(
 
 
 def brought_forward(schedule: NamedSchedule, now: datetime) -> NamedSchedule | None:
-    """Return the schedule an interval from now on, where it is due later, as the clock was set back; else None.
+    """Return the schedule due an interval from now, if it is due later because the clock was set back; else None.
 
-    A trigger with times of its own keeps them: those that the clock has shown already have their jobs.
+    A trigger with its own times keeps them: times that the clock has already shown have their jobs.
     """
     trigger, next_run_at = schedule.trigger, schedule.next_run_at
     if not isinstance(trigger, Every) or trigger.base is not None:
@@ -150,7 +150,7 @@ def brought_forward(schedule: NamedSchedule, now: datetime) -> NamedSchedule | N
 
 
 def failed_in_a_row(schedule: NamedSchedule) -> int:
-    """Return how many of the last jobs that ran to their end have failed one behind the other."""
+    """Return how many of the last jobs that ran to their end have failed in a row."""
     failed = 0
     for id in reversed(schedule.recent):
         if schedule.ended.get(id) is False:
@@ -160,7 +160,7 @@ def failed_in_a_row(schedule: NamedSchedule) -> int:
 
 
 def _end(schedule: NamedSchedule, slot: datetime | None) -> str:
-    """Return in words why the schedule has ended before this time; empty if it goes on."""
+    """Return in words why the schedule has ended before this time; empty if it continues."""
     if slot is None:
         return "its trigger has no further time"
     if schedule.until is not None and slot > schedule.until:
@@ -257,7 +257,7 @@ class _Round:
         self._jobs.append(job)
 
     def _start_in_place(self, job: Record) -> None:
-        """Start the job behind those that give way to it; one of the same firing has not been added yet."""
+        """Start the job after the jobs that give way to it; a job of the same firing has not been added yet."""
         for earlier in self._jobs:
             assert isinstance(earlier.origin, FromSchedule)
             slot = earlier.origin.slot

@@ -47,15 +47,15 @@ class NextRun:
     schedule: str
     job: JobId
     next_run_at: datetime | None = None
-    """When it runs next, if it awaited the job; None where that does not depend on it."""
+    """When it runs next, if it awaited the job; None if that does not depend on it."""
     failed: bool | None = None
-    """Whether the job failed; None where that is not counted."""
+    """Whether the job failed; None if that is not counted."""
 
 
 def successor(ended: Record, now: datetime) -> Record | None:
-    """Return the occurrence that follows ``ended``, None if the series is over.
+    """Return the occurrence that follows ``ended``, None if the series has ended.
 
-    A failed occurrence does not end its series, a canceled one does; one that expired is followed like one that ran.
+    A failed occurrence does not end its series, a canceled one does; an expired one is followed like one that ran.
     """
     series = ended.origin
     if not isinstance(series, Series) or not ended.status.is_final or _was_canceled(ended):
@@ -73,7 +73,7 @@ def successor(ended: Record, now: datetime) -> Record | None:
 
 
 def advance(ended: Record, now: datetime) -> NextRun | None:
-    """Return the change of the schedule that started the job; None without one."""
+    """Return the change of the schedule that started the job; None if there is none."""
     fired = ended.origin
     if not isinstance(fired, FromSchedule) or not ended.status.is_final:
         return None
@@ -115,7 +115,7 @@ def _next_time(trigger: Every | Again, ended: Record, now: datetime) -> datetime
 
 
 def _fresh(ended: Record, series: Series, at: datetime, now: datetime) -> Record:
-    """Return a record like ``ended`` as it was added, due at another time; retries start anew."""
+    """Return a record like ``ended`` as it was added, due at another time; retries start again at zero."""
     later = at > now
     return changed(
         ended,

@@ -16,17 +16,17 @@ from taskqueue.model.timestamps import milliseconds, moment
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """The series of an occurrence, and how it goes on."""
+    """The series of an occurrence, and how it continues."""
 
     id: JobId
     """The id of the first occurrence."""
     trigger: Every | Again
     occurrence: int = 1
     until: datetime | None = None
-    """No occurrence begins later."""
+    """No occurrence starts later."""
     max_runs: int | None = None
     stop_after_failures: int | None = None
-    """The series ends when so many occurrences have failed in a row."""
+    """The series ends when this many occurrences have failed in a row."""
     failed: int = 0
     """How many occurrences before this one have failed in a row."""
     expires_for: float | None = None

@@ -23,7 +23,7 @@ from taskqueue.model.serializer import clean
 from taskqueue.model.timestamps import EPOCH, milliseconds, moment
 
 NAME_SHAPE = r"[^\s/]{1,200}"
-"""A schedule's name: no spaces and no slashes, so that it can stand on a command line and in an address."""
+"""A schedule's name: no spaces and no slashes, so that it works on a command line and in a URL."""
 
 RECENT = 100
 """How many of the last jobs a schedule remembers."""
@@ -101,7 +101,7 @@ class NamedSchedule:
     damage: str = ""
     """The unreadable parts, and why; such a schedule starts no jobs."""
     kept: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
-    """The stored document of a damaged one, so that nothing of it is lost."""
+    """The stored document of a damaged schedule, so that nothing is lost."""
 
 
 def next_version(schedule: NamedSchedule, **changes: Any) -> NamedSchedule:
@@ -141,7 +141,7 @@ def set_aside(schedule: NamedSchedule) -> NamedSchedule:
 
 
 def document(schedule: NamedSchedule) -> dict[str, Any]:
-    """Return the other stored fields, besides name, template, next time, awaited job and version, as JSON values."""
+    """Return the other stored fields, all except name, template, next time, awaited job and version, as JSON values."""
     if schedule.damage:
         return {**(schedule.kept or {}), "stage": schedule.stage.value, "reason": clean(schedule.reason)}
     return {
@@ -169,7 +169,7 @@ def schedule_of(
 ) -> NamedSchedule:
     """Return the schedule of a ``document``, each part as its function reads it.
 
-    One that cannot be read whole has its ``damage``, and counts as paused.
+    A schedule that cannot be read completely has its ``damage``, and counts as paused.
     """
     reading = Reading()
     blank = Record(id=JobId(), job="?", created_at=EPOCH, ready_at=None)

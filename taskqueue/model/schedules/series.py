@@ -36,7 +36,7 @@ def interval(value: Any) -> float | None:
 
 
 def reference(value: Any) -> str | datetime:
-    """Return where the interval starts: ``end``, ``start``, or a base time; raise ``InvalidOption``."""
+    """Return what the interval counts from: ``end``, ``start``, or a base time; raise ``InvalidOption``."""
     if value in (END, START):
         return str(value)
     found = moment_of(value, EPOCH)
@@ -55,12 +55,12 @@ def trigger(options: Mapping[str, Any], now: datetime) -> Every | Again | None:
 
 
 def first(trigger: Every | Again | None, now: datetime) -> datetime | None:
-    """Return when a series begins that was given no ``at``: at once, or at the first step from its base time."""
+    """Return when a series without ``at`` starts: at once, or at the first step from its base time."""
     return trigger.after(now) if isinstance(trigger, Every) and trigger.base is not None else None
 
 
 def series(options: Mapping[str, Any], trigger: Every | Again, made: Record, now: datetime) -> Series:
-    """Return the series that the new record begins; raise ``InvalidOption`` for options of a single job."""
+    """Return the series that the new record starts; raise ``InvalidOption`` for options of a single job."""
     if made.expires_at is not None and not is_relative(options["expires"]):
         raise InvalidOption(
             f"expires={options['expires']!s} is one time, and the job recurs: pass a relative one such as '+1 hour'"
@@ -97,7 +97,7 @@ def in_force(record: Record) -> dict[str, Any]:
 
 
 def differs(record: Record, name: str, value: Any) -> bool:
-    """Return whether the value of an option of recurrence is another than that of the record."""
+    """Return whether the value of an option of recurrence differs from the value of the record."""
     if is_relative(value):
         return bool(record.given.get(name) != value)
     return bool(in_force(record)[name] != _stated(value))

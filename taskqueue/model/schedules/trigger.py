@@ -41,10 +41,10 @@ class Again:
 
 @dataclass(frozen=True)
 class Custom:
-    """Run when a class of yours says so: its ``next(after)`` returns an aware time behind ``after``, or None.
+    """Run when your own class says so: its ``next(after)`` returns an aware time after ``after``, or None.
 
-    ``path`` is its import path, ``module:Class``; it is made with ``arguments``, plain JSON values. Nodes never import
-    it: a worker is asked.
+    ``path`` is its import path, ``module:Class``; it is created with ``arguments``, plain JSON values. Nodes never
+    import it: a worker is asked.
     """
 
     path: str
