@@ -12,7 +12,7 @@ import click
 
 from taskqueue.cli import config_file, exit, log_setup, output
 from taskqueue.cli.node_options import NODE, settings_from
-from taskqueue.daemon.runtime import standard_streams
+from taskqueue.daemon.runtime import child_process, standard_streams
 from taskqueue.daemon.settings import Settings
 
 
@@ -70,6 +70,7 @@ def command(config: Path | None, log_level: str, log_format: str, log_config: Pa
     without a limit. SIGHUP replaces the workers one by one.
     """
     settings = settings_from(parameters)
+    child_process.require_linux()
     standard_streams.install()
     return start(settings, log_setup.configure(log_level, log_format, log_config))
 

@@ -16,7 +16,7 @@ import click
 
 from taskqueue.cli import exit, log_setup, node, run_lines
 from taskqueue.cli.node_options import POOL, settings_from
-from taskqueue.daemon.runtime import standard_streams
+from taskqueue.daemon.runtime import child_process, standard_streams
 from taskqueue.errors import ConfigError, TaskqueueError
 
 
@@ -55,6 +55,7 @@ def run_command(
     settings = settings_from({**parameters, "url": ctx.find_root().obj, "chdir": folder, "unroutable_after": 0.0})
 
     def start() -> int:
+        child_process.require_linux()
         standard_streams.install()
         keep = log_setup.configure(log_level, log_format, log_config)
         if log_format == "text" and log_config is None:

@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import psutil
 import pytest
 
 from taskqueue import Scheduler, Status
@@ -18,6 +19,7 @@ from taskqueue.model.record import Cause
 from taskqueue.store.open import open_store
 from tests.acceptance.conftest import JobFiles
 from tests.acceptance.work import Echo, Gate, Uninterruptible
+from tests.chaos.process_fault import stop_between_writes
 from tests.nodes import LIMIT, eventually, node
 
 RUN_JOB = """
@@ -182,6 +184,25 @@ def test_a_node_stopped_beyond_its_lease_loses_its_jobs_and_goes_on_afterwards(
     assert process.status is Status.DONE
     assert process.attempts[-1].node == "b"
     assert (again.result, again.attempts[0].node) == (7, "a")
+
+
+def test_a_stopped_node_that_is_alone_is_continued_by_its_manager_and_works_on(
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
+) -> None:
+    options = ("--lease", "2", "--grace", "0.2", "--pm", "static", "--min-children", "1")
+    with node(url, tmp_path, *options) as running:
+        interrupted = scheduler.add_job(Gate, {"file": files.file, "gate": files.gate()})
+        files.heed(1)
+        stop_between_writes(psutil.Process(running.pid))
+        later = scheduler.add_job(Echo, 7)
+
+        files.heed(2)
+        files.open()
+        scheduler.wait_for([interrupted, later], timeout=LIMIT)
+
+        assert "stopped (SIGSTOP) for longer than its lease" in running.log.read_text()
+        assert (interrupted.status, later.status) == (Status.DONE, Status.DONE)
+        assert running.stop() == Exit.OK
 
 
 def test_a_node_leaves_when_its_manager_dies_and_its_jobs_go_on_elsewhere(

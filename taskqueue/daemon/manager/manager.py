@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import itertools
@@ -58,6 +59,10 @@ STEAL_AFTER = 0.02
 ORPHANED_GRACE = 0.5
 """Seconds between SIGTERM and SIGKILL when the node is dead: other nodes are about to take its jobs."""
 
+CONTINUES_AFTER = 15.0
+"""Seconds from the end of its lease, or a lease if that is longer, until a stopped node is continued: other nodes may
+take its jobs over before."""
+
 STATUS_EVERY = 1.0
 """Seconds between two updates of the pool status, in messages and in the process title."""
 
@@ -97,6 +102,7 @@ class Manager:
     def __init__(self, settings: Settings, node: Channel, keep: Collection[int], start_log: StartLog) -> None:
         self._settings = settings
         self._node = node
+        self._node_pid = os.getppid()
         self._keep = keep
         self._start_log = start_log
         self._node_pid = os.getppid()
@@ -257,6 +263,19 @@ class Manager:
             worker.replace_later("the lease of its node was in doubt")
         if self._pool is not None:
             self._pool.end_runs("lost", self._lease_until - child_process.boottime())
+        self._continue_node_later(self._lease_until - child_process.boottime())
+
+    def _continue_node_later(self, after: float) -> None:
+        due_at = time.monotonic() + max(0.0, after) + max(CONTINUES_AFTER, self._settings.lease)
+        self._lease_timer = self._loop.at(due_at, self._continue_node)
+
+    def _continue_node(self) -> None:
+        """Continue the node if it is stopped, for nobody else may work here; look again later."""
+        if os.getppid() == self._node_pid and child_process.is_stopped(self._node_pid):
+            log.error("the node has been stopped (SIGSTOP) for longer than its lease: continuing it with SIGCONT")
+            with contextlib.suppress(PermissionError, ProcessLookupError):
+                os.kill(self._node_pid, signal.SIGCONT)
+        self._continue_node_later(0.0)
 
     def _on_shutdown(self, mode: str) -> None:
         """Start no more runs, and end the running ones as ``mode`` says; a faster mode overrides an earlier one."""

@@ -255,6 +255,15 @@ def ancestry(pid: int) -> list[int]:
     return listed
 
 
+def is_stopped(pid: int) -> bool:
+    """Return whether process ``pid`` is stopped (SIGSTOP) and has no terminal, at which a person may continue it."""
+    try:
+        state, _, _, _, terminal = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[:5]
+    except OSError:
+        return False
+    return state == "T" and terminal == "0"
+
+
 def title(text: str) -> None:
     """Set the title of this process, as shown by ps and top."""
     setproctitle(f"taskqueue: {text}")
@@ -295,12 +304,14 @@ def require_free_descriptors() -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
-def require_linux(platform: str = sys.platform, release: str = os.uname().release) -> None:
-    """Raise ``UnsupportedSystem`` where the daemon cannot run: it needs Linux 5.4 with pidfds."""
+def require_linux(platform: str = sys.platform, release: str = os.uname().release, proc: Path = Path("/proc")) -> None:
+    """Raise ``UnsupportedSystem`` where the daemon cannot run: it needs Linux 5.4 with pidfds, and /proc."""
     if platform != "linux":
         raise UnsupportedSystem(f"the daemon runs on Linux {_dotted(OLDEST_LINUX)} or newer, this is {platform}")
     if _version(release) < OLDEST_LINUX:
         raise UnsupportedSystem(f"the daemon needs Linux {_dotted(OLDEST_LINUX)} or newer, this is {release}")
+    if not (proc / "self/fd").is_dir():
+        raise UnsupportedSystem(f"the daemon needs {proc}, which is not mounted here: mount -t proc proc {proc}")
     try:
         os.close(os.pidfd_open(os.getpid()))
     except OSError as error:

@@ -509,6 +509,11 @@ def test_linux_with_pidfds_is_fine(release: str) -> None:
     child_process.require_linux("linux", release)
 
 
+def test_a_system_without_proc_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedSystem, match=f"needs {tmp_path}, which is not mounted here: mount -t proc"):
+        child_process.require_linux(proc=tmp_path)
+
+
 def test_a_system_that_refuses_pidfds_is_refused() -> None:
     def main() -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
