@@ -162,6 +162,9 @@ def _become(arguments: list[str], folder: str, environment: dict[str, str], outp
     child_setup.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.dup2(output, 1)
     os.dup2(output, 2)
+    # Anew, for those of the server take the output for one that can be sought, as /dev/null can.
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     os.chdir(folder)
     os.environ.clear()
