@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import resource
 import socket
 import sys
 import threading
@@ -11,8 +13,11 @@ from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from taskqueue.errors import ConfigError
+
+log = logging.getLogger(__name__)
 
 LEAVES_WITHIN = 2
 """Seconds that open requests get when it stops."""
@@ -20,17 +25,113 @@ LEAVES_WITHIN = 2
 SENT_WITHIN = 30.0
 """Seconds that a client gets to send a request: connections with half a one would take all descriptors."""
 
+READ_WITHIN = 30.0
+"""Seconds after which a client that has read nothing more of an answer is cut off."""
+
 LOOK_EVERY = 10
 """Ticks of the server, ten a second, between two looks for such connections."""
+
+MOST_CONNECTIONS = 1000
+"""Connections that are open at once, on a host that allows as many descriptors."""
+
+ACCEPTED_AT_ONCE = 64
+"""Connections that the event loop accepts before any of them can be refused."""
+
+OF_PROCESS = 32
+"""Descriptors that the store, the log and the event loop need."""
+
+LINES = 5
+LINES_EVERY = 60.0
+"""Lines of the log about clients that are alike, in so many seconds."""
+
+
+class Connection(H11Protocol):
+    """A connection that says what its client has left unread, and makes way when there are too many."""
+
+    most = MOST_CONNECTIONS
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin, if need be in place of the connection that has done nothing for the longest time."""
+        self.moved_at = self.read_at = time.monotonic()
+        self.unread = 0
+        present = [one for one in self.server_state.connections if not _is_ending(one)]
+        super().connection_made(transport)
+        if len(present) < self.most:
+            return
+        idle = [one for one in present if isinstance(one, Connection) and one.is_idle]
+        ended = min(idle, key=lambda one: one.moved_at, default=self)
+        log.warning("more than %d connections are open: the one from %s is closed", self.most, ended.address)
+        ended.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Read on."""
+        self.moved_at = time.monotonic()
+        super().data_received(data)
+
+    @property
+    def address(self) -> str:
+        """Return where the connection comes from."""
+        return self.client[0] if self.client else "somewhere"
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether it waits for its client: to send a request, or to read the answer."""
+        is_between = self.cycle is None or self.cycle.response_complete or self.cycle.more_body
+        return bool(is_between) or self.transport.get_write_buffer_size() > 0
+
+    def is_unread(self, now: float, within: float) -> bool:
+        """Return whether the client has read nothing for so many seconds although there is something to read."""
+        size = self.transport.get_write_buffer_size()
+        if size == 0 or self.unread == 0 or size < self.unread:
+            self.read_at = now
+        self.unread = size
+        return size > 0 and now - self.read_at >= within
+
+    def resume_writing(self) -> None:
+        """Go on with an answer of which the client has read a part."""
+        self.unread = 0
+        super().resume_writing()
+
+
+class FewLines(logging.Filter):
+    """Passes a few lines a minute of each kind that clients cause: they cannot fill the log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._passed: dict[str, tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether the line is written; one that is the first after others were left out says how many."""
+        kind = str(record.msg)[:40]
+        if record.levelno != logging.WARNING and not kind.startswith("socket.accept() out of system resource"):
+            return True
+        now = time.monotonic()
+        since, number = self._passed.get(kind, (now, 0))
+        if now - since >= LINES_EVERY:
+            if number > LINES:
+                record.msg = f"{record.msg} ({number - LINES} more such lines were left out)"
+            since, number = now, 0
+        self._passed[kind] = since, number + 1
+        return number < LINES
+
+
+_FEW_LINES = FewLines()
 
 
 class Server(uvicorn.Server):
     """A server that closes connections of slow clients, and the streams of open pages when it stops."""
 
-    def __init__(self, application: Starlette, sent_within: float = SENT_WITHIN) -> None:
-        """``sent_within`` is how many seconds a client gets to send a request."""
+    def __init__(
+        self, application: Starlette, sent_within: float = SENT_WITHIN, read_within: float = READ_WITHIN
+    ) -> None:
+        """``sent_within`` is how many seconds a client gets to send a request, ``read_within`` to read on."""
+        most, at_once = _room()
+        for name in ("uvicorn.error", "asyncio", __name__):
+            logging.getLogger(name).addFilter(_FEW_LINES)
         config = uvicorn.Config(
             application,
+            http=type("BoundedConnection", (Connection,), {"most": most}),
+            backlog=at_once,
             log_config=None,
             access_log=False,
             proxy_headers=False,  # the application knows which proxies to trust
@@ -41,6 +142,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._close: Callable[[], None] = application.state.dashboard.hub.close
         self._sent_within = sent_within
+        self._read_within = read_within
         self._unsent: dict[Any, float] = {}
         """The connections with an unsent request, and since when, on the monotonic clock."""
 
@@ -52,6 +154,10 @@ class Server(uvicorn.Server):
             self._unsent = {connection: self._unsent.get(connection, now) for connection in waiting}
             for connection, since in self._unsent.items():
                 if now - since >= self._sent_within:
+                    connection.transport.abort()
+            for connection in list(self.server_state.connections):
+                if isinstance(connection, Connection) and connection.is_unread(now, self._read_within):
+                    log.warning("a client at %s does not read its answers: it is cut off", connection.address)
                     connection.transport.abort()
         return await super().on_tick(counter)
 
@@ -68,6 +174,24 @@ class Server(uvicorn.Server):
             self.should_exit = True
 
         threading.Thread(target=wait, daemon=True).start()
+
+
+def _room() -> tuple[int, int]:
+    """Return how many connections there may be, and how many are accepted at once, with the descriptors allowed.
+
+    Those that are accepted take descriptors for some turns of the event loop until they are refused.
+    """
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed == resource.RLIM_INFINITY:
+        return MOST_CONNECTIONS, ACCEPTED_AT_ONCE
+    at_once = max(1, min(ACCEPTED_AT_ONCE, allowed // 16))
+    return max(4, min(MOST_CONNECTIONS, allowed - 5 * at_once - OF_PROCESS)), at_once
+
+
+def _is_ending(connection: Any) -> bool:
+    """Return whether its descriptor is as good as closed; one with an unread answer is closed when that is read."""
+    transport = connection.transport
+    return transport is None or (transport.is_closing() and transport.get_write_buffer_size() == 0)
 
 
 def _awaits_request(connection: Any) -> bool:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -21,10 +21,10 @@ from taskqueue import Scheduler
 from taskqueue.errors import ConfigError
 from taskqueue.exit_codes import Exit
 from taskqueue.web import app
-from taskqueue.web.server import Server, listen
+from taskqueue.web.server import Connection, Server, listen
 from taskqueue.web.users import User, UsersFile, account
 from tests.cli.conftest import Answer
-from tests.nodes import LIMIT
+from tests.nodes import LIMIT, eventually
 
 Command = Callable[..., Answer]
 
@@ -222,3 +222,92 @@ def test_connections_of_clients_that_do_not_send_their_request_are_closed(url: s
                 server.should_exit = True
                 assert stream.read().endswith(b"\n\n")  # it was open until the server stopped
         thread.join(LIMIT)
+
+
+PIPELINED = b"GET /static/0/style.css HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 400
+
+
+def test_a_client_that_does_not_read_its_answers_is_cut_off(url: str) -> None:
+    with Scheduler(url) as scheduler, closing(listen("127.0.0.1", 0)) as listening:
+        server = Server(app(scheduler, local=True), read_within=0.5)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        address = ("127.0.0.1", listening.getsockname()[1])
+        clients = [unread(address) for _ in range(3)]
+        eventually(lambda: len(server.server_state.connections) == 3)
+        clients[0].shutdown(socket.SHUT_WR)  # its connection is closing, and has answers left
+
+        eventually(lambda: not server.server_state.connections)
+
+        for client in clients:
+            client.close()
+        with closing(HTTPConnection(*address, timeout=LIMIT)) as reader:
+            reader.request("GET", "/login")
+            assert reader.getresponse().status == 200
+        server.should_exit = True
+        thread.join(LIMIT)
+
+
+def test_a_client_that_reads_slowly_gets_all_answers(url: str) -> None:
+    with Scheduler(url) as scheduler, closing(listen("127.0.0.1", 0)) as listening:
+        server = Server(app(scheduler, local=True), read_within=3)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        with closing(unread(("127.0.0.1", listening.getsockname()[1]))) as client:
+            eventually(lambda: any(one.unread for one in map(as_connection, server.server_state.connections)))
+            client.shutdown(socket.SHUT_WR)
+            answers = b""
+            while part := client.recv(65536):
+                answers += part
+        assert answers.count(b"HTTP/1.1 200 OK") == 400
+        server.should_exit = True
+        thread.join(LIMIT)
+
+
+def as_connection(connection: object) -> Connection:
+    assert isinstance(connection, Connection)
+    return connection
+
+
+def unread(address: tuple[str, int]) -> socket.socket:
+    """Return a client that has sent 400 requests for a large answer each."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.settimeout(LIMIT)
+    client.connect(address)
+    client.sendall(PIPELINED)
+    return client
+
+
+def test_more_connections_than_descriptors_keep_nobody_out_and_fill_no_log(url: str, tmp_path: Path) -> None:
+    with few_descriptors(url, tmp_path / "log") as port:
+        address = ("127.0.0.1", port)
+        for _ in range(2):
+            with ExitStack() as clients:
+                for number in range(200):
+                    made = unread(address) if number < 20 else socket.create_connection(address, timeout=LIMIT)
+                    clients.enter_context(made)
+                client = clients.enter_context(closing(HTTPConnection(*address, timeout=LIMIT)))
+                client.request("GET", "/")
+                assert client.getresponse().status == 200
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert [line for line in lines if "connections are open: the one from 127.0.0.1 is closed" in line]
+    assert len(lines) < 30
+    assert "Traceback" not in "".join(lines)
+
+
+@contextmanager
+def few_descriptors(url: str, log: Path) -> Iterator[int]:
+    """Serve a dashboard that may open 128 descriptors, and return its port."""
+    command = [sys.executable, "-m", "taskqueue", "web", "--listen", "127.0.0.1:0"]
+    limited = ["prlimit", "--nofile=128:128", *command]
+    environment = {**os.environ, "TASKQUEUE_URL": url}
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(limited, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            yield int(process.stdout.readline().partition("127.0.0.1:")[2].partition("/")[0])
+        finally:
+            process.kill()
