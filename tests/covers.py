@@ -26,7 +26,7 @@ COVERS: Mapping[str, str] = {
     "cli/test_bench.py": "cli/scratch_stores",
     "cli/test_controls.py": "cli/audited_controls cli/stats",
     "cli/test_damage.py": "",
-    "cli/test_early_errors.py": "cli/variables cli/context",
+    "cli/test_early_errors.py": "cli/variables cli/context model/raw_value",
     "cli/test_exit.py": "cli/flush",
     "cli/test_health.py": "daemon/protocol/control_socket",
     "cli/test_doctor.py": "scheduler/diagnosis daemon/runtime/host_diagnosis",

@@ -85,6 +85,7 @@ def _run(command: click.Command, name: str, arguments: Sequence[str] | None) -> 
         output.line(f"{name}: {sentence}", err=True)
     given = None if arguments is None else list(arguments)
     try:
+        variables.check()
         result = command.main(args=given, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:

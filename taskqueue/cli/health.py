@@ -5,6 +5,7 @@ It is imported without the other commands, for a probe starts it every few secon
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import textwrap
@@ -17,6 +18,7 @@ from taskqueue.cli import output
 from taskqueue.daemon.protocol import control_socket
 from taskqueue.daemon.protocol.control_socket import Silence
 from taskqueue.exit_codes import Exit
+from taskqueue.model.raw_value import flaw_of
 from taskqueue.model.wording import count, span
 
 Health = Mapping[str, Any]
@@ -52,7 +54,7 @@ def health_command(name: str | None, only_live: bool, as_json: bool) -> int:
 def main() -> int:
     """Run ``taskqueue health``; leave errors and help to ``taskqueue``, which prints them."""
     output.accept_every_character()
-    if sys.stdout is not None and sys.argv[1:2] == ["health"]:
+    if sys.stdout is not None and sys.argv[1:2] == ["health"] and _is_known(os.environ.get(control_socket.VARIABLE)):
         try:
             code = health_command.main(sys.argv[2:], prog_name="taskqueue health", standalone_mode=False)
             sys.stdout.flush()
@@ -62,6 +64,11 @@ def main() -> int:
     from taskqueue.cli.main import main
 
     return main()
+
+
+def _is_known(folder: str | None) -> bool:
+    """Return whether the folder of the sockets can be looked into; if not, ``taskqueue`` says why."""
+    return not folder or (os.path.isabs(folder) and not flaw_of(folder))
 
 
 def _asked(name: str | None) -> Iterator[Health]:

@@ -9,10 +9,26 @@ import os
 from collections.abc import Iterator
 from difflib import get_close_matches
 
+from taskqueue.errors import ConfigError
+from taskqueue.model.raw_value import flaw_of
+from taskqueue.store.redaction import concealed
+
 PREFIX = "TASKQUEUE_"
 
 _OF_ALL = ("TASKQUEUE_URL", "TASKQUEUE_RUNTIME_DIR", "TASKQUEUE_USERS")
 """Variables that are not options of a node, or also belong to commands."""
+
+
+def check() -> None:
+    """Refuse values with what a shell would have taken off; one that is empty is not set. Raises ``ConfigError``."""
+    for name, value in os.environ.items():
+        if not name.startswith(PREFIX) or not value:
+            continue
+        flaw = flaw_of(value)
+        if name == "TASKQUEUE_RUNTIME_DIR" and not flaw and not os.path.isabs(value):
+            flaw = "is no absolute path: pass one such as /run/taskqueue"
+        if flaw and name.removeprefix(PREFIX) in _known():
+            raise ConfigError(f"the variable {name}={concealed(value)!r} {flaw}")
 
 
 def unread() -> Iterator[str]:
@@ -20,10 +36,15 @@ def unread() -> Iterator[str]:
     given = [name for name in os.environ if name.startswith(PREFIX) and name not in _OF_ALL]
     if not given:
         return
-    from taskqueue.cli.node_options import NODE  # imported late: most commands do not need them
-
-    known = sorted(["CONFIG", "RUNTIME_DIR", "USERS", *(str(option.envvar).removeprefix(PREFIX) for option in NODE)])
+    known = _known()
     for name in sorted({name.removeprefix(PREFIX) for name in given} - {*known}):
         near = get_close_matches(name, known, n=1)
         way_out = f"did you mean {PREFIX}{near[0]}?" if near else f"use {', '.join(PREFIX + one for one in known)}"
         yield f"nothing reads the variable {PREFIX}{name}: {way_out}"
+
+
+def _known() -> list[str]:
+    """Return the names of our variables without the prefix."""
+    from taskqueue.cli.node_options import NODE  # late: most commands do without them
+
+    return sorted(["CONFIG", "RUNTIME_DIR", "USERS", *(str(option.envvar).removeprefix(PREFIX) for option in NODE)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 import sys
 from contextlib import suppress
@@ -61,6 +62,8 @@ def web_command(context: NewStoreContext, listen: str, until_closed: bool, **set
     """
     if click.get_current_context().invoked_subcommand is not None:
         return None
+    if os.environ.get("TASKQUEUE_USERS") == "" and settings["users"] is None:
+        raise ConfigError("the variable TASKQUEUE_USERS is empty: name the file of users, or remove it")
     host, port = _address(listen)
     settings["local"] = settings["users"] is None and settings["header"] is None
     if settings["local"] and not _is_loopback(host):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import subprocess
@@ -14,15 +15,17 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 from pymongo import MongoClient
 
+from taskqueue import Scheduler
 from taskqueue.cli import main, node
 from taskqueue.exit_codes import Exit
+from taskqueue.model.record import Status
 from taskqueue.store import Store
 from tests.cli import records
 from tests.cli.conftest import Answer
 from tests.cli.test_terminal import terminal
 from tests.nodes import LIMIT
 from tests.nodes import node as running_node
-from tests.servers import with_database
+from tests.servers import PATIENCE, emptied, with_database
 
 Taskqueue = Callable[..., Answer]
 ID = "6740a1b2000000000000000f"
@@ -174,3 +177,88 @@ def test_a_variable_like_no_other_is_named_too(
     monkeypatch.setenv("TASKQUEUE_LEASE", "30")
 
     assert taskqueue("list").complaint.startswith("taskqueue: nothing reads the variable TASKQUEUE_ZZZ: use TASKQUEUE_")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("URL", '"sqlite:///tmp/jobs.db"', "begins or ends with a quote"),
+        ("NAME", "'web-1'", "begins or ends with a quote"),
+        ("NAME", "web-1 ", "begins or ends with a blank"),
+        ("MAX_CHILDREN", '"8"', "begins or ends with a quote"),
+        ("WORK_ON", '"mail"', "begins or ends with a quote"),
+        ("WORK_ON", "mail # and no more", "has a comment"),
+        ("USERS", " users.json", "begins or ends with a blank"),
+        ("RUNTIME_DIR", "run", "is no absolute path: pass one such as /run/taskqueue"),
+        ("RUNTIME_DIR", '"/run/taskqueue"', "begins or ends with a quote"),
+        ("LEASE", " ", "begins or ends with a blank"),
+    ],
+)
+def test_a_variable_with_what_a_shell_would_have_taken_off_is_named(
+    name: str, value: str, reason: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(f"TASKQUEUE_{name}", value)
+
+    for program in (main.main, node.main):
+        assert program(["--version"]) == Exit.CONFIG
+        said = capsys.readouterr().err
+        assert f"the variable TASKQUEUE_{name}={value!r} {reason}" in said
+
+
+def test_a_variable_that_is_none_of_ours_may_have_quotes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TASKQUEUE_PLUGIN", '"x"')
+
+    assert main.main(["--version"]) == Exit.OK
+    assert "nothing reads the variable TASKQUEUE_PLUGIN" in capsys.readouterr().err
+
+
+def test_a_variable_with_a_password_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TASKQUEUE_URL", '"mongodb://ann:s3cret@a/jobs"')
+
+    assert main.main(["list"]) == Exit.CONFIG
+    assert "s3cret" not in capsys.readouterr().err
+
+
+def test_an_empty_file_of_users_is_not_everybody(taskqueue: Taskqueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TASKQUEUE_USERS", "")
+
+    answer = taskqueue("web", "--listen", "127.0.0.1:0", "--host-name", "https://never")
+
+    assert answer.code == Exit.CONFIG
+    assert "the variable TASKQUEUE_USERS is empty: name the file of users, or remove it" in answer.complaint
+
+
+def test_a_probe_names_a_wrong_variable(tmp_path: Path) -> None:
+    environment = {**os.environ, "TASKQUEUE_RUNTIME_DIR": "run"}
+    done = subprocess.run(
+        [sys.executable, "-m", "taskqueue", "health"], env=environment, capture_output=True, text=True, timeout=LIMIT
+    )
+
+    assert done.returncode == Exit.CONFIG
+    assert "TASKQUEUE_RUNTIME_DIR='run' is no absolute path" in done.stderr
+
+
+def test_a_node_with_one_connection_says_what_it_lacks(mongo_set: str, tmp_path: Path) -> None:
+    url = f"{with_database(mongo_set, f'pool_{secrets.token_hex(6)}')}&maxPoolSize=1"
+
+    with (
+        pytest.raises(AssertionError, match=f"the node left with {Exit.CONFIG:d}") as refused,
+        running_node(url, tmp_path),
+    ):
+        pass
+
+    assert "maxPoolSize=1 is one connection, which the change stream takes: pass 2 or more" in str(refused.value)
+
+
+def test_two_connections_are_enough_for_a_node_and_for_those_who_wait(mongo_set: str, tmp_path: Path) -> None:
+    url = f"{emptied(mongo_set, f'pool_{secrets.token_hex(6)}')}&maxPoolSize=2&timeoutMS={PATIENCE * 1000:.0f}"
+
+    with running_node(url, tmp_path), Scheduler(url) as scheduler:
+        added = [scheduler.add_job("tests.acceptance.work:Echo", number) for number in range(20)]
+        scheduler.wait_for(added, timeout=LIMIT)
+
+        assert {process.refresh().status for process in added} == {Status.DONE}

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from typing import Any
+
 import pytest
+from pymongo import MongoClient
 
 from taskqueue.errors import ConfigError
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.driver_errors import DEADLINE
-from taskqueue.store.mongodb.url import PREFIX, parse
+from taskqueue.store.mongodb.url import PREFIX, MongoUrl, parse
 
 
 @pytest.mark.parametrize(
@@ -68,6 +72,21 @@ def test_secrets_are_never_shown(url: str, shown: str) -> None:
         ("mongodb://a/jobs?taskqueue.prefix=", "use up to 60 letters"),
         ("mongodb://a/jobs?taskqueue.prefix=$x", "use up to 60 letters"),
         ("mongodb://a/jobs?taskqueue.prefix=system.", "use up to 60 letters"),
+        ("mongodb://a/jobs ", "begins or ends with a blank: remove it"),
+        ("mongodb://a/jobs'", "begins or ends with a quote: remove it"),
+        ("mongodb://a/jobs # ours", "has a comment"),
+        ("mongodb:// a/jobs", "has a blank"),
+        ("mongodb://a ,b/jobs", "has a blank"),
+        ("mongodb://a/jobs?w=1& tls=true", "has a blank"),
+        ("mongodb://a/jobs#1", "'#1' of mongodb://a/jobs#1 is not read"),
+        ("mongodb://a/jobs?replicaSet=", "the option replicaSet has no value"),
+        ("mongodb://a/jobs?w=&tls=true", "the option w has no value"),
+        ("mongodb://a/jobs?tls", "the option tls has no value"),
+        ("mongodb://a/jobs?timeoutMS=5", "timeoutMS=5 is 5 milliseconds"),
+        (
+            "mongodb://a/jobs?TIMEOUTMS=99&w=1",
+            "TIMEOUTMS=99 is 99 milliseconds, in which no call",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_url_is_said_with_the_way_out(url: str, way_out: str) -> None:
@@ -85,8 +104,30 @@ def test_a_database_of_the_server_itself_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("option", "words"),
-    [("w=1&foo=bar", "the driver knows no option 'foo'"), ("maxPoolSize=many", "(?i)maxPoolSize")],
+    [
+        ("w=1&foo=bar", "the driver knows no option 'foo'"),
+        ("maxPoolSize=many", "(?i)maxPoolSize"),
+        ("maxPoolSize=1", "maxPoolSize=1 is one connection, which the change stream takes: pass 2 or more, or 0"),
+        ("maxpoolsize=1&w=1", "maxPoolSize=1"),
+    ],
 )
 def test_an_option_that_the_driver_does_not_understand_is_refused(option: str, words: str) -> None:
     with pytest.raises(ConfigError, match=f"{words}.*correct the URL"):
         Connection(parse(f"mongodb://host/db?{option}")).hello()
+
+
+@pytest.mark.parametrize("size", [0, 2, 100])
+def test_a_pool_of_two_connections_is_enough(size: int) -> None:
+    with closing(Connection(parse(f"mongodb://host/db?maxPoolSize={size}"))) as connection:
+        assert connection.database.name == "db"
+
+
+def test_a_client_of_the_caller_with_one_connection_is_refused() -> None:
+    with MongoClient[Any]("mongodb://host/db", connect=False, maxPoolSize=1) as client:
+        address = MongoUrl.of_database(client["db"], PREFIX)
+        with pytest.raises(ConfigError, match="maxPoolSize=1 is one connection"):
+            Connection(address, client["db"]).hello()
+
+
+def test_a_password_may_have_blanks_and_quotes() -> None:
+    assert parse("mongodb://ann:it's a 'secret'@a/jobs").shown == "mongodb://ann@a/jobs"

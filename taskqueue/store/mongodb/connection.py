@@ -28,6 +28,9 @@ Client: TypeAlias = MongoClient[Document]
 CLOSE_TIMEOUT = 1.0
 """Seconds that a client which is closed takes at most to tell the server: it would wait half a minute for one."""
 
+LEAST_POOL = 2
+"""The connections that a process needs: the change stream keeps one, and calls need another."""
+
 OLDEST_WIRE_VERSION = 9
 """The wire version of a server 4.4."""
 
@@ -124,6 +127,16 @@ class Connection:
             return self._opened
 
     def _own_database(self) -> Database[Document]:
+        database = self._connected()
+        size = database.client.options.pool_options.max_pool_size
+        if size is not None and 0 < size < LEAST_POOL:
+            raise ConfigError(
+                f"store {self.address.shown}: maxPoolSize={size} is one connection, which the change stream takes: "
+                f"pass {LEAST_POOL} or more, or 0 for no limit; correct the URL"
+            )
+        return database
+
+    def _connected(self) -> Database[Document]:
         if self._given is not None and self._given_in == os.getpid():
             return self._given
         if self._given is not None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from pymongo.database import Database
 from pymongo.errors import ConfigurationError
 from pymongo.uri_parser import parse_uri
 
 from taskqueue.errors import ConfigError
+from taskqueue.model.raw_value import flaw_of
 from taskqueue.store.mongodb.driver_errors import DEADLINE
 from taskqueue.store.redaction import concealed, split
 
@@ -22,6 +23,9 @@ DATABASE = "taskqueue"
 
 PREFIX = "taskqueue_"
 """The prefix of the collections' names, unless the URL says ``taskqueue.prefix=…``."""
+
+LEAST_TIMEOUT = 100
+"""Milliseconds: who writes less means seconds."""
 
 _OWN = "taskqueue."
 _PREFIX_OPTION = "taskqueue.prefix"
@@ -76,13 +80,16 @@ def parse(url: str) -> MongoUrl:
         raise ConfigError(f"{concealed(url)} names no server: write mongodb://host/database or mongodb+srv://…")
     if "@" in parts.path + parts.fragment or _NO_PORT.search(parts.netloc):
         raise ConfigError(f"{concealed(url)} cannot be read: {_ESCAPE}")
+    _check_plain(url, parts)
     kept, prefix, timeout = [], PREFIX, DEADLINE
     for option in parts.query.split("&") if parts.query else []:
         name, _, value = option.partition("=")
         if not name.startswith(_OWN):
             kept.append(option)
+            if name.isalnum() and not value:
+                raise ConfigError(f"{concealed(url)}: the option {name} has no value: give it one, or leave it out")
             if name.lower() == _TIMEOUT_OPTION and value.isdecimal():  # the driver refuses any other value
-                timeout = int(value) / 1000 or DEADLINE
+                timeout = _seconds(name, int(value), url) or DEADLINE
         elif name == _PREFIX_OPTION:
             prefix = checked_prefix(unquote(value))
         else:
@@ -96,6 +103,26 @@ def parse(url: str) -> MongoUrl:
         )
     client_url = urlunsplit(parts._replace(path=parts.path or "/", query="&".join(kept)))
     return MongoUrl(client_url=client_url, prefix=prefix, timeout=timeout)
+
+
+def _check_plain(url: str, parts: SplitResult) -> None:
+    """Refuse what the driver would take for a part of a name; user and password may have such characters."""
+    flaw = flaw_of(url)
+    if not flaw and re.search(r"\s", parts.netloc.rpartition("@")[2] + parts.path + parts.query):
+        flaw = "has a blank: remove it, or write %20"
+    if flaw:
+        raise ConfigError(f"the store {concealed(url)!r} {flaw}")
+    if parts.fragment:
+        raise ConfigError(f"'#{parts.fragment}' of {concealed(url)} is not read: {_ESCAPE}")
+
+
+def _seconds(name: str, milliseconds: int, url: str) -> float:
+    if 0 < milliseconds < LEAST_TIMEOUT:
+        raise ConfigError(
+            f"{concealed(url)}: {name}={milliseconds} is {milliseconds} milliseconds, in which no call is answered: "
+            f"pass {LEAST_TIMEOUT} or more, or leave it out ({DEADLINE * 1000:.0f})"
+        )
+    return milliseconds / 1000
 
 
 def unknown_option(client_url: str) -> str:

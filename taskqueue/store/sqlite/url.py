@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, quote, unquote
 
 from taskqueue.errors import ConfigError, StoreUnavailable
 from taskqueue.model.lazy_dataclass import dataclass
+from taskqueue.model.raw_value import flaw_of
 from taskqueue.store.permissions import set_mode
 from taskqueue.store.redaction import concealed, split
 
@@ -76,6 +77,9 @@ def location(url: str) -> SqliteUrl:
 
     Raises ``ConfigError`` naming the part that is wrong.
     """
+    flaw = flaw_of(url)
+    if flaw:
+        raise ConfigError(f"the store {concealed(url)!r} {flaw}")
     if MEMORY in url:
         raise ConfigError(
             f"{concealed(url)} names a database in memory, which no other process could read: "
@@ -87,8 +91,15 @@ def location(url: str) -> SqliteUrl:
     parts = split(url)
     if parts.netloc or not parts.path:
         raise ConfigError(f"{shown} names no file: write sqlite:///absolute/path.db, or just the path")
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if parts.fragment:
+        raise ConfigError(f"'#{parts.fragment}' of {shown} is not read: write %23 for a # in the path")
+    if parts.path != parts.path.strip():
+        raise ConfigError(f"the path in {shown} begins or ends with a blank: remove it, or write %20")
+    pairs = parse_qsl(parts.query, keep_blank_values=True)
+    options = dict(pairs)
     for name in options:
+        if [one for one, _ in pairs].count(name) > 1:
+            raise ConfigError(f"{shown}: {name} is given twice: pass it once")
         if name not in _OPTIONS:
             raise ConfigError(f"{shown} has the option {name!r}: use {', '.join(_OPTIONS)}")
     return SqliteUrl(
