@@ -47,7 +47,12 @@ def recover_command(
         _recover_matching(context, query, since, yes, at, as_json)
         return
     found = [ids.resolve(context.store, written) for written in id]
-    _show([_again(context, record, at) for record in found], as_json)
+    copies: list[Record] = []
+    try:
+        copies.extend(_again(context, record, at) for record in found)
+    finally:  # a refused job does not hide the copies that were added before it
+        if copies:
+            _show(copies, as_json)
 
 
 def _recover_matching(

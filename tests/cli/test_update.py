@@ -118,11 +118,13 @@ def test_recover_prints_the_ids_of_the_copies(taskqueue: Taskqueue, store: Store
 def test_a_job_whose_unique_key_another_has_is_not_recovered(taskqueue: Taskqueue, store: Store) -> None:
     ended = records.record(status=Status.FAILED, cause=Cause.FAILED, unique="key")
     holder = records.record(unique="key")
-    store.add([ended, holder])
+    free = records.record(status=Status.FAILED, cause=Cause.FAILED)
+    store.add([free, ended, holder])
 
-    answer = taskqueue("recover", str(ended.id))
+    answer = taskqueue("recover", str(free.id), str(ended.id))
 
-    assert (answer.code, answer.out) == (Exit.CONFIG, "")
+    assert answer.code == Exit.CONFIG
+    assert kept(store, answer.out.strip()).given["recovered_from"] == str(free.id)  # it was added before
     assert f"job {holder.id} " in answer.err
     asked = taskqueue("recover", "--query", '{"status": "FAILED"}', "--yes")
     assert (asked.code, asked.out) == (0, "")
