@@ -10,7 +10,7 @@ from benchmarks import environment, figures, workloads
 from benchmarks.environment import at_level
 from benchmarks.figures import Figure
 from benchmarks.scale import JOBS, Scale
-from taskqueue.cli import json_output
+from taskqueue.cli import output
 from taskqueue.cli.bench import terminated_as_interrupted
 from taskqueue.cli.scratch_stores import ScratchStores, scratch_stores
 
@@ -64,7 +64,7 @@ def main(
     settings = {"workloads": chosen, "repeat": repeat, "jobs": jobs}
     document = figures.document(settings, hardware, block, found)
     if as_json:
-        json_output.write(document)
+        output.write(document)
     else:
         figures.show(document, found)
     if plot is not None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from taskqueue.cli import completion, ids, json_output, output, record_facts
+from taskqueue.cli import completion, ids, output, record_facts
 from taskqueue.cli.context import StoreContext, pass_new_store
 from taskqueue.cli.job_options import data_option, job_options
 from taskqueue.cli.param_types import duration
@@ -56,7 +56,7 @@ def _run_here(
         process = scheduler.run_job(job, data, **options)
     record = process.snapshot
     if as_json:
-        json_output.write(json_shapes.job_in_full(record) | {"existed": process.existed})
+        output.write(json_shapes.job_in_full(record) | {"existed": process.existed})
     else:
         next_run = "" if record.status.is_final else f", {record_facts.cause(record, context.store.now())}".rstrip(", ")
         output.line(f"{record.id} is {outcome(record)}{next_run}")
@@ -177,7 +177,7 @@ def add_command(
         output.line(str(process.id), err=True)
         return wait_and_report(context, [process.id], wait_timeout, as_json=as_json)
     if as_json:
-        json_output.write(
+        output.write(
             json_shapes.job_in_full(ids.resolve(context.store, str(process.id))) | {"existed": process.existed}
         )
     else:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from taskqueue.cli import json_output, output
+from taskqueue.cli import output
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.cli.param_types import past
 from taskqueue.model.analytics import Analytics, Group, Grouping, Spread
@@ -52,7 +52,7 @@ def analytics_command(
     """
     value = context.scheduler.analytics(by, since, until, at_most=at_most)
     if as_json:
-        json_output.write({"store": context.store.url, **json_shapes.analytics(value)})
+        output.write({"store": context.store.url, **json_shapes.analytics(value)})
         return
     _show(value, at_most)
 

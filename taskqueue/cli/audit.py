@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from taskqueue.cli import ids, json_output, output
+from taskqueue.cli import ids, output
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.model.audit import AuditEntry
 from taskqueue.model.wording import local
@@ -24,7 +24,7 @@ def audit_command(context: StoreContext, limit: int, before: str | None, as_json
     """
     found = context.store.audit(limit, before)
     if as_json:
-        json_output.write_all(map(json_shapes.audit_entry, found))
+        output.write_all(map(json_shapes.audit_entry, found))
         return
     if not found:
         output.line("no actions yet" if before is None else "no older entries")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from taskqueue.cli import json_output, output
+from taskqueue.cli import output
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.store.backup import back_up
 
@@ -23,6 +23,6 @@ def backup_command(context: StoreContext, file: Path, as_json: bool) -> None:
     """
     size = back_up(context.url, file)
     if as_json:
-        json_output.write({"file": str(file), "bytes": size})
+        output.write({"file": str(file), "bytes": size})
         return
     output.line(f"{file} holds a copy of the store: {size:,} bytes")

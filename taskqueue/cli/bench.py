@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import click
 
-from taskqueue.cli import json_output, terminal
+from taskqueue.cli import output, terminal
 from taskqueue.cli.scratch_stores import ScratchStores, scratch_stores
 from taskqueue.daemon.protocol.control_socket import VARIABLE
 from taskqueue.errors import TaskqueueError, WaitTimeout
@@ -163,7 +163,7 @@ def bench_command(ctx: click.Context, jobs: int, as_json: bool) -> None:
         figures = [*measure_adds(stores, jobs), *measure_drain(stores, jobs), *measure_single_jobs(stores, jobs)]
     if as_json:
         rounded = [{**figure._asdict(), "value": round(figure.value, 6)} for figure in figures]
-        json_output.write({"guarantee": guarantee, "jobs": jobs, "figures": rounded})
+        output.write({"guarantee": guarantee, "jobs": jobs, "figures": rounded})
         return
     terminal.facts([("guarantee", guarantee), ("jobs", f"{jobs:,}")])
     columns = [

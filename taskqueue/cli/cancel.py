@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from taskqueue.cli import completion, ids, json_output, output
+from taskqueue.cli import completion, ids, output
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.cli.param_types import extended_json
 from taskqueue.errors import JobNotFound
@@ -40,7 +40,7 @@ def cancel_command(
     found = [ids.resolve(context.store, written) for written in id]
     after = [_canceled(context, record, reason) for record in found]
     if as_json:
-        json_output.write_all(json_shapes.job(record) for record in after)
+        output.write_all(json_shapes.job(record) for record in after)
         return
     for before, record in zip(found, after, strict=True):
         output.line(f"{ids.short(record.id)} {_said(before, record)}")
@@ -56,7 +56,7 @@ def _cancel_matching(context: StoreContext, written: Any, yes: bool, reason: str
             canceled, asked = changes.cancel_all(context.store, query, reason)
         found = canceled + asked
     if as_json:
-        json_output.write({"found": found, "asked_to_end": asked, "canceled": canceled})
+        output.write({"found": found, "asked_to_end": asked, "canceled": canceled})
     elif not yes:
         output.line(f"would cancel {count(found, 'job')}: pass --yes to cancel them")
     else:

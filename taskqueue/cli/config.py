@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from taskqueue.cli import json_output, node
+from taskqueue.cli import node, output
 from taskqueue.cli.node_options import settings_from, written
 from taskqueue.store.open import default_url
 from taskqueue.store.redaction import concealed
@@ -35,7 +35,7 @@ def config_command(ctx: click.Context, options: tuple[str, ...], as_json: bool) 
     parsed = node.command.make_context("taskqueue-node", [*url, *options])
     values = _values(parsed)
     if as_json:
-        json_output.write_all(
+        output.write_all(
             {"setting": name, "value": value, "from": _origin(parsed, name)} for name, value in values.items()
         )
         return

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from taskqueue.cli import audited_controls, completion, json_output, output
+from taskqueue.cli import audited_controls, completion, output
 from taskqueue.cli.context import StoreContext, pass_new_store, pass_store
 from taskqueue.cli.param_types import duration, limit_value
 from taskqueue.model.controls import EVERY_QUEUE, Control, Kind
@@ -16,7 +16,7 @@ from taskqueue.model.query import parse
 from taskqueue.model.record import Status
 from taskqueue.model.wording import count, decided, nearest
 from taskqueue.scheduler import controls, host, json_shapes, node_states
-from taskqueue.scheduler.limit_states import MOST_KEYS, limit_states
+from taskqueue.scheduler.controls import MOST_KEYS, limit_states
 from taskqueue.scheduler.node_states import SEAT
 
 LOOKED_AT = 1000
@@ -75,7 +75,7 @@ def resume_command(context: StoreContext, queue: str | None, everything: bool, a
     was_paused = audited_controls.resume(context.store, queue)
     left = [pause for pause in controls.in_force(context.store, Kind.PAUSE) if everything or not pause.name]
     if as_json:
-        json_output.write(
+        output.write(
             json_shapes.cleared(Kind.PAUSE, queue or EVERY_QUEUE, int(was_paused))
             | {"in_force": [json_shapes.control(pause) for pause in left]}
         )
@@ -115,7 +115,7 @@ def undrain_command(context: StoreContext, node: str, as_json: bool) -> None:
     """Allow a drained node to start jobs again."""
     was_drained = audited_controls.undrain(context.store, node)
     if as_json:
-        json_output.write(json_shapes.cleared(Kind.DRAIN, node, int(was_drained)))
+        output.write(json_shapes.cleared(Kind.DRAIN, node, int(was_drained)))
         return
     output.line(f"node {node} works again" if was_drained else f"node {node} was not drained")
     if not was_drained:
@@ -171,7 +171,7 @@ def _reset_limit(context: StoreContext, name: str, reason: str, by: str | None, 
     with context.acting("limit", name, limit="as declared", reason=reason, by=by):
         number = controls.reset_limit(context.store, name)
     if as_json:
-        json_output.write(json_shapes.cleared(Kind.LIMIT, name, number))
+        output.write(json_shapes.cleared(Kind.LIMIT, name, number))
         return
     output.line(f"{name}: {count(number, 'limit')} as declared again")
     if not number:
@@ -182,7 +182,7 @@ def _set_limit(context: StoreContext, name: str, value: str, reason: str, by: st
     with context.acting("limit", name, limit=value, reason=reason, by=by):
         changed = controls.set_limit(context.store, name, value, reason, by)
     if as_json:
-        json_output.write(json_shapes.control(changed))
+        output.write(json_shapes.control(changed))
     else:
         output.line(str(changed))
     _warn_if_unmatched(context, changed)
@@ -191,7 +191,7 @@ def _set_limit(context: StoreContext, name: str, value: str, reason: str, by: st
 def _list_limits(context: StoreContext, *, as_json: bool) -> None:
     changed = controls.in_force(context.store, Kind.LIMIT)
     if as_json:
-        json_output.write_all(map(json_shapes.control, changed))
+        output.write_all(map(json_shapes.control, changed))
         return
     for one in changed:
         output.line(decided(one, context.store.now()))
@@ -205,7 +205,7 @@ def _list_held(context: StoreContext, *, as_json: bool) -> None:
         found = limit_states(context.store)
         output.line(f"these are {MOST_KEYS} limits: limits that fewer jobs wait for are left out", err=True)
     if as_json:
-        json_output.write_all(map(json_shapes.limit, found))
+        output.write_all(map(json_shapes.limit, found))
         return
     for one in found:
         output.line(f"{one.limit_key}: {one.used:,} of {one.limit_key.count:,} used, waiting: {one.waiting:,}")
@@ -235,7 +235,7 @@ def _report(context: StoreContext, control: Control, wait: float | None, *, as_j
             controls.until_idle(context.store, control, wait)
     finally:
         if as_json:  # the control holds even if its jobs have not ended in time
-            json_output.write(json_shapes.control(control) | {"running": _running(context, control)})
+            output.write(json_shapes.control(control) | {"running": _running(context, control)})
     if as_json:
         return
     if wait is not None:

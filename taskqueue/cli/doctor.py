@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import click
 
-from taskqueue.cli import json_output
+from taskqueue.cli import output
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.daemon.protocol import control_socket
 from taskqueue.daemon.runtime import host_diagnosis
@@ -28,7 +28,7 @@ def doctor_command(context: StoreContext, as_json: bool) -> int:
     found = [*_of_store(context), *_of_host()]
     flaws = [finding for finding in found if finding.level is not Level.OK]
     if as_json:
-        json_output.write_all(
+        output.write_all(
             {"level": one.level.value, "about": one.about, "finding": one.says, "do": one.do or None} for one in found
         )
     else:

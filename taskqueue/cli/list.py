@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from taskqueue.cli import completion, ids, json_output, output, record_facts, watch
+from taskqueue.cli import completion, ids, output, record_facts, watch
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.cli.param_types import duration, extended_json, past
 from taskqueue.errors import InvalidQuery
@@ -75,7 +75,7 @@ def list_command(context: StoreContext, limit: int, every: float | None, as_json
     if every is not None:
         watch.repeat(lambda: _list(store, _query(store.now, **filters), limit), every, as_json=as_json)
     elif as_json:
-        json_output.write_all(json_shapes.job(record) for record in _pages(store, _query(store.now, **filters), limit))
+        output.write_all(json_shapes.job(record) for record in _pages(store, _query(store.now, **filters), limit))
     else:
         _list(store, _query(store.now, **filters), limit)
         _say_unknown(store, filters["queue"], filters["job"])

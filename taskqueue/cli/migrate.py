@@ -6,7 +6,7 @@ from contextlib import closing
 
 import click
 
-from taskqueue.cli import json_output, output
+from taskqueue.cli import output
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.store import SCHEMA_VERSION
 from taskqueue.store.migration import MigrationPlan, carry_out, open_migration, pending_steps
@@ -27,7 +27,7 @@ def migrate_command(context: StoreContext, dry_run: bool, as_json: bool) -> None
         if not dry_run:
             carry_out(migration, planned)
     if as_json:
-        json_output.write(_document(planned, dry_run=dry_run))
+        output.write(_document(planned, dry_run=dry_run))
         return
     if not planned.steps:
         output.line(f"the store has schema {planned.found}, the schema of this version: nothing to do")

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import click
 
-from taskqueue.cli import json_output, output, watch
+from taskqueue.cli import output, watch
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.exit_codes import Exit
 from taskqueue.model.wording import local, span
@@ -43,7 +43,7 @@ def nodes_command(context: StoreContext, every: float | None, as_json: bool) -> 
 def _list(context: StoreContext, *, as_json: bool) -> None:
     found = nodes(context.store)
     if as_json:
-        json_output.write_all(
+        output.write_all(
             json_shapes.lease(
                 node.lease, jobs=node.jobs, is_leader=node.is_leader, is_live=node.is_live, drain=node.drain
             )
@@ -93,7 +93,7 @@ def leader_command(context: StoreContext, resign: bool, as_json: bool) -> int:
     if leader is not None and resign:
         context.store.resign(LEAD, leader.holder)
     if as_json:
-        json_output.write(_document(leader, resigned=resign and leader is not None))
+        output.write(_document(leader, resigned=resign and leader is not None))
     elif leader is None:
         output.line("no node leads")
     elif resign:

@@ -1,4 +1,8 @@
-"""Prints the output of commands: the only way to stdout and stderr for text from jobs and users."""
+"""Prints the output of commands: text made safe for a terminal, and the JSON of ``--json``.
+
+It is the only way to stdout and stderr for text from jobs and users. The shapes of the JSON are those of
+``taskqueue.scheduler.json_shapes``, which are also sent over HTTP.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,28 @@ import io
 import json
 import re
 import sys
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
 
 from taskqueue.model.shown_text import in_json, logged, shown
+
+
+def write(document: Mapping[str, Any]) -> None:
+    """Print one document."""
+    json_line(json_text(document, 2))
+
+
+def write_all(documents: Iterable[Mapping[str, Any]]) -> None:
+    """Print a list of documents, each on a line of its own."""
+    json_line("[", nl=False)
+    separator = "\n"
+    for document in documents:
+        json_line(separator + json_text(document), nl=False)
+        separator = ",\n"
+    json_line("\n]")
+
 
 _NOT_ASCII = re.compile("[^\x00-\x7f]")
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 
 import click
 
-from taskqueue.cli import json_output, output
+from taskqueue.cli import output
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.cli.param_types import duration
 from taskqueue.model.query import Query, parse
@@ -48,7 +48,7 @@ def purge_command(context: StoreContext, older: float, yes: bool, as_json: bool,
         with context.acting("purge", "jobs", statuses=names, before=json_shapes.time(before), number=found):
             removed = _remove(store, chosen, before)
     if as_json:
-        json_output.write({"statuses": names, "before": json_shapes.time(before), "found": found, "removed": removed})
+        output.write({"statuses": names, "before": json_shapes.time(before), "found": found, "removed": removed})
         return
     which = f"{' or '.join(names)}, ended before {local(before)}"
     if not yes:

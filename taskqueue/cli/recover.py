@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from taskqueue.cli import completion, ids, json_output, output
+from taskqueue.cli import completion, ids, output
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.cli.job_options import option_of_jobs
 from taskqueue.cli.param_types import extended_json, past
@@ -70,7 +70,7 @@ def _recover_matching(
         found = len(matching)
     if as_json:
         shapes = [json_shapes.job(copy) for copy in copies]
-        json_output.write({"found": found, "left_out": left_out, "copies": shapes})
+        output.write({"found": found, "left_out": left_out, "copies": shapes})
         return
     if left_out:
         output.line(f"left out, as recovered before: {left_out:,}; name them by ID", err=True)
@@ -82,7 +82,7 @@ def _recover_matching(
 
 def _show(copies: Sequence[Record], as_json: bool) -> None:
     if as_json:
-        json_output.write_all(json_shapes.job(copy) for copy in copies)
+        output.write_all(json_shapes.job(copy) for copy in copies)
         return
     for copy in copies:
         output.line(str(copy.id))

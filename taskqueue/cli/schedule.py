@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from taskqueue.cli import completion, ids, json_output, output
+from taskqueue.cli import completion, ids, output
 from taskqueue.cli.context import StoreContext, pass_new_store, pass_store
 from taskqueue.cli.job_options import data_option, option_of_jobs
 from taskqueue.cli.param_types import duration, extended_json, interval
@@ -93,7 +93,7 @@ def _list(context: StoreContext, as_json: bool) -> None:
     """List all schedules."""
     schedules = context.store.schedules()
     if as_json:
-        json_output.write_all(json_shapes.schedule(schedule) for schedule in schedules)
+        output.write_all(json_shapes.schedule(schedule) for schedule in schedules)
         return
     if not schedules:
         output.line("no schedules")
@@ -145,7 +145,7 @@ def _pause(context: StoreContext, name: str, reason: str, as_json: bool) -> None
     with context.acting("pause schedule", name, reason=reason):
         schedule = found.pause(reason).snapshot
     if as_json:
-        json_output.write(json_shapes.schedule(schedule))
+        output.write(json_shapes.schedule(schedule))
         return
     output.line(f"{name} is paused")
 
@@ -160,7 +160,7 @@ def _resume(context: StoreContext, name: str, as_json: bool) -> None:
     with context.acting("resume schedule", name):
         schedule = found.resume().snapshot
     if as_json:
-        json_output.write(json_shapes.schedule(schedule))
+        output.write(json_shapes.schedule(schedule))
         return
     output.line(f"{name} is {schedule.stage.value}, next: {_next(schedule, context.store.now())}")
 
@@ -175,7 +175,7 @@ def _remove(context: StoreContext, name: str, as_json: bool) -> None:
     with context.acting("remove schedule", name):
         schedule.remove()
     if as_json:
-        json_output.write(json_shapes.schedule(schedule.snapshot) | {"removed": True})
+        output.write(json_shapes.schedule(schedule.snapshot) | {"removed": True})
         return
     output.line(f"{name} is removed")
 
@@ -190,7 +190,7 @@ def _trigger(context: StoreContext, name: str, as_json: bool) -> None:
     with context.acting("trigger", name):
         process = schedule.trigger()
     if as_json:
-        json_output.write(json_shapes.job_in_full(process.snapshot))
+        output.write(json_shapes.job_in_full(process.snapshot))
         return
     output.line(str(process.id))
 
@@ -205,7 +205,7 @@ def _preview(context: StoreContext, name: str, count: int, as_json: bool) -> Non
     schedule = context.scheduler.get_schedule(name)
     times, trigger = schedule.preview(count), schedule.snapshot.trigger
     if as_json:
-        json_output.write({"name": name, "times": [json_shapes.time(at) for at in times]})
+        output.write({"name": name, "times": [json_shapes.time(at) for at in times]})
         return
     tz = trigger.tz if isinstance(trigger, Cron) else UTC
     for at in times:
@@ -214,7 +214,7 @@ def _preview(context: StoreContext, name: str, count: int, as_json: bool) -> Non
 
 def _report(context: StoreContext, schedule: NamedSchedule, *, as_json: bool) -> None:
     if as_json:
-        json_output.write(json_shapes.schedule(schedule))
+        output.write(json_shapes.schedule(schedule))
         return
     now = context.store.now()
     facts = {

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import click
 
-from taskqueue.cli import completion, ids, json_output, record_facts
+from taskqueue.cli import completion, ids, output, record_facts
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.model.lifecycle.recovered_copy import COPY, ORIGIN, key_of
 from taskqueue.model.limits import limit_keys_of
@@ -33,7 +33,7 @@ def show_command(context: StoreContext, id: str, as_json: bool) -> None:
     """
     record = ids.resolve(context.store, id)
     if as_json:
-        json_output.write(json_shapes.job_in_full(record))
+        output.write(json_shapes.job_in_full(record))
         return
     from taskqueue.cli import terminal
 
@@ -67,7 +67,7 @@ def why_command(context: StoreContext, id: str, as_json: bool) -> None:
     record = ids.resolve(context.store, id)
     why = context.scheduler.why(record.id)
     if as_json:
-        json_output.write(json_shapes.job(record) | {"why": why})
+        output.write(json_shapes.job(record) | {"why": why})
         return
     from taskqueue.cli import terminal
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from taskqueue.cli import completion, ids, json_output, output
+from taskqueue.cli import completion, ids, output
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.scheduler import json_shapes
 
@@ -22,6 +22,6 @@ def stack_command(context: StoreContext, id: str, as_json: bool) -> None:
     record = ids.resolve(context.store, id)
     stack = context.scheduler.stack(record.id)
     if as_json:
-        json_output.write(json_shapes.job(record) | {"stack": stack})
+        output.write(json_shapes.job(record) | {"stack": stack})
     else:
         output.lines(stack)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import click
 
-from taskqueue.cli import json_output, output, watch
+from taskqueue.cli import output, watch
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.model.record import Status
 from taskqueue.model.wording import decided, span
@@ -29,7 +29,7 @@ def stats_command(context: StoreContext, every: float | None, as_json: bool) -> 
         controls = [json_shapes.control(one) for one in context.scheduler.controls()]
         stats = context.scheduler.stats()
         stats["waiting_since"] = {queue: json_shapes.time(since) for queue, since in stats["waiting_since"].items()}
-        json_output.write({"store": context.store.url, **stats, "controls": controls})
+        output.write({"store": context.store.url, **stats, "controls": controls})
     else:
         _show(context)
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from taskqueue.cli import completion, ids, json_output, output
+from taskqueue.cli import completion, ids, output
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.cli.job_options import data_option, option_of_jobs
 from taskqueue.model.meta import META, checked_meta
@@ -45,7 +45,7 @@ def update_command(
     found = [ids.resolve(context.store, written) for written in id]
     after = [_updated(context, record, changes) for record in found]
     if as_json:
-        json_output.write_all(json_shapes.job(record) for record in after)
+        output.write_all(json_shapes.job(record) for record in after)
         return
     for record in after:
         output.line(f"{ids.short(record.id)} is {record.status.name} in queue {record.queue}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from taskqueue.cli import completion, ids, json_output, output, record_facts
+from taskqueue.cli import completion, ids, output, record_facts
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.cli.param_types import duration
 from taskqueue.errors import JobNotFound, WaitTimeout
@@ -16,7 +16,7 @@ from taskqueue.exit_codes import Exit
 from taskqueue.model.ids import JobId
 from taskqueue.model.query import Compare, Operator
 from taskqueue.model.record import Record, Status
-from taskqueue.scheduler import json_shapes, why_nodes
+from taskqueue.scheduler import json_shapes, why
 
 if TYPE_CHECKING:
     from taskqueue.scheduler.process import Process
@@ -60,7 +60,7 @@ def wait_and_report(context: StoreContext, waited: Sequence[JobId], timeout: flo
 
 def _report(ended: Sequence[Record], *, as_json: bool) -> None:
     if as_json:
-        json_output.write_all(json_shapes.job_in_full(record) for record in ended)
+        output.write_all(json_shapes.job_in_full(record) for record in ended)
         return
     for record in ended:
         output.line(f"{ids.short(record.id)} {outcome(record)}")
@@ -117,7 +117,7 @@ def _why_no_node(context: StoreContext, waited: Sequence[JobId]) -> str:
     """Return why no node takes one of the jobs; empty if all are taken."""
     pending = [one for one in _records(context, waited) if one.status in (Status.WAITING, Status.POSTPONED)]
     for queue in dict.fromkeys(record.queue for record in pending):
-        reason = why_nodes.why_no_node(context.store.leases(), context.store.controls(), queue, context.store.now())
+        reason = why.why_no_node(context.store.leases(), context.store.controls(), queue, context.store.now())
         if reason:
             return reason
     return ""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskqueue.cli import json_output, output
+from taskqueue.cli import output
 from taskqueue.cli.context import NewStoreContext, pass_new_store
 from taskqueue.errors import ConfigError
 from taskqueue.exit_codes import Exit
@@ -121,7 +121,7 @@ def _add(
         is_known = name in known
         known[name] = made
     if as_json:
-        json_output.write({**_shown(made), "token": token})
+        output.write({**_shown(made), "token": token})
         return
     output.line(f"{'changed' if is_known else 'added'} {role} {name} in {users}")
     if token is not None:
@@ -135,7 +135,7 @@ def _list(users: Path, as_json: bool) -> None:
     """List the users with their roles, queues and ways to log in."""
     accounts = _file(users).accounts()
     if as_json:
-        json_output.write_all(_shown(one) for one in accounts.values())
+        output.write_all(_shown(one) for one in accounts.values())
         return
     for one in accounts.values():
         user = one.user
@@ -157,7 +157,7 @@ def _remove(name: str, users: Path, as_json: bool) -> int:
     with from_file.changing() as known:
         removed = known.pop(name, None)
     if as_json:
-        json_output.write({"name": name, "removed": removed is not None})
+        output.write({"name": name, "removed": removed is not None})
     else:
         output.line(f"removed {name}" if removed else f"there is no user {name} in {users}", err=removed is None)
     return Exit.OK if removed else Exit.NOT_FOUND

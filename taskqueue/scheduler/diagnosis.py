@@ -15,9 +15,7 @@ from taskqueue.model.record import Cause, Failure, Record, Status
 from taskqueue.model.wording import count, since, some, span
 from taskqueue.scheduler import host, node_states
 from taskqueue.scheduler.node_states import name_of
-from taskqueue.scheduler.why import kept_waiting
-from taskqueue.scheduler.why_ended import WAY_OUT_OF_UNKNOWN, unknown
-from taskqueue.scheduler.why_nodes import why_no_node
+from taskqueue.scheduler.why import WAY_OUT_OF_UNKNOWN, kept_waiting, unknown, why_no_node
 from taskqueue.store import Lease, Store
 
 SKEW, LARGE_SKEW = 1.0, 15.0

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from taskqueue.model.audit import AuditEntry
     from taskqueue.model.history import Durations, HistoryEntry
     from taskqueue.model.log_lines import LogLine
+    from taskqueue.scheduler.controls import LimitState
     from taskqueue.scheduler.event import EventSnapshot
-    from taskqueue.scheduler.limit_states import LimitState
 
 
 def job(record: Record) -> dict[str, Any]:

@@ -13,10 +13,9 @@ from taskqueue.model.finding import Finding, Level
 from taskqueue.model.schedules.schedule import NamedSchedule, Stage
 from taskqueue.model.wording import count, local, minute, span, times
 from taskqueue.scheduler import diagnosis, host, node_states
-from taskqueue.scheduler.failures import Failures
 from taskqueue.scheduler.nodes import Node
-from taskqueue.scheduler.overview import QueueState, Run
-from taskqueue.scheduler.why_nodes import why_no_node
+from taskqueue.scheduler.overview import Failures, QueueState, Run
+from taskqueue.scheduler.why import why_no_node
 from taskqueue.store import Lease
 
 MISSED_WITHIN = timedelta(hours=12)

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from taskqueue.model.limits import Declared
     from taskqueue.model.log_lines import LogLine
     from taskqueue.model.options.table import When
+    from taskqueue.scheduler.controls import LimitState
     from taskqueue.scheduler.event import EventSnapshot
-    from taskqueue.scheduler.limit_states import LimitState
     from taskqueue.scheduler.nodes import Node
     from taskqueue.scheduler.overview_reader import OverviewReader
     from taskqueue.scheduler.process import Jobs, Process
@@ -161,9 +161,9 @@ class Operations:
 
         If there are more than 100 keys, it returns the keys that the most jobs wait for.
         """
-        from taskqueue.scheduler import limit_states
+        from taskqueue.scheduler import controls
 
-        return limit_states.limit_states(self._connections.store)
+        return controls.limit_states(self._connections.store)
 
     def analytics(
         self, by: str = "queue", since: When = "1h", until: When | None = None, *, at_most: int = 100_000

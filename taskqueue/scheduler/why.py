@@ -1,27 +1,201 @@
-"""Explains a job's status in sentences: from its record, the live nodes, and the jobs before it."""
+"""Explains a job's status in sentences: from its record, its runs, the live nodes, and the jobs before it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from shlex import quote
+from typing import Any
 
 from taskqueue.errors import JobNotFound
+from taskqueue.model.conditions import FAILED_CHECKS
 from taskqueue.model.controls import Controls
 from taskqueue.model.ids import JobId, occurrence_id
 from taskqueue.model.lifecycle.recovered_copy import copy_of, origin_of
 from taskqueue.model.limits import limit_keys_of
 from taskqueue.model.query import And, Compare, Operator, Or
-from taskqueue.model.record import Cause, Record, Status
+from taskqueue.model.record import Attempt, Cause, Failure, OnCrash, Record, Status
+from taskqueue.model.retry import NO_RETRY
 from taskqueue.model.schedules.next_run import ends_series
 from taskqueue.model.schedules.origin import FromSchedule, Series
 from taskqueue.model.shown_text import shown
-from taskqueue.model.wording import at, local, since, some, span, times
+from taskqueue.model.stack import latest
+from taskqueue.model.wording import at, local, since, size, some, span, times
 from taskqueue.scheduler import host
+from taskqueue.scheduler.node_states import name_of, seats, trouble
 from taskqueue.scheduler.records import present
-from taskqueue.scheduler.why_ended import end_of, ended, ended_runs, last_error, vanished
-from taskqueue.scheduler.why_nodes import holder_of, node_sentence, nodes_taking
-from taskqueue.store import Store
+from taskqueue.store import Lease, Store
+
+_SELF_EXPLAINING = (Cause.CANCELED, Cause.EXPIRED, Cause.DEPENDENCY, Cause.DUPLICATE, Cause.REPLACED)
+
+_ENDS: Mapping[Cause, str] = {
+    Cause.RETURNED: "start() returned",
+    Cause.INTERRUPTED: "its run was interrupted, and on_crash='fail' forbids another",
+    Cause.UNLOADABLE: "it could not be loaded for as long as its node goes on trying (--unroutable-after)",
+    Cause.CLEAN_UP_FAILED: "it was to clean up before its end, and that failed again and again",
+    Cause.CHECK_FAILED: f"its checks failed {FAILED_CHECKS} times in a row, so its readiness is unknown",
+    Cause.UNREADABLE: "a part of its record, or its data, could not be read by the node that took it",
+    Cause.REPLACED: "a changed job was added in its place (add_job_once)",
+}
+
+_RETRY_ENDS: Mapping[Cause, Callable[[Record], str]] = {
+    Cause.FAILED: lambda _: "its attempt failed",
+    Cause.EXHAUSTED: lambda record: f"attempt {record.failures + record.crashes} failed too",
+    Cause.NOT_RETRIABLE: lambda _: "its error is of no type that is retried",
+    Cause.UNDECIDED: lambda _: "its attempt failed, its retry policy could not decide",
+    Cause.TIMED_OUT: lambda record: f"its last attempt took longer than {span(record.options.timeout or 0)}",
+    Cause.STALLED: lambda record: (
+        f"its last attempt gave no sign of progress for {span(record.options.stall_timeout or 0)}"
+    ),
+}
+
+
+def end_of(record: Record) -> str:
+    options = record.options
+    message = record.error.message if record.error is not None else ""
+    match record.cause:
+        case Cause.FAILED if record.attempts and record.attempts[-1].outcome == "GivenUp":
+            return "it failed for good (Fail, or a result that cannot be kept), whatever attempts were left"
+        case cause if cause in _RETRY_ENDS:
+            has = "it has" if options.retry == NO_RETRY else "its policy is:"
+            return f"{_RETRY_ENDS[cause](record)}, and {has} {options.retry}"
+        case Cause.UNLOADABLE if record.error is not None and record.error.type == "taskqueue.InvalidOption":
+            return "the options that its class declares cannot be"
+        case Cause.UNLOADABLE if record.unloadable_times == 0:
+            return "its node could not load it, and tries that once only (taskqueue run, --unroutable-after 0)"
+        case Cause.REPLACED if record.error is not None and record.error.type == "Canceled":
+            return f"it was added by its path, and {message}"
+        case Cause.CRASHED if options.on_crash is OnCrash.FAIL:
+            return "its run vanished, and on_crash='fail' forbids another"
+        case Cause.CRASHED:
+            return f"{vanished(record)}, and crash_retries is {options.crash_retries}"
+        case Cause.CANCELED:
+            return f"it was canceled{f' ({message})' if message not in ('', 'canceled') else ''}"
+        case Cause.EXPIRED:
+            return f"it {message}"
+        case Cause.DEPENDENCY | Cause.DUPLICATE:
+            return f"it was canceled: {message}"
+    return _ENDS[record.cause]
+
+
+def vanished(record: Record) -> str:
+    """Say how often its run vanished; an interruption that counts as that is one that no node asked for."""
+    is_interruption = record.attempts and record.attempts[-1].outcome == "Interrupted"
+    how = "vanished, or was ended again by a SIGTERM that no node sent," if is_interruption else "vanished"
+    return f"its run {how} {times(record.counted_crashes)}"
+
+
+def ended(record: Record, now: datetime) -> Iterator[str]:
+    when = "at a time that its record does not say" if record.ended_at is None else at(record.ended_at, now)
+    yield f"It ended {when}: {end_of(record)}."
+    yield from last_error(record.error if record.cause not in _SELF_EXPLAINING else None)
+
+
+def unknown(error: Failure) -> str:
+    """Return a sentence on the names in the retry policy that no module which its process had loaded has."""
+    names = ", ".join(error.unknown_names)
+    return f"Its retry policy names {names}: no module that was loaded when it failed has an exception of that name"
+
+
+WAY_OUT_OF_UNKNOWN = "check the spelling, and whether the job imports the module"
+
+
+def last_error(error: Failure | None) -> Iterator[str]:
+    if error is not None:
+        yield f"Its last error: {error.type}: {error.message}"
+        if error.unknown_names:
+            yield f"{unknown(error)}: {WAY_OUT_OF_UNKNOWN}."
+
+
+def ended_runs(record: Record) -> Iterator[str]:
+    if record.attempts:
+        yield "Runs that have ended:"
+        yield from (f"  {_attempt(attempt)}" for attempt in record.attempts)
+        stack = record.attempts[-1].stack
+        if stack:
+            yield f"Where the last of them was when it was ended: {latest(stack, record.job) or stack}"
+            yield f"The stack it had then: `taskqueue show {record.id}`"
+
+
+def _attempt(attempt: Attempt) -> str:
+    parts = [f"{local(attempt.ended_at)}, attempt {attempt.number} on node {attempt.node}"]
+    if attempt.pid is not None:
+        parts[0] += f" (pid {attempt.pid})"
+    took = (
+        "" if attempt.started_at is None else f" after {span((attempt.ended_at - attempt.started_at).total_seconds())}"
+    )
+    parts.append(f"{attempt.outcome}{took}")
+    is_named = attempt.error is not None and attempt.exit in attempt.error.message
+    if attempt.exit and not is_named:
+        parts.append(f"its worker {'was ' if attempt.exit.startswith('killed') else ''}{attempt.exit}")
+    if attempt.peak_memory is not None and not is_named:
+        parts.append(f"{size(attempt.peak_memory)} at most")
+    error = f": {attempt.error.type}: {attempt.error.message}" if attempt.error is not None else ""
+    return ", ".join(parts) + error
+
+
+def nodes_taking(store: Store, controls: Controls, queue: str, now: datetime) -> str:
+    """Say which nodes take jobs of the queue, or what to do if none does."""
+    return _nodes_taking(store.leases(), controls, queue, now)[1]
+
+
+def why_no_node(leases: Sequence[Lease], controls: Controls, queue: str, now: datetime) -> str:
+    """Say why no node takes jobs of the queue, and what to do; empty if one does."""
+    taken, said = _nodes_taking(leases, controls, queue, now)
+    return "" if taken else said
+
+
+def _nodes_taking(leases: Sequence[Lease], controls: Controls, queue: str, now: datetime) -> tuple[bool, str]:
+    live = [lease for lease in seats(leases) if host.is_live(lease, now)]
+    if not live:
+        return False, "No node is running on this store: start one with `taskqueue-node`."
+    taking = [lease for lease in live if not _queues(lease) or queue in _queues(lease)]
+    drained = [drain for lease in taking if (drain := controls.drain_of(name_of(lease)))]
+    taking = [lease for lease in taking if controls.drain_of(name_of(lease)) is None]
+    if drained and not taking:
+        each = some([f"{drain.name} {since(drain, now)}" for drain in drained])
+        way_out = "`taskqueue undrain NODE` lets it work."
+        return False, f"Every node that takes jobs of this queue is drained: {each}; {way_out}"
+    if taking:
+        described = some([_described(lease, now) for lease in taking])
+        if all(trouble(lease, now) for lease in taking):
+            return False, f"No node takes jobs of this queue just now: {described}; see the log of the node."
+        return True, f"Nodes that take jobs of this queue: {described}."
+    others = some([f"{name_of(lease)} takes {', '.join(_queues(lease))}" for lease in live])
+    return (
+        False,
+        f"No node takes jobs of queue {queue} ({others}): start one with `taskqueue-node --work-on {quote(queue)}`.",
+    )
+
+
+def holder_of(store: Store, seat: str) -> Lease | None:
+    """Return the lease of the seat, None if no node has it."""
+    return next((lease for lease in seats(store.leases()) if name_of(lease) == seat), None)
+
+
+def node_sentence(lease: Lease | None, now: datetime) -> str:
+    """Say whether the node lives that has, or had, this lease of its seat."""
+    if lease is None:
+        return "it has no seat now"
+    where = f"pid {lease.about.get('pid', 'unknown')} on host {lease.about.get('host', 'unknown')}"
+    if host.is_gone(lease):
+        return f"{where}, dead: its processes have ended"
+    state = "alive, its seat holds until" if lease.until > now else "not heard of, its seat was over"
+    return f"{where}, {state} {at(lease.until, now)}"
+
+
+def _queues(lease: Lease) -> Mapping[str, Any]:
+    """Return the queues that a node has chosen; none means it takes every queue."""
+    queues = lease.about.get("queues")
+    return queues if isinstance(queues, Mapping) else {}
+
+
+def _described(lease: Lease, now: datetime) -> str:
+    about = lease.about
+    does = trouble(lease, now) or about.get("phase", "works")
+    pool = f"{about.get('busy', '?')} busy, {about.get('idle', '?')} idle"
+    return f"{name_of(lease)} ({does}, {pool})"
+
 
 CONTINUED = "\n    "
 """The prefix of further lines of an error, so that none of them reads like a sentence of the report."""

@@ -17,11 +17,10 @@ from typing_extensions import ParamSpec
 from taskqueue.errors import StoreReplaced
 from taskqueue.scheduler.scheduler import Scheduler
 from taskqueue.web.actions import Actions
-from taskqueue.web.beats import Beats
 from taskqueue.web.event_hub import EventHub
 from taskqueue.web.login import Login
 from taskqueue.web.masking import Masking
-from taskqueue.web.overviews import Overviews
+from taskqueue.web.overviews import Beats, Overviews
 from taskqueue.web.problems import Problem
 from taskqueue.web.settings import Settings
 from taskqueue.web.viewers import Viewer, Viewers

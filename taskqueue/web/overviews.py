@@ -1,16 +1,129 @@
-"""Keeps the last overview of the store, so that many pages share one look at it."""
+"""Keeps the last overview of the store and the last answer of each page, so that many viewers share one look at it.
+
+Open pages are notified of changes at beats: the same for all, and rarer the longer their answers take.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from taskqueue.model import wording
-from taskqueue.scheduler.overview_reader import Overview, OverviewReader
-from taskqueue.scheduler.recent_figures import RecentFigures
+from taskqueue.scheduler.overview_reader import Overview, OverviewReader, RecentFigures
 from taskqueue.scheduler.scheduler import Scheduler
+from taskqueue.web.view import Answer
+
+PACE = 2.0
+"""Seconds between two beats, or a multiple of these."""
+
+SILENCE = 5.0
+"""Seconds after which all pages are notified, changed or not: a pause, a drain and a silent node are no events."""
+
+SHARE = 50
+"""Seconds of which one at most, about, goes into answers: a busy machine has more to do than to show pages."""
+
+LONGEST = 10.0
+"""Seconds between two beats at most, however long answers take."""
+
+
+class Beat(NamedTuple):
+    """A beat by its number, and the number of the last one at which all pages were notified."""
+
+    number: int
+    for_all: int
+
+
+class Beats:
+    """The beats of one dashboard; threads may share it."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._lock = threading.Lock()
+        self._beat = Beat(0, 0)
+        self._next_at = 0.0
+        self._for_all_at = 0.0
+        self._answering = 0
+        self._busy_since = 0.0
+        self._busy = 0.0
+
+    def present(self) -> Beat:
+        """Return the present beat; the first who asks when the time has come begins the next one."""
+        with self._lock:
+            now = self._now()
+            if now >= self._next_at:
+                self._begin(now)
+            return self._beat
+
+    def until_next(self) -> float:
+        """Return the seconds until there may be another beat."""
+        return max(0.0, self._next_at - self._now())
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Count the time of the block, which answers a notified page; the time of several at once counts once."""
+        with self._lock:
+            if not self._answering:
+                self._busy_since = self._now()
+            self._answering += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._answering -= 1
+                if not self._answering:
+                    self._busy += self._now() - self._busy_since
+
+    def _begin(self, now: float) -> None:
+        if self._answering:
+            self._busy += now - self._busy_since
+            self._busy_since = now
+        number, for_all = self._beat.number + 1, self._beat.for_all
+        if now - self._for_all_at >= SILENCE:
+            for_all, self._for_all_at = number, now
+        self._beat = Beat(number, for_all)
+        paces = int(min(self._busy * SHARE, LONGEST) // PACE)
+        self._next_at = (now // PACE + max(1, paces)) * PACE
+        self._busy = 0.0
+
+
+MOST = 200
+
+
+@dataclass(eq=False)
+class Kept:
+    """One answer, and the lock under which it is made."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    beat: int = 0
+    answer: Answer | None = None
+
+
+class SharedAnswers:
+    """The answers of one dashboard, by what they depend on."""
+
+    def __init__(self, beats: Beats) -> None:
+        self._beats = beats
+        self._lock = threading.Lock()
+        self._kept: dict[Hashable, Kept] = {}
+
+    def answer(self, key: Hashable, make: Callable[[], Answer]) -> Answer:
+        """Return the answer of this beat, or else make it; others who want the same wait for it."""
+        beat = self._beats.present().number
+        with self._lock:
+            if len(self._kept) >= MOST:
+                self._kept = {key: kept for key, kept in self._kept.items() if kept.beat == beat or kept.lock.locked()}
+            kept = self._kept.setdefault(key, Kept())
+        with kept.lock:
+            if kept.answer is None or kept.beat < beat:
+                kept.answer = make()
+                kept.beat = beat
+            return kept.answer
+
 
 KEPT_FOR = 1.0
 """Seconds for which an overview is shown again."""

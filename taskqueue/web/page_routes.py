@@ -17,10 +17,10 @@ from taskqueue.errors import TaskqueueError
 from taskqueue.web.dashboard import Dashboard, Form, form_of, path_of, root_of, wants_content
 from taskqueue.web.done import done_of
 from taskqueue.web.login import safe_next, with_session, without_session
+from taskqueue.web.overviews import SharedAnswers
 from taskqueue.web.pages import PAGES
 from taskqueue.web.problems import Problem, problem_of
 from taskqueue.web.rendering import rendered, static_response
-from taskqueue.web.shared_answers import SharedAnswers
 from taskqueue.web.streams import change_stream
 from taskqueue.web.view import Answer, Page, View
 from taskqueue.web.viewers import LONGEST_NAME, Viewer

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Callable
 from starlette.responses import StreamingResponse
 
 from taskqueue.errors import CursorTooOld, StoreUnavailable, TaskqueueError
-from taskqueue.web.beats import Beats
 from taskqueue.web.event_hub import EventHub, Listener, Notice
+from taskqueue.web.overviews import Beats
 from taskqueue.web.problems import Problem
 
 log = logging.getLogger(__name__)

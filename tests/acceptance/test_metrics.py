@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from taskqueue import Scheduler
-from taskqueue.daemon.node.metrics_server import MOST_CONNECTIONS, MetricsServer
+from taskqueue.daemon.node.monitor import MOST_CONNECTIONS, MetricsServer
 from taskqueue.daemon.protocol import control_socket
 from taskqueue.daemon.settings import Settings
 from taskqueue.errors import ConfigError

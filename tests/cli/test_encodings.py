@@ -19,7 +19,7 @@ import pytest
 from taskqueue import Job, Scheduler
 from taskqueue.cli import log_setup, main
 from taskqueue.cli.terminal import Column, fit, padded
-from taskqueue.daemon.node.control_server import ControlServer
+from taskqueue.daemon.node.monitor import ControlServer
 from taskqueue.exit_codes import Exit
 from taskqueue.model.record import CancelRequest, Failure, Record, Status
 from taskqueue.store import Store

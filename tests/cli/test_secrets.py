@@ -15,12 +15,11 @@ import pytest
 
 from taskqueue import Scheduler, ShellJob
 from taskqueue.cli import main, node
-from taskqueue.daemon.node.backlog import BacklogReader
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
-from taskqueue.daemon.node.control_server import ControlServer
 from taskqueue.daemon.node.figures import Figures
-from taskqueue.daemon.node.health import NodeHealth
+from taskqueue.daemon.node.health import BacklogReader, NodeHealth
 from taskqueue.daemon.node.metrics import Metrics
+from taskqueue.daemon.node.monitor import ControlServer
 from taskqueue.daemon.node.status import NodeStatus
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.settings import Settings

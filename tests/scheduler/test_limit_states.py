@@ -8,7 +8,7 @@ import pytest
 
 from taskqueue import Limit, Rate, Scheduler
 from taskqueue.model.record import Holder
-from taskqueue.scheduler.limit_states import limit_states
+from taskqueue.scheduler.controls import limit_states
 from taskqueue.store import ClaimRequest, Store
 from tests.scheduler.jobs import Echo
 

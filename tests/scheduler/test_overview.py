@@ -19,8 +19,8 @@ from taskqueue.model.schedules import Every
 from taskqueue.model.schedules.schedule import Miss, NamedSchedule, Stage
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.scheduler import needs, overview
-from taskqueue.scheduler.failures import failures_of
 from taskqueue.scheduler.needs import Need, Subject
+from taskqueue.scheduler.overview import failures_of
 from taskqueue.scheduler.overview_reader import Overview, OverviewReader
 from taskqueue.store import ClaimRequest, Lease, Store
 from tests.nodes import eventually

@@ -16,7 +16,7 @@ from taskqueue.model.lifecycle.outcomes import Failed, Run
 from taskqueue.model.lifecycle.settle import ended
 from taskqueue.model.record import Failure
 from taskqueue.model.timestamps import milliseconds
-from taskqueue.scheduler.recent_figures import RecentFigures
+from taskqueue.scheduler.overview_reader import RecentFigures
 from taskqueue.store import Settlement, Store
 from taskqueue.store.sqlite.store import SqliteStore
 from tests.nodes import eventually

@@ -20,9 +20,8 @@ from taskqueue.model.record import Options, Record, Status, changed
 from taskqueue.model.retry import FixedRetry
 from taskqueue.store import Store
 from taskqueue.store.migration import carry_out, open_migration, pending_steps
-from taskqueue.store.mongodb.count_reads import FEW as AT_ONCE
-from taskqueue.store.mongodb.count_reads import CountReads, Counts
-from taskqueue.store.mongodb.counts import Tally
+from taskqueue.store.mongodb.counts import FEW as AT_ONCE
+from taskqueue.store.mongodb.counts import CountReads, Counts, Tally
 from taskqueue.store.mongodb.store import MongoStore
 from taskqueue.store.open import open_store
 from taskqueue.store.sqlite.add_counts import APART

@@ -15,8 +15,8 @@ from taskqueue.model.query import parse
 from taskqueue.model.record import Record, Status
 from taskqueue.store import OLDEST, Store
 from taskqueue.store.mongodb import open_mongodb
-from taskqueue.store.mongodb.batches import LEAST_SHARED, share, statements
-from taskqueue.store.mongodb.effects import Effect, effects_of
+from taskqueue.store.mongodb.outbox import Effect, effects_of
+from taskqueue.store.mongodb.settlements import LEAST_SHARED, share, statements
 from tests.servers import PATIENCE, emptied, with_database
 from tests.store.records import HOUR, NOON, a_record, behind, claim, settlement
 

@@ -19,9 +19,8 @@ from taskqueue.model.record import Options, Record
 from taskqueue.model.retry import FixedRetry
 from taskqueue.model.serializer import encode
 from taskqueue.store.bell import ENDS, NEWS
+from taskqueue.store.mongodb.bells import MOST_NOTICED, EndsBell, record_of
 from taskqueue.store.mongodb.documents import document
-from taskqueue.store.mongodb.end_notice import record_of
-from taskqueue.store.mongodb.host_bells import MOST_NOTICED, EndsBell
 from taskqueue.store.mongodb.settlements import MOST_RUNG
 from taskqueue.store.mongodb.store import MongoStore
 from taskqueue.store.open import open_store

@@ -8,7 +8,7 @@ from taskqueue.model.controls import Controls
 from taskqueue.store import ClaimRequest
 from taskqueue.store.bell import WORK
 from taskqueue.store.mongodb.bells import StreamBell
-from taskqueue.store.mongodb.open_queues import MERGED, OpenQueues
+from taskqueue.store.mongodb.claim_candidates import MERGED, OpenQueues
 from taskqueue.store.mongodb.store import MongoStore
 from tests.nodes import eventually
 from tests.store.records import NOON, SECOND, a_record

@@ -17,8 +17,7 @@ import pytest
 
 from taskqueue.errors import StoreUnavailable
 from taskqueue.store import Note, Store
-from taskqueue.store.bell import NEWS, STOPS, WORK, Bell
-from taskqueue.store.doorbell import LONGEST_PATH, Doorbell, Ringer
+from taskqueue.store.bell import LONGEST_PATH, NEWS, STOPS, WORK, Bell, Doorbell, Ringer
 from taskqueue.store.open import open_store
 from tests.store.children import Child, in_child
 from tests.store.records import HOUR, NOON, WEB_1, a_record, claim, postponed, rings

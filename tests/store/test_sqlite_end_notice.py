@@ -22,8 +22,7 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.outcomes import Done, Failed
 from taskqueue.model.record import Dependency, Failure, Record, Status
 from taskqueue.store import Store
-from taskqueue.store.bell import ENDS, NEWS, WORK, Bell
-from taskqueue.store.doorbell import LONGEST_RING, PLAIN_RING, _through_short_path
+from taskqueue.store.bell import ENDS, LONGEST_RING, NEWS, PLAIN_RING, WORK, Bell, _through_short_path
 from taskqueue.store.open import open_store
 from taskqueue.store.sqlite.columns import row
 from taskqueue.store.sqlite.end_notice import end_notice, record_of

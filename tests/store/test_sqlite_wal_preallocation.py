@@ -15,7 +15,7 @@ from taskqueue.model.query import EVERYTHING
 from taskqueue.store import Store
 from taskqueue.store.open import open_store
 from taskqueue.store.sqlite.connection import LONGEST_JOURNAL
-from taskqueue.store.sqlite.wal_preallocation import PIECE, STEP, Journal
+from taskqueue.store.sqlite.files import PIECE, STEP, Journal
 from tests.store.records import a_record
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from taskqueue.web.beats import LONGEST, PACE, SHARE, SILENCE, Beats
+from taskqueue.web.overviews import LONGEST, PACE, SHARE, SILENCE, Beats
 
 
 class Clock:

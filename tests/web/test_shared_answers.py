@@ -6,8 +6,7 @@ import threading
 
 import pytest
 
-from taskqueue.web.beats import PACE, Beats
-from taskqueue.web.shared_answers import MOST, SharedAnswers
+from taskqueue.web.overviews import MOST, PACE, Beats, SharedAnswers
 from taskqueue.web.view import Answer
 from tests.nodes import LIMIT
 

@@ -16,7 +16,7 @@ import pytest
 
 from taskqueue import Scheduler
 from taskqueue.web import app, event_hub
-from taskqueue.web.beats import Beats
+from taskqueue.web.overviews import Beats
 from taskqueue.web.streams import change_stream, event_stream
 from tests.nodes import LIMIT
 from tests.scheduler.jobs import Echo

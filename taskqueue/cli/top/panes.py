@@ -12,10 +12,9 @@ from taskqueue.model.controls import Controls
 from taskqueue.model.finding import Level
 from taskqueue.model.record import Record
 from taskqueue.model.wording import count, local, span
-from taskqueue.scheduler.failures import Failures
 from taskqueue.scheduler.needs import Need
 from taskqueue.scheduler.nodes import Node
-from taskqueue.scheduler.overview import QueueState, Run
+from taskqueue.scheduler.overview import Failures, QueueState, Run
 from taskqueue.scheduler.overview_reader import Overview
 
 STATUSES: Mapping[str, str] = {

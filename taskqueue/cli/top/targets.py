@@ -8,10 +8,9 @@ from datetime import datetime
 
 from taskqueue.model.query import Query, parse
 from taskqueue.model.record import Record, Status
-from taskqueue.scheduler.failures import Failures
 from taskqueue.scheduler.needs import Need, Subject
 from taskqueue.scheduler.nodes import Node
-from taskqueue.scheduler.overview import FAILURES_OVER, QueueState, Run
+from taskqueue.scheduler.overview import FAILURES_OVER, Failures, QueueState, Run
 
 _FAILED = {"$in": [int(Status.FAILED), int(Status.TIMEOUT)]}
 _NOT_BEGUN = {"$lt": int(Status.PROCESSING)}

@@ -22,7 +22,6 @@ from taskqueue.daemon.manager.worker_pool import WorkerPool
 from taskqueue.daemon.manager.workers import Workers
 from taskqueue.daemon.protocol.channel import Channel, ChannelBroken, pair
 from taskqueue.daemon.protocol.codec import decode
-from taskqueue.daemon.protocol.hooks import run_of
 from taskqueue.daemon.protocol.messages import (
     HandBack,
     LeaseExtended,
@@ -37,6 +36,7 @@ from taskqueue.daemon.protocol.messages import (
     Stop,
     TakeStack,
     Unlock,
+    run_of,
 )
 from taskqueue.daemon.protocol.shared_memory import StartLog
 from taskqueue.daemon.runtime import child_process, child_setup, leftovers, standard_streams

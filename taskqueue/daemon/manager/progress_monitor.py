@@ -1,6 +1,8 @@
-"""Reports progress and positions of running jobs to the node, from messages and from the shared worker pages.
+"""Reports progress, positions and log lines of running jobs to the node, from messages and from the worker pages.
 
 A worker sends at most one message per interval and always writes the latest values to its page, which a timer reads.
+It reports the log lines of a run itself when the run ends; the page has them while the run continues, or if the worker
+dies.
 """
 
 from __future__ import annotations
@@ -10,9 +12,49 @@ from functools import partial
 
 from taskqueue.daemon.manager.queues import ReportQueue
 from taskqueue.daemon.manager.run_slot import CurrentRun, RunSlot
-from taskqueue.daemon.protocol.messages import POSITION_EVERY, PROGRESS_EVERY, Progressed
+from taskqueue.daemon.protocol.messages import POSITION_EVERY, PROGRESS_EVERY, Logged, Progressed
 from taskqueue.daemon.runtime.child_process import boottime
-from taskqueue.daemon.runtime.loop import Loop
+from taskqueue.daemon.runtime.loop import Loop, Timer
+from taskqueue.model.log_lines import kept_text
+
+LOOKS_EVERY = 2.0
+"""Seconds between two looks at the pages of busy workers."""
+
+
+class LogMonitor:
+    """The log lines of all runs of one manager."""
+
+    def __init__(self, loop: Loop, reports: ReportQueue) -> None:
+        self._loop = loop
+        self._reports = reports
+        self._watched: set[RunSlot] = set()
+        self._timer: Timer | None = None
+
+    def watch(self, slot: RunSlot) -> None:
+        """Look at the page of the worker from time to time while it has a run."""
+        self._watched.add(slot)
+        if self._timer is None:
+            self._timer = self._loop.at(time.monotonic() + LOOKS_EVERY, self._look)
+
+    def read(self, slot: RunSlot, current: CurrentRun) -> None:
+        """Report the lines of the run if there are new ones."""
+        logged = slot.page.logged
+        if logged == slot.lines_seen:
+            return
+        slot.lines_seen = logged
+        lines = slot.page.read_lines(current.number)
+        if lines:
+            id, claims = current.queued.key
+            self._reports.add(Logged(id=id, claims=claims, lines=kept_text(current.queued.run.attempt, lines)))
+
+    def _look(self) -> None:
+        self._timer = None
+        watched, self._watched = self._watched, set()
+        for slot in watched:
+            if slot.current is not None:
+                self.read(slot, slot.current)
+                self.watch(slot)
+
 
 BEHIND_WORKER = 0.05
 """Seconds by which a page is read later than its worker sends a message, so that both do not report the same."""

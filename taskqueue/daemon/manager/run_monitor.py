@@ -12,8 +12,7 @@ from functools import partial
 from taskqueue.daemon.manager import crash_outcomes
 from taskqueue.daemon.manager.concurrent_worker_handle import ConcurrentWorkerHandle, SharedSlot
 from taskqueue.daemon.manager.failing_workers import FailingWorkers
-from taskqueue.daemon.manager.log_monitor import LogMonitor
-from taskqueue.daemon.manager.progress_monitor import ProgressMonitor
+from taskqueue.daemon.manager.progress_monitor import LogMonitor, ProgressMonitor
 from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
 from taskqueue.daemon.manager.run_slot import CurrentRun, Owner, QueuedRun, RunSlot
 from taskqueue.daemon.manager.stack_monitor import StackMonitor

@@ -1,4 +1,4 @@
-"""The claims in flight of a node, with the reports of its manager: each until its outcome is settled."""
+"""The claims in flight of a node, each until its outcome is settled, and the demand for jobs of concurrent classes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from taskqueue.daemon.node.boot_times import BootTimes
-from taskqueue.daemon.node.concurrency import ConcurrencyDemand
+from taskqueue.daemon.node.clocks import BootTimes
 from taskqueue.daemon.protocol.encoding import outcome_of
 from taskqueue.daemon.protocol.messages import Ended, Key, Logged, Progressed, RunsHandedBack, Started
-from taskqueue.daemon.runtime.prefetch import Prefetch
+from taskqueue.daemon.runtime.prefetch import SHORT_RUN, Prefetch, RunTimes
 from taskqueue.daemon.settings import Settings
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.continuation import Phase
@@ -24,6 +23,51 @@ from taskqueue.model.record import Failure, Record, changed
 from taskqueue.store import Note, Renewal
 
 log = logging.getLogger(__name__)
+
+
+class ConcurrencyDemand:
+    """The classes with ``concurrency`` that the node has met, each with its run slots and its claims in flight."""
+
+    def __init__(self) -> None:
+        self.slots: dict[str, int] = {}
+        """The run slots of each class that was met."""
+        self._in_flight: Counter[str] = Counter()
+        self._run_times = RunTimes()
+
+    def add(self, record: Record) -> None:
+        """Count a new claim."""
+        if record.options.concurrency > 1:
+            self.slots[record.job] = record.options.concurrency
+            self._in_flight[record.job] += 1
+
+    def remove(self, record: Record) -> None:
+        """Count a claim no more."""
+        if record.options.concurrency > 1:
+            self._in_flight[record.job] -= 1
+
+    def run_took(self, job: str, seconds: float) -> None:
+        """Record how long a run took."""
+        self._run_times.add(job, seconds)
+
+    def stop_prefetching(self, job: str) -> None:
+        """Prefetch no jobs of the class until a short run has ended: those that were came back."""
+        self._run_times.forget(job)
+
+    def free_slots(self, job: str) -> int:
+        """Return how many more jobs of the class could begin; 0 for a class that was never claimed."""
+        return self.slots.get(job, 0) - self._in_flight[job]
+
+    def rooms(self) -> Mapping[str, int]:
+        """Return how many more jobs of each class to claim: none if enough are prefetched, for batches."""
+        return {job: self._room(job, slots) for job, slots in self.slots.items()}
+
+    def _room(self, job: str, slots: int) -> int:
+        in_flight = self._in_flight[job]
+        prefetched = slots if self._run_times.expected(job) <= SHORT_RUN else 0
+        if in_flight >= slots + prefetched // 2:
+            return 0
+        return slots + prefetched - in_flight
+
 
 MOST_SETTLED = 1000
 """Outcomes that one call settles at most, as many as a server takes in one statement; the next turn settles others."""

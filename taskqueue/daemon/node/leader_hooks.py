@@ -7,8 +7,16 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from taskqueue.daemon.protocol.hooks import BECAME_LEADER, NO_CLAIM, STEPPED_DOWN
-from taskqueue.daemon.protocol.messages import Ended, Progressed, RunHook, RunsHandedBack, Started
+from taskqueue.daemon.protocol.messages import (
+    BECAME_LEADER,
+    NO_CLAIM,
+    STEPPED_DOWN,
+    Ended,
+    Progressed,
+    RunHook,
+    RunsHandedBack,
+    Started,
+)
 from taskqueue.model.ids import JobId
 
 log = logging.getLogger(__name__)

@@ -1,21 +1,96 @@
-"""The leases of a node: its seat, and the lead of the cluster."""
+"""The leases of a node: the lead of the cluster, and its seat, which the death of its processes frees."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
-from taskqueue.daemon.node.clock_watch import ClockWatch
+from taskqueue.daemon.node.clocks import ClockWatch
+from taskqueue.daemon.node.controls import ControlsView
+from taskqueue.daemon.node.event_buffer import EventBuffer
 from taskqueue.daemon.node.leader_election import Election
-from taskqueue.daemon.node.seat import Seat, held_by
+from taskqueue.daemon.node.leader_hooks import LeaderHooks
 from taskqueue.daemon.node.status import NodeStatus
 from taskqueue.daemon.runtime.child_process import boottime
+from taskqueue.daemon.runtime.timers import ResettableTimer
+from taskqueue.daemon.settings import Lead
 from taskqueue.model.record import Holder
 from taskqueue.scheduler import host
 from taskqueue.store import Lease, Store
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaseAnswer:
+    """The store's answer: the present lease, and whether this node holds it."""
+
+    lease: Lease
+    is_ours: bool
+
+
+class Seat:
+    """The seat that one incarnation of a node holds or waits for."""
+
+    def __init__(self, store: Store, holder: Holder, ttl: timedelta) -> None:
+        self._store = store
+        self._ttl = ttl
+        self.holder = holder
+        self.lease: Lease | None = None
+        """The lease as last renewed; None if this node does not hold it."""
+
+    @property
+    def name(self) -> str:
+        """Return the name of the lease."""
+        return f"seat:{self.holder.seat}"
+
+    def acquire(self, about: Mapping[str, object], now: datetime) -> LeaseAnswer:
+        """Try to acquire the seat: it is free when its lease has ended, or its holder was on this host and is dead."""
+        before = next((lease for lease in self._store.leases() if lease.name == self.name), None)
+        answer = self.renew(about, now)
+        if not answer.is_ours and host.is_gone(answer.lease):
+            self._store.resign(self.name, answer.lease.holder)
+            answer = self.renew(about, now)
+        if answer.is_ours and before is not None and before.holder != self.holder:  # or our first answer was lost
+            _end_manager(before)
+        return answer
+
+    def renew(self, about: Mapping[str, object], now: datetime) -> LeaseAnswer:
+        """Acquire or extend the lease, unless another node holds it."""
+        since = self.lease.since if self.lease is not None else now
+        request = Lease(name=self.name, holder=self.holder, since=since, until=now + self._ttl, about=about)
+        lease = self._store.acquire(request, now)
+        is_ours = lease.holder == self.holder
+        self.lease = lease if is_ours else None
+        return LeaseAnswer(lease=lease, is_ours=is_ours)
+
+    def resign(self) -> None:
+        """Resign the seat."""
+        self._store.resign(self.name, self.holder)
+        self.lease = None
+
+
+def _end_manager(before: Lease) -> None:
+    """Kill the manager of the last holder on this host, which may be suspended."""
+    for role, pidfd in (host.living(before) or {}).items():
+        if role == "manager":
+            log.warning("killing the manager that the last holder of %s left running", before.name)
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        os.close(pidfd)
+
+
+def held_by(lease: Lease) -> str:
+    """Return in words which process holds the seat."""
+    about = lease.about
+    where = f"{about.get('host', 'an unknown host')}, pid {about.get('pid', '?')}"
+    return f"held by {where}, since {lease.since:%Y-%m-%d %H:%M:%S} UTC"
 
 
 class NodeLeases:
@@ -104,3 +179,75 @@ class NodeLeases:
         self._occupant = lease
         self._status.phase = f"stands by: seat {self._name} is {words}"
         self._status.show()
+
+
+LEASE_SLACK = 0.1
+"""Seconds after the end of a lease at which the store surely sees it as ended."""
+
+EXPIRY_SLACK = 0.01
+"""Seconds after the trusted time of the lead at which this node surely no longer leads."""
+
+
+class Leadership:
+    """The lead of one node."""
+
+    def __init__(
+        self,
+        *,
+        lead: Lead,
+        leases: NodeLeases,
+        controls: ControlsView,
+        hooks: LeaderHooks,
+        events: EventBuffer,
+        is_seated: Callable[[], bool],
+        timer: Callable[[Callable[[], None]], ResettableTimer],
+        on_gained: Callable[[], None],
+        on_lost: Callable[[], None],
+        on_applied: Callable[[], None],
+    ) -> None:
+        """``timer`` makes timers; ``on_applied`` is called each time the lead was looked at."""
+        self._mode = lead
+        self._leases = leases
+        self._controls = controls
+        self._hooks = hooks
+        self._events = events
+        self._is_seated = is_seated
+        self._on_gained = on_gained
+        self._on_lost = on_lost
+        self._on_applied = on_applied
+        self._expiry_timer = timer(self.apply)
+        self._retry_timer = timer(self.renew)
+
+    def renew(self) -> None:
+        """Acquire or renew the lead, and set the timer for its end or for the next try."""
+        if not self._is_seated():
+            return
+        if self._controls.drain is not None and self._mode is Lead.CLUSTER:
+            self._leases.resign_lead()  # the leader does the work
+            self.apply()
+            return
+        free_at = self._leases.renew_lead()
+        self.apply()
+        self._expiry_timer.cancel()
+        self._retry_timer.cancel()
+        if self._leases.leads:
+            self._expiry_timer.after(self._leases.lead_trusted_for + EXPIRY_SLACK)
+        elif free_at is not None:
+            self._retry_timer.at(free_at, LEASE_SLACK)
+
+    def distrust(self) -> None:
+        """Stop leading, but keep the lease for the rest of the shutdown."""
+        self._leases.distrust_lead()
+        self.apply()
+
+    def apply(self) -> None:
+        """Act on a change of leadership, if there is one."""
+        leads = self._leases.leads
+        if leads and not self._hooks.leads:
+            self._on_gained()
+        elif self._hooks.leads and not leads:
+            self._on_lost()
+        if leads is not self._hooks.leads:
+            self._events.leadership_changed(leads)
+        self._hooks.leadership_changed(leads)
+        self._on_applied()

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
+from taskqueue.daemon.node.clocks import RetentionClock
 from taskqueue.daemon.node.figures import Figures
 from taskqueue.daemon.node.leases import NodeLeases
-from taskqueue.daemon.node.retention_clock import RetentionClock
 from taskqueue.daemon.node.schedules import ScheduleRunner
 from taskqueue.daemon.runtime.child_process import boottime
 from taskqueue.daemon.runtime.loop import Loop

@@ -15,8 +15,8 @@ from taskqueue.daemon.node.stack_requests import StackRequests
 from taskqueue.daemon.node.status import NodeStatus
 from taskqueue.daemon.protocol.channel import Channel
 from taskqueue.daemon.protocol.codec import decode, encode
-from taskqueue.daemon.protocol.hooks import NO_CLAIM
 from taskqueue.daemon.protocol.messages import (
+    NO_CLAIM,
     Ended,
     Key,
     LeaseExtended,

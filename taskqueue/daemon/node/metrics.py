@@ -6,9 +6,8 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from taskqueue.daemon.node.backlog import Backlog, BacklogReader
 from taskqueue.daemon.node.figures import Figures, copied
-from taskqueue.daemon.node.health import NodeHealth
+from taskqueue.daemon.node.health import Backlog, BacklogReader, NodeHealth
 from taskqueue.daemon.node.status import NodeStatus, version
 from taskqueue.errors import ConfigError
 from taskqueue.model.history import MOST_CLASSES, OTHER

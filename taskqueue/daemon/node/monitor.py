@@ -1,23 +1,318 @@
-"""Answers probes and scrapes of metrics about one node, in threads of its own that never call the store."""
+"""Answers probes and scrapes of metrics about one node, in threads that never call the store.
+
+`taskqueue health` asks at a socket that only the node's own user and root may use; metrics and probes come by HTTP.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import ipaddress
+import json
+import logging
+import os
+import re
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
 
-from taskqueue.daemon.node.backlog import BacklogReader
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
-from taskqueue.daemon.node.control_server import ControlServer
 from taskqueue.daemon.node.figures import Figures
-from taskqueue.daemon.node.health import NodeHealth
+from taskqueue.daemon.node.health import BacklogReader, NodeHealth
 from taskqueue.daemon.node.status import NodeStatus
+from taskqueue.daemon.protocol import control_socket
+from taskqueue.daemon.protocol.control_socket import Silence
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.settings import Settings
+from taskqueue.errors import ConfigError
 from taskqueue.model.record import Holder
 from taskqueue.store import Store
 
-if TYPE_CHECKING:
-    from taskqueue.daemon.node.metrics_server import MetricsServer
+log = logging.getLogger(__name__)
+
+SENDS_WITHIN = 1.0
+"""Seconds; a whole answer fits into the socket's buffer, so that no asker can hold up the thread."""
+
+ACCEPTS_AGAIN_AFTER = 1.0
+"""Seconds after a connection could not be accepted."""
+
+LOOK_WITHIN = 0.2
+"""Seconds in which an earlier node of the same name shows that it lives."""
+
+
+class ControlServer:
+    """The control socket of one node."""
+
+    def __init__(self, node: str, incarnation: str, health: Callable[[], Mapping[str, Any]]) -> None:
+        """``health`` is called in the thread of the server."""
+        self._node = node
+        self._incarnation = incarnation
+        self._health = health
+        self._listener: socket.socket | None = None
+        self._path: Path | None = None
+        self._is_closed = threading.Event()
+
+    def start(self) -> None:
+        """Listen; a node that cannot works nevertheless, and says so."""
+        folder = control_socket.own_folder()
+        path = control_socket.path_of(folder, self._node, self._incarnation)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with suppress(FileExistsError):
+                folder.mkdir(mode=0o700)
+            if not control_socket.is_safe(folder):
+                raise PermissionError(
+                    "others can write to the folder, or own it: remove it, or name another with TASKQUEUE_RUNTIME_DIR"
+                )
+            _remove_left_behind(self._node, folder)
+            os.fchmod(listener.fileno(), 0o600)  # Linux makes the file with this mode
+            with control_socket.short(path) as address:
+                listener.bind(address)
+            listener.listen()
+        except OSError as error:
+            listener.close()
+            log.warning("`taskqueue health` cannot ask this node: no socket at %s: %s", path, error)
+            return
+        self._listener, self._path = listener, path
+        threading.Thread(target=self._serve, args=(listener,), name="taskqueue-control", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop listening, and remove the socket."""
+        if self._listener is not None and self._path is not None:
+            self._path.unlink(missing_ok=True)
+            self._is_closed.set()
+            with suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)  # ends the thread's accept
+
+    def _serve(self, listener: socket.socket) -> None:
+        with listener:
+            while not self._is_closed.is_set():
+                try:
+                    connection, _ = listener.accept()
+                except OSError:  # it was closed, or descriptors are short for the moment
+                    self._is_closed.wait(ACCEPTS_AGAIN_AFTER)
+                    continue
+                with connection, suppress(OSError):
+                    self._answer(connection)
+
+    def _answer(self, connection: socket.socket) -> None:
+        if control_socket.peer_of(connection) not in (0, os.geteuid()):
+            return
+        connection.settimeout(SENDS_WITHIN)
+        connection.sendall(json.dumps(self._health()).encode())
+
+
+def _remove_left_behind(node: str, folder: Path) -> None:
+    """Remove the sockets of earlier nodes of this name that were killed."""
+    for path in control_socket.sockets(node):
+        if path.parent == folder and control_socket.ask(path, LOOK_WITHIN).silence is Silence.KILLED:
+            path.unlink(missing_ok=True)
+
+
+MOST_CONNECTIONS = 8
+"""The connections that are answered at once; for one more, the oldest is closed."""
+
+REQUEST_WITHIN = 10.0
+"""Seconds for a request to come and its answer to leave, on a host that is busy, too: Prometheus waits for as long."""
+
+_HOST = re.compile(r"(?P<name>[^:\[\]]+|\[[^\[\]]+\])(:[0-9]*)?")
+
+Text = Callable[[str], tuple[bytes, str]]
+"""Returns the metrics and their content type for an ``Accept`` header."""
+
+
+class MetricsServer:
+    """The HTTP server of one node."""
+
+    def __init__(self, address: tuple[str, int], metrics: Text, health: Callable[[], Mapping[str, Any]]) -> None:
+        """Listen; raise ``ConfigError`` where that is impossible. ``metrics`` and ``health`` run in several threads."""
+        self._is_closed = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="taskqueue-metrics", daemon=True)
+        try:
+            self._server = _Server(address, metrics, health, self._is_closed)
+        except (OSError, TypeError) as error:  # TypeError: the host is no text for the DNS
+            host, port = address
+            reason = getattr(error, "strerror", None) or error
+            raise ConfigError(
+                f"--metrics {host}:{port} cannot be listened at ({reason}): "
+                "choose a free port and an address of this host"
+            ) from None
+
+    @property
+    def url(self) -> str:
+        """Return the URL, with the port that the system has chosen for port 0."""
+        host, port = self._server.server_name, self._server.server_port
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    def start(self) -> None:
+        """Start to answer."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop to listen."""
+        self._is_closed.set()
+        if self._thread.is_alive():
+            with suppress(OSError):
+                self._server.socket.shutdown(socket.SHUT_RDWR)  # ends the thread's wait
+        else:
+            self._server.server_close()
+
+    def _serve(self) -> None:
+        with self._server:
+            while not self._is_closed.is_set():
+                self._server.timeout = self._server.close_late()
+                self._server.handle_request()
+
+
+class _Server(HTTPServer):
+    request_queue_size = 64
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        metrics: Text,
+        health: Callable[[], Mapping[str, Any]],
+        is_closed: threading.Event,
+    ) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self.metrics, self.health, self._is_closed = metrics, health, is_closed
+        self._changing = threading.Lock()
+        self._until: dict[Any, float] = {}
+        """The deadlines of the open connections, the oldest first."""
+        self._free = threading.Semaphore(MOST_CONNECTIONS)
+        super().__init__(address, _Request)
+        self.is_for_this_host = ipaddress.ip_address(self.server_name).is_loopback
+
+    def close_late(self) -> float | None:
+        """Close the connections whose time has passed; return in how many seconds the next deadline is."""
+        now = time.monotonic()
+        with self._changing:
+            for connection, until in self._until.items():
+                if until > now:
+                    return until - now
+                _end(connection)
+        return REQUEST_WITHIN if self._until else None
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a connection in a thread of its own; if there are too many, close the oldest first."""
+        if not self._free.acquire(blocking=False):
+            with self._changing:
+                for connection in [*self._until][:1]:
+                    _end(connection)
+            self._free.acquire()
+        with self._changing:
+            self._until[request] = time.monotonic() + REQUEST_WITHIN
+        threading.Thread(
+            target=self._answer, args=(request, client_address), name="taskqueue-metrics-answer", daemon=True
+        ).start()
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection that was answered, or for which no thread could be started."""
+        with self._changing:
+            was_open = self._until.pop(request, None) is not None
+            super().shutdown_request(request)
+        if was_open:
+            self._free.release()
+
+    def _answer(self, request: Any, client_address: Any) -> None:
+        try:
+            self.finish_request(request, client_address)
+        except Exception:
+            self.handle_error(request, client_address)
+        finally:
+            self.shutdown_request(request)
+
+    def server_bind(self) -> None:
+        """Bind, without the look-up of the host's name in the DNS that ``HTTPServer`` makes."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accept a connection; while descriptors are short, do not try all the time."""
+        try:
+            return super().get_request()
+        except OSError:
+            self._is_closed.wait(ACCEPTS_AGAIN_AFTER)
+            raise
+
+    def handle_error(self, *_: Any) -> None:
+        """Log the error of a request; the next one is answered."""
+        log.debug("a request for metrics failed: %r", sys.exc_info()[1])
+
+
+class _Request(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = REQUEST_WITHIN
+    server_version = "taskqueue"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        if not self._is_for_us():
+            self._answer(HTTPStatus.BAD_REQUEST, "text/plain", self._refusal())
+            return
+        match self.path.partition("?")[0]:
+            case "/metrics":
+                text, kind = self.server.metrics(self.headers.get("Accept", ""))
+                self._answer(HTTPStatus.OK, kind, text)
+            case "/live" | "/ready" as path:
+                health = self.server.health()
+                status = HTTPStatus.OK if health[path[1:]] else HTTPStatus.SERVICE_UNAVAILABLE
+                self._answer(status, "application/json", json.dumps(health).encode())
+            case _:
+                self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"/metrics, /live and /ready are here\n")
+
+    def _is_for_us(self) -> bool:
+        """Return whether the name of the host is not that of another site, whose pages would read what is here.
+
+        A server for other hosts cannot know the names that they have for it. Programs that name none are no browsers.
+        """
+        named = self.headers.get_all("Host", [])
+        if len(named) > 1:
+            return False
+        host = _HOST.fullmatch(named[0].strip()) if named else None
+        if not named or (host is not None and not self.server.is_for_this_host):
+            return True
+        return host is not None and (host["name"].lower() == "localhost" or _is_address(host["name"].strip("[]")))
+
+    def _refusal(self) -> bytes:
+        host = ascii(", ".join(self.headers.get_all("Host", [])))[:100]
+        port = self.server.server_port
+        return (
+            f"host {host} is not served here: ask for localhost or an address of this host, "
+            f"or serve other names with --metrics 0.0.0.0:{port}\n"
+        ).encode()
+
+    def _answer(self, status: HTTPStatus, kind: str, text: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Log requests at debug."""
+        log.debug(format, *arguments)
+
+
+def _end(connection: socket.socket) -> None:
+    """End a connection; its thread, which waits for it, closes it."""
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 class Monitor:
@@ -53,7 +348,7 @@ class Monitor:
         if address is None:
             return
         from taskqueue.daemon.node.metrics import Metrics
-        from taskqueue.daemon.node.metrics_server import MetricsServer
+        from taskqueue.daemon.node.monitor import MetricsServer
 
         metrics = Metrics(self._settings.name, self._status, self._figures, self._health, self._backlog)
         self._http = MetricsServer(address, metrics.text, self._health.document)

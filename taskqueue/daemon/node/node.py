@@ -11,16 +11,15 @@ from functools import partial
 
 from taskqueue.daemon.node.bell_listener import BellListener
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
-from taskqueue.daemon.node.clock_watch import ClockWatch
-from taskqueue.daemon.node.controls_view import ControlsView, holds_back
+from taskqueue.daemon.node.clocks import ClockWatch
+from taskqueue.daemon.node.controls import ControlsView, holds_back
 from taskqueue.daemon.node.dispatcher import Dispatcher
 from taskqueue.daemon.node.event_buffer import EventBuffer
 from taskqueue.daemon.node.figures import Figures
 from taskqueue.daemon.node.host_watch import HostWatch
 from taskqueue.daemon.node.in_flight import InFlight
-from taskqueue.daemon.node.lead_renewal import LEASE_SLACK, Leadership
 from taskqueue.daemon.node.leader_hooks import LeaderHooks
-from taskqueue.daemon.node.leases import NodeLeases
+from taskqueue.daemon.node.leases import LEASE_SLACK, Leadership, NodeLeases
 from taskqueue.daemon.node.maintenance import Maintenance
 from taskqueue.daemon.node.manager_handle import ManagerHandle
 from taskqueue.daemon.node.monitor import Monitor

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
-from taskqueue.daemon.node.clock_watch import ClockWatch
+from taskqueue.daemon.node.clocks import ClockWatch
 from taskqueue.daemon.node.figures import Figures
 from taskqueue.daemon.node.run_log import fields
 from taskqueue.daemon.runtime import leftovers

@@ -1,4 +1,4 @@
-"""The messages between node, manager and worker. ``codec`` has the bytes that they are sent as."""
+"""The messages between node, manager and worker, those of leader hooks among them; ``codec`` turns them into bytes."""
 
 from __future__ import annotations
 
@@ -316,3 +316,28 @@ Message: TypeAlias = (
 
 changed = msgspec.structs.replace
 """Return the message with other values of these fields."""
+
+
+BECAME_LEADER = "became_leader"
+STEPPED_DOWN = "stepped_down"
+
+TIMEOUT = 60.0
+"""Seconds that a hook may take."""
+
+NO_CLAIM = 0
+"""The claim number in messages about a hook: a hook is not a claim on a job."""
+
+
+def run_of(hook: RunHook) -> Run:
+    """Return the run by which manager and worker carry out a hook: one attempt, in a worker of its own."""
+    return Run(
+        id=hook.id,
+        claims=NO_CLAIM,
+        job=hook.name,
+        data="null",
+        state=None,
+        attempt=1,
+        is_last=True,
+        timeout=TIMEOUT,
+        force_spawn=True,  # a full pool does not delay it
+    )

@@ -23,7 +23,7 @@ from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.runtime.child_process import CHILDREN_FOR
 from taskqueue.daemon.worker.current_loop import CurrentLoop
 from taskqueue.daemon.worker.process_attributes import ProcessAttributes
-from taskqueue.store.sqlite.lock_holder import lock_holder
+from taskqueue.store.sqlite.files import lock_holder
 
 log = logging.getLogger(__name__)
 

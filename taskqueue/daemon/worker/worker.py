@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from taskqueue.daemon.protocol.channel import Channel, ChannelBroken, ChannelClosed
 from taskqueue.daemon.protocol.codec import decode, encode
 from taskqueue.daemon.protocol.encoding import outcome_fields
-from taskqueue.daemon.protocol.hooks import run_of
 from taskqueue.daemon.protocol.messages import (
     CheckRuns,
     Ended,
@@ -27,6 +26,7 @@ from taskqueue.daemon.protocol.messages import (
     RunHook,
     StartupFailed,
     changed,
+    run_of,
 )
 from taskqueue.daemon.protocol.shared_memory import Entry, WorkerPage
 from taskqueue.daemon.protocol.stack_file import StackFile

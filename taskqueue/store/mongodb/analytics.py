@@ -11,9 +11,8 @@ from taskqueue.model.reading import text
 from taskqueue.model.record import PRIORITY_STEP, Status
 from taskqueue.model.timestamps import moment
 from taskqueue.store.mongodb.connection import Connection
-from taskqueue.store.mongodb.documents import Document
+from taskqueue.store.mongodb.documents import Document, needed_time_in, tags_in
 from taskqueue.store.mongodb.indexes import OUTCOMES
-from taskqueue.store.mongodb.values import needed_time_in, tags_in
 from taskqueue.store.reading import readable
 
 _ENDED = [int(status) for status in Status if status.is_final]

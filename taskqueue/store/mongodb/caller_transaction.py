@@ -17,8 +17,8 @@ from taskqueue.store.arguments import check_same_job
 from taskqueue.store.mongodb.connection import Client, Connection
 from taskqueue.store.mongodb.documents import CODEC, Document, document, record
 from taskqueue.store.mongodb.driver_errors import DEADLINE, unavailable
-from taskqueue.store.mongodb.effects import Effect
 from taskqueue.store.mongodb.indexes import GIVEN
+from taskqueue.store.mongodb.outbox import Effect
 from taskqueue.store.mongodb.unique_keys import holds, of_period
 
 

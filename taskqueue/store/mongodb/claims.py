@@ -1,31 +1,208 @@
-"""Claims records for a node: takes the lowest (rank, id), after a scan of the store unless the last one is valid."""
+"""Claims records for a node: scans the store unless the last scan is valid, and takes the lowest (rank, id).
+
+A scan promotes due jobs, ends expired ones and finds where jobs with limits wait.
+"""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
+from bson import ObjectId
 from pymongo import ASCENDING
 
 from taskqueue.model.controls import Controls
 from taskqueue.model.ids import JobId
-from taskqueue.model.record import Holder, Record, Status
-from taskqueue.model.timestamps import EPOCH
+from taskqueue.model.lifecycle.pending import claimed
+from taskqueue.model.record import Cause, Holder, Record, Status
+from taskqueue.model.schedules import LATEST
+from taskqueue.model.timestamps import EPOCH, whole
 from taskqueue.store import Claim, ClaimRequest
 from taskqueue.store.mongodb.background_writer import EventWriter
 from taskqueue.store.mongodb.bells import NewJobs, StreamBell
 from taskqueue.store.mongodb.claim_cache import SCAN_WITHIN, ClaimCache
-from taskqueue.store.mongodb.claim_candidates import Candidate, Chosen, LimitedCandidates, candidate, within
-from taskqueue.store.mongodb.claim_scan import ClaimScan
-from taskqueue.store.mongodb.claim_sizes import Sized, read
-from taskqueue.store.mongodb.claim_write import ClaimTerms, ClaimWrite
-from taskqueue.store.mongodb.connection import Connection
+from taskqueue.store.mongodb.claim_candidates import (
+    Candidate,
+    Chosen,
+    LimitedCandidates,
+    OpenQueues,
+    Sized,
+    candidate,
+    in_range,
+    read,
+    within,
+)
+from taskqueue.store.mongodb.connection import Connection, find_and_modify
 from taskqueue.store.mongodb.controls import StoredControls
-from taskqueue.store.mongodb.indexes import DUE, RANKED, WAITING, WAITING_IN_QUEUE
+from taskqueue.store.mongodb.documents import Document, record, records, setting
+from taskqueue.store.mongodb.events import status_event
+from taskqueue.store.mongodb.indexes import BY_ID, DUE, EXPIRES, RANKED, WAITING, WAITING_IN_QUEUE
 from taskqueue.store.mongodb.limits import LimitRoom, LimitUse
-from taskqueue.store.mongodb.open_queues import OpenQueues, in_range
+from taskqueue.store.mongodb.outbox import transition
 from taskqueue.store.mongodb.settlements import Settlements
 from taskqueue.store.selection import bounds, other_lanes_at
+
+log = logging.getLogger(__name__)
+
+STEP = 500
+"""How many records one claim promotes, and how many it ends as expired, at most; then it asks to come back at once."""
+
+
+class ClaimScan:
+    """The scan of one store."""
+
+    def __init__(
+        self, connection: Connection, settlements: Settlements, event_writer: EventWriter, limited: LimitedCandidates
+    ) -> None:
+        self._connection = connection
+        self._settlements = settlements
+        self._event_writer = event_writer
+        self._limited = limited
+
+    def run(self, now: datetime, changes: NewJobs | None) -> ClaimCache:
+        """Promote due records, end expired ones, and return the facts that claims use until the next scan."""
+        jobs = self._connection.collections.jobs
+        late = records(jobs.find({"expires": {"$lte": now}}).hint(EXPIRES).limit(STEP))
+        self._settlements.expire(late, now)
+        next_at = self.soonest()  # mostly none is due: reading the 500 that may be takes as long as all else here
+        due: list[Document] = []
+        if next_at is not None and next_at <= now:
+            behind = {"$unionWith": {"coll": jobs.name, "pipeline": _first({"$gt": now, "$lt": LATEST}, 1)}}
+            found = list(jobs.aggregate([*_first({"$gte": EPOCH, "$lte": now}, STEP + 1), behind], hint=DUE))
+            due = [one for one in found if one["due"] <= now]
+            self._promote(due, now)
+            next_at = min((one["due"] for one in found if one["due"] > now), default=None)
+        if len(late) == STEP or len(due) > STEP:
+            next_at = now
+        return ClaimCache(at=now, changes=changes, next_at=next_at, lanes=self._limited.lanes())
+
+    def soonest(self) -> datetime | None:
+        """Return when the next postponed job is due; None without one."""
+        postponed = self._connection.collections.jobs.find(
+            {"due": {"$exists": True, "$gte": EPOCH, "$lt": LATEST}}, {"due": True}
+        )
+        return next((one["due"] for one in postponed.hint(DUE).sort("due", ASCENDING).limit(1)), None)
+
+    def _promote(self, due: list[Document], now: datetime) -> None:
+        """Make due records WAITING: ``pending.promoted`` changes nothing but the status."""
+        where = {"_id": {"$in": [one["_id"] for one in due]}, "status": int(Status.POSTPONED), "due": {"$lte": now}}
+        change = {"$set": {"status": int(Status.WAITING)}, "$unset": {"due": ""}}
+        self._connection.collections.jobs.update_many(where, change)
+        self._event_writer.submit(
+            [status_event(one["_id"], one.get("claims", 0), "waiting", now, Status.WAITING) for one in due]
+        )
+
+
+def _first(due: Document, most: int) -> list[Document]:
+    """Return the steps that find up to so many postponed jobs within these bounds."""
+    return [
+        {"$match": {"due": due}},
+        {"$sort": {"due": ASCENDING}},
+        {"$limit": most},
+        {"$project": {"due": True, "claims": True}},
+    ]
+
+
+class ClaimTerms(NamedTuple):
+    """The holder, the time and the lease end of the claims of one call."""
+
+    holder: Holder
+    now: datetime
+    until: datetime
+
+
+class ClaimWrite:
+    """Writes claims to one store."""
+
+    def __init__(self, connection: Connection, event_writer: EventWriter) -> None:
+        self._connection = connection
+        self._event_writer = event_writer
+
+    def take(self, candidates: Sequence[Candidate], terms: ClaimTerms, *, was: Status = Status.WAITING) -> list[Record]:
+        """Claim the candidates that are unchanged since they were read, as ``pending.claimed`` does."""
+        holder, now, until = terms
+        candidates = _without_unclaimable(self._connection, candidates, was, now)
+        if not candidates:
+            return []
+        token = ObjectId()
+        change = _claiming(terms, token)
+        where = {**_unmoved(candidates, was), "expires": {"$not": {"$lte": now}}}
+        jobs = self._connection.collections.jobs
+        matched = jobs.update_many(where, change, hint=BY_ID).matched_count
+        if matched < len(candidates):
+            ours = {"_id": {"$in": [one.id for one in candidates]}, "claimed": token}
+            ids = {one["_id"] for one in jobs.find(ours, {"_id": True}).hint([("_id", ASCENDING)])} if matched else ()
+            candidates = [one for one in candidates if one.id in ids]
+        taken = [claimed(record(one.kept), holder, until) for one in sorted(candidates)]
+        self._event_writer.submit([transition(one, now) for one in taken])
+        return taken
+
+    def take_first(self, terms: ClaimTerms) -> Record | None:
+        """Claim the lowest (rank, id) that waits for the pool, in one command; None if there is none that can be read.
+
+        A claim whose answer is lost is handed back.
+        """
+        holder, now, until = terms
+        first = {"status": int(Status.WAITING), "forced": False, **RANKED, "expires": {"$not": {"$lte": now}}}
+        readable = {"_id": {"$type": "objectId"}, "claims": {"$type": ["int", "long"]}}
+        kept = find_and_modify(
+            self._connection.collections.jobs,
+            {**first, **readable},
+            _claiming(terms, ObjectId()),
+            sort={"rank": ASCENDING, "_id": ASCENDING},
+            hint=WAITING,
+        )
+        if kept is None:
+            return None
+        taken = claimed(record(kept), holder, until)
+        self._event_writer.submit([transition(taken, now)])
+        return taken
+
+
+def _claiming(terms: ClaimTerms, token: ObjectId) -> Document:
+    """Return the update of a claim."""
+    return {
+        "$set": {
+            "status": int(Status.PROCESSING),
+            "cause": Cause.CLAIMED.value,
+            "ready_at": whole(terms.until),
+            "holder": {"seat": terms.holder.seat, "incarnation": terms.holder.incarnation},
+            "claimed": token,
+        },
+        "$inc": {"claims": 1},
+        "$unset": {"started_at": "", "expires": "", "due": ""},
+    }
+
+
+def _without_unclaimable(
+    connection: Connection, candidates: Sequence[Candidate], was: Status, now: datetime
+) -> Sequence[Candidate]:
+    """Return the candidates that have an id and a fence; all others are ended as FAILED."""
+    damaged = [one for one in candidates if not one.is_whole]
+    for one in damaged:
+        log.error("ended an unclaimable job, as its id or fence cannot be read: job %s", one.kept["_id"])
+        fields = {"status": int(Status.FAILED), "cause": Cause.UNREADABLE.value, "ended_at": now, "claims": 0}
+        change = setting(fields | dict.fromkeys(("ready_at", "due", "expires", "unique")))
+        connection.collections.jobs.update_one({"_id": one.kept["_id"], "status": int(was)}, change)
+    return [one for one in candidates if one.is_whole] if damaged else candidates
+
+
+def _unmoved(candidates: Sequence[Candidate], was: Status) -> Document:
+    """Return the filter for records of this status that are unchanged since they were read, also by their owners."""
+    by_fence: dict[int, list[JobId]] = {}
+    for one in candidates:
+        by_fence.setdefault(one.claims, []).append(one.id)
+    revisions = {one.kept.get("revised") for one in candidates}
+    where: Document = {"status": int(was), "revised": {"$in": [None, *(revisions - {None})]}}
+    if len(by_fence) == 1:
+        [(claims, ids)] = by_fence.items()
+        return where | {"_id": {"$in": ids}, "claims": claims}
+    fences = [{"_id": {"$in": ids}, "claims": claims} for claims, ids in by_fence.items()]
+    return where | {"_id": {"$in": [one.id for one in candidates]}, "$and": [{"$or": fences}]}
+
 
 EARLY_BY = timedelta(milliseconds=15)
 """The early-claim window: one majority write, and the way of a job into a worker."""

@@ -10,8 +10,7 @@ import time
 from taskqueue.model.controls import NONE, Control, Controls, Kind
 from taskqueue.model.reading import text
 from taskqueue.store.mongodb.connection import Connection
-from taskqueue.store.mongodb.documents import Document
-from taskqueue.store.mongodb.values import needed_time_in
+from taskqueue.store.mongodb.documents import Document, needed_time_in
 from taskqueue.store.reading import readable
 
 FRESH_FOR = 0.25

@@ -25,8 +25,7 @@ from taskqueue.model.timestamps import EPOCH
 from taskqueue.store import OLDEST, Event
 from taskqueue.store.arguments import CURSOR_DIGITS
 from taskqueue.store.mongodb.connection import ACKNOWLEDGED, Connection, find_and_modify
-from taskqueue.store.mongodb.documents import Document
-from taskqueue.store.mongodb.values import id_in, needed_time_in
+from taskqueue.store.mongodb.documents import Document, id_in, needed_time_in
 from taskqueue.store.reading import readable
 
 log = logging.getLogger(__name__)

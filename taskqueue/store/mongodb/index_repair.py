@@ -18,7 +18,7 @@ from taskqueue.store.mongodb import indexes
 from taskqueue.store.mongodb.connection import Collections
 from taskqueue.store.mongodb.documents import Document, cancel_request, record, unmoved
 from taskqueue.store.mongodb.driver_errors import IndexMissing, RightsMissing, reaching
-from taskqueue.store.mongodb.effects import change, effects_of
+from taskqueue.store.mongodb.outbox import change, effects_of
 from taskqueue.store.mongodb.unique_keys import holds
 
 log = logging.getLogger(__name__)

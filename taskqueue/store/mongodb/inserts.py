@@ -30,10 +30,9 @@ from taskqueue.store.mongodb.documents import (
     update,
 )
 from taskqueue.store.mongodb.driver_errors import misses_index, reason_of
-from taskqueue.store.mongodb.effects import Effect, effects_of, transition
 from taskqueue.store.mongodb.events import DUPLICATE
 from taskqueue.store.mongodb.history import Turn
-from taskqueue.store.mongodb.outbox import clashing_field
+from taskqueue.store.mongodb.outbox import Effect, clashing_field, effects_of, transition
 from taskqueue.store.mongodb.settlements import Settlements
 from taskqueue.store.mongodb.unique_keys import (
     UniqueKeys,

@@ -11,8 +11,7 @@ from taskqueue.model.record import Holder
 from taskqueue.model.timestamps import whole
 from taskqueue.store import Lease
 from taskqueue.store.mongodb.connection import Connection
-from taskqueue.store.mongodb.documents import Document
-from taskqueue.store.mongodb.values import needed_time_in
+from taskqueue.store.mongodb.documents import Document, needed_time_in
 from taskqueue.store.reading import readable
 from taskqueue.store.tries import Tries
 

@@ -17,11 +17,10 @@ from taskqueue.model.schedules.fire import reconciled
 from taskqueue.model.schedules.schedule import NamedSchedule
 from taskqueue.model.timestamps import EPOCH
 from taskqueue.store.mongodb.connection import Connection
-from taskqueue.store.mongodb.documents import Document, document, present, record, records, setting
+from taskqueue.store.mongodb.documents import Document, document, id_in, present, record, records, setting, time_in
 from taskqueue.store.mongodb.indexes import NEXT
 from taskqueue.store.mongodb.inserts import Inserts
 from taskqueue.store.mongodb.outbox import LEFT_AFTER
-from taskqueue.store.mongodb.values import id_in, time_in
 from taskqueue.store.reading import readable
 
 

@@ -23,7 +23,7 @@ from taskqueue.store.bell import WORK, Bell
 from taskqueue.store.mongodb import analytics, diagnosis, index_repair
 from taskqueue.store.mongodb.audit import Audit
 from taskqueue.store.mongodb.background_writer import EventWriter
-from taskqueue.store.mongodb.bells import OpenBells, PollBell
+from taskqueue.store.mongodb.bells import HostBells, OpenBells, PollBell
 from taskqueue.store.mongodb.caller_transaction import SessionInserts
 from taskqueue.store.mongodb.change_streams import ChangeStreams
 from taskqueue.store.mongodb.claims import EARLY_BY, Claims
@@ -33,7 +33,6 @@ from taskqueue.store.mongodb.controls import StoredControls
 from taskqueue.store.mongodb.driver_errors import ADDED_A_SECOND, reaching
 from taskqueue.store.mongodb.events import EventLog
 from taskqueue.store.mongodb.history import History
-from taskqueue.store.mongodb.host_bells import HostBells
 from taskqueue.store.mongodb.index_repair import indexed
 from taskqueue.store.mongodb.inserts import Inserts
 from taskqueue.store.mongodb.leases import Leases
@@ -45,8 +44,7 @@ from taskqueue.store.mongodb.queries import Queries
 from taskqueue.store.mongodb.renewals import Renewals
 from taskqueue.store.mongodb.retention import Retention
 from taskqueue.store.mongodb.schedules import Schedules
-from taskqueue.store.mongodb.settlements import Settlements
-from taskqueue.store.mongodb.updates import Updates
+from taskqueue.store.mongodb.settlements import Settlements, Updates
 
 INDEX_EVERY = 60.0
 """Seconds between two looks of ``repair`` whether all indexes exist: a call that misses one creates it at once."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
 from taskqueue.errors import ConfigError, StoreUnavailable
-from taskqueue.store.doorbell import PLAIN_RING, Ringer
+from taskqueue.store.bell import PLAIN_RING, Ringer
 from taskqueue.store.sqlite import schema
 from taskqueue.store.sqlite.connection import Sync
 from taskqueue.store.sqlite.filters import data_matches

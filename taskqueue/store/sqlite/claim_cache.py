@@ -1,16 +1,42 @@
-"""Caches where the waiting jobs of each queue begin, so that a claim looks only into queues that it takes jobs of."""
+"""Caches the first waiting job of each queue, so that a claim visits only queues from which it will take jobs.
+
+Moves of waiting jobs to another queue or rank have no event; a counter of them makes the cache invalid.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
 from taskqueue.model.controls import Controls
-from taskqueue.store.sqlite import event_rows, moved_jobs
+from taskqueue.store.sqlite import event_rows
+from taskqueue.store.sqlite.counts import firsts
 from taskqueue.store.sqlite.transaction import Transaction
-from taskqueue.store.sqlite.waiting_ranges import firsts
+
+Execute: TypeAlias = Callable[..., sqlite3.Cursor]
+
+MOVED = -2
+"""In ``tally`` in the place of a status, with an empty queue: how often a waiting job was moved."""
+
+_NOTE = """
+INSERT INTO tally (queue, status, records) VALUES ('', ?, 1) ON CONFLICT DO UPDATE SET records = records + 1
+"""
+_NUMBER = "SELECT records FROM tally WHERE queue = '' AND status = ?"
+
+
+def note(execute: Execute) -> None:
+    """Note that a waiting job was moved."""
+    execute(_NOTE, (MOVED,))
+
+
+def number(execute: Execute) -> int:
+    """Return the number of moves, which differs from every earlier one if there was another."""
+    found = execute(_NUMBER, (MOVED,)).fetchone()
+    return 0 if found is None else found[0]
+
 
 FEW_QUEUES = 8
 """Up to so many queues a claim asks each of them, which costs less than the cache."""
@@ -110,7 +136,7 @@ class ClaimCache:
 
     def _is_kept(self, work: Transaction, at: int) -> bool:
         """Return whether the cache is up to date, after a look at what has happened since."""
-        if self._seen != (work.execute, moved_jobs.number(work.execute)) or not 0 <= at - self._read_at < VALID_FOR:
+        if self._seen != (work.execute, number(work.execute)) or not 0 <= at - self._read_at < VALID_FOR:
             return False
         queues = len(self._begins[0]) + len(self._begins[1])
         first, last = work.execute(event_rows.ENDS).fetchone()
@@ -137,7 +163,7 @@ class ClaimCache:
                 self._heaps[found.forced].append((found.rank, found.id, found.queue))
         for heap in self._heaps:
             heapify(heap)
-        self._seen = (work.execute, moved_jobs.number(work.execute))
+        self._seen = (work.execute, number(work.execute))
         [_, self._event] = work.execute(event_rows.ENDS).fetchone()
         self._read_at = at
         return True

@@ -18,11 +18,9 @@ from urllib.parse import quote
 from taskqueue.errors import StoreReplaced, StoreUnavailable
 from taskqueue.store.sqlite import schema
 from taskqueue.store.sqlite.driver_errors import in_words, reads_leniently, unreadable_index
-from taskqueue.store.sqlite.file_identity import Files, State
+from taskqueue.store.sqlite.files import STEP, Files, Journal, State, lock_holder, reuse, write_back
 from taskqueue.store.sqlite.filters import data_matches
-from taskqueue.store.sqlite.lock_holder import lock_holder
 from taskqueue.store.sqlite.url import SqliteUrl, prepare
-from taskqueue.store.sqlite.wal_preallocation import STEP, Journal, reuse, write_back
 
 log = logging.getLogger(__name__)
 

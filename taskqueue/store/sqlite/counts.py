@@ -3,21 +3,53 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from taskqueue.model.lifecycle.claim_end import since_of
 from taskqueue.model.reading import number, priority, text
 from taskqueue.model.record import Status
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.store.reading import readable
-from taskqueue.store.sqlite import add_counts, waiting_ranges
-from taskqueue.store.sqlite.waiting_ranges import First
+from taskqueue.store.sqlite import add_counts
 
 if TYPE_CHECKING:
     from taskqueue.model.analytics import Present
+
+
+class First(NamedTuple):
+    """The first waiting job of a queue and kind (``forced``), as it is kept: nothing is checked."""
+
+    queue: str
+    forced: int
+    rank: Any
+    id: str
+    priority: Any
+
+
+# One statement: asked for by one statement each, 10,000 queues take three times as long. Ranks that are no numbers come
+# behind all that are.
+_FIRSTS = """
+WITH RECURSIVE firsts (number, queue, forced) AS (
+    SELECT * FROM (SELECT rowid, queue, forced FROM jobs WHERE status = 0 ORDER BY queue, forced, rank, id LIMIT 1)
+    UNION ALL
+    SELECT jobs.rowid, jobs.queue, jobs.forced FROM firsts CROSS JOIN jobs ON jobs.rowid = ifnull(
+        (SELECT rowid FROM jobs WHERE status = 0 AND queue = firsts.queue AND forced > firsts.forced
+            ORDER BY forced, rank, id LIMIT 1),
+        (SELECT rowid FROM jobs WHERE status = 0 AND queue > firsts.queue ORDER BY queue, forced, rank, id LIMIT 1)
+    )
+)
+SELECT jobs.queue, jobs.forced, rank, id, priority FROM firsts CROSS JOIN jobs ON jobs.rowid = number
+WHERE rank < ''
+"""
+
+
+def firsts(execute: Callable[..., sqlite3.Cursor]) -> list[First]:
+    """Return the first waiting job of each queue and kind, by queue."""
+    return [First(*row) for row in execute(_FIRSTS)]
+
 
 FEW = 1000
 """Up to so many waiting jobs of a queue are counted by their index."""
@@ -109,7 +141,7 @@ def waiting_queues(raw: sqlite3.Connection) -> list[str]:
 
 def waiting_since(raw: sqlite3.Connection) -> dict[str, datetime]:
     found: dict[str, datetime] = {}
-    for queue, since in readable(waiting_ranges.firsts(raw.execute), _since, "a waiting job"):
+    for queue, since in readable(firsts(raw.execute), _since, "a waiting job"):
         found[queue] = min(since, found.get(queue, since))
     return found
 

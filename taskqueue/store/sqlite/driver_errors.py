@@ -7,7 +7,7 @@ import sqlite3
 from pathlib import Path
 
 from taskqueue.errors import StoreUnavailable
-from taskqueue.store.sqlite.file_identity import Files
+from taskqueue.store.sqlite.files import Files
 from taskqueue.store.sqlite.url import shares_memory
 
 _PROBLEMS = (

@@ -9,7 +9,7 @@ import json
 
 from taskqueue.model.record import Record
 from taskqueue.model.serializer import dumps
-from taskqueue.store.doorbell import LONGEST_RING, PLAIN_RING
+from taskqueue.store.bell import LONGEST_RING, PLAIN_RING
 from taskqueue.store.sqlite.columns import Row
 from taskqueue.store.sqlite.rows import record
 

@@ -1,4 +1,4 @@
-"""Inserts records: all or none, the same job twice is one job, one pending job per unique key."""
+"""Inserts and updates records: all or none, the same job twice is one job, one pending job per unique key."""
 
 from __future__ import annotations
 
@@ -8,14 +8,37 @@ from datetime import datetime
 from taskqueue.model.lifecycle.pending import behind, canceled, in_place_of
 from taskqueue.model.lifecycle.recovered_copy import COPY, ORIGIN
 from taskqueue.model.record import Cause, Record, Status
+from taskqueue.model.timestamps import milliseconds
 from taskqueue.model.unique_period import KEY, PERIOD, keeps_out
 from taskqueue.store.arguments import check_same_job
-from taskqueue.store.bell import STOPS
-from taskqueue.store.sqlite import effects
-from taskqueue.store.sqlite.columns import COLUMNS, cancel_text
+from taskqueue.store.bell import STOPS, WORK
+from taskqueue.store.sqlite import claim_cache, effects
+from taskqueue.store.sqlite.columns import COLUMNS, assignments, cancel_text
 from taskqueue.store.sqlite.rows import record, short_row
 from taskqueue.store.sqlite.schema import PERIODS
 from taskqueue.store.sqlite.transaction import Transaction
+
+_OWNERS, _values = assignments(
+    "status", "cause", "queue", "rank", "ready_at", "expires_at", "priority", "given", "tags", "data"
+)
+_UPDATE = f"UPDATE jobs SET {_OWNERS} WHERE id = ?"
+
+
+def update(work: Transaction, before: Record, after: Record, now: datetime) -> bool:
+    """Put ``after`` in the place of ``before``; False if that has moved meanwhile."""
+    if work.record(before.id) != before:
+        return False
+    work.queue_changes(before.queue, after.queue)
+    work.execute(_UPDATE, (*_values(after), str(after.id)))
+    work.count(before.queue, before.status, -1)
+    work.count(after.queue, after.status, 1)
+    if after.status is not before.status:
+        work.status_event(after, milliseconds(now))
+    elif after.status is Status.WAITING and (after.queue, after.rank) != (before.queue, before.rank):
+        claim_cache.note(work.execute)
+    work.topics.add(WORK)
+    return True
+
 
 _NAME_COPY = f"UPDATE jobs SET given = json_set(coalesce(given, '{{}}'), '$.{COPY}', ?) WHERE id = ?"
 

@@ -15,8 +15,7 @@ from taskqueue.model.record import Holder, Record, Status
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store import Claim, ClaimRequest, Event, Lease, Note, Renewal, Settlement
 from taskqueue.store.arguments import check_topic
-from taskqueue.store.bell import ENDS, NEWS, STOPS, WORK
-from taskqueue.store.doorbell import Doorbell, Ringer
+from taskqueue.store.bell import ENDS, NEWS, STOPS, WORK, Doorbell, Ringer
 from taskqueue.store.sqlite import (
     claims,
     controls,
@@ -30,7 +29,6 @@ from taskqueue.store.sqlite import (
     renewals,
     retention,
     settlements,
-    updates,
 )
 from taskqueue.store.sqlite.alike import Alike
 from taskqueue.store.sqlite.caller_transaction import CallerConnection, LateRinger
@@ -149,7 +147,7 @@ class SqliteStore:
 
     def update(self, before: Record, after: Record, now: datetime) -> bool:
         with self._durably() as work:
-            return updates.update(work, before, after, now)
+            return inserts.update(work, before, after, now)
 
     def claim(self, holder: Holder, demand: ClaimRequest, now: datetime, until: datetime) -> Claim:
         try:

@@ -13,9 +13,8 @@ from types import TracebackType
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Record, Status
 from taskqueue.model.timestamps import milliseconds
-from taskqueue.store.bell import ENDS, NEWS, STOPS, WORK
+from taskqueue.store.bell import ENDS, NEWS, PLAIN_RING, STOPS, WORK, Ringer
 from taskqueue.store.codec import event_name
-from taskqueue.store.doorbell import PLAIN_RING, Ringer
 from taskqueue.store.sqlite import add_counts, effects, event_rows, limits, waits
 from taskqueue.store.sqlite.caller_transaction import CallerConnection, LateRinger
 from taskqueue.store.sqlite.columns import CHANGING, COLUMNS, Row, cancel_text, changes, row

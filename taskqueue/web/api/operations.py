@@ -11,7 +11,7 @@ from taskqueue.errors import InvalidOption
 from taskqueue.model.controls import EVERY_QUEUE, Control, Kind
 from taskqueue.model.record import Status
 from taskqueue.scheduler import json_shapes
-from taskqueue.scheduler.limit_states import MOST_KEYS
+from taskqueue.scheduler.controls import MOST_KEYS
 from taskqueue.scheduler.nodes import Node
 from taskqueue.scheduler.operator_api import numbers_of
 from taskqueue.scheduler.overview import QueueState

@@ -9,8 +9,7 @@ from typing import Any
 
 from taskqueue.model.history import OTHER, Step
 from taskqueue.model.timestamps import milliseconds
-from taskqueue.scheduler.failures import Failures, failures_of
-from taskqueue.scheduler.overview import ended_jobs
+from taskqueue.scheduler.overview import Failures, ended_jobs, failures_of
 from taskqueue.web.charts import Chart, chart
 from taskqueue.web.job_filter import JobFilter
 from taskqueue.web.view import View

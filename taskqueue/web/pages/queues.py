@@ -8,7 +8,7 @@ from typing import Any
 from taskqueue.model.controls import EVERY_QUEUE, Kind
 from taskqueue.model.history import Step
 from taskqueue.model.timestamps import milliseconds, moment
-from taskqueue.scheduler.limit_states import MOST_KEYS
+from taskqueue.scheduler.controls import MOST_KEYS
 from taskqueue.scheduler.overview import idle_queue
 from taskqueue.scheduler.overview_reader import Overview
 from taskqueue.web.charts import Chart, chart

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from taskqueue.daemon.manager.log_monitor import LogMonitor
+from taskqueue.daemon.manager.progress_monitor import LogMonitor
 from taskqueue.daemon.manager.queues import ReportQueue
 from taskqueue.daemon.manager.run_slot import CurrentRun, QueuedRun
 from taskqueue.daemon.manager.worker_handle import WorkerHandle

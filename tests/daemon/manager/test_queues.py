@@ -6,8 +6,7 @@ from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
 from taskqueue.daemon.manager.run_slot import QueuedRun
 from taskqueue.daemon.protocol.channel import pair
 from taskqueue.daemon.protocol.codec import decode, encode
-from taskqueue.daemon.protocol.hooks import STEPPED_DOWN, run_of
-from taskqueue.daemon.protocol.messages import Run, RunHook, RunsHandedBack
+from taskqueue.daemon.protocol.messages import STEPPED_DOWN, Run, RunHook, RunsHandedBack, run_of
 
 
 def a_queued_run(id: str, sequence: int, *, force_spawn: bool = True) -> QueuedRun:

@@ -13,7 +13,7 @@ import pytest
 from bson import ObjectId
 
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
-from taskqueue.daemon.node.clock_watch import ClockWatch
+from taskqueue.daemon.node.clocks import ClockWatch
 from taskqueue.daemon.node.fetcher import Fetcher
 from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
 from taskqueue.daemon.node.rescuer import Rescuer

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
-from taskqueue.daemon.node.clock_watch import HEARD_WITHIN, ClockWatch
+from taskqueue.daemon.node.clocks import HEARD_WITHIN, ClockWatch
 from taskqueue.daemon.node.leader_election import LEAD
 from taskqueue.daemon.node.leases import NodeLeases
 from taskqueue.daemon.node.status import NodeStatus

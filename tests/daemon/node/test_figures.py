@@ -8,8 +8,8 @@ import pytest
 
 from taskqueue.daemon.manager.worker_handle import ONE_JOB, SURPLUS
 from taskqueue.daemon.manager.worker_pool import STOP
-from taskqueue.daemon.node.backlog import Backlog
 from taskqueue.daemon.node.figures import Figures, Histogram, copied
+from taskqueue.daemon.node.health import Backlog
 from taskqueue.daemon.node.metrics import _bounded
 from taskqueue.daemon.node.settler import Settler
 from taskqueue.daemon.protocol.messages import WorkerChanged

@@ -14,10 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from taskqueue.daemon.node.backlog import BacklogReader
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
-from taskqueue.daemon.node.control_server import ControlServer
-from taskqueue.daemon.node.health import LIVE_WITHIN, NodeHealth
+from taskqueue.daemon.node.health import LIVE_WITHIN, BacklogReader, NodeHealth
+from taskqueue.daemon.node.monitor import ControlServer
 from taskqueue.daemon.node.status import WORKS, NodeStatus
 from taskqueue.daemon.protocol import control_socket
 from taskqueue.daemon.protocol.messages import PoolStatus

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
-from taskqueue.daemon.node.clock_watch import ClockWatch
+from taskqueue.daemon.node.clocks import ClockWatch
 from taskqueue.daemon.node.figures import Figures
 from taskqueue.daemon.node.leases import NodeLeases
 from taskqueue.daemon.node.maintenance import Maintenance

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from taskqueue.daemon.node.leader_election import LEAD, Election
-from taskqueue.daemon.node.seat import Seat, held_by
+from taskqueue.daemon.node.leases import Seat, held_by
 from taskqueue.daemon.runtime.child_process import Child, allow_signals, fork
 from taskqueue.model.record import Holder
 from taskqueue.scheduler import host

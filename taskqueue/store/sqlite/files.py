@@ -1,7 +1,9 @@
-"""Checks by ``stat`` alone whether the names of an open database's files still lead to them.
+"""The files of an open database: whether their names lead to them, who holds the write lock, the journal's size.
 
 None of them is opened here but the journal: closing a descriptor of the database or of the index beside it would drop
-the locks of this process.
+the locks of this process. The journal is preallocated: a commit that makes it longer also waits for the filesystem to
+write down its new length (measured on ext4: 0.35 ms instead of 0.2 ms). SQLite takes zeros after the last commit for
+the end.
 """
 
 from __future__ import annotations
@@ -9,12 +11,17 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import sqlite3
 import struct
 import time
 import weakref
+from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 from typing import TypeAlias
+
+from taskqueue.model.lazy_dataclass import dataclass
+from taskqueue.model.shown_text import logged
 
 FRESH = 50_000_000
 """Nanoseconds for which a change of a folder may hide another one: the clock of files ticks every few milliseconds."""
@@ -202,3 +209,139 @@ def _identities(*paths: str) -> list[Identity]:
 
 def _identity(name: str) -> Identity:
     return _identities(name)[0]
+
+
+_PENDING = 0x40000000  # PENDING_BYTE of SQLite's os.h
+_IN_DATABASE = (_PENDING, _PENDING + 511)  # what a connection locks that wants the file for itself
+_IN_INDEX = (120, 120)  # WAL_WRITE_LOCK of the file -shm
+_WORDS_SHOWN = 3  # of a command line; a password stands further behind, as a rule
+_MOST_SHOWN = 80  # characters
+
+
+@dataclass(frozen=True, kw_only=True)
+class LockHolder:
+    """The process that holds the write lock; 0 for one outside of this container."""
+
+    pid: int
+
+    def __str__(self) -> str:
+        if not self.pid:
+            return "a process outside of this container"
+        if self.pid == os.getpid():
+            return f"this very process, pid {self.pid}, in another connection"
+        return f"pid {self.pid} ({_command(self.pid)}){', which is stopped' if _is_stopped(self.pid) else ''}"
+
+
+def lock_holder(path: str) -> LockHolder | None:
+    """Return the holder of the write lock; None if there is none, or the kernel does not say."""
+    try:
+        listed = Path("/proc/locks").read_text()
+    except OSError:
+        return None
+    for file, (first, last) in ((f"{path}-shm", _IN_INDEX), (path, _IN_DATABASE)):
+        # By device and inode, or by inode alone: some filesystems tell programs another device than the kernel uses.
+        for identity in _lock_identities(file):
+            for pid, place, begin, end in _write_locks(listed):
+                if place.endswith(identity) and begin <= last and end >= first:
+                    return LockHolder(pid=max(pid, 0))
+    return None
+
+
+def _lock_identities(file: str) -> Iterator[str]:
+    try:
+        status = os.stat(file)
+    except OSError:
+        return
+    yield f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    yield f":{status.st_ino}"
+
+
+def _write_locks(listed: str) -> Iterator[tuple[int, str, float, float]]:
+    """Yield process, file and range of each lock that excludes others; those who wait for one are marked by ``->``."""
+    for line in listed.splitlines():
+        fields = line.split()
+        if len(fields) == 8 and fields[1] != "->" and fields[3] == "WRITE":
+            pid, place, begin, end = fields[4:]
+            yield int(pid), place, float(begin), float("inf") if end == "EOF" else float(end)
+
+
+def _command(pid: int) -> str:
+    """Return the beginning of the command line, or what else is known of the process."""
+    for name in ("cmdline", "comm"):
+        try:
+            words = Path(f"/proc/{pid}/{name}").read_text(errors="replace").replace("\0", " ").split()
+        except OSError:
+            return "gone by now"
+        if words:
+            is_ours = words[0] == "taskqueue:"  # a title that we have set
+            return logged(" ".join(words if is_ours else words[:_WORDS_SHOWN]))[:_MOST_SHOWN]
+    return "a program without a name"
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] in "Tt"
+    except (OSError, IndexError):
+        return False
+
+
+PIECE = 256 * 1024
+"""As long as the length is a multiple of these bytes, there is room: any other length is one that a commit has made.
+
+So many are written at once: the kernel caches what one call writes in as large parts as it can, and each small write
+into a part of a megabyte looks through all of it (measured for the ten writes of an add: 28 us, not 14).
+"""
+
+STEP = 4 * PIECE
+"""Bytes that are made ready together; the next commit takes them to the disk along with its own."""
+
+_ZEROS = bytes(PIECE)
+
+
+class Journal:
+    """The write-ahead log of an open database; SQLite has no locks on it, so that closing it drops none."""
+
+    def __init__(self, path: str, enough: int) -> None:
+        """Keep the file open; up to ``enough`` bytes are made ready."""
+        self._enough = enough
+        self._file: int | None = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+
+    def make_room(self) -> None:
+        """Write zeros behind the end if SQLite has come to it; a journal that is short stays so.
+
+        They are appended, at the end as it is at that moment: writes of another process there are not touched.
+        The length is sought: ``fstat`` would also ask for the time of the last change, so that the next write notes a
+        new one, and the next sync takes longer (measured on ext4, Linux 6.18: 135 us, not 85).
+        """
+        if self._file is None:
+            return
+        size = os.lseek(self._file, 0, os.SEEK_END)
+        if size >= self._enough:
+            self.close()
+        elif size > PIECE and size % PIECE:
+            with contextlib.suppress(OSError):  # without space commits make it longer, as far as they can
+                os.write(self._file, bytes(PIECE - size % PIECE))
+                for _ in range(STEP // PIECE - 1):
+                    os.write(self._file, _ZEROS)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def write_back(raw: sqlite3.Connection) -> None:
+    """Copy all of the journal into the database, and empty it."""
+    [is_busy, _, _] = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    if is_busy:
+        raise sqlite3.OperationalError("database is locked")
+
+
+def reuse(raw: sqlite3.Connection) -> None:
+    """Copy the journal into the database as far as there is space: then the next commits begin at its front.
+
+    Jobs change the same pages again and again. On a full disk that goes on in the space that both files have.
+    """
+    with contextlib.suppress(sqlite3.Error):
+        raw.execute("PRAGMA wal_checkpoint(PASSIVE)")
