@@ -1,4 +1,4 @@
-# A node, and the command line, without your application: build on it, as docs/how-to/container.md shows.
+# A node, and the command line, without your application: build on it, as docs/how-to/operations/container.md shows.
 FROM python:3.13-slim AS build
 WORKDIR /src
 COPY LICENSE README.md setup.cfg pyproject.toml ./

@@ -79,7 +79,7 @@ def test_a_unit_takes_little_from_jobs_and_the_drop_in_most(tmp_path: Path) -> N
 
 
 def test_every_line_of_the_drop_in_is_explained() -> None:
-    page = (UNITS.parent / "docs/how-to/deploy-with-systemd.md").read_text()
+    page = (UNITS.parent / "docs/how-to/operations/deploy-with-systemd.md").read_text()
 
     for name in settings_of(DROP_IN):
         assert f"`{name}" in page, name

@@ -12,7 +12,7 @@ import pytest
 
 from tests.docs import pages
 
-PAGE = Path(__file__).parents[2] / "docs/how-to/incidents.md"
+PAGE = Path(__file__).parents[2] / "docs/how-to/operations/incidents.md"
 
 
 @pytest.fixture

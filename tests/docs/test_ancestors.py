@@ -12,8 +12,8 @@ import pytest
 
 from tests.docs.test_pages import CHECKOUT
 
-ANCESTORS = CHECKOUT / "docs/reference/ancestors.md"
-FAULTS = CHECKOUT / "docs/explanation/faults.md"
+ANCESTORS = CHECKOUT / "docs/ancestors/features.md"
+FAULTS = CHECKOUT / "docs/ancestors/faults.md"
 
 FEATURES = 115
 HANDLES = {"PW": 30, "RW": 27, "LW": 8, "JW": 15}

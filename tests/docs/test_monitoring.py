@@ -16,6 +16,7 @@ from tests.nodes import LIMIT, eventually, node
 from tests.promtool import promtool
 
 DOCS = Path(__file__).parents[2] / "docs"
+OPERATIONS = DOCS / "how-to/operations"
 RULES = DOCS / "monitoring" / "alerts.yml"
 DASHBOARD = DOCS / "monitoring" / "dashboard.json"
 SERIES = re.compile(r"\b(?:taskqueue|process)_[a-z_]+\b")
@@ -85,8 +86,9 @@ def test_an_alert_fires_for_what_it_is_named_after(
 def test_each_alert_leads_to_an_entry_of_the_troubleshooting_page() -> None:
     text = RULES.read_text()
     alerts = re.findall(r"- alert: (\w+)", text)
-    links = re.findall(r"runbook_url: docs/how-to/troubleshooting\.md#(\S+)", text)
-    headings = re.findall(r"^## (.+)$", (DOCS / "how-to" / "troubleshooting.md").read_text(), re.MULTILINE)
+    links = re.findall(r"runbook_url: docs/how-to/operations/troubleshooting\.md#(\S+)", text)
+    page = (OPERATIONS / "troubleshooting.md").read_text()
+    headings = re.findall(r"^## (.+)$", page, re.MULTILINE)
     assert len(alerts) == len(links) == len(CASES)
     assert set(links) <= {heading.lower().replace(" ", "-") for heading in headings}
 
@@ -99,7 +101,7 @@ def test_every_metric_in_dashboard_rules_and_docs_is_one_that_a_leader_has(tmp_p
 
     named = {without_suffix(name) for query in [*expressions(), RULES.read_text()] for name in SERIES.findall(query)}
     assert named - had == set()
-    table = (DOCS / "how-to" / "monitoring.md").read_text().partition("\n| metric |")[2].partition("\n\n")[0]
+    table = (OPERATIONS / "monitoring.md").read_text().partition("\n| metric |")[2].partition("\n\n")[0]
     documented = set(re.findall(r"`(taskqueue_\w+)`", table))
     assert documented == {name for name in had if name.startswith("taskqueue_")}
 

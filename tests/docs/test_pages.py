@@ -25,36 +25,36 @@ NAMES = [str(page.relative_to(CHECKOUT)) for page in PAGES]
 FOLLOWED = [
     "README.md",
     "docs/tutorial.md",
-    "docs/how-to/analytics.md",
-    "docs/how-to/asyncio-jobs.md",
-    "docs/how-to/asyncio.md",
-    "docs/how-to/capacity.md",
-    "docs/how-to/dashboard.md",
-    "docs/how-to/events.md",
-    "docs/how-to/fleet.md",
-    "docs/how-to/logging.md",
-    "docs/how-to/meta.md",
-    "docs/how-to/django.md",
-    "docs/how-to/hooks.md",
-    "docs/how-to/opentelemetry.md",
-    "docs/how-to/sentry.md",
-    "docs/how-to/from-celery.md",
-    "docs/how-to/from-jobboy.md",
-    "docs/how-to/from-lzq.md",
-    "docs/how-to/from-php-task-scheduler.md",
-    "docs/how-to/from-recruiter.md",
-    "docs/how-to/production.md",
-    "docs/how-to/readiness.md",
-    "docs/how-to/stepwise.md",
-    "docs/how-to/tasks.md",
-    "docs/how-to/testing.md",
-    "docs/how-to/troubleshooting.md",
-    "docs/how-to/types.md",
-    "docs/how-to/unique-jobs.md",
-    "docs/how-to/upgrade.md",
-    "docs/how-to/workflows.md",
+    "docs/how-to/applications/analytics.md",
+    "docs/how-to/jobs/asyncio-jobs.md",
+    "docs/how-to/applications/asyncio.md",
+    "docs/how-to/operations/capacity.md",
+    "docs/how-to/operations/dashboard.md",
+    "docs/how-to/applications/events.md",
+    "docs/how-to/operations/control-nodes.md",
+    "docs/how-to/operations/logging.md",
+    "docs/how-to/jobs/meta.md",
+    "docs/how-to/applications/django.md",
+    "docs/how-to/applications/hooks.md",
+    "docs/how-to/applications/opentelemetry.md",
+    "docs/how-to/applications/sentry.md",
+    "docs/how-to/applications/from-celery.md",
+    "docs/ancestors/from-jobboy.md",
+    "docs/ancestors/from-lzq.md",
+    "docs/ancestors/from-php-task-scheduler.md",
+    "docs/ancestors/from-recruiter.md",
+    "docs/how-to/operations/production.md",
+    "docs/how-to/jobs/readiness.md",
+    "docs/how-to/jobs/stepwise.md",
+    "docs/how-to/jobs/tasks.md",
+    "docs/how-to/jobs/testing.md",
+    "docs/how-to/operations/troubleshooting.md",
+    "docs/how-to/jobs/types.md",
+    "docs/how-to/jobs/unique-jobs.md",
+    "docs/how-to/operations/upgrade.md",
+    "docs/how-to/jobs/workflows.md",
 ]
-PLAYED = ["docs/how-to/cluster.md", "docs/how-to/incidents.md"]
+PLAYED = ["docs/how-to/operations/cluster.md", "docs/how-to/operations/incidents.md"]
 """Pages that a test of their own follows."""
 
 
@@ -77,7 +77,7 @@ def test_a_reader_who_follows_the_page_sees_what_it_says(name: str, tmp_path: Pa
 def test_a_reader_gets_from_one_host_to_a_cluster(mongo_set: str, tmp_path: Path) -> None:
     database = with_database(mongo_set, f"docs-{ObjectId()}")
     open_store(str(tmp_path / "old.db")).close()  # what the reader has had until now
-    follow("docs/how-to/cluster.md", tmp_path, {"mongodb://db-1,db-2,db-3/shop?replicaSet=rs0": database})
+    follow("docs/how-to/operations/cluster.md", tmp_path, {"mongodb://db-1,db-2,db-3/shop?replicaSet=rs0": database})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)

@@ -28,7 +28,8 @@ def test_every_status_and_cause_is_explained(word: str) -> None:
 
 @pytest.mark.parametrize("name", EVENTS)
 def test_every_event_is_explained(name: str) -> None:
-    told = [line.split("|")[1] for line in tables.page("how-to/events.md").splitlines() if line.startswith("| `")]
+    page = tables.page("how-to/applications/events.md")
+    told = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
     assert any(f"`{name}`" in names for names in told)
 
 
