@@ -17,7 +17,7 @@ from benchmarks.figures import written
 from benchmarks.workloads import TITLES
 from taskqueue.model.wording import count, size
 
-PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "figures.md"
+PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "figures.md"
 
 
 def page(benches: Sequence[Mapping[str, Any]], parts: Iterable[str]) -> str:

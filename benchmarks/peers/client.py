@@ -15,7 +15,7 @@ import psutil
 
 from benchmarks.peers.record import VARIABLE, Record
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 PATIENCE = 5.0
 """Seconds that workers get to leave; leaving is not measured."""
 
