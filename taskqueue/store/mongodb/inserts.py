@@ -10,7 +10,7 @@ from bson import ObjectId
 from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError, PyMongoError
 
-from taskqueue.errors import StoreUnavailable
+from taskqueue.errors import StoreContended, StoreUnavailable
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.pending import behind, canceled, in_place_of
 from taskqueue.model.lifecycle.recovered_copy import COPY, ORIGIN, origin_of
@@ -43,7 +43,7 @@ from taskqueue.store.mongodb.unique_keys import (
     of_period,
     undoubted,
 )
-from taskqueue.store.tries import Tries
+from taskqueue.store.tries import MOST_TRIES
 
 log = logging.getLogger(__name__)
 
@@ -71,9 +71,12 @@ class Inserts:
         rechecks = [_recheck(one) for one in waiting if needs_look(one) or _has_to_do_with_others(one)]
         inserted: list[Record] = []
         pending = waiting
-        tries = Tries(self._connection.address.shown, f"the holder of unique={new[0].unique!r}")
+        tries = 0
         while pending:
-            tries.another()
+            if tries == MOST_TRIES:
+                unique = f"the holder of unique={pending[0].unique!r}"
+                raise StoreContended(self._connection.address.shown, unique, tries)
+            tries += 1
             refused = self._insert(pending, rechecks)
             inserted += [one for index, one in enumerate(pending) if index not in refused] if refused else pending
             found = [(pending[index], self._present(pending[index], field)) for index, field in refused.items()]
