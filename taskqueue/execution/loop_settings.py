@@ -51,8 +51,8 @@ def log_left(tasks: Collection[asyncio.Task[Any]], job: str = "") -> None:
 
 
 def log_kept(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Log that these tasks go on though they were canceled, and that their loop is closed for it."""
-    log.warning("closing an event loop: tasks that a job left running go on though canceled: %s", names_of(tasks))
+    """Log that these tasks ignored their cancellation, and that their loop is closed for it."""
+    log.warning("closing an event loop: tasks left by a job ignored cancellation: %s", names_of(tasks))
 
 
 def names_of(tasks: Collection[asyncio.Task[Any]]) -> str:

@@ -57,8 +57,8 @@ def check(receives: Sequence[str], depended: int, job: str) -> None:
     """Raise ``InvalidOption`` if one result is received and the job does not depend on exactly one other."""
     if ONE in parts(receives).values() and depended != 1:
         raise InvalidOption(
-            f"{job}: receives={list(receives)!r}: {ONE!r} is that of one job, and depends_on names {depended:,}: "
-            f"write {ALL!r}, which is a list"
+            f"{job}: receives={list(receives)!r}: {ONE!r} needs exactly one job in depends_on ({depended:,} given): "
+            f"use {ALL!r} to get a list"
         )
 
 

@@ -57,7 +57,7 @@ def settings_from(
     """Return the settings; raise ``ConfigError`` for those that are wrong, or that would let anybody in."""
     if users is None and header is None and not local:
         raise ConfigError(
-            "the dashboard would be open to everybody: pass a file of users, a header of a trusted proxy, "
+            "refusing to start without authentication: pass a file of users, a header of a trusted proxy, "
             "or local for everybody on this host"
         )
     if local and (users is not None or header is not None):

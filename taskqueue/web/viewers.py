@@ -68,9 +68,7 @@ class Viewers:
         given = request.headers.get(CSRF_HEADER) or (form or {}).get(CSRF_FIELD) or ""
         check_origin(request)
         if not self.csrf.is_right(_csrf_of(request, viewer), given):
-            raise Problem(
-                "csrf", "the request has not the token of a page of this dashboard: load the page anew and repeat"
-            )
+            raise Problem("csrf", "CSRF token missing or expired: reload the page and try again")
 
     def _by_token(self, request: Request, token: str) -> Viewer | None:
         user = None if self.users is None else self.users.by_token(token)

@@ -129,7 +129,7 @@ def test_options_that_are_not_given_are_not_stated(taskqueue: Taskqueue, store: 
         (["--retry", "-2"], "taskqueue: --retry: -2: write the number of further attempts"),
         (["--priority", "21"], "taskqueue: --priority: 21: pass a whole number from -20 to 20"),
         (["--timeout", "soon"], "taskqueue: --timeout: 'soon' is no duration: "),
-        (["--at", "2030-01-01 00:00"], "taskqueue: --at: '2030-01-01 00:00' has no time zone: write it behind, as in "),
+        (["--at", "2030-01-01 00:00"], "taskqueue: --at: '2030-01-01 00:00' has no time zone: append one, as in "),
         (["--at", "yesterday"], "taskqueue: --at: 'yesterday' is no time: write 'now', '+1 hour', Unix seconds or ISO"),
         (["--ready", "5"], "taskqueue: --ready: 5 is no predicate: write 'module:function' or '#method' of the job's"),
         (["--limits", "5:a"], "taskqueue: --limits: '5:a': write '5', '5 by=bucket', '100/60' or '100/60 name=api'"),

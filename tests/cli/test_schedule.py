@@ -153,7 +153,7 @@ def test_a_time_that_is_none_is_said_with_its_option(taskqueue: Command, store: 
     assert (every.code, until.code) == (Exit.CONFIG, Exit.CONFIG)
     assert every.complaint.startswith("taskqueue: --every: '-2' is not a duration: ")
     assert every.complaint.endswith(", or -1 for at once")
-    assert until.complaint.startswith("taskqueue: until='2030-01-01' has no time zone: write it behind")
+    assert until.complaint.startswith("taskqueue: until='2030-01-01' has no time zone: append one")
     assert store.schedules() == []
 
 

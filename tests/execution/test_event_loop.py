@@ -362,7 +362,7 @@ def test_a_task_that_takes_every_cancel_holds_up_its_job_for_a_while_only(caplog
     assert loop.run(number_of_tasks(), CallerInterrupts()) == 1
     assert caplog.messages == [
         "canceling the tasks that a job left running: go_on_in_place",
-        "closing an event loop: tasks that a job left running go on though canceled: go_on_in_place",
+        "closing an event loop: tasks left by a job ignored cancellation: go_on_in_place",
     ]
     loop.close()
     left.pop()._log_destroy_pending = False  # type: ignore[attr-defined]  # it was to be left

@@ -133,7 +133,7 @@ def test_a_copy_receives_what_its_job_received(scheduler: Scheduler) -> None:
     ("members", "words"),
     [
         ([(Plain, RESULT)], "is in the first level, and no other gives it a result"),
-        ([[Plain, Plain], (Plain, RESULT)], "'result' is that of one job, and depends_on names 2: write 'results'"),
+        ([[Plain, Plain], (Plain, RESULT)], r"'result' needs exactly one job in depends_on \(2 given\): use 'results'"),
         ([Plain, (Translate, {"pages": RESULTS, "language": 5})], "data.language: 5 is not a str"),
         ([Plain, (Translate, {"page": RESULTS})], "Order has no 'page': it has pages, language"),
         ([Plain, (Translate, {"language": RESULT})], "data.pages is missing, which Order needs"),

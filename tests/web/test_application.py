@@ -31,7 +31,7 @@ from tests.web.conftest import HOST, PASSWORD, MakeBrowser, csrf_of, log_in
 
 
 def test_a_dashboard_that_would_be_open_to_everybody_is_refused(scheduler: Scheduler) -> None:
-    with pytest.raises(ConfigError, match="open to everybody: pass a file of users"):
+    with pytest.raises(ConfigError, match="refusing to start without authentication: pass a file of users"):
         app(scheduler)
 
 

@@ -44,7 +44,7 @@ class TimeLimits:
 
     def _on_timeout(self, slot: RunSlot, current: CurrentRun) -> None:
         run = current.queued.run
-        log.warning("%s took longer than its timeout of %g s, and is to end", run.job, run.timeout, extra=_fields(run))
+        log.warning("%s exceeded its timeout of %g s; stopping it", run.job, run.timeout, extra=_fields(run))
         self._end(slot)
 
     def _set_stall_timer(self, slot: RunSlot, current: CurrentRun) -> None:
@@ -62,7 +62,7 @@ class TimeLimits:
             self._set_stall_timer(slot, current)
         elif not slot.stop_reason:
             wait = run.stall_timeout
-            log.warning("%s gave no sign of progress for %g s, and is to end", run.job, wait, extra=_fields(run))
+            log.warning("%s reported no progress for %g s; stopping it", run.job, wait, extra=_fields(run))
             current.has_stalled = True
             self._end(slot)
 

@@ -122,7 +122,7 @@ class CircuitBreaker:
         self.locked_by = error.held_by
         self.store_was_replaced = self.store_was_replaced or isinstance(error, StoreReplaced)
         if first and not self.store_was_replaced:
-            log.warning("degraded: running jobs go on while their leases last: %s", error)
+            log.warning("degraded: running jobs continue until their leases expire: %s", error)
         self._on_change()
 
 

@@ -181,7 +181,7 @@ class ShutdownSequence:
             case "finish":
                 log.info("shutting down: %s in flight, to end within %g s", running, self._settings.finish)
             case "patient":
-                log.info("shutting down: %s in flight, to end in their time", running)
+                log.info("shutting down: waiting for %s to finish", running)
             case _:
                 log.info("shutting down: %s in flight, interrupted now", running)
 

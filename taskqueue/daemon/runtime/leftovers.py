@@ -83,7 +83,7 @@ def kill(within: float = KILL_TAKES_AT_MOST) -> int:
         if time.monotonic() >= ends_at:
             break
     if stuck:
-        log.warning("processes that jobs of a dead manager left behind do not die: %s", sorted(stuck))
+        log.warning("could not kill leftover processes of a dead manager's jobs: %s", sorted(stuck))
     if ended:
         log.warning("killed %d processes that jobs of a dead manager left behind: %s", len(ended), sorted(ended))
     return len(ended)

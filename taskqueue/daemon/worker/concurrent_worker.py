@@ -189,7 +189,7 @@ class ConcurrentWorker(Worker):
         left = await one.end_tasks()
         if left and not self._to_be_replaced:
             self._last_run = one.run
-            self._request_replacement(f"tasks that a job left running go on though they were canceled: {left}")
+            self._request_replacement(f"tasks left by a job ignored cancellation: {left}")
             self._flush()
 
     def _after_run(self, run: Run) -> None:

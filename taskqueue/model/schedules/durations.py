@@ -154,7 +154,7 @@ def _from_text(text: str, now: datetime) -> datetime:
     except ValueError:
         raise _no_time(text) from None
     if zone is None and found.utcoffset() is None:
-        raise InvalidOption(f"{text!r} has no time zone: write it behind, as in '{text} UTC' or '{text} Europe/Berlin'")
+        raise InvalidOption(f"{text!r} has no time zone: append one, as in '{text} UTC' or '{text} Europe/Berlin'")
     if zone is None:
         return found
     if found.tzinfo is not None:

@@ -246,7 +246,7 @@ def test_a_run_that_takes_too_long_is_logged_with_its_fields(
     stopped.turn()
 
     [line] = [record for record in caplog.records if "its timeout" in record.getMessage()]
-    assert line.getMessage() == f"{JOBS}:Empty took longer than its timeout of 0 s, and is to end"
+    assert line.getMessage() == f"{JOBS}:Empty exceeded its timeout of 0 s; stopping it"
     assert (line.__dict__["job_id"], line.__dict__["attempt"]) == (f"{1:024x}", 1)
 
 

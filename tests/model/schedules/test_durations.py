@@ -53,7 +53,7 @@ def test_a_time_is_read(value: Any, moment: datetime) -> None:
     ("value", "words"),
     [
         (datetime(2026, 7, 1), "2026-07-01T00:00:00 has no time zone"),  # noqa: DTZ001
-        ("2026-07-01 12:00:00", "has no time zone: write it behind, as in '2026-07-01 12:00:00 UTC' or"),
+        ("2026-07-01 12:00:00", "has no time zone: append one, as in '2026-07-01 12:00:00 UTC' or"),
         ("2026-07-01", "as in '2026-07-01 UTC' or '2026-07-01 Europe/Berlin'"),
         ("2026-07-01 12:00:00 Europe/Atlantis", "this host knows no time zone 'Europe/Atlantis'"),
         ("2026-07-01 12:00:00+02:00 Europe/Berlin", "names two zones"),
