@@ -93,8 +93,7 @@ def living_caller(holder: Holder) -> dict[str, int] | None:
     found = re.fullmatch(_CALLER, holder.incarnation)
     if found is None or found["machine"] != machine():
         return None
-    pidfd = opened(int(found["pid"]), int(found["born"]))
-    return {} if pidfd is None else {"caller": pidfd}
+    return _pidfds({"caller": (int(found["pid"]), int(found["born"]))})
 
 
 def is_gone_caller(holder: Holder) -> bool:
@@ -110,13 +109,24 @@ def _caller_seat(call: str) -> str:
 
 
 def living(lease: Lease) -> dict[str, int] | None:
-    """Return a pidfd for each process of the lease that lives here; None if it is of another host, or names none."""
+    """Return a pidfd for each process of the lease that lives here; None if none can be told, as of another host."""
     processes = lease.about.get("processes")
     if not isinstance(processes, Mapping) or not processes or lease.about.get("machine") != machine():
         return None
+    others = {role: (pid, born) for role, (pid, born) in processes.items() if pid != os.getpid()}
+    return _pidfds(others)  # our number was another node's, and this process was executed again
+
+
+def _pidfds(processes: Mapping[str, tuple[int, int]]) -> dict[str, int] | None:
+    """Return a pidfd for each of these processes that lives; None if there are no descriptors to find that out."""
     found: dict[str, int] = {}
     for role, (pid, born) in processes.items():
-        pidfd = None if pid == os.getpid() else opened(pid, born)  # ours was another node's, and was executed again
+        try:
+            pidfd = opened(pid, born)
+        except OSError:
+            for other in found.values():
+                os.close(other)
+            return None
         if pidfd is not None:
             found[role] = pidfd
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta, timezone
@@ -58,3 +59,15 @@ def test_processes_of_another_host_are_not_known_to_be_gone(other: subprocess.Po
     [[pid, born]] = host.named({"node": other.pid}).values()
 
     assert not host.is_gone(a_lease({"node": [pid, born + 1]}, machine="elsewhere"))
+
+
+def test_without_descriptors_no_process_counts_as_dead() -> None:
+    lease = a_lease({"node": [os.getppid(), host.born_at(os.getppid())]})
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        answers = host.living(lease), host.is_gone(lease), host.is_live(lease, NOW)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+    assert answers == (None, False, True)
