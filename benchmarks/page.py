@@ -1,7 +1,7 @@
 """Write ``docs/explanation/figures.md`` from what measurements printed as JSON.
 
 ``python -m benchmarks.page BENCH.json … [--one-job ONE.json] [--stores COSTS.json] [--nodes NODES.json]``, where
-the first are from ``taskqueue bench --json``, for one level of durability each.
+the first are from ``python -m benchmarks --json``, for one level of durability each.
 """
 
 from __future__ import annotations
