@@ -28,7 +28,7 @@ LEAST_TIMEOUT = 100
 """Milliseconds: who writes less means seconds."""
 
 _OWN = "taskqueue."
-_PREFIX_OPTION = "taskqueue.prefix"
+PREFIX_OPTION = "taskqueue.prefix"
 _TIMEOUT_OPTION = "timeoutms"
 _PREFIX_ALLOWED = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,59}")
 _ESCAPE = "correct the URL: a port is a number, and / ? # @ : in user and password are written as %XX"
@@ -62,7 +62,7 @@ class MongoUrl:
     def shown(self) -> str:
         """The URL for messages and logs, without secrets."""
         parts = urlsplit(concealed(self.client_url).replace(":***@", "@"))
-        option = "" if self.prefix == PREFIX else f"{_PREFIX_OPTION}={self.prefix}"
+        option = "" if self.prefix == PREFIX else f"{PREFIX_OPTION}={self.prefix}"
         query = "&".join(text for text in (parts.query, option) if text)
         return urlunsplit(parts._replace(path=parts.path or "/", query=query))
 
@@ -90,12 +90,10 @@ def parse(url: str) -> MongoUrl:
                 raise ConfigError(f"{concealed(url)}: the option {name} has no value: give it one, or leave it out")
             if name.lower() == _TIMEOUT_OPTION and value.isdecimal():  # the driver refuses any other value
                 timeout = _seconds(name, int(value), url) or DEADLINE
-        elif name == _PREFIX_OPTION:
+        elif name == PREFIX_OPTION:
             prefix = checked_prefix(unquote(value))
         else:
-            raise ConfigError(
-                f"the store URL has the option {name!r}, which does not exist: use {_PREFIX_OPTION}=NAME_"
-            )
+            raise ConfigError(f"the store URL has the option {name!r}, which does not exist: use {PREFIX_OPTION}=NAME_")
     if parts.path.strip("/") in SYSTEM_DATABASES:
         raise ConfigError(
             f"{parts.path.strip('/')!r} is a database of the server itself: write mongodb://host/{DATABASE}, "
@@ -146,7 +144,7 @@ def checked_prefix(prefix: str) -> str:
     """Return the prefix, or raise ``ConfigError`` if no collection can be named so."""
     if not _PREFIX_ALLOWED.fullmatch(prefix) or prefix.startswith("system."):
         raise ConfigError(
-            f"{_PREFIX_OPTION}={prefix!r} cannot begin a collection's name: "
+            f"{PREFIX_OPTION}={prefix!r} cannot begin a collection's name: "
             "use up to 60 letters, digits, '_', '.' and '-', beginning with a letter or '_'"
         )
     return prefix

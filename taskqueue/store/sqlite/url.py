@@ -45,7 +45,7 @@ NETWORK_FILESYSTEMS = frozenset(
 MEMORY = ":memory:"
 """SQLite's name of a database in memory."""
 
-_OPTIONS = ("mode", "synchronous", "timeout")
+OPTIONS = ("mode", "synchronous", "timeout")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,8 +100,8 @@ def location(url: str) -> SqliteUrl:
     for name in options:
         if [one for one, _ in pairs].count(name) > 1:
             raise ConfigError(f"{shown}: {name} is given twice: pass it once")
-        if name not in _OPTIONS:
-            raise ConfigError(f"{shown} has the option {name!r}: use {', '.join(_OPTIONS)}")
+        if name not in OPTIONS:
+            raise ConfigError(f"{shown} has the option {name!r}: use {', '.join(OPTIONS)}")
     return SqliteUrl(
         path=_resolved(unquote(parts.path), url),
         mode=_mode(options.get("mode", "0600"), shown),

@@ -1,0 +1,1 @@
+"""What users and programs see of the package, recorded: it changes only on purpose, with a line in ``changes.md``."""
