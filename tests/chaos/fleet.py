@@ -35,10 +35,12 @@ class Fleet:
         names: Iterable[str],
         options: Iterable[str],
         observation: Observation | None = None,
+        output: int | None = None,
     ) -> None:
         self._url = url
         self._options = tuple(options)
         self._observation = observation
+        self._output = output
         self._folders = {name: folder / name for name in names}
         for place in self._folders.values():
             place.mkdir()
@@ -58,7 +60,7 @@ class Fleet:
                 node.close()
             seen = self._observation
             options = ("--name", name, *self._options, *(seen.options(name) if seen else ()))
-            self._up[name] = Node(self._url, place, options, seen.environment if seen else {})
+            self._up[name] = Node(self._url, place, options, seen.environment if seen else {}, self._output)
             self.starts += 1
 
     def one(self, kind: Kind, chance: random.Random) -> psutil.Process | None:

@@ -12,7 +12,7 @@ from taskqueue.store.open import open_store
 from tests.chaos.gate import Gate
 from tests.chaos.process_fault import is_gone
 from tests.chaos.work import Mark
-from tests.nodes import LIMIT, Node, eventually, node, title
+from tests.nodes import LIMIT, Node, eventually, node, node_with_output, title
 
 OPTIONS = (
     *("--pm", "static", "--min-children", "1", "--finish", "0", "--grace", "0.3", "--bootstrap", "boot.py"),
@@ -23,10 +23,11 @@ OPTIONS = (
 class Host:
     """One worker at most does one job at a time; what jobs and workers do is written to a file."""
 
-    def __init__(self, url: str, folder: Path, lease: float) -> None:
+    def __init__(self, url: str, folder: Path, lease: float, output: int | None = None) -> None:
         self.url = url
         self.folder = folder
         self.lease = lease
+        self._output = output
         self.file = str(folder / "lines")
         Path(self.file).touch()
         self.gate = Gate(folder / "gate")
@@ -59,7 +60,10 @@ class Host:
 
     def another(self, name: str) -> AbstractContextManager[Node]:
         """Return a node that is started when its context is entered."""
-        return node(self.url, self.folder, "--name", name, "--lease", str(self.lease), *OPTIONS)
+        options = ("--name", name, "--lease", str(self.lease), *OPTIONS)
+        if self._output is None:
+            return node(self.url, self.folder, *options)
+        return node_with_output(self._output, self.url, self.folder, *options)
 
     def down(self) -> int:
         """Wait until the node has left with everything that it had started, and return its exit code."""

@@ -71,6 +71,7 @@ class Storm:
         folder: Path,
         application: AsyncApplication | None = None,
         observation: Observation | None = None,
+        output: int | None = None,
     ) -> None:
         self._settings = settings
         self._chance = random.Random(settings.seed)
@@ -79,7 +80,7 @@ class Storm:
         self._application = application
         self._books = Books(store=open_store(url), file=folder / "runs")
         self._observation = observation
-        self._fleet = Fleet(url, folder, settings.nodes, settings.options, observation)
+        self._fleet = Fleet(url, folder, settings.nodes, settings.options, observation, output)
         self._hits: Counter[str] = Counter()
         self._next: Strike | None = None
         self.strikes: list[Strike] = [self._kill(kind) for kind in Kind]

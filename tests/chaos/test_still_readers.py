@@ -1,0 +1,77 @@
+"""The fault matrix and a storm on nodes whose output nobody reads: nothing is held up, and no job is lost."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing
+from pathlib import Path
+
+import pytest
+
+from taskqueue.exit_codes import Exit
+from tests.chaos.fleet import Kind
+from tests.chaos.host import Host
+from tests.chaos.moment import Moment
+from tests.chaos.outputs import full_pipe, still_reader
+from tests.chaos.process_fault import ProcessFault
+from tests.chaos.storm import Storm, StormSettings
+
+LEASE = 60.0
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    """Return a host whose nodes write to a full pipe."""
+    folder = tmp_path_factory.mktemp("host")
+    with full_pipe() as output, closing(Host(f"sqlite://{folder}/jobs.db", folder, LEASE, output)) as host:
+        yield host
+
+
+KILLED = [pytest.param(kind, moment, marks=() if moment is Moment.RUNNING else pytest.mark.long)
+          for kind in Kind for moment in Moment]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "moment"), KILLED)
+def test_a_job_ends_once_whoever_is_killed_while_the_output_is_full(host: Host, kind: Kind, moment: Moment) -> None:
+    host.up()
+    process = moment.bring_about(host, host.add)
+
+    killed = {Kind.WORKER: host.worker, Kind.MANAGER: host.manager}.get(kind)
+    ProcessFault.SIGKILL.send(host.this if killed is None else killed())
+    if kind is not Kind.NODE:
+        host.this.resume()
+    if kind is not Kind.WORKER:
+        assert host.down() == (Exit.LOST if kind is Kind.MANAGER else -signal.SIGKILL)
+
+    host.up()
+    again = moment is Moment.RUNNING or (kind is Kind.NODE and moment is Moment.ENDED)
+    host.check(process, runs_at_most=2 if again else 1)
+
+
+@pytest.mark.parametrize("moment", [Moment.RUNNING, pytest.param(Moment.CLAIMED, marks=pytest.mark.long)])
+def test_a_node_leaves_when_it_is_asked_while_its_output_is_full(host: Host, moment: Moment) -> None:
+    host.up()
+    process = moment.bring_about(host, host.add)
+
+    ProcessFault.SIGTERM.send(host.this)
+    assert host.down() == Exit.OK
+
+    host.up()
+    host.check(process, runs_at_most=2 if moment is Moment.RUNNING else 1)
+
+
+@pytest.mark.parametrize("output_of", [still_reader, full_pipe])
+@pytest.mark.parametrize(("jobs", "kills"), [(30, 3), pytest.param(400, 40, marks=pytest.mark.long)])
+def test_every_job_ends_once_in_a_storm_whose_output_nobody_reads(
+    tmp_path: Path, jobs: int, kills: int, output_of: Callable[[], AbstractContextManager[int]]
+) -> None:
+    settings = StormSettings(jobs=jobs, kills=kills, seed=9)
+    with (
+        output_of() as output,
+        closing(Storm(settings, f"sqlite://{tmp_path}/jobs.db", tmp_path, output=output)) as storm,
+    ):
+        report = storm.run()
+
+    print(report.figures)
+    assert report.complaints == []
