@@ -21,12 +21,12 @@ from benchmarks.page import table
 from benchmarks.store_costs import HOLDER, claimed, records, seconds
 from taskqueue.cli import output
 from taskqueue.cli.top import job_text, screens, targets
+from taskqueue.insight.needs import Need, Subject
+from taskqueue.insight.overview_reader import OverviewReader
 from taskqueue.model.lifecycle.outcomes import Done, Failed, Run
 from taskqueue.model.lifecycle.settle import ended
 from taskqueue.model.query import parse
 from taskqueue.model.record import Cause, Failure, Status
-from taskqueue.scheduler.needs import Need, Subject
-from taskqueue.scheduler.overview_reader import OverviewReader
 from taskqueue.store import Settlement, Store
 from taskqueue.store.open import open_store
 

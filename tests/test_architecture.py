@@ -27,7 +27,7 @@ LAYERS = (
     ("errors", "exit_codes"),
     ("model",),
     ("store",),
-    ("execution",),
+    ("insight", "execution"),
     ("scheduler",),
     ("otel", "retry"),
     ("daemon",),
@@ -70,6 +70,11 @@ DOORS = {
     "watchfiles": ("taskqueue/cli/reload.py",),
     "textual": ("taskqueue/cli/top/",),
     "typing_extensions": ("taskqueue/",),
+}
+# The calls of a store that only read it, and its facts.
+READING = {
+    *("alike", "audit", "controls", "count", "diagnose", "events_of", "find", "guarantee", "history", "leases"),
+    *("limit_usage", "log_lines", "now", "present", "samples", "schedules", "tally", "url", "waiting_since"),
 }
 PICKLERS = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
 MOCKS = {"mock", "pytest_mock", "unittest"}
@@ -205,6 +210,16 @@ def sleeping(source: Source) -> Iterator[str]:
             yield f"{source.path}:{line}: sleeps"
 
 
+def writing(source: Source) -> Iterator[str]:
+    """Insight reads a store and never writes to it."""
+    if source.layer != "insight":
+        return
+    for line, name in source.names():
+        owner, _, method = name.rpartition(".")
+        if owner.rpartition(".")[2] in {"store", "_store"} and method not in READING:
+            yield f"{source.path}:{line}: {name} is none of the calls that only read a store"
+
+
 def shapeless(source: Source) -> Iterator[str]:
     """A file is named after the one thing it holds."""
     if SHAPELESS & {part.removesuffix(".py") for part in Path(source.path).parts}:
@@ -299,6 +314,7 @@ RULES: tuple[Callable[[Source], Iterator[str]], ...] = (
     past_the_doors,
     pickling,
     sleeping,
+    writing,
     shapeless,
     retired,
     quoting_codes,

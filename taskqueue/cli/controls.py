@@ -10,14 +10,15 @@ import click
 from taskqueue.cli import audited_controls, completion, output
 from taskqueue.cli.context import StoreContext, pass_new_store, pass_store
 from taskqueue.cli.param_types import duration, limit_value
+from taskqueue.insight import host, node_states
+from taskqueue.insight.node_states import SEAT
 from taskqueue.model.controls import EVERY_QUEUE, Control, Kind
 from taskqueue.model.limits import limit_keys_of
 from taskqueue.model.query import parse
 from taskqueue.model.record import Status
 from taskqueue.model.wording import count, decided, nearest
-from taskqueue.scheduler import controls, host, json_shapes, node_states
+from taskqueue.scheduler import controls, json_shapes
 from taskqueue.scheduler.controls import MOST_KEYS, limit_states
-from taskqueue.scheduler.node_states import SEAT
 
 LOOKED_AT = 1000
 """How many jobs are searched for one with a limit."""

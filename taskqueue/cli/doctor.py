@@ -12,9 +12,9 @@ from taskqueue.daemon.protocol import control_socket
 from taskqueue.daemon.runtime import host_diagnosis
 from taskqueue.errors import StoreUnavailable
 from taskqueue.exit_codes import Exit
+from taskqueue.insight import diagnosis
 from taskqueue.model.finding import Finding, Level
 from taskqueue.model.wording import count
-from taskqueue.scheduler import diagnosis
 
 
 @click.command("doctor", short_help="Find what is wrong, and say what to do.")

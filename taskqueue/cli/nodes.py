@@ -10,10 +10,11 @@ import click
 from taskqueue.cli import output, watch
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.exit_codes import Exit
+from taskqueue.insight import host, node_states
+from taskqueue.insight.node_states import LEAD
+from taskqueue.insight.nodes import Node, nodes
 from taskqueue.model.wording import local, span
-from taskqueue.scheduler import host, json_shapes, node_states
-from taskqueue.scheduler.node_states import LEAD
-from taskqueue.scheduler.nodes import Node, nodes
+from taskqueue.scheduler import json_shapes
 from taskqueue.store import Lease
 
 SHOWN = 8

@@ -13,10 +13,11 @@ from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.cli.param_types import duration
 from taskqueue.errors import JobNotFound, WaitTimeout
 from taskqueue.exit_codes import Exit
+from taskqueue.insight import why
 from taskqueue.model.ids import JobId
 from taskqueue.model.query import Compare, Operator
 from taskqueue.model.record import Record, Status
-from taskqueue.scheduler import json_shapes, why
+from taskqueue.scheduler import json_shapes
 
 if TYPE_CHECKING:
     from taskqueue.scheduler.process import Process

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from taskqueue.errors import InvalidJob, InvalidOption
 from taskqueue.execution.declared_options import declared, known, known_types
+from taskqueue.insight.records import present
 from taskqueue.model import once_key, runnable
 from taskqueue.model.ids import JobId
 from taskqueue.model.job import TaskFunction
@@ -28,7 +29,6 @@ from taskqueue.model.serializer import encode, same
 from taskqueue.model.shown_text import as_code
 from taskqueue.model.timestamps import EPOCH
 from taskqueue.model.unique_period import without as without_period
-from taskqueue.scheduler.records import present
 from taskqueue.store import Store
 from taskqueue.store.tries import Tries
 

@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import aclosing
 
 from taskqueue.errors import JobFailed, JobNotFound, WaitTimeout
+from taskqueue.insight.records import LAST_LOOK, read
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Record, Status
 from taskqueue.scheduler.async_steps import AsyncSteps, Threads
 from taskqueue.scheduler.connection import Connections
 from taskqueue.scheduler.end_listener import Listener
-from taskqueue.scheduler.records import LAST_LOOK, read
 from taskqueue.scheduler.wait import followed
 
 AT_ONCE = 100

@@ -10,13 +10,13 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeAlias
 
 from taskqueue.errors import InvalidOption, StoreUnavailable, TaskqueueError
+from taskqueue.insight.records import LARGEST_PAGE
 from taskqueue.model.audit import AuditEntry
 from taskqueue.model.options import named, validators
 from taskqueue.model.secret_keys import SecretKeys
 from taskqueue.model.serializer import LONGEST_TEXT, clean, clipped
 from taskqueue.model.shown_text import as_code
 from taskqueue.scheduler.controls import user
-from taskqueue.scheduler.records import LARGEST_PAGE
 from taskqueue.store import Store
 from taskqueue.store.arguments import wrong_audit_cursor
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from taskqueue.errors import KeyTaken
 from taskqueue.execution.declared_options import known_types
+from taskqueue.insight import records
 from taskqueue.model.ids import JobId, copy_id
 from taskqueue.model.lifecycle.recovered_copy import copy, copy_of, with_own_key
 from taskqueue.model.meta import META
@@ -19,7 +20,6 @@ from taskqueue.model.schedules import moment_of
 from taskqueue.model.serializer import encode, same
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.model.unique_period import end_of
-from taskqueue.scheduler import records
 from taskqueue.scheduler.add import existed
 from taskqueue.store import Store
 from taskqueue.store.tries import Tries

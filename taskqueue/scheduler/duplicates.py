@@ -7,13 +7,13 @@ from datetime import datetime
 from typing import Any
 
 from taskqueue.errors import InvalidOption, KeyTaken
+from taskqueue.insight.records import present
 from taskqueue.model.lifecycle.pending import planned
 from taskqueue.model.options.new_record import expiry
 from taskqueue.model.options.update import revised
 from taskqueue.model.record import Record, Status, changed
 from taskqueue.model.serializer import same
 from taskqueue.model.unique_period import PERIOD, end_of, period, starts_at
-from taskqueue.scheduler.records import present
 from taskqueue.store import Store
 from taskqueue.store.tries import Tries
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from taskqueue.errors import InvalidOption, WaitTimeout
+from taskqueue.insight.records import LARGEST_PAGE, LAST_LOOK, read
 from taskqueue.model.events import ANY, checked
 from taskqueue.model.ids import JobId
 from taskqueue.model.lazy_dataclass import dataclass
@@ -23,7 +24,6 @@ from taskqueue.model.shown_text import as_code
 from taskqueue.scheduler.connection import Connections
 from taskqueue.scheduler.event import EventSnapshot
 from taskqueue.scheduler.poll import Poll, Ready, Steps, items, patiently
-from taskqueue.scheduler.records import LARGEST_PAGE, LAST_LOOK, read
 from taskqueue.scheduler.wait import timeout_of
 from taskqueue.store import OLDEST
 from taskqueue.store import Event as StoredEvent

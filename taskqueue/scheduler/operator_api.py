@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
+from taskqueue.insight.records import page, read
 from taskqueue.model.controls import Control, Kind
 from taskqueue.model.ids import JobId
 from taskqueue.model.query import EVERYTHING, parse
@@ -13,11 +14,12 @@ from taskqueue.model.record import Status
 from taskqueue.model.schedules import Duration
 from taskqueue.scheduler import controls
 from taskqueue.scheduler.connection import Connections
-from taskqueue.scheduler.records import page, read
 from taskqueue.scheduler.snapshot import id_of
 from taskqueue.scheduler.wait import timeout_of
 
 if TYPE_CHECKING:
+    from taskqueue.insight.nodes import Node
+    from taskqueue.insight.overview_reader import OverviewReader
     from taskqueue.model.analytics import Analytics
     from taskqueue.model.audit import AuditEntry
     from taskqueue.model.history import HistoryEntry
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
     from taskqueue.model.options.table import When
     from taskqueue.scheduler.controls import LimitState
     from taskqueue.scheduler.event import EventSnapshot
-    from taskqueue.scheduler.nodes import Node
-    from taskqueue.scheduler.overview_reader import OverviewReader
     from taskqueue.scheduler.process import Jobs, Process
 
 
@@ -146,13 +146,13 @@ class Operations:
 
     def overview_reader(self) -> OverviewReader:
         """Return a reader of the whole state at once: queues, nodes, running jobs, failures, and problems."""
-        from taskqueue.scheduler.overview_reader import OverviewReader
+        from taskqueue.insight.overview_reader import OverviewReader
 
         return OverviewReader(self._connections.store)
 
     def nodes(self) -> list[Node]:
         """Return the nodes that work on the store, by name; a killed node is included until its seat is taken again."""
-        from taskqueue.scheduler import nodes
+        from taskqueue.insight import nodes
 
         return nodes.nodes(self._connections.store)
 
@@ -175,7 +175,7 @@ class Operations:
         minutes or, long ago, hours: no job is read. By tag, the newest ``at_most`` jobs are read: if more ended, the
         ``since`` of the value says from when on its figures are complete.
         """
-        from taskqueue.scheduler import analytics
+        from taskqueue.insight import analytics
 
         return analytics.figures(self._connections.store, by, since, until, at_most)
 
@@ -229,13 +229,13 @@ class Operations:
         The times are as for ``analytics``. ``job`` is a class, a function or its path. Minutes are kept for 72 hours,
         hours (``step="hour"``) for 90 days, whether or not the jobs are.
         """
-        from taskqueue.scheduler import analytics
+        from taskqueue.insight import analytics
 
         return analytics.history(self._connections.store, since, until, queue, job, step)
 
     def why(self, id: JobId | str) -> str:
         """Say in sentences why the job is in its present state, and what happened in its attempts."""
-        from taskqueue.scheduler import why
+        from taskqueue.insight import why
 
         return why.why(self._connections.store, id_of(id))
 

@@ -17,6 +17,8 @@ from taskqueue.execution.inline_context import CallerInterrupts, InlineContext
 from taskqueue.execution.line_keeper import attached
 from taskqueue.execution.loader import load, load_policy, load_predicate
 from taskqueue.execution.run_hooks import RunHooks
+from taskqueue.insight import host
+from taskqueue.insight.records import matching, present
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle import outcomes, pending
 from taskqueue.model.lifecycle.continuation import Phase
@@ -26,8 +28,6 @@ from taskqueue.model.query import PENDING
 from taskqueue.model.record import PRIORITY_STEP, Cause, Record, Status
 from taskqueue.model.schedules.series import series_id
 from taskqueue.model.timestamps import moment
-from taskqueue.scheduler import host
-from taskqueue.scheduler.records import matching, present
 from taskqueue.store import ClaimRequest, Note, Settlement, Store
 
 log = logging.getLogger(__name__)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from taskqueue.errors import InvalidOption, JobFailed, JobNotFound
 from taskqueue.execution.declared_options import at_hand
+from taskqueue.insight.records import matching, read
 from taskqueue.model.ids import JobId
 from taskqueue.model.log_fields import CURRENT
 from taskqueue.model.options import checked
@@ -27,7 +28,6 @@ from taskqueue.scheduler.event_api import Events
 from taskqueue.scheduler.event_stream import EventStream
 from taskqueue.scheduler.operator_api import Operations
 from taskqueue.scheduler.process import Process
-from taskqueue.scheduler.records import matching, read
 from taskqueue.scheduler.schedule_api import NO_DATA, Schedules
 from taskqueue.scheduler.snapshot import id_of, named
 from taskqueue.scheduler.wait import timeout_of

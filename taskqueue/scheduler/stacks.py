@@ -10,12 +10,12 @@ from contextlib import closing
 from datetime import timedelta
 
 from taskqueue.errors import StackUnavailable, WrongStatus
+from taskqueue.insight import host
+from taskqueue.insight.node_states import SEAT
+from taskqueue.insight.records import read
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Holder, Record, Status
 from taskqueue.model.stack import ANSWER, REQUEST
-from taskqueue.scheduler import host
-from taskqueue.scheduler.node_states import SEAT
-from taskqueue.scheduler.records import read
 from taskqueue.store import Lease, Store
 from taskqueue.store.bell import CONTROLS, Bell
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from taskqueue.errors import WaitTimeout
+from taskqueue.insight.records import LAST_LOOK, PAGE, read
 from taskqueue.model.ids import JobId
 from taskqueue.model.options import named
 from taskqueue.model.query import Compare, Operator
@@ -17,7 +18,6 @@ from taskqueue.model.record import Record
 from taskqueue.model.schedules.durations import LONGEST, seconds_of
 from taskqueue.scheduler.end_listener import Listener, Watch
 from taskqueue.scheduler.poll import Steps, patiently
-from taskqueue.scheduler.records import LAST_LOOK, PAGE, read
 from taskqueue.store import Store
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.schedules import ScheduleRunner
+from taskqueue.insight.records import matching
 from taskqueue.model.lifecycle.outcomes import HandedBack, Run
 from taskqueue.model.lifecycle.settle import ended, lost
 from taskqueue.model.options import named
@@ -18,7 +19,6 @@ from taskqueue.model.record import Holder, Record
 from taskqueue.model.schedules import Duration, seconds_of
 from taskqueue.scheduler import run_inline
 from taskqueue.scheduler.process import Process
-from taskqueue.scheduler.records import matching
 from taskqueue.scheduler.scheduler import Scheduler
 from taskqueue.store import ClaimRequest, Settlement, Store
 from taskqueue.testing.added import Expected

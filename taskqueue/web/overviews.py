@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from taskqueue.insight.overview_reader import Overview, OverviewReader, RecentFigures
 from taskqueue.model import wording
-from taskqueue.scheduler.overview_reader import Overview, OverviewReader, RecentFigures
 from taskqueue.scheduler.scheduler import Scheduler
 from taskqueue.web.view import Answer
 

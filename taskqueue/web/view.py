@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
-from taskqueue.scheduler.overview_reader import Overview, RecentFigures
+from taskqueue.insight.overview_reader import Overview, RecentFigures
 from taskqueue.scheduler.scheduler import Scheduler
 from taskqueue.web.actions import Actions
 from taskqueue.web.masking import Masking

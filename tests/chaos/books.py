@@ -10,9 +10,9 @@ from pathlib import Path
 
 from taskqueue import Process, Status
 from taskqueue.errors import StoreUnavailable
+from taskqueue.insight.analytics import history
 from taskqueue.model.ids import JobId
 from taskqueue.model.log_lines import lines_of
-from taskqueue.scheduler.analytics import history
 from taskqueue.store import Store
 
 LONG = timedelta(minutes=1)

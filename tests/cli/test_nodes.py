@@ -11,8 +11,8 @@ from datetime import timedelta
 import pytest
 
 from taskqueue.exit_codes import Exit
+from taskqueue.insight import host
 from taskqueue.model.record import Holder
-from taskqueue.scheduler import host
 from taskqueue.store import Lease, Store
 from tests.cli import records
 from tests.cli.conftest import Answer

@@ -25,9 +25,9 @@ from taskqueue.cli.top import actions, panes
 from taskqueue.cli.top.app import Top
 from taskqueue.cli.top.rows import Rows
 from taskqueue.exit_codes import Exit
+from taskqueue.insight.overview import QueueState
+from taskqueue.insight.overview_reader import OverviewReader
 from taskqueue.model.record import Record, Status
-from taskqueue.scheduler.overview import QueueState
-from taskqueue.scheduler.overview_reader import OverviewReader
 from taskqueue.store import Lease, Store
 from tests.acceptance.work import Gate
 from tests.cli import records

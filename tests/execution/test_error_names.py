@@ -10,10 +10,10 @@ import pytest
 
 from taskqueue import Process, Scheduler, Status, retry
 from taskqueue.execution.error_names import with_public_names
+from taskqueue.insight.diagnosis import unknown_names
 from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.record import Failure
 from taskqueue.model.retry import named_errors, policy
-from taskqueue.scheduler.diagnosis import unknown_names
 from taskqueue.store import Store
 
 JOB = "tests.execution.other_names:Raising"

@@ -368,7 +368,7 @@ NOT_NEEDED_TO_ADD = """
 asyncio click concurrent.futures croniter difflib hashlib pymongo.mongo_client rich typing_extensions
 zoneinfo taskqueue.execution.executor taskqueue.execution.shell_job taskqueue.model.analytics
 taskqueue.model.schedules.schedule taskqueue.scheduler.async_scheduler taskqueue.scheduler.run_inline
-taskqueue.scheduler.schedules taskqueue.scheduler.why taskqueue.store.mongodb
+taskqueue.scheduler.schedules taskqueue.insight.why taskqueue.store.mongodb
 """
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from taskqueue import Scheduler
 from taskqueue.errors import JobNotFound, StackUnavailable, WrongStatus
+from taskqueue.insight import host
 from taskqueue.model.ids import JobId
-from taskqueue.scheduler import host
 from taskqueue.store import Store
 from tests.scheduler.jobs import Echo
 from tests.scheduler.playing import LEASE, seat, take

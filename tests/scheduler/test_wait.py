@@ -14,12 +14,12 @@ from bson import ObjectId
 
 from taskqueue import Process, Scheduler, Status
 from taskqueue.errors import InvalidOption, JobFailed, JobNotFound, StoreUnavailable, WaitTimeout
+from taskqueue.insight.records import LAST_LOOK, PAGE, read
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.outcomes import Done, Failed, Run
 from taskqueue.model.lifecycle.settle import ended
 from taskqueue.model.record import Failure, Record
 from taskqueue.scheduler.end_listener import FEW, LOOK_AGAIN_AFTER, Listener, Watch
-from taskqueue.scheduler.records import LAST_LOOK, PAGE, read
 from taskqueue.scheduler.wait import ends
 from taskqueue.store import Settlement, Store
 from tests.nodes import eventually

@@ -13,8 +13,8 @@ from pymongo import MongoClient
 from pymongo.collection import Collection
 
 from taskqueue.errors import StoreUnavailable
+from taskqueue.insight.why import why
 from taskqueue.model.record import Cause, Dependency, Record, Status
-from taskqueue.scheduler.why import why
 from taskqueue.store import Store
 from taskqueue.store.migration import open_migration
 from taskqueue.store.mongodb import open_mongodb

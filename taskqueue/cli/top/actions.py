@@ -10,12 +10,13 @@ from typing import Any
 
 from taskqueue.cli import audited_controls, ids
 from taskqueue.errors import TaskqueueError
+from taskqueue.insight import records
 from taskqueue.model.controls import Kind
 from taskqueue.model.lifecycle.recovered_copy import copy_of
 from taskqueue.model.query import FINAL, PENDING, And, Or, Query, parse
 from taskqueue.model.record import Record, Status
 from taskqueue.model.wording import count
-from taskqueue.scheduler import changes, records
+from taskqueue.scheduler import changes
 from taskqueue.scheduler.audit_trail import acting_command
 from taskqueue.store import Store
 

@@ -22,7 +22,7 @@ from taskqueue.cli.top.screens import HELP, FailureList, Jobs, Looking, Main, Pa
 from taskqueue.cli.top.store_calls import StoreCalls
 from taskqueue.errors import StoreUnavailable, TaskqueueError
 from taskqueue.exit_codes import Exit
-from taskqueue.scheduler.needs import Need
+from taskqueue.insight.needs import Need
 from taskqueue.store import Store
 from taskqueue.store.redaction import concealed_in
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from taskqueue.cli import record_facts, show
+from taskqueue.insight import records
+from taskqueue.insight.why import why as why_of
 from taskqueue.model.ids import JobId
 from taskqueue.model.log_lines import lines_of
-from taskqueue.scheduler import records, stacks
-from taskqueue.scheduler.why import why as why_of
+from taskqueue.scheduler import stacks
 from taskqueue.store import Store
 
 NO_LINES = "no log lines are kept of it"

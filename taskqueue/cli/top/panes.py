@@ -8,14 +8,14 @@ from datetime import datetime
 from taskqueue.cli import ids, record_facts, terminal
 from taskqueue.cli.terminal import Column
 from taskqueue.cli.top.rows import Row
+from taskqueue.insight.needs import Need
+from taskqueue.insight.nodes import Node
+from taskqueue.insight.overview import Failures, QueueState, Run
+from taskqueue.insight.overview_reader import Overview
 from taskqueue.model.controls import Controls
 from taskqueue.model.finding import Level
 from taskqueue.model.record import Record
 from taskqueue.model.wording import count, local, span
-from taskqueue.scheduler.needs import Need
-from taskqueue.scheduler.nodes import Node
-from taskqueue.scheduler.overview import Failures, QueueState, Run
-from taskqueue.scheduler.overview_reader import Overview
 
 STATUSES: Mapping[str, str] = {
     status: " ".join(f"ansi_{word}" if word != "bold" else word for word in style.split())

@@ -18,10 +18,10 @@ from taskqueue.cli.top import panes
 from taskqueue.cli.top.rows import Row, Rows
 from taskqueue.cli.top.targets import Listing
 from taskqueue.errors import StoreUnavailable, TaskqueueError
+from taskqueue.insight.overview_reader import Overview, OverviewReader
 from taskqueue.model.controls import Controls
 from taskqueue.model.record import Record, Status
 from taskqueue.model.shown_text import logged, shown
-from taskqueue.scheduler.overview_reader import Overview, OverviewReader
 from taskqueue.store import Store
 
 LISTED = 200

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from taskqueue.insight.needs import Need, Subject
+from taskqueue.insight.nodes import Node
+from taskqueue.insight.overview import FAILURES_OVER, Failures, QueueState, Run
 from taskqueue.model.query import Query, parse
 from taskqueue.model.record import Record, Status
-from taskqueue.scheduler.needs import Need, Subject
-from taskqueue.scheduler.nodes import Node
-from taskqueue.scheduler.overview import FAILURES_OVER, Failures, QueueState, Run
 
 _FAILED = {"$in": [int(Status.FAILED), int(Status.TIMEOUT)]}
 _NOT_BEGUN = {"$lt": int(Status.PROCESSING)}

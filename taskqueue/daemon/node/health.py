@@ -14,8 +14,8 @@ from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.status import WORKS, NodeStatus, version
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.settings import Settings
+from taskqueue.insight import host
 from taskqueue.model.record import Holder, Status
-from taskqueue.scheduler import host
 from taskqueue.store import Lease, Store
 
 READ_EVERY = 2.0

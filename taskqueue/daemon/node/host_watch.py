@@ -13,9 +13,9 @@ from taskqueue.daemon.node.leader_election import LEAD
 from taskqueue.daemon.node.rescuer import Rescuer
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.runtime.timers import every
+from taskqueue.insight import host
 from taskqueue.model.record import Holder
 from taskqueue.model.wording import count
-from taskqueue.scheduler import host
 from taskqueue.store import Lease, Store
 
 log = logging.getLogger(__name__)

@@ -20,8 +20,8 @@ from taskqueue.daemon.node.status import NodeStatus
 from taskqueue.daemon.runtime.child_process import boottime
 from taskqueue.daemon.runtime.timers import ResettableTimer
 from taskqueue.daemon.settings import Lead
+from taskqueue.insight import host
 from taskqueue.model.record import Holder
-from taskqueue.scheduler import host
 from taskqueue.store import Lease, Store
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from importlib import metadata
 from taskqueue.daemon.protocol.messages import PoolStatus
 from taskqueue.daemon.runtime import child_process, systemd
 from taskqueue.daemon.settings import Lead, Settings
-from taskqueue.scheduler import host
+from taskqueue.insight import host
 from taskqueue.store import SCHEMA_VERSION, Store
 
 UNSEATED = "waits for its seat"

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from taskqueue.daemon.runtime import child_process
-from taskqueue.scheduler import host
+from taskqueue.insight import host
 
 log = logging.getLogger(__name__)
 

@@ -8,11 +8,11 @@ from typing import Any
 from starlette.responses import Response
 
 from taskqueue.errors import InvalidOption, InvalidQuery
+from taskqueue.insight.overview import Failures, failures_of
 from taskqueue.model.analytics import Grouping
 from taskqueue.model.events import EVENTS
 from taskqueue.model.history import OTHER, Step
 from taskqueue.scheduler import json_shapes
-from taskqueue.scheduler.overview import Failures, failures_of
 from taskqueue.web.api import schemas
 from taskqueue.web.api.route import ApiRoute, Call, Param, Schema
 from taskqueue.web.api.schemas import ANYTHING, BOOLEAN, INTEGER, TEXT, TIME, listed, optional, record, ref

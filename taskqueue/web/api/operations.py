@@ -8,13 +8,13 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from taskqueue.errors import InvalidOption
+from taskqueue.insight.nodes import Node
+from taskqueue.insight.overview import QueueState
 from taskqueue.model.controls import EVERY_QUEUE, Control, Kind
 from taskqueue.model.record import Status
 from taskqueue.scheduler import json_shapes
 from taskqueue.scheduler.controls import MOST_KEYS
-from taskqueue.scheduler.nodes import Node
 from taskqueue.scheduler.operator_api import numbers_of
-from taskqueue.scheduler.overview import QueueState
 from taskqueue.scheduler.schedule import Schedule
 from taskqueue.web.api import schemas
 from taskqueue.web.api.route import Answer, ApiRoute, Call, Param, Schema

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from taskqueue.insight.overview import Failures, ended_jobs, failures_of
 from taskqueue.model.history import OTHER, Step
 from taskqueue.model.timestamps import milliseconds
-from taskqueue.scheduler.overview import Failures, ended_jobs, failures_of
 from taskqueue.web.charts import Chart, chart
 from taskqueue.web.job_filter import JobFilter
 from taskqueue.web.view import View

@@ -9,13 +9,13 @@ from itertools import takewhile
 from typing import Any, TypeAlias
 
 from taskqueue.errors import TaskqueueError
+from taskqueue.insight.overview import runs_of
 from taskqueue.model.controls import Controls
 from taskqueue.model.limits import limit_keys_of
 from taskqueue.model.log_lines import LogLine
 from taskqueue.model.record import Failure, Record, Status
 from taskqueue.model.schedules.origin import FromSchedule, Series
 from taskqueue.model.wording import in_utc, size, span
-from taskqueue.scheduler.overview import runs_of
 from taskqueue.scheduler.process import Process
 from taskqueue.web.charts import kind_of, timeline
 from taskqueue.web.graph import graph_of

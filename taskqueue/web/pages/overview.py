@@ -8,12 +8,12 @@ from datetime import datetime
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
+from taskqueue.insight.needs import Need, Subject
+from taskqueue.insight.overview_reader import Overview
 from taskqueue.model.finding import Level
 from taskqueue.model.history import Parts, Step
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.model.wording import count
-from taskqueue.scheduler.needs import Need, Subject
-from taskqueue.scheduler.overview_reader import Overview
 from taskqueue.web.charts import Chart, chart
 from taskqueue.web.job_filter import JobFilter
 from taskqueue.web.view import Button, View

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from taskqueue.insight.overview import idle_queue
+from taskqueue.insight.overview_reader import Overview
 from taskqueue.model.controls import EVERY_QUEUE, Kind
 from taskqueue.model.history import Step
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.scheduler.controls import MOST_KEYS
-from taskqueue.scheduler.overview import idle_queue
-from taskqueue.scheduler.overview_reader import Overview
 from taskqueue.web.charts import Chart, chart
 from taskqueue.web.paging import part_of
 from taskqueue.web.view import View

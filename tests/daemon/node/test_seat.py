@@ -15,8 +15,8 @@ import pytest
 from taskqueue.daemon.node.leader_election import LEAD, Election
 from taskqueue.daemon.node.leases import Seat, held_by
 from taskqueue.daemon.runtime.child_process import Child, allow_signals, fork
+from taskqueue.insight import host
 from taskqueue.model.record import Holder
-from taskqueue.scheduler import host
 from taskqueue.store import Lease, Store
 from taskqueue.store.open import open_store
 

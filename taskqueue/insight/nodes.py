@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
+from taskqueue.insight import host, node_states
 from taskqueue.model.controls import Control, Controls
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.query import parse
 from taskqueue.model.record import Status
-from taskqueue.scheduler import host, node_states
 from taskqueue.store import Lease, Store
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from taskqueue import JobOptions, Process, Scheduler, retry
+from taskqueue.insight import host
 from taskqueue.model.lifecycle import outcomes, settle
 from taskqueue.model.record import Cause, Failure, Holder, Record
 from taskqueue.model.wording import count, some, span, times
-from taskqueue.scheduler import host
 from taskqueue.store import ClaimRequest, Lease, Settlement, Store
 from tests.nodes import eventually
 from tests.scheduler.jobs import Broken, Echo, Giving, Lucky, Mail, Sleepy, Unkept

@@ -10,8 +10,8 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from taskqueue.insight import host
 from taskqueue.model.record import Holder
-from taskqueue.scheduler import host
 from taskqueue.store import Lease
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from taskqueue.errors import InvalidQuery, JobNotFound
 from taskqueue.model.ids import JobId
@@ -12,9 +12,6 @@ from taskqueue.model.query import EVERYTHING, Compare, Operator, Query, parse
 from taskqueue.model.record import Record
 from taskqueue.model.shown_text import as_code
 from taskqueue.store import Store
-
-if TYPE_CHECKING:
-    from taskqueue.scheduler.snapshot import JobSnapshot
 
 PAGE = 500
 """Records read at once."""
@@ -65,18 +62,17 @@ def present(store: Store, ids: Iterable[JobId]) -> list[Record]:
     return found
 
 
-def page(
-    store: Store, query: Mapping[str, Any] | None, order: str, limit: int, after: JobSnapshot | None
-) -> list[Record]:
-    """Return up to ``limit`` records that match, in this order, from behind the one of ``after``."""
+def page(store: Store, query: Mapping[str, Any] | None, order: str, limit: int, after: object) -> list[Record]:
+    """Return up to ``limit`` records that match, in this order, after the job ``after``, a handle of it."""
     if not isinstance(order, str):
         raise InvalidQuery(f"order={as_code(order)}: pass the name of a field, such as 'created_at'")
     if type(limit) is not int or not 0 < limit <= LARGEST_PAGE:
         raise InvalidQuery(f"limit={as_code(limit)}: pass how many jobs to return, from 1 to {LARGEST_PAGE:,}")
-    if after is not None and not hasattr(after, "snapshot"):
+    last = getattr(after, "snapshot", None)
+    if after is not None and last is None:
         raise InvalidQuery(f"after={as_code(after)}: pass the last job of the page before, a Process")
-    behind = None if after is None else (getattr(after.snapshot, order.removeprefix("-"), None), after.id)
-    return store.find(EVERYTHING if query is None else parse(query), order=order, limit=limit, after=behind)
+    position = None if last is None else (getattr(last, order.removeprefix("-"), None), last.id)
+    return store.find(EVERYTHING if query is None else parse(query), order=order, limit=limit, after=position)
 
 
 def matching(store: Store, query: Query, page_size: int = PAGE) -> Iterator[Record]:

@@ -8,6 +8,9 @@ from shlex import quote
 from typing import Any
 
 from taskqueue.errors import JobNotFound
+from taskqueue.insight import host
+from taskqueue.insight.node_states import name_of, seats, trouble
+from taskqueue.insight.records import present
 from taskqueue.model.conditions import FAILED_CHECKS
 from taskqueue.model.controls import Controls
 from taskqueue.model.ids import JobId, occurrence_id
@@ -21,9 +24,6 @@ from taskqueue.model.schedules.origin import FromSchedule, Series
 from taskqueue.model.shown_text import shown
 from taskqueue.model.stack import latest
 from taskqueue.model.wording import at, local, since, size, some, span, times
-from taskqueue.scheduler import host
-from taskqueue.scheduler.node_states import name_of, seats, trouble
-from taskqueue.scheduler.records import present
 from taskqueue.store import Lease, Store
 
 _SELF_EXPLAINING = (Cause.CANCELED, Cause.EXPIRED, Cause.DEPENDENCY, Cause.DUPLICATE, Cause.REPLACED)

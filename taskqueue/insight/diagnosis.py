@@ -8,14 +8,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 
+from taskqueue.insight import host, node_states
+from taskqueue.insight.node_states import name_of
+from taskqueue.insight.why import WAY_OUT_OF_UNKNOWN, kept_waiting, unknown, why_no_node
 from taskqueue.model.controls import Controls
 from taskqueue.model.finding import Finding, Level, below
 from taskqueue.model.query import parse
 from taskqueue.model.record import Cause, Failure, Record, Status
 from taskqueue.model.wording import count, since, some, span
-from taskqueue.scheduler import host, node_states
-from taskqueue.scheduler.node_states import name_of
-from taskqueue.scheduler.why import WAY_OUT_OF_UNKNOWN, kept_waiting, unknown, why_no_node
 from taskqueue.store import Lease, Store
 
 SKEW, LARGE_SKEW = 1.0, 15.0

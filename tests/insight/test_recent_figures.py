@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from taskqueue.errors import StoreUnavailable
+from taskqueue.insight.overview_reader import RecentFigures
 from taskqueue.model.history import Parts, Step
 from taskqueue.model.lifecycle.outcomes import Failed, Run
 from taskqueue.model.lifecycle.settle import ended
 from taskqueue.model.record import Failure
 from taskqueue.model.timestamps import milliseconds
-from taskqueue.scheduler.overview_reader import RecentFigures
 from taskqueue.store import Settlement, Store
 from taskqueue.store.sqlite.store import SqliteStore
 from tests.nodes import eventually

@@ -8,14 +8,14 @@ from datetime import datetime, timedelta
 from enum import Enum
 from shlex import quote
 
+from taskqueue.insight import diagnosis, host, node_states
+from taskqueue.insight.nodes import Node
+from taskqueue.insight.overview import Failures, QueueState, Run
+from taskqueue.insight.why import why_no_node
 from taskqueue.model.controls import Control, Controls, Kind
 from taskqueue.model.finding import Finding, Level
 from taskqueue.model.schedules.schedule import NamedSchedule, Stage
 from taskqueue.model.wording import count, local, minute, span, times
-from taskqueue.scheduler import diagnosis, host, node_states
-from taskqueue.scheduler.nodes import Node
-from taskqueue.scheduler.overview import Failures, QueueState, Run
-from taskqueue.scheduler.why import why_no_node
 from taskqueue.store import Lease
 
 MISSED_WITHIN = timedelta(hours=12)

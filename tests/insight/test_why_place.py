@@ -12,7 +12,7 @@ import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from taskqueue.scheduler.why import MOST_BEFORE, why
+from taskqueue.insight.why import MOST_BEFORE, why
 from taskqueue.store import Store
 from taskqueue.store.mongodb import open_mongodb
 from taskqueue.store.open import open_store

@@ -12,16 +12,16 @@ import pytest
 from bson import ObjectId
 
 from taskqueue import Scheduler
+from taskqueue.insight import needs, overview
+from taskqueue.insight.needs import Need, Subject
+from taskqueue.insight.overview import failures_of
+from taskqueue.insight.overview_reader import Overview, OverviewReader
 from taskqueue.model.finding import Level
 from taskqueue.model.history import Part, Step
 from taskqueue.model.record import CancelRequest, Cause, Holder, Record, Status
 from taskqueue.model.schedules import Every
 from taskqueue.model.schedules.schedule import Miss, NamedSchedule, Stage
 from taskqueue.model.timestamps import milliseconds
-from taskqueue.scheduler import needs, overview
-from taskqueue.scheduler.needs import Need, Subject
-from taskqueue.scheduler.overview import failures_of
-from taskqueue.scheduler.overview_reader import Overview, OverviewReader
 from taskqueue.store import ClaimRequest, Lease, Store
 from tests.nodes import eventually
 from tests.scheduler.jobs import Broken, Echo

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+from taskqueue.insight import host
 from taskqueue.model.controls import Controls
 from taskqueue.model.wording import span
-from taskqueue.scheduler import host
 from taskqueue.store import Lease
 
 LEAD = "lead"

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from sys import intern
 
+from taskqueue.insight import diagnosis, needs, overview
+from taskqueue.insight.needs import Need, Subject
+from taskqueue.insight.nodes import Node, nodes_of
+from taskqueue.insight.overview import Failures, QueueState, Run, failures_of
 from taskqueue.model.finding import Level
 from taskqueue.model.history import BUCKETS, Durations, Figures, Part, Parts, Step, add_figures
 from taskqueue.model.query import RUNNING
 from taskqueue.model.record import Record, Status
 from taskqueue.model.timestamps import MILLISECOND, milliseconds, moment
-from taskqueue.scheduler import diagnosis, needs, overview
-from taskqueue.scheduler.needs import Need, Subject
-from taskqueue.scheduler.nodes import Node, nodes_of
-from taskqueue.scheduler.overview import Failures, QueueState, Run, failures_of
 from taskqueue.store import Store
 
 UNSETTLED: Mapping[Step, timedelta] = {Step.MINUTE: timedelta(minutes=2), Step.HOUR: timedelta(minutes=15)}

@@ -1,0 +1,5 @@
+"""The clients and stores of the scheduler's tests: questions are asked through a client."""
+
+from tests.scheduler.conftest import blocking, scheduler, store, url
+
+__all__ = ["blocking", "scheduler", "store", "url"]
