@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import taskqueue
 from taskqueue.daemon.manager.manager import fork_manager
+from taskqueue.daemon.node.manager_handle import ForkedManager
 from taskqueue.daemon.node.node import Node
 from taskqueue.daemon.protocol.channel import Channel
 from taskqueue.daemon.protocol.codec import decode
@@ -81,7 +82,7 @@ def run(url: str, folder: Path) -> dict[str, int]:
     counts: Counter[str] = Counter()
     store = cast(Store, Counting(open_store(url), counts))
     counting = Counting(channel, counts)
-    node = Node(settings, store, manager, cast(Channel, counting), start_log)
+    node = Node(settings, store, ForkedManager(manager, cast(Channel, counting), start_log))
     sys.setprofile(Calls(counts))
     node.run()
     sys.setprofile(None)

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 
-from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
+from taskqueue.daemon.node.context import NodeContext
 from taskqueue.daemon.node.fetcher import Fetcher
-from taskqueue.daemon.node.figures import Figures
 from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
 from taskqueue.daemon.node.manager_handle import ManagerHandle
 from taskqueue.daemon.node.settler import Settler
 from taskqueue.daemon.protocol.encoding import run_message
 from taskqueue.daemon.protocol.messages import HandBack, OutcomeSettled, Stop
 from taskqueue.daemon.runtime import child_process
-from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.runtime.prefetch import Prefetch
-from taskqueue.daemon.runtime.timers import ResettableTimer, on_loop_clock
-from taskqueue.daemon.settings import Settings
-from taskqueue.model.record import Holder, Record
-from taskqueue.store import Renewal, Store
+from taskqueue.daemon.runtime.timers import on_loop_clock
+from taskqueue.model.record import Record
+from taskqueue.store import Renewal
 
 NOTES_WITHIN = 0.1
 """Seconds after which progress and checkpoints are written to the store."""
@@ -28,28 +24,16 @@ NOTES_WITHIN = 0.1
 class Dispatcher:
     """The claims of one incarnation of a node on their way: from the store to the manager, and back."""
 
-    def __init__(
-        self,
-        loop: Loop,
-        store: Store,
-        holder: Holder,
-        settings: Settings,
-        in_flight: InFlight,
-        prefetch: Prefetch,
-        breaker: CircuitBreaker,
-        manager: ManagerHandle,
-        figures: Figures,
-    ) -> None:
-        self._store = store
-        self._lease = settings.lease
+    def __init__(self, node: NodeContext, in_flight: InFlight, prefetch: Prefetch, manager: ManagerHandle) -> None:
+        self._store = node.store
+        self._lease = node.settings.lease
         self._in_flight = in_flight
         self._manager = manager
-        self._figures = figures
-        self.fetcher = Fetcher(store, holder, settings, in_flight, prefetch, breaker)
-        lease = timedelta(seconds=settings.lease)
-        self._settler = Settler(store, holder, lease, in_flight, self.fetcher, breaker, figures)
-        self._claim_timer = ResettableTimer(loop, store.now, self.fetcher.wake_when_due)
-        self._notes_timer = ResettableTimer(loop, store.now, self._settler.send_notes)
+        self._figures = node.figures
+        self.fetcher = Fetcher(node, in_flight, prefetch)
+        self._settler = Settler(node, in_flight, self.fetcher)
+        self._claim_timer = node.timer(self.fetcher.wake_when_due)
+        self._notes_timer = node.timer(self._settler.send_notes)
 
     def work(self, may_claim: Callable[[], bool]) -> None:
         """Settle all outcomes, claim jobs if ``may_claim``, and send their runs: one transaction each.

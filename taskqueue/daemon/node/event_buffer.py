@@ -6,12 +6,11 @@ import itertools
 import time
 from typing import Any
 
-from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
+from taskqueue.daemon.node.context import NodeContext
 from taskqueue.daemon.protocol.messages import WorkerChanged
-from taskqueue.daemon.runtime.loop import Loop, Timer
+from taskqueue.daemon.runtime.loop import Timer
 from taskqueue.model.events import BECAME_LEADER, STEPPED_DOWN, WORKER_ENDED, WORKER_SPAWNED
-from taskqueue.model.record import Holder
-from taskqueue.store import Event, Store
+from taskqueue.store import Event
 
 WRITE_WITHIN = 0.5
 """Seconds after which an event is written, so that a growing pool takes one write."""
@@ -23,11 +22,11 @@ MOST_KEPT = 1000
 class EventBuffer:
     """The events of one incarnation of a node."""
 
-    def __init__(self, loop: Loop, store: Store, holder: Holder, breaker: CircuitBreaker) -> None:
-        self._loop = loop
-        self._store = store
-        self._holder = holder
-        self._breaker = breaker
+    def __init__(self, node: NodeContext) -> None:
+        self._loop = node.loop
+        self._store = node.store
+        self._holder = node.holder
+        self._breaker = node.breaker
         self._numbers = itertools.count(1)
         self._unwritten: list[Event] = []
         self._writing: Timer | None = None

@@ -8,16 +8,15 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
-from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
+from taskqueue.daemon.node.context import NodeContext
 from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
 from taskqueue.daemon.runtime.prefetch import Prefetch
-from taskqueue.daemon.settings import Settings
 from taskqueue.model.lifecycle.outcomes import Run, unreadable
-from taskqueue.model.record import Holder, OnCrash, Record, Status
+from taskqueue.model.record import OnCrash, Record, Status
 from taskqueue.model.timestamps import EPOCH, MILLISECOND
-from taskqueue.store import ClaimRequest, Note, Store
+from taskqueue.store import ClaimRequest, Note
 
 log = logging.getLogger(__name__)
 
@@ -33,22 +32,14 @@ _POOL, _OWN_WORKER = "the pool", "its own worker"
 class Fetcher:
     """Claims jobs for one incarnation of a node and adds them to its claims in flight."""
 
-    def __init__(
-        self,
-        store: Store,
-        holder: Holder,
-        settings: Settings,
-        in_flight: InFlight,
-        prefetch: Prefetch,
-        breaker: CircuitBreaker,
-    ) -> None:
-        self._store = store
-        self._holder = holder
-        self._settings = settings
-        self._lease = timedelta(seconds=settings.lease)
+    def __init__(self, node: NodeContext, in_flight: InFlight, prefetch: Prefetch) -> None:
+        self._store = node.store
+        self._holder = node.holder
+        self._settings = node.settings
+        self._lease = node.lease
         self._in_flight = in_flight
         self._prefetch = prefetch
-        self._breaker = breaker
+        self._breaker = node.breaker
         self._pooled_expected = True
         self._forced_expected = True
         self._reason = "the node has started"

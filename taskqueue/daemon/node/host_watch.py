@@ -8,15 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
+from taskqueue.daemon.node.context import NodeContext
 from taskqueue.daemon.node.leader_election import LEAD
 from taskqueue.daemon.node.rescuer import Rescuer
-from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.runtime.timers import every
 from taskqueue.insight import host
 from taskqueue.model.record import Holder
 from taskqueue.model.wording import count
-from taskqueue.store import Lease, Store
+from taskqueue.store import Lease
 
 log = logging.getLogger(__name__)
 
@@ -29,32 +28,28 @@ class HostWatch:
     def __init__(
         self,
         *,
-        loop: Loop,
-        store: Store,
-        holder: Holder,
-        breaker: CircuitBreaker,
+        node: NodeContext,
         rescuer: Rescuer,
         is_seated: Callable[[], bool],
         on_lead: Callable[[], None],
         on_leases: Callable[[Sequence[Lease]], None],
         is_busy: Callable[[], object],
-        interval: float,
     ) -> None:
-        """``on_lead`` is called after the death of a node, which may have led; ``interval`` is in seconds.
+        """``on_lead`` is called after the death of a node, which may have led.
 
         ``on_leases`` is called with all leases whenever they were read, also at the end of a node while it is busy.
         """
-        self._loop = loop
-        self._store = store
-        self._holder = holder
-        self._breaker = breaker
+        self._loop = node.loop
+        self._store = node.store
+        self._holder = node.holder
+        self._breaker = node.breaker
         self._rescuer = rescuer
         self._is_seated = is_seated
         self._on_lead = on_lead
         self._on_leases = on_leases
         self._is_busy = is_busy
         self._watched: dict[Holder, list[int]] = {}
-        every(loop, interval, self.check)
+        every(node.loop, node.settings.lease / 3, self.check)
 
     def check(self) -> None:
         """Watch the present nodes and callers of this host, and rescue the claims of dead ones."""

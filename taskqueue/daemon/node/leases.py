@@ -10,15 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.clocks import ClockWatch
+from taskqueue.daemon.node.context import NodeContext
 from taskqueue.daemon.node.controls import ControlsView
 from taskqueue.daemon.node.event_buffer import EventBuffer
 from taskqueue.daemon.node.leader_election import Election
 from taskqueue.daemon.node.leader_hooks import LeaderHooks
-from taskqueue.daemon.node.status import NodeStatus
 from taskqueue.daemon.runtime.child_process import boottime
-from taskqueue.daemon.runtime.timers import ResettableTimer
 from taskqueue.daemon.settings import Lead
 from taskqueue.insight import host
 from taskqueue.model.record import Holder
@@ -96,23 +94,15 @@ def held_by(lease: Lease) -> str:
 class NodeLeases:
     """Acquires, renews and resigns the leases of one incarnation."""
 
-    def __init__(
-        self,
-        store: Store,
-        holder: Holder,
-        ttl: timedelta,
-        status: NodeStatus,
-        breaker: CircuitBreaker,
-        clock_watch: ClockWatch,
-    ) -> None:
-        self._store = store
+    def __init__(self, node: NodeContext, clock_watch: ClockWatch) -> None:
+        self._store = node.store
         self._clock_watch = clock_watch
-        self._ttl = ttl
-        self._status = status
-        self._breaker = breaker
-        self._seat = Seat(store, holder, ttl)
-        self._election = Election(store, holder, ttl)
-        self._name = holder.seat
+        self._ttl = node.lease
+        self._status = node.status
+        self._breaker = node.breaker
+        self._seat = Seat(node.store, node.holder, node.lease)
+        self._election = Election(node.store, node.holder, node.lease)
+        self._name = node.holder.seat
         self._occupant: Lease | None = None
 
     @property
@@ -194,29 +184,26 @@ class Leadership:
     def __init__(
         self,
         *,
-        lead: Lead,
+        node: NodeContext,
         leases: NodeLeases,
         controls: ControlsView,
         hooks: LeaderHooks,
         events: EventBuffer,
         is_seated: Callable[[], bool],
-        timer: Callable[[Callable[[], None]], ResettableTimer],
-        on_gained: Callable[[], None],
-        on_lost: Callable[[], None],
+        on_change: Callable[[bool], None],
         on_applied: Callable[[], None],
     ) -> None:
-        """``timer`` makes timers; ``on_applied`` is called each time the lead was looked at."""
-        self._mode = lead
+        """``on_change`` is called with whether this node leads now, ``on_applied`` after each look at the lead."""
+        self._mode = node.settings.lead
         self._leases = leases
         self._controls = controls
         self._hooks = hooks
         self._events = events
         self._is_seated = is_seated
-        self._on_gained = on_gained
-        self._on_lost = on_lost
+        self._on_change = on_change
         self._on_applied = on_applied
-        self._expiry_timer = timer(self.apply)
-        self._retry_timer = timer(self.renew)
+        self._expiry_timer = node.timer(self.apply)
+        self._retry_timer = node.timer(self.renew)
 
     def renew(self) -> None:
         """Acquire or renew the lead, and set the timer for its end or for the next try."""
@@ -243,11 +230,8 @@ class Leadership:
     def apply(self) -> None:
         """Act on a change of leadership, if there is one."""
         leads = self._leases.leads
-        if leads and not self._hooks.leads:
-            self._on_gained()
-        elif self._hooks.leads and not leads:
-            self._on_lost()
         if leads is not self._hooks.leads:
+            self._on_change(leads)
             self._events.leadership_changed(leads)
         self._hooks.leadership_changed(leads)
         self._on_applied()

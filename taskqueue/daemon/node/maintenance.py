@@ -7,14 +7,13 @@ from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 
-from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.clocks import RetentionClock
+from taskqueue.daemon.node.context import NodeContext
 from taskqueue.daemon.node.figures import Figures
 from taskqueue.daemon.node.leases import NodeLeases
 from taskqueue.daemon.node.schedules import ScheduleRunner
 from taskqueue.daemon.runtime.child_process import boottime
-from taskqueue.daemon.runtime.loop import Loop
-from taskqueue.daemon.runtime.timers import ResettableTimer, every
+from taskqueue.daemon.runtime.timers import every
 from taskqueue.daemon.settings import Settings
 from taskqueue.model.query import FINAL
 from taskqueue.model.record import Status
@@ -46,29 +45,20 @@ class Maintenance:
     Tasks that are due together run in turns of their own: one behind the other they would hold up a renewal of leases.
     """
 
-    def __init__(
-        self,
-        loop: Loop,
-        store: Store,
-        settings: Settings,
-        leases: NodeLeases,
-        breaker: CircuitBreaker,
-        is_seated: Callable[[], bool],
-        figures: Figures,
-    ) -> None:
-        self._loop = loop
+    def __init__(self, node: NodeContext, leases: NodeLeases, is_seated: Callable[[], bool]) -> None:
+        self._loop = node.loop
         self._leases = leases
-        self._breaker = breaker
+        self._breaker = node.breaker
         self._is_seated = is_seated
         self._queued: deque[Callable[[], None]] = deque()
-        self._retention = Retention(store, settings, figures)
-        self._schedules = ScheduleRunner(store, breaker)
-        self._next_fire_timer = ResettableTimer(loop, store.now, self.fire_schedules)
-        self._first_timer = ResettableTimer(loop, store.now, self.maintain)
-        self._outage_timer = ResettableTimer(loop, store.now, self.repair)
-        every(loop, REPAIR_EVERY, self.repair)
-        every(loop, MAINTAIN_EVERY, self.maintain)
-        every(loop, TIDY_EVERY, self.tidy_history)
+        self._retention = Retention(node.store, node.settings, node.figures)
+        self._schedules = ScheduleRunner(node.store, node.breaker)
+        self._next_fire_timer = node.timer(self.fire_schedules)
+        self._first_timer = node.timer(self.maintain)
+        self._outage_timer = node.timer(self.repair)
+        every(node.loop, REPAIR_EVERY, self.repair)
+        every(node.loop, MAINTAIN_EVERY, self.maintain)
+        every(node.loop, TIDY_EVERY, self.tidy_history)
 
     def start(self) -> None:
         """Run all tasks soon after the seat was acquired."""

@@ -6,13 +6,13 @@ import logging
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
+from taskqueue.daemon.node.context import NodeContext
 from taskqueue.daemon.node.event_buffer import EventBuffer
-from taskqueue.daemon.node.figures import Figures
 from taskqueue.daemon.node.in_flight import InFlight
 from taskqueue.daemon.node.leader_hooks import LeaderHooks
 from taskqueue.daemon.node.stack_requests import StackRequests
-from taskqueue.daemon.node.status import NodeStatus
 from taskqueue.daemon.protocol.channel import Channel
 from taskqueue.daemon.protocol.codec import decode, encode
 from taskqueue.daemon.protocol.messages import (
@@ -46,36 +46,46 @@ The manager needs up to a third of the lease for the grace, so half of it remain
 """
 
 
+@dataclass(frozen=True)
+class ForkedManager:
+    """A manager as it was forked, with the channel to it and the log of starts that it shares."""
+
+    process: Child
+    channel: Channel
+    start_log: StartLog
+
+    def end(self) -> None:
+        """Close the channel, so that the manager leaves, and wait until it has."""
+        self.channel.close()
+        self.process.reap()
+
+
 class ManagerHandle:
     """The manager of one node."""
 
     def __init__(
         self,
-        process: Child,
-        channel: Channel,
-        start_log: StartLog,
+        forked: ForkedManager,
+        node: NodeContext,
         *,
         in_flight: InFlight,
         leader_hooks: LeaderHooks,
-        status: NodeStatus,
         events: EventBuffer,
-        figures: Figures,
         stacks: StackRequests,
         on_startup_failed: Callable[[StartupFailed], None],
-        silence_limit: float,
     ) -> None:
         """``on_startup_failed`` is called when the manager cannot start workers and has given up."""
-        self._process = process
-        self._start_log = start_log
+        self._process = forked.process
+        self._start_log = forked.start_log
         self._in_flight = in_flight
         self._leader_hooks = leader_hooks
-        self._status = status
+        self._status = node.status
         self._events = events
-        self._figures = figures
+        self._figures = node.figures
         self._stacks = stacks
         self._on_startup_failed = on_startup_failed
-        self._silence_limit = silence_limit
-        self.channel = channel
+        self._silence_limit = node.settings.lease / 2
+        self.channel = forked.channel
         self.kills = 0
         """Runs killed because they did not end within the grace of a shutdown."""
         self._has_exited = False

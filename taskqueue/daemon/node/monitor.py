@@ -21,17 +21,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
-from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
-from taskqueue.daemon.node.figures import Figures
+from taskqueue.daemon.node.context import NodeContext
 from taskqueue.daemon.node.health import BacklogReader, NodeHealth
-from taskqueue.daemon.node.status import NodeStatus
 from taskqueue.daemon.protocol import control_socket
 from taskqueue.daemon.protocol.control_socket import Silence
-from taskqueue.daemon.runtime.loop import Loop
-from taskqueue.daemon.settings import Settings
 from taskqueue.errors import ConfigError
-from taskqueue.model.record import Holder
-from taskqueue.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -322,25 +316,15 @@ class Monitor:
     and its execution of itself at a reload ends all threads.
     """
 
-    def __init__(
-        self,
-        loop: Loop,
-        settings: Settings,
-        store: Store,
-        holder: Holder,
-        status: NodeStatus,
-        breaker: CircuitBreaker,
-        figures: Figures,
-        is_seated: Callable[[], bool],
-    ) -> None:
-        self._loop = loop
-        self._settings = settings
-        self._status = status
-        self._figures = figures
+    def __init__(self, node: NodeContext, is_seated: Callable[[], bool]) -> None:
+        self._loop = node.loop
+        self._settings = node.settings
+        self._status = node.status
+        self._figures = node.figures
         self._http: MetricsServer | None = None
-        self._backlog = BacklogReader(loop, store, breaker, is_seated)
-        self._health = NodeHealth(settings, holder, store.url, status, self._backlog)
-        self._control = ControlServer(holder.seat, holder.incarnation, self._health.document)
+        self._backlog = BacklogReader(node.loop, node.store, node.breaker, is_seated)
+        self._health = NodeHealth(node.settings, node.holder, node.store.url, node.status, self._backlog)
+        self._control = ControlServer(node.holder.seat, node.holder.incarnation, self._health.document)
 
     def listen(self) -> None:
         """Listen at the address of the metrics, if there is one. Raise ``ConfigError``."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import secrets
 import signal
-from collections.abc import Callable
-from datetime import timedelta
 from functools import partial
 
 from taskqueue.daemon.node.bell_listener import BellListener
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.clocks import ClockWatch
+from taskqueue.daemon.node.context import NodeContext
 from taskqueue.daemon.node.controls import ControlsView, holds_back
 from taskqueue.daemon.node.dispatcher import Dispatcher
 from taskqueue.daemon.node.event_buffer import EventBuffer
@@ -21,20 +20,17 @@ from taskqueue.daemon.node.in_flight import InFlight
 from taskqueue.daemon.node.leader_hooks import LeaderHooks
 from taskqueue.daemon.node.leases import LEASE_SLACK, Leadership, NodeLeases
 from taskqueue.daemon.node.maintenance import Maintenance
-from taskqueue.daemon.node.manager_handle import ManagerHandle
+from taskqueue.daemon.node.manager_handle import ForkedManager, ManagerHandle
 from taskqueue.daemon.node.monitor import Monitor
 from taskqueue.daemon.node.rescuer import Rescuer
 from taskqueue.daemon.node.shutdown import NodeStage, ShutdownSequence
 from taskqueue.daemon.node.stack_requests import StackRequests
 from taskqueue.daemon.node.status import NodeStatus
-from taskqueue.daemon.protocol.channel import Channel
 from taskqueue.daemon.protocol.messages import StartPool, StartupFailed, Unlock
-from taskqueue.daemon.protocol.shared_memory import StartLog
 from taskqueue.daemon.runtime import leftovers, standard_streams, systemd
-from taskqueue.daemon.runtime.child_process import Child
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.runtime.prefetch import Prefetch
-from taskqueue.daemon.runtime.timers import ResettableTimer, every
+from taskqueue.daemon.runtime.timers import every
 from taskqueue.daemon.settings import Lead, Settings
 from taskqueue.exit_codes import Exit
 from taskqueue.model.record import Holder
@@ -52,98 +48,89 @@ STANDBY_INTERVAL = 1.0
 class Node:
     """The composition root: creates the parts of a node and calls them in turn."""
 
-    def __init__(self, settings: Settings, store: Store, process: Child, channel: Channel, start_log: StartLog) -> None:
-        holder = Holder(seat=settings.name, incarnation=secrets.token_hex(8))
-        ttl = timedelta(seconds=settings.lease)
-        prefetch = Prefetch(settings.slots)
+    def __init__(self, settings: Settings, store: Store, forked: ForkedManager) -> None:
+        figures = Figures(counts_runs=settings.metrics is not None)
+        self._context = context = NodeContext(
+            loop=Loop(),
+            store=store,
+            holder=Holder(seat=settings.name, incarnation=secrets.token_hex(8)),
+            settings=settings,
+            status=NodeStatus(settings, forked.process.pid),
+            breaker=CircuitBreaker(self._on_store_state, figures),
+            figures=figures,
+        )
         self._settings = settings
         self._store = store
-        self._holder = holder
-        self._loop = loop = Loop()
-        self._status = NodeStatus(settings, process.pid)
-        self._figures = figures = Figures(counts_runs=settings.metrics is not None)
-        self._breaker = CircuitBreaker(self._on_store_state, figures)
+        self._holder = context.holder
+        self._loop = context.loop
+        self._status = context.status
+        self._breaker = context.breaker
+        prefetch = Prefetch(settings.slots)
         self._in_flight = InFlight(settings, prefetch, store.now)
         self._leader_hooks = LeaderHooks(
             lambda hook: self._manager.send(hook),  # noqa: PLW0108 - it is made below, as is the shutdown
             settings.bootstrap,
             lambda: self._shutdown.continue_after_hook(),  # noqa: PLW0108
         )
-        self._events = EventBuffer(self._loop, store, holder, self._breaker)
-        stacks = StackRequests(store, holder, self._in_flight, self._breaker)
-        self._manager = self._new_manager(process, channel, start_log, stacks)
-        self._dispatcher = Dispatcher(
-            loop, store, holder, settings, self._in_flight, prefetch, self._breaker, self._manager, figures
-        )
+        self._events = EventBuffer(context)
+        stacks = StackRequests(context, self._in_flight)
+        self._manager = self._new_manager(forked, stacks)
+        self._dispatcher = Dispatcher(context, self._in_flight, prefetch, self._manager)
         self._wake = self._dispatcher.fetcher.wake
         clock_watch = ClockWatch(store.now, settings.lease)
-        self._rescuer = Rescuer(store, holder, self._breaker, clock_watch, self._wake, figures)
-        self._leases = NodeLeases(store, holder, ttl, self._status, self._breaker, clock_watch)
-        self._controls = ControlsView(store, holder.seat, self._breaker)
+        self._rescuer = Rescuer(context, clock_watch, self._wake)
+        self._leases = NodeLeases(context, clock_watch)
+        self._controls = ControlsView(store, context.holder.seat, context.breaker)
         self._leadership = self._new_leadership()
         self._shutdown = self._new_shutdown()
-        self._maintenance = Maintenance(loop, store, settings, self._leases, self._breaker, self._is_seated, figures)
+        self._maintenance = Maintenance(context, self._leases, self._is_seated)
         self._host_watch = self._new_host_watch(stacks)
         self._bells = BellListener(self._loop, self._breaker)
-        self.monitor = Monitor(loop, settings, store, holder, self._status, self._breaker, figures, self._is_seated)
-        self._expired_timer = self._timer(self._rescuer.rescue_expired)
+        self.monitor = Monitor(context, self._is_seated)
+        self._expired_timer = context.timer(self._rescuer.rescue_expired)
 
-    def _new_manager(
-        self, process: Child, channel: Channel, start_log: StartLog, stacks: StackRequests
-    ) -> ManagerHandle:
+    def _new_manager(self, forked: ForkedManager, stacks: StackRequests) -> ManagerHandle:
         return ManagerHandle(
-            process,
-            channel,
-            start_log,
+            forked,
+            self._context,
             in_flight=self._in_flight,
             leader_hooks=self._leader_hooks,
-            status=self._status,
             events=self._events,
-            figures=self._figures,
             stacks=stacks,
             on_startup_failed=self._on_startup_failed,
-            silence_limit=self._settings.lease / 2,
         )
 
     def _new_leadership(self) -> Leadership:
         return Leadership(
-            lead=self._settings.lead,
+            node=self._context,
             leases=self._leases,
             controls=self._controls,
             hooks=self._leader_hooks,
             events=self._events,
             is_seated=self._is_seated,
-            timer=self._timer,
-            on_gained=self._on_lead_gained,
-            on_lost=self._on_lead_lost,
+            on_change=self._on_lead_changed,
             on_applied=self._show,
         )
 
     def _new_shutdown(self) -> ShutdownSequence:
         return ShutdownSequence(
-            loop=self._loop,
-            settings=self._settings,
+            node=self._context,
             manager=self._manager,
             fetcher=self._dispatcher.fetcher,
             in_flight=self._in_flight,
             leader_hooks=self._leader_hooks,
-            status=self._status,
             distrust_lead=self._leadership.distrust,
             on_stage=self._show,
         )
 
     def _new_host_watch(self, stacks: StackRequests) -> HostWatch:
         return HostWatch(
-            loop=self._loop,
-            store=self._store,
-            holder=self._holder,
-            breaker=self._breaker,
+            node=self._context,
             rescuer=self._rescuer,
             is_seated=self._is_seated,
             on_lead=self._leadership.renew,
             on_leases=lambda leases: self._manager.send(*stacks.look(leases)),
             is_busy=self._in_flight.__len__,
-            interval=self._settings.lease / 3,
         )
 
     @property
@@ -257,12 +244,11 @@ class Node:
         if len(self._in_flight):
             self._renew()
 
-    def _on_lead_gained(self) -> None:
-        self._wake("this node leads")
-        self._maintenance.resume_schedules()
-
-    def _on_lead_lost(self) -> None:
-        if not self._may_claim():
+    def _on_lead_changed(self, leads: bool) -> None:
+        if leads:
+            self._wake("this node leads")
+            self._maintenance.resume_schedules()
+        elif not self._may_claim():
             self._dispatcher.hand_back_unbegun()
 
     def _on_startup_failed(self, failure: StartupFailed) -> None:
@@ -296,9 +282,6 @@ class Node:
         if self._shutdown.stage is not NodeStage.SEATED or self._controls.drain is not None:
             return False
         return self._settings.lead is Lead.HOST or self._leases.leads
-
-    def _timer(self, callback: Callable[[], None]) -> ResettableTimer:
-        return ResettableTimer(self._loop, self._store.now, callback)
 
     def _show(self) -> None:
         is_paused = self._is_seated() and not self._may_claim()

@@ -7,14 +7,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
-from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.clocks import ClockWatch
-from taskqueue.daemon.node.figures import Figures
+from taskqueue.daemon.node.context import NodeContext
 from taskqueue.daemon.node.run_log import fields
 from taskqueue.daemon.runtime import leftovers
 from taskqueue.model.lifecycle.settle import lost
 from taskqueue.model.record import Holder, Record
-from taskqueue.store import Settlement, Store
+from taskqueue.store import Settlement
 
 log = logging.getLogger(__name__)
 
@@ -25,22 +24,14 @@ BATCH = 200
 class Rescuer:
     """Settles claims of other holders as lost, so that their jobs run again or fail, as their options say."""
 
-    def __init__(
-        self,
-        store: Store,
-        holder: Holder,
-        breaker: CircuitBreaker,
-        clock_watch: ClockWatch,
-        wake: Callable[[str], None],
-        figures: Figures | None = None,
-    ) -> None:
+    def __init__(self, node: NodeContext, clock_watch: ClockWatch, wake: Callable[[str], None]) -> None:
         """``wake`` is called with the reason when a rescued job may be claimable."""
-        self._store = store
-        self._holder = holder
-        self._breaker = breaker
+        self._store = node.store
+        self._holder = node.holder
+        self._breaker = node.breaker
         self._clock_watch = clock_watch
         self._wake = wake
-        self._figures = figures or Figures()
+        self._figures = node.figures
 
     def rescue_expired(self) -> None:
         """Settle the claims of other nodes whose leases have ended, but not just after a jump of the clock."""

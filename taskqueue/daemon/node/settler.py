@@ -6,19 +6,18 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 
-from taskqueue.daemon.node.circuit_breaker import Answered, CircuitBreaker
+from taskqueue.daemon.node.circuit_breaker import Answered
+from taskqueue.daemon.node.context import NodeContext
 from taskqueue.daemon.node.fetcher import Fetcher
-from taskqueue.daemon.node.figures import Figures
 from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
 from taskqueue.daemon.node.run_log import fields, log_run, runs
 from taskqueue.model import query
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.outcomes import HandedBack, Run
 from taskqueue.model.lifecycle.settle import ended
-from taskqueue.model.record import Cause, Holder, Record, Status
-from taskqueue.store import Renewal, Settlement, Store
+from taskqueue.model.record import Cause, Record, Status
+from taskqueue.store import Renewal, Settlement
 
 log = logging.getLogger(__name__)
 
@@ -32,23 +31,14 @@ LEAST_BESIDE = 16
 class Settler:
     """Writes outcomes, notes and renewals of the claims in flight to the store."""
 
-    def __init__(
-        self,
-        store: Store,
-        holder: Holder,
-        lease: timedelta,
-        in_flight: InFlight,
-        fetcher: Fetcher,
-        breaker: CircuitBreaker,
-        figures: Figures | None = None,
-    ) -> None:
-        self._store = store
-        self._holder = holder
-        self._lease = lease
+    def __init__(self, node: NodeContext, in_flight: InFlight, fetcher: Fetcher) -> None:
+        self._store = node.store
+        self._holder = node.holder
+        self._lease = node.lease
         self._in_flight = in_flight
         self._fetcher = fetcher
-        self._breaker = breaker
-        self._figures = figures or Figures()
+        self._breaker = node.breaker
+        self._figures = node.figures
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="taskqueue-settling")
         self._crashed_worker: int | None = None
         """The worker of several runs that crashed last."""

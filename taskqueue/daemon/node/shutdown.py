@@ -7,16 +7,15 @@ import time
 from collections.abc import Callable
 from enum import Enum
 
+from taskqueue.daemon.node.context import NodeContext
 from taskqueue.daemon.node.fetcher import Fetcher
 from taskqueue.daemon.node.in_flight import InFlight
 from taskqueue.daemon.node.leader_hooks import LeaderHooks
 from taskqueue.daemon.node.manager_handle import ManagerHandle
-from taskqueue.daemon.node.status import UNSEATED, WORKS, NodeStatus
+from taskqueue.daemon.node.status import UNSEATED, WORKS
 from taskqueue.daemon.protocol.channel import ChannelBroken
 from taskqueue.daemon.protocol.messages import Recycle, Shutdown
 from taskqueue.daemon.runtime import systemd
-from taskqueue.daemon.runtime.loop import Loop
-from taskqueue.daemon.settings import Settings
 from taskqueue.exit_codes import Exit
 from taskqueue.model.wording import count
 
@@ -47,24 +46,22 @@ class ShutdownSequence:
     def __init__(
         self,
         *,
-        loop: Loop,
-        settings: Settings,
+        node: NodeContext,
         manager: ManagerHandle,
         fetcher: Fetcher,
         in_flight: InFlight,
         leader_hooks: LeaderHooks,
-        status: NodeStatus,
         distrust_lead: Callable[[], None],
         on_stage: Callable[[], None],
     ) -> None:
         """``distrust_lead`` is called when a shutdown begins, ``on_stage`` at each new stage."""
-        self._loop = loop
-        self._settings = settings
+        self._loop = node.loop
+        self._settings = node.settings
         self._manager = manager
         self._fetcher = fetcher
         self._in_flight = in_flight
         self._leader_hooks = leader_hooks
-        self._status = status
+        self._status = node.status
         self._distrust_lead = distrust_lead
         self._on_stage = on_stage
         self._signals = 0

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
+from taskqueue.daemon.node.context import NodeContext
 from taskqueue.daemon.node.in_flight import InFlight
 from taskqueue.daemon.protocol.messages import StackTaken, TakeStack
-from taskqueue.model.record import Holder
 from taskqueue.model.stack import ANSWER, REQUEST
-from taskqueue.store import Lease, Store
+from taskqueue.store import Lease
 
 KEPT_FOR = timedelta(seconds=10)
 """How long an answer is kept for an asker that has not read it."""
@@ -19,11 +18,11 @@ KEPT_FOR = timedelta(seconds=10)
 class StackRequests:
     """The requests that one node knows of."""
 
-    def __init__(self, store: Store, holder: Holder, in_flight: InFlight, breaker: CircuitBreaker) -> None:
-        self._store = store
-        self._holder = holder
+    def __init__(self, node: NodeContext, in_flight: InFlight) -> None:
+        self._store = node.store
+        self._holder = node.holder
         self._in_flight = in_flight
-        self._breaker = breaker
+        self._breaker = node.breaker
         self._asked: set[str] = set()
 
     def look(self, leases: Sequence[Lease]) -> list[TakeStack]:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Collection
 
 from taskqueue.daemon.manager.manager import fork_manager
+from taskqueue.daemon.node.manager_handle import ForkedManager
 from taskqueue.daemon.node.node import Node
 from taskqueue.daemon.runtime import child_process, standard_streams
 from taskqueue.daemon.settings import Settings
@@ -38,19 +39,17 @@ def run(settings: Settings, *, announce: Callable[[str], None], keep: Collection
     child_process.become_subreaper()
     make_all()
     gc.freeze()  # a collection while the store is opened would write to the pages shared with manager and workers
-    process, channel, start_log = fork_manager(settings, keep)
+    forked = ForkedManager(*fork_manager(settings, keep))
     try:
         store = open_store(settings.url)
     except BaseException:
-        channel.close()
-        process.reap()
+        forked.end()
         raise
-    node = Node(settings, store, process, channel, start_log)
+    node = Node(settings, store, forked)
     try:
         node.monitor.listen()
     except ConfigError:
-        channel.close()
-        process.reap()
+        forked.end()
         store.close()
         raise
     for line in node.banner():

@@ -14,10 +14,12 @@ from bson import ObjectId
 
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.clocks import ClockWatch
+from taskqueue.daemon.node.context import NodeContext
 from taskqueue.daemon.node.fetcher import Fetcher
 from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
 from taskqueue.daemon.node.rescuer import Rescuer
 from taskqueue.daemon.node.settler import Settler
+from taskqueue.daemon.node.status import NodeStatus
 from taskqueue.daemon.runtime.prefetch import Prefetch
 from taskqueue.daemon.settings import Settings
 from taskqueue.errors import StoreUnavailable
@@ -60,6 +62,13 @@ class Failing:
         return through
 
 
+def context_of(store: Store, breaker: CircuitBreaker, **fields: Any) -> NodeContext:
+    """Return what the parts of node web-1 share, with other fields as given; the loop is none unless it is given."""
+    settings = fields.pop("settings", Settings(name="web-1"))
+    values = {"loop": None, "holder": OURS, "status": NodeStatus(settings), **fields}
+    return NodeContext(store=store, breaker=breaker, settings=settings, **values)
+
+
 class Bench:
     """The parts of a node that use the store, on a store with faults, and that store itself."""
 
@@ -71,12 +80,12 @@ class Bench:
         configured = Settings(name="web-1", **settings)
         through = cast(Store, self.faults)
         self.in_flight = InFlight(configured, self.prefetch, store.now)
-        self.fetcher = Fetcher(through, OURS, configured, self.in_flight, self.prefetch, self.breaker)
-        lease = timedelta(seconds=configured.lease)
-        self.settler = Settler(through, OURS, lease, self.in_flight, self.fetcher, self.breaker)
+        self.context = context_of(through, self.breaker, settings=configured)
+        self.fetcher = Fetcher(self.context, self.in_flight, self.prefetch)
+        self.settler = Settler(self.context, self.in_flight, self.fetcher)
         self.elapsed = 0.0
         self.clock_watch = ClockWatch(store.now, configured.lease, lambda: self.elapsed)
-        self.rescuer = Rescuer(through, OURS, self.breaker, self.clock_watch, self.fetcher.wake)
+        self.rescuer = Rescuer(self.context, self.clock_watch, self.fetcher.wake)
 
     def add(self, **fields: Any) -> Record:
         now = self.store.now()

@@ -10,11 +10,10 @@ from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.clocks import HEARD_WITHIN, ClockWatch
 from taskqueue.daemon.node.leader_election import LEAD
 from taskqueue.daemon.node.leases import NodeLeases
-from taskqueue.daemon.node.status import NodeStatus
 from taskqueue.daemon.settings import Settings
 from taskqueue.model.record import Holder, Status
 from taskqueue.store import ClaimRequest, Lease, Store
-from tests.daemon.node.conftest import OURS, THEIRS, Bench, SetClock
+from tests.daemon.node.conftest import OURS, THEIRS, Bench, SetClock, context_of
 
 LEASE = timedelta(seconds=30)
 LONGER = 30.0 + HEARD_WITHIN
@@ -91,8 +90,9 @@ def test_neither_lead_nor_seat_is_taken_from_a_node_that_lives_after_the_clock_w
     store: Store, clock: SetClock
 ) -> None:
     def leases_of(holder: Holder) -> NodeLeases:
-        settings, breaker = Settings(name=holder.seat), CircuitBreaker(lambda: None)
-        return NodeLeases(store, holder, LEASE, NodeStatus(settings), breaker, watching(clock))
+        settings = Settings(name=holder.seat, lease=LEASE.total_seconds())
+        node = context_of(store, CircuitBreaker(lambda: None), holder=holder, settings=settings)
+        return NodeLeases(node, watching(clock))
 
     def renew() -> None:
         for name in (LEAD, "seat:web-1"):

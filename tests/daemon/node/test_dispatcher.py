@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -13,11 +14,10 @@ from taskqueue.daemon.node.figures import Figures
 from taskqueue.daemon.node.settler import LEAST_BESIDE
 from taskqueue.daemon.protocol.messages import Ended, HandBack, Message, OutcomeSettled, Run, Stop
 from taskqueue.daemon.runtime.loop import Loop
-from taskqueue.daemon.settings import Settings
 from taskqueue.model.limits import Limit, lane
 from taskqueue.model.record import Cause, OnCrash, Options, Record, Status
 from taskqueue.store import Store
-from tests.daemon.node.conftest import OURS, Bench
+from tests.daemon.node.conftest import Bench
 from tests.nodes import LIMIT
 
 ONE_AT_A_TIME = lane([Limit(1)], "app:Mail", None)
@@ -43,11 +43,8 @@ class Desk(Bench):
     def __init__(self, store: Store, loop: Loop) -> None:
         super().__init__(store)
         self.line, self.figures = Line(), Figures()
-        through = cast(Store, self.faults)
-        settings, manager = Settings(name="web-1"), cast(Any, self.line)
-        self.dispatcher = Dispatcher(
-            loop, through, OURS, settings, self.in_flight, self.prefetch, self.breaker, manager, self.figures
-        )
+        context = replace(self.context, loop=loop, figures=self.figures)
+        self.dispatcher = Dispatcher(context, self.in_flight, self.prefetch, cast(Any, self.line))
 
     def claimed(self, **fields: Any) -> Record:
         """Add a job, have it claimed, and return the record that was claimed."""

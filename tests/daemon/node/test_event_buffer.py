@@ -18,6 +18,7 @@ from taskqueue.errors import StoreUnavailable
 from taskqueue.model.record import Holder
 from taskqueue.store import OLDEST, Event, Store
 from taskqueue.store.open import open_store
+from tests.daemon.node.conftest import context_of
 from tests.nodes import LIMIT
 
 WEB = Holder(seat="web-1", incarnation="a1")
@@ -64,7 +65,7 @@ def loop(store: Store) -> Iterator[Loop]:
 
 @pytest.fixture
 def events(loop: Loop, away: Away) -> EventBuffer:
-    return EventBuffer(loop, cast(Store, away), WEB, CircuitBreaker(lambda: None))
+    return EventBuffer(context_of(cast(Store, away), CircuitBreaker(lambda: None), loop=loop, holder=WEB))
 
 
 def test_what_comes_together_is_one_write(events: EventBuffer, loop: Loop, away: Away, store: Store) -> None:

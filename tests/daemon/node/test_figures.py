@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +16,7 @@ from taskqueue.daemon.protocol.messages import WorkerChanged
 from taskqueue.model.history import MOST_CLASSES, OTHER
 from taskqueue.model.lifecycle.outcomes import Crashed, Done, HandedBack, Run
 from taskqueue.model.record import Failure, Status
-from tests.daemon.node.conftest import OURS, Bench
+from tests.daemon.node.conftest import Bench
 
 
 def finished(bench: Bench, figures: Figures, outcome: Done | Crashed | HandedBack, **fields: str) -> None:
@@ -55,8 +55,7 @@ def test_a_refused_outcome_is_no_run(bench: Bench) -> None:
 @pytest.mark.parametrize("counts_runs", [False, True])
 def test_runs_are_counted_for_metrics_alone(bench: Bench, counts_runs: bool) -> None:
     figures = Figures(counts_runs=counts_runs)
-    lease = timedelta(seconds=30)
-    settler = Settler(bench.store, OURS, lease, bench.in_flight, bench.fetcher, bench.breaker, figures)
+    settler = Settler(replace(bench.context, figures=figures), bench.in_flight, bench.fetcher)
     bench.add()
     [record] = bench.claim()
     bench.in_flight.finish(bench.in_flight_run(record), Done(result="1"), Run(node="web-1"), bench.store.now())

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -13,16 +14,15 @@ import pytest
 
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.clocks import ClockWatch
-from taskqueue.daemon.node.figures import Figures
 from taskqueue.daemon.node.leases import NodeLeases
 from taskqueue.daemon.node.maintenance import Maintenance
-from taskqueue.daemon.node.status import NodeStatus
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.runtime.timers import every
 from taskqueue.daemon.settings import Settings
 from taskqueue.model.record import Holder
 from taskqueue.store import Store
 from taskqueue.store.open import open_store
+from tests.daemon.node.conftest import context_of
 
 TASKS = ("repair", "prune", "schedules", "due", "tidy_history")
 HOLDER = Holder(seat="a", incarnation="1")
@@ -67,12 +67,12 @@ def loop() -> Iterator[Loop]:
 @pytest.fixture
 def maintenance(store: Store, loop: Loop, done: list[str]) -> Maintenance:
     """Return the tasks of a node that leads."""
-    settings, breaker = Settings(name="a"), CircuitBreaker(lambda: None)
-    watch = ClockWatch(store.now, settings.lease)
-    leases = NodeLeases(store, HOLDER, timedelta(minutes=5), NodeStatus(settings), breaker, watch)
+    settings = Settings(name="a", lease=300)
+    node = context_of(store, CircuitBreaker(lambda: None), holder=HOLDER, settings=settings, loop=loop)
+    leases = NodeLeases(node, ClockWatch(store.now, settings.lease))
     leases.renew_lead()
     assert leases.leads
-    return Maintenance(loop, cast(Store, Noted(store, done)), settings, leases, breaker, lambda: True, Figures())
+    return Maintenance(replace(node, store=cast(Store, Noted(store, done))), leases, lambda: True)
 
 
 def run_until(loop: Loop, is_over: Callable[[], bool]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -35,7 +36,7 @@ def test_an_outcome_of_a_lost_claim_is_refused(bench: Bench) -> None:
     record = bench.add()
     [claimed] = bench.claim()
     later = bench.store.now() + timedelta(minutes=5)
-    other = Rescuer(bench.store, THEIRS, bench.breaker, bench.clock_watch, lambda _: None)
+    other = Rescuer(replace(bench.context, store=bench.store, holder=THEIRS), bench.clock_watch, lambda _: None)
     bench.store.renew(OURS, bench.store.now() - timedelta(seconds=1), {})
     other.rescue_expired()
     bench.store.claim(THEIRS, ClaimRequest(pooled=1), bench.store.now(), later)

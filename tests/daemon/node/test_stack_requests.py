@@ -19,6 +19,7 @@ from taskqueue.model.stack import ANSWER, REQUEST
 from taskqueue.store import Lease, Store
 from taskqueue.store.open import open_store
 from tests.daemon.fake_node import settings
+from tests.daemon.node.conftest import context_of
 from tests.store.records import a_record
 
 WEB = Holder(seat="web-1", incarnation="a1")
@@ -40,7 +41,7 @@ def record() -> Record:
 def requests(store: Store, record: Record) -> StackRequests:
     in_flight = InFlight(settings(), Prefetch(1), store.now)
     in_flight.add([record])
-    return StackRequests(store, WEB, in_flight, CircuitBreaker(lambda: None))
+    return StackRequests(context_of(store, CircuitBreaker(lambda: None), holder=WEB), in_flight)
 
 
 def ask(store: Store, name: str, about: dict[str, object], seconds: float = 60.0) -> None:
