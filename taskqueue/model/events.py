@@ -1,4 +1,4 @@
-"""The names of events: transitions of jobs, their progress, and events of nodes."""
+"""The names of events: transitions of jobs, their progress, events of nodes, and the flush of the store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ BECAME_LEADER = "became_leader"
 STEPPED_DOWN = "stepped_down"
 NODE_EVENTS = (WORKER_SPAWNED, WORKER_ENDED, BECAME_LEADER, STEPPED_DOWN)
 
-EVENTS = (*JOB_EVENTS, *NODE_EVENTS)
+FLUSHED = "store_flushed"
+"""All jobs were removed, and the events before this one."""
+
+EVENTS = (*JOB_EVENTS, *NODE_EVENTS, FLUSHED)
 
 
 def checked(name: Any) -> str:

@@ -24,6 +24,9 @@ class Client(AsyncJobs, Protocol):
     blocking: Any
     """The ``Scheduler`` that the threads use."""
 
+    async def begin_callbacks(self) -> None:
+        """Have the callbacks that were bound since the last call begin now."""
+
 
 def plain(
     method: Callable[Concatenate[Scheduler, P], R],
@@ -44,6 +47,7 @@ def long(
 
     @wraps(method)
     async def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        await self.begin_callbacks()
         return await asyncio.to_thread(method, self.blocking, *args, **kwargs)
 
     return call

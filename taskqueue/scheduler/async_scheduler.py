@@ -27,7 +27,7 @@ from taskqueue.scheduler.async_handles import AsyncEvent, AsyncProcess, AsyncSch
 from taskqueue.scheduler.async_steps import OF_EMBEDDED, OF_SERVER, AsyncSteps, Threads
 from taskqueue.scheduler.async_waits import AsyncWaits
 from taskqueue.scheduler.connection import Connections
-from taskqueue.scheduler.event_stream import Callback, EventStream, Page, check_callback
+from taskqueue.scheduler.event_stream import Callback, EventStream, Page, check, check_callback
 from taskqueue.scheduler.job_meta import completed_entries_in_loop, completed_in_loop
 from taskqueue.scheduler.process import Process
 from taskqueue.scheduler.schedule_api import NO_DATA
@@ -159,6 +159,7 @@ class AsyncScheduler:
         """Run a job now, in a thread of this process, as ``Scheduler.run_job`` does."""
         every = await completed_in_loop(self._before_add, job, data, options)
         call = partial(self.blocking.run_job, job, data, reraise=reraise, **every)
+        await self.begin_callbacks()
         return self._handle(await asyncio.to_thread(call))
 
     async def get_schedules(self) -> list[AsyncSchedule]:
@@ -183,9 +184,10 @@ class AsyncScheduler:
         if raise_on_error and failed is not None:
             raise JobFailed(failed.id, failed.status.name, failed.error)
         open_ids = dict.fromkeys([id for id, _ in handles if not ended or id not in ended])
-        if open_ids:
-            wait = self._ends_with_callbacks if self._stream.bound else self._waits_of_loop().ends
-            ended.update(await wait(open_ids, seconds, raise_on_error))
+        if self._stream.bound:
+            ended.update(await self._ends_with_callbacks(open_ids, seconds, raise_on_error, ended))
+        elif open_ids:
+            ended.update(await self._waits_of_loop().ends(open_ids, seconds, raise_on_error))
         return [self._up_to_date(process, ended[id]) for id, process in handles]
 
     def events(
@@ -211,19 +213,25 @@ class AsyncScheduler:
     ) -> str:
         """Do as ``Scheduler.listen`` does; what the callback returns is awaited where it can be."""
         check_callback(callback)
-        begun_at = await self.cursor() if cursor is None else cursor
-        pages = AsyncSteps[Page[AsyncEvent]](self._stream.pages(query, begun_at, timeout), self._threads)
+        check(cursor)
+        start = await self.in_thread(self._stream.start, query, cursor)
+        reached = start.own
+        pages = AsyncSteps[Page[AsyncEvent]](self._stream.pages(query, start.bound, timeout), self._threads)
         async with aclosing(pages.items()) as each:
             async for page in each:
                 for event in page.events:
-                    await self._call(self._stream.bound_to(event), event)
-                    if callback is not None and await self._call([callback], event):
+                    await self._call(start.to_call(event), event)
+                    if callback is not None and start.is_own(event) and await self._call([callback], event):
                         return event.cursor
-                begun_at = page.cursor
-        return begun_at
+                reached = page.cursor
+        return reached
 
     def on(self, event: str, callback: Callable[[AsyncEvent], object]) -> Callable[[], None]:
-        """Bind a callback, a function or a coroutine function, as ``Scheduler.on`` does; this call is not awaited."""
+        """Bind a callback, a function or a coroutine function, as ``Scheduler.on`` does; this call is not awaited.
+
+        So it cannot read the store: the events begin with the next awaited call of this scheduler, before that call
+        does anything. Events of jobs that this scheduler adds later are all heard.
+        """
         return self._stream.bind(event, callback)
 
     def stop_listening(self) -> None:
@@ -233,12 +241,18 @@ class AsyncScheduler:
     async def close(self) -> None:
         """Let go of the store; a closed scheduler is not used again."""
         self._stream.stop()
-        await self.in_thread(self.blocking.close)
+        await self._threads.call(self.blocking.close)
         await self._threads.close()
 
     async def in_thread(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Make the call in one of the few threads of this scheduler, and return its result."""
+        await self.begin_callbacks()
         return await self._threads.call(call, *args, **kwargs)
+
+    async def begin_callbacks(self) -> None:
+        """Have the callbacks that were bound since the last call begin now."""
+        if not self._stream.is_placed:
+            await self._threads.call(self._stream.place)
 
     async def __aenter__(self) -> AsyncScheduler:
         return self
@@ -272,11 +286,11 @@ class AsyncScheduler:
                     yield event
 
     async def _ends_with_callbacks(
-        self, ids: Collection[JobId], timeout: float | None, raise_on_error: bool
+        self, ids: Collection[JobId], timeout: float | None, raise_on_error: bool, known: Mapping[JobId, Record]
     ) -> dict[JobId, Record]:
-        """Return the records of ended jobs, and call bound callbacks with all events meanwhile."""
+        """Return the records of ended jobs, and call bound callbacks with all events since they were bound."""
         ended: dict[JobId, Record] = {}
-        steps = AsyncSteps[Record | Page[AsyncEvent]](self._stream.ends_and_pages(ids, timeout), self._threads)
+        steps = AsyncSteps[Record | Page[AsyncEvent]](self._stream.ends_and_pages(ids, timeout, known), self._threads)
         async with aclosing(steps.items()) as each:
             async for step in each:
                 if isinstance(step, Record):
@@ -285,7 +299,7 @@ class AsyncScheduler:
                         raise JobFailed(step.id, step.status.name, step.error)
                 else:
                     for event in step.events:
-                        await self._call(self._stream.bound_to(event), event)
+                        await self._call(self._stream.to_call(event), event)
         return ended
 
     async def _call(self, callbacks: Iterable[Callback[AsyncEvent]], event: AsyncEvent) -> bool:

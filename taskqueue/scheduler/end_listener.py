@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from taskqueue.errors import CursorTooOld, StoreUnavailable
+from taskqueue.model.events import FLUSHED
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Record
 from taskqueue.scheduler.poll import NUDGED, Poll, Ready, Result, finished, patiently
@@ -26,7 +27,7 @@ FEW = 4
 """For at most this many jobs, reading them after each ring costs less than reading the events."""
 
 LOOK_AGAIN_AFTER = 30.0
-"""Seconds without events after which every job is read: removed ones (``flush``) leave no event."""
+"""Seconds without events after which every job is read: pruned ones leave no event."""
 
 
 @dataclass(eq=False)
@@ -222,7 +223,8 @@ class Listener:
                 self._cursor = cursor if _watched(self._watches) > FEW else None
             if events:
                 self._heard_at = time.monotonic()
-            self._notify({event.ended for event in events if event.ended is not None})
+            is_flushed = any(event.name == FLUSHED for event in events)
+            self._notify(None if is_flushed else {event.ended for event in events if event.ended is not None})
             full = len(events) >= PAGE
         self._owes_a_read = False
         if time.monotonic() - self._heard_at > LOOK_AGAIN_AFTER:

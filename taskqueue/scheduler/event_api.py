@@ -44,18 +44,22 @@ class Events:
         """Call ``callback``, and the callbacks bound with ``on``, for each of ``events``, in this call.
 
         Returns the cursor after the last event once the callback has returned True, the timeout has passed, or another
-        thread has called ``stop_listening``. Exceptions of callbacks are raised here.
+        thread has called ``stop_listening``. Exceptions of callbacks are raised here. Without ``cursor`` and ``query``,
+        bound callbacks also get the events that no wait has called them with since ``on``.
         """
         return self._listening.listen(callback, query, cursor, timeout)
 
     def on(self, event: str, callback: Callable[[Event], object]) -> Callable[[], None]:
         """Bind a callback to the events of a name, ``*`` for all; return a function that unbinds it.
 
-        ``listen`` calls it, and so does every wait for jobs through this scheduler while it is bound: with all events,
-        not only events of these jobs, and its exceptions are raised there. Raises ``InvalidOption`` for a name that
-        does not exist.
+        ``listen`` calls it, and so does every wait for jobs through this scheduler while it is bound: with all events
+        since this call, not only events of these jobs, and with each event once, whichever wait comes first. A wait
+        calls it with the ends of its jobs before it returns. Exceptions of the callback are raised there, and the
+        event counts as heard. Raises ``InvalidOption`` for a name that does not exist.
         """
-        return self._listening.bind(event, callback)
+        unbind = self._listening.bind(event, callback)
+        self._listening.place()
+        return unbind
 
     def stop_listening(self) -> None:
         """End every ``listen`` and ``events`` of this scheduler that is in progress, in any thread."""

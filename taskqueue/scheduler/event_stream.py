@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from datetime import timedelta
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from taskqueue.errors import InvalidOption, WaitTimeout
+from taskqueue.errors import CursorTooOld, InvalidOption, WaitTimeout
 from taskqueue.insight.records import LARGEST_PAGE, LAST_LOOK, read
-from taskqueue.model.events import ANY, checked
+from taskqueue.model.events import ANY, FLUSHED, checked
 from taskqueue.model.ids import JobId
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.options import named, validators
@@ -29,11 +31,23 @@ from taskqueue.store import OLDEST
 from taskqueue.store import Event as StoredEvent
 from taskqueue.store.bell import NEWS
 
+log = logging.getLogger(__name__)
+
 PAGE = 200
 """Events read at once."""
 
 LOOK_AGAIN_AFTER = 60.0
-"""Seconds after which a wait reads the jobs themselves: removed ones leave no event."""
+"""Seconds after which a wait reads the jobs themselves: pruned ones leave no event."""
+
+LATE = 5.0
+"""Seconds after the end of a job for which a wait looks out for its event: on MongoDB another process may record it a
+moment later, and one that dies meanwhile leaves it to the nodes."""
+
+LOOK_BACK = timedelta(seconds=1)
+"""From which time before the end of a job its event is looked for."""
+
+FEW = 100
+"""For at most this many jobs, a wait looks whether their ends were recorded before."""
 
 _CURSOR = r"[0-9]+(\.[0-9]+)?"
 
@@ -49,33 +63,87 @@ class Page(Generic[AnyEvent]):
     cursor: str
 
 
+@dataclass(eq=False)
+class Binding(Generic[AnyEvent]):
+    """A callback that is bound to events of a name."""
+
+    name: str
+    callback: Callback[AnyEvent]
+    begins_at: str | None
+    """The cursor of its beginning; None until a scheduler that cannot read the store at once has made a call."""
+
+
+@dataclass(frozen=True)
+class Start(Generic[AnyEvent]):
+    """Where a ``listen`` starts: for its own callback, and for those that are bound."""
+
+    own: str
+    bound: str
+    to_call: Callable[[AnyEvent], list[Callback[AnyEvent]]]
+    """Returns the bound callbacks to call with an event."""
+
+    def is_own(self, event: AnyEvent) -> bool:
+        """Return whether the event is one for its own callback."""
+        return self.own == self.bound or _place(event.cursor) > _place(self.own)
+
+
 class EventStream(Generic[AnyEvent]):
     """The bound callbacks and active followers of one scheduler; ``make`` makes its events."""
 
     def __init__(self, make: Callable[[StoredEvent, Record | None], AnyEvent], connections: Connections) -> None:
         self._make = make
         self._connections = connections
-        self.bound: list[tuple[str, Callback[AnyEvent]]] = []
-        """The bound callbacks, each with the name of its events."""
+        self.bound: list[Binding[AnyEvent]] = []
+        """The bound callbacks."""
+        self._heard: str | None = None
+        """The cursor up to which waits have called them; None if nothing is bound."""
         self._stops: set[int] = set()
         self._lock = threading.Lock()
 
     def bind(self, name: str, callback: Callback[AnyEvent]) -> Callable[[], None]:
-        """Bind the callback to events of this name, and return a function that unbinds it."""
+        """Bind the callback to events of this name from the next ``place`` on; return a function that unbinds it."""
         if not callable(callback):
             raise InvalidOption(f"on({as_code(name)}, {as_code(callback)}): pass a function that takes an event")
-        binding = (checked(name), callback)
+        binding = Binding(checked(name), callback, None)
         self.bound.append(binding)
 
         def unbind() -> None:
-            if binding in self.bound:
-                self.bound.remove(binding)
+            with self._lock:
+                if binding in self.bound:
+                    self.bound.remove(binding)
+                if not self.bound:
+                    self._heard = None
 
         return unbind
 
+    @property
+    def is_placed(self) -> bool:
+        """Return whether every callback has its beginning."""
+        return all(binding.begins_at is not None for binding in self.bound)
+
+    def place(self) -> None:
+        """Have the callbacks that were bound since the last call begin now."""
+        if self.is_placed:
+            return
+        cursor = self.cursor()
+        with self._lock:
+            for binding in self.bound:
+                binding.begins_at = binding.begins_at or cursor
+            self._heard = self._heard or cursor
+
     def bound_to(self, event: AnyEvent) -> list[Callback[AnyEvent]]:
-        """Return the callbacks to call with the event."""
-        return [callback for name, callback in self.bound if name in (ANY, event.name)]
+        """Return the callbacks that are bound to the event."""
+        return [binding.callback for binding in self.bound if binding.name in (ANY, event.name)]
+
+    def to_call(self, event: AnyEvent) -> list[Callback[AnyEvent]]:
+        """Return the callbacks to call with the event: those that began before it, and none for the second time."""
+        place = _place(event.cursor)
+        with self._lock:
+            if self._heard is None or place <= _place(self._heard):
+                return []
+            self._heard = event.cursor
+            began = [one for one in self.bound if one.begins_at is not None and _place(one.begins_at) < place]
+        return [binding.callback for binding in began if binding.name in (ANY, event.name)]
 
     def cursor(self) -> str:
         """Return the cursor behind all events."""
@@ -105,35 +173,53 @@ class EventStream(Generic[AnyEvent]):
         """Call the callback and those that are bound with each event, and return the cursor behind the last one."""
         check_callback(callback)
         check(cursor)
-        begun_at = self.cursor() if cursor is None else cursor
-        pages: Generator[Page[AnyEvent], None, None] = items(self.pages(query, begun_at, timeout))
+        start = self.start(query, cursor)
+        pages: Generator[Page[AnyEvent], None, None] = items(self.pages(query, start.bound, timeout))
+        reached = start.own
         with closing(pages):
             for page in pages:
                 for event in page.events:
-                    self._call_bound(event)
-                    if callback is not None and callback(event) is True:
+                    for bound in start.to_call(event):
+                        bound(event)
+                    if callback is not None and start.is_own(event) and callback(event) is True:
                         return event.cursor
-                begun_at = page.cursor
-        return begun_at
+                reached = page.cursor
+        return reached
 
-    def ends(self, ids: Collection[JobId], timeout: float | None) -> Generator[Record, None, None]:
-        """Do as ``wait.ends``, and call bound callbacks with all events meanwhile."""
-        steps: Generator[Record | Page[AnyEvent], None, None] = items(self.ends_and_pages(ids, timeout))
+    def start(self, query: Mapping[str, Any] | None, cursor: str | None) -> Start[AnyEvent]:
+        """Return where a ``listen`` with these arguments starts."""
+        if cursor is not None:
+            return Start(cursor, cursor, self.bound_to)
+        now = self.cursor()
+        return Start(now, now, self.bound_to) if query is not None else Start(now, self._begin(), self.to_call)
+
+    def ends(
+        self, ids: Collection[JobId], timeout: float | None, known: Mapping[JobId, Record]
+    ) -> Generator[Record, None, None]:
+        """Do as ``wait.ends``, and call bound callbacks with all events since they were bound.
+
+        ``known`` are jobs whose end the caller knows.
+        """
+        steps: Generator[Record | Page[AnyEvent], None, None] = items(self.ends_and_pages(ids, timeout, known))
         for step in steps:
             if isinstance(step, Record):
                 yield step
             else:
                 for event in step.events:
-                    self._call_bound(event)
+                    for callback in self.to_call(event):
+                        callback(event)
 
-    def ends_and_pages(self, ids: Collection[JobId], timeout: float | None) -> Steps[Record | Page[AnyEvent]]:
-        """Yield the record of each job once it has ended, and the pages of all events meanwhile."""
+    def ends_and_pages(
+        self, ids: Collection[JobId], timeout: float | None, known: Mapping[JobId, Record]
+    ) -> Steps[Record | Page[AnyEvent]]:
+        """Yield the record of each job once it has ended, and the pages of all events since the last wait."""
         store, listener = self._connections.store, self._connections.listener
         deadline = None if timeout is None else time.monotonic() + timeout
-        cursor = self.cursor()
+        cursor = yield from patiently(self._begin, deadline, listener.refuse_if_closed)
+        ended, heard = dict(known), set[JobId]()
         open_ids = dict.fromkeys(ids)  # those that were not read for the longest time first
         look_at = list(open_ids)
-        while True:
+        while open_ids:
             is_over = deadline is not None and time.monotonic() >= deadline
             look_at = list(open_ids) if is_over else look_at
             wanted = partial(read, store, look_at, time.monotonic() + LAST_LOOK if is_over else deadline)
@@ -141,17 +227,78 @@ class EventStream(Generic[AnyEvent]):
             for record in records:
                 open_ids.pop(record.id, None)
                 if record.status.is_final:
+                    ended[record.id] = record
                     yield record
                 else:
                     open_ids[record.id] = None
             if not open_ids or is_over:
                 break
             ends_at = time.monotonic() + LOOK_AGAIN_AFTER if deadline is None else deadline
-            look_at, cursor = yield from self._follow(None, cursor, ends_at, ends_at, open_ids)
+            look_at, cursor = yield from self._followed(cursor, heard, ends_at, ends_at, open_ids)
             look_at = look_at or list(open_ids)
-        yield from self._follow(None, cursor, time.monotonic(), None)
+        _, cursor = yield from self._followed(cursor, heard, time.monotonic(), None, ())
+        yield from self._late_ends(cursor, ended, heard, deadline)
         if open_ids and timeout is not None:
             raise WaitTimeout([id for id in ids if id in open_ids], timeout, len(look_at) - len(records))
+
+    def _begin(self) -> str:
+        """Return the cursor up to which bound callbacks were called; that of now if later events were removed."""
+        self.place()
+        heard = self._heard
+        if heard is None:
+            return self.cursor()
+        try:
+            self._connections.store.events(heard, 1)
+        except CursorTooOld:
+            return self._begin_again(heard)
+        return heard
+
+    def _begin_again(self, lost: str) -> str:
+        """Have bound callbacks begin now, because events behind the cursor were removed, and return the new cursor."""
+        log.warning("events after cursor %s were removed before bound callbacks were called with them", lost)
+        cursor = self.cursor()
+        with self._lock:
+            for binding in self.bound:
+                binding.begins_at = cursor
+            self._heard = cursor if self.bound else None
+        return cursor
+
+    def _followed(
+        self, cursor: str, heard: set[JobId], deadline: float, ends_at: float | None, until: Collection[JobId]
+    ) -> Generator[Poll | Page[AnyEvent], Ready, tuple[list[JobId], str]]:
+        """Do as ``_follow`` without a query; begin again if events were removed."""
+        try:
+            return (yield from self._follow(None, cursor, deadline, ends_at, until, heard))
+        except CursorTooOld:
+            refuse_if_closed = self._connections.listener.refuse_if_closed
+            return [], (yield from patiently(partial(self._begin_again, cursor), deadline, refuse_if_closed))
+
+    def _late_ends(
+        self, cursor: str, ended: Mapping[JobId, Record], heard: set[JobId], deadline: float | None
+    ) -> Steps[Page[AnyEvent]]:
+        """Yield the pages with the ends of these jobs that are recorded a moment after they have ended."""
+        now, refuse_if_closed = time.monotonic(), self._connections.listener.refuse_if_closed
+        until = now + LATE if deadline is None else min(now + LATE, max(now, deadline) + LAST_LOOK)
+        while self.bound and time.monotonic() < until:
+            late = yield from patiently(partial(self._unrecorded, ended, heard), until, refuse_if_closed)
+            if not late:
+                return
+            _, cursor = yield from self._followed(cursor, heard, until, until, late)
+
+    def _unrecorded(self, ended: Mapping[JobId, Record], heard: Collection[JobId]) -> list[JobId]:
+        """Return the jobs that ended just now, and whose ends are in no event yet."""
+        store = self._connections.store
+        since = store.now() - timedelta(seconds=LATE)
+        late = {
+            record.id: record.ended_at
+            for record in ended.values()
+            if record.id not in heard and record.ended_at is not None and record.ended_at > since
+        }
+        if len(late) > FEW:
+            return list(late)
+        return [
+            id for id, at in late.items() if not any(one.ended for one in store.events_of(id, at - LOOK_BACK, PAGE))
+        ]
 
     def stop(self) -> None:
         """End all active followers, in any thread."""
@@ -180,10 +327,6 @@ class EventStream(Generic[AnyEvent]):
         cursor = yield from patiently(self.cursor, deadline, refuse_if_closed)
         return (yield from self._follow(query, cursor, deadline, ends_at))
 
-    def _call_bound(self, event: AnyEvent) -> None:
-        for callback in self.bound_to(event):
-            callback(event)
-
     def _follow(
         self,
         query: Query | None,
@@ -191,10 +334,12 @@ class EventStream(Generic[AnyEvent]):
         deadline: float | None,
         ends_at: float | None,
         until: Collection[JobId] = (),
+        heard: set[JobId] | None = None,
     ) -> Generator[Poll | Page[AnyEvent], Ready, tuple[list[JobId], str]]:
         """Yield the pages; wait for more until the deadline, and read none that begins behind ``ends_at``.
 
-        Return the jobs of ``until`` whose end the last page tells, none at another end, and the cursor behind it.
+        Return the jobs of ``until`` whose end the last page tells, and the cursor behind it; no jobs at another end,
+        such as a flush if there is ``until``. The jobs of all ends are added to ``heard``.
         """
         store, refuse_if_closed = self._connections.store, self._connections.listener.refuse_if_closed
         with self._stop() as stop:
@@ -208,7 +353,10 @@ class EventStream(Generic[AnyEvent]):
                         match = partial(self._matching, stored, query)
                         yield Page((yield from patiently(match, deadline, refuse_if_closed)), cursor)
                         ended = [event.ended for event in stored if event.ended in until]
-                        if ended or (ends_at is not None and time.monotonic() >= ends_at):
+                        if heard is not None:
+                            heard.update(event.ended for event in stored if event.ended is not None)
+                        is_flushed = until and any(event.name == FLUSHED for event in stored)
+                        if ended or is_flushed or (ends_at is not None and time.monotonic() >= ends_at):
                             return [id for id in dict.fromkeys(ended) if id is not None], cursor
                         seconds = 0.0
                     else:
@@ -246,6 +394,12 @@ class EventStream(Generic[AnyEvent]):
             wanted = And((Compare("id", Operator.IN, ids), query))
             found.update((record.id, record) for record in self._connections.store.find(wanted, limit=PAGE))
         return [self._make(one, found[one.job_id]) for one in stored if one.job_id in found]
+
+
+def _place(cursor: str) -> tuple[int, int]:
+    """Return a value of the order of cursors."""
+    number, _, read = cursor.partition(".")
+    return int(number), int(read or 0)
 
 
 def check_callback(callback: object) -> None:

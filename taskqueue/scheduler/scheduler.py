@@ -316,8 +316,8 @@ class Scheduler(Events, Operations, Schedules):
         known = {record.id: record for record in snapshots if record.status > Status.PROCESSING}
         yield from known.values()
         open_ids = dict.fromkeys([id for id, _ in handles if not known or id not in known])
-        if open_ids and self._listening.bound:
-            yield from self._listening.ends(open_ids, timeout)
+        if self._listening.bound:
+            yield from self._listening.ends(open_ids, timeout, known)
         elif open_ids:
             [silence, *others] = {getattr(one, "_silence", None) for id, one in handles if not known or id in open_ids}
             connections = self._connections

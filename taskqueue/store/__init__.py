@@ -319,7 +319,7 @@ class Store(Protocol):
         """
 
     def flush(self) -> int:
-        """Remove all jobs, whatever their status, and return the number.
+        """Remove all jobs, whatever their status, and all events, record ``store_flushed``, and return the number.
 
         A schedule that awaited one of them goes on from now (``fire.reconciled``).
         """
@@ -330,7 +330,8 @@ class Store(Protocol):
     def events(self, cursor: str | None, limit: int = 1000) -> tuple[list[Event], str]:
         """Return the events since the cursor, oldest first, and the cursor behind them.
 
-        None starts now, ``OLDEST`` with the first that is kept. Misses nothing, may repeat. Raises ``CursorTooOld``.
+        None starts now, ``OLDEST`` with the first that is kept. Misses nothing, may repeat. Raises ``CursorTooOld`` if
+        events behind the cursor were removed; who has read all events before a flush continues with ``store_flushed``.
         """
 
     def events_of(self, id: JobId, since: datetime, limit: int) -> list[Event]:

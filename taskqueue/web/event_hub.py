@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from taskqueue.errors import CursorTooOld, StoreReplaced, StoreUnavailable
+from taskqueue.model.events import FLUSHED
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Failure
 from taskqueue.scheduler import json_shapes
@@ -67,8 +68,9 @@ class OpenPage:
         return self._closed.is_set()
 
     def put(self, notice: Notice) -> None:
-        """Note what concerns the page; a gap concerns every page."""
-        self.has_changed |= self.job is None or notice.document.get("id", self.job) == self.job
+        """Note what concerns the page; a gap and a flush concern every page."""
+        concerns_all = self.job is None or notice.name == FLUSHED
+        self.has_changed |= concerns_all or notice.document.get("id", self.job) == self.job
 
     async def wait(self, timeout: float) -> None:
         """Wait for so many seconds, or until the server stops."""
@@ -245,8 +247,7 @@ class EventHub:
         """Return the jobs of the events behind the cursor, and the cursor behind them; blocks."""
         self.reads += 1
         events, behind = self._scheduler.read_events(cursor, PAGE)
-        ids = [None if event.job_id is None else str(event.job_id) for event in events]
-        return [Notice(name="changed", document={"id": id}, cursor=behind) for id in ids], behind
+        return [Notice(name=event.name, document={"id": _id(event)}, cursor=behind) for event in events], behind
 
     def _page(self, cursor: str) -> tuple[list[Notice], str]:
         """Return the events behind the cursor, and the cursor behind them; blocks."""
@@ -276,6 +277,10 @@ class EventHub:
         for process in found:
             self._classes[process.id] = process.job
         return {process.id: process.snapshot.error for process in found}
+
+
+def _id(event: Event) -> str | None:
+    return None if event.job_id is None else str(event.job_id)
 
 
 def _gap(cursor: str) -> Notice:

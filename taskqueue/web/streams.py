@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from starlette.responses import StreamingResponse
 
 from taskqueue.errors import CursorTooOld, StoreUnavailable, TaskqueueError
+from taskqueue.model.events import FLUSHED
 from taskqueue.web.event_hub import EventHub, Listener, Notice
 from taskqueue.web.overviews import Beats
 from taskqueue.web.problems import Problem
@@ -38,14 +39,14 @@ def event_stream(hub: EventHub, cursor: str | None, still: Still, names: frozens
                     async for notice in hub.past(cursor):
                         if listener.is_closed or not still():
                             return
-                        if notice.name in names or not names:
+                        if notice.name in (*names, FLUSHED) or not names:
                             yield _message(notice)
                 except CursorTooOld as error:
                     yield f"event: gap\ndata: {json.dumps({'detail': str(error)})}\n\n"
             async for new in _notices(listener, still):
                 if new is None:
                     yield ": still here\n\n"
-                elif not names or new.name in (*names, "gap", "store"):
+                elif not names or new.name in (*names, "gap", "store", FLUSHED):
                     yield _message(new)
 
     return _response(stream())

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from taskqueue import Event, Scheduler, Status
-from taskqueue.errors import CursorTooOld, InvalidOption, InvalidQuery, StoreUnavailable, WaitTimeout
+from taskqueue.errors import CursorTooOld, InvalidOption, InvalidQuery, JobNotFound, StoreUnavailable, WaitTimeout
 from taskqueue.model.events import BECAME_LEADER, EVENTS, JOB_EVENTS, WORKER_ENDED
 from taskqueue.model.lifecycle.outcomes import Canceled, Done, Failed, GivenUp, Outcome, Snoozed, TimedOut
 from taskqueue.scheduler.event_stream import PAGE
@@ -21,6 +21,8 @@ from tests.nodes import LIMIT
 from tests.scheduler.jobs import Echo, Mail
 from tests.scheduler.playing import begin, end, play, take
 from tests.store.records import BROKEN
+
+BOTH = pytest.mark.parametrize("url", ["sqlite", "mongodb"], indirect=True)
 
 
 def names(events: list[Event]) -> list[str]:
@@ -83,7 +85,7 @@ def test_who_waits_calls_what_is_bound_meanwhile(scheduler: Scheduler, url: str,
         [waited_for] = scheduler.wait_for([process], timeout=LIMIT)
 
     assert waited_for.status is Status.DONE
-    assert [name for name, id in told if id == process.id] == ["processing", "done"]
+    assert [name for name, id in told if id == process.id] == ["waiting", "processing", "done"]
 
 
 def test_who_waits_in_vain_hears_what_happened(scheduler: Scheduler) -> None:
@@ -93,11 +95,141 @@ def test_who_waits_in_vain_hears_what_happened(scheduler: Scheduler) -> None:
 
     with pytest.raises(WaitTimeout, match=str(process.id)):
         scheduler.wait_for([process], timeout=0.05)
+    assert told == []
     scheduler.run_pending()
     assert scheduler.wait_for([process, process.id], timeout=0) == [process, process]
 
+    assert told == ["processing", "done"]
     unbind()
-    assert told == []
+    scheduler.add_job(Echo)
+    scheduler.wait_for(process)
+    assert told == ["processing", "done"]
+
+
+@BOTH
+def test_a_wait_reports_every_end_since_the_callback_was_bound(scheduler: Scheduler, url: str) -> None:
+    told: list[Any] = []
+    for _ in range(10):
+        told.clear()
+        unbind = scheduler.on("done", lambda event: told.append(event.job_id))
+        processes = scheduler.add_jobs([(Echo, number) for number in range(3)])
+
+        node = threading.Thread(target=run_all, args=[url])
+        node.start()
+        scheduler.wait_for(processes, timeout=LIMIT)
+        unbind()
+        node.join(LIMIT)
+
+        assert sorted(told) == sorted(process.id for process in processes)
+
+
+def run_all(url: str) -> None:
+    with Scheduler(url) as other:
+        other.run_pending()
+
+
+@BOTH
+def test_waits_one_after_another_report_each_event_once(scheduler: Scheduler) -> None:
+    told: list[tuple[str, Any]] = []
+    first = scheduler.add_job(Echo, 1)
+    scheduler.on("*", lambda event: told.append((event.name, event.job_id)))
+    second = scheduler.add_job(Echo, 2)
+    scheduler.on("done", lambda event: told.append(("second callback", event.job_id)))
+    scheduler.run_pending()
+
+    scheduler.wait_for(first)
+    scheduler.wait_for(second.id)
+    scheduler.wait_for([])
+    scheduler.listen(timeout=0)
+
+    of_each = [(name, job.id) for name in ("processing", "done", "second callback") for job in (first, second)]
+    assert sorted(told) == sorted([("waiting", second.id), *of_each])
+
+
+@BOTH
+def test_a_callback_hears_nothing_from_before_it_was_bound(scheduler: Scheduler) -> None:
+    early: list[str] = []
+    late: list[str] = []
+    scheduler.on("*", lambda event: early.append(event.name))
+    process = scheduler.add_job(Echo)
+    scheduler.on("*", lambda event: late.append(event.name))
+    scheduler.count_jobs()  # awaited, which ``on`` is not
+    scheduler.run_pending()
+
+    scheduler.wait_for(process)
+
+    assert (early, late) == (["waiting", "processing", "done"], ["processing", "done"])
+
+
+@BOTH
+def test_an_event_for_which_a_callback_has_raised_counts_as_heard(scheduler: Scheduler) -> None:
+    def refuse(event: Event) -> None:
+        raise LookupError(event.name)
+
+    process = scheduler.add_job(Echo)
+    scheduler.on("done", refuse)
+    scheduler.run_pending()
+
+    with pytest.raises(LookupError, match="done"):
+        scheduler.wait_for(process)
+    assert scheduler.wait_for(process) == [process]
+
+
+@BOTH
+def test_a_listening_without_a_cursor_calls_what_is_bound_since_then(scheduler: Scheduler) -> None:
+    bound: list[str] = []
+    own: list[str] = []
+    scheduler.on("*", lambda event: bound.append(event.name))
+    scheduler.add_job(Echo)
+    scheduler.run_pending()
+
+    scheduler.listen(lambda event: own.append(event.name), timeout=0)
+
+    assert (bound, own) == (["waiting", "processing", "done"], [])
+
+
+@BOTH
+def test_a_wait_with_a_callback_ends_with_the_flush_of_its_job(scheduler: Scheduler, url: str) -> None:
+    process = scheduler.add_job(Echo)
+
+    def flush() -> None:
+        with Scheduler(url) as other:
+            other.flush()
+
+    with when_heard(scheduler, url, flush), pytest.raises(JobNotFound, match=str(process.id)):
+        scheduler.wait_for(process, timeout=LIMIT)
+
+
+@BOTH
+def test_callbacks_whose_events_were_removed_continue_with_new_ones(
+    scheduler: Scheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[str] = []
+    process = scheduler.add_job(Echo)
+    scheduler.on("*", lambda event: told.append(event.name))
+    scheduler.count_jobs()
+    scheduler.run_pending()
+    scheduler.flush()
+
+    with pytest.raises(JobNotFound):
+        scheduler.wait_for(process.id)
+    [record] = [one for one in caplog.records if one.name == "taskqueue.scheduler.event_stream"]
+    assert "were removed before bound callbacks were called" in record.getMessage()
+
+    again = scheduler.add_job(Echo)
+    scheduler.run_pending()
+    scheduler.wait_for(again)
+    assert told == ["waiting", "processing", "done"]
+
+
+@BOTH
+def test_a_listener_hears_of_a_flush_and_continues(scheduler: Scheduler) -> None:
+    scheduler.add_job(Echo)
+    cursor = scheduler.cursor()
+    scheduler.flush()
+    scheduler.add_job(Echo)
+
+    assert names(heard(scheduler, cursor)) == ["store_flushed", "waiting"]
 
 
 def test_what_a_bound_function_raises_comes_out_where_one_waits(scheduler: Scheduler, url: str) -> None:
@@ -348,7 +480,8 @@ def test_what_never_was_a_cursor_is_refused(scheduler: Scheduler, wrong: Any) ->
         scheduler.events(cursor=wrong)
 
 
-def test_a_flush_ends_a_listening_with_an_error(scheduler: Scheduler) -> None:
+@BOTH
+def test_a_flush_of_unread_events_ends_a_listening_with_an_error(scheduler: Scheduler) -> None:
     cursor = scheduler.cursor()
     scheduler.add_job(Echo)
     scheduler.flush()

@@ -224,9 +224,10 @@ def test_the_oldest_cursor_stands_before_a_batch_and_a_flush_makes_those_in_it_t
     assert len(events) == 4
     store.flush()
 
-    for event in events:
+    for event in events[:-1]:
         with pytest.raises(CursorTooOld):
             store.events(event.cursor)
+    assert told(store, events[-1].cursor) == ["store_flushed"]
 
 
 def test_every_listener_reads_for_itself(store: Store) -> None:
@@ -273,17 +274,33 @@ def test_a_cursor_stays_good_while_nothing_happens_and_old_events_go(store: Stor
     assert told(store, cursor) == ["waiting"]
 
 
-def test_a_flush_makes_every_cursor_too_old(store: Store) -> None:
+def test_a_flush_is_an_event_for_who_has_read_all_before_it(store: Store) -> None:
+    empty = now_cursor(store)
     finished(store, a_record())
+    read_some, read_all = store.events(empty)[0][0].cursor, now_cursor(store)
+
+    store.flush()
+    store.add([a_record()])
+
+    assert told(store, read_all) == told(store, OLDEST) == ["store_flushed", "waiting"]
+    for unread in (empty, read_some):
+        with pytest.raises(CursorTooOld):
+            store.events(unread)
+
+
+def test_every_flush_is_an_event_of_its_own(store: Store) -> None:
     cursor = now_cursor(store)
 
     store.flush()
+    [first] = store.events(cursor)[0]
+    store.flush()
+    [second] = store.events(first.cursor)[0]
 
+    assert (first.name, second.name) == ("store_flushed", "store_flushed")
+    assert first.id != second.id
+    assert (first.job_id, first.status, first.node, first.about) == (None, None, "", {})
     with pytest.raises(CursorTooOld):
         store.events(cursor)
-    fresh = now_cursor(store)
-    store.add([a_record()])
-    assert told(store, fresh) == ["waiting"]
 
 
 @pytest.mark.parametrize("cursor", ["", "another store's", "-1", "99999999999", "9" * 5000])

@@ -69,6 +69,22 @@ def test_the_past_of_a_busy_store_ends_at_the_present(scheduler: Scheduler) -> N
     played(play)
 
 
+def test_a_flush_concerns_the_pages_of_each_job_and_every_stream(scheduler: Scheduler) -> None:
+    shown = scheduler.add_job(Echo)
+    hub = EventHub(scheduler, in_thread)
+
+    async def play() -> None:
+        async with hub.open_page(str(shown.id)) as page:
+            await asyncio.to_thread(scheduler.flush)
+            await changed(page)
+            async with hub.listen() as listener:
+                await asyncio.to_thread(scheduler.flush)
+                assert (await next_of(listener)).name == "store_flushed"
+                await changed(page)
+
+    played(play)
+
+
 def test_a_replaced_store_is_a_gap_and_not_the_end(tmp_path: Path) -> None:
     file, backup = tmp_path / "jobs.db", tmp_path / "backup.db"
     with Scheduler(str(backup)) as other:

@@ -15,6 +15,7 @@ import pymongo
 from pymongo.change_stream import ChangeStream, DatabaseChangeStream
 from pymongo.errors import PyMongoError
 
+from taskqueue.model.events import FLUSHED
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Status
 from taskqueue.store.bell import CONTROLS, ENDS, NEWS, PLANS, STOPS, WORK
@@ -62,7 +63,7 @@ _EVENT_CHANGES: dict[str, Document] = {
         "operationType": "insert",
         "$or": [
             {"fullDocument.events.status": {"$gt": int(Status.PROCESSING)}},
-            {"fullDocument.flushed": True},
+            {f"fullDocument.{FLUSHED}": True},
         ],
     },
 }

@@ -18,6 +18,7 @@ from pymongo.errors import BulkWriteError
 from pymongo.read_concern import ReadConcern
 
 from taskqueue.errors import CursorTooOld
+from taskqueue.model.events import FLUSHED
 from taskqueue.model.ids import JobId
 from taskqueue.model.reading import text
 from taskqueue.model.record import Status
@@ -115,17 +116,22 @@ class EventLog:
         return events.delete_many({"_id": {"$lte": gone[-1]}}).deleted_count
 
     def forget(self, now: datetime) -> None:
-        """Make every earlier cursor too old, and ring for all readers and waiters: their jobs are gone."""
-        after_all: Document = {"$add": [{"$ifNull": ["$reached", 0]}, 1]}
+        """Remove all events, and record the flush right behind the last one: its reader has missed nothing.
+
+        That rings for all readers and waiters: their jobs are gone.
+        """
+        last: Document = {"$ifNull": ["$reached", 0]}
         counter: Document = self._connection.collections.facts.find_one_and_update(  # type: ignore[assignment]
             _COUNTER,
-            [{"$set": {"reached": after_all}}, {"$set": {"pruned": "$reached"}}],
+            [{"$set": {"pruned": last, "reached": {"$add": [last, 1]}}}],
             upsert=True,
             return_document=ReturnDocument.AFTER,
         )
-        events = self._connection.collections.events
-        events.delete_many({"_id": {"$lte": counter["pruned"]}})  # a reader right before them would continue
-        _insert(events, [{"_id": self._take(1), "at": now, "events": [], "flushed": True}])
+        events, number = self._connection.collections.events, int(counter["reached"])
+        event = Event(id=f"{FLUSHED}:{JobId()}", name=FLUSHED, at=now)
+        while _insert(events, [{**_page(number, [event]), FLUSHED: True}]):  # a reader has filled this number
+            number = self._take(1)
+        events.delete_many({"_id": {"$lte": counter["pruned"]}})
 
     def _take(self, count: int) -> int:
         """Return the first of ``count`` exclusive numbers, unless a failover resets the counter."""

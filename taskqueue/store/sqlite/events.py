@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
+from datetime import datetime
 
 from taskqueue.errors import CursorTooOld
+from taskqueue.model.events import FLUSHED
 from taskqueue.model.ids import JobId
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.store import OLDEST, Event
@@ -26,6 +28,7 @@ WHERE number >= ? AND number < ? + {event_rows.AT_ONCE} AND {event_rows.FIRST} <
 """
 _AT = "SELECT at FROM events WHERE number >= ? ORDER BY number LIMIT 1"
 _INSERT = "INSERT INTO events (name, at, about) VALUES (?, ?, ?)"
+_INSERT_AT = "INSERT INTO events (number, name, at, about) VALUES (?, ?, ?, ?)"
 # The last event always stays, so that numbers are never used twice.
 _PRUNE = """
 DELETE FROM events WHERE number < ifnull((
@@ -85,7 +88,9 @@ def prune(work: Transaction, before: int, limit: int) -> None:
     work.execute(_PRUNE, (limit, before, first + limit))
 
 
-def forget(work: Transaction) -> None:
-    """Remove all events, so that every earlier cursor is too old: also before the first one of the last row."""
-    work.execute("DELETE FROM events WHERE number < (SELECT max(number) FROM events)")
-    work.execute(f"UPDATE events SET number = 2 * number - {event_rows.FIRST} + 2")
+def forget(work: Transaction, at: datetime) -> None:
+    """Remove all events, and record the flush right behind the last one: its reader has missed nothing."""
+    _, last = work.execute(event_rows.ENDS).fetchone()
+    work.execute("DELETE FROM events")
+    about = json.dumps({"id": f"{FLUSHED}:{JobId()}", "node": ""})
+    work.execute(_INSERT_AT, (last + 1, FLUSHED, milliseconds(at), about))

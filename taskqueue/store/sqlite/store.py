@@ -252,10 +252,11 @@ class SqliteStore:
         from taskqueue.store.sqlite import schedules
 
         with self._durably() as work:
-            events.forget(work)
+            now = self.now()
+            events.forget(work, now)
             work.topics.update((WORK, STOPS, NEWS, ENDS))
             removed = retention.flush(work)
-            schedules.resume_waiting(work, self.now())
+            schedules.resume_waiting(work, now)
             return removed
 
     def record_events(self, recorded: Sequence[Event]) -> None:

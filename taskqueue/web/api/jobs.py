@@ -10,6 +10,7 @@ from typing import Any
 from starlette.responses import Response
 
 from taskqueue.errors import InvalidJob, InvalidQuery, JobNotFound, Unreadable
+from taskqueue.model.events import FLUSHED
 from taskqueue.model.ids import JobId
 from taskqueue.model.options import named
 from taskqueue.model.schedules import moment_of
@@ -127,7 +128,7 @@ async def wait_for_job(call: Call) -> Response:
         process = await dashboard.in_thread(call.scheduler.get_job, id)
         while not process.is_final and not listener.is_closed and (left := ends_at - loop.time()) > 0:
             notice = await listener.next(left)
-            if notice is None or notice.name == "gap" or notice.document.get("id") == str(process.id):
+            if notice is None or notice.name in ("gap", FLUSHED) or notice.document.get("id") == str(process.id):
                 process = await dashboard.in_thread(call.scheduler.get_job, id)
     return JsonResponse(_full(call, process))
 
