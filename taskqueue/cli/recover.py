@@ -37,7 +37,8 @@ def recover_command(
     """Run jobs that have ended again, as copies, and print the ids of the copies; also called `retry`.
 
     The jobs themselves stay as they are. Name them by ID, or with --query by what they have in common:
-    {"status": "FAILED", "queue": "mail"}. A query leaves out jobs that were recovered before.
+    {"status": "FAILED", "queue": "mail"}. A query leaves out jobs that were recovered before. A job whose unique key
+    another pending job has is not run again: named by ID it is an error, and a query leaves it out.
     """
     if bool(id) == (query is not None):
         raise click.UsageError("name the jobs by ID or by --query, one of the two")
@@ -61,19 +62,22 @@ def _recover_matching(
     """Run the jobs that match and have ended again, or count them."""
     meant = _meant(context, written, since)
     copies: list[Record] = []
+    taken = 0
     if yes:
         with context.acting("run again", "jobs", query=shown_query(written), since=since):
-            copies, left_out = changes.recover_all(context.store, meant, at)
+            copies, left_out, taken = changes.recover_all(context.store, meant, at)
         found = len(copies)
     else:
         matching, left_out = changes.recoverable(context.store, meant)
         found = len(matching)
     if as_json:
         shapes = [json_shapes.job(copy) for copy in copies]
-        output.write({"found": found, "left_out": left_out, "copies": shapes})
+        output.write({"found": found, "left_out": left_out, "taken": taken, "copies": shapes})
         return
     if left_out:
         output.line(f"left out, as recovered before: {left_out:,}; name them by ID", err=True)
+    if taken:
+        output.line(f"left out, as another pending job has their unique key: {taken:,}", err=True)
     if yes:
         _show(copies, as_json)
     else:

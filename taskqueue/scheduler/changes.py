@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from taskqueue.errors import KeyTaken
 from taskqueue.execution.declared_options import known_types
@@ -28,6 +28,17 @@ BATCH = 500
 
 SAME_DATA: Any = ...
 """The data of a copy that has those of the job that it is a copy of."""
+
+
+class Recovered(NamedTuple):
+    """What became of the jobs that match a query and had ended."""
+
+    copies: list[Record]
+    """The copies that were added."""
+    left_out: int
+    """How many were recovered before."""
+    taken: int
+    """How many have a unique key that another pending job has, and so were not recovered."""
 
 
 def update(store: Store, id: JobId, changes: Mapping[str, Any], meta: Mapping[str, str] | None = None) -> Record:
@@ -95,15 +106,16 @@ def recoverable(store: Store, query: Query) -> tuple[list[JobId], int]:
     return found, left_out
 
 
-def recover_all(store: Store, query: Query, at: Any) -> tuple[list[Record], int]:
-    """Return the copies of all records that match and had ended when this began, in the order of their ids.
+def recover_all(store: Store, query: Query, at: Any) -> Recovered:
+    """Add copies of all records that match and had ended when this began, in the order of their ids.
 
-    Leave out jobs that were recovered before, so that recovered successes do not run again; return their number, too.
-    Jobs whose unique key another pending job has are left out uncounted. Where several processes recover a job at once,
-    its copy has the same id for all of them, and so is added once: by the first one, and left out by the others.
+    Leave out jobs that were recovered before, so that recovered successes do not run again, and jobs whose unique key
+    another pending job has. Where several processes recover a job at once, its copy has the same id for all of them,
+    and so is added once: by the first one, and left out by the others.
     """
     matching, left_out = recoverable(store, query)  # all before the first copy, which may end and then match too
     added: list[Record] = []
+    taken = 0
     for start in range(0, len(matching), BATCH):
         present = records.present(store, matching[start : start + BATCH])
         new = [ended for ended in present if copy_of(ended) is None]
@@ -113,7 +125,8 @@ def recover_all(store: Store, query: Query, at: Any) -> tuple[list[Record], int]
         own = [one for copy, one in zip(copies, kept, strict=True) if not existed(copy, one)]
         added += own
         left_out += len(present) - len(copies) + len(mine) - len(own)
-    return added, left_out
+        taken += len(kept) - len(mine)
+    return Recovered(added, left_out, taken)
 
 
 def cancel_all(store: Store, query: Query, reason: str) -> tuple[int, int]:

@@ -209,8 +209,8 @@ class Scheduler(Events, Operations, Schedules):
         that were recovered before are left out, so that the work of their copies is not repeated. So are jobs whose
         ``unique`` key another pending job has.
         """
-        copies, _ = recover_all(self._connections.store, parse(query), at)
-        return [Process(self, record) for record in copies]
+        recovered = recover_all(self._connections.store, parse(query), at)
+        return [Process(self, record) for record in recovered.copies]
 
     def get_job(self, id: JobId | str) -> Process:
         """Return the job with this id; raise ``JobNotFound`` if there is none."""

@@ -220,6 +220,15 @@ def test_jobs_that_end_while_the_question_waits_are_not_counted_as_canceled(stor
     assert question.act("") == "canceled 1 job"
 
 
+def test_jobs_whose_unique_key_another_has_are_counted_when_others_run_again(store: Store) -> None:
+    failed = [mail(unique="key"), mail()]
+    fail(store, failed)
+    store.add([mail(unique="key")])
+    question = actions.run_again(store, [("", records_of(failed))])
+
+    assert question.act("") == "added 1 copy; left out: 1 whose unique key another job has"
+
+
 def test_failures_are_listed_by_error_and_run_again(store: Store) -> None:
     fail(store, [mail(job="shop.mail:Letter")])
 

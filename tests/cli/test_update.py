@@ -128,6 +128,10 @@ def test_a_job_whose_unique_key_another_has_is_not_recovered(taskqueue: Taskqueu
     assert f"job {holder.id} " in answer.err
     asked = taskqueue("recover", "--query", '{"status": "FAILED"}', "--yes")
     assert (asked.code, asked.out) == (0, "")
+    assert "left out, as another pending job has their unique key: 1\n" in asked.err
+    assert taskqueue("recover", "--query", '{"status": "FAILED"}', "--yes", "--json").document == {
+        "found": 0, "left_out": 1, "taken": 1, "copies": [],
+    }  # fmt: skip
 
 
 def test_recover_takes_a_query(taskqueue: Taskqueue, store: Store) -> None:
@@ -140,7 +144,7 @@ def test_recover_takes_a_query(taskqueue: Taskqueue, store: Store) -> None:
 
     document = told.document
     assert [job["status"] for job in document.pop("copies")] == ["POSTPONED", "POSTPONED"]
-    assert document == {"found": 2, "left_out": 0}
+    assert document == {"found": 2, "left_out": 0, "taken": 0}
 
 
 def test_without_yes_jobs_of_a_query_are_counted_and_not_recovered(taskqueue: Taskqueue, store: Store) -> None:
@@ -153,7 +157,7 @@ def test_without_yes_jobs_of_a_query_are_counted_and_not_recovered(taskqueue: Ta
     told = taskqueue(*command)
     assert told.out == "would run 1 job again: pass --yes to add a copy of each\n"
     assert told.complaint == "left out, as recovered before: 1; name them by ID"
-    assert taskqueue(*command, "--json").document == {"found": 1, "left_out": 1, "copies": []}
+    assert taskqueue(*command, "--json").document == {"found": 1, "left_out": 1, "taken": 0, "copies": []}
     assert store.count(EVERYTHING) == before
 
 

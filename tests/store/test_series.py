@@ -169,12 +169,15 @@ def test_the_successor_takes_over_the_unique_key(store: Store) -> None:
     assert holder.id == second(store, first).id
 
 
-def test_a_series_whose_key_another_job_took_ends(store: Store) -> None:
+def test_a_series_whose_key_another_job_took_ends(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     first = running(store, occurrence(unique="clean"))
     store.replace(a_record(unique="clean"), first, None, NOON)
     settle(store, first)
 
-    assert occurrence_id(first.id, 2) not in {one.id for one in all_kept(store)}
+    dropped = occurrence_id(first.id, 2)
+    assert dropped not in {one.id for one in all_kept(store)}
+    [warning] = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert warning == f"the series ends: another job has the unique key 'clean' of job {first.id}"
 
 
 def test_replacing_a_waiting_occurrence_ends_its_series(store: Store) -> None:

@@ -80,12 +80,14 @@ def run_again(store: Store, wanted: Sequence[tuple[str, Query]], error: str | No
         raise NothingToDo(f"no ended job to run again{again}")
 
     def act(_: str) -> str:
-        copies = 0
+        copies = taken = 0
         with _acting(store, "run again", meant, _words(wanted), error=error):
             for first in range(0, len(meant), CHUNK):
                 chunk = [str(record.id) for record in meant[first : first + CHUNK]]
-                copies += len(changes.recover_all(store, parse({"id": {"$in": chunk}}), None)[0])
+                recovered = changes.recover_all(store, parse({"id": {"$in": chunk}}), None)
+                copies, taken = copies + len(recovered.copies), taken + recovered.taken
         rest = f"; left out: {left_out:,} that ran again before" if left_out else ""
+        rest += f"; left out: {taken:,} whose unique key another job has" if taken else ""
         return f"added {count(copies, 'copy')}{rest}"
 
     words = f" by {error}" if error else ""

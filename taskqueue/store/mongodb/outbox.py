@@ -204,7 +204,7 @@ class Outbox:
         for one in effects:
             if one.successor is None:
                 continue
-            if self._insert(one.successor):
+            if self._insert(one.successor, one.job_id):
                 arrived.append(one.successor)
             else:
                 rechecked += self._keys.taken(one.successor["unique"], one.job_id)
@@ -255,14 +255,17 @@ class Outbox:
                 {"$set": {known: advance.failed}, "$inc": {"version": 1}},
             )
 
-    def _insert(self, successor: Document) -> bool:
+    def _insert(self, successor: Document, ended: JobId) -> bool:
         """Insert the record and return whether it exists; it is dropped if another job has its unique key."""
         try:
             self._connection.collections.jobs.insert_one(dict(successor))
         except DuplicateKeyError as error:
             if clashing_field(error.details) == "_id":
                 return True
-            log.info("job %s was dropped: another holds its unique key %r", successor["_id"], successor["unique"])
+            if "origin" in successor:
+                log.warning("the series ends: another job has the unique key %r of job %s", successor["unique"], ended)
+            else:
+                log.info("job %s was dropped: another holds its unique key %r", successor["_id"], successor["unique"])
             return False
         return True
 
