@@ -136,6 +136,8 @@ COVERS: Mapping[str, str] = {
     "store/test_claims_by_data.py": "store/mongodb/claim_candidates",
     "store/test_controls.py": "model/controls",
     "store/test_diagnosis.py": "model/finding",
+    "store/test_fair_claims.py": "store/mongodb/fair_candidates",
+    "store/test_queue_shares.py": "store/queue_shares",
     "store/test_counts.py": "store/sqlite/add_counts store/sqlite/counts store/mongodb/counts",
     "store/test_damage.py": "store/reading",
     "store/test_dependencies.py": "model/lifecycle/recovered_copy store/sqlite/effects store/sqlite/waits",

@@ -13,6 +13,7 @@ from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.query import Query
 from taskqueue.model.record import Holder, Record, Status
 from taskqueue.store.bell import Bell
+from taskqueue.store.queue_shares import STRICT, QueueShares
 
 if TYPE_CHECKING:
     from taskqueue.model.analytics import Present, Sample
@@ -49,6 +50,8 @@ class ClaimRequest:
     free: int = 0
     rooms: Mapping[str, int] = field(default_factory=dict)
     """How many more jobs of each class with ``concurrency`` to take; of others one worker's."""
+    shares: QueueShares = STRICT
+    """Decide between queues. A claim reads them and changes nothing: the node counts what it got."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,7 +225,11 @@ class Store(Protocol):
         """
 
     def claim(self, holder: Holder, demand: ClaimRequest, now: datetime, until: datetime) -> Claim:
-        """Take WAITING records by (rank, id) for ``holder`` until ``until``; never one record for two.
+        """Take WAITING records for ``holder`` until ``until``; never one record for two.
+
+        Those of one queue are taken by (rank, id). Between queues the shares of the demand decide, by the priority of
+        the first record of each; with ``STRICT`` (rank, id) decides over all queues. The records are returned by
+        (rank, id).
 
         First promotes due jobs and ends expired ones, in bounded steps. Nothing is taken of a queue that is
         paused, or for a node that is drained, by any claim that begins after ``set_control`` has returned; limits have

@@ -13,7 +13,7 @@ import select
 import stat
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,6 +63,17 @@ class NewJobs(NamedTuple):
     """Of these, how many were additions of one WAITING job without limits for the pool."""
 
 
+class NewQueues(NamedTuple):
+    """The queues of new jobs since the last look, and how many changes of others have not said their queue."""
+
+    queues: Collection[str]
+    unnamed: int
+
+
+MOST_QUEUES = 20_000
+"""The most queues that a bell remembers for its listener."""
+
+
 class PollBell:
     """A descriptor that never becomes readable: its listener looks each second."""
 
@@ -108,6 +119,8 @@ class StreamBell(PollBell):
         self.topic = topic
         self.pause = STREAM_PAUSE
         self._changes = NewJobs()
+        self._queues: set[str] = set()
+        self._unnamed = 0
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._dismiss: Callable[[StreamBell], None] | None = None
@@ -121,6 +134,12 @@ class StreamBell(PollBell):
         Freed room under a limit is no new job.
         """
         return self._changes if self.pause == STREAM_PAUSE and not self.is_over else None
+
+    def take_new_queues(self) -> NewQueues | None:
+        """Return what the bell has learned of queues since the last call; None while the stream is down."""
+        with self._lock:
+            queues, self._queues = self._queues, set()
+            return None if self.changes is None else NewQueues(queues, self._unnamed)
 
     @property
     def rests(self) -> bool:
@@ -144,10 +163,20 @@ class StreamBell(PollBell):
         """Set the ringing thread, and the callbacks for a closed bell and for the end of a delay."""
         self._thread, self._dismiss, self._hurry = thread, dismiss, hurry
 
-    def ring(self, new_jobs: int, plain: int = 0, ended: Sequence[JobId] = ()) -> None:  # noqa: ARG002
-        """Become readable for that many new jobs, of which so many are plain ones."""
+    def ring(
+        self,
+        new_jobs: int,
+        plain: int = 0,
+        ended: Sequence[JobId] = (),  # noqa: ARG002
+        queue: str | None = None,
+    ) -> None:
+        """Become readable for that many new jobs, of which so many are plain ones, in the queue if it is known."""
         with self._lock:
             if not super().is_over:
+                if queue is not None and len(self._queues) < MOST_QUEUES:
+                    self._queues.add(queue)
+                else:
+                    self._unnamed += new_jobs
                 self._changes = NewJobs(self._changes.all + new_jobs, self._changes.plain + plain)
                 os.eventfd_write(self._descriptor, 1)
 
@@ -267,7 +296,7 @@ class EndsBell(StreamBell):
     def fileno(self) -> int:
         return -1 if self._epoll.closed else self._epoll.fileno()
 
-    def ring(self, new_jobs: int, plain: int = 0, ended: Sequence[JobId] = ()) -> None:
+    def ring(self, new_jobs: int, plain: int = 0, ended: Sequence[JobId] = (), queue: str | None = None) -> None:
         """Become readable; ``ended`` are all jobs for which it rings, if they are few."""
         with self._lock:
             self._unnoticed.update(id for id in ended if id not in self._noticed)
@@ -275,7 +304,7 @@ class EndsBell(StreamBell):
             if not ended or len(self._unnoticed) > MOST_NOTICED:
                 self._has_unknown = True
                 self._unnoticed.clear()
-        super().ring(new_jobs, plain)
+        super().ring(new_jobs, plain, queue=queue)
 
     def clear(self) -> Sequence[Record | None]:
         with contextlib.suppress(BlockingIOError):

@@ -97,6 +97,8 @@ class Ring(NamedTuple):
     plain: int
     ended: Sequence[JobId]
     """All jobs that have ended, if they are few."""
+    queue: str | None = None
+    """The queue of an added job."""
 
 
 def event_stages(topic: str) -> list[Document]:
@@ -119,6 +121,7 @@ def node_stages(collections: Collections) -> list[Document]:
                 f"{_CANCEL}.requested_at": True,
                 "fullDocument.status": True,
                 "fullDocument.forced": True,
+                "fullDocument.queue": True,
             }
         },
     ]
@@ -134,9 +137,10 @@ def node_topic(collections: Collections, change: Change) -> str:
 def ring_of(change: Change) -> Ring:
     """Return the news of the change; freed room under a limit is no new job."""
     new_jobs = 0 if "freed" in _updated(change) else 1
-    plain = int(change.get("fullDocument") == _PLAIN)
+    added = change.get("fullDocument") or {}
+    plain, queue = int(added.items() >= _PLAIN.items()), added.get("queue")
     ended = change.get("ended") or ()
-    return Ring(new_jobs, plain, ended if len(ended) < MOST_ENDED else ())
+    return Ring(new_jobs, plain, ended if len(ended) < MOST_ENDED else (), queue if isinstance(queue, str) else None)
 
 
 def _updated(change: Change) -> Change:

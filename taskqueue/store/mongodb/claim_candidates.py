@@ -25,6 +25,7 @@ from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import CODEC, Document
 from taskqueue.store.mongodb.indexes import LIMITED, RANKED, WAITING_IN_QUEUE
 from taskqueue.store.mongodb.limits import LimitRoom, LimitUse, UseRequest
+from taskqueue.store.queue_shares import First, in_turn
 from taskqueue.store.selection import Budget, bounds, is_beyond
 
 Sized: TypeAlias = tuple[Document, int]
@@ -110,10 +111,22 @@ class Offer(NamedTuple):
 
 
 def within(found: Iterable[Candidate], demand: ClaimRequest, room: LimitRoom | None) -> Chosen:
-    """Return the candidates that fit into the demand, of those in order."""
+    """Return the candidates that fit into the demand, of those in order; between queues their shares decide."""
     budget = Budget(demand, bounds(demand), room)
-    chosen = [one for one in found if budget.take(one.queue, one.lane, forced=one.forced, size=one.size)]
-    return Chosen(chosen, budget.has_more)
+
+    def takes(one: Candidate) -> bool:
+        return budget.take(one.queue, one.lane, forced=one.forced, size=one.size)
+
+    if not demand.shares.is_fair:
+        return Chosen([one for one in found if takes(one)], budget.has_more)
+    waiting: dict[str, list[Candidate]] = {}
+    for one in found:
+        waiting.setdefault(one.queue, []).append(one)
+    return Chosen(list(in_turn(waiting, _first_of, demand.shares, takes)), budget.has_more)
+
+
+def _first_of(one: Candidate) -> First:
+    return First(one.kept.get("priority"), one.rank, one.id)
 
 
 class LimitedCandidates:
@@ -198,6 +211,12 @@ def candidate(kept: Document, size: int = 0, *, forced: bool, queue: str = "", l
     )
 
 
+def queue_of(kept: Document) -> str:
+    """Return the queue of a document; a damaged one is empty."""
+    queue = kept.get("queue")
+    return queue if isinstance(queue, str) else ""
+
+
 MERGED = 100
 """So many queues are read by one command: of up to 200 the server merges the ranges, those of more it walks whole."""
 
@@ -223,7 +242,7 @@ def in_range(
     lowest.sort([("rank", ASCENDING), ("_id", ASCENDING)])
     skip = random.randrange(batches) * limit
     found = read(lowest.clone().skip(skip), demand)
-    if not skip or len(found) == limit or _are_beyond(found, demand):
+    if not skip or len(found) == limit or are_beyond(found, demand):
         return found
     return list({one["_id"]: (one, size) for one, size in [*found, *read(lowest, demand)]}.values())[:limit]
 
@@ -254,7 +273,7 @@ class OpenQueues:
         known = self._known.get(forced)
         if known is not None and known.hold(now, changes, controls):
             found = known.lowest(limit, demand, batches)
-            if len(found) == limit or known.changes == changes or _are_beyond(found, demand):
+            if len(found) == limit or known.changes == changes or are_beyond(found, demand):
                 return found
         places = self._known[forced] = _Places(self._connection, forced, controls, changes, now)
         return places.lowest(limit, demand, batches)
@@ -287,14 +306,14 @@ class _Places:
         if batches > 1:
             ahead = nsmallest(MERGED * batches, self._begins, key=self._begins.__getitem__)
             found = self._of(random.sample(ahead, min(MERGED, len(ahead))), limit, demand, batches)
-        merged = [(_place(one), one["queue"]) for one, _ in found]
-        while len(found) < limit and self._heap and not _are_beyond(found, demand):
+        merged = [(place_of(one), one["queue"]) for one, _ in found]
+        while len(found) < limit and self._heap and not are_beyond(found, demand):
             some = self._pop_lowest()
             behind = self._heap[0][:2] if self._heap else None
             read_now = self._of(some, limit - len(found), demand, 1, found)
-            is_all = len(read_now) < limit - len(found) and not _are_beyond(read_now, demand)
-            in_order = [one for one in read_now if behind is None or _place(one[0]) <= behind]
-            merged += [(_place(one), one["queue"]) for one, _ in in_order]
+            is_all = len(read_now) < limit - len(found) and not are_beyond(read_now, demand)
+            in_order = [one for one in read_now if behind is None or place_of(one[0]) <= behind]
+            merged += [(place_of(one), one["queue"]) for one, _ in in_order]
             self._begin_behind(some, read_now, len(in_order), is_all)
             found = [*found, *in_order]
         for place, queue in merged:  # those that this claim leaves are found again
@@ -310,7 +329,7 @@ class _Places:
         steps: list[Document] = [{"$match": of_kind}, {"$sort": in_order}, {"$group": group}]
         for one in self._connection.collections.jobs.aggregate(steps, hint=WAITING_IN_QUEUE):
             if type(queue := one["_id"]) is str and self._controls.pause_of(queue) is None:
-                yield queue, _place({"_id": one["first"], "rank": one["rank"]})
+                yield queue, place_of({"_id": one["first"], "rank": one["rank"]})
 
     def _pop_lowest(self) -> list[str]:
         """Remove the queues with the lowest places, and return them."""
@@ -327,9 +346,9 @@ class _Places:
 
     def _begin_behind(self, queues: Iterable[str], found: Sequence[Sized], taken: int, is_all: bool) -> None:
         """Have these queues begin behind the first so many of those that were found; drop those that have no more."""
-        begins = {} if is_all else dict.fromkeys(queues, _place(found[-1][0]))
+        begins = {} if is_all else dict.fromkeys(queues, place_of(found[-1][0]))
         for one, _ in reversed(found[taken:]):
-            begins[one["queue"]] = _place(one)
+            begins[one["queue"]] = place_of(one)
         for queue, place in begins.items():
             self._begin(queue, place)
 
@@ -348,11 +367,12 @@ class _Places:
         return in_range(self._connection, WAITING_IN_QUEUE, where, limit, demand, batches)
 
 
-def _place(kept: Document) -> Place:
+def place_of(kept: Document) -> Place:
     """Return the place of a document in the order of claims."""
     one = candidate(kept | {"claims": 0}, forced=False)
     return one.rank, one.id
 
 
-def _are_beyond(found: Sequence[Sized], demand: ClaimRequest) -> bool:
+def are_beyond(found: Sequence[Sized], demand: ClaimRequest) -> bool:
+    """Return whether these jobs have more bytes than the demand."""
     return is_beyond(sum(size for _, size in found), len(found), demand)

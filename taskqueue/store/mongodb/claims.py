@@ -32,6 +32,7 @@ from taskqueue.store.mongodb.claim_candidates import (
     Sized,
     candidate,
     in_range,
+    queue_of,
     read,
     within,
 )
@@ -39,6 +40,7 @@ from taskqueue.store.mongodb.connection import Connection, find_and_modify
 from taskqueue.store.mongodb.controls import StoredControls
 from taskqueue.store.mongodb.documents import Document, record, records, setting
 from taskqueue.store.mongodb.events import status_event
+from taskqueue.store.mongodb.fair_candidates import FairCandidates
 from taskqueue.store.mongodb.indexes import BY_ID, DUE, EXPIRES, RANKED, WAITING, WAITING_IN_QUEUE
 from taskqueue.store.mongodb.limits import LimitRoom, LimitUse
 from taskqueue.store.mongodb.outbox import transition
@@ -244,6 +246,7 @@ class Claims:
         self._most = ENOUGH
         self._claim_cache: ClaimCache | None = None
         self._open_queues = OpenQueues(connection)
+        self._fair = FairCandidates(connection)
         self._bell: StreamBell | None = None
         self._takes_first = False
 
@@ -251,6 +254,7 @@ class Claims:
         """Use this bell to learn of new jobs."""
         self._bell = bell
         self._open_queues.rely_on(bell)
+        self._fair.rely_on(bell)
         self._takes_first = not self._connection.database.client.is_mongos  # that would need the key of the shards
 
     def claim(self, holder: Holder, demand: ClaimRequest, now: datetime, until: datetime) -> Claim:
@@ -444,12 +448,14 @@ class Claims:
         """Return the lowest (rank, id) of each range that are WAITING now."""
         limits = {False: demand.pooled, True: demand.forced}
         if not demand.queues:
-            return [
-                candidate(one, size, forced=forced)
+            is_fair = demand.shares.is_fair
+            found = [
+                candidate(one, size, forced=forced, queue=queue_of(one) if is_fair else "")
                 for forced, limit in limits.items()
                 if not cache.is_empty(forced)
                 for one, size in self._all(forced, limit, demand, controls, cache, now)
             ]
+            return sorted(found) if is_fair else found
         found = [
             candidate(one, size, forced=forced, queue=queue)
             for queue, bound in bounds(demand).items()
@@ -470,6 +476,8 @@ class Claims:
         self, forced: bool, limit: int, demand: ClaimRequest, controls: Controls, cache: ClaimCache, now: datetime
     ) -> list[Sized]:
         """Return the first of all queues that are not paused, and note if there are none at all."""
+        if demand.shares.is_fair:
+            return self._fair.lowest(forced, limit, demand, controls, self._batches, now)
         if controls.pauses_any:
             return self._open_queues.lowest(forced, limit, demand, controls, self._batches, now)
         found = in_range(self._connection, WAITING, {"forced": forced}, limit, demand, self._batches)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
 from taskqueue.model.controls import Controls
+from taskqueue.store.queue_shares import STRICT, First, QueueShares, Turns
 from taskqueue.store.sqlite import event_rows
 from taskqueue.store.sqlite.counts import firsts
 from taskqueue.store.sqlite.transaction import Transaction
@@ -48,8 +48,8 @@ It takes 40 ms with 10,000 queues."""
 FEW_EVENTS = 1000
 """Up to so many new events, or as many as there are queues, are looked at; behind more the cache is read anew."""
 
-Candidate: TypeAlias = tuple[int, str, str, int, str, int]
-"""A waiting record: rank, id, queue, forced, lane and row number."""
+Candidate: TypeAlias = tuple[int, str, str, int, str, int, int]
+"""A waiting record: rank, id, queue, forced, lane, priority and row number."""
 
 Place: TypeAlias = tuple[int, str]
 """Rank and id: the place of a record among those that wait."""
@@ -57,11 +57,11 @@ Place: TypeAlias = tuple[int, str]
 _NEXT_QUEUE = "SELECT min(queue) FROM jobs WHERE status = 0 AND queue > ?"
 _BEGAN_TO_WAIT = "SELECT job, about FROM events WHERE number > ? AND status = 0"
 _PLACES = """
-SELECT queue, forced, rank, jobs.id FROM json_each(?) AS these CROSS JOIN jobs ON jobs.id = these.value
+SELECT queue, forced, rank, jobs.id, priority FROM json_each(?) AS these CROSS JOIN jobs ON jobs.id = these.value
 WHERE status = 0 AND rank < ''
 """
 _FROM = """
-SELECT rank, id, queue, forced, '', rowid FROM jobs
+SELECT rank, id, queue, forced, '', priority, rowid FROM jobs
 WHERE status = 0 AND queue = ? AND forced = ? AND (rank, id) >= (?, ?) AND rank < '' ORDER BY rank, id LIMIT ?
 """
 
@@ -74,8 +74,8 @@ class ClaimCache:
     """
 
     def __init__(self) -> None:
-        self._begins: tuple[dict[str, Place], ...] = ({}, {})
-        self._heaps: tuple[list[tuple[int, str, str]], ...] = ([], [])
+        self._turns = (Turns(), Turns())
+        self._shares = STRICT
         self._seen: tuple[object, ...] = ()
         self._event = 0
         self._read_at = 0
@@ -86,8 +86,11 @@ class ClaimCache:
         """Have the next claim read everything anew."""
         self._seen = ()
 
-    def refresh(self, work: Transaction, at: int, first: str, last: str) -> bool:
+    def refresh(self, work: Transaction, at: int, first: str, last: str, shares: QueueShares) -> bool:
         """Bring the cache up to date and return True; False if few queues, between these two, have waiting jobs."""
+        if shares.is_fair is not self._shares.is_fair:
+            self.forget()
+        self._shares = shares
         self.put_back(())  # what a claim has looked at and left
         if not (self._is_kept(work, at) or self._read(work, at, first, last)):
             self.forget()
@@ -98,47 +101,45 @@ class ClaimCache:
 
     def lowest(self, work: Transaction, forced: int, limit: int, controls: Controls) -> list[Candidate]:
         """Return the first waiting records of all queues that are not paused, in order."""
-        begins, heap = self._begins[forced], self._heaps[forced]
+        turns, trial = self._turns[forced], self._shares.trial()
         found: list[Candidate] = []
-        paused: list[tuple[int, str, str]] = []
+        paused: list[tuple[str, First]] = []
         readers: dict[str, Iterator[Candidate]] = {}
         ahead: dict[str, Candidate | None] = {}
-        while heap and len(found) < limit:
-            rank, id, queue = entry = heappop(heap)
-            if begins.get(queue) != (rank, id):
-                continue
+        while len(found) < limit and (turn := turns.pop(trial)) is not None:
+            queue, first = turn
             if controls.pause_of(queue) is not None:
-                paused.append(entry)
+                paused.append(turn)
                 continue
             if queue not in readers:
-                readers[queue] = _waiting_from(work, queue, forced, (rank, id), limit)
+                readers[queue] = _waiting_from(work, queue, forced, (first.rank, first.id), limit)
                 ahead[queue] = next(readers[queue], None)
             candidate = ahead[queue]
-            if candidate is not None and candidate[:2] == (rank, id):
+            if candidate is not None and first_of(candidate) == first:
                 found.append(candidate)
+                trial.charge(queue, first)
                 candidate = ahead[queue] = next(readers[queue], None)
-            if candidate is None:
-                del begins[queue]
-            else:
-                self._begin(forced, queue, candidate[:2])
-        for entry in paused:
-            heappush(heap, entry)
+            if candidate is not None:
+                turns.put(queue, first_of(candidate), self._shares)
+        for queue, first in paused:
+            turns.put(queue, first, self._shares)
         self.offered += found
         return found
 
     def put_back(self, taken: Iterable[str]) -> None:
         """Note that of the records that ``lowest`` returned only these were taken."""
         gone = set(taken)
-        for rank, id, queue, forced, *_ in self.offered:
+        for candidate in self.offered:
+            _, id, queue, forced, *_ = candidate
             if id not in gone:
-                self._begin_early(forced, queue, (rank, id))
+                self._begin_early(forced, queue, first_of(candidate))
         self.offered.clear()
 
     def _is_kept(self, work: Transaction, at: int) -> bool:
         """Return whether the cache is up to date, after a look at what has happened since."""
         if self._seen != (work.execute, number(work.execute)) or not 0 <= at - self._read_at < VALID_FOR:
             return False
-        queues = len(self._begins[0]) + len(self._begins[1])
+        queues = sum(len(turns.queues) for turns in self._turns)
         first, last = work.execute(event_rows.ENDS).fetchone()
         if queues <= FEW_QUEUES or not first - 1 <= self._event <= last or last - self._event > max(FEW_EVENTS, queues):
             return False
@@ -156,13 +157,11 @@ class ClaimCache:
             queues += 1
         if queues <= FEW_QUEUES:
             return False
-        self._begins, self._heaps, self.offered = ({}, {}), ([], []), []
+        self._turns, self.offered = (Turns(), Turns()), []
         for found in firsts(work.execute):
             if found.forced in (0, 1):
-                self._begins[found.forced][found.queue] = (found.rank, found.id)
-                self._heaps[found.forced].append((found.rank, found.id, found.queue))
-        for heap in self._heaps:
-            heapify(heap)
+                first_job = First(found.priority, found.rank, found.id)
+                self._turns[found.forced].put(found.queue, first_job, self._shares)
         self._seen = (work.execute, number(work.execute))
         [_, self._event] = work.execute(event_rows.ENDS).fetchone()
         self._read_at = at
@@ -170,18 +169,19 @@ class ClaimCache:
 
     def _lower(self, work: Transaction, ids: Iterable[str]) -> None:
         """Have queues begin with these records where they wait before the others."""
-        for queue, forced, rank, id in work.execute(_PLACES, (json.dumps(list(ids)),)):
+        for queue, forced, rank, id, priority in work.execute(_PLACES, (json.dumps(list(ids)),)):
             if forced in (0, 1):
-                self._begin_early(forced, queue, (rank, id))
+                self._begin_early(forced, queue, First(priority, rank, id))
 
-    def _begin_early(self, forced: int, queue: str, place: Place) -> None:
-        begin = self._begins[forced].get(queue)
-        if begin is None or place < begin:
-            self._begin(forced, queue, place)
+    def _begin_early(self, forced: int, queue: str, first: First) -> None:
+        known = self._turns[forced].first(queue)
+        if known is None or first[1:] < known[1:]:
+            self._turns[forced].put(queue, first, self._shares)
 
-    def _begin(self, forced: int, queue: str, place: Place) -> None:
-        self._begins[forced][queue] = place
-        heappush(self._heaps[forced], (*place, queue))
+
+def first_of(candidate: Candidate) -> First:
+    """Return the candidate as the first job of its queue."""
+    return First(candidate[5], candidate[0], candidate[1])
 
 
 def _waiting_from(work: Transaction, queue: str, forced: int, place: Place, most: int) -> Iterator[Candidate]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import heapq
 import sqlite3
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from itertools import chain, groupby
+from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
@@ -20,8 +21,9 @@ from taskqueue.model.schedules import LATEST
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store import Claim, ClaimRequest
 from taskqueue.store.bell import NEWS, WORK
+from taskqueue.store.queue_shares import in_turn
 from taskqueue.store.selection import Budget, bounds, is_beyond, other_lanes_at
-from taskqueue.store.sqlite.claim_cache import Candidate, ClaimCache
+from taskqueue.store.sqlite.claim_cache import Candidate, ClaimCache, first_of
 from taskqueue.store.sqlite.columns import COLUMNS, NAMES, Row
 from taskqueue.store.sqlite.controls import controls
 from taskqueue.store.sqlite.limits import LimitRoom
@@ -155,8 +157,8 @@ SELECT (SELECT min(ready_at) FROM jobs WHERE status = 1 AND (waiting_for IS NOT 
     EXISTS (SELECT 1 FROM controls)
 """
 _ABOUT_DUE = """
-SELECT rank, id, queue, forced, '', number FROM (
-    SELECT rank, id, queue, forced, lane, rowid AS number FROM jobs
+SELECT rank, id, queue, forced, '', priority, number FROM (
+    SELECT rank, id, queue, forced, lane, priority, rowid AS number FROM jobs
     WHERE status = 1 AND (waiting_for IS NOT NULL) = 0 AND ready_at <= ? ORDER BY ready_at LIMIT ?
 ) WHERE lane IS NULL
 """
@@ -164,18 +166,18 @@ _EXPIRING = f"""
 SELECT {COLUMNS} FROM jobs
 WHERE expires_at IS NOT NULL AND status < 2 AND started_at IS NULL AND expires_at <= ? LIMIT ?
 """
-# Read from the indexes alone: a row is looked at when it is taken, and not before. A damaged rank that is no number
+# A damaged rank that is no number
 # comes behind all that are, and cannot be compared with them: such a record waits until it is canceled.
 _WAITING = tuple(
-    f"SELECT rank, id, queue, forced, '', rowid FROM jobs WHERE status = 0 AND queue = ? AND forced = {forced} "
-    "AND rank < '' ORDER BY rank, id LIMIT ?"
+    "SELECT rank, id, queue, forced, '', priority, rowid FROM jobs "
+    f"WHERE status = 0 AND queue = ? AND forced = {forced} AND rank < '' ORDER BY rank, id LIMIT ?"
     for forced in (0, 1)
 )
 _WAITING_IN_LANE = (
-    "SELECT rank, id, queue, forced, lane, rowid FROM jobs WHERE status = 0 AND lane = ? AND queue = ? AND forced = ? "
-    "AND rank < '' ORDER BY rank, id LIMIT ?"
+    "SELECT rank, id, queue, forced, lane, priority, rowid FROM jobs "
+    "WHERE status = 0 AND lane = ? AND queue = ? AND forced = ? AND rank < '' ORDER BY rank, id LIMIT ?"
 )
-_ONE_WAITING = "SELECT rank, id, queue, forced, ifnull(lane, ''), rowid FROM jobs WHERE id = ? AND status = 0"
+_ONE_WAITING = "SELECT rank, id, queue, forced, ifnull(lane, ''), priority, rowid FROM jobs WHERE id = ? AND status = 0"
 _NEXT_LANE = "SELECT min(lane) FROM jobs WHERE status = 0 AND lane > ? AND lane < x''"
 _NEXT_QUEUE_OF_LANE = "SELECT min(queue) FROM jobs WHERE status = 0 AND lane = ? AND queue > ?"
 _NEXT_QUEUE = "SELECT min(queue) FROM jobs WHERE status = 0 AND queue > ?"
@@ -247,8 +249,8 @@ def _claim_early(
     """Take soon-due jobs without limits for their time: they never become WAITING, so no node begins them early."""
     about_due = work.execute(_ABOUT_DUE, (milliseconds(due_by), EARLY_CANDIDATES)).fetchall()
     queues = _open_bounds(demand, (queue for _, _, queue, *_ in about_due), in_force)
-    open_to_all = (candidate for candidate in sorted(about_due) if candidate[2] in queues)
-    fitting = _fitting(open_to_all, Budget(demand, queues, room=None))
+    waiting = _by_queue(candidate for candidate in sorted(about_due) if candidate[2] in queues)
+    fitting = _fitting(waiting, demand, Budget(demand, queues, room=None))
     found, has_more = within_data(_rows_of(work, terms, fitting), demand)
     records = take(work, terms, found, was=Status.POSTPONED) if found else []
     [soonest, *_] = work.execute(_LOOK).fetchone()
@@ -320,26 +322,28 @@ def _lowest(
     """
     limits = [demand.pooled, demand.forced]
     allowed: Mapping[str, int] = {}
-    ranges: list[Iterable[Candidate]]
+    ranges: defaultdict[str, list[Iterable[Candidate]]] = defaultdict(list)
     first, last = present
-    if first != last and not demand.queues and cache.refresh(work, terms.at, first, last):
-        ranges = [cache.lowest(work, forced, limit, in_force) for forced, limit in enumerate(limits)]
+    if first != last and not demand.queues and cache.refresh(work, terms.at, first, last, demand.shares):
+        for forced, limit in enumerate(limits):
+            for queue, waiting in _by_queue(cache.lowest(work, forced, limit, in_force)).items():
+                ranges[queue].append(waiting)
     else:
         allowed = _open_bounds(demand, _between(work, first, last), in_force)
         if len(allowed) == 1 and not lanes and demand.queues.get(*allowed) is None:
             [queue] = allowed  # all fit: the range has the bounds of the demand, and nothing else counts
             return of_queue(work, terms, queue, demand)
-        ranges = [
-            work.execute(_WAITING[forced], (queue, min(limit, bound)))
-            for queue, bound in allowed.items()
-            for forced, limit in enumerate(limits)
-            if min(limit, bound) > 0
-        ]
+        for queue, bound in allowed.items():
+            most = [min(limit, bound) for limit in limits]
+            ranges[queue] += [
+                work.execute(_WAITING[forced], (queue, most[forced])) for forced in (0, 1) if most[forced] > 0
+            ]
     for lane in lanes:
         of_lane = allowed if demand.queues else dict.fromkeys(in_force.open(_queues_of(work, lane)), sum(limits))
-        ranges += _in_lane(work, lane, of_lane, limits, lanes[lane])
-    budget = Budget(demand, allowed, room)
-    return _rows_of(work, terms, _fitting(heapq.merge(*ranges) if len(ranges) > 1 else chain(*ranges), budget))
+        for queue, waiting_in_lane in _in_lane(work, lane, of_lane, limits, lanes[lane]):
+            ranges[queue].append(waiting_in_lane)
+    merged = {queue: heapq.merge(*found) if len(found) > 1 else found[0] for queue, found in ranges.items() if found}
+    return _rows_of(work, terms, _fitting(merged, demand, Budget(demand, allowed, room)))
 
 
 def _open_bounds(demand: ClaimRequest, present: Iterable[str], in_force: Controls) -> dict[str, int]:
@@ -350,12 +354,22 @@ def _open_bounds(demand: ClaimRequest, present: Iterable[str], in_force: Control
     return {queue: allowed[queue] for queue in in_force.open(allowed)}
 
 
-def _fitting(found: Iterable[Candidate], budget: Budget) -> Iterator[Candidate]:
-    """Return the candidates, in order, that fit into the demand, and use it up."""
-    for candidate in found:
-        _, _, queue, forced, lane, _ = candidate
-        if budget.take(queue, lane, forced=forced & 1):
-            yield candidate
+def _by_queue(candidates: Iterable[Candidate]) -> dict[str, list[Candidate]]:
+    waiting: dict[str, list[Candidate]] = {}
+    for candidate in candidates:
+        waiting.setdefault(candidate[2], []).append(candidate)
+    return waiting
+
+
+def _fitting(waiting: Mapping[str, Iterable[Candidate]], demand: ClaimRequest, budget: Budget) -> Iterator[Candidate]:
+    """Return the candidates, in the order of turns, that fit into the demand, and use it up."""
+
+    def takes(candidate: Candidate) -> bool:
+        _, _, queue, forced, lane, *_ = candidate
+        return budget.take(queue, lane, forced=forced & 1)
+
+    for candidate in in_turn(waiting, first_of, demand.shares, takes):
+        yield candidate
         if not budget.left:
             return
 
@@ -371,13 +385,13 @@ def _is_pooled(candidate: Candidate) -> bool:
 
 def _in_lane(
     work: Transaction, lane: str, bounds: Mapping[str, int], limits: Sequence[int], free: int
-) -> Iterator[sqlite3.Cursor]:
-    """Return the index ranges of a lane, with the most to take from each queue."""
+) -> Iterator[tuple[str, sqlite3.Cursor]]:
+    """Return the index ranges of a lane, each with its queue, with the most to take from each."""
     for queue, bound in bounds.items():
         for forced, limit in enumerate(limits):
             most = min(limit, free, bound)
             if most > 0:
-                yield work.execute(_WAITING_IN_LANE, (lane, queue, forced + 2, most))
+                yield queue, work.execute(_WAITING_IN_LANE, (lane, queue, forced + 2, most))
 
 
 def _queues_of(work: Transaction, lane: str) -> Iterator[str]:
