@@ -1,0 +1,62 @@
+"""Every option, variable, command, exit code, attribute and argument that a page names exists."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.names import CHECKOUT, wrong_names
+
+PAGES = (CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").rglob("*.md")))
+
+FOREIGN = {
+    *("--hostname", "--nginx", "--now", "--oplog", "--oplogReplay"),  # docker, certbot, systemctl, mongodump
+    "--name-of-the-option",
+    *(".venv", ".json", ".item"),  # a folder, and what a file or a key of a page's own data ends with
+}
+"""What pages name of other systems, or as an example."""
+
+
+def is_migration(page: Path) -> bool:
+    """Return whether the first column of the page's tables is of another system."""
+    return page.name.startswith("from-") or page.parent.name == "ancestors"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
+def test_what_a_page_names_exists(page: Path) -> None:
+    assert set(wrong_names(page.read_text(), is_migration=is_migration(page))) <= FOREIGN
+
+
+@pytest.mark.parametrize(
+    ("wrong", "name"),
+    [
+        ("`taskqueue-node --keep-events 3d`", "taskqueue-node --keep-events"),
+        ("`taskqueue list --keep-done 3d`, an option of another command", "taskqueue list --keep-done"),
+        ("`taskqueue schedule add mail --burst`", "taskqueue schedule add --burst"),
+        ("keep events with `--keep-events`", "--keep-events"),
+        ("`TASKQUEUE_LEASES` is a variable", "TASKQUEUE_LEASES"),
+        ("| `taskqueue workers` | a command |", "taskqueue workers"),
+        ("it leaves with exit code 99", "exit code 99"),
+        ("`scheduler.enqueue(job)`", "scheduler.enqueue"),
+        ("`pending` | `present.zombies`, `.lost`", "present.zombies"),
+        ("`pending` | `present.queued`, `.vanished`", ".vanished"),
+        ("`job.percent`", "job.percent"),
+        ("`self.check_point(state)`", "self.check_point"),
+        ("`StepwiseJob.repeat`", "StepwiseJob.repeat"),
+        ("`retry.fibonacci()`", "retry.fibonacci"),
+        ("`taskqueue.errors.NoSuchError`", "taskqueue.errors.NoSuchError"),
+        ("`add_job(MailJob, expire=5)`", "add_job(expire=)"),
+    ],
+)
+def test_a_wrong_name_is_found(wrong: str, name: str) -> None:
+    page = f"# A page\n\n{wrong}\n\n```sh\ntaskqueue anything --in-a-block\n```\n"
+
+    assert list(wrong_names(page)) == [name]
+
+
+def test_the_column_of_another_system_is_not_looked_at() -> None:
+    page = "| there | here |\n| --- | --- |\n| `self.retries \\| job.x` | `self.attempt`, `--tries` |\n"
+
+    assert list(wrong_names(page, is_migration=True)) == ["--tries"]
+    assert "self.retries" in list(wrong_names(page))
