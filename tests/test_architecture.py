@@ -75,6 +75,7 @@ DOORS = {
 READING = {
     *("alike", "audit", "controls", "count", "diagnose", "events_of", "find", "guarantee", "history", "leases"),
     *("limit_usage", "log_lines", "now", "present", "samples", "schedules", "tally", "url", "waiting_since"),
+    "disagreeing",
 }
 PICKLERS = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
 MOCKS = {"mock", "pytest_mock", "unittest"}

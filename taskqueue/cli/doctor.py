@@ -15,17 +15,26 @@ from taskqueue.exit_codes import Exit
 from taskqueue.insight import diagnosis
 from taskqueue.model.finding import Finding, Level
 from taskqueue.model.wording import count
+from taskqueue.store import Store
+
+BATCH = 500
+"""Jobs that one call repairs."""
+
+BATCHES = 10_000
+"""The most batches of one repair."""
 
 
 @click.command("doctor", short_help="Find what is wrong, and say what to do.")
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
+@click.option("--repair", "repairs", is_flag=True, help="First write derived fields again that disagree.")
 @pass_store
-def doctor_command(context: StoreContext, as_json: bool) -> int:
+def doctor_command(context: StoreContext, as_json: bool, repairs: bool) -> int:
     """Check the store, its nodes, waiting jobs and this host, and say how to fix each problem.
 
-    It only reads. The check of an embedded store reads its file, for up to 20 seconds. Exits with 0 if all is well.
+    Without --repair it only reads. The check of an embedded store reads its file, for up to 20 seconds. Exits with 0
+    if all is well.
     """
-    found = [*_of_store(context), *_of_host()]
+    found = [*_of_store(context, repairs), *_of_host()]
     flaws = [finding for finding in found if finding.level is not Level.OK]
     if as_json:
         output.write_all(
@@ -38,14 +47,30 @@ def doctor_command(context: StoreContext, as_json: bool) -> int:
     return Exit.FLAWS if flaws else Exit.OK
 
 
-def _of_store(context: StoreContext) -> Iterator[Finding]:
+def _of_store(context: StoreContext, repairs: bool) -> Iterator[Finding]:
     try:
         yield Finding("store", f"{context.store.url}: {context.store.guarantee}")
+        if repairs:
+            with context.acting("repair", "derived fields"):
+                yield _repair(context.store)
         yield from context.store.diagnose()
         yield from diagnosis.diagnose(context.store)
     except StoreUnavailable as error:
         says, _, do = str(error).rpartition(": ")
         yield Finding("store", says, Level.ERROR, do)
+
+
+def _repair(store: Store) -> Finding:
+    """Write derived fields that disagree again, a batch at a time."""
+    written = 0
+    for _ in range(BATCHES):
+        found = store.disagreeing(BATCH).found
+        in_batch = store.write_again(found) if found else 0
+        written += in_batch
+        if in_batch == 0:
+            break
+    wrong = f"the derived fields of {count(written, 'record')} were wrong"
+    return Finding("repair", wrong if written else "there was nothing to repair")
 
 
 def _of_host() -> Iterator[Finding]:

@@ -38,6 +38,7 @@ def diagnose(store: Store) -> list[Finding]:
         *unloadable(store),
         *blocked(store),
         *unknown_names(store, now),
+        *disagreeing(store),
     ]
 
 
@@ -147,3 +148,20 @@ def blocked(store: Store) -> Iterator[Finding]:
         yield Finding("job that waits for ever", words, Level.WARNING, do, str(record.id))
     if len(stuck) > 5:
         yield Finding("jobs that wait for ever", f"{len(stuck) - 5} more", Level.WARNING, "`taskqueue list`")
+
+
+def disagreeing(store: Store) -> Iterator[Finding]:
+    """Yield the jobs and queues whose derived fields disagree with their sources."""
+    found, is_complete = store.disagreeing(LOOKED_AT)
+    do = "`taskqueue doctor --repair` writes these fields again; nodes may run meanwhile"
+    for one in found[:5]:
+        verb = "disagrees with the fields that it repeats" if len(one.fields) == 1 else "disagree with what they repeat"
+        words = f"{one.about}: {' and '.join(one.fields)} {verb}"
+        name = "" if one.job is None else str(one.job)
+        yield Finding("derived fields", words, Level.ERROR, do, name)
+    if len(found) > 5:
+        number = f"{len(found) - 5} more{' at least' if len(found) >= LOOKED_AT else ''}"
+        yield Finding("derived fields", number, Level.ERROR, do)
+    if not found:
+        words = "they agree with the fields that they repeat"
+        yield Finding("derived fields", words if is_complete else f"{words}, as far as was read in time")

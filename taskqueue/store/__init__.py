@@ -139,6 +139,21 @@ class Lease:
     about: Mapping[str, object] = field(default_factory=dict)  # facts that the holder publishes, plain JSON values
 
 
+class Disagreement(NamedTuple):
+    """A job, or a queue, with derived fields that do not agree with the fields that they repeat."""
+
+    about: str
+    fields: tuple[str, ...]
+    job: JobId | None = None  # None for a queue
+
+
+class Disagreements(NamedTuple):
+    """The result of a search for disagreeing fields."""
+
+    found: Sequence[Disagreement]
+    is_complete: bool  # whether the whole store was read in time
+
+
 class Store(Protocol):
     """Keeps jobs. Methods raise ``StoreUnavailable`` within a deadline when the store cannot be used.
 
@@ -352,6 +367,15 @@ class Store(Protocol):
 
     def diagnose(self) -> list[Finding]:
         """Examine how the store is kept, and return what was found; reads only."""
+
+    def disagreeing(self, limit: int) -> Disagreements:
+        """Return up to ``limit`` jobs and queues whose derived fields disagree with their sources; reads only."""
+
+    def write_again(self, found: Sequence[Disagreement]) -> int:
+        """Write the derived fields of these jobs and queues again, and return of how many.
+
+        What agrees by now, or changes at this moment, is left.
+        """
 
     def bell(self, topic: str) -> Bell:
         """Return a bell of the topic, listening from now on."""

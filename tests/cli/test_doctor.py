@@ -15,6 +15,7 @@ from taskqueue.model.finding import Level
 from tests.acceptance.work import Echo, GiveUp
 from tests.cli.conftest import Answer
 from tests.nodes import LIMIT, eventually, node
+from tests.store.damaging import damager
 
 
 @pytest.fixture(autouse=True)
@@ -114,3 +115,23 @@ def test_the_program_of_a_unit_is_read_as_systemd_does(tmp_path: Path) -> None:
     [found] = host_diagnosis._units([tmp_path])
 
     assert found.level is Level.OK, found.says
+
+
+def test_derived_fields_that_disagree_are_named_and_written_again(taskqueue: Callable[..., Answer], url: str) -> None:
+    with Scheduler(url) as scheduler, damager(url.partition("?")[0]) as damage:
+        jobs = [scheduler.add_job(Echo, number) for number in range(7)]
+        for job in jobs:
+            damage("jobs", job.id, "rank", 5)
+
+    found = findings(taskqueue("doctor", "--json"), "derived fields")
+    assert [one["finding"] for one in found[:5]] == [
+        f"job {job.id}: rank disagrees with the fields that it repeats" for job in jobs[:5]
+    ]
+    assert (found[5]["finding"], found[5]["level"]) == ("2 more", "error")
+    assert found[0]["do"].startswith("`taskqueue doctor --repair`")
+    repaired = taskqueue("doctor", "--repair", "--json")
+    assert [one["finding"] for one in findings(repaired, "repair")] == ["the derived fields of 7 records were wrong"]
+    assert [one["level"] for one in findings(repaired, "derived fields")] == ["ok"]
+    again = taskqueue("doctor", "--repair", "--json")
+    assert [one["finding"] for one in findings(again, "repair")] == ["there was nothing to repair"]
+    assert taskqueue("audit", "--json").out.count('"repair"') == 2

@@ -17,7 +17,17 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.query import Query
 from taskqueue.model.record import Holder, Record, Status
 from taskqueue.model.schedules.schedule import NamedSchedule
-from taskqueue.store import Claim, ClaimRequest, Event, Lease, Note, Renewal, Settlement
+from taskqueue.store import (
+    Claim,
+    ClaimRequest,
+    Disagreement,
+    Disagreements,
+    Event,
+    Lease,
+    Note,
+    Renewal,
+    Settlement,
+)
 from taskqueue.store.arguments import check_topic
 from taskqueue.store.bell import WORK, Bell
 from taskqueue.store.mongodb import analytics, diagnosis, index_repair
@@ -30,6 +40,7 @@ from taskqueue.store.mongodb.claims import EARLY_BY, Claims
 from taskqueue.store.mongodb.clock import Clock
 from taskqueue.store.mongodb.connection import CLOSE_TIMEOUT, Connection, guarantee, is_cluster
 from taskqueue.store.mongodb.controls import StoredControls
+from taskqueue.store.mongodb.derived_fields import LOOK_FOR, DerivedFields
 from taskqueue.store.mongodb.driver_errors import ADDED_A_SECOND, reaching
 from taskqueue.store.mongodb.events import EventLog
 from taskqueue.store.mongodb.history import History
@@ -303,6 +314,15 @@ class MongoStore:
     def diagnose(self) -> list[Finding]:
         with self._reached():
             return diagnosis.diagnose(self._connection)
+
+    @indexed
+    def disagreeing(self, limit: int) -> Disagreements:
+        with self._reached(LOOK_FOR):
+            return DerivedFields(self._connection).disagreeing(limit)
+
+    def write_again(self, found: Sequence[Disagreement]) -> int:
+        with self._reached(len(found) / ADDED_A_SECOND):
+            return DerivedFields(self._connection).write_again(found)
 
     def bell(self, topic: str) -> Bell:
         check_topic(topic)

@@ -102,35 +102,36 @@ def one_state(raw: sqlite3.Connection) -> Iterator[None]:
 
 def tally(raw: sqlite3.Connection) -> dict[tuple[str, Status], int]:
     with one_state(raw):
-        return _tally(raw)
+        return tally_now(raw.execute)
 
 
-def _tally(raw: sqlite3.Connection) -> dict[tuple[str, Status], int]:
-    found = dict(readable(raw.execute(_KEPT), _counted, "jobs of a status"))
-    for (queue, status), records in add_counts.turns(raw.execute).items():
+def tally_now(execute: add_counts.Execute) -> dict[tuple[str, Status], int]:
+    """Return the numbers, inside a transaction of the caller."""
+    found = dict(readable(execute(_KEPT), _counted, "jobs of a status"))
+    for (queue, status), records in add_counts.turns(execute).items():
         if status > 0:
             key = (queue, Status(status))
             found[key] = found.get(key, 0) + records
-    found.update(readable(raw.execute(_DAMAGED), _counted, "jobs of a status"))
-    waiting: dict[str, int] = dict(raw.execute(_WAITING, (FEW + 1,)).fetchall())
+    found.update(readable(execute(_DAMAGED), _counted, "jobs of a status"))
+    waiting: dict[str, int] = dict(execute(_WAITING, (FEW + 1,)).fetchall())
     if any(records > FEW for records in waiting.values()):
-        waiting.update(_many_waiting(raw, waiting, found))
+        waiting.update(_many_waiting(execute, waiting, found))
     found.update({(queue, Status.WAITING): records for queue, records in waiting.items()})
     return {key: records for key, records in found.items() if records}
 
 
 def _many_waiting(
-    raw: sqlite3.Connection, waiting: Mapping[str, int], others: Mapping[tuple[str, Status], int]
+    execute: add_counts.Execute, waiting: Mapping[str, int], others: Mapping[tuple[str, Status], int]
 ) -> Iterator[tuple[str, int]]:
     """Return how many jobs wait in the queues that have more than ``FEW``: those of no other status."""
-    rest = add_counts.by_queue(raw.execute)
+    rest = add_counts.by_queue(execute)
     for (queue, _), records in others.items():
         rest[queue] = rest.get(queue, 0) - records
     for queue, records in waiting.items():
         if records > FEW:
             left = rest.get(queue, 0)
             if left <= FEW:  # the tally is damaged
-                [left] = raw.execute(_MANY, (queue,)).fetchone()
+                [left] = execute(_MANY, (queue,)).fetchone()
             yield queue, left
 
 
@@ -160,7 +161,7 @@ def present(raw: sqlite3.Connection, now: datetime) -> Present:
 
     with one_state(raw):
         due, blocked, running, lost = raw.execute(_PRESENT, {"now": milliseconds(now)}).fetchone()
-        counted = _tally(raw)
+        counted = tally_now(raw.execute)
     waiting, postponed = 0, 0
     for (_, status), records in counted.items():
         waiting += records if status is Status.WAITING else 0

@@ -45,6 +45,7 @@ if TYPE_CHECKING:  # few programs count or schedule
     from taskqueue.model.finding import Finding
     from taskqueue.model.history import Parts, Step
     from taskqueue.model.schedules.schedule import NamedSchedule
+    from taskqueue.store import Disagreement, Disagreements
 
 _GUARANTEES = {
     "full": "an acknowledged job survives a power cut (SQLite, synchronous=full)",
@@ -284,6 +285,17 @@ class SqliteStore:
         from taskqueue.store.sqlite import diagnosis
 
         return self._connection.read(lambda raw: diagnosis.diagnose(raw, self._address))
+
+    def disagreeing(self, limit: int) -> Disagreements:
+        from taskqueue.store.sqlite import derived_fields
+
+        return self._connection.read(lambda raw: derived_fields.disagreeing(raw, limit))
+
+    def write_again(self, found: Sequence[Disagreement]) -> int:
+        from taskqueue.store.sqlite import derived_fields
+
+        with self._durably() as work:
+            return derived_fields.write_again(work, found)
 
     def bell(self, topic: str) -> Doorbell:
         check_topic(topic)
