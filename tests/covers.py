@@ -17,6 +17,7 @@ COVERS: Mapping[str, str] = {
     "store/test_settle_declared.py": "store/sqlite/settlements",
     "store/test_mongodb_batches.py": "store/mongodb/settlements",
     "insight/test_recent_figures.py": "insight/overview_reader",
+    "scheduler/test_change_race.py": "",
     "scheduler/test_limit_states.py": "scheduler/controls",
     "daemon/node/test_retention_clock.py": "daemon/node/clocks",
     "daemon/node/test_clock_watch.py": "daemon/node/clocks",
