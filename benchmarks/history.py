@@ -1,7 +1,7 @@
 """What analytics, stats and the history take in a file of many jobs, and how large its history is.
 
 ``python -m benchmarks.history FOLDER [--jobs 1000000]`` makes a file there with so many jobs that ended in the
-last week and as many that wait, counts them as ``taskqueue migrate`` does, measures, prints JSON and removes the file.
+last week and as many that wait, counts them, measures, prints JSON and removes the file.
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ from pathlib import Path
 from statistics import median
 
 from taskqueue import Scheduler
+from taskqueue.model.history import Parts, Step, ended_part, gather
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.store.open import open_store
 from taskqueue.store.sqlite import history
+from taskqueue.store.sqlite.columns import COLUMNS
+from taskqueue.store.sqlite.rows import records_of
 
 WEEK = 7 * 86_400_000
 _FILL = """
@@ -34,6 +37,12 @@ SELECT printf('%024x', i * 2 + :waits), iif(:waits, 0, iif(i % 50, 3, 4)), iif(:
     iif(:waits, NULL, :now - :age * i / :jobs + i % 7000 + 5000), 'app:Job' || (i % 20), 'null'
 FROM n
 """
+_BATCH = 1000
+_ENDED = f"SELECT {COLUMNS} FROM jobs WHERE status > 2 ORDER BY ended_at"
+_TALLY = """
+INSERT INTO tally (queue, status, records)
+SELECT queue, status, count(*) FROM jobs WHERE status NOT IN (0, 2) GROUP BY queue, status
+"""
 _PAGES = "SELECT sum(pgsize) FROM dbstat WHERE name IN ('history', 'turns', 'counted', 'tally')"
 
 
@@ -45,9 +54,22 @@ def fill(path: Path, jobs: int, now: int) -> float:
             raw.execute(_FILL, {"jobs": jobs, "waits": waits, "now": now, "age": WEEK})
         began = time.perf_counter()
         raw.execute("BEGIN IMMEDIATE")
-        history.begin(raw.execute)
+        count(raw)
         raw.execute("COMMIT")
         return round(time.perf_counter() - began, 1)
+
+
+def count(raw: sqlite3.Connection) -> None:
+    """Count the jobs that were filled in, as if they had been added and had ended one by one."""
+    raw.execute(_TALLY)
+    history.add_up(raw.execute)
+    ended = raw.execute(_ENDED)
+    while rows := ended.fetchmany(_BATCH):
+        parts: Parts = {}
+        for record in records_of(rows):
+            if record.ended_at is not None:
+                gather(parts, Step.MINUTE.begin(milliseconds(record.ended_at)), ended_part((), (record,)))
+        history._add(raw.execute, parts)
 
 
 def took(call: Callable[[], object]) -> float:

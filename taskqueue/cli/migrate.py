@@ -8,7 +8,6 @@ import click
 
 from taskqueue.cli import output
 from taskqueue.cli.context import StoreContext, pass_store
-from taskqueue.store import SCHEMA_VERSION
 from taskqueue.store.migration import MigrationPlan, carry_out, open_migration, pending_steps
 
 
@@ -19,8 +18,7 @@ from taskqueue.store.migration import MigrationPlan, carry_out, open_migration, 
 def migrate_command(context: StoreContext, dry_run: bool, as_json: bool) -> None:
     """Bring the store to the schema of this version, in numbered steps.
 
-    Before that, back up the store, and upgrade all nodes, or stop them if this version does not work with the schema of
-    the store.
+    Before that, back up the store and stop all nodes and applications that use it.
     """
     with closing(open_migration(context.url)) as migration:
         planned = pending_steps(migration)
@@ -34,13 +32,13 @@ def migrate_command(context: StoreContext, dry_run: bool, as_json: bool) -> None
     for number, what in planned.steps.items():
         output.line(f"{'would go' if dry_run else 'went'} to schema {number}: {what}")
     if planned.in_the_way:
-        output.line(f"nodes of an older taskqueue must be upgraded first: {', '.join(planned.in_the_way)}")
+        output.line(f"nodes of an older taskqueue must be stopped first: {', '.join(planned.in_the_way)}")
 
 
 def _document(planned: MigrationPlan, *, dry_run: bool) -> dict[str, object]:
     return {
         "found": planned.found,
-        "known": SCHEMA_VERSION,
+        "known": planned.known,
         "steps": [{"schema": number, "what": what} for number, what in planned.steps.items()],
         "in_the_way": list(planned.in_the_way),
         "migrated": not dry_run and bool(planned.steps),

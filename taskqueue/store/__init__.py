@@ -22,11 +22,8 @@ if TYPE_CHECKING:
     from taskqueue.model.history import Parts, Step
     from taskqueue.model.schedules.schedule import NamedSchedule
 
-SCHEMA_VERSION = 5
-"""The schema that a new store gets, and that ``taskqueue migrate`` leads to."""
-
-OLDEST_SCHEMA = 4
-"""The oldest schema that this version works with; nodes of both work side by side until the operator migrates."""
+SCHEMA_VERSION = 1
+"""The schema that this version works with: a new store gets it, and ``taskqueue migrate`` leads to it."""
 
 ALIKE = 1000
 """How many records ``Store.alike`` returns at most."""

@@ -1,4 +1,4 @@
-"""Migrates a store to this version's schema in numbered steps; nodes of older versions block it."""
+"""Migrates a store to this version's schema in numbered steps; nodes that still run on it block it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,8 @@ from taskqueue.store import SCHEMA_VERSION, Lease
 from taskqueue.store.open import MONGODB_SCHEMES, default_url
 from taskqueue.store.sqlite.migration import SqliteMigration
 
-STEPS: Mapping[int, str] = {
-    1: "create the tables or collections, columns and indexes that are missing",
-    2: "create the table or collection of log lines",
-    3: "count the jobs of each queue, and begin the history with the jobs that are kept",
-    4: "let one row hold the events of many jobs (SQLite)",
-    5: "let one entry of the outbox stand for the ends of a batch (MongoDB)",
-}
-"""Describes the step to each schema."""
+STEPS: Mapping[int, str] = {}
+"""Describes the step to each schema after the first; each store has the steps themselves."""
 
 
 class Migration(Protocol):
@@ -28,13 +22,13 @@ class Migration(Protocol):
     """The store, for messages."""
 
     def version(self) -> int:
-        """Return the schema that the store has."""
+        """Return the schema that the store has; a new store has this version's, as it gets it when it is opened."""
 
     def seats(self) -> Sequence[Lease]:
-        """Return the seats whose leases are not over; a store without leases has none."""
+        """Return the seats whose leases have not ended."""
 
     def apply(self, number: int) -> None:
-        """Do the step to this schema, unless another process has done it meanwhile."""
+        """Do the step to this schema, unless another process has done it."""
 
     def close(self) -> None:
         """Close the store."""
@@ -42,10 +36,11 @@ class Migration(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class MigrationPlan:
-    """The pending steps of one store, and the nodes that have to be stopped or upgraded first."""
+    """The pending steps of one store, and the nodes that must be stopped first."""
 
     store: str
     found: int
+    known: int
     steps: Mapping[int, str]
     in_the_way: Sequence[str]
 
@@ -66,20 +61,14 @@ def pending_steps(migration: Migration) -> MigrationPlan:
     if found > SCHEMA_VERSION:
         raise SchemaMismatch(migration.store, found, SCHEMA_VERSION)
     steps = {number: what for number, what in STEPS.items() if number > found}
-    old = [seat for seat in migration.seats() if _schema(seat) < SCHEMA_VERSION] if steps else []
-    in_the_way = [seat.name.removeprefix("seat:") for seat in old]
-    return MigrationPlan(store=migration.store, found=found, steps=steps, in_the_way=in_the_way)
+    in_the_way = [seat.name.removeprefix("seat:") for seat in migration.seats()] if steps else []
+    return MigrationPlan(store=migration.store, found=found, known=SCHEMA_VERSION, steps=steps, in_the_way=in_the_way)
 
 
 def carry_out(migration: Migration, planned: MigrationPlan) -> None:
     """Do the steps in order; each is whole or not at all on SQLite, and may be repeated on MongoDB."""
     if planned.in_the_way:
         nodes = ", ".join(planned.in_the_way)
-        raise StoreUnavailable(planned.store, f"nodes of an older taskqueue run on it ({nodes})", "upgrade them first")
+        raise StoreUnavailable(planned.store, f"nodes of an older taskqueue run on it ({nodes})", "stop them first")
     for number in planned.steps:
         migration.apply(number)
-
-
-def _schema(seat: Lease) -> int:
-    known = seat.about.get("schema")
-    return known if isinstance(known, int) else 0

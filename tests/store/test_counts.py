@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
@@ -19,7 +19,6 @@ from taskqueue.model.query import PENDING
 from taskqueue.model.record import Options, Record, Status, changed
 from taskqueue.model.retry import FixedRetry
 from taskqueue.store import Store
-from taskqueue.store.migration import carry_out, open_migration, pending_steps
 from taskqueue.store.mongodb.counts import FEW as AT_ONCE
 from taskqueue.store.mongodb.counts import CountReads, Counts, Tally
 from taskqueue.store.mongodb.store import MongoStore
@@ -44,7 +43,6 @@ from tests.store.records import (
     settle,
     settlement,
 )
-from tests.store.test_migration import age
 from tests.store.test_sqlite_costs import steps
 
 MANY = FEW + 5
@@ -290,17 +288,3 @@ def test_a_damaged_tally_is_counted_anew(embedded: Store, damage: str) -> None:
         assert tally(embedded) == counted(embedded)
         embedded.tidy_history(NOON, 1)
         embedded.add([a_record() for _ in range(3)])
-
-
-def test_an_older_store_is_counted_when_it_is_migrated(store_url: str, opener: Callable[[], Store]) -> None:
-    before = opener()
-    before.add([a_record() for _ in range(MANY)])
-    settle(before, running(before, a_record(queue="mail", ready_at=NOON - HOUR)))
-    before.close()
-    age(store_url)
-    with closing(open_migration(store_url)) as migration:
-        carry_out(migration, pending_steps(migration))
-
-    after = opener()
-
-    assert tally(after) == {("default", Status.WAITING): MANY, ("mail", Status.DONE): 1}

@@ -78,11 +78,7 @@ def leftovers(database: Database[Document]) -> int:
     return database["taskqueue_jobs"].count_documents({"after.at": {"$exists": True}})
 
 
-@pytest.mark.parametrize(("schema", "cleared"), [(5, 1), (4, JOBS)])
-def test_one_entry_is_cleared_for_a_batch_once_all_nodes_know_that(
-    url: str, database: Database[Document], schema: int, cleared: int
-) -> None:
-    database["taskqueue_facts"].insert_one({"_id": "schema", "version": schema})
+def test_one_entry_is_cleared_for_a_batch(url: str, database: Database[Document]) -> None:
     with closing(open_mongodb(url)) as store:
         runs = a_batch(store)
         database.command("profile", 2)
@@ -93,7 +89,7 @@ def test_one_entry_is_cleared_for_a_batch_once_all_nodes_know_that(
     profile = database["system.profile"]
     [clearing] = profile.find({"op": "update", "command.u.$pull.after": {"$exists": True}})
     profile.drop()
-    assert clearing["nMatched"] == cleared
+    assert clearing["nMatched"] == 1
     assert leftovers(database) == 0
 
 

@@ -16,7 +16,6 @@ from taskqueue.errors import StoreUnavailable
 from taskqueue.insight.why import why
 from taskqueue.model.record import Cause, Dependency, Record, Status
 from taskqueue.store import Store
-from taskqueue.store.migration import open_migration
 from taskqueue.store.mongodb import open_mongodb
 from taskqueue.store.mongodb.documents import document
 from tests.servers import PATIENCE, with_database
@@ -181,16 +180,6 @@ def test_one_that_runs_gives_up_its_key_and_is_asked_to_end(store: Store, jobs: 
 
     assert pending(jobs, "k") == [oldest.id]
     assert f"job {oldest.id}" in (store.renew(WEB_1, NOON + MINUTE, {}).claims[other.id].cancel_reason or "")
-
-
-def test_a_migration_ends_duplicates_too(store: Store, jobs: Jobs, url: str) -> None:
-    oldest, other = a_record(unique="k"), a_record(unique="k", created_at=NOON + SECOND)
-    without_unique(jobs, [oldest, other])
-
-    with closing(open_migration(url)) as migration:
-        migration.apply(1)
-
-    assert pending(jobs, "k") == [oldest.id]
 
 
 def test_the_reason_is_the_one_that_the_server_gives(store: Store, jobs: Jobs) -> None:

@@ -12,7 +12,7 @@ from taskqueue.daemon.protocol.messages import PoolStatus
 from taskqueue.daemon.runtime import child_process, systemd
 from taskqueue.daemon.settings import Lead, Settings
 from taskqueue.insight import host
-from taskqueue.store import SCHEMA_VERSION, Store
+from taskqueue.store import Store
 
 UNSEATED = "waits for its seat"
 """The phase of a node that has not asked for its seat yet."""
@@ -81,7 +81,6 @@ class NodeStatus:
             "pid": os.getpid(),
             "processes": self._processes,
             "version": version(),
-            "schema": SCHEMA_VERSION,
             "lead": settings.lead.value,
             "lease": settings.lease,
             "pm": settings.pm.value,

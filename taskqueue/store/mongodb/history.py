@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import islice
 from typing import Any
 
 from bson import ObjectId
@@ -37,9 +36,6 @@ from taskqueue.store.mongodb.documents import Document, record, records
 from taskqueue.store.mongodb.events import DUPLICATE
 from taskqueue.store.mongodb.indexes import CREATED, LEFTOVERS
 from taskqueue.store.reading import readable
-
-BATCH = 1000
-"""Ended jobs that are read together for a new history."""
 
 TURNS_AT_ONCE = 1000
 """The most turns that are added up in one step."""
@@ -165,20 +161,6 @@ class History:
             return True
         self._forget_marked(now)
         return max([self._prune(step, now, limit) for step in Step]) == limit
-
-    def begin(self, now: datetime) -> None:
-        """Begin the history of a store that had none, with the jobs that it has; it may be called again."""
-        ended: Document = {"status": {"$gt": int(Status.PROCESSING)}, "ended_at": {"$exists": True}}
-        found = self._connection.collections.jobs.find(ended).sort("_id", ASCENDING)
-        while page := list(islice(found, BATCH)):
-            parts: Parts = {}
-            for one in records(page):
-                if one.ended_at is not None:
-                    add_parts(parts, {Step.MINUTE.begin(milliseconds(one.ended_at)): ended_part((), (one,))})
-            kept = {"_id": f"kept {page[0]['_id']}", "at": now, "figures": parts_text(parts)}
-            _insert_new(self._connection.collections.history_turns, [kept])
-        while self.tidy(now, BATCH):
-            pass
 
     def count_added(self, until: datetime) -> None:
         """Count the jobs that were added up to this time."""

@@ -3,61 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 
 from pymongo import ReturnDocument
 
 from taskqueue.errors import SchemaMismatch, StoreUnavailable
 from taskqueue.model.reading import SHOWN
-from taskqueue.store import OLDEST_SCHEMA, SCHEMA_VERSION, Lease
-from taskqueue.store.mongodb import index_repair
+from taskqueue.store import SCHEMA_VERSION, Lease
 from taskqueue.store.mongodb.connection import Collections, Connection
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.driver_errors import reaching
-from taskqueue.store.mongodb.history import History
 from taskqueue.store.mongodb.leases import Leases
 from taskqueue.store.mongodb.url import parse
 
 SCHEMA = {"_id": "schema"}
 """The document that holds the schema number."""
 
-SHARED_ENTRIES = 5
-"""The schema from which on the ends of a batch share an entry of the outbox."""
+STEPS: Mapping[int, Callable[[Connection], None]] = {}
+"""The step to each schema after the first, for those that change something here; each may be repeated."""
 
 
-def _complete(connection: Connection) -> None:
-    index_repair.ensure(connection.collections, connection.address.shown, _now(connection))
+def check_schema(collections: Collections, shown: str) -> None:
+    """Give a new store this version's schema number; a user who only reads may open one that has it.
 
-
-def _begin_history(connection: Connection) -> None:
-    _complete(connection)
-    with reaching(connection.address.shown, index_repair.INDEXING):
-        History(connection).begin(connection.time())
-
-
-_STEPS: Mapping[int, Callable[[Connection], None]] = {
-    1: _complete,
-    2: _complete,
-    3: _begin_history,
-    4: _complete,
-    5: _complete,
-}
-
-
-def _now(connection: Connection) -> datetime:
-    with reaching(connection.address.shown):
-        return connection.time()
-
-
-def check_schema(collections: Collections, shown: str) -> int:
-    """Give a new store the present number, and return that of the store, which a user who only reads may open.
-
-    Raises ``SchemaMismatch`` for one that this version does not work with.
+    Raises ``SchemaMismatch`` for a store with another number.
     """
     version = _number(collections.facts.find_one(SCHEMA) or _begun(collections), shown)
-    if not OLDEST_SCHEMA <= version <= SCHEMA_VERSION:
+    if version != SCHEMA_VERSION:
         raise SchemaMismatch(shown, version, SCHEMA_VERSION)
-    return version
 
 
 def _begun(collections: Collections) -> Document:
@@ -88,13 +60,13 @@ class MongoMigration:
         self.store = self._connection.address.shown
 
     def version(self) -> int:
-        """Return the schema that the store has; one that was never opened has none."""
+        """Return the schema that the store has; a new one gets this version's when it is opened."""
         with reaching(self.store):
             kept = self._connection.collections.facts.find_one(SCHEMA)
-        return 0 if kept is None else _number(kept, self.store)
+        return SCHEMA_VERSION if kept is None else _number(kept, self.store)
 
     def seats(self) -> Sequence[Lease]:
-        """Return the seats whose leases are not over."""
+        """Return the seats whose leases have not ended."""
         with reaching(self.store):
             now = self._connection.time()
             leases = Leases(self._connection).all()
@@ -102,7 +74,8 @@ class MongoMigration:
 
     def apply(self, number: int) -> None:
         """Do the step to this schema; the number is written when all of it is done, and never lowered."""
-        _STEPS[number](self._connection)
+        if step := STEPS.get(number):
+            step(self._connection)
         with reaching(self.store):
             self._connection.collections.facts.update_one(SCHEMA, {"$max": {"version": number}}, upsert=True)
 

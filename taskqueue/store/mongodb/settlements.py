@@ -212,7 +212,7 @@ class Settlements:
         self._outbox = outbox
         self._log_lines = LogLines(connection)
         self.shares_entries = False
-        """Whether all nodes know entries that the ends of a batch share, and one server has the jobs of a batch."""
+        """Whether the ends of a batch share an entry of the outbox: one server has all jobs of a batch."""
         self._doubts: dict[tuple[JobId, int, str], list[ObjectId]] = {}
         """The tokens of writes whose answer was lost, by the claim that they settle."""
 

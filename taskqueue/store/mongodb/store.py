@@ -49,7 +49,7 @@ from taskqueue.store.mongodb.inserts import Inserts
 from taskqueue.store.mongodb.leases import Leases
 from taskqueue.store.mongodb.limits import LimitUse
 from taskqueue.store.mongodb.log_lines import LogLines
-from taskqueue.store.mongodb.migration import SHARED_ENTRIES, check_schema
+from taskqueue.store.mongodb.migration import check_schema
 from taskqueue.store.mongodb.outbox import Outbox
 from taskqueue.store.mongodb.queries import Queries
 from taskqueue.store.mongodb.renewals import Renewals
@@ -365,7 +365,7 @@ class MongoStore:
             hello = self._connection.check()
             self._host_bells.place(hello, self._connection.database.name, self._connection.address.prefix)
             self._queries.state_reader.rely_on(hello)
-            schema = check_schema(self._connection.collections, self.url)
-            self._settlements.shares_entries = schema >= SHARED_ENTRIES and hello.get("msg") != "isdbgrid"
+            check_schema(self._connection.collections, self.url)
+            self._settlements.shares_entries = hello.get("msg") != "isdbgrid"
         index_repair.ensure_if_allowed(self._connection.collections, self.url, hello["localTime"])
         return is_cluster(hello), guarantee(hello)

@@ -48,15 +48,6 @@ _TALLY = (
     "typeof(records) = 'integer', records + excluded.records, "
     "(SELECT count(*) FROM jobs WHERE jobs.status = tally.status AND jobs.queue = tally.queue))"
 )
-_BEGIN = (
-    "DELETE FROM counted",
-    "DELETE FROM turns",
-    "DELETE FROM tally",
-    """
-    INSERT INTO tally (queue, status, records)
-    SELECT queue, status, count(*) FROM jobs WHERE status NOT IN (0, 2) GROUP BY queue, status
-    """,
-)
 _RECOUNT = "INSERT INTO tally (queue, status, records) SELECT queue, ?, count(*) FROM jobs GROUP BY queue"
 
 
@@ -111,12 +102,6 @@ def by_queue(execute: Execute) -> dict[str, int]:
     for queue, records in readable(execute(_BY_QUEUE, (last or 0,)).fetchall(), _records, "the jobs of a queue"):
         totals[queue] = totals.get(queue, 0) + records
     return totals
-
-
-def begin(execute: Execute) -> None:
-    """Count the records of each status anew, without those of each queue, which all are new rows."""
-    for statement in _BEGIN:
-        execute(statement)
 
 
 def recount(execute: Execute) -> None:

@@ -13,7 +13,7 @@ from taskqueue.store.arguments import CURSOR_DIGITS, wrong_audit_cursor
 from taskqueue.store.reading import readable
 from taskqueue.store.sqlite.transaction import Transaction
 
-# Most stores have no dashboard, and so no such table; a node of another version need not know it.
+# Most stores have no dashboard, and so no such table.
 _TABLE = """
 CREATE TABLE IF NOT EXISTS audit (
     number INTEGER PRIMARY KEY,

@@ -9,21 +9,16 @@ from typing import Any
 
 from taskqueue.model.history import Part, Parts, Step, add_parts, ended_part, gather, part_of_text, part_text
 from taskqueue.model.reading import number
-from taskqueue.model.record import Record, Status
+from taskqueue.model.record import Record
 from taskqueue.model.serializer import dumps
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.store.reading import readable
 from taskqueue.store.sqlite import add_counts
 from taskqueue.store.sqlite.add_counts import Added, Execute
-from taskqueue.store.sqlite.columns import COLUMNS
 from taskqueue.store.sqlite.counts import one_state
-from taskqueue.store.sqlite.rows import records_of
 
 TURNS_APART = 256
 """The most rows of turns that are kept before they are added up."""
-
-BATCH = 1000
-"""Ended jobs that are read together for a new history."""
 
 _RECORD = "INSERT INTO turns (at, counts, figures) VALUES (?, ?, ?)"
 _TURNS = "SELECT at, figures FROM turns WHERE figures IS NOT NULL"
@@ -32,7 +27,6 @@ _KEEP = "INSERT OR REPLACE INTO history (step, at, figures) VALUES (?, ?, ?)"
 _PRUNE = """
 DELETE FROM history WHERE step = ? AND at IN (SELECT at FROM history WHERE step = ? AND at < ? ORDER BY at LIMIT ?)
 """
-_ENDED = f"SELECT {COLUMNS} FROM jobs WHERE status > 2 AND status = ? ORDER BY ended_at"
 
 
 def record(
@@ -64,20 +58,6 @@ def add_up(execute: Execute) -> None:
     add_counts.add_up(execute)
     execute("DELETE FROM turns")
     _add(execute, parts)
-
-
-def begin(execute: Execute) -> None:
-    """Begin the history and the tally of a store that had none, with the jobs that it has."""
-    add_counts.begin(execute)
-    add_up(execute)
-    for status in Status:
-        ended = execute(_ENDED, (int(status),))
-        while status.is_final and (rows := ended.fetchmany(BATCH)):
-            parts: Parts = {}
-            for one in records_of(rows):
-                if one.ended_at is not None:
-                    gather(parts, Step.MINUTE.begin(milliseconds(one.ended_at)), ended_part((), (one,)))
-            _add(execute, parts)
 
 
 def history(raw: sqlite3.Connection, step: Step, since: datetime, until: datetime) -> Parts:

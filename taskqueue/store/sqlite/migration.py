@@ -9,24 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from urllib.parse import quote
 
 from taskqueue.errors import StoreUnavailable
-from taskqueue.store import Lease
-from taskqueue.store.sqlite import history, schema
+from taskqueue.store import SCHEMA_VERSION, Lease
+from taskqueue.store.sqlite import schema
 from taskqueue.store.sqlite.leases import lease_of
 from taskqueue.store.sqlite.url import location
 
+STEPS: Mapping[int, Callable[[sqlite3.Connection], None]] = {}
+"""The step to each schema after the first, for those that change something here."""
 
-def _begin_history(raw: sqlite3.Connection) -> None:
-    schema.complete(raw)
-    history.begin(raw.execute)
-
-
-_STEPS: Mapping[int, Callable[[sqlite3.Connection], None]] = {
-    1: schema.complete,
-    2: schema.complete,
-    3: _begin_history,
-    4: schema.complete,  # rows that are there stay as they are
-    5: schema.complete,
-}
 _SEATS = "SELECT name, seat, incarnation, since, until, about FROM leases WHERE name LIKE 'seat:%' AND until > ?"
 
 
@@ -43,15 +33,13 @@ class SqliteMigration:
         )
 
     def version(self) -> int:
-        """Return the schema that the store has; a new file has none, and gets the present one when it is opened."""
+        """Return the schema that the store has; a new file gets this version's when it is opened."""
         with self._in_words():
-            return schema.version(self._raw, self.store) or 0
+            return schema.version(self._raw, self.store) or SCHEMA_VERSION
 
     def seats(self) -> Sequence[Lease]:
-        """Return the seats whose leases are not over."""
+        """Return the seats whose leases have not ended."""
         with self._in_words():
-            if schema.version(self._raw, self.store) is None:
-                return []
             return [lease_of(row) for row in self._raw.execute(_SEATS, (time.time_ns() // 1_000_000,))]
 
     def apply(self, number: int) -> None:
@@ -59,8 +47,9 @@ class SqliteMigration:
         with self._in_words():
             self._raw.execute("BEGIN IMMEDIATE")
             try:
-                if (schema.version(self._raw, self.store) or 0) < number:
-                    _STEPS[number](self._raw)
+                if self.version() < number:
+                    if step := STEPS.get(number):
+                        step(self._raw)
                     self._raw.execute(f"PRAGMA user_version = {number}")
                 self._raw.execute("COMMIT")
             finally:

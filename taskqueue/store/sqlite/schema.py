@@ -1,13 +1,12 @@
-"""The tables of a SQLite store, numbered: what this version creates, completes and refuses."""
+"""The tables of a SQLite store, numbered: what this version creates and refuses."""
 
 from __future__ import annotations
 
-import contextlib
 import sqlite3
 
 from taskqueue.errors import SchemaMismatch, StoreUnavailable
 from taskqueue.model.unique_period import KEY
-from taskqueue.store import OLDEST_SCHEMA, SCHEMA_VERSION
+from taskqueue.store import SCHEMA_VERSION
 
 NEEDED = "needed:"
 """The prefix of an id in ``waits.awaited`` when the job has ended and a pending one depends on it.
@@ -138,7 +137,7 @@ def check(connection: sqlite3.Connection, store: str) -> bool:
     found = version(connection, store)
     if found is None:
         return False
-    if not OLDEST_SCHEMA <= found <= SCHEMA_VERSION:
+    if found != SCHEMA_VERSION:
         raise SchemaMismatch(store, found, SCHEMA_VERSION)
     return True
 
@@ -148,9 +147,9 @@ def version(connection: sqlite3.Connection, store: str) -> int | None:
     # Tables first: another process may create them, and the number with them, between these two looks.
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     [number] = connection.execute("PRAGMA user_version").fetchone()
-    if not tables and not number:
-        return None
-    if not number and not {"jobs", "waits", "leases"} <= tables:
+    if not tables:
+        return int(number) or None
+    if not number or not {"jobs", "waits", "leases"} <= tables:
         raise StoreUnavailable(store, "is a database of another program", "name another file")
     return int(number)
 
@@ -165,32 +164,3 @@ def create(connection: sqlite3.Connection) -> None:
     for statement in TABLES.split(";"):
         connection.execute(statement)
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-
-
-def complete(connection: sqlite3.Connection) -> None:
-    """Add missing tables, columns and indexes, inside the transaction of the caller."""
-    present = _objects(connection)
-    with contextlib.closing(sqlite3.connect(":memory:")) as wanted:
-        wanted.executescript(TABLES)
-        for name, (kind, statement) in _objects(wanted).items():
-            if name in present and kind == "table":
-                _add_columns(connection, wanted, name)
-            elif name not in present:
-                connection.execute(statement)
-
-
-def _objects(connection: sqlite3.Connection) -> dict[str, tuple[str, str]]:
-    """Return kind and statement of every table and index, tables first."""
-    rows = connection.execute(
-        "SELECT name, type, sql FROM sqlite_master WHERE type IN ('table', 'index') AND sql NOT NULL ORDER BY type DESC"
-    )
-    return {name: (kind, statement) for name, kind, statement in rows}
-
-
-def _add_columns(connection: sqlite3.Connection, wanted: sqlite3.Connection, table: str) -> None:
-    present = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
-    for _, name, kind, is_filled, _, _ in wanted.execute(f"PRAGMA table_info({table})").fetchall():
-        if name not in present:
-            empty = "''" if kind == "TEXT" else "0"
-            default = f" NOT NULL DEFAULT {empty}" if is_filled else ""
-            connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}{default}")
