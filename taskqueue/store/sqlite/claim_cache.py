@@ -41,10 +41,6 @@ def number(execute: Execute) -> int:
 FEW_QUEUES = 8
 """Up to so many queues a claim asks each of them, which costs less than the cache."""
 
-VALID_FOR = 10_000
-"""Milliseconds after which the cache is read anew, since jobs moved by an older version of this program are not noted.
-It takes 40 ms with 10,000 queues."""
-
 FEW_EVENTS = 1000
 """Up to so many new events, or as many as there are queues, are looked at; behind more the cache is read anew."""
 
@@ -78,7 +74,6 @@ class ClaimCache:
         self._shares = STRICT
         self._seen: tuple[object, ...] = ()
         self._event = 0
-        self._read_at = 0
         self.offered: list[Candidate] = []
         """The records that ``lowest`` has returned, until ``put_back``."""
 
@@ -86,13 +81,13 @@ class ClaimCache:
         """Have the next claim read everything anew."""
         self._seen = ()
 
-    def refresh(self, work: Transaction, at: int, first: str, last: str, shares: QueueShares) -> bool:
+    def refresh(self, work: Transaction, first: str, last: str, shares: QueueShares) -> bool:
         """Bring the cache up to date and return True; False if few queues, between these two, have waiting jobs."""
         if shares.is_fair is not self._shares.is_fair:
             self.forget()
         self._shares = shares
         self.put_back(())  # what a claim has looked at and left
-        if not (self._is_kept(work, at) or self._read(work, at, first, last)):
+        if not (self._is_kept(work) or self._read(work, first, last)):
             self.forget()
             return False
         if ids := work.waiting_ids():
@@ -135,9 +130,9 @@ class ClaimCache:
                 self._begin_early(forced, queue, first_of(candidate))
         self.offered.clear()
 
-    def _is_kept(self, work: Transaction, at: int) -> bool:
+    def _is_kept(self, work: Transaction) -> bool:
         """Return whether the cache is up to date, after a look at what has happened since."""
-        if self._seen != (work.execute, number(work.execute)) or not 0 <= at - self._read_at < VALID_FOR:
+        if self._seen != (work.execute, number(work.execute)):
             return False
         queues = sum(len(turns.queues) for turns in self._turns)
         first, last = work.execute(event_rows.ENDS).fetchone()
@@ -149,7 +144,7 @@ class ClaimCache:
             self._event = last
         return True
 
-    def _read(self, work: Transaction, at: int, first: str, last: str) -> bool:
+    def _read(self, work: Transaction, first: str, last: str) -> bool:
         """Read the places of all queues and return True; False if these are few."""
         queue, queues = first, 1
         while queue != last and queues <= FEW_QUEUES:
@@ -164,7 +159,6 @@ class ClaimCache:
                 self._turns[found.forced].put(found.queue, first_job, self._shares)
         self._seen = (work.execute, number(work.execute))
         [_, self._event] = work.execute(event_rows.ENDS).fetchone()
-        self._read_at = at
         return True
 
     def _lower(self, work: Transaction, ids: Iterable[str]) -> None:

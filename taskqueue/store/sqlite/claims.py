@@ -324,7 +324,7 @@ def _lowest(
     allowed: Mapping[str, int] = {}
     ranges: defaultdict[str, list[Iterable[Candidate]]] = defaultdict(list)
     first, last = present
-    if first != last and not demand.queues and cache.refresh(work, terms.at, first, last, demand.shares):
+    if first != last and not demand.queues and cache.refresh(work, first, last, demand.shares):
         for forced, limit in enumerate(limits):
             for queue, waiting in _by_queue(cache.lowest(work, forced, limit, in_force)).items():
                 ranges[queue].append(waiting)
