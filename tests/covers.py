@@ -150,6 +150,7 @@ COVERS: Mapping[str, str] = {
     "store/test_mongodb_cut_off.py": "store/mongodb/outbox",
     "store/test_mongodb_host_bells.py": "store/mongodb/bells",
     "store/test_mongodb_indexes.py": "store/mongodb/index_repair store/mongodb/documents",
+    "store/test_mongodb_contended.py": "",
     "store/test_mongodb_meanwhile.py": "",
     "store/test_mongodb_race.py": "",
     "store/test_mongodb_store.py": ("store/mongodb/__init__ store/mongodb/connection store/mongodb/existing_store"),

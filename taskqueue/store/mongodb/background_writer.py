@@ -17,6 +17,7 @@ import pymongo
 from bson import ObjectId
 from pymongo.errors import PyMongoError
 
+from taskqueue.errors import StoreContended
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Status
 from taskqueue.store import Event
@@ -203,6 +204,8 @@ class EventWriter:
                     self._history.record(batch.turns)
                 if batch.done:
                     self._forget(batch.done)
+        except StoreContended as error:
+            log.warning("%d events could not be recorded: %s", len(batch.events), error)
         except PyMongoError as error:
             reason = unavailable(self._connection.address.shown, error)
             log.warning("%d events could not be recorded, or are postponed: %s", len(batch.events), reason)

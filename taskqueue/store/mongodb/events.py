@@ -28,6 +28,7 @@ from taskqueue.store.arguments import CURSOR_DIGITS
 from taskqueue.store.mongodb.connection import ACKNOWLEDGED, Connection, find_and_modify
 from taskqueue.store.mongodb.documents import Document, id_in, needed_time_in
 from taskqueue.store.reading import readable
+from taskqueue.store.tries import Tries
 
 log = logging.getLogger(__name__)
 
@@ -59,10 +60,12 @@ class EventLog:
         self._connection = connection
 
     def record(self, events: Sequence[Event]) -> None:
-        """Record the events in this order."""
+        """Record the events in this order; raise ``StoreContended`` if readers fill the numbers each time."""
         collection = self._connection.collections.events
         pending = [events[first : first + PAGE] for first in range(0, len(events), PAGE)]
+        tries = Tries(self._connection.address.shown, "the event log")
         while pending:
+            tries.another()
             first = self._take(len(pending))
             numbered = [_page(first + index, page) for index, page in enumerate(pending)]
             refused = _insert(collection, numbered)

@@ -36,6 +36,7 @@ from taskqueue.store.mongodb.documents import Document, record, records
 from taskqueue.store.mongodb.events import DUPLICATE
 from taskqueue.store.mongodb.indexes import CREATED, LEFTOVERS
 from taskqueue.store.reading import readable
+from taskqueue.store.tries import MOST_TRIES
 
 TURNS_AT_ONCE = 1000
 """The most turns that are added up in one step."""
@@ -216,7 +217,10 @@ class History:
         return {one["_id"]: one for one in turns.sort("at", ASCENDING).limit(limit)}
 
     def _add_up(self) -> int:
-        """Add some turns to their minutes and hours, mark them, and return how many there were."""
+        """Add some turns to their minutes and hours, mark them, and return how many there were.
+
+        If other processes change a minute or an hour each time, none is marked: a later call adds the rest.
+        """
         unmarked = self._unmarked(TURNS_AT_ONCE)
         turns = dict(readable(unmarked.values(), _turn, "figures of a turn"))
         for step in Step:
@@ -227,8 +231,8 @@ class History:
                 for at, part in own.items():
                     by_part.setdefault(at, {})[id] = part
             for at, parts in by_part.items():
-                while not self._add(step, at, parts):
-                    pass
+                if not any(self._add(step, at, parts) for _ in range(MOST_TRIES)):
+                    return 0
         if unmarked:
             marked = {"_id": {"$in": list(unmarked)}}
             self._connection.collections.history_turns.update_many(marked, {"$unset": {"figures": ""}})

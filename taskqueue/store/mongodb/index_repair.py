@@ -20,6 +20,7 @@ from taskqueue.store.mongodb.documents import Document, cancel_request, record, 
 from taskqueue.store.mongodb.driver_errors import IndexMissing, RightsMissing, reaching
 from taskqueue.store.mongodb.outbox import change, effects_of
 from taskqueue.store.mongodb.unique_keys import holds
+from taskqueue.store.tries import Tries
 
 log = logging.getLogger(__name__)
 
@@ -84,13 +85,13 @@ def ensure(collections: Collections, shown: str, now: datetime, seconds: float =
             try:
                 indexes.ensure_unique(collections.jobs)
             except DuplicateKeyError:
-                _end_duplicates(collections, now)
+                _end_duplicates(collections, shown, now)
             else:
                 return
         indexes.ensure_unique(collections.jobs)
 
 
-def _end_duplicates(collections: Collections, now: datetime) -> None:
+def _end_duplicates(collections: Collections, shown: str, now: datetime) -> None:
     """End all but the oldest pending job of each unique key."""
     oldest_first: list[Document] = [
         {"$match": {"unique": {"$type": "string"}, "status": {"$lte": int(Status.PROCESSING)}}},
@@ -101,11 +102,14 @@ def _end_duplicates(collections: Collections, now: datetime) -> None:
         {"$limit": KEYS_AT_ONCE},
     ]
     jobs = collections.jobs
+    tried: dict[JobId, Tries] = {}
     while shared := list(jobs.aggregate(oldest_first, allowDiskUse=True)):
         for one in shared:
             key, oldest = one["_id"], one["oldest"]
             for kept in jobs.find({**holds(key), "_id": {"$ne": oldest}}):
-                _end_duplicate(collections, record(kept), key, oldest, now)
+                before = record(kept)
+                tried.setdefault(before.id, Tries(shown, f"job {before.id} with unique={key!r}")).another()
+                _end_duplicate(collections, before, key, oldest, now)
 
 
 def _end_duplicate(collections: Collections, before: Record, key: str, oldest: JobId, now: datetime) -> None:
