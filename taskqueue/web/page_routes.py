@@ -93,8 +93,6 @@ class PageRoutes:
             actions=dashboard.actions(viewer),
             masking=dashboard.masking,
             root=root_of(request),
-            site=f"{request.url.scheme}://{request.url.netloc}",
-            has_tokens=dashboard.viewers.users is not None,
             is_fragment=wants_content(request),
             overview=dashboard.overviews.read,
             numbers=dashboard.overviews.numbers,

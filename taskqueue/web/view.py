@@ -35,10 +35,6 @@ class View:
     """Masks values that look secret."""
     root: str
     """The path that the dashboard is mounted at, to be put before paths of links."""
-    site: str
-    """The scheme and host that the browser has asked, such as ``https://jobs.example.org``."""
-    has_tokens: bool
-    """Whether programs log in with tokens."""
     is_fragment: bool
     """Whether the script of the page asks for its content alone."""
     overview: Callable[[], Overview]

@@ -21,7 +21,7 @@ from tests.web.servers import Server, listen, port_of, served
 
 HOSTS = ["127.0.0.1"]
 WIDER = "[...document.querySelectorAll('.scroll')].some(one => one.scrollWidth > one.clientWidth)"
-NAMES = ("Overview", "Jobs", "Queues", "Schedules", "Nodes", "Failures", "Audit", "API")
+NAMES = ("Overview", "Jobs", "Queues", "Schedules", "Nodes", "Failures", "Audit")
 LONG = "a-very-long-queue-name-that-nobody-would-choose-but-somebody-did-in-production"
 
 People = tuple[Path, dict[str, str]]
@@ -63,6 +63,13 @@ def test_each_page_of_the_navigation_is_reached_by_its_link(visit: Open) -> None
         page.get_by_role("link", name=name, exact=True).click()
         expect(page.get_by_role("heading", level=1)).to_have_text(name)
         expect(page.get_by_role("link", name=name, exact=True)).to_have_attribute("aria-current", "page")
+
+
+def test_the_navigation_has_a_link_to_the_openapi_document(visit: Open, shop: Shop) -> None:
+    page = visit("/")
+    address = page.get_by_role("link", name="API", exact=True).get_attribute("href")
+
+    assert page.request.get(f"{shop.address}{address}").json()["openapi"] == "3.1.0"
 
 
 def test_the_overview_says_what_needs_you_and_how_old_backlogs_are(visit: Open, shop: Shop) -> None:
@@ -339,7 +346,7 @@ def test_the_theme_is_kept(visit: Open) -> None:
 
 def paths(shop: Shop) -> list[str]:
     job, other = shop.failed.id, shop.waiting.id
-    listed = ["/", "/jobs", "/queues", "/schedules", "/schedules/nightly", "/nodes", "/failures", "/audit", "/api"]
+    listed = ["/", "/jobs", "/queues", "/schedules", "/schedules/nightly", "/nodes", "/failures", "/audit"]
     return [*listed, f"/jobs/{job}", f"/jobs/{other}", f"/jobs/{job}/edit", "/jobs/matching?action=cancel", "/jobs?q={"]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from taskqueue.web.pages import changes, job_form, matching
-from taskqueue.web.pages.api import api
 from taskqueue.web.pages.audit import audit
 from taskqueue.web.pages.failures import failures
 from taskqueue.web.pages.job import job, stack, unmasked
@@ -24,7 +23,6 @@ PAGES: Sequence[Page] = (
     Page(path="/nodes", show=nodes, template="nodes.html", title="Nodes"),
     Page(path="/failures", show=failures, template="failures.html", title="Failures"),
     Page(path="/audit", show=audit, template="audit.html", title="Audit"),
-    Page(path="/api", show=api, template="api.html", title="API"),
     Page(path="/jobs/matching", show=matching.ask, template="matching.html"),
     Page(path="/jobs/matching", show=matching.act, method="POST"),
     Page(path="/jobs/{id}", show=job, template="job.html"),
