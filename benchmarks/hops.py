@@ -8,8 +8,9 @@ import time
 
 from taskqueue.daemon.protocol.channel import ChannelClosed
 from taskqueue.daemon.protocol.codec import decode, encode
-from taskqueue.daemon.protocol.messages import Ended, Run, RunsHandedBack
+from taskqueue.daemon.protocol.messages import Ended, RunsHandedBack
 from taskqueue.daemon.settings import PoolMode
+from taskqueue.execution.run import Run
 from taskqueue.model.ids import JobId
 from tests.daemon.fake_node import JOBS, FakeNode
 

@@ -56,7 +56,7 @@ DOORS = {
     "jinja2": ("taskqueue/web/rendering.py",),
     "jsonschema": ("taskqueue/web/api/route.py",),
     "markupsafe": ("taskqueue/web/words.py",),
-    "msgspec": ("taskqueue/daemon/protocol/",),
+    "msgspec": ("taskqueue/daemon/protocol/", "taskqueue/execution/run.py"),
     "prometheus_client": ("taskqueue/daemon/node/metrics.py",),
     "opentelemetry": ("taskqueue/otel.py",),
     "psutil": ("taskqueue/daemon/runtime/child_process.py",),

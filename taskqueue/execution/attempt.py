@@ -59,19 +59,19 @@ async def attempt(context: JobContext, loader: Loader, interrupts: Interrupts) -
     """
     try:
         with interrupts:
-            loaded = loader.find(context.path)
+            loaded = loader.find(context.run.job)
     except CannotLoad as cannot:
         outcome = outcomes.Unloadable(failure=cannot.failure, retry_for=timedelta(0))
         return Ran(outcome=outcome, job=None, error=cannot)
     except BaseException as error:  # an interrupted import ends the run as an interrupted constructor would
-        loaded = Loaded(path=context.path, make=_raising(error), work="start")
-    reported = report(loaded) if context.undeclared else None
+        loaded = Loaded(path=context.run.job, make=_raising(error), work="start")
+    reported = report(loaded) if context.run.undeclared else None
     if reported is not None:
         return reported
-    question = None if context.retry is None else question_of(context.retry, loader.find_policy)
+    question = None if context.run.retry is None else question_of(context.run.retry, loader.find_policy)
     if question is not None:
         context.is_last_attempt = _is_last(question, interrupts)
-    if context.receives and (misfit := _received(loaded, context, interrupts)) is not None:
+    if context.run.receives and (misfit := _received(loaded, context, interrupts)) is not None:
         return misfit
     is_later_step = context.course is not None and context.course.phase is not None
     asks = (context.condition is not None or loaded.has_check) and not is_later_step
@@ -88,8 +88,8 @@ async def attempt(context: JobContext, loader: Loader, interrupts: Interrupts) -
         ran = await execute(loaded, context, interrupts)
     else:
         ran = await run_hooks.run_within(context.around_run, loaded, context, interrupts)
-    if context.error_names:
-        ran = ran._replace(outcome=with_public_names(ran.outcome, context.error_names, context.path))
+    if context.run.error_names:
+        ran = ran._replace(outcome=with_public_names(ran.outcome, context.run.error_names, context.run.job))
     return ran if question is None else _decided(question, ran, interrupts)
 
 

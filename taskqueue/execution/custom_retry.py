@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from taskqueue.errors import InvalidOption
 from taskqueue.execution.executor import brief
 from taskqueue.model.lazy_dataclass import dataclass
-from taskqueue.model.lifecycle.failure import in_parts, situation
+from taskqueue.model.lifecycle.failure import in_parts
 from taskqueue.model.lifecycle.outcomes import Failed, Outcome, TimedOut
 from taskqueue.model.options import checked
-from taskqueue.model.record import Record
 from taskqueue.model.retry import (
     CustomRetry,
     Decision,
@@ -24,14 +23,13 @@ from taskqueue.model.retry import (
     RetryPolicy,
     SelectedRetry,
     Situation,
-    asks_a_class,
     policy,
 )
 from taskqueue.model.retry.by_error import known_names, timed_out_names
 from taskqueue.model.retry.decision import strictest
 from taskqueue.model.schedules import seconds_of
 from taskqueue.model.shown_text import as_code
-from taskqueue.model.timestamps import milliseconds, moment
+from taskqueue.model.timestamps import moment
 
 Finder = Callable[[str], type]
 """Finds the class that an import path names."""
@@ -51,24 +49,8 @@ class Question:
         return self.policy.is_last(self.situation)
 
 
-def question_document(record: Record, now: datetime) -> dict[str, Any] | None:
-    """Return the question for a worker as plain JSON values; None if the policy needs no class."""
-    retry = record.options.retry
-    if not asks_a_class(retry):
-        return None
-    before = situation(record, now, None, 0.0)
-    return {
-        "policy": retry.document(),
-        "failures": before.failures,
-        "created_at": milliseconds(before.created_at),
-        "due_at": milliseconds(before.due_at),
-        "now": milliseconds(before.now),
-        "retry_on_timeout": record.options.retry_on_timeout,
-    }
-
-
 def question_of(document: Mapping[str, Any], find: Finder) -> Question:
-    """Return the question that ``question_document`` described."""
+    """Return the question that ``run.question_document`` described."""
     return Question(
         policy=bound(policy(document["policy"]), find),
         situation=Situation(

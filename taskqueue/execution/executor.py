@@ -100,7 +100,7 @@ async def execute(loaded: Loaded, context: JobContext, interrupts: Interrupts) -
     begun = time.monotonic()
     try:
         data = decode(context.data)
-        state = None if context.state is None else decode(context.state)
+        state = None if context.run.state is None else decode(context.run.state)
     except Unreadable as unreadable:
         return Ran(outcome=outcomes.Unreadable(failure=failure_of(unreadable)), job=None, error=unreadable, took=0.0)
     try:

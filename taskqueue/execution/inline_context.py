@@ -11,14 +11,11 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Protocol
 
-from taskqueue.execution.custom_retry import question_document
 from taskqueue.execution.job_context import JobContext
+from taskqueue.execution.run import run_of
 from taskqueue.model.ids import JobId
-from taskqueue.model.lifecycle.failure import is_last_attempt
-from taskqueue.model.lifecycle.recovered_copy import key_of
 from taskqueue.model.log_lines import MOST_LINES, kept_text, written
 from taskqueue.model.record import Record
-from taskqueue.model.retry import named_errors
 from taskqueue.store import Note
 
 PROGRESS_EVERY = 0.5
@@ -60,29 +57,8 @@ class InlineContext(JobContext):
     """The context of one run; ``record`` has its last progress and state, for the outcome to be based on."""
 
     def __init__(self, record: Record, scheduler: Any, interrupts: CallerInterrupts, runner: Runner) -> None:
-        now = runner.now()
-        super().__init__(
-            id=str(record.id),
-            claims=record.claims,
-            attempt=record.attempt,
-            path=record.job,
-            data=record.data,
-            state=record.state,
-            course=record.course,
-            position=record.cursor,
-            condition=record.options.ready,
-            retry=question_document(record, now),
-            undeclared=record.options.undeclared,
-            queue=record.queue,
-            receives=record.options.receives if record.depends_on else (),
-            meta=record.meta,
-            key=key_of(record),
-            error_names=named_errors(record.options.retry),
-            interrupts=interrupts,
-        )
+        super().__init__(run_of(record, runner.now()), interrupts)
         self.record = record
-        self.is_last_attempt = is_last_attempt(record, now)
-        self.previous_error = record.error and replace(record.error, traceback="")
         self._scheduler = scheduler
         self.started_at: datetime | None = None
         """When the run itself began; None if it has not."""

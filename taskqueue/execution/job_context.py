@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, MutableMapping
 from functools import cached_property
 from types import CoroutineType, TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from taskqueue.errors import CheckpointRefused, InvalidJob
 from taskqueue.execution.loops import Loops
-from taskqueue.model.conditions import Condition
+from taskqueue.execution.run import Run, failure_of
+from taskqueue.model.conditions import condition as condition_of
 from taskqueue.model.ids import JobId
 from taskqueue.model.job import number_of
-from taskqueue.model.lifecycle.continuation import Continuation
+from taskqueue.model.lifecycle.continuation import continuation_of
 from taskqueue.model.log_fields import OF_NO_RUN, RunFields
-from taskqueue.model.record import Failure
 from taskqueue.model.run_context import Items, Loop
 from taskqueue.model.serializer import clean, encode
 from taskqueue.model.shown_text import as_code
@@ -68,65 +68,31 @@ class Interrupts(Protocol):
 class JobContext(ABC):
     """The context of one run (``model.run_context.RunContext``); a subclass reports its start and its progress."""
 
-    is_last_attempt: bool
-    previous_error: Failure | None
     state_form: Form | None = None
     """The declared type of checkpoints."""
     around_run: Callable[..., Any] | None = None
     run_ended: Callable[..., Any] | None = None
-    _key: str | None = None
     awaits: Callable[[Coroutine[Any, Any, Any], Interrupts], Coroutine[Any, Any, Any]] | None = None
     """Awaits the coroutines of the run in the loop of the caller; None where each runs in one of its own."""
 
-    def __init__(
-        self,
-        *,
-        id: str,
-        claims: int,
-        attempt: int,
-        path: str,
-        data: str,
-        state: str | None,
-        course: Continuation | None,
-        position: str | None,
-        condition: Condition | None,
-        retry: Mapping[str, Any] | None,
-        undeclared: bool,
-        queue: str,
-        receives: Sequence[str],
-        meta: Mapping[str, str],
-        key: str | None = None,
-        error_names: Sequence[str] = (),
-        interrupts: Interrupts,
-    ) -> None:
-        """Pass ``data`` and ``state`` as Extended JSON text, and as ``retry`` the question for a custom policy.
-
-        ``key`` is None where it is the id. ``error_names`` are the names of exceptions in the retry policy.
-        """
-        self._id = id
-        if key is not None:
-            self._key = key
-        self.attempt = attempt
-        self.path = path
-        self.data = data
-        self.state = state
-        self.course = course
-        self.condition = condition
-        self.retry = retry
-        self.undeclared = undeclared
-        self.receives = receives
-        self.error_names = error_names
-        self.meta = meta
-        self._claims = claims
-        self._position = position
+    def __init__(self, run: Run, interrupts: Interrupts) -> None:
+        self.run = run
+        self.attempt = run.attempt
+        self.data = run.data
+        """Extended JSON; completed by the results of other jobs that the job receives."""
+        self.is_last_attempt = run.is_last
+        self.previous_error = None if run.error is None else failure_of(run.error)
+        self.course = None if run.continuation is None else continuation_of(run.continuation)
+        self.condition = None if run.condition is None else condition_of(run.condition)
+        self.meta: Mapping[str, str] = run.meta or {}
         self._interrupts = interrupts
         self.fields = RunFields(
-            job_id=id,
-            job=path,
-            queue=queue,
-            attempt=attempt,
+            job_id=run.id,
+            job=run.job,
+            queue=run.queue,
+            attempt=run.attempt,
             node=OF_NO_RUN.node,
-            meta=meta,
+            meta=self.meta,
             keep=self._keep_line,
         )
         """The fields of log lines of this run."""
@@ -147,16 +113,16 @@ class JobContext(ABC):
     @cached_property
     def id(self) -> JobId:
         """Return the id of the job."""
-        return JobId(self._id)
+        return JobId(self.run.id)
 
     @property
     def run_key(self) -> str:
         """Return the name of the run."""
-        return f"{self._id}:{self._claims}"
+        return f"{self.run.id}:{self.run.claims}"
 
     @cached_property
     def _loops(self) -> Loops:
-        return Loops(self._position, self._keep_position, lambda: self._interrupts.stopping)
+        return Loops(self.run.position, self._keep_position, lambda: self._interrupts.stopping)
 
     @property
     def stopping(self) -> bool:
@@ -168,12 +134,12 @@ class JobContext(ABC):
         """Return the key of the job, with the step and the items that the loops are at."""
         course = self.course
         step = f"-{course.phase.value}{course.steps}" if course is not None and course.phase is not None else ""
-        return f"{self._key or self._id}{step}{self._loops.key}"
+        return f"{self.run.key or self.run.id}{step}{self._loops.key}"
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
         """Return a logger whose lines have the fields of the run."""
-        return JobLog(logging.getLogger(self.path.partition(":")[0]), dict(self.fields.items()))
+        return JobLog(logging.getLogger(self.run.job.partition(":")[0]), dict(self.fields.items()))
 
     def each(self, items: Items[Any], name: str, turn: float | None, batch: int | None, manual: bool) -> Loop[Any]:
         """Return the items for a loop, from its position on."""

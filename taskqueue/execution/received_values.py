@@ -41,10 +41,10 @@ def _completed(loaded: Loaded, context: JobContext) -> str:
     record: Record = context.scheduler.get_job(context.id).snapshot
     if not record.depends_on:
         return context.data
-    received.check(context.receives, len(record.depends_on), context.path)
+    received.check(context.run.receives, len(record.depends_on), context.run.job)
     sources = _sources(context.scheduler, record)
     results = [None if one.result is None else decode(one.result) for one in sources]
-    data = received.completed(decode(context.data), context.receives, results)
+    data = received.completed(decode(context.data), context.run.receives, results)
     types = types_of(loaded.target) if loaded.work in ("start", "function") else None
     try:
         if isinstance(loaded.target, TaskFunction):
@@ -52,7 +52,7 @@ def _completed(loaded: Loaded, context: JobContext) -> str:
         stated = data if types is None else types.encoded(data, "data")
         return encode(stated, "data", limit=ROOM)
     except InvalidJob as misfit:
-        raise InvalidJob(f"{misfit}{_from(str(misfit), context.receives, sources)}") from None
+        raise InvalidJob(f"{misfit}{_from(str(misfit), context.run.receives, sources)}") from None
 
 
 def _sources(scheduler: Any, record: Record) -> list[Record]:

@@ -45,7 +45,7 @@ class RunningJob:
     @property
     def job(self) -> str:
         """The import path of its class or function."""
-        return self._context.path
+        return self._context.run.job
 
     @property
     def data(self) -> Any:
@@ -118,7 +118,7 @@ def unusable(hook: AroundRun, context: JobContext) -> Ran | None:
     if context.awaits is None or iscoroutinefunction(hook):
         return None
     message = (
-        f"{context.path} runs beside others in one event loop, and around_run of the bootstrap file is a plain "
+        f"{context.run.job} runs beside others in one event loop, and around_run of the bootstrap file is a plain "
         "function: write async def around_run, and await proceed() in it"
     )
     failure = Failure(type="taskqueue.CannotLoad", message=message)

@@ -21,7 +21,6 @@ from taskqueue.daemon.protocol.messages import (
     Message,
     OutcomeSettled,
     Progressed,
-    Run,
     RunsHandedBack,
     Shutdown,
     Started,
@@ -29,6 +28,7 @@ from taskqueue.daemon.protocol.messages import (
 )
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.settings import PoolMode, Settings
+from taskqueue.execution.run import Run
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Status
 from tests.nodes import LIMIT, given_time

@@ -14,7 +14,6 @@ from taskqueue.daemon.protocol.messages import (
     LeaseExtended,
     PoolStatus,
     Progressed,
-    Run,
     RunsHandedBack,
     Shutdown,
     Started,
@@ -22,6 +21,7 @@ from taskqueue.daemon.protocol.messages import (
 )
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.settings import PoolMode
+from taskqueue.execution.run import Run
 from tests.daemon.fake_node import MODES, FakeNode, Fifo, becomes_true, children_of, fifos, is_gone
 
 HOSTILE = ["Looping", "InC", "Matching", "WithChildren"]

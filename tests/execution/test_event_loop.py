@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from taskqueue import Scheduler, Status
-from taskqueue.daemon.protocol.messages import Ended, Progressed, Run, Stop
+from taskqueue.daemon.protocol.messages import Ended, Progressed, Stop
 from taskqueue.execution.event_loop import EventLoop
 from taskqueue.execution.inline_context import CallerInterrupts
+from taskqueue.execution.run import Run
 from tests.daemon.fake_node import FakeNode, Fifo, fifos
 from tests.execution.async_jobs import (
     Adding,

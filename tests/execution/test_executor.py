@@ -16,34 +16,29 @@ from taskqueue.execution.attempt import finished
 from taskqueue.execution.executor import MESSAGE_LIMIT, TRACEBACK_LIMIT, Ran, brief, execute, failure_of
 from taskqueue.execution.job_context import JobContext
 from taskqueue.execution.loader import Loaded
+from taskqueue.execution.run import Run
 from taskqueue.model.lifecycle import outcomes
 
 
 class Context(JobContext):
     """Surrounds a run that does nothing with it."""
 
-    is_last_attempt = True
-    previous_error = None
     scheduler: Any = None
 
     def __init__(self, interrupts: Guard) -> None:
-        super().__init__(
+        run = Run(
             id=str(ObjectId()),
             claims=1,
-            attempt=1,
-            path="tests:Ending",
+            job="tests:Ending",
             data="null",
             state=None,
-            course=None,
-            position=None,
-            condition=None,
-            retry=None,
-            undeclared=False,
+            attempt=1,
+            is_last=True,
+            timeout=None,
+            force_spawn=False,
             queue="default",
-            receives=(),
-            meta={},
-            interrupts=interrupts,
         )
+        super().__init__(run, interrupts)
 
     def report_check(self) -> None:
         """Say nothing."""

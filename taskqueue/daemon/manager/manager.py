@@ -28,7 +28,6 @@ from taskqueue.daemon.protocol.messages import (
     OutcomeSettled,
     PoolStatus,
     Recycle,
-    Run,
     RunHook,
     Shutdown,
     StartPool,
@@ -43,6 +42,7 @@ from taskqueue.daemon.runtime import child_process, child_setup, leftovers, stan
 from taskqueue.daemon.runtime.child_process import Child, fork
 from taskqueue.daemon.runtime.loop import Loop, Timer
 from taskqueue.daemon.settings import Settings
+from taskqueue.execution.run import Run
 from taskqueue.model.environment import VOICE
 
 log = logging.getLogger(__name__)

@@ -9,11 +9,12 @@ from typing import Protocol
 
 from taskqueue.daemon.manager.stop_escalation import Process, StopEscalation
 from taskqueue.daemon.protocol.channel import ChannelBroken
-from taskqueue.daemon.protocol.messages import Key, Run, Started
+from taskqueue.daemon.protocol.messages import Key, Started
 from taskqueue.daemon.protocol.shared_memory import Entry, WorkerPage
 from taskqueue.daemon.protocol.stack_file import StackFile
 from taskqueue.daemon.runtime.child_process import Child
 from taskqueue.daemon.runtime.loop import Timer
+from taskqueue.execution.run import Run
 
 
 @dataclass(eq=False, slots=True)

@@ -9,8 +9,8 @@ from functools import partial
 
 from taskqueue.daemon.manager.progress_monitor import ProgressMonitor
 from taskqueue.daemon.manager.run_slot import CurrentRun, RunSlot
-from taskqueue.daemon.protocol.messages import Run
 from taskqueue.daemon.runtime.loop import Loop
+from taskqueue.execution.run import Run
 from taskqueue.model.conditions import CHECK_LIMIT
 
 log = logging.getLogger(__name__)

@@ -9,11 +9,11 @@ from taskqueue.daemon.node.fetcher import Fetcher
 from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
 from taskqueue.daemon.node.manager_handle import ManagerHandle
 from taskqueue.daemon.node.settler import Settler
-from taskqueue.daemon.protocol.encoding import run_message
 from taskqueue.daemon.protocol.messages import HandBack, OutcomeSettled, Stop
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.runtime.prefetch import Prefetch
 from taskqueue.daemon.runtime.timers import on_loop_clock
+from taskqueue.execution.run import run_of
 from taskqueue.model.record import Record
 from taskqueue.store import Renewal
 
@@ -91,7 +91,7 @@ class Dispatcher:
     def _send_out(self, claimed: Sequence[Record]) -> None:
         now, begins_at = self._store.now(), self.fetcher.begins_at
         not_before = None if begins_at is None else on_loop_clock(begins_at, self._store.now)
-        self._manager.send(*(run_message(record, now, not_before) for record in claimed))
+        self._manager.send(*(run_of(record, now, not_before) for record in claimed))
 
     def _stop(self, claim: InFlightRun, reason: str) -> None:
         if self.fetcher.is_reserved(claim):

@@ -1,27 +1,19 @@
-"""Encode claims and outcomes for messages, and decode them: both directions of one form side by side."""
+"""Encodes outcomes for messages, and decodes them: both directions of one form side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
-from datetime import datetime, timedelta
+from dataclasses import asdict
+from datetime import timedelta
 from typing import Any
 
 from typing_extensions import assert_never
 
-from taskqueue.daemon.protocol.messages import Run
-from taskqueue.execution.custom_retry import question_document
-from taskqueue.model import conditions
+from taskqueue.execution.run import failure_of
 from taskqueue.model.ids import JobId
-from taskqueue.model.lifecycle import continuation, outcomes
+from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.lifecycle.continuation import Phase
-from taskqueue.model.lifecycle.failure import is_last_attempt
 from taskqueue.model.lifecycle.outcomes import Outcome
-from taskqueue.model.lifecycle.recovered_copy import key_of
-from taskqueue.model.lifecycle.settle import time_limit
-from taskqueue.model.limits import has_rate
-from taskqueue.model.record import Failure, Record
-from taskqueue.model.retry import NO_RETRY, named_errors
 from taskqueue.model.retry.decision import decision_document, decision_of
 
 _OUTCOMES: Mapping[str, Callable[..., Outcome]] = {
@@ -46,42 +38,6 @@ _OUTCOMES: Mapping[str, Callable[..., Outcome]] = {
         outcomes.Unreadable,
     )
 }
-
-
-def run_message(record: Record, now: datetime, not_before: float | None = None) -> Run:
-    """Return the message for a claimed record: the fields that a worker needs, and no others.
-
-    ``not_before`` is the earliest start on the monotonic clock.
-    """
-    options = record.options
-    condition = None if options.ready is None or record.phase is not None else options.ready
-    retries = options.retry != NO_RETRY
-    return Run(
-        id=str(record.id),
-        claims=record.claims,
-        job=record.job,
-        data=record.data,
-        state=record.state,
-        attempt=record.attempt,
-        is_last=not retries or is_last_attempt(record, now),
-        timeout=options.timeout if record.course is None else time_limit(record),
-        force_spawn=options.force_spawn,
-        stall_timeout=options.stall_timeout,
-        retry=question_document(record, now) if retries else None,
-        error=None if record.error is None else asdict(replace(record.error, traceback="")),
-        continuation=None if record.course is None else continuation.document(record.course),
-        position=record.cursor,
-        condition=None if condition is None else conditions.document(condition),
-        not_before=not_before,
-        undeclared=options.undeclared,
-        queue=record.queue,
-        receives=options.receives if record.depends_on else (),
-        concurrency=options.concurrency,
-        meta=(dict(record.meta) or None) if record.given else None,
-        key=key_of(record),
-        has_rate=bool(record.lane) and has_rate(record.lane),
-        error_names=named_errors(options.retry) if retries else (),
-    )
 
 
 def outcome_fields(outcome: Outcome) -> dict[str, Any]:
@@ -143,9 +99,3 @@ def outcome_of(name: str, fields: Mapping[str, Any], unroutable_after: float) ->
     if name == "Unloadable":
         values["retry_for"] = timedelta(seconds=unroutable_after)
     return _OUTCOMES[name](**values)
-
-
-def failure_of(fields: Mapping[str, Any]) -> Failure:
-    """Return the failure with the fields of a message."""
-    lists = {name: tuple(fields.get(name, ())) for name in ("bases", "unknown_names")}
-    return Failure(**{**fields, **lists})

@@ -6,6 +6,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from taskqueue.execution.run import Run
+
 PROGRESS_EVERY = 0.5
 """Seconds between two messages with progress; the worker page always has the latest."""
 
@@ -32,50 +34,6 @@ class StartPool(_Message, frozen=True):
     url: str
     seat: str
     incarnation: str
-
-
-class Run(_Message, frozen=True):
-    """Node to manager to worker: run this claim."""
-
-    id: str
-    claims: int
-    job: str
-    data: str
-    state: str | None
-    attempt: int
-    is_last: bool
-    timeout: float | None
-    force_spawn: bool
-    stall_timeout: float | None = None
-    """Seconds that may pass without progress or a checkpoint."""
-    retry: dict[str, Any] | None = None
-    """The question for a custom retry policy (``execution.custom_retry``); None without one."""
-    error: dict[str, Any] | None = None
-    """The fields of the previous failure, without traceback; None at the first attempt."""
-    continuation: dict[str, Any] | None = None
-    """State carried over from the previous run (``model.lifecycle.continuation``); None if there is none."""
-    position: str | None = None
-    """The positions of the loops of ``each``."""
-    condition: dict[str, Any] | None = None
-    """The condition that must hold before the run (``model.conditions``); None if there is none."""
-    not_before: float | None = None
-    """Earliest start in seconds of CLOCK_MONOTONIC, for a job claimed before it is due."""
-    undeclared: bool = False
-    """The job was added by path: the worker first reports the options that its class declares, if any."""
-    queue: str = ""
-    """The queue, for log lines."""
-    receives: tuple[str, ...] = ()
-    """The parts of the data that are results of the jobs it depends on (``model.received``)."""
-    concurrency: int = 1
-    """How many jobs of the class one worker runs at once."""
-    meta: dict[str, str] | None = None
-    """The mapping of text that travels with the job; None without."""
-    key: str | None = None
-    """The key for effects outside; None where it is the id."""
-    has_rate: bool = False
-    """A rate counts its start: the worker reports it when the class is loaded, however short that takes."""
-    error_names: tuple[str, ...] = ()
-    """The names of exceptions in the retry policy, which the worker looks up if the run fails."""
 
 
 class RunHook(_Message, frozen=True):

@@ -10,13 +10,14 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import Any
 
-from taskqueue.daemon.protocol.messages import Key, Run
+from taskqueue.daemon.protocol.messages import Key
 from taskqueue.daemon.protocol.shared_memory import Entry, WorkerPage
 from taskqueue.daemon.worker.interrupts import Shield
 from taskqueue.daemon.worker.worker_context import Sender, WorkerContext
 from taskqueue.execution.event_loop import BLOCKED_FOR, ROUNDS, awaited
 from taskqueue.execution.executor import Ran
 from taskqueue.execution.loop_settings import LEFT_FOR, log_left, names_of
+from taskqueue.execution.run import Run
 from taskqueue.model.job import Interrupted, JobTimeout
 from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.log_fields import RunFields

@@ -21,7 +21,6 @@ from taskqueue.daemon.protocol.messages import (
     Key,
     OutcomeSettled,
     Ready,
-    Run,
 )
 from taskqueue.daemon.protocol.shared_memory import Entry, WorkerPage
 from taskqueue.daemon.runtime import child_process
@@ -31,6 +30,7 @@ from taskqueue.daemon.worker.interrupts import UNSAFE_FRAMES, SignalInterrupts
 from taskqueue.daemon.worker.worker import SETTLED_WITHIN, Worker
 from taskqueue.execution.attempt import attempt, await_hooks
 from taskqueue.execution.executor import Ran
+from taskqueue.execution.run import Run
 from taskqueue.model import log_fields
 from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.record import Status

@@ -22,7 +22,6 @@ from taskqueue.daemon.protocol.messages import (
     NeedsReplacement,
     OutcomeSettled,
     Ready,
-    Run,
     RunHook,
     StartupFailed,
     changed,
@@ -41,6 +40,7 @@ from taskqueue.daemon.worker.worker_context import WorkerContext
 from taskqueue.execution import line_keeper
 from taskqueue.execution.attempt import call_hooks, run_attempt
 from taskqueue.execution.executor import Ran, brief
+from taskqueue.execution.run import Run
 from taskqueue.execution.run_hooks import RunHooks
 from taskqueue.exit_codes import Exit
 from taskqueue.model import log_fields

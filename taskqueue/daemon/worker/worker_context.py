@@ -9,13 +9,11 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
 from taskqueue.daemon.protocol.codec import encode
-from taskqueue.daemon.protocol.encoding import failure_of
 from taskqueue.daemon.protocol.messages import (
     POSITION_EVERY,
     PROGRESS_EVERY,
     Logged,
     Progressed,
-    Run,
     Started,
 )
 from taskqueue.daemon.protocol.shared_memory import Entry, ProgressEntry, WorkerPage
@@ -23,8 +21,7 @@ from taskqueue.daemon.runtime.child_process import boottime
 from taskqueue.daemon.worker.interrupts import Shield
 from taskqueue.execution.job_context import Interrupts, JobContext
 from taskqueue.execution.line_keeper import attach, keep_begun_output
-from taskqueue.model.conditions import condition as condition_of
-from taskqueue.model.lifecycle.continuation import continuation_of
+from taskqueue.execution.run import Run
 from taskqueue.model.log_lines import kept_text, written
 
 if TYPE_CHECKING:  # asyncio is imported for async jobs only
@@ -75,28 +72,7 @@ class WorkerContext(JobContext):
         event_loop: Callable[[], WatchedLoop],
     ) -> None:
         """Report that the run has started, by an entry in the start log, or that its condition is checked."""
-        super().__init__(
-            id=run.id,
-            claims=run.claims,
-            attempt=run.attempt,
-            path=run.job,
-            data=run.data,
-            state=run.state,
-            course=None if run.continuation is None else continuation_of(run.continuation),
-            position=run.position,
-            condition=None if run.condition is None else condition_of(run.condition),
-            retry=run.retry,
-            undeclared=run.undeclared,
-            queue=run.queue,
-            receives=run.receives,
-            meta=run.meta or {},
-            key=run.key,
-            error_names=run.error_names,
-            interrupts=interrupts,
-        )
-        self.is_last_attempt = run.is_last
-        self.previous_error = None if run.error is None else failure_of(run.error)
-        self._run = run
+        super().__init__(run, interrupts)
         self._number = number
         self._channel = channel
         self._page = page
@@ -114,7 +90,7 @@ class WorkerContext(JobContext):
 
     def report_check(self) -> None:
         """Report the check of a condition that only the class declares; its time limit starts here."""
-        if self._run.condition is None:
+        if self.run.condition is None:
             self._report(checking=True)
         self._was_checked = True
 
@@ -123,7 +99,7 @@ class WorkerContext(JobContext):
 
         The class is loaded by now. A rate that counted from before could be over when the job itself begins.
         """
-        if self._was_checked or self._run.has_rate or boottime() - self.started_at > LATE_START:
+        if self._was_checked or self.run.has_rate or boottime() - self.started_at > LATE_START:
             self._report(checking=False)
         attach()
         return True
@@ -132,7 +108,7 @@ class WorkerContext(JobContext):
         if os.getpid() != self._pid:  # a child that the module or the condition has forked: it must not send messages
             os._exit(0)
         self.started_at = boottime()
-        run = self._run
+        run = self.run
         loaded = not checking
         started = Started(run.id, run.claims, pid=self._pid, at=self.started_at, checking=checking, loaded=loaded)
         self._channel.send(encode(started))
@@ -144,7 +120,7 @@ class WorkerContext(JobContext):
         return self._open_scheduler()
 
     def _run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return self._open_event_loop().run_job(f"{self.path} {self._id}", coroutine, self._interrupts)
+        return self._open_event_loop().run_job(f"{self.run.job} {self.run.id}", coroutine, self._interrupts)
 
     def _keep_progress(self, percent: float, message: str) -> None:
         mark = ProgressEntry(number=self._number, progress=percent, message=message, at=boottime())
@@ -169,7 +145,7 @@ class WorkerContext(JobContext):
                 self._page.write_position(self._number, "")
 
     def _keep_state(self, text: str) -> None:
-        run = self._run
+        run = self.run
         noted = Progressed(id=run.id, claims=run.claims, progress=None, message="", state=text, at=boottime())
         with self._shield, self._lock:
             self._check_caller()
@@ -201,15 +177,15 @@ class WorkerContext(JobContext):
     def _line_messages(self) -> list[bytes]:
         if not self._lines:
             return []
-        lines = kept_text(self._run.attempt, self._page.read_lines(self._number, self._lines_since))
-        return [encode(Logged(id=self._run.id, claims=self._run.claims, lines=lines))]
+        lines = kept_text(self.run.attempt, self._page.read_lines(self._number, self._lines_since))
+        return [encode(Logged(id=self.run.id, claims=self.run.claims, lines=lines))]
 
     def _progress_messages(self) -> list[bytes]:
         mark, self._unsent_progress = self._unsent_progress, None
         if mark is None:
             return []
         self._progress_sent_at = time.monotonic()
-        run = self._run
+        run = self.run
         noted = Progressed(
             id=run.id, claims=run.claims, progress=mark.progress, message=mark.message, state=None, at=mark.at
         )
@@ -220,7 +196,7 @@ class WorkerContext(JobContext):
         if place is None:
             return []
         self._position_sent_at = time.monotonic()
-        run = self._run
+        run = self.run
         noted = Progressed(
             id=run.id, claims=run.claims, progress=None, message="", state=None, at=boottime(), position=place
         )
@@ -229,8 +205,8 @@ class WorkerContext(JobContext):
     def _check_caller(self) -> None:
         """Raise ``RuntimeError`` if the run is over, or in a process that the job has forked."""
         if self._is_over:
-            raise RuntimeError(f"job {self._run.id} has ended: progress and checkpoints belong inside start()")
+            raise RuntimeError(f"job {self.run.id} has ended: progress and checkpoints belong inside start()")
         if os.getpid() != self._pid:
             raise RuntimeError(
-                f"this is a child of job {self._run.id}: report progress and checkpoints in the job itself"
+                f"this is a child of job {self.run.id}: report progress and checkpoints in the job itself"
             )

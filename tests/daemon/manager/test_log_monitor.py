@@ -15,9 +15,10 @@ from taskqueue.daemon.manager.worker_output import WorkerOutput
 from taskqueue.daemon.manager.workers import Workers
 from taskqueue.daemon.protocol.channel import Channel, pair
 from taskqueue.daemon.protocol.codec import decode, encode
-from taskqueue.daemon.protocol.messages import Logged, Run, Started
+from taskqueue.daemon.protocol.messages import Logged, Started
 from taskqueue.daemon.protocol.shared_memory import StartLog
 from taskqueue.daemon.runtime.loop import Loop
+from taskqueue.execution.run import Run
 from taskqueue.model.log_lines import lines_of, written
 from tests.daemon.fake_node import settings
 

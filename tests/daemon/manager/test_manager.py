@@ -20,7 +20,6 @@ from taskqueue.daemon.protocol.messages import (
     Message,
     PoolStatus,
     Recycle,
-    Run,
     RunsHandedBack,
     Started,
     StartupFailed,
@@ -30,6 +29,7 @@ from taskqueue.daemon.protocol.messages import (
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.runtime.child_process import ForkUnsafe
 from taskqueue.daemon.settings import PoolMode
+from taskqueue.execution.run import Run
 from tests.daemon.fake_node import FakeNode, Fifo, becomes_true, children_of, fifos, is_gone
 from tests.nodes import eventually
 

@@ -6,7 +6,8 @@ from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
 from taskqueue.daemon.manager.run_slot import QueuedRun
 from taskqueue.daemon.protocol.channel import pair
 from taskqueue.daemon.protocol.codec import decode, encode
-from taskqueue.daemon.protocol.messages import STEPPED_DOWN, Run, RunHook, RunsHandedBack, run_of
+from taskqueue.daemon.protocol.messages import STEPPED_DOWN, RunHook, RunsHandedBack, run_of
+from taskqueue.execution.run import Run
 
 
 def a_queued_run(id: str, sequence: int, *, force_spawn: bool = True) -> QueuedRun:

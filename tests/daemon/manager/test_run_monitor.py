@@ -16,19 +16,12 @@ from taskqueue.daemon.manager.worker_output import WorkerOutput
 from taskqueue.daemon.manager.workers import Workers
 from taskqueue.daemon.protocol.channel import Channel, ChannelBroken, pair
 from taskqueue.daemon.protocol.codec import decode, encode
-from taskqueue.daemon.protocol.messages import (
-    Ended,
-    Message,
-    Progressed,
-    Ready,
-    Run,
-    RunsHandedBack,
-    Started,
-)
+from taskqueue.daemon.protocol.messages import Ended, Message, Progressed, Ready, RunsHandedBack, Started
 from taskqueue.daemon.protocol.shared_memory import StartLog
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.settings import Settings
+from taskqueue.execution.run import Run
 from tests.daemon.fake_node import JOBS, settings
 
 KILLED = child_process.ChildExit(code=None, signal=signal.SIGKILL, peak_memory=0, user_time=0.0, system_time=0.0)

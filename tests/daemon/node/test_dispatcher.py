@@ -12,8 +12,9 @@ import pytest
 from taskqueue.daemon.node.dispatcher import Dispatcher
 from taskqueue.daemon.node.figures import Figures
 from taskqueue.daemon.node.settler import LEAST_BESIDE
-from taskqueue.daemon.protocol.messages import Ended, HandBack, Message, OutcomeSettled, Run, Stop
+from taskqueue.daemon.protocol.messages import Ended, HandBack, Message, OutcomeSettled, Stop
 from taskqueue.daemon.runtime.loop import Loop
+from taskqueue.execution.run import Run
 from taskqueue.model.limits import Limit, lane
 from taskqueue.model.record import Cause, OnCrash, Options, Record, Status
 from taskqueue.store import Store

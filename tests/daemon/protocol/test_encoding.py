@@ -10,8 +10,8 @@ import pytest
 from bson import ObjectId
 
 from taskqueue.daemon.protocol.codec import decode, encode
-from taskqueue.daemon.protocol.encoding import outcome_fields, outcome_of, run_message
-from taskqueue.daemon.protocol.messages import Run
+from taskqueue.daemon.protocol.encoding import outcome_fields, outcome_of
+from taskqueue.execution.run import Run, run_of
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.lifecycle.continuation import Phase
@@ -66,7 +66,7 @@ def test_a_run_brings_the_meta_of_its_job(given: dict[str, Any], sent: dict[str,
     now = datetime.now(timezone.utc)
     record = Record(id=ObjectId(), job="app:Mail", created_at=now, ready_at=now, given=given)
 
-    run = decode(encode(run_message(record, now)))
+    run = decode(encode(run_of(record, now)))
 
     assert isinstance(run, Run)
     assert run.meta == sent
@@ -78,7 +78,7 @@ def test_a_run_brings_the_key_that_its_job_took_over() -> None:
 
     again = copy(failed, JobId(), None, now)
 
-    assert [run_message(record, now).key for record in (failed, again)] == [None, str(failed.id)]
+    assert [run_of(record, now).key for record in (failed, again)] == [None, str(failed.id)]
 
 
 def test_a_run_brings_the_names_of_errors_that_its_policy_is_for() -> None:
@@ -86,7 +86,7 @@ def test_a_run_brings_the_names_of_errors_that_its_policy_is_for() -> None:
     by_name = by_exception(when("json.JSONDecodeError").then(many_times(1)))
     record = Record(id=ObjectId(), job="app:Mail", created_at=now, ready_at=now, options=Options(retry=by_name))
 
-    run = decode(encode(run_message(record, now)))
+    run = decode(encode(run_of(record, now)))
 
     assert isinstance(run, Run)
     assert run.error_names == ("json.JSONDecodeError",)

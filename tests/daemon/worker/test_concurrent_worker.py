@@ -22,7 +22,6 @@ from taskqueue.daemon.protocol.messages import (
     PoolStatus,
     Progressed,
     Recycle,
-    Run,
     RunsHandedBack,
     Shutdown,
     Started,
@@ -32,6 +31,7 @@ from taskqueue.daemon.protocol.messages import (
 from taskqueue.daemon.protocol.shared_memory import StartLog, WorkerPage
 from taskqueue.daemon.settings import PoolMode
 from taskqueue.daemon.worker.concurrent_run import ConcurrentRun, SlotMemory
+from taskqueue.execution.run import Run
 from taskqueue.model.record import Status
 from tests.daemon.fake_node import FakeNode, Fifo, becomes_true, fifos
 from tests.nodes import eventually, given_time

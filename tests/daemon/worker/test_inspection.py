@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from taskqueue.daemon.protocol.messages import Ended, Message, Run, RunsHandedBack, WorkerChanged
+from taskqueue.daemon.protocol.messages import Ended, Message, RunsHandedBack, WorkerChanged
 from taskqueue.daemon.runtime.child_process import CHILDREN_FOR
 from taskqueue.daemon.worker.inspection import DESCRIPTORS, THREADS, LeftProcesses
+from taskqueue.execution.run import Run
 from taskqueue.store.open import open_store
 from tests.daemon.fake_node import FakeNode
 from tests.store.records import a_record

@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from taskqueue.daemon.manager.stack_monitor import HELD_UP, NOT_BEGUN
-from taskqueue.daemon.protocol.messages import Ended, Run, StackTaken, Started, Stop, TakeStack, changed
+from taskqueue.daemon.protocol.messages import Ended, StackTaken, Started, Stop, TakeStack, changed
 from taskqueue.daemon.protocol.stack_file import StackFile
 from taskqueue.daemon.worker.interrupts import Shield
 from taskqueue.daemon.worker.stack_dump import MOST_TASKS, StackDump
+from taskqueue.execution.run import Run
 from taskqueue.model.stack import KEPT_BYTES, MOST_BYTES
 from tests.daemon.fake_node import FakeNode, Fifo, fifos
 

@@ -15,11 +15,12 @@ from taskqueue.daemon.manager.run_slot import QueuedRun
 from taskqueue.daemon.manager.worker_output import WorkerOutput
 from taskqueue.daemon.manager.workers import Workers
 from taskqueue.daemon.protocol.codec import decode, encode
-from taskqueue.daemon.protocol.messages import Ended, Message, Progressed, Run, Shutdown, Started, Stop
+from taskqueue.daemon.protocol.messages import Ended, Message, Progressed, Shutdown, Started, Stop
 from taskqueue.daemon.protocol.shared_memory import StartLog
 from taskqueue.daemon.runtime.child_process import boottime
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.settings import Settings
+from taskqueue.execution.run import Run
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Status
 from taskqueue.scheduler import Scheduler

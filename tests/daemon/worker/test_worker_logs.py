@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from taskqueue.daemon.protocol.messages import Ended, Logged, Message, Run
+from taskqueue.daemon.protocol.messages import Ended, Logged, Message
+from taskqueue.execution.run import Run
 from taskqueue.model.log_lines import MOST_BYTES, MOST_LINES, LogLine, lines_of
 from tests.daemon.fake_node import FakeNode, Fifo, fifos
 
