@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 NEEDS: Mapping[str, Sequence[str]] = MappingProxyType(
     {
         "Jobs": ("add", "list", "show", "why", "logs", "stack", "wait", "update", "cancel", "recover"),
-        "Figures, events and health": ("top", "stats", "events", "analytics", "nodes", "leader", "health", "doctor"),
+        "Figures, events and health": ("top", "stats", "events", "analytics", "nodes", "health", "doctor"),
         "Controls and schedules": ("pause", "resume", "drain", "undrain", "limit", "schedule", "audit"),
         "Store": ("purge", "flush", "backup", "migrate"),
         "Installation": ("run", "web", "config", "systemd", "completion", "bench"),
@@ -39,7 +39,6 @@ FILES: Mapping[str, str] = MappingProxyType(
         "drain": "controls",
         "undrain": "controls",
         "limit": "controls",
-        "leader": "nodes",
         "top": "top.command",
     }
 )

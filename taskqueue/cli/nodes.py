@@ -1,4 +1,4 @@
-"""``taskqueue nodes`` and ``taskqueue leader``: the nodes of this store, and which node is the leader."""
+"""``taskqueue nodes``: the nodes of this store, and with ``--leader`` which one of them leads."""
 
 from __future__ import annotations
 
@@ -26,19 +26,29 @@ BESIDE_IDLE = 6
 
 
 @click.command("nodes")
+@click.option("--leader", "is_leader", is_flag=True, help="Say which node leads the others instead.")
+@click.option("--resign", is_flag=True, help="With --leader: take the lead from it; any node may become leader.")
 @watch.watch_option
-@click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Write JSON for programs: a list, or with --leader one object.")
 @pass_store
-def nodes_command(context: StoreContext, every: float | None, as_json: bool) -> None:
+def nodes_command(context: StoreContext, is_leader: bool, resign: bool, every: float | None, as_json: bool) -> int:
     """List the nodes that work on the store.
 
     A silent node, whose lease has expired, and a killed node are listed until their seats are taken again. Workers of
     classes with concurrency are not among the busy and idle workers; if there are any, they are counted separately.
+
+    The leader does work for the whole cluster, such as retention. Nothing is lost while there is no leader.
     """
-    if every is None:
-        _list(context, as_json=as_json)
+    if resign and (every is not None or not is_leader):
+        raise click.UsageError("--resign takes the lead once: pass it with --leader and without --watch")
+    if every is not None:
+        show = _show_leader if is_leader else _list
+        watch.repeat(lambda: show(context, as_json=False), every, as_json=as_json)
+    elif is_leader:
+        return _show_leader(context, as_json=as_json, resign=resign)
     else:
-        watch.repeat(lambda: _list(context, as_json=False), every, as_json=as_json)
+        _list(context, as_json=as_json)
+    return Exit.OK
 
 
 def _list(context: StoreContext, *, as_json: bool) -> None:
@@ -80,15 +90,8 @@ def _list(context: StoreContext, *, as_json: bool) -> None:
     terminal.table(columns, rows)
 
 
-@click.command("leader")
-@click.option("--resign", is_flag=True, help="Take the lead from the node that has it; any node may become leader.")
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
-@pass_store
-def leader_command(context: StoreContext, resign: bool, as_json: bool) -> int:
-    """Say which node leads the others.
-
-    The leader does work for the whole cluster, such as retention. Nothing is lost while there is no leader.
-    """
+def _show_leader(context: StoreContext, *, as_json: bool, resign: bool = False) -> int:
+    """Print which node leads, after the lead was taken from it if asked; return ``Exit.NOT_FOUND`` if none leads."""
     now = context.store.now()
     leader = node_states.leader(context.store.leases(), now)
     if leader is not None and resign:

@@ -48,7 +48,7 @@ watch_option = click.option(
 )  # fmt: skip
 
 
-def repeat(draw: Callable[[], None], every: float, *, as_json: bool) -> None:
+def repeat(draw: Callable[[], object], every: float, *, as_json: bool) -> None:
     """Call ``draw``, which prints the present state, every ``seconds``: in place on a terminal, until q is pressed.
 
     An outage of the store after the first call is shown, and does not end the command.
@@ -61,7 +61,7 @@ def repeat(draw: Callable[[], None], every: float, *, as_json: bool) -> None:
         _print_each(draw, every)
 
 
-def _print_each(draw: Callable[[], None], every: float) -> None:
+def _print_each(draw: Callable[[], object], every: float) -> None:
     """Print each state below its time, until Ctrl-C or until the output is closed."""
     shown = _printed(draw, io.StringIO())  # an error of the first draw ends the command
     while True:
@@ -75,7 +75,7 @@ def _print_each(draw: Callable[[], None], every: float) -> None:
             output.line(_sentence(error), err=True)
 
 
-def _redraw(draw: Callable[[], None], every: float) -> None:
+def _redraw(draw: Callable[[], object], every: float) -> None:
     """Show the present state on the terminal's alternate screen; the terminal's content is restored at the end."""
     from taskqueue.cli import terminal
 
@@ -100,7 +100,7 @@ class _Page(io.StringIO):
         return True
 
 
-def _printed(draw: Callable[[], None], page: io.StringIO) -> list[str]:
+def _printed(draw: Callable[[], object], page: io.StringIO) -> list[str]:
     """Return the lines that ``draw`` prints onto the page."""
     with redirect_stdout(page):
         draw()

@@ -41,7 +41,7 @@ def hooks(files: JobFiles, folder: Path, text: str = HOOKS) -> str:
 
 
 def resign(url: str) -> str:
-    """Take the lead from who has it, as ``taskqueue leader --resign`` does, and return its seat."""
+    """Take the lead from who has it, as ``taskqueue nodes --leader --resign`` does, and return its seat."""
     store = open_store(url)
     try:
         [lead] = [lease for lease in store.leases() if lease.name == "lead"]

@@ -32,9 +32,10 @@ ID = "6740a1b2000000000000000f"
 
 READING = (
     ["list"], ["list", "--json"], ["show", ID], ["why", ID], ["wait", ID], ["stats"], ["analytics"], ["events"],
-    ["events", "--follow"], ["nodes"], ["leader"], ["limit"], ["schedule", "list"], ["schedule", "show", "x"],
-    ["schedule", "preview", "x"], ["cancel", ID], ["update", ID, "--priority", "1"], ["recover", ID],
-    ["flush", "--yes"], ["resume", "--all"], ["undrain", "web"], ["schedule", "trigger", "x"], ["leader", "--resign"],
+    ["events", "--follow"], ["nodes"], ["nodes", "--leader"], ["limit"], ["schedule", "list"],
+    ["schedule", "show", "x"], ["schedule", "preview", "x"], ["cancel", ID], ["update", ID, "--priority", "1"],
+    ["recover", ID], ["flush", "--yes"], ["resume", "--all"], ["undrain", "web"],
+    ["schedule", "trigger", "x"], ["nodes", "--leader", "--resign"],
 )  # fmt: skip
 
 

@@ -77,9 +77,14 @@ def commands(stored: list[Record]) -> Iterator[list[str]]:
     for record in stored:
         yield from (["show", str(record.id)], ["why", str(record.id)], ["logs", str(record.id)])
         yield from (["show", str(record.id), "--json"], ["why", str(record.id), "--json"])
-    for name in ("list", "stats", "nodes", "leader", "limit", "events", "audit", "doctor", "config"):
+    for name in ("list", "stats", "nodes", "limit", "events", "audit", "doctor", "config"):
         yield from ([name], [name, "--json"])
-    for command in (["analytics", "--by", "tag"], ["schedule", "list"], ["schedule", "show", "Ночью"]):
+    for command in (
+        ["nodes", "--leader"],
+        ["analytics", "--by", "tag"],
+        ["schedule", "list"],
+        ["schedule", "show", "Ночью"],
+    ):
         yield from (command, [*command, "--json"])
     yield from (["show", TEXT], ["pause", TEXT], ["resume", "Почта"], [TEXT], ["add", TEXT], ["list", "--query", TEXT])
     yield from (["--help"], ["add", "--help"], ["update", str(stored[0].id), "--data", json.dumps(TEXT)])

@@ -67,7 +67,15 @@ def commands(evil: list[Record]) -> Iterator[list[str]]:
         for command in ("show", "why", "wait", "cancel"):
             more = ["--reason", EVIL] if command == "cancel" else ["--timeout", "0"] if command == "wait" else []
             yield [command, str(record.id), *more]
-    yield from (["list"], ["stats"], ["nodes"], ["leader"], ["limit"], ["events"], ["analytics", "--by", "class"])
+    yield from (
+        ["list"],
+        ["stats"],
+        ["nodes"],
+        ["nodes", "--leader"],
+        ["limit"],
+        ["events"],
+        ["analytics", "--by", "class"],
+    )
     yield from (["schedule", "list"], ["schedule", "show", "nightly"], ["resume", "--all"])
     yield from (["show", EVIL], ["list", "--query", json.dumps({EVIL: 1})], ["pause", EVIL], [EVIL], ["add", EVIL])
     yield from (["drain", EVIL], ["schedule", "show", EVIL], ["schedule", "pause", "nightly", "--reason", EVIL])

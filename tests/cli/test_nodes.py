@@ -1,4 +1,4 @@
-"""``nodes`` and ``leader`` tell who works on a store, and take the lead from who has it."""
+"""``nodes`` shows which nodes work on a store and which one leads, and takes the lead from it."""
 
 from __future__ import annotations
 
@@ -86,9 +86,9 @@ def test_concurrent_workers_have_a_column_where_there_are_some(taskqueue: Taskqu
 def test_without_nodes_it_is_said_in_words(taskqueue: Taskqueue) -> None:
     assert taskqueue("nodes").out == "no node works on this store\n"
     assert taskqueue("nodes", "--json").document == []
-    assert taskqueue("leader").out == "no node leads\n"
-    assert taskqueue("leader", "--json").document == {"leader": None, "resigned": False}
-    assert taskqueue("leader").code == Exit.NOT_FOUND
+    assert taskqueue("nodes", "--leader").out == "no node leads\n"
+    assert taskqueue("nodes", "--leader", "--json").document == {"leader": None, "resigned": False}
+    assert taskqueue("nodes", "--leader").code == Exit.NOT_FOUND
 
 
 @pytest.mark.usefixtures("nodes")
@@ -137,7 +137,15 @@ def test_nodes_in_json_say_who_leads_and_who_lives(taskqueue: Taskqueue) -> None
 
 @pytest.mark.usefixtures("nodes")
 def test_the_lead_can_be_taken_from_a_node(taskqueue: Taskqueue) -> None:
-    assert taskqueue("leader").out.startswith("web-1 leads since ")
-    assert taskqueue("leader", "--json").document["leader"] == "web-1"
-    assert taskqueue("leader", "--resign").out == "web-1 no longer leads\n"
-    assert taskqueue("leader", "--resign").code == Exit.NOT_FOUND
+    assert taskqueue("nodes", "--leader").out.startswith("web-1 leads since ")
+    assert taskqueue("nodes", "--leader", "--json").document["leader"] == "web-1"
+    assert taskqueue("nodes", "--leader", "--resign").out == "web-1 no longer leads\n"
+    assert taskqueue("nodes", "--leader", "--resign").code == Exit.NOT_FOUND
+
+
+@pytest.mark.parametrize("options", [("--resign",), ("--leader", "--resign", "--watch")])
+def test_the_lead_is_taken_only_with_leader_and_once(taskqueue: Taskqueue, options: tuple[str, ...]) -> None:
+    answer = taskqueue("nodes", *options)
+
+    assert answer.code == Exit.USAGE
+    assert "pass it with --leader and without --watch" in answer.complaint
