@@ -48,7 +48,7 @@ class InvalidQuery(TaskqueueError, ValueError):
 
 
 class DataTooLarge(InvalidJob):
-    """Data, a result, a checkpoint or a message exceeds what is kept in the store."""
+    """Data, a result, a checkpoint or a message exceeds the size that the store accepts."""
 
     def __init__(self, what: str, size: int, limit: int) -> None:
         super().__init__(
@@ -124,7 +124,7 @@ class CursorTooOld(TaskqueueError, LookupError):
 
     def __init__(self, cursor: object) -> None:
         super().__init__(
-            f"events after cursor {cursor!r} are no longer kept: read the jobs anew and listen without a cursor"
+            f"events after cursor {cursor!r} are no longer kept: read the jobs again and listen without a cursor"
         )
 
 
@@ -142,7 +142,7 @@ class WaitTimeout(TaskqueueError, TimeoutError):
 
 
 class JobFailed(TaskqueueError):
-    """A job that was waited for ended without success; carries what is known of its error."""
+    """A job that was waited for ended without success; carries its error, as far as it is known."""
 
     def __init__(self, id: object, status: str, error: Any) -> None:
         reason = f": {error.type}: {error.message}" if error is not None else ""
@@ -174,7 +174,7 @@ class StoreUnavailable(TaskqueueError):
         self.store = store
         self.reason = reason
         self.held_by = held_by
-        """The process of this host that keeps all others from writing, where that is the reason and it is known."""
+        """The process of this host that blocks all other writers, if that is the cause and it is known."""
 
         self.only_reads = only_reads
         """Whether writes alone fail, as on a full disk, so that an answer to a read does not end the outage."""
@@ -190,7 +190,7 @@ class StoreContended(StoreUnavailable):
 
 
 class StoreReplaced(StoreUnavailable):
-    """A file of the store was replaced while it was open: this process has to open the store anew."""
+    """A file of the store was replaced while it was open: this process must open the store again."""
 
 
 class SchemaMismatch(StoreUnavailable):

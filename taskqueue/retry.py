@@ -63,7 +63,7 @@ def never() -> RetryPolicy:
 
 
 def many_times(times: int, interval: Duration = 60) -> RetryPolicy:
-    """Return the policy of so many further attempts, each so long after the failure before."""
+    """Return the policy of this many further attempts, each at this interval after the previous failure."""
     return FixedRetry(times, seconds_of(interval))
 
 
@@ -133,7 +133,7 @@ def when(*types: type[BaseException] | str) -> When:
 
 
 def by_exception(*cases: Case) -> RetryPolicy:
-    """Return the policy that follows the first case whose classes the error is of; without one there is no retry.
+    """Return the policy of the first case that names the error's class; if none does, there is no retry.
 
     A timeout counts as ``taskqueue.JobTimeout`` and as an ``Exception``.
     """

@@ -31,7 +31,7 @@ BATCH = 1000
 """Jobs that one call of ``add_jobs`` adds."""
 WORKERS = 2
 WARM_UP = 20
-"""Round trips before those that count."""
+"""Round trips before the measured ones."""
 STUCK_AFTER = 120.0
 """Seconds without progress after which a measurement is given up."""
 LEAVES_WITHIN = 30.0

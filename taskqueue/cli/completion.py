@@ -63,7 +63,7 @@ _CUT = """\
 
 
 def _completing(find: Callable[[Store], Iterable[tuple[str, str]]]) -> Complete:
-    """Return a completion of the names, each with its description, that are found in the store; without one of none."""
+    """Return a completion of the names, each with its description, that the store has; nothing if there is no store."""
 
     def complete(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         try:

@@ -126,7 +126,7 @@ def _query(
 def _by_figures(
     now: datetime, slow: float | None, late: float | None, attempts_over: int | None, since: str | None
 ) -> Iterator[dict[str, Any]]:
-    """Yield slow jobs, late ones, and those that took many attempts."""
+    """Yield slow jobs, late jobs, and jobs that took many attempts."""
     if slow is not None:
         yield {"status": {"$in": [Status.DONE, Status.FAILED, Status.TIMEOUT]}, "took": {"$gt": slow}}
     if late is not None:

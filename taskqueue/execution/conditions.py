@@ -1,4 +1,4 @@
-"""Asks a job's condition where it would run; a faulty predicate harms this job alone."""
+"""Checks a job's condition in the process that would run it; a faulty predicate affects only this job."""
 
 from __future__ import annotations
 

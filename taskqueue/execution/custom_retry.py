@@ -113,7 +113,7 @@ class _Asking:
             )
 
     def is_last(self, situation: Situation) -> bool:
-        """Return the answer of the class; without one there is another attempt."""
+        """Return the answer of the class; if there is none, another attempt follows."""
         try:
             return bool(self._make().is_last(situation))
         except (Exception, SystemExit):

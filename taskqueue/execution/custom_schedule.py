@@ -13,9 +13,9 @@ from taskqueue.model.timestamps import whole
 
 
 class NextTime(Job):
-    """Finds the next time of a custom schedule, and stores it unless the schedule has changed meanwhile.
+    """Finds the next time of a custom schedule, and stores it unless the schedule has changed since.
 
-    Data: ``schedule``, its name, and ``after``, the time behind which the next one is looked for.
+    Data: ``schedule``, its name, and ``after``, the time after which the next one is searched.
     """
 
     def start(self) -> str:
@@ -30,7 +30,7 @@ class NextTime(Job):
 
 
 def next_of(trigger: Custom, after: datetime) -> datetime | None:
-    """Return the first time behind ``after`` from the user's class; raise ``Fail`` for an invalid answer."""
+    """Return the first time later than ``after`` from the user's class; raise ``Fail`` for an invalid answer."""
     found: Any = load_trigger(trigger.path)(**trigger.arguments).next(after)
     if found is None:
         return None

@@ -19,7 +19,7 @@ UNKNOWN_LIMIT = 20
 
 
 def with_public_names(outcome: Outcome, names: Sequence[str], path: str) -> Outcome:
-    """Return the outcome with those of the names that its errors are known by, and with those that name no class here.
+    """Return the outcome with the names that match its errors, and with names that name no class here.
 
     ``path`` is that of the job, for the warning about names that no loaded module has.
     """

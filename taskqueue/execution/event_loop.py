@@ -16,7 +16,7 @@ from taskqueue.execution.loop_settings import LEFT_FOR, LoopSettings, log_kept, 
 from taskqueue.model.job import Interrupted, JobTimeout
 
 ROUNDS = 100
-"""How often tasks are canceled that a job left running: those that are canceled may begin others."""
+"""How often the tasks that a job left running are canceled, since canceled tasks may start others."""
 
 BLOCKED_FOR = 0.5
 """Seconds after which a request to end that the loop has not seen says that the job blocks it."""
@@ -139,7 +139,7 @@ def _has_running_loop() -> bool:
 def as_interrupt(error: BaseException, interrupts: Interrupts) -> Interrupted | None:
     """Return the interrupt that the end by this error means; None if it was not canceled by a request to end.
 
-    In the place of a ``CancelledError`` it has come up where that did; another error is its cause.
+    It replaces a ``CancelledError`` and is raised at the same place; another error is its cause.
     """
     reason = interrupts.stop_reason
     if reason is None or not came_up_after(error, asyncio.CancelledError):

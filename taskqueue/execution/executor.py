@@ -63,10 +63,10 @@ _AROUND_JOBS = {
 """The modules whose frames come before those of the job in a traceback."""
 
 _BEHIND_JOBS = "taskqueue.daemon.worker.interrupts"
-"""The module whose frames come behind those of the job: it raises the interrupt."""
+"""The module whose frames come after the job's: it raises the interrupt."""
 
 CONTROLS = (AwaitChildren, Snooze, StepOver)
-"""The exceptions by which a job goes on later."""
+"""The exceptions by which a job continues later."""
 
 INSTRUCTIONS = (Fail, Retry, AwaitChildren, Snooze, StepOver, Interrupted)
 """The exceptions that say how a run ends, also from within a group: there the first of these kinds counts."""
@@ -170,7 +170,7 @@ def _stated(form: Form, result: Any) -> Any:
 
 
 def _call(instance: Any, work: str, data: Any) -> Any:
-    """Call a task or a method with the data as keyword arguments, or as the only argument where it is no mapping.
+    """Call a task or a method with the data as keyword arguments, or as the only argument if it is not a mapping.
 
     A task was added unchecked by its path: fail it with data that are no arguments. Those of a mapping are left to the
     call: binding them here as well would cost each run 15 µs.
@@ -251,10 +251,10 @@ def _shown(error: BaseException) -> list[Leaf]:
 
 
 def _log_others(error: BaseException) -> None:
-    """Log the errors beside an instruction to go on later: that is no failure, so that nothing else names them."""
+    """Log errors raised along with an instruction to continue later, which nothing else would report."""
     others = [brief(leaf.error) for leaf in leaves(error) if not isinstance(leaf.error, CONTROLS)]
     if others:
-        log.warning("a job that goes on later also raised %s", "; ".join(others), exc_info=error)
+        log.warning("a job that continues later also raised %s", "; ".join(others), exc_info=error)
 
 
 def came_up_after(error: BaseException, *kinds: type[BaseException]) -> bool:
@@ -287,7 +287,7 @@ def _with_leavings(outcome: Outcome, job: StepwiseJob) -> Outcome:
 def error_for_caller(id: JobId, error: BaseException | None) -> BaseException | None:
     """Return the exception for a caller that runs a job in its own process and wants its error.
 
-    Nothing where the job only goes on later, and no exception that is our own.
+    Nothing if the job only continues later, and none of our own exceptions.
     """
     if isinstance(error, CannotLoad):
         return JobFailed(id, Status.FAILED.name, error.failure)
@@ -304,7 +304,7 @@ def exception_of(ran: Ran) -> Exception:
 
 
 def brief(error: BaseException) -> str:
-    """Return the error in a line, by its type where it says nothing."""
+    """Return the error in a line; its type if it has no message."""
     message = _message(error)
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 

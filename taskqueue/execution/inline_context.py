@@ -77,7 +77,7 @@ class InlineContext(JobContext):
         """Report nothing: a check here has no time limit."""
 
     def report_start(self) -> bool:
-        """Write the start to the store; return False if the claim was lost or is to be canceled."""
+        """Write the start to the store; return False if the claim was lost or must be canceled."""
         started_at = self._runner.now()
         self._runner.write(self.id, Note(started_at=started_at, loaded_at=started_at))
         if not self._runner.begin(self.record):

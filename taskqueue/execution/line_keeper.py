@@ -19,7 +19,7 @@ _FORMATTER = logging.Formatter()
 
 
 class LineKeeper(logging.Handler):
-    """Hands the lines of runs to them, besides all other logging."""
+    """Hands the lines of runs to them, in addition to all other logging."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep the line with its job, if it belongs to one."""
@@ -60,14 +60,14 @@ _users = 0
 
 
 def attach() -> None:
-    """Have lines kept in this process, also if a module of jobs has configured logging anew."""
+    """Have lines kept in this process, even if a module of jobs has configured logging again."""
     if KEEPER not in logging.root.handlers:
         logging.root.addHandler(KEEPER)
 
 
 @contextmanager
 def attached() -> Iterator[None]:
-    """Have lines kept meanwhile: in an application logging is as it was before and after that."""
+    """Keep lines during the block; before and after it, logging in the application is unchanged."""
     global _users
     with _lock:
         _users += 1

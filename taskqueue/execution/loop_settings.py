@@ -28,7 +28,7 @@ class LoopSettings:
         self._is_debug = loop.get_debug()
 
     def restore(self, job: str = "") -> None:
-        """Reset the settings that jobs can change; log those that ``job`` had changed."""
+        """Reset the settings that jobs can change; log which of them ``job`` had changed."""
         loop, changed = self._loop, []
         if not loop.is_closed():
             loop.set_default_executor(self._executor)  # which one it has cannot be asked for

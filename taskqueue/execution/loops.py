@@ -1,4 +1,4 @@
-"""Resumable loops: ``Job.each`` continues behind the last finished item, whatever ended the run."""
+"""Resumable loops: ``Job.each`` continues after the last finished item, whatever ended the run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNREADABLE = "the place of the loops of this job (each) cannot be read, add the
 
 
 class Loops:
-    """The loops of one run and their positions, an inner one behind its outer one.
+    """The loops of one run and their positions, an inner loop after its outer loop.
 
     A position is the number of finished items, or a list with the cursor of the last one, empty at first.
     """
@@ -42,7 +42,7 @@ class Loops:
     def each(
         self, items: Items[Any], name: str, turn: float | None, batch: int | None = None, manual: bool = False
     ) -> Loop[Any]:
-        """Return the items behind the last finished one; see ``Job.each``."""
+        """Return the items after the last finished one; see ``Job.each``."""
         _check(name, turn, batch, manual)
         if name in self._begun:
             raise ValueError(f"each(name={name!r}): this run has such a loop already, give each loop a name of its own")
@@ -70,7 +70,7 @@ class Loops:
         return f"{loop}c{text if re.fullmatch('[0-9]{1,40}', text) else _digest(text)}{size}"
 
     def _pairs(self, items: Items[Any], name: str) -> tuple[Iterable[tuple[Any, Any]], AsyncSource | None]:
-        """Return the items behind the position of the loop, each with its own, and their asynchronous source."""
+        """Return the items after the position of the loop, each with its own, and their asynchronous source."""
         place = self._places.get(name)
         if callable(items):
             if not isinstance(place, list):
@@ -176,7 +176,7 @@ class Loops:
 
     def _check_present(self, name: str) -> None:
         if name not in self._places:
-            raise RuntimeError(f"each(name={name!r}) was begun inside of another loop, which has gone on meanwhile")
+            raise RuntimeError(f"each(name={name!r}) was started inside of another loop, which has moved on since")
 
     def _head(self, name: str) -> str:
         """Return the text of all positions up to that of this loop, which stay while it continues."""
@@ -212,14 +212,14 @@ def _text(place: Any) -> str:
 
 
 def _behind(items: Iterable[Item], count: int) -> Iterable[Item]:
-    """Return the items behind the first ``count``."""
+    """Return the items after the first ``count``."""
     if isinstance(items, Sequence):
         return (items[number] for number in range(count, len(items)))
     return islice(items, count, None)
 
 
 def _numbered(source: AsyncSource, count: int) -> Iterator[tuple[int, Any]]:
-    """Yield the items of the source behind the first ``count``, each with its number."""
+    """Yield the items of the source after the first ``count``, each with its number."""
     number = 0
     for item in source:
         number += item is not AWAITED
@@ -228,7 +228,7 @@ def _numbered(source: AsyncSource, count: int) -> Iterator[tuple[int, Any]]:
 
 
 def _with_cursors(items: Callable[[Any], Any], name: str, place: list[Any]) -> Iterator[tuple[Any, Item]]:
-    """Yield the function's items behind the cursor, each cursor as a position."""
+    """Yield the function's items after the cursor, each cursor as a position."""
     for pair in items(place[0] if place else None):
         if pair is AWAITED:
             yield None, pair

@@ -57,7 +57,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
     meta: dict[str, str] | None = None
     """The mapping of text that travels with the job; None without."""
     key: str | None = None
-    """The key for effects outside; None where it is the id."""
+    """The key for effects outside; None if it is the id."""
     has_rate: bool = False
     """A rate counts its start: the worker reports it when the class is loaded, however short that takes."""
     error_names: tuple[str, ...] = ()

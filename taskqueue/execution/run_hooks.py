@@ -1,4 +1,4 @@
-"""The hooks of an application around the runs of all jobs: ``around_run`` while one runs, ``run_ended`` behind it."""
+"""The hooks of an application around the runs of all jobs: ``around_run`` during a run, ``run_ended`` after it."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class RunOutcome(NamedTuple):
     name: str
     """``Done``, ``Failed``, ``TimedOut``, ``Snoozed`` …, as attempts of a job have it."""
     status: Status
-    """The status of the job behind it: WAITING or POSTPONED where it runs again."""
+    """The status of the job after it: WAITING or POSTPONED if it runs again."""
     error: Exception | None
     """The exception of a run that failed."""
     took: float
@@ -193,7 +193,7 @@ class _Surrounded:
             return
 
     async def _run(self) -> None:
-        """Run the job once, and raise its error; the hook itself is interrupted before it and behind it."""
+        """Run the job once, and raise its error; the hook itself is interrupted before and after it."""
         if self._has_begun:
             raise RuntimeError("around_run called proceed() again: a run happens once")
         self._has_begun = True
@@ -284,7 +284,7 @@ def _is_part_of(error: BaseException, raised: BaseException) -> bool:
 
 
 def _error_of(ran: Ran) -> BaseException | None:
-    """Return the exception that ``proceed`` raises, one that a coroutine can raise; None if the job goes on later."""
+    """Return the exception that ``proceed`` raises, one that a coroutine can raise; None if the job continues later."""
     if ran.error is not None and isinstance(meaning(ran.error), CONTROLS):
         return None
     if isinstance(ran.error, StopIteration):

@@ -30,7 +30,7 @@ _READ = 64 * 1024
 """Bytes of one read: the usual size of a pipe."""
 
 _PIPE_READS = 16
-"""Reads that empty any pipe, which holds up to 1 MiB; more would serve a writer that the command left behind."""
+"""Reads that empty any pipe, which holds up to 1 MiB; more would serve a writer that outlives the command."""
 
 
 class CommandFailed(Exception):
@@ -126,7 +126,7 @@ def _dying_with_us() -> tuple[str, ...]:
     """Return the prefix of a command line that is killed with this process; empty if the host has no such program.
 
     Without it the command is killed by the manager, or by the next node of this host. What a program of its own does
-    here, code of ours between fork and exec could do as well, but beside threads it might wait for ever for a lock that
+    here, code of ours between fork and exec could do as well, but with threads it might wait forever for a lock that
     one of them held, and a fork takes many times as long.
     """
     path = shutil.which("setpriv")
@@ -211,7 +211,7 @@ def _end(command: subprocess.Popen[bytes]) -> None:
 
 
 def _has_died(command: subprocess.Popen[bytes], within: float) -> bool:
-    """Return whether the command dies within so many seconds; it is not reaped, so that its group keeps its number."""
+    """Return whether the command dies within this many seconds; it is not reaped, so its group keeps its number."""
     if command.returncode is not None:
         return True
     exited = os.pidfd_open(command.pid)

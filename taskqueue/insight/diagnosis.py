@@ -1,4 +1,4 @@
-"""Examines the contents of a store: its clock, its nodes, jobs that no node can run, and jobs that wait for ever."""
+"""Examines the contents of a store: its clock, its nodes, jobs that no node can run, and jobs that wait forever."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def unloadable(store: Store) -> Iterator[Finding]:
 def unknown_names(store: Store, now: datetime) -> Iterator[Finding]:
     """Yield the classes whose retry policies name exceptions that the processes which ran them have not loaded.
 
-    Jobs that are to be tried again are looked at, and those that failed within a day.
+    Reads jobs that will be retried, and jobs that failed within a day.
     """
     failed = parse({"cause": Cause.NOT_RETRIABLE.value, "status": int(Status.FAILED)})
     ended = store.find(failed, order="-ended_at", limit=LOOKED_AT)

@@ -94,7 +94,7 @@ def of_queues(
 
 
 def of_runs(runs: Iterable[Run], now: datetime) -> Iterator[Need]:
-    """Yield running jobs whose lease is over, that do not end as asked, or that run longer than any of their class."""
+    """Yield running jobs whose lease has ended, that ignore a stop, or that run longer than any of their class."""
     for run in runs:
         record, says = run.record, ""
         do = f"see why: `taskqueue why {record.id}`"

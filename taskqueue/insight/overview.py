@@ -58,7 +58,7 @@ class Failures:
 
     job: str
     error: str
-    """The class of the error, as a dotted name; empty for those without one."""
+    """The class of the error, as a dotted name; empty if there is none."""
     ended: int = 0
     """How many jobs of the class have ended in all."""
     numbers: dict[datetime, int] = field(default_factory=dict)
@@ -140,7 +140,7 @@ class QueueState:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A running job, and how long it has run and may still run, in seconds; None where that is unknown."""
+    """A running job, and how long it has run and may still run, in seconds; None if that is unknown."""
 
     record: Record
     ran: float | None

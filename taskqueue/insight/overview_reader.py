@@ -22,13 +22,13 @@ from taskqueue.model.timestamps import MILLISECOND, milliseconds, moment
 from taskqueue.store import Store
 
 UNSETTLED: Mapping[Step, timedelta] = {Step.MINUTE: timedelta(minutes=2), Step.HOUR: timedelta(minutes=15)}
-"""Minutes, or hours, that are over for less may still change."""
+"""Minutes, or hours, that ended more recently may still change."""
 
 KEPT_FOR: Mapping[Step, timedelta] = {Step.MINUTE: timedelta(hours=1), Step.HOUR: timedelta(days=7)}
 """How far back they are kept."""
 
 USUAL_OVER = timedelta(days=1)
-"""For so long an hour also says how long jobs ran."""
+"""For this long, an hour also says how long jobs ran."""
 
 AT_ONCE = 30
 """Minutes or hours that are read together: with all their figures they take much memory."""
@@ -140,7 +140,7 @@ SELDOM = 15.0
 """Seconds between two reads of values that change seldom and cost more."""
 
 SHARE = 50
-"""The pause between two such looks is at least so many times as long as the last one took."""
+"""The pause between two such reads is at least this many times the duration of the last one."""
 
 FEW = 10_000
 """Where more jobs than these wait for their time or for others, `taskqueue doctor` looks through them, not this."""

@@ -21,7 +21,7 @@ LARGEST_PAGE = 1_000_000
 
 
 LAST_LOOK = 1.0
-"""Seconds for which a wait whose time is over still reads: a job that ended in time has ended, even before its event
+"""Seconds for which a wait still reads after its timeout: a job that ended in time has ended, even before its event
 arrives. Jobs that were not read by then count as open, so that a timeout holds for any number of them.
 """
 

@@ -8,7 +8,7 @@ _COMMENT = re.compile(r"\s#")
 
 
 def flaw_of(value: str) -> str:
-    """Return what is wrong with the value and the way out, as a part of a sentence; empty if nothing is."""
+    """Return the error in the value and its correction as part of a sentence; empty if the value is valid."""
     if value != value.strip():
         return "begins or ends with a blank: remove it"
     if value[:1] in ("'", '"') or value[-1:] in ("'", '"'):

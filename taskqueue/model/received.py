@@ -39,7 +39,7 @@ def parts(receives: Sequence[str]) -> dict[str, str]:
 
 
 def taken_out(data: Any) -> tuple[Any, dict[str, str] | str]:
-    """Return data without placeholders of received values, and the option that says where they were."""
+    """Return data without placeholders of received values, and the option that names their places."""
     if isinstance(data, Received):
         return None, data.what
     fields: Any = data

@@ -21,7 +21,7 @@ class StepOver(Exception):
 class StepwiseJob(Job[Data, Result]):
     """Subclass it and define ``iterate``: it is called until it returns False, each time as a separate run.
 
-    Between two steps the job waits behind all others of its priority. ``self.state``, a dictionary here, and
+    Between two steps the job waits for all others of its priority. ``self.state``, a dictionary here, and
     ``self.reports`` are stored together with the end of a step: a step that failed, was interrupted or killed starts
     again with their values from before it, or with its last ``checkpoint``. ``retry``, ``timeout``, ``crash_retries``
     and ``on_crash`` are for one step. When the job would end badly ``clean_up`` runs first.
@@ -57,7 +57,7 @@ class StepwiseJob(Job[Data, Result]):
 
     @property
     def steps(self) -> int:
-        """How many iterations are over."""
+        """How many iterations have ended."""
         course = self._running.course
         return 0 if course is None else course.steps
 

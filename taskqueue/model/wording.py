@@ -35,12 +35,12 @@ def at(moment: datetime, now: datetime) -> str:
 
 
 def local(moment: datetime) -> str:
-    """Return the time in the zone of the person who reads it, with the zone."""
+    """Return the time in the reader's zone, with the zone."""
     return f"{moment.astimezone(_ZONE.get()):%Y-%m-%d %H:%M:%S %Z}"
 
 
 def minute(moment: datetime, now: datetime) -> str:
-    """Return the time in the zone of the person who reads it in short: ``14:02``, with the date of another day."""
+    """Return a short time in the reader's zone: ``14:02``, with the date if that is another day."""
     if _ZONE.get() is not None:
         return local(moment)
     at, today = moment.astimezone(), now.astimezone()

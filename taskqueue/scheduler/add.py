@@ -92,7 +92,7 @@ def existed(new: Record, kept: Record) -> bool:
 
 
 def many_added(store: Store, new: Sequence[Record]) -> list[Record]:
-    """Add the records and return those that are kept; some may change others that have their unique keys."""
+    """Add the records and return the stored ones; some may change other jobs that have their unique keys."""
     if not [one for one in new if "on_duplicate" in one.given]:
         return store.add(new)
     from taskqueue.scheduler import duplicates
@@ -152,7 +152,7 @@ class _Facts(NamedTuple):
     path: str
     types: JobTypes | None
     check: Callable[[Any], None] | None
-    """Refuses data that the job could not start with; None where it takes any."""
+    """Refuses data that the job could not start with; None if it accepts any data."""
 
 
 @functools.lru_cache(maxsize=512)
@@ -178,7 +178,7 @@ Level: TypeAlias = tuple[tuple[str, type, Any], ...]
 
 
 def _order_like(job: Any, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Order | None:
-    """Return an order of the same job with the same options; None where it has to be checked by itself.
+    """Return an order of the same job with the same options; None if it must be checked by itself.
 
     Checking options and making a record of them take longer than everything else before a job is stored.
     """
@@ -258,7 +258,7 @@ def add_once(store: Store, order: Order, cancel_running: str | None) -> Record:
     Pending jobs of the same class and data are the same, with ``ignore_data`` those of the same class, however they
     were added; with ``unique`` those of the same key. If an option that the call names differs, or data where they are
     ignored, the new one takes the place of all of these: a job that has not begun is canceled; a running one is left
-    to finish and the new one waits behind it, or is asked to end for the reason ``cancel_running``.
+    to finish and the new one waits for it, or is asked to end for the reason ``cancel_running``.
     """
     new = without_period(replace(order.record, unique=_once_key(order)))
     tries = Tries(store.url, f"the job with unique={new.unique!r}")
@@ -333,7 +333,7 @@ def _refuse_circle(option: str, edges: Mapping[JobId, Iterable[JobId]]) -> None:
 
 
 def _circle(edges: Mapping[JobId, Iterable[JobId]]) -> list[JobId]:
-    """Return the ids along a circle, the first one again at the end; nothing where there is none."""
+    """Return the ids along a circle, the first one again at the end; nothing if there is none."""
     safe: set[JobId] = set()
     for start in edges:
         path: dict[JobId, Iterator[JobId]] = {} if start in safe else {start: iter(edges[start])}

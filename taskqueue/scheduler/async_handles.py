@@ -167,7 +167,7 @@ class AsyncSchedule(ScheduleSnapshot):
         return self
 
     async def resume(self) -> AsyncSchedule:
-        """Resume it from now on; times missed meanwhile are not made up for."""
+        """Resume it from now on; missed times are not made up for."""
         await self._scheduler.in_thread(self._schedule.resume)
         return self
 
@@ -177,7 +177,7 @@ class AsyncSchedule(ScheduleSnapshot):
         return AsyncProcess(self._scheduler, process.snapshot)
 
     async def preview(self, count: int = 5) -> list[datetime]:
-        """Return the next times, in UTC; where they depend on the ends of runs, as if each run ended at once."""
+        """Return the next times, in UTC; if they depend on the ends of runs, as if each run ended at once."""
         return await self._scheduler.in_thread(self._schedule.preview, count)
 
     async def remove(self) -> None:

@@ -1,6 +1,6 @@
 """The public API of an application in asyncio: the methods of ``Scheduler``, awaited.
 
-What is to be done is said once, in ``Scheduler`` and in the steps of its waits; here it is done in threads and in the
+The operations are defined once, in ``Scheduler`` and in the steps of its waits; here they run in threads and in the
 event loop.
 """
 
@@ -200,7 +200,7 @@ class AsyncScheduler:
         return self._events(self._stream.pages(query, cursor, timeout))
 
     async def read_events(self, cursor: str, limit: int = 1000) -> tuple[list[AsyncEvent], str]:
-        """Return up to ``limit`` events behind the cursor, and the cursor behind them, with one read and no wait."""
+        """Return up to ``limit`` events after the cursor, and the cursor after them, with one read and no wait."""
         page = await self.in_thread(self._stream.page, cursor, limit)
         return list(page.events), page.cursor
 
@@ -211,7 +211,7 @@ class AsyncScheduler:
         cursor: str | None = None,
         timeout: Duration | None = None,
     ) -> str:
-        """Do as ``Scheduler.listen`` does; what the callback returns is awaited where it can be."""
+        """Do as ``Scheduler.listen`` does; the result of the callback is awaited if it is awaitable."""
         check_callback(callback)
         check(cursor)
         start = await self.in_thread(self._stream.start, query, cursor)

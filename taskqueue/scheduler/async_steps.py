@@ -17,7 +17,7 @@ OF_EMBEDDED = 1
 """Threads for an embedded store: it has one connection, and more threads only take turns with the event loop."""
 
 OF_SERVER = 4
-"""Threads for a store behind a network: they wait for answers at the same time."""
+"""Threads for a store on the network: they wait for answers at the same time."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,7 +56,7 @@ class Threads:
         last.join()
 
     async def call(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Return the result of the call; a call that has begun goes on when its task is canceled."""
+        """Return the result of the call; a call that has started continues when its task is canceled."""
         return await asyncio.wrap_future(self.submit(call, *args, **kwargs))
 
 
@@ -71,7 +71,7 @@ class AsyncSteps(Generic[Item]):
         self._is_nudged = False
 
     async def items(self) -> AsyncGenerator[Item, None]:
-        """Yield the items; leave nothing behind, wherever the task is canceled."""
+        """Yield the items; clean up wherever the task is canceled."""
         try:
             step = await self._next(None)
             while step is not _END:

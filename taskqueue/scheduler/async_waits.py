@@ -23,11 +23,11 @@ AT_ONCE = 100
 
 
 class Waiter:
-    """One wait: the jobs that are open, the records of those that have ended, and its end as a future."""
+    """One wait: the pending jobs, the records of ended ones, and its end as a future."""
 
     def __init__(self, ids: Iterable[JobId], raise_on_error: bool) -> None:
         self.open = dict.fromkeys(ids)
-        """The open jobs, first those that were not read for the longest time."""
+        """The pending jobs, least recently read first."""
         self.ended: dict[JobId, Record] = {}
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._raise_on_error = raise_on_error
@@ -82,7 +82,7 @@ class AsyncWaits:
         finally:
             self._remove(waiter, ids)
             if not waiter.over.cancel():
-                waiter.over.exception()  # seen, also by a task that was canceled meanwhile
+                waiter.over.exception()  # retrieved, even if the task was canceled
 
     def _read(self, ids: Collection[JobId]) -> list[Record]:
         return read(self._connections.store, ids, time.monotonic() + LAST_LOOK)

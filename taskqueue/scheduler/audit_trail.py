@@ -70,7 +70,7 @@ def entries(store: Store, limit: int, before: str | None) -> list[AuditEntry]:
 
 @contextmanager
 def acting(keep: Keep, action: str, target: str, about: Mapping[str, Any]) -> Iterator[None]:
-    """Write the action of the block to the audit before the block runs; if it is refused, write that behind it.
+    """Write the action of the block to the audit before the block runs; if it is refused, write that after it.
 
     So no action is without its entry, even if the process is killed in the middle. Only the entry of a stop may be in
     the log instead.

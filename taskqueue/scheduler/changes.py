@@ -1,4 +1,4 @@
-"""Changes jobs for their owner: updates those that wait, cancels many, and recovers ended ones as copies."""
+"""Changes jobs for their owner: updates waiting jobs, cancels many, and recovers ended ones as copies."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Recovered(NamedTuple):
 def update(store: Store, id: JobId, changes: Mapping[str, Any], meta: Mapping[str, str] | None = None) -> Record:
     """Return the record after the changes; raise ``WrongStatus``, ``InvalidJob`` or a kind of it, ``JobNotFound``.
 
-    The keys of ``meta`` are set beside those that the job has then; ``changes`` may name a whole one instead.
+    The keys of ``meta`` are added to the job's meta at that moment; ``changes`` may replace all of it instead.
     """
     options = checked_changes({**changes, META: meta} if meta else changes)
     data: str | None = None

@@ -36,7 +36,7 @@ class Connection:
         self.heard: Listener | None = None
         """The listener of all threads once it was needed."""
         self._of_loops: WeakKeyDictionary[Listener, None] = WeakKeyDictionary()
-        """Other threads add theirs meanwhile: only ``keyrefs`` can be walked all the same."""
+        """Other threads add theirs at the same time: only ``keyrefs`` can be iterated safely."""
 
     def store(self) -> Store:
         """Return the store, open."""
@@ -170,7 +170,7 @@ _stand_in: StoreOpener | None = None
 
 @contextmanager
 def standing_in(opener: StoreOpener) -> Iterator[None]:
-    """Have every scheduler without an address use this store meanwhile, also one made long before: for tests.
+    """Make every scheduler without an address use this store in the block, even an older one: for tests.
 
     An application makes its scheduler when a module is imported, before there is a test that could name its store.
     """

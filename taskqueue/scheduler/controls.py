@@ -41,7 +41,7 @@ class LimitState:
     limit_key: LimitKey
     """The key, with the number in force."""
     control: Control | None
-    """The operator's change of the number; None where it is as declared."""
+    """The operator's change of the number; None if it is as declared."""
     used: int
     """How many of its places are taken; under a rate, also by starts of jobs that do not run any more."""
     waiting: int

@@ -42,7 +42,7 @@ def check_many(new: Sequence[Record]) -> None:
 
 
 def check_alone(new: Record, what: str) -> None:
-    """Raise ``InvalidOption`` for a job that would have to change another one, where that cannot be."""
+    """Raise ``InvalidOption`` for a job that would have to change another one if that is impossible."""
     if action_of(new) in ("replace", "extend"):
         raise InvalidOption(
             f"{new.job}: on_duplicate={action_of(new)!r}: {what}: pass 'return' or 'raise', or leave it out"
@@ -52,7 +52,7 @@ def check_alone(new: Record, what: str) -> None:
 def resolved(store: Store, new: Record, kept: Record) -> Record:
     """Return the job that then has the key: the kept one, as the new one has changed it, or the new one.
 
-    One that has begun runs to its end, and the new one behind it; behind one that has ended, when its period is over.
+    A started job runs to its end, and the new one after it; after an ended job, the new one runs when its period ends.
     """
     refuse(new, kept)
     tries = Tries(store.url, f"job {kept.id} with unique={new.unique!r}")
@@ -73,7 +73,7 @@ def resolved(store: Store, new: Record, kept: Record) -> Record:
 
 
 def _behind(new: Record, kept: Record) -> Record:
-    """Return the new record, to run when the period of the kept one is over, with a period of its own from then on."""
+    """Return the new record, which runs when the period of the kept one ends and then has its own period."""
     ends_at = end_of(kept)
     if ends_at is None or ends_at <= starts_at(new):
         return new

@@ -66,8 +66,8 @@ class Listener:
     def admit(self, watch: Watch, silence: object | None = None) -> bool:
         """Listen for this watch too, from now on; return whether its jobs may have ended unheard.
 
-        They cannot where they were added in this ``silence``, which spares a look at them: it takes 160 us after a
-        pause, while a node waits for the processor.
+        They cannot have ended if they were added in this ``silence``, which saves reading them: a read takes
+        160 us after a pause, while a node waits for the processor.
         """
         with self._lock:
             if self._bell is None:
@@ -264,13 +264,13 @@ class Listener:
             notices = bell.clear()
         elif not ready:
             bell.renew()
-        if bell.keeps_rings:  # behind the clear: who sees the silence before waits already, or looks
+        if bell.keeps_rings:  # after the clear: a thread that saw the silence before already waits, or reads
             self.silence = object()
         if was_woken or not has_rung:
             return
         if not notices and self._cursor is None:
             self._owes_a_read = False  # it rang for an end whose notice has come before
-        if len(notices) == 1 and notices[0] is not None:  # behind several, another ring may have found no room
+        if len(notices) == 1 and notices[0] is not None:  # after several, another ring may have found no room
             self._take_notice(notices[0], bell.pause)
 
     def _take_notice(self, ended: Record, pause: float) -> None:

@@ -41,7 +41,7 @@ LOOK_AGAIN_AFTER = 60.0
 
 LATE = 5.0
 """Seconds after the end of a job for which a wait looks out for its event: on MongoDB another process may record it a
-moment later, and one that dies meanwhile leaves it to the nodes."""
+moment later; a client that dies in the meantime leaves it to the nodes."""
 
 LOOK_BACK = timedelta(seconds=1)
 """From which time before the end of a job its event is looked for."""
@@ -57,7 +57,7 @@ Callback: TypeAlias = Callable[[AnyEvent], object]
 
 @dataclass(frozen=True)
 class Page(Generic[AnyEvent]):
-    """Some events that match, and the cursor behind all that were read for them."""
+    """Some matching events, and the cursor after all events that were read for them."""
 
     events: Sequence[AnyEvent]
     cursor: str
@@ -75,7 +75,7 @@ class Binding(Generic[AnyEvent]):
 
 @dataclass(frozen=True)
 class Start(Generic[AnyEvent]):
-    """Where a ``listen`` starts: for its own callback, and for those that are bound."""
+    """Where a ``listen`` starts: for its own callback, and for the bound ones."""
 
     own: str
     bound: str
@@ -136,7 +136,7 @@ class EventStream(Generic[AnyEvent]):
         return [binding.callback for binding in self.bound if binding.name in (ANY, event.name)]
 
     def to_call(self, event: AnyEvent) -> list[Callback[AnyEvent]]:
-        """Return the callbacks to call with the event: those that began before it, and none for the second time."""
+        """Return the callbacks to call with the event: the ones bound before it, and none twice."""
         place = _place(event.cursor)
         with self._lock:
             if self._heard is None or place <= _place(self._heard):
@@ -146,11 +146,11 @@ class EventStream(Generic[AnyEvent]):
         return [binding.callback for binding in began if binding.name in (ANY, event.name)]
 
     def cursor(self) -> str:
-        """Return the cursor behind all events."""
+        """Return the cursor after all events."""
         return self._connections.store.events(None)[1]
 
     def page(self, cursor: str, limit: int) -> Page[AnyEvent]:
-        """Return up to ``limit`` of the events behind the cursor, with one read of the store."""
+        """Return up to ``limit`` events after the cursor, with one read of the store."""
         check(cursor)
         named("limit", limit, validators.whole(1, LARGEST_PAGE))
         stored, behind = self._connections.store.events(cursor, limit)
@@ -159,7 +159,7 @@ class EventStream(Generic[AnyEvent]):
     def events(
         self, query: Mapping[str, Any] | None, cursor: str | None, timeout: Duration | None
     ) -> Iterator[AnyEvent]:
-        """Return the events behind the cursor, one by one; without a cursor, from this call on."""
+        """Yield the events after the cursor, one by one; without a cursor, from this call on."""
         pages = self.pages(query, cursor, timeout)  # refuses wrong arguments before anything is read
         return _one_by_one(items(pages if cursor is not None else self.pages(query, self.cursor(), timeout)))
 
@@ -170,7 +170,7 @@ class EventStream(Generic[AnyEvent]):
         cursor: str | None,
         timeout: Duration | None,
     ) -> str:
-        """Call the callback and those that are bound with each event, and return the cursor behind the last one."""
+        """Call the callback and all bound callbacks with each event; return the cursor after the last one."""
         check_callback(callback)
         check(cursor)
         start = self.start(query, cursor)
@@ -217,7 +217,7 @@ class EventStream(Generic[AnyEvent]):
         deadline = None if timeout is None else time.monotonic() + timeout
         cursor = yield from patiently(self._begin, deadline, listener.refuse_if_closed)
         ended, heard = dict(known), set[JobId]()
-        open_ids = dict.fromkeys(ids)  # those that were not read for the longest time first
+        open_ids = dict.fromkeys(ids)  # least recently read first
         look_at = list(open_ids)
         while open_ids:
             is_over = deadline is not None and time.monotonic() >= deadline
@@ -254,7 +254,7 @@ class EventStream(Generic[AnyEvent]):
         return heard
 
     def _begin_again(self, lost: str) -> str:
-        """Have bound callbacks begin now, because events behind the cursor were removed, and return the new cursor."""
+        """Start bound callbacks now, because events after the cursor were removed; return the new cursor."""
         log.warning("events after cursor %s were removed before bound callbacks were called with them", lost)
         cursor = self.cursor()
         with self._lock:
@@ -336,9 +336,9 @@ class EventStream(Generic[AnyEvent]):
         until: Collection[JobId] = (),
         heard: set[JobId] | None = None,
     ) -> Generator[Poll | Page[AnyEvent], Ready, tuple[list[JobId], str]]:
-        """Yield the pages; wait for more until the deadline, and read none that begins behind ``ends_at``.
+        """Yield the pages; wait for more until the deadline, and read none that starts after ``ends_at``.
 
-        Return the jobs of ``until`` whose end the last page tells, and the cursor behind it; no jobs at another end,
+        Return the jobs of ``until`` whose end the last page contains, and the cursor after it; no jobs at another end,
         such as a flush if there is ``until``. The jobs of all ends are added to ``heard``.
         """
         store, refuse_if_closed = self._connections.store, self._connections.listener.refuse_if_closed
@@ -373,7 +373,7 @@ class EventStream(Generic[AnyEvent]):
 
     @contextmanager
     def _stop(self) -> Iterator[int]:
-        """Return the descriptor that becomes readable when this follower is to end."""
+        """Return the descriptor that becomes readable when this follower must end."""
         stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         with self._lock:
             self._stops.add(stop)

@@ -42,11 +42,11 @@ BeforeAdd: TypeAlias = Callable[[NewJob], Any]
 
 
 class CompleteMeta(dict[str, str]):
-    """The meta of a job as it is to be kept."""
+    """The meta of a job as it will be stored."""
 
 
 def check_plain(before_add: BeforeAdd | None) -> BeforeAdd | None:
-    """Return the hook of a blocking client; raise ``ConfigError`` where it would have to be awaited."""
+    """Return the hook of a blocking client; raise ``ConfigError`` if it would have to be awaited."""
     if before_add is not None:
         from inspect import iscoroutinefunction
 

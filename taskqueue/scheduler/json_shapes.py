@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def job(record: Record) -> dict[str, Any]:
-    """Return a job in a list: what it is and where it stands."""
+    """Return a job as an entry of a list: its identity and its state."""
     return {
         "id": str(record.id),
         "job": record.job,
@@ -265,7 +265,7 @@ def _error(failure: Failure | None, *, with_traceback: bool = False) -> dict[str
 
 
 def _value(text: str | None) -> Any:
-    """Return the value of JSON text; text that is none, which only damage leaves behind, as it is."""
+    """Return the value of JSON text; text that is not JSON, which only damage causes, unchanged."""
     try:
         return None if text is None else json.loads(text)
     except (RecursionError, ValueError):

@@ -1,6 +1,6 @@
 """Divides waiting into steps: a generator does the work and asks for polls, its driver waits as its caller does.
 
-A thread is blocked by a poll; an event loop watches the descriptors meanwhile (``async_steps``).
+A thread is blocked by a poll; an event loop watches the descriptors instead (``async_steps``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 
 
 class Poll(NamedTuple):
-    """A request of a generator: wait until one of the descriptors is readable, and send it those that are."""
+    """A request of a generator: wait until a descriptor is readable, and send back the readable ones."""
 
     descriptors: tuple[int, ...]
     seconds: float
@@ -102,7 +102,7 @@ def patiently(
 
 
 def _warn_in_event_loop() -> None:
-    """Warn the caller who is about to block a running event loop, once a place as Python's filters have it."""
+    """Warn a caller that is about to block a running event loop, once per place, subject to Python's filters."""
     import asyncio
     import inspect
 

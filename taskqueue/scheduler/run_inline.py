@@ -89,7 +89,7 @@ def run_new(
 ) -> tuple[Record, BaseException | None]:
     """Store the new record as claimed by this process, run it, and return its final state with the job's exception.
 
-    No node can take it meanwhile. If this process dies, a node of this host rescues it at once, others when the lease
+    No node can take it then. If this process dies, a node of this host rescues it at once, others when the lease
     ends. If the record turns out to be one that is kept already, that is returned and nothing is run.
     """
     line = _InlineRunner(scheduler, store, on_settled, "run_job")
@@ -102,7 +102,7 @@ def run_new(
 
 
 class _InlineRunner:
-    """The jobs that are run here one behind the other, and the claims on those that wait for it."""
+    """The jobs that run here one after the other, and the claims on the jobs that still wait."""
 
     def __init__(
         self,
@@ -127,9 +127,9 @@ class _InlineRunner:
         """The last exception of each job that has not ended."""
         self._runs = self._runs_when_asked = 0
         self._steps_on = False
-        """The last run was a step, behind which the next one waits."""
+        """The last run was a step, and the next one waits."""
         self._ended_as: Status | None = None
-        """The status after the last run; None where it was not settled."""
+        """The status after the last run; None if it was not settled."""
         self.begun: dict[JobId, None] = {}
         self.kept: JobId | None = None
         """The stored record that a new one would duplicate."""
@@ -231,7 +231,7 @@ class _InlineRunner:
             self._raised[record.id] = error
 
     def _run(self, record: Record) -> BaseException | None:
-        """Run one claim to its outcome; a claim that was lost or is to be canceled does not begin.
+        """Run one claim to its outcome; a claim that was lost or must be canceled does not start.
 
         Return the exception of the job.
         """
@@ -300,7 +300,7 @@ class _InlineRunner:
         accepted = self._store.settle([settlement], now)
         self._on_settled()
         if record.id not in accepted:
-            log.warning("the outcome was refused: the job was removed or taken by another meanwhile: %s", record.id)
+            log.warning("the outcome was refused: the job has been removed or taken by another process: %s", record.id)
             return None
         after = settlement.after
         self._ended_as = after.status

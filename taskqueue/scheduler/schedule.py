@@ -80,7 +80,7 @@ class Schedule(ScheduleSnapshot):
         return self
 
     def resume(self) -> Schedule:
-        """Resume it from now on; times missed meanwhile are not made up for."""
+        """Resume it from now on; missed times are not made up for."""
         self.snapshot = schedules.resume(self._store, self.name)
         return self
 
@@ -91,7 +91,7 @@ class Schedule(ScheduleSnapshot):
         return Process(self._scheduler, record)
 
     def preview(self, count: int = 5) -> list[datetime]:
-        """Return the next times, in UTC; where they depend on the ends of runs, as if each run ended at once."""
+        """Return the next times, in UTC; if they depend on the ends of runs, as if each run ended at once."""
         return schedules.preview(self.snapshot, count, self._store.now())
 
     def remove(self) -> None:

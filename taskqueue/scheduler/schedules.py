@@ -153,7 +153,7 @@ def pause(store: Store, name: str, reason: str) -> NamedSchedule:
 
 
 def resume(store: Store, name: str) -> NamedSchedule:
-    """Resume the schedule from now on; times missed meanwhile are not made up for."""
+    """Resume the schedule from now on; missed times are not made up for."""
 
     def resumed(plan: NamedSchedule, now: datetime) -> tuple[NamedSchedule, list[Record]]:
         if plan.stage is Stage.ACTIVE:
@@ -266,7 +266,7 @@ def _redefined(old: NamedSchedule, new: NamedSchedule) -> NamedSchedule | None:
 
 def _check_readable(plan: NamedSchedule) -> None:
     if plan.damage:
-        raise Unreadable(f"schedule {plan.name} {plan.damage}: mend that, define the schedule anew, or remove it")
+        raise Unreadable(f"schedule {plan.name} {plan.damage}: correct that, define the schedule again, or remove it")
 
 
 def _changed(

@@ -89,4 +89,4 @@ def _check_node(store: Store, record: Record, leases: Sequence[Lease]) -> None:
             record.id, f"it runs on no node: process {name} has called it itself, or its node has left"
         )
     if not host.is_live(seat, store.now()):
-        raise StackUnavailable(record.id, f"node {name} is dead or silent: the job runs again when its lease is over")
+        raise StackUnavailable(record.id, f"node {name} is dead or silent: the job runs again when its lease ends")

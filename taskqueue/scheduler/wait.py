@@ -30,7 +30,7 @@ def ends(
     Raises ``JobNotFound`` for a job that the store does not, or no longer, have.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
-    open_ids = dict.fromkeys(ids)  # those that were not read for the longest time first
+    open_ids = dict.fromkeys(ids)  # least recently read first
     watch = Watch(set(open_ids))
     try:
         may_have_ended = listener.patiently(partial(listener.admit, watch, silence), deadline)
@@ -57,7 +57,7 @@ def ends(
 
 
 def _known_or_read(store: Store, watch: Watch, ids: Collection[JobId], stop_at: float | None) -> list[Record]:
-    """Return the records of these jobs: those that rings have told, and as many of the others as ``read`` does."""
+    """Return the records of these jobs: from rings, and of the others as many as ``read`` reads."""
     if not watch.noticed:
         return read(store, ids, stop_at)
     noticed = [watch.noticed[id] for id in ids if id in watch.noticed]

@@ -104,7 +104,7 @@ class WorkflowSnapshot(Generic[Handle]):
                 return
 
     def _cancel(self, reason: str) -> Calls[None]:
-        for process in reversed((yield members(self._client, self.id))):  # not those that were pruned
+        for process in reversed((yield members(self._client, self.id))):  # without pruned ones
             if process.is_pending:
                 yield process.cancel(reason)
         yield from self._refresh()

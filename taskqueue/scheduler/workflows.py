@@ -1,4 +1,4 @@
-"""Words for workflows: jobs that run one behind the other or side by side, added together, with one handle.
+"""Functions for workflows: jobs that run one after the other or in parallel, added together, with one handle.
 
 A workflow is its members: jobs with one tag in common, which depend on those of the level before. Each word takes a
 ``Scheduler``, or an ``AsyncScheduler`` and is awaited then.
@@ -70,7 +70,7 @@ def chain(
 
 
 def chain(scheduler: Any, *members: Any, on_failure: Any = "cancel", **options: Any) -> Any:
-    """Add jobs that run one behind the other, in one step; a list among them is a level whose jobs run side by side.
+    """Add jobs that run one after the other, in one step; a list among them is a level whose jobs run in parallel.
 
     A member is ``job``, ``(job, data)`` or ``(job, data, options)``. Each one begins when all of the level before it
     are DONE, and finds their results in ``self.dependencies``, or in its data where ``RESULT`` or ``RESULTS`` stands.
@@ -104,7 +104,7 @@ def group(
 
 
 def group(scheduler: Any, members: Any, *, then: Any = None, on_failure: Any = "cancel", **options: Any) -> Any:
-    """Add jobs that run side by side, in one step, and ``then`` one (or a list) behind them; see ``chain``."""
+    """Add jobs that run in parallel, in one step, and ``then`` one (or a list) after them; see ``chain``."""
     if isinstance(members, str | type) or not isinstance(members, Iterable):
         raise InvalidJob(f"members={as_code(members)}: pass a list of members, each {_SHAPES}")
     levels = [members] if then is None else [members, then if isinstance(then, list) else [then]]
@@ -147,7 +147,7 @@ def map(
     on_failure: Any = "cancel",
     **options: Any,
 ) -> Any:
-    """Add a job for each item, which is its data; with ``batch`` for each list of so many. See ``group``."""
+    """Add a job for each item, which is its data; with ``batch``, for each list of that many. See ``group``."""
     if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
         raise InvalidOption(f"batch={as_code(batch)}: pass a number of items, 1 or more")
     if not isinstance(items, Iterable):
@@ -246,8 +246,8 @@ def _entry(member: Any, id: JobId, before: Sequence[JobId], first: JobId, option
     of_job = {**declared(known(job)), **options, **own}
     if of_job.get("unique") is not None:
         raise InvalidOption(
-            f"unique={of_job['unique']!r}: the members behind it would wait for another job where one of this key is "
-            "pending: leave it out"
+            f"unique={of_job['unique']!r}: if a job with this key is pending, later members would wait for a job that "
+            "is not added: leave it out"
         )
     every = [*named("tags", of_job.get("tags", ()), validators.tags), f"{WORKFLOW_TAG}{first}"]
     behind = {"depends_on": list(before)} if before else {}

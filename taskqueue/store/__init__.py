@@ -80,7 +80,7 @@ class ClaimState:
     """The state of one claim: its fence and a cancel request."""
 
     claims: int
-    cancel_reason: str | None = None  # the reason given, "" without one; None without a request
+    cancel_reason: str | None = None  # the reason given, "" if there is none; None without a request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ class Event:
     status: Status | None = None
     node: str = ""  # the node of a node event; empty for the events of jobs
     about: Mapping[str, Any] = field(default_factory=dict)  # details of a node event, plain JSON values
-    cursor: str = ""  # the cursor behind this event, in what ``events`` returns
+    cursor: str = ""  # the cursor after this event, in the result of ``events``
 
     @property
     def ended(self) -> JobId | None:
@@ -171,7 +171,8 @@ class Store(Protocol):
         """Insert all records and return for each the one that is kept, in order.
 
         The same id, class and data are the same job: the kept one is returned; otherwise ``DuplicateId``, and nothing
-        is stored. Who has the unique key is returned. Who has ended is not waited for. A job names its last copy.
+        is stored. If a pending job has the unique key, that job is returned. Dependencies that have ended are ignored.
+        A job names its last copy.
         """
 
     def alike(self, new: Record, ignore_data: bool) -> list[Record]:
@@ -191,7 +192,7 @@ class Store(Protocol):
     def find(
         self, query: Query, *, order: str = "id", limit: int = 100, after: tuple[object, JobId] | None = None
     ) -> list[Record]:
-        """Return up to ``limit`` matching records by (``order``, id), from behind ``after`` if given.
+        """Return up to ``limit`` matching records by (``order``, id), after ``after`` if given.
 
         ``order`` is ``id``, ``created_at``, ``ended_at`` or ``rank``; with a ``-`` before it, descending. ``after`` is
         the order value (a time, a rank, or an id) and id of the last record of the page before.
@@ -216,7 +217,7 @@ class Store(Protocol):
         """
 
     def tidy_history(self, now: datetime, limit: int) -> bool:
-        """Add up some figures, then remove up to ``limit`` old minutes and hours; return whether more is to be done."""
+        """Add up some figures, then remove up to ``limit`` old minutes and hours; return whether more is left."""
 
     def present(self, now: datetime) -> Present:
         """Return how many records have not ended, by what they wait for."""
@@ -228,7 +229,7 @@ class Store(Protocol):
         """Cancel a pending job, or record a cancel request for a running one, and ring; return it, None if unknown."""
 
     def cancel_many(self, ids: Sequence[JobId], reason: str, now: datetime) -> list[Record]:
-        """Cancel each of these as ``cancel`` does, in few writes, and return those that exist, in order."""
+        """Cancel each of these as ``cancel`` does, in few writes, and return the existing ones, in order."""
 
     def update(self, before: Record, after: Record, now: datetime) -> bool:
         """Apply the owner's changes to a pending record; return False and change nothing if ``before`` has moved.
@@ -263,8 +264,8 @@ class Store(Protocol):
     def settle(self, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
         """Write each outcome whose claim still holds, with its effects, and return the ids of those.
 
-        A cancel request that came meanwhile is obeyed (``settle.obeying``). The unique key stays as the store has
-        it. A final record releases those that wait for it. Events are recorded; bells ring.
+        A cancel request that came in the meantime is obeyed (``settle.obeying``). The unique key stays as the store has
+        it. A final record releases the jobs that wait for it. Events are recorded; bells ring.
 
         A settlement with ``defined`` also applies the options of ``after``, including queue, limits and a unique key
         that differs. Where another pending job has that key, the record ends (``apply_declared.outdone``).
@@ -301,7 +302,7 @@ class Store(Protocol):
         """Give up the lease if this holder has it."""
 
     def leases(self) -> list[Lease]:
-        """Return all leases that were taken and not resigned, also those that are over."""
+        """Return all leases that were taken and not resigned, even if they have ended."""
 
     def repair(self, now: datetime) -> int:
         """Finish half-done effects of outcomes whose writer died, and return how many there were."""
@@ -340,17 +341,17 @@ class Store(Protocol):
     def flush(self) -> int:
         """Remove all jobs, whatever their status, and all events, record ``store_flushed``, and return the number.
 
-        A schedule that awaited one of them goes on from now (``fire.reconciled``).
+        A schedule that waited for one of them continues from now (``fire.reconciled``).
         """
 
     def record_events(self, events: Sequence[Event]) -> None:
         """Record the events of a node, and ring."""
 
     def events(self, cursor: str | None, limit: int = 1000) -> tuple[list[Event], str]:
-        """Return the events since the cursor, oldest first, and the cursor behind them.
+        """Return the events since the cursor, oldest first, and the cursor after them.
 
         None starts now, ``OLDEST`` with the first that is kept. Misses nothing, may repeat. Raises ``CursorTooOld`` if
-        events behind the cursor were removed; who has read all events before a flush continues with ``store_flushed``.
+        events after the cursor were removed; a reader of all events before a flush continues with ``store_flushed``.
         """
 
     def events_of(self, id: JobId, since: datetime, limit: int) -> list[Event]:
@@ -363,7 +364,7 @@ class Store(Protocol):
         """Return up to ``limit`` entries, the newest first, or those before the cursor. Raises ``InvalidQuery``."""
 
     def diagnose(self) -> list[Finding]:
-        """Examine how the store is kept, and return what was found; reads only."""
+        """Examine the state of the store and return the findings; only reads."""
 
     def disagreeing(self, limit: int) -> Disagreements:
         """Return up to ``limit`` jobs and queues whose derived fields disagree with their sources; reads only."""

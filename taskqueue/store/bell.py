@@ -183,7 +183,7 @@ class Ringer:
         """Whether there was a socket for the ends of jobs when the folder was last read."""
 
     def ring(self, topics: Collection[str], end: bytes = PLAIN_RING) -> None:
-        """Ring each listener of the topics, and remove the sockets of those that died.
+        """Ring each listener of the topics, and remove the sockets of dead ones.
 
         ``end`` is sent to the listeners to ends, and says which job has ended, or is a plain ring.
         """

@@ -22,7 +22,7 @@ _DEFAULTS = stated_options(Options())
 
 
 def options_fields(options: Options) -> dict[str, Any]:
-    """Return the options as plain values, without those that were added later and have their defaults."""
+    """Return the options as plain values, without options that were added later and have their defaults."""
     stated = stated_options(options)
     fields = {name: value for name, value in stated.items() if name in _FIRST or value != _DEFAULTS[name]}
     return {**fields, "undeclared": True} if options.undeclared else fields

@@ -41,7 +41,7 @@ def statuses_of(query: Query) -> list[int] | None:
 
 
 def bounds_of(field: str, query: Query) -> tuple[int | None, int | None]:
-    """Return the earliest and the latest time of this field that a record can have to match; None where it is open."""
+    """Return the earliest and the latest time of this field that a record can have to match; None if it is open."""
     match query:
         case Compare(operator=operator, value=int(at)) if query.field == field:
             earliest = {Operator.GTE: at, Operator.GT: at + 1}.get(operator)

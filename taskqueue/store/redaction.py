@@ -10,13 +10,13 @@ from taskqueue.errors import ConfigError
 
 _SCHEME = re.compile(r"\s*[a-z][\w+.-]*:/+", re.IGNORECASE)
 _PASSWORD = re.compile(r"^([^:]*):.*@", re.DOTALL)
-"""All between the first colon behind the scheme and the last ``@``: a password may hold any character."""
+"""Everything between the first colon after the scheme and the last ``@``: a password may hold any character."""
 
 _NO_PORT = re.compile(r"^([^:/?#@\[]*):(?!\d+(?:[,/?#]|$))[^,/?#]*")
 """Matches a non-numeric port: the password of an address that lacks its server."""
 
 _OPTION = r"(?i)(?<![^?&;=])(?=[^?&;=]*=)(authMechanismProperties|[^?&;=]*(?:pass|pwd|secret|token)[^?&;=]*)=[^&;]*"
-"""The look behind and ahead keep the time for a long word from growing with the square of its length."""
+"""The lookbehind and lookahead keep the time for a long word from growing with the square of its length."""
 _WORD = re.compile(r"\S+")
 _BEFORE_PASSWORD = re.compile(r"[a-z][\w+.-]{0,30}:/+[^\s:@/]*:", re.IGNORECASE)
 """The bound, below which any scheme ends, keeps the time for a long word from growing with the square of its length."""

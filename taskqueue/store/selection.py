@@ -1,4 +1,4 @@
-"""Decides which waiting jobs a claim takes: in order, those that the rest of its demand has room for."""
+"""Decides which waiting jobs a claim takes: in order, as long as the rest of its demand has room."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Room(Protocol):
 
 
 def bounds(demand: ClaimRequest, present: Iterable[str] = ()) -> dict[str, int]:
-    """Return the most records to take from each queue of the demand, or of those that are present if it names none."""
+    """Return the most records to take from each queue of the demand, or of the queues with jobs if it names none."""
     everything = demand.pooled + demand.forced
     chosen: Mapping[str, int | None] = demand.queues or dict.fromkeys(present)
     return {queue: everything if bound is None else bound for queue, bound in chosen.items()}
 
 
 def is_beyond(total: int, count: int, demand: ClaimRequest) -> bool:
-    """Return whether so many bytes of so many records for the pool are more than the demand."""
+    """Return whether this many bytes in this many records for the pool exceed the demand."""
     return demand.data is not None and total > demand.data and count > demand.free
 
 

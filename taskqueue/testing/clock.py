@@ -23,7 +23,7 @@ class MovableClock:
         return self._stands_at or host_time()
 
     def stop(self) -> None:
-        """Let it stand where it is."""
+        """Stop it at its current time."""
         self._stands_at = self.now()
 
     def move(self, by: Duration) -> datetime:

@@ -1,4 +1,4 @@
-"""The jobs of one test: checks those that were added, and runs them in the process of the test."""
+"""The jobs of one test: checks which were added, and runs them in the process of the test."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Jobs:
         return [process for process in every if expected.matches(process)]
 
     def assert_added(self, job: Any, data: Any = None, *, count: int | None = None, **options: Any) -> Process:
-        """Assert that such a job was added, with ``count`` so many; return the first one.
+        """Assert that such a job was added, or ``count`` of them; return the first one.
 
         ``data`` that is a mapping names the keys that matter, options are those of ``add_job``; what is not named may
         be anything. Jobs that have ended count too.
@@ -87,8 +87,8 @@ class Jobs:
     def drain(self, raise_errors: bool = True) -> list[Process]:
         """Run in this process the jobs that are due by the clock, and the jobs that these add, until none is due.
 
-        Due schedules start their jobs, and claims whose lease is over are rescued. The first exception of a job is
-        raised here, also where the job is to be retried; with ``raise_errors=False`` all of them stay in the records.
+        Due schedules start their jobs, and claims whose lease has ended are rescued. The first exception of a job is
+        raised here, even if the job will be retried; with ``raise_errors=False`` all of them stay in the records.
         Of a series one occurrence is run. Return the jobs in the order they began.
         """
         return self._drain(run_inline.Errors.EVERY if raise_errors else run_inline.Errors.KEPT)
@@ -112,8 +112,8 @@ class Jobs:
     def crash(self, process: Process, signum: int = SIGKILL, *, at: str) -> Process:
         """Run a job that was added in a real worker which a signal ends at a point; return the job when it has ended.
 
-        ``at`` is ``start``, ``end`` (behind the return of ``start()``), ``checkpoint 3``, ``progress 3`` or
-        ``position 3`` (behind the third item of ``each``). A node is started, runs the job again as its options say,
+        ``at`` is ``start``, ``end`` (after the return of ``start()``), ``checkpoint 3``, ``progress 3`` or
+        ``position 3`` (after the third item of ``each``). A node is started, runs the job again as its options say,
         and is stopped. Raises ``AssertionError`` if the job ends before the point, or does not end within a minute.
         """
         __tracebackhide__ = True
@@ -135,7 +135,7 @@ class Jobs:
         return [Process(self._scheduler, record) for record in records]
 
     def _rescue(self) -> None:
-        """Settle the claims of dead processes as lost once their leases are over, as any node does."""
+        """Settle the claims of dead processes as lost once their leases have ended, as any node does."""
         now = self._clock.now()
         lost_ones = [one for one in self._store.expired(now, PAGE) if one.holder is not None]
         self._settle([(one, lost(one, now)) for one in lost_ones], now, is_unseen=True)

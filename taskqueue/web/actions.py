@@ -155,14 +155,14 @@ class Actions:
             self._scheduler.set_limit(name, limit, reason, by=self._viewer.user.name)
 
     def drain_node(self, node: str, reason: str = "") -> None:
-        """Let a node begin no more jobs."""
+        """Stop a node from starting jobs."""
         self._check(None)
         self._check_node(node)
         with self._acting("drain", node, reason=reason):
             self._scheduler.drain(node, reason, by=self._viewer.user.name)
 
     def undrain_node(self, node: str) -> bool:
-        """Let a node begin jobs again; return whether it was drained."""
+        """Allow a node to start jobs again; return whether it was drained."""
         self._check(None)
         self._check_node(node)
         with self._acting("undrain", node):
@@ -219,7 +219,7 @@ class Actions:
     def _meant(self, query: Mapping[str, Any], at: datetime | None, *, ended: bool) -> Mapping[str, Any]:
         """Return the query for jobs that match, the user may act on, and ended, or were added, before this time.
 
-        A job of the same millisecond may have come behind the count.
+        A job of the same millisecond may have been added after the count.
         """
         self._check_role()
         status = {"$gt" if ended else "$lte": int(Status.PROCESSING)}
@@ -235,7 +235,7 @@ class Actions:
             raise Problem("forbidden", f"user {self._viewer.user.name} is a reader: an operator can do this")
 
     def _check(self, queue: str | None) -> None:
-        """Refuse what the user may not do to this queue; None stands for what is of no one queue."""
+        """Refuse an action that the user may not do to this queue; None stands for things without a single queue."""
         self._check_role()
         user = self._viewer.user
         if not user.may_act_on(queue):
@@ -276,7 +276,7 @@ class Actions:
                     unseen.append(follower.id)
 
     def _followers(self, ids: list[JobId]) -> list[Process]:
-        """Return the pending jobs that are canceled when these are: their children, and those that depend on them."""
+        """Return the pending jobs that are canceled when these are: their children, and jobs that depend on them."""
         texts = [str(id) for id in ids]
         pending = {"status": {"$lte": int(Status.PROCESSING)}}
         children = self._scheduler.get_jobs({"parent": {"$in": texts}, **pending})

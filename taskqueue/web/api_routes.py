@@ -38,7 +38,7 @@ class ApiRoutes:
         return [*made, Route(f"{PREFIX}/openapi.json", self._document)]
 
     async def answer(self, request: Request, route: ApiRoute) -> Response:
-        """Answer a request, or say what is wrong with it."""
+        """Answer a request, or report its error."""
         try:
             return await self._answer(request, route)
         except (Problem, TaskqueueError) as error:

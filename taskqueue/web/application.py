@@ -1,4 +1,4 @@
-"""Makes the application: the routes of pages and API behind the checks of every request."""
+"""Creates the application: the routes of pages and API, and the checks before every request."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def app(
     Someone has to say who may come in: a file of ``users`` (``taskqueue web user add``), a ``header`` that names the
     user, set by one of the ``proxies`` (addresses or networks), or ``local`` for everybody on this host.
     ``header_role`` is ``reader`` or ``operator``, for users who are not in the file. ``hosts`` are the host names
-    under which it is reached, without one those of this host alone. ``secrets`` are regular expressions for more keys
-    whose values are masked, ``addable`` the classes (``module:Class``) that may be added over the API. The scheduler
-    stays yours to close. Raises ``ConfigError``.
+    under which it is reached; if there are none, only the names of this host. ``secrets`` are regular expressions for
+    more keys whose values are masked, ``addable`` the classes (``module:Class``) that may be added over the API. The
+    scheduler stays yours to close. Raises ``ConfigError``.
     """
     settings = settings_from(
         users=users,

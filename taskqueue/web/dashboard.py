@@ -61,7 +61,7 @@ class Dashboard:
         return Actions(self.scheduler, self.settings, viewer, self.masking)
 
     async def in_thread(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Make a call that may block in one of the threads; if the store was replaced, the next one opens it anew."""
+        """Make a call that may block in one of the threads; if the store was replaced, the next call opens it again."""
         used = self.scheduler
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, partial(call, *args, **kwargs))

@@ -1,4 +1,4 @@
-"""The sentence above a page after an action, from one word in its address, and the way back where there is one."""
+"""The sentence above a page after an action, from a word in its address, and how to undo the action."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ SENTENCES: Mapping[str, str] = {
     "canceled": "Done: the job is canceled, or asked to end if it runs.",
     "again": "Done: this copy runs again.",
     "changed": "Done: the job is changed.",
-    "paused": "Done: no job of the queue begins until it is resumed.",
-    "resumed": "Done: jobs begin again.",
-    "drained": "Done: the node begins no more jobs.",
-    "undrained": "Done: the node begins jobs again.",
+    "paused": "Done: no job of the queue starts until it is resumed.",
+    "resumed": "Done: jobs start again.",
+    "drained": "Done: the node starts no more jobs.",
+    "undrained": "Done: the node starts jobs again.",
     "triggered": "Done: the schedule has started this job.",
     "schedule-paused": "Done: the schedule starts no jobs until it is resumed.",
     "schedule-resumed": "Done: the schedule starts jobs again.",
@@ -44,7 +44,7 @@ class Done:
 
 
 def done_of(query: Mapping[str, str]) -> Done | None:
-    """Return what the address says was done; None where it says nothing."""
+    """Return the action that the address names as done; None if it names none."""
     word, of = query.get("done", ""), query.get("of", "")
     if word not in SENTENCES:
         return None

@@ -28,7 +28,7 @@ For open pages alone it is read less: whether there are events, and for pages of
 """
 
 PAGE = 500
-"""Events of one look; after ``LAGS`` looks with as many, for pages one, it goes on from now with a gap."""
+"""Events of one read; after ``LAGS`` full reads (one for pages) it continues from now with a gap."""
 
 LAGS = 20
 MOST_LISTENERS = 200
@@ -73,7 +73,7 @@ class OpenPage:
         self.has_changed |= concerns_all or notice.document.get("id", self.job) == self.job
 
     async def wait(self, timeout: float) -> None:
-        """Wait for so many seconds, or until the server stops."""
+        """Wait for this many seconds, or until the server stops."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._closed.wait(), timeout)
 
@@ -102,7 +102,7 @@ class Listener:
             self._has_gap = True
 
     async def next(self, timeout: float) -> Notice | None:
-        """Return the next one, None if there is none for so many seconds."""
+        """Return the next notice, None if there is none for this many seconds."""
         if not self._queue.empty():
             await asyncio.sleep(0)  # canceled here when its client leaves: wait_for swallows that on Python 3.11
             return self._queue.get_nowait()
@@ -135,7 +135,7 @@ class EventHub:
         """How often the store was read."""
 
     def listen(self) -> contextlib.AbstractAsyncContextManager[Listener]:
-        """Return a listener to what happens from now on. Raises ``Problem`` where there are too many."""
+        """Return a listener to all events from now on. Raises ``Problem`` if there are too many."""
         return self._joined(Listener())
 
     def open_page(self, job: str | None) -> contextlib.AbstractAsyncContextManager[OpenPage]:
@@ -147,7 +147,7 @@ class EventHub:
         self.check_room()
         begins_at = await self._cursor() if self._reader is None or self._reader.done() else None
         self._listeners.add(listener)
-        if self._is_closed:  # meanwhile: nothing else would wake the listener before its silence ends
+        if self._is_closed:  # in between: nothing else would wake the listener before its silence ends
             listener.close()
         if begins_at is not None and (self._reader is None or self._reader.done()):
             self._reader = asyncio.get_running_loop().create_task(self._read(begins_at))
@@ -160,7 +160,7 @@ class EventHub:
                 self._reader = None
 
     def check_room(self) -> None:
-        """Raise ``Problem`` where there are too many listeners."""
+        """Raise ``Problem`` if there are too many listeners."""
         if len(self._listeners) >= MOST_LISTENERS:
             raise Problem("too-many-listeners", f"{MOST_LISTENERS} pages are open already: close some")
 
@@ -176,7 +176,7 @@ class EventHub:
         self._classes.clear()
 
     async def past(self, cursor: str) -> AsyncIterator[Notice]:
-        """Yield the events behind a cursor up to now. Raises ``CursorTooOld``."""
+        """Yield the events after a cursor up to now. Raises ``CursorTooOld``."""
         until = await self._cursor()  # a busy store has always more; a listener gets those
         while cursor != until:
             events, behind = await self._in_thread(self._page, cursor)
@@ -238,19 +238,19 @@ class EventHub:
         return cursor
 
     def _moved(self, cursor: str) -> tuple[list[Notice], str]:
-        """Return a gap if there are events behind the cursor, and the cursor of now; blocks."""
+        """Return a gap if there are events after the cursor, and the current cursor; blocks."""
         self.reads += 1
         now = self._scheduler.cursor()
         return [] if now == cursor else [_gap(now)], now
 
     def _jobs(self, cursor: str) -> tuple[list[Notice], str]:
-        """Return the jobs of the events behind the cursor, and the cursor behind them; blocks."""
+        """Return the jobs of the events after the cursor, and the cursor after them; blocks."""
         self.reads += 1
         events, behind = self._scheduler.read_events(cursor, PAGE)
         return [Notice(name=event.name, document={"id": _id(event)}, cursor=behind) for event in events], behind
 
     def _page(self, cursor: str) -> tuple[list[Notice], str]:
-        """Return the events behind the cursor, and the cursor behind them; blocks."""
+        """Return the events after the cursor, and the cursor after them; blocks."""
         self.reads += 1
         events, behind = self._scheduler.read_events(cursor, PAGE)
         errors = self._look_up(events)
@@ -264,7 +264,7 @@ class EventHub:
         return notices, behind
 
     def _look_up(self, events: Sequence[Event]) -> Mapping[JobId | None, Failure | None]:
-        """Learn the classes of jobs that are not known yet, and return the errors of those that failed."""
+        """Read the classes of unknown jobs, and return the errors of failed ones."""
         wanted = {
             event.job_id
             for event in events

@@ -61,9 +61,9 @@ class Graph:
 
 
 def graph_of(scheduler: Scheduler, process: Process) -> Graph | None:
-    """Return the graph of a job's workflow, the jobs that it depends on, and those that wait for it.
+    """Return the graph of a job's workflow, the jobs that it depends on, and the jobs that wait for it.
 
-    None where it stands alone. A job is not found any more by one that it depended on and that has ended, but in its
+    None if it has none of these. A job is not found any more by one that it depended on and that has ended, but in its
     workflow: stores keep no order of those.
     """
     found = _related(scheduler, process)
@@ -107,7 +107,7 @@ def _boxes(kept: Mapping[JobId, Process], depth: Mapping[JobId, int], process: P
 
 
 def _lines(kept: Mapping[JobId, Process], boxes: Mapping[JobId, Box]) -> list[Line]:
-    """Return a line for each dependency, from the right edge of the job before to the left one of the job behind."""
+    """Return a line for each dependency, from the right edge of one job to the left edge of the next."""
     return [
         Line(
             x1=boxes[before].x + WIDTH,
@@ -122,7 +122,7 @@ def _lines(kept: Mapping[JobId, Process], boxes: Mapping[JobId, Box]) -> list[Li
 
 
 def _related(scheduler: Scheduler, process: Process) -> Mapping[JobId, Process]:
-    """Return the job, those that it depends on, those that wait for it, and the first members of its workflow."""
+    """Return the job, its dependencies, the jobs that wait for it, and the first members of its workflow."""
     found = scheduler.find_jobs({"waiting_for": process.id}, limit=MOST)
     if process.depends_on:
         found += scheduler.find_jobs({"id": {"$in": list(process.depends_on[:MOST])}}, limit=MOST)

@@ -74,7 +74,7 @@ class JobFilter:
         return query
 
     def address(self, **changes: str) -> str:
-        """Return the filter with these changes as the part of an address behind the question mark."""
+        """Return the filter with these changes as the part of an address after the question mark."""
         fields = {name: getattr(self, name) for name in FIELDS} | changes
         return urlencode({name: value for name, value in fields.items() if value})
 

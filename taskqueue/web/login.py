@@ -32,7 +32,7 @@ class FailedLogins:
         self._failures: dict[str, list[float]] = {}
 
     def begin(self, keys: Sequence[str]) -> None:
-        """Count an attempt for each key as failed until ``forget``; raise ``Problem`` where there were too many."""
+        """Count an attempt for each key as failed until ``forget``; raise ``Problem`` if there were too many."""
         now = self._clock()
         with self._lock:
             for key in keys:
@@ -48,7 +48,7 @@ class FailedLogins:
                 del self._failures[next(iter(self._failures))]
 
     def forget(self, keys: Sequence[str]) -> None:
-        """Forget the failures of a user who has logged in."""
+        """Forget the failures of a user after a login."""
         with self._lock:
             for key in keys:
                 self._failures.pop(key, None)
@@ -99,7 +99,7 @@ def without_session(response: Response, request: Request) -> Response:
 
 
 def safe_next(path: str) -> str:
-    """Return the path to go on with after the login; another site is none."""
+    """Return the path to continue with after the login; a path of another site is ignored."""
     is_ours = path.startswith("/") and not path.startswith("//") and "\\" not in path and path.isprintable()
     return path if is_ours else "/"
 

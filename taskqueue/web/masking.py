@@ -25,7 +25,7 @@ class Masking(SecretKeys):
             raise ConfigError(f"secret patterns {', '.join(patterns)}: no regular expression ({error})") from None
 
     def limit(self, text: str) -> str:
-        """Return a limit or its key with the values that it counts by masked where they are of a secret key."""
+        """Return a limit or its key with the values that it counts by masked if their key is secret."""
         before, by, rest = text.partition(" by=")
         paths, _, values = rest.partition(" ")
         is_secret = any(map(self.is_secret, re.split(r"[,.]", paths)))

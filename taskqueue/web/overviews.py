@@ -52,7 +52,7 @@ class Beats:
         self._busy = 0.0
 
     def present(self) -> Beat:
-        """Return the present beat; the first who asks when the time has come begins the next one."""
+        """Return the current beat; the first call after it has ended starts the next one."""
         with self._lock:
             now = self._now()
             if now >= self._next_at:
@@ -155,7 +155,7 @@ class Overviews:
             return self._numbers[1]
 
     def forget(self) -> None:
-        """Read the store anew at the next call: something was done to it."""
+        """Read the store again at the next call, because something has changed it."""
         with self._lock:
             self._kept = self._numbers = None
 
@@ -164,7 +164,7 @@ class Overviews:
         return self._reader().figures
 
     def now(self) -> datetime:
-        """Return the store's time; who acts does not wait for one who reads."""
+        """Return the store's time; an action does not wait for a reader."""
         return self._reader().now()
 
     def _read(self) -> Overview:

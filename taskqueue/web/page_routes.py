@@ -118,7 +118,7 @@ class PageRoutes:
 
     def _to_login(self, request: Request) -> Response:
         if wants_content(request):
-            return Response(status_code=401)  # the script loads the page anew
+            return Response(status_code=401)  # the script loads the page again
         if self._dashboard.viewers.users is None:
             problem = Problem("unknown-user", "nobody is logged in: come through the proxy that knows its users")
             return self.problem_page(request, problem)

@@ -1,4 +1,4 @@
-"""Shows a list whose rows are all known page by page: those with a text in their name, behind the last one shown."""
+"""Shows a list in pages: the rows whose name contains a text, starting after the last row shown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Part(Generic[Row]):
     name: str
     """The text that is in the names of all rows."""
     next: str
-    """The name behind which the next page begins; empty on the last one."""
+    """The name after which the next page starts; empty on the last page."""
     is_first: bool
     found: int
     """How many rows there are on all pages."""
@@ -34,7 +34,7 @@ class Part(Generic[Row]):
 def part_of(
     rows: Sequence[Row], name_of: Callable[[Row], str], given: Mapping[str, str], most: int = PAGE
 ) -> Part[Row]:
-    """Return the page that ``name`` and ``after`` ask for; one behind a name that is gone is the first."""
+    """Return the page that ``name`` and ``after`` ask for; if that name is gone, it is the first page."""
     name, after = given.get("name", "").strip(), given.get("after", "")
     found = [row for row in rows if name.lower() in name_of(row).lower()]
     begin = next((place for place, row in enumerate(found, 1) if after and name_of(row) == after), 0)

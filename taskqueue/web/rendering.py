@@ -72,7 +72,7 @@ def rendered(template: str, root: str, values: Mapping[str, Any]) -> str:
 
 
 class JsonResponse(JSONResponse):
-    """JSON in which a lone surrogate of a stored text is an escape: else nobody could see what is beside it."""
+    """JSON in which a lone surrogate of a stored text is an escape: otherwise the rest could not be shown."""
 
     def render(self, content: Any) -> bytes:
         """Return the content as JSON."""
@@ -81,7 +81,7 @@ class JsonResponse(JSONResponse):
 
 
 def static_response(digest: str, name: str) -> Response:
-    """Return the static file; browsers keep it for ever if the address is that of this content."""
+    """Return the static file; browsers keep it forever if the address contains its digest."""
     file = static_files().get(name)
     if file is None:
         return Response("there is no such file", 404, media_type="text/plain")

@@ -25,7 +25,7 @@ PEER = "taskqueue.peer"
 """The key in a scope for the address that a connection comes from, which may be a proxy's."""
 
 SET_BY_PROXIES = frozenset({"forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip"})
-"""The headers by which a proxy tells that a request comes through it, beside those that begin with ``x-forwarded-``."""
+"""The headers by which a proxy reveals itself, in addition to ``x-forwarded-…``."""
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "

@@ -42,7 +42,7 @@ OF_PROCESS = 32
 
 LINES = 5
 LINES_EVERY = 60.0
-"""Lines of the log about clients that are alike, in so many seconds."""
+"""Seconds in which similar log lines about clients are counted together."""
 
 
 class Connection(H11Protocol):
@@ -80,7 +80,7 @@ class Connection(H11Protocol):
         return bool(is_between) or self.transport.get_write_buffer_size() > 0
 
     def is_unread(self, now: float, within: float) -> bool:
-        """Return whether the client has read nothing for so many seconds although there is something to read."""
+        """Return whether the client has read nothing for this many seconds although data is pending."""
         size = self.transport.get_write_buffer_size()
         if size == 0 or self.unread == 0 or size < self.unread:
             self.read_at = now
@@ -195,7 +195,7 @@ def _is_ending(connection: Any) -> bool:
 
 
 def _awaits_request(connection: Any) -> bool:
-    """Return whether the head or the body of a request is still to come; uvicorn itself closes those that are idle."""
+    """Return whether the head or the body of a request is still to come; uvicorn itself closes idle connections."""
     cycle = connection.cycle
     if cycle is None or cycle.response_complete:
         return connection.timeout_keep_alive_task is None

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from taskqueue.web.users import digest
 
 IDLE_FOR = 2 * 3600.0
-"""Seconds without a request after which a session is over."""
+"""Seconds without a request after which a session ends."""
 
 LASTS = 12 * 3600.0
-"""Seconds after the login at which it is over in any case."""
+"""Seconds after the login at which it ends in any case."""
 
 MOST = 10_000
 """Sessions that are kept; the oldest ones go first."""
@@ -44,7 +44,7 @@ class Sessions:
     def begin(self, name: str, password: str | None, replaced: str | None) -> str:
         """Begin a session with an id of its own, end the one that the browser had, and return the id.
 
-        ``password`` is the hash of the password: once the user has another one, the session is over.
+        ``password`` is the hash of the password: once the user has another one, the session ends.
         """
         id, now = secrets.token_urlsafe(32), self._clock()
         with self._lock:
@@ -56,7 +56,7 @@ class Sessions:
         return id
 
     def find(self, id: str) -> Session | None:
-        """Return the session, None if it is over."""
+        """Return the session, None if it has ended."""
         now, kept = self._clock(), digest(id)
         with self._lock:
             session = self._open.get(kept)
@@ -81,7 +81,7 @@ class CsrfTokens:
         self._key = secrets.token_bytes(32)
 
     def token(self, of: str) -> str:
-        """Return the token of a session, or of a user who has none."""
+        """Return the token of a session, or of a user without a session."""
         return hmac.new(self._key, of.encode(errors="replace"), hashlib.sha256).hexdigest()
 
     def is_right(self, of: str, given: str) -> bool:

@@ -54,7 +54,7 @@ def settings_from(
     secrets: Sequence[str] = (),
     addable: Sequence[str] = (),
 ) -> Settings:
-    """Return the settings; raise ``ConfigError`` for those that are wrong, or that would let anybody in."""
+    """Return the settings; raise ``ConfigError`` for invalid settings, or if they would admit anybody."""
     if users is None and header is None and not local:
         raise ConfigError(
             "refusing to start without authentication: pass a file of users, a header of a trusted proxy, "

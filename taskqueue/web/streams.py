@@ -29,7 +29,7 @@ Still = Callable[[], bool]
 
 
 def event_stream(hub: EventHub, cursor: str | None, still: Still, names: frozenset[str]) -> StreamingResponse:
-    """Return the events behind the cursor, or from now on, and all that come; with ``names`` only these."""
+    """Yield the events after the cursor, or from now on, and new ones as they come; with ``names`` only these."""
 
     async def stream() -> AsyncIterator[str]:
         yield "retry: 2000\n\n"
@@ -53,7 +53,7 @@ def event_stream(hub: EventHub, cursor: str | None, still: Still, names: frozens
 
 
 def change_stream(hub: EventHub, beats: Beats, page: str, still: Still, runs: bool = False) -> StreamingResponse:
-    """Return a stream that says ``changed`` at each beat behind which the page may show something else.
+    """Return a stream that sends ``changed`` at each beat after which the page may look different.
 
     So does each beat for all pages, and with ``runs`` every beat: the log lines of a running job are no events.
     """

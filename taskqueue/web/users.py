@@ -45,12 +45,12 @@ class User:
     name: str
     role: Role = Role.READER
     queues: tuple[str, ...] | None = None
-    """The queues that an operator may act on; None: all, and what is of no queue."""
+    """The queues that an operator may act on; None means all, and things without a queue."""
     unmask: bool = False
     """Whether the user may see values that look secret; each look is kept in the audit."""
 
     def may_act_on(self, queue: str | None) -> bool:
-        """Return whether the user may act on jobs of the queue; None stands for what is of no one queue."""
+        """Return whether the user may act on jobs of the queue; None stands for things without a single queue."""
         return self.role is Role.OPERATOR and (self.queues is None or queue in self.queues)
 
 
@@ -88,7 +88,7 @@ class UsersFile:
             return self._read[1]
 
     def by_token(self, token: str) -> User | None:
-        """Return the user who has this token; it takes as long whether or not there is one."""
+        """Return the user of this token; it takes the same time if there is none."""
         wanted = digest(token)
         found = None
         for account in self.accounts().values():
@@ -106,7 +106,7 @@ class UsersFile:
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[dict[str, Account]]:
-        """Yield the accounts, and write them if they were changed; others who change the file wait meanwhile."""
+        """Yield the accounts, and write them if they were changed; other writers wait."""
         try:
             folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
@@ -122,7 +122,7 @@ class UsersFile:
             os.close(folder)
 
     def change(self, accounts: Mapping[str, Account]) -> None:
-        """Write the file anew in one step, readable by its owner alone."""
+        """Replace the file in one step, readable only by its owner."""
         text = json.dumps({name: _document(one) for name, one in sorted(accounts.items())}, indent=2) + "\n"
         handle, path = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")
         try:

@@ -26,7 +26,7 @@ class View:
     path: Mapping[str, str]
     """The parts of the path that the route names, such as ``id``."""
     query: QueryParams
-    """The parameters behind the question mark."""
+    """The parameters after the question mark."""
     form: Mapping[str, str]
     """The fields of a form that was sent; empty for GET."""
     actions: Actions
@@ -52,7 +52,7 @@ class View:
         return self.user.role is Role.OPERATOR
 
     def may_act_on(self, queue: str | None) -> bool:
-        """Return whether the user may act on jobs of the queue; None stands for what is of no one queue."""
+        """Return whether the user may act on jobs of the queue; None stands for things without a single queue."""
         return self.user.may_act_on(queue)
 
 
@@ -78,10 +78,10 @@ class Page:
     template: str = ""
     """Empty where the function returns a response."""
     title: str = ""
-    """The text of its link in the navigation; empty for a page without one."""
+    """The text of its link in the navigation; empty if it has none."""
     method: str = "GET"
 
 
 def see_other(view: View, path: str) -> Response:
-    """Return the answer to a form: the browser goes on with the page at ``path``."""
+    """Return the answer to a form: the browser continues with the page at ``path``."""
     return Response(status_code=303, headers={"location": f"{view.root}{path}"})

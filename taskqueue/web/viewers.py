@@ -26,7 +26,7 @@ LONGEST_NAME = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Viewer:
-    """The user behind one request."""
+    """The user of one request."""
 
     user: User
     address: str
@@ -141,13 +141,13 @@ def check_origin(request: Request) -> None:
 
 
 def check_users(viewers: Viewers) -> None:
-    """Read the file of users once. Raises ``ConfigError`` where it cannot be read, or has nobody in it."""
+    """Read the file of users once. Raises ``ConfigError`` if it cannot be read or names nobody."""
     if viewers.users is not None and not viewers.users.accounts():
         raise ConfigError(f"{viewers.users.path} has no users: add one with `taskqueue web user add NAME`")
 
 
 def _csrf_of(request: Request, viewer: Viewer) -> str:
-    """Return what the token belongs to: the session, or the user where there is none."""
+    """Return the owner of the token: the session, or the user if there is none."""
     if viewer.proof == "session":
         return f"session:{request.cookies.get(COOKIE, '')}"
     return f"{viewer.proof}:{viewer.user.name}"

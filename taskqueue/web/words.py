@@ -46,7 +46,7 @@ def ago(moment: datetime | None) -> Markup:
 
 
 def clock(moment: datetime | None) -> Markup:
-    """Return the time of the day, with the date where that is another; in UTC until the script changes it."""
+    """Return the time of the day, with the date if that is another day; in UTC until the script changes it."""
     return Markup("–") if moment is None else _clock(moment, "%H:%M:%S", "clock")
 
 
@@ -63,7 +63,7 @@ def rough(seconds: float | None) -> str:
 
 
 def took(seconds: float | None) -> str:
-    """Return a span with its fraction; a dash where it is unknown."""
+    """Return a span with its fraction; a dash if it is unknown."""
     return "–" if seconds is None else span(seconds)
 
 
@@ -78,7 +78,7 @@ def module(job: str) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number with its thousands apart, and one digit behind the point where it is small and has a fraction."""
+    """Return a number with separated thousands, and one decimal if it is small and has a fraction."""
     return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
 
 

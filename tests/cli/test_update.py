@@ -85,7 +85,7 @@ def test_update_lets_a_job_go_and_takes_its_tags(taskqueue: Taskqueue, store: St
     ("which", "arguments", "code", "words"),
     [
         ("done", ["--priority", "1"], Exit.ERROR, "is DONE: a job can be updated while it is WAITING or POSTPONED"),
-        ("waiting", [], Exit.CONFIG, "update_job: nothing is to be changed"),
+        ("waiting", [], Exit.CONFIG, "update_job: nothing to change"),
         ("waiting", ["--priority", "90"], Exit.CONFIG, "--priority: 90: pass a whole number"),
     ],
 )

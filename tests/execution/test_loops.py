@@ -161,7 +161,7 @@ def test_misuse_is_refused_with_the_way_out(scheduler: Scheduler) -> None:
     *turns, twice, mixed = process.result
     assert turns == [f"each(turn={turn!r}): pass seconds above 0, or None" for turn in (0, -1, True, "1")]
     assert "give each loop a name of its own" in twice
-    assert "each(name='other') was begun inside of another loop" in mixed
+    assert "each(name='other') was started inside of another loop" in mixed
 
 
 def test_a_cursor_that_cannot_be_kept_fails_the_job(scheduler: Scheduler) -> None:
@@ -322,7 +322,7 @@ def test_an_inner_loop_that_is_read_after_the_outer_one_went_on_is_named() -> No
     inner = loops.each("cd", "inner", None)
     next(outer)
 
-    with pytest.raises(RuntimeError, match=r"'inner'.* was begun inside of another loop"):
+    with pytest.raises(RuntimeError, match=r"'inner'.* was started inside of another loop"):
         next(inner)
 
 

@@ -281,11 +281,11 @@ def test_what_a_workflow_sets_itself_is_refused(scheduler: Scheduler) -> None:
 
 
 def test_a_member_that_another_job_could_stand_for_is_refused(scheduler: Scheduler) -> None:
-    with pytest.raises(InvalidOption, match="unique='a': the members behind it would wait for another job"):
+    with pytest.raises(InvalidOption, match="unique='a': if a job with this key is pending, later members would wait"):
         workflows.chain(scheduler, (Number, 1, {"unique": "a"}), Sum)
-    with pytest.raises(InvalidOption, match="unique='one': the members behind"):
+    with pytest.raises(InvalidOption, match="unique='one': if a job with this key is pending"):
         workflows.group(scheduler, [Single], then=Sum)
-    with pytest.raises(InvalidOption, match="unique='a': the members behind"):
+    with pytest.raises(InvalidOption, match="unique='a': if a job with this key is pending"):
         workflows.chain(scheduler, Number, Sum, unique="a")
 
 

@@ -224,7 +224,7 @@ def test_a_queue_is_paused_with_a_reason_and_resumed_by_undo(visit: Open, shop: 
     expect(page.get_by_role("row", name=LONG)).to_contain_text("paused by olaf")
 
     page.get_by_role("button", name="Undo").click()
-    expect(page.get_by_text("jobs begin again")).to_be_visible()
+    expect(page.get_by_text("jobs start again")).to_be_visible()
     assert shop.scheduler.paused() == []
 
 

@@ -74,12 +74,12 @@ def test_a_node_is_drained_with_a_reason_and_undrained(visit: Open, shop: Shop) 
     card.get_by_role("button", name="Drain…").click()
     page.get_by_role("textbox", name="Reason").fill("new disk")
     page.get_by_role("button", name="Drain the node").click()
-    done(page, "the node begins no more jobs")
+    done(page, "the node starts no more jobs")
     expect(card).to_contain_text("by olaf: new disk")
     assert [(control.name, control.by) for control in shop.scheduler.controls()] == [(NODE, "olaf")]
 
     card.get_by_role("button", name="Undrain").click()
-    done(page, "the node begins jobs again")
+    done(page, "the node starts jobs again")
     assert shop.scheduler.controls() == []
     assert shop.last() == ("olaf", "undrain", NODE)
 
@@ -117,7 +117,7 @@ def test_a_job_of_a_paused_queue_says_so_in_the_list_and_its_queue_is_resumed_fr
 
     page.goto(f"{shop.address}/jobs/{process.id}")
     page.get_by_role("button", name="Resume queue letters").click()
-    done(page, "jobs begin again")
+    done(page, "jobs start again")
     assert shop.scheduler.paused() == []
 
 
@@ -129,7 +129,7 @@ def test_a_queue_is_paused_on_its_page_and_resumed_on_the_overview(visit: Open, 
     page.get_by_role("button", name="Pause the queue").click()
     expect(row.get_by_role("button", name="Resume")).to_be_visible()
     row.get_by_role("button", name="Resume").click()
-    done(page, "jobs begin again")
+    done(page, "jobs start again")
     assert shop.scheduler.paused() == []
 
     shop.scheduler.pause("letters", "moves", by="ana")
@@ -139,7 +139,7 @@ def test_a_queue_is_paused_on_its_page_and_resumed_on_the_overview(visit: Open, 
         page.reload()  # the overview was read once for all just before
     expect(need).to_contain_text("paused")
     need.get_by_role("button", name="Resume").click()
-    done(page, "jobs begin again")
+    done(page, "jobs start again")
     assert shop.scheduler.paused() == []
 
 

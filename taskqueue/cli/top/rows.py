@@ -48,7 +48,7 @@ class Rows(Widget, can_focus=True):
         """Another row is selected, or it has changed."""
 
     class Opened(Message):
-        """The selected row is to be opened."""
+        """The selected row must be opened."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Rows(Widget, can_focus=True):
         return 1 + max(1, len(self._shown))
 
     def put(self, rows: Iterable[Row]) -> None:
-        """Show these rows; the selected one stays where it is on the screen."""
+        """Show these rows; the selected one keeps its place on the screen."""
         self._is_read = True
         self._rows = list(rows)
         self.marked &= {row.key for row in self._rows}

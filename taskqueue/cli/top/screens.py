@@ -208,7 +208,7 @@ class Main(Looking[Overview]):
 
 
 class Jobs(Looking[tuple[list[Record], datetime, Controls]]):
-    """The jobs behind a row: running ones, the next to run, later ones, and those that failed in the last hour."""
+    """The jobs of a row: running, next to run, later, and failed in the last hour."""
 
     KEYS = ("⏎ open", "/ filter", "␣ mark", "c cancel", "r again", "l log", "s stack", "w why", "esc back", "?", "q")
 

@@ -56,7 +56,7 @@ def class_of(thing: object) -> tuple[str, str | None] | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """The jobs behind a row: lists one below the other, each a query that an index answers, with its order."""
+    """The jobs of a row: several lists, each a query that an index answers, with its order."""
 
     title: str
     parts: tuple[tuple[Query, str], ...]

@@ -1,4 +1,4 @@
-"""Processes that jobs left behind and that a manager has adopted: reaps the dead, and kills those of a dead worker.
+"""Processes that jobs left running and the manager adopted: reaps the dead, and kills those of a dead worker.
 
 A manager knows all children that it forked itself, so it reaps only processes for which nobody else waits. A worker
 adopts nothing: it could not tell an orphan from a child for which code of its job still waits.
@@ -52,11 +52,11 @@ class AdoptedProcesses:
         loop.on_signal(signal.SIGCHLD, self.reap)
 
     def reap(self) -> None:
-        """Reap those that are dead."""
+        """Reap dead processes."""
         child_process.reap_orphans(self._others())
 
     def kill_left_by(self, worker: int) -> None:
-        """Kill and reap what a worker, which has died and is reaped, has left behind."""
+        """Kill and reap the processes that a dead, already reaped worker has left."""
         child_process.sweep(worker)
         others = self._others() - {worker}
         child_process.reap_strangers(others, spares=lambda pid: leftovers.worker_of(pid) in others)
@@ -67,7 +67,7 @@ class AdoptedProcesses:
         self._loop.at(time.monotonic() + CHILDREN_FOR, self._look)
 
     def _look(self) -> None:
-        """Have the worker replaced that has left a process behind for too long; look again while there are others."""
+        """Replace a worker that left a process running for too long; check again while there are others."""
         self.looked_at = now = time.monotonic()
         self._strays = dict(self._living())
         for pid, stray in self._strays.items():
@@ -79,7 +79,7 @@ class AdoptedProcesses:
             self.look_later()
 
     def _living(self) -> Iterator[tuple[int, _Stray]]:
-        """Yield each child of a living worker's jobs, with what is known of it."""
+        """Yield each child of a living worker's jobs, with its known facts."""
         workers = {worker.pid: worker for worker in self._workers}
         others = self._others()
         for pid in child_process.children():

@@ -47,7 +47,7 @@ class SharedSlot(RunSlot):
         return self._stopped_number == self.current_number
 
     def signal(self, signum: int) -> None:
-        """Signal the worker, which looks up the run that is to end."""
+        """Signal the worker, which looks up the run that must end."""
         self.owner.signalled_at = time.monotonic()
         self.owner.page.note_signal(self.owner.signalled_at)
         self.owner.child.signal(signum)

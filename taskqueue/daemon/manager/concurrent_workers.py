@@ -16,7 +16,7 @@ from taskqueue.daemon.settings import PoolMode, Settings
 class ConcurrentWorkers:
     """Gives the runs of each class with ``concurrency`` to the run slots of its worker, in addition to the pool.
 
-    A class has one worker that takes runs. One that is to be replaced ends the runs it has, while another takes over.
+    A class has one worker that takes runs. A worker that must be replaced finishes its runs while another takes over.
     """
 
     def __init__(
@@ -26,7 +26,7 @@ class ConcurrentWorkers:
         queue: RunQueue,
         spawn: Callable[[str, int], ConcurrentWorkerHandle | None],
     ) -> None:
-        """``spawn`` starts a worker for a class, with so many run slots, unless none may be started now."""
+        """``spawn`` starts a worker for a class with the given number of run slots, unless none may start now."""
         self._loop = loop
         self._idle_timeout = 0.0 if settings.pm is PoolMode.ONDEMAND else settings.idle_timeout
         self._queue = queue

@@ -85,7 +85,7 @@ def of_death(current: CurrentRun, reason: str, exit: ChildExit, grace: float, ca
 
 
 def cause_of(killed_for: str, running: int) -> str:
-    """Return why a worker died in which so many runs were in progress; empty if nothing is to be said."""
+    """Return why a worker with this many running jobs died; empty if there is nothing to say."""
     if running < 2:
         return killed_for
     beside = f"{running} jobs ran in it at once, and the crash counts for each"

@@ -29,7 +29,7 @@ class FailingWorkers:
     def __init__(self, replace: Callable[[WorkerHandle, str], None]) -> None:
         self._replace = replace
         self._replaced_at: float | None = None
-        """When a worker was replaced after which no new one has shown yet what was the cause."""
+        """When a worker was replaced whose failures no newer worker has explained yet."""
         self._replaced_pid = 0
         self._next_at = 0.0
         self._pause = FIRST_PAUSE

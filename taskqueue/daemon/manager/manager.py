@@ -48,13 +48,13 @@ from taskqueue.model.environment import VOICE
 log = logging.getLogger(__name__)
 
 LONG_RUN = 0.2
-"""Seconds after which a run counts as long: runs queued behind it go to other workers or nodes."""
+"""Seconds after which a run counts as long: runs queued after it go to other workers or nodes."""
 
 REFRESH_AFTER = 0.005
 """Seconds after giving a run until the start log is read; a short run has ended by then."""
 
 STEAL_AFTER = 0.02
-"""Seconds after which an idle worker takes over runs that are queued behind the run of another."""
+"""Seconds after which an idle worker takes over runs that are queued after the run of another."""
 
 ORPHANED_GRACE = 0.5
 """Seconds between SIGTERM and SIGKILL when the node is dead: other nodes are about to take its jobs."""
@@ -210,7 +210,7 @@ class Manager:
         try:
             self._enter_folder()
         except OSError as error:
-            log.error("cannot load code from the folder of --chdir, workers go on with %s: %s", self._folder, error)
+            log.error("cannot load code from the folder of --chdir, workers continue with %s: %s", self._folder, error)
         if self._forker is not None:
             self._forker.resolve_bootstrap()
         for worker in self._workers:
@@ -357,7 +357,7 @@ class Manager:
         self._reports.send()
 
     def _distribute(self, pool: WorkerPool) -> None:
-        """Give queued runs to workers, and take runs queued behind a long one back for idle workers."""
+        """Give queued runs to workers, and take runs queued after a long one back for idle workers."""
         now = time.monotonic()
         if not self._queue.general:
             blocked = [worker for worker in self._workers if worker.pending and worker.busy_for(now) > STEAL_AFTER]
@@ -372,7 +372,7 @@ class Manager:
     def _schedule_checks(self, pool: WorkerPool) -> None:
         """Read the start log soon if the start of a run is not known; check runs that have not started, later.
 
-        Later also look for what the runs have left behind.
+        Later, also look for processes and changes that the runs have left.
         """
         if pool.monitor.changed_at > pool.adopted.looked_at:
             pool.adopted.look_later()
@@ -389,7 +389,7 @@ class Manager:
             self._pending_timer = self._loop.at(now + LONG_RUN / 2, lambda: self._check_pending(pool))
 
     def _check_pending(self, pool: WorkerPool) -> None:
-        """Take back runs queued behind a long one, and hand back runs that the pool cannot take."""
+        """Take back runs queued after a long one, and hand back runs that the pool cannot take."""
         now = time.monotonic()
         pool.refresh()  # a worker that was stopped may have continued
         for worker in self._workers:
@@ -420,4 +420,4 @@ class Manager:
 
 
 def _nothing() -> None:
-    """Do nothing: the end of the turn does what is due."""
+    """Do nothing: the end of the turn does the due work."""

@@ -1,4 +1,4 @@
-"""Detects OOM kills by the kernel's counters: those of this cgroup or, without one, of the host."""
+"""Detects OOM kills by the kernel's counters: of this cgroup or, if there is none, of the host."""
 
 from __future__ import annotations
 

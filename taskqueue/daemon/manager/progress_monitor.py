@@ -75,7 +75,7 @@ class ProgressMonitor:
             return
         current.progress_at = time.monotonic()
         if _has_progress_alone(progressed) and current.progress_at < current.page_reported_at + PROGRESS_EVERY:
-            current.held_progress = payload  # the worker was held up, and its page was read meanwhile
+            current.held_progress = payload  # its page was read while the worker was delayed
             return
         self._reports.forward(payload)
         if progressed.progress is not None:

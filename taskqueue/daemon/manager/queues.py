@@ -87,7 +87,7 @@ class RunQueue:
         self._is_open = True
 
     def close(self) -> None:
-        """Hand back all runs, and those that come from now on."""
+        """Hand back all runs, including runs that arrive from now on."""
         self._is_open = False
         self.put_back(())
 

@@ -122,7 +122,7 @@ class RunMonitor:
         self.on_message(worker.slot_of(message), payload, message)
 
     def replace(self, worker: WorkerHandle, reason: str) -> None:
-        """Have a worker replaced for what its last run, or the present one, has left behind."""
+        """Replace a worker because of what its last or current run has left in it."""
         suspect = worker.suspect
         if suspect is not None:
             self._replace(worker, suspect.run.id, suspect.run.job, reason)
@@ -205,7 +205,7 @@ class RunMonitor:
             self._loop.at(time.monotonic() + grace, partial(self._end_unbegun, slot, slot.pending[0][1], grace))
 
     def _end_unbegun(self, slot: SharedSlot, queued: QueuedRun, grace: float) -> None:
-        """Kill a worker that does not begin a run which is to end, and has no other run: its loop is stuck.
+        """Kill a worker that never starts a run already asked to stop, if that is its only run: its loop is stuck.
 
         While it has another run, that may be what holds it up: look again later.
         """

@@ -167,7 +167,7 @@ class RunSlot(ABC):
     def check_permit(self, missed: int) -> None:
         """Raise ``ChannelBroken`` if the worker lacks a permit that was not revoked: a job has read the pipe."""
         if missed and any(number == missed for number, _ in self.pending):
-            raise ChannelBroken("a permit to begin a run, which the worker had been sent, did not reach it")
+            raise ChannelBroken("a permit to start a run was sent to the worker but did not reach it")
 
     def stop_pending(self, reason: str, key: Key | None = None) -> None:
         """End pending runs, or only the one with ``key``, as soon as they have started."""

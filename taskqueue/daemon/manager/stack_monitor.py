@@ -37,7 +37,7 @@ _STATES = {
 """Why a process in this state of proc(5) does not answer."""
 
 Taken: TypeAlias = Callable[[str, str], None]
-"""Called with a stack, or without one and with why not."""
+"""Called with a stack, or with the reason why there is none."""
 
 
 @dataclass(eq=False)
@@ -71,7 +71,7 @@ class StackMonitor:
             self._ask(request)
 
     def request_last(self, slot: RunSlot) -> None:
-        """Have the worker write the stack of the present run at each SIGTERM that is to end the run."""
+        """Make the worker write the stack of the current run at each SIGTERM that asks the run to end."""
         run = slot.current
         if run is not None:
             self._numbers += 1

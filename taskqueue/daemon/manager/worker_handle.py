@@ -199,7 +199,7 @@ class WorkerHandle(RunSlot):
         self.unsent.append(payload)
 
     def flush(self) -> None:
-        """Send runs and messages in one write; permits first, so that no run arrives without one."""
+        """Send runs and messages in one write; permits first, so that every run has its permit when it arrives."""
         if self._unissued:
             self.permits.issue(self._unissued)
             self._unissued.clear()
@@ -231,7 +231,7 @@ class WorkerHandle(RunSlot):
         return max(self.idle_since, self.pending[0][1].queued_at) if self.pending else self.idle_since
 
     def busy_for(self, now: float) -> float:
-        """Return for how many seconds its current run has been in progress; 0 without one."""
+        """Return for how many seconds its current run has been in progress; 0 if it has none."""
         return 0.0 if self.current is None else now - self.current.began_at
 
     def remaining_messages(self) -> Iterator[bytes]:

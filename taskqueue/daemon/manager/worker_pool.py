@@ -1,4 +1,4 @@
-"""The worker pool: starts, replaces and retires workers, and reaps those that die."""
+"""The worker pool: starts, replaces and retires workers, and reaps dead ones."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class WorkerPool:
         """Why the last worker could not be started; empty if it could."""
         self.is_spawning = True
         self.workers: list[WorkerHandle] = []
-        """All workers, including those that are leaving."""
+        """All workers, including workers that are leaving."""
         self.slots = settings.slots
         """How many jobs can run at once, not counting those with ``force_spawn``."""
         self.concurrent = ConcurrentWorkers(loop, settings, queue, self._spawn_concurrent)
@@ -112,7 +112,7 @@ class WorkerPool:
             self.monitor.refresh(slot)
 
     def end_runs(self, reason: str, grace: float) -> None:
-        """Ask all runs to end, and kill those that have not after the grace."""
+        """Ask all runs to end, and kill the remaining ones after the grace."""
         for slot in self.run_slots():
             self.monitor.end_run(slot, reason, grace)
 
@@ -139,7 +139,7 @@ class WorkerPool:
             self._review = self._loop.at(change.review_at, self.fill)
 
     def retire_idle(self) -> None:
-        """Retire idle workers that are to be replaced; outdated ones one at a time."""
+        """Retire idle workers that must be replaced; outdated ones one at a time."""
         for worker in self.workers:
             if worker.stage is WorkerStage.LEAVING or not worker.is_free:
                 continue
@@ -338,7 +338,7 @@ class WorkerPool:
     def _on_shortage(self, reason: str) -> None:
         """Keep the workers that there are, and try again later."""
         if reason != self._shortage:
-            log.warning("%s; what runs goes on", reason)
+            log.warning("%s; running jobs continue", reason)
         self._shortage, self._backoff = reason, self._backoff.fell_short(time.monotonic())
         self._loop.at(self._backoff.resumes_at, self.fill)
 

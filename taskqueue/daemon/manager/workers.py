@@ -25,7 +25,7 @@ _WAYS_OUT: Mapping[int, str] = {
     errno.EMFILE: "raise the limit of open files: LimitNOFILE=16384 in the unit, or ulimit -n",
     errno.ENFILE: "raise the limit of open files of the host: sysctl fs.file-max",
 }
-"""What to do where no worker can be forked, by the error of the system."""
+"""What to do if no worker can be forked, by the system's error."""
 
 
 class Workers:
@@ -65,7 +65,7 @@ class Workers:
         )
 
     def spawn_concurrent(self, *, now: float, max_runs: int, job: str, concurrency: int) -> ConcurrentWorkerHandle:
-        """Fork a worker with run slots for so many jobs of a class. Raises ``ForkUnsafe`` and ``OSError``."""
+        """Fork a worker with run slots for this many jobs of a class. Raises ``ForkUnsafe`` and ``OSError``."""
         page, *pages = WorkerPage.many(1 + concurrency)
         start_entry, *start_entries = self._start_log.acquire_many(1 + concurrency)
 

@@ -36,7 +36,7 @@ class BellListener:
 
 
 class _Watch:
-    """One bell: its rings, and the timer of its pauses, set anew when a ring brings another pause."""
+    """One bell: its rings, and the timer of its pauses, set again when a ring brings another pause."""
 
     def __init__(self, loop: Loop, bell: Bell, on_ring: Callable[[], None], on_pause: Callable[[], None]) -> None:
         self.bell = bell

@@ -1,4 +1,4 @@
-"""Circuit breaker for store calls: after a failure no call is made until a growing, jittered pause is over."""
+"""Circuit breaker for store calls: after a failure no call is made until a growing, jittered pause has ended."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class BootTimes:
 
 
 JUMP = 0.25
-"""Part of a lease by which the clock may change at once without harm: it is renewed when a third of it is over."""
+"""Part of a lease by which the clock may change at once without harm: it is renewed after a third of it."""
 
 HEARD_WITHIN = 10.0
 """Seconds within which every node has asked a server for the new time."""

@@ -1,4 +1,4 @@
-"""What all parts of a node share: its loop, its store behind the circuit breaker, its settings, status and figures."""
+"""The values that all parts of a node share: loop, store behind the circuit breaker, settings, status and figures."""
 
 from __future__ import annotations
 

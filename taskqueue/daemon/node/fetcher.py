@@ -101,7 +101,7 @@ class Fetcher:
 
         At-most-once jobs that were prefetched stay reserved here until a slot is free: the manager may start any job it
         has been sent, and a job of this kind that may have started is never run again. So do jobs whose last claims all
-        left no attempt: one that kills its node before the store hears of its start would do so for ever.
+        left no attempt: otherwise a job that kills its node before the store hears of its start would do so forever.
         """
         request = None if self._reserved else self._request()
         if request is None:
@@ -204,7 +204,7 @@ class Fetcher:
 
 
 def _has_left_no_attempt(record: Record) -> bool:
-    """Return whether so many claims in a row left no attempt; steps and checks leave none either."""
+    """Return whether this many claims in a row left no attempt; steps and checks leave none either."""
     if record.course is not None or record.options.ready is not None:
         return False
     last = record.attempts[-1].claims if record.attempts else 0

@@ -1,6 +1,6 @@
 """Counts what happens in a node since its start: runs by class, their times, workers, store calls and faults.
 
-The loop counts; the thread of the metrics reads each table in one step (``copied``), while the loop goes on.
+The loop counts; the thread of the metrics reads each table in one step (``copied``), while the loop continues.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Figures:
 
     def __init__(self, *, counts_runs: bool = True) -> None:
         self.counts_runs = counts_runs
-        """Whether ``settled`` is to be called: without metrics nothing is done on the way of a job."""
+        """Whether ``settled`` must be called: without metrics, jobs cost nothing here."""
         self._kinds: dict[tuple[str, str, Status, Cause], _Kind] = {}
         self.start_delays: dict[str, Histogram] = {}
         """By queue: from when a run could begin to when it did."""
@@ -146,5 +146,5 @@ class Figures:
 
 
 def copied(table: Mapping[str, Histogram]) -> dict[str, tuple[Sequence[float], list[int], float]]:
-    """Return bounds, counts and sum of each histogram; the table may grow meanwhile."""
+    """Return bounds, counts and sum of each histogram; the table may grow at the same time."""
     return {name: (one.bounds, one.counts.copy(), one.total) for name, one in dict(table).items()}

@@ -22,7 +22,7 @@ READ_EVERY = 2.0
 """Seconds between two reads of the store, however often somebody asks."""
 
 SHARE = 200
-"""A read that took long is not repeated for so many times as long: the loop waits for it."""
+"""A slow read is not repeated for this many times its duration, because the loop waits for it."""
 
 READ_WITHIN = 0.1
 """Seconds that the asking thread waits for the loop; then the figures of the last read have to do."""

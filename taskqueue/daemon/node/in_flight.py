@@ -50,7 +50,7 @@ class ConcurrencyDemand:
         self._run_times.add(job, seconds)
 
     def stop_prefetching(self, job: str) -> None:
-        """Prefetch no jobs of the class until a short run has ended: those that were came back."""
+        """Prefetch no jobs of the class until a short run has ended, because prefetched ones came back."""
         self._run_times.forget(job)
 
     def free_slots(self, job: str) -> int:
@@ -92,7 +92,7 @@ class InFlightRun:
     began_at: datetime | None = None
     """When the ended run began, on the store's clock."""
     lines: str | None = None
-    """Log lines that are written with the outcome: those that are not in the store."""
+    """Log lines that are not in the store yet, and are written with the outcome."""
     is_unseen: bool = False
     """The manager died with its workers: the run may have begun, and ended, without a report."""
 
@@ -156,7 +156,7 @@ class InFlight:
         self._prefetch.slots = self._settings.slots if workers is None else workers
 
     def room_by_queue(self, queues: Mapping[str, int | None]) -> dict[str, int | None]:
-        """Return how many more jobs of each queue may be claimed; None where there is no bound."""
+        """Return how many more jobs of each queue may be claimed; None if there is no bound."""
         return {name: None if bound is None else max(0, bound - self._in_queue[name]) for name, bound in queues.items()}
 
     def find(self, id: str, claims: int) -> InFlightRun | None:
@@ -286,7 +286,7 @@ class InFlight:
     # Answers of the store
 
     def to_stop(self, renewal: Renewal) -> Iterator[tuple[InFlightRun, str]]:
-        """Yield the claims that were lost or whose jobs are to be canceled, with that reason."""
+        """Yield the claims that were lost or whose jobs must be canceled, with the reason."""
         for claim in self:
             holding = renewal.claims.get(claim.record.id)
             if holding is None or holding.claims != claim.fence:

@@ -149,7 +149,7 @@ class NodeLeases:
         return until if until is not None and until - self._store.now() < self._ttl / 3 else None
 
     def distrust_lead(self) -> None:
-        """Stop leading; the lease stays until ``resign``, so that no other node leads meanwhile."""
+        """Stop leading; the lease stays until ``resign``, so that no other node becomes the leader until then."""
         self._election.distrust()
 
     def resign_lead(self) -> None:

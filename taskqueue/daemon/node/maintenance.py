@@ -42,7 +42,7 @@ EVENTS_KEPT = timedelta(days=1)
 class Maintenance:
     """Every task is safe to run on two nodes at once; only the leader runs schedules and pruning.
 
-    Tasks that are due together run in turns of their own: one behind the other they would hold up a renewal of leases.
+    Tasks that are due together run in turns of their own: in one turn they would delay a renewal of leases.
     """
 
     def __init__(self, node: NodeContext, leases: NodeLeases, is_seated: Callable[[], bool]) -> None:
@@ -83,7 +83,7 @@ class Maintenance:
         self._enqueue(self._tidy_some_history)
 
     def resume_schedules(self) -> None:
-        """Fire due schedules, including those that missed the end of a job they await."""
+        """Fire due schedules, and schedules that missed the end of a job they wait for."""
         self._enqueue(self._reconcile, self.fire_schedules)
 
     def fire_schedules(self) -> None:
@@ -160,11 +160,11 @@ class Retention:
             log.warning("repaired %d changes that dead nodes left half done", repaired)
 
     def tidy_history(self) -> bool:
-        """Add up some of the history, or remove figures whose retention is over; return whether more is to be done."""
+        """Add up some of the history, or remove figures whose retention has ended; return whether more work is left."""
         return self._store.tidy_history(self._store.now(), PRUNE_BATCH)
 
     def prune(self) -> None:
-        """Remove jobs and events whose retention is over."""
+        """Remove jobs and events whose retention has ended."""
         now = self._clock.now()
         before = {status: now - kept for status, kept in self._keep.items()}
         removed = self._store.prune(before, now - EVENTS_KEPT, PRUNE_BATCH)

@@ -100,7 +100,7 @@ class ManagerHandle:
             self.channel.send(*map(encode, messages))
 
     def extend_lease(self, asked_at: float, lease: float) -> None:
-        """Let runs go on for the lease that the store has extended; ``asked_at`` is a time of CLOCK_BOOTTIME."""
+        """Extend running jobs by the lease that the store has extended; ``asked_at`` is a time of CLOCK_BOOTTIME."""
         self.send(LeaseExtended(until=asked_at + lease - min(LEASE_MARGIN, lease / 6)))
         if self._unanswered_since is None:
             self._unanswered_since = time.monotonic()

@@ -124,7 +124,7 @@ class MetricsServer:
     """The HTTP server of one node."""
 
     def __init__(self, address: tuple[str, int], metrics: Text, health: Callable[[], Mapping[str, Any]]) -> None:
-        """Listen; raise ``ConfigError`` where that is impossible. ``metrics`` and ``health`` run in several threads."""
+        """Listen; raise ``ConfigError`` if that is impossible. ``metrics`` and ``health`` run in several threads."""
         self._is_closed = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="taskqueue-metrics", daemon=True)
         try:

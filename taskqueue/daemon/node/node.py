@@ -135,7 +135,7 @@ class Node:
 
     @property
     def restarts(self) -> bool:
-        """Whether the program is to be executed again when this node has exited."""
+        """Whether the program must be executed again when this node has exited."""
         return self._shutdown.restarts
 
     def banner(self) -> list[str]:
@@ -206,7 +206,7 @@ class Node:
             self._loop.at(self._breaker.resume_at, lambda: None)  # the end of that turn tries again
 
     def _apply_controls(self) -> None:
-        """Apply new controls; runs that have started go on."""
+        """Apply new controls; runs that have started continue."""
         self._host_watch.check()
         new = self._controls.refresh() if self._is_seated() else None
         if new is None:

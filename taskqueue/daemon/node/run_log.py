@@ -11,7 +11,7 @@ from taskqueue.model.record import Attempt, Cause, Failure, Record, Status
 from taskqueue.model.wording import span
 
 runs = logging.getLogger("taskqueue.runs")
-"""Gets each run, those that neither succeeded nor failed at debug."""
+"""Logs each run; runs that neither succeeded nor failed are logged at debug."""
 
 MESSAGE_LIMIT = 200
 """Characters of an error's message."""

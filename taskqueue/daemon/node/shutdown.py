@@ -72,7 +72,7 @@ class ShutdownSequence:
         self.is_patient = False
         """Whether the shutdown waits for runs as long as they take."""
         self.restarts = False
-        """Whether the program is to be executed again when this node has exited."""
+        """Whether the program must be executed again when this node has exited."""
 
     def enter(self, stage: NodeStage) -> None:
         """Enter this stage."""

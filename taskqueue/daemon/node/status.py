@@ -25,7 +25,7 @@ class NodeStatus:
     """The present status of one node."""
 
     def __init__(self, settings: Settings, manager: int = 0) -> None:
-        """Create the status; ``manager`` is the pid of the worker manager, 0 without one."""
+        """Create the status; ``manager`` is the pid of the worker manager, 0 if there is none."""
         self._settings = settings
         self._processes = host.named({"node": os.getpid(), **({"manager": manager} if manager else {})})
         self.pool = PoolStatus(idle=0, busy=0, forced=0, concurrent=0)
@@ -34,7 +34,7 @@ class NodeStatus:
         self.degraded = ""
         self.phase = UNSEATED
         self.metrics = ""
-        """The URL of the metrics server; empty without one."""
+        """The URL of the metrics server; empty if there is none."""
         self._shown = ""
         self._is_announced = False
 

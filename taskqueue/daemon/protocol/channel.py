@@ -92,11 +92,11 @@ class Channel:
         return self._inbox[0].popleft() if self._inbox[0] else None
 
     def wait(self, timeout: float | None = None, *, wake_on: int | None = None) -> bytes | None:
-        """Wait up to ``timeout`` seconds for one message, and send buffered data meanwhile.
+        """Wait up to ``timeout`` seconds for one message, and send buffered data while waiting.
 
         Return None after the timeout, or when descriptor ``wake_on`` is readable. Raise ``ChannelClosed`` when no more
-        can come. Signal handlers run meanwhile; one that raises in the last instructions may lose the message that was
-        about to be returned, so a process that waits for messages should have handlers that do not raise.
+        can come. Signal handlers run during the wait; one that raises in the last instructions may lose the message
+        that was about to be returned, so a process that waits for messages should have handlers that do not raise.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._inbox[0]:

@@ -52,7 +52,7 @@ class Stop(_Message, frozen=True):
 
 
 class TakeStack(_Message, frozen=True):
-    """Node to manager: answer ``request`` with the stack of this run, while the run goes on."""
+    """Node to manager: answer ``request`` with the stack of this run, which continues."""
 
     id: str
     claims: int
@@ -78,7 +78,7 @@ class LeaseExtended(_Message, frozen=True):
 
 
 class Shutdown(_Message, frozen=True):
-    """Node to manager: start no more runs, hand back those not started, and end those that run.
+    """Node to manager: start no more runs, hand back runs not started, and end running ones.
 
     ``mode`` is ``finish`` (give runs time to finish, then SIGTERM, then SIGKILL), ``quick`` (SIGTERM now, SIGKILL after
     the grace) or ``patient`` (wait until each run has ended by itself).
@@ -104,7 +104,7 @@ class AssignSlots(_Message, frozen=True):
 
 
 class CheckRuns(_Message, frozen=True):
-    """Manager to worker, which started no run for a while: it was sent so many since its fork.
+    """Manager to worker, which started no run for a while: the number of runs sent to it since its fork.
 
     Where fewer have arrived, a job has read messages in place of its worker, which exits; else one that has a single
     slot answers with ``Ready``.
@@ -140,7 +140,7 @@ class NeedsReplacement(_Message, frozen=True):
 
 
 class Started(_Message, frozen=True):
-    """Worker to manager to node: a run starts, so many seconds after the boot of the host.
+    """Worker to manager to node: a run starts, this many seconds after the boot of the host.
 
     Usually the worker sends none: the manager reads the start log and creates this message, and skips it for a run that
     ends at once. With ``checking`` the worker only checks the job's condition; the manager does not forward that. With

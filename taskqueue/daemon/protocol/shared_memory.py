@@ -226,7 +226,7 @@ class WorkerPage:
         at = (end - size) % _LINES_SIZE
         found = bytes(self._page[_LINES_AT + at : _LINES_AT + min(at + size, _LINES_SIZE)])
         found += self._page[_LINES_AT : _LINES_AT + size - len(found)]
-        overwritten = self.logged - end  # meanwhile, by a worker that goes on
+        overwritten = self.logged - end  # by a worker that kept writing
         lines = found[overwritten:].splitlines(keepends=True)
         if size < end - since or overwritten:
             lines = lines[1:]  # its beginning is missing

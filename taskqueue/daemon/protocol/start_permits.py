@@ -1,4 +1,4 @@
-"""Permits to start a run: a worker takes them in order, and the manager revokes those that are left.
+"""Permits to start a run: a worker takes them in order, and the manager revokes unused ones.
 
 The manager sends runs to a worker before the previous one has ended, so that short runs follow each other without a
 round trip. A permit decides whether such a run starts or goes back: permits lie in a pipe from which both processes

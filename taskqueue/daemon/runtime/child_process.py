@@ -1,4 +1,4 @@
-"""Fork child processes, signal and reap them by pidfd, and kill the processes that they leave behind.
+"""Fork child processes, signal and reap them by pidfd, and kill the processes that they leave running.
 
 A child dies with its parent, and inherits no descriptor that it was not given.
 """
@@ -195,7 +195,7 @@ def sweep(group: int, *, within: float = KILL_TAKES_AT_MOST) -> int:
     """Kill and reap the children of this process in process group ``group``; return their number.
 
     ``group`` is the pid of a child that has been reaped. Wait up to ``within`` seconds for the processes to die, and
-    log those that are still alive. Processes that left the group are for ``reap_strangers``.
+    log survivors. ``reap_strangers`` handles processes that left the group.
     """
     return _kill_and_reap(lambda: [pid for pid in children() if os.getpgid(pid) == group], within)
 

@@ -56,7 +56,7 @@ def _memory() -> Iterator[Finding]:
 
 
 def _cgroup() -> Iterator[Finding]:
-    """Yield how much of the memory of this cgroup is used, where it has a limit."""
+    """Yield how much of the memory of this cgroup is used, if it has a limit."""
     use = cgroup.memory_use()
     if use is not None:
         used, most = use

@@ -20,10 +20,10 @@ MOST_SECONDS = 0.1
 """Seconds of work that are prefetched at most, however slow the store is."""
 
 SHORTEST_RUN = PREFETCH_SECONDS / 128
-"""Seconds that a run counts for at least: shorter ones are so many that a node's own work for each decides."""
+"""The least seconds that a run counts for; shorter runs are limited by the node's own work for each."""
 
 PREFETCH_BYTES = 4 * 1024 * 1024
-"""Bytes of data that a node may hold beside 1 MiB for each slot: a small urgent job waits behind those claimed."""
+"""Bytes of data that a node may hold beside 1 MiB for each slot: a small urgent job waits for the claimed jobs."""
 
 SHORT_RUN = 0.05
 """Seconds; nothing is prefetched while runs take longer than this."""

@@ -24,7 +24,7 @@ from taskqueue.daemon.runtime.loop import Loop, Timer
 log = logging.getLogger(__name__)
 
 MOST_UNSENT = 1024 * 1024
-"""Bytes that wait for a reader; what is written after them is dropped."""
+"""The most bytes that wait for a reader; more output is dropped."""
 
 CONGESTED = 256 * 1024
 """Bytes that wait while the processes that make more of them are held up, unless the reader is stalled."""
@@ -86,7 +86,7 @@ class NonblockingOutput(io.RawIOBase):
         return len(piece)
 
     def attend(self, loop: Loop | None) -> None:
-        """Have this loop write what waits, and report what was dropped; without a loop the next write does."""
+        """Make this loop write pending output and report dropped lines; without a loop, the next write does."""
         self._loop, self._is_watched = loop, False
 
     def forget(self) -> None:
@@ -229,7 +229,7 @@ def finish() -> None:
 
 
 def redirect(stdout: int, stderr: int) -> None:
-    """Have this process, and those that it starts, write to these pipes, and wait for their reader as usual."""
+    """Make this process and its children write to these pipes, and wait for their reader as usual."""
     forked()
     for number, pipe in ((STDOUT, stdout), (STDERR, stderr)):
         os.dup2(pipe, number)

@@ -61,7 +61,7 @@ class ConcurrentRun:
         CURRENT.set(self)
 
     def add_task(self, task: asyncio.Task[Any]) -> None:
-        """Note a task that the job has started; cancel it if the job is over."""
+        """Note a task that the job has started; cancel it if the job has ended."""
         if self.is_over:
             task.cancel()
             return
@@ -75,7 +75,7 @@ class ConcurrentRun:
         return now - self._requested_at >= BLOCKED_FOR
 
     def cancel(self) -> None:
-        """Cancel the job's code where it awaits, or the tasks that it left running; else its next code."""
+        """Cancel the job's code at its await, or the tasks that it left running, or else its next code."""
         self._requested_at = None
         reason = self.interrupts.stop_reason
         if self.is_over or self.task is None or reason is None:
@@ -96,7 +96,7 @@ class ConcurrentRun:
                 await asyncio.sleep(0)
 
     async def end_tasks(self, within: float = LEFT_FOR) -> str:
-        """Cancel the tasks that the job left running, and wait for them; return the names of those that go on."""
+        """Cancel the tasks that the job left running, wait for them, and return the names of tasks that still run."""
         left = [task for task in self.tasks if not task.done()]
         if not left:
             return ""

@@ -38,7 +38,7 @@ from taskqueue.model.record import Status
 log = logging.getLogger(__name__)
 
 LOOK_AFTER = 0.1
-"""Seconds without a run after which the worker looks for things that its jobs left behind."""
+"""Seconds without a run after which the worker looks for changes that its jobs have made to the process."""
 
 
 class ConcurrentWorker(Worker):
@@ -193,7 +193,7 @@ class ConcurrentWorker(Worker):
             self._flush()
 
     def _after_run(self, run: Run) -> None:
-        """Reset the changes of the run to the loop; inspect the process where no run is left."""
+        """Reset the changes of the run to the loop; inspect the process if no run is left."""
         self._last_run = run
         self._interrupts.look()
         self._shared_loop.restore(run.id)
@@ -205,7 +205,7 @@ class ConcurrentWorker(Worker):
         self._look_handle = self._loop.call_later(LOOK_AFTER, self._look)
 
     def _look(self) -> None:
-        """Inspect the process while it has no run, once, and again where a process was left behind."""
+        """Inspect the process while it has no run, once, and again if a job left a process running."""
         self._look_handle = None
         child_process.title("worker idle")
         if self._to_be_replaced or self._last_run is None:
@@ -220,13 +220,13 @@ class ConcurrentWorker(Worker):
     # Signals
 
     def _tasks_of(self, job: str) -> Iterable[tuple[str, Any]]:
-        """Yield the tasks of the job, then those of others that are to end: one answer serves for all of these."""
+        """Yield the tasks of the job, then those of other runs that must end: one answer serves all of them."""
         for (id, _), one in sorted(self._runs.copy().items(), key=lambda run: run[0][0] != job):
             if id == job or one.interrupts.stop_reason is not None:
                 yield from ((id, task) for task in (one.task, *one.tasks) if task is not None)
 
     def _on_sigterm(self, _signum: int, frame: FrameType | None) -> None:
-        """Cancel the runs that are to end; if the loop is blocked by one of them, interrupt that."""
+        """Cancel the runs that must end; if one of them blocks the loop, interrupt that run."""
         self._interrupts.on_signal(frame)
         now, signalled_at = time.monotonic(), self._page.signalled_at
         runs = tuple(self._runs.values())

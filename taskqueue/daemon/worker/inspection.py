@@ -1,4 +1,4 @@
-"""Finds things that jobs left behind in their worker: resets some, and has the worker replaced for the others.
+"""Finds changes that jobs left in their worker: resets some, and replaces the worker because of others.
 
 Things that a library keeps for good, a pool of connections or of threads, stay as long as they are within bounds: only
 those count that could harm the jobs that follow. A look costs a microsecond after each run and about thirty where the
@@ -28,10 +28,10 @@ from taskqueue.store.sqlite.files import lock_holder
 log = logging.getLogger(__name__)
 
 DESCRIPTORS = 100
-"""Descriptors that the jobs of one worker may leave open, or half of those that the system allows."""
+"""Descriptors that the jobs of one worker may leave open, or half of the system's limit."""
 
 THREADS = 50
-"""Threads that the jobs of one worker may leave behind."""
+"""Threads that the jobs of one worker may leave running."""
 
 LOOKS_EVERY = 1.0
 """Seconds between two inspections of a worker that always has another run."""
@@ -132,12 +132,12 @@ class Inspection:
 
 @dataclass
 class LeftProcesses:
-    """The processes that jobs left behind, each with the time when it was first seen."""
+    """The processes that jobs left running, each with the time when it was first seen."""
 
     _since: dict[int, float] = field(default_factory=dict)
 
     def outlived(self, left: Mapping[int, str], now: float) -> str:
-        """Return which of those that are left, by their pids, was seen ``CHILDREN_FOR`` ago; empty for none."""
+        """Name the remaining process, by its pid, that was seen ``CHILDREN_FOR`` ago; empty if there is none."""
         self._since = {pid: self._since.get(pid, now) for pid in left}
         return next((left[pid] for pid, since in self._since.items() if now - since >= CHILDREN_FOR), "")
 

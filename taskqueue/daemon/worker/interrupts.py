@@ -22,7 +22,7 @@ LOOKS_EVERY = 0.02
 class SignalInterrupts(AbstractContextManager[None]):
     """Handles SIGTERM, and knows whether the present run has to end (implements ``job_context.Interrupts``).
 
-    With a stop request on the worker page the signal is from the manager and concerns one run; without one, another
+    With a stop request on the worker page the signal is from the manager and concerns one run; otherwise another
     process sent it and the worker exits. A signal that comes while the worker's own code runs is raised when the job's
     code continues.
     """
@@ -90,7 +90,7 @@ class SignalInterrupts(AbstractContextManager[None]):
         self._cancel = cancel
 
     def raise_due(self) -> None:
-        """Raise an interrupt that came meanwhile, in the job's code."""
+        """Raise an interrupt that came in the meantime, in the job's code."""
         if self._is_due and self._is_open and not self.shield.depth:
             self._interrupt()
 
@@ -124,7 +124,7 @@ class Shielded(Protocol):
     """Interrupts that a shield holds back."""
 
     def raise_due(self) -> None:
-        """Raise one that came meanwhile."""
+        """Raise an interrupt that came in the meantime."""
 
 
 class Shield(AbstractContextManager[None]):

@@ -79,7 +79,7 @@ class ProcessAttributes:
         self._before = self._present()
 
     def set_back(self) -> tuple[list[str], str]:
-        """Set back what can be, and return in words what that was, and what was changed for good; empty for nothing."""
+        """Reset changed attributes; return in words which were reset and which cannot be; empty if none changed."""
         found, before = self._present(), self._before
         if found == before:
             return [], ""
@@ -96,7 +96,7 @@ class ProcessAttributes:
         return changed, f"its {word} was changed" if word else ""
 
     def _present(self) -> dict[str, Any]:
-        """Return all attributes by their names, and set back those that are read by being set."""
+        """Return all attributes by their names; attributes that are read by setting them are set back."""
         present: dict[str, Any] = dict(_WATCHED.findall(os.pread(self._status_file, 8192, 0).decode()))
         present["limits"] = os.pread(self._limits_file, 8192, 0)
         root = os.stat("/")

@@ -1,4 +1,4 @@
-"""Writes the stack of a worker when its manager asks, and goes on as if nothing had been.
+"""Writes the stack of a worker when its manager asks, and then resumes the job undisturbed.
 
 Two signals, because neither suffices. The handler of the first is Python code: it sees all threads and tasks, and
 holds the interpreter's lock, without which the frames of running threads cannot be read (``faulthandler`` crashes
@@ -101,7 +101,7 @@ def _callers(latest: FrameType | None) -> Iterator[tuple[str, int | None, str]]:
 
 
 def _awaited(coroutine: Any) -> list[tuple[str, int | None, str]]:
-    """Return the frames of a coroutine and of those that it awaits, the innermost first."""
+    """Return the frames of a coroutine and of the coroutines that it awaits, innermost first."""
     found: list[tuple[str, int | None, str]] = []
     while coroutine is not None and len(found) < 10 * MOST_FRAMES:
         for prefix, awaits in (("cr_", "cr_await"), ("gi_", "gi_yieldfrom"), ("ag_", "ag_await")):

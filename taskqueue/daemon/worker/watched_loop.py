@@ -90,7 +90,7 @@ class WatchedLoop(EventLoop):
 
 
 def _stack(frame: FrameType) -> str:
-    """Return the frames behind those of the event loop."""
+    """Return the frames after the frames of the event loop."""
     frames = traceback.extract_stack(frame)
     loop = max((n for n, each in enumerate(frames) if each.filename.endswith("asyncio/events.py")), default=-1)
     return "".join(traceback.format_list(frames[loop + 1 :])).rstrip()

@@ -48,7 +48,7 @@ class ShieldedInterrupts(Interrupts, Protocol):
 
 
 class WorkerContext(JobContext):
-    """The context of one run in a worker, from just before the class is loaded until the hooks are over."""
+    """The context of one run in a worker, from just before the class is loaded until the hooks have ended."""
 
     # Few runs change these: an object with 30 attributes of its own takes Python 3.11 twice as long to make.
     _progress_sent_at = float("-inf")
@@ -153,7 +153,7 @@ class WorkerContext(JobContext):
             self._channel.flush_blocking()
 
     def _keep_line(self, at: float, level: str, logger: str, text: str) -> None:
-        """Write the line to the page, where it survives this process; a child of the job keeps none."""
+        """Write the line to the page, which survives this process; a child of the job stores none."""
         if os.getpid() != self._pid:
             return
         with self._shield, self._lock:
@@ -203,7 +203,7 @@ class WorkerContext(JobContext):
         return [encode(noted)]
 
     def _check_caller(self) -> None:
-        """Raise ``RuntimeError`` if the run is over, or in a process that the job has forked."""
+        """Raise ``RuntimeError`` if the run has ended, or in a process that the job has forked."""
         if self._is_over:
             raise RuntimeError(f"job {self.run.id} has ended: progress and checkpoints belong inside start()")
         if os.getpid() != self._pid:

@@ -43,7 +43,7 @@ class Continuation:
     phase: Phase | None = None
     """None for a job that does not run in steps."""
     steps: int = 0
-    """How many iterations are over."""
+    """How many iterations have ended."""
     reports: str = "{}"
     """The reports of the job for people, as Extended JSON text."""
     failures: int = 0

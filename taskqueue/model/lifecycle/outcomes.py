@@ -172,7 +172,7 @@ Outcome: TypeAlias = (
 
 
 class Run(NamedTuple):
-    """The facts of one run besides its outcome."""
+    """The facts of one run other than its outcome."""
 
     node: str
     pid: int | None = None

@@ -38,7 +38,7 @@ def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
         if name not in REVISABLE:
             raise InvalidOption(f"update_job: {name} cannot be changed: only {', '.join(REVISABLE)} can")
     if not changes:
-        raise InvalidOption(f"update_job: nothing is to be changed: pass {', '.join(REVISABLE[:-1])} or data")
+        raise InvalidOption(f"update_job: nothing to change: pass {', '.join(REVISABLE[:-1])} or data")
     return checked({name: value for name, value in changes.items() if name != "data"}, "update_job")
 
 

@@ -119,7 +119,7 @@ def names_of(types: Iterable[object]) -> tuple[str, ...]:
 
 
 def defining_names(names: Collection[str]) -> tuple[str, ...]:
-    """Return the names in the modules that define these classes, of those that have other names and are loaded here."""
+    """Return the defining names of these classes, if they are loaded here under other names."""
     found = (defining_name(name) for name in names)
     return tuple(dict.fromkeys(name for name in found if name is not None and name not in names))
 

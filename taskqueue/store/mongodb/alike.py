@@ -64,7 +64,7 @@ class Alike:
         return [undoubted(one, new.created_at) for one in equal[:ALIKE]]
 
     def _others(self, job: str) -> list[Document] | None:
-        """Return the pending documents of the class without a key of ``add_job_once``; None where they are many."""
+        """Return the pending documents of the class without a key of ``add_job_once``; None if they are many."""
         calls = self._many.pop(job, 0)
         if calls:
             self._many[job] = calls - 1
@@ -89,7 +89,7 @@ class Alike:
         return found
 
     def _since(self, last: ObjectId | None) -> tuple[Any, list[Document] | None]:
-        """Return the record up to which all are known now, and the newer ones; None where that cannot be said."""
+        """Return the record up to which all are known now, and the newer ones; None if that is unknown."""
         jobs = self._connection.collections.jobs
         fields = {"job": True, "unique": True, "status": True}
         newest = None

@@ -21,7 +21,7 @@ class Audit:
         self._connection = connection
 
     def record(self, entry: AuditEntry) -> None:
-        """Keep the entry, and remove those that are too old."""
+        """Store the entry, and remove entries that are too old."""
         audit = self._connection.collections.audit
         kept = {
             "at": entry.at,

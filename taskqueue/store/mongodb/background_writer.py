@@ -40,7 +40,7 @@ PAUSE = 0.005
 """Seconds between two writes of events without listeners: each delays other writes."""
 
 FLUSH_TIMEOUT = 2 * DEADLINE
-"""Seconds for which a flush waits: one batch may be under way, and another one behind it."""
+"""Seconds for which a flush waits: one batch may be in progress, and another queued."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,7 +37,7 @@ def end_notice(kept: Document) -> bytes:
 
 
 def record_of(notice: bytes) -> Record | None:
-    """Return the record of a ring; None where it is not whole or has not ended."""
+    """Return the record of a ring; None if it is incomplete or has not ended."""
     try:
         found = record(bson.decode(notice, CODEC))
     except (BSONError, TypeError, KeyError, ValueError):  # another program has sent it: the waiter reads the store
@@ -170,7 +170,7 @@ class StreamBell(PollBell):
         ended: Sequence[JobId] = (),  # noqa: ARG002
         queue: str | None = None,
     ) -> None:
-        """Become readable for that many new jobs, of which so many are plain ones, in the queue if it is known."""
+        """Become readable for ``new_jobs`` new jobs, ``plain`` of them plain, in the queue if it is known."""
         with self._lock:
             if not super().is_over:
                 if queue is not None and len(self._queues) < MOST_QUEUES:
@@ -188,11 +188,11 @@ class StreamBell(PollBell):
             self._dismiss(self)
 
     def leave(self) -> None:
-        """Forget the thread, which goes on for other bells."""
+        """Forget the thread, which continues for other bells."""
         self._thread = None
 
     def join(self, timeout: float) -> None:
-        """Wait until the thread of a closed bell has ended, so many seconds at most."""
+        """Wait until the thread of a closed bell has ended, up to ``timeout`` seconds."""
         if self._thread is not None:
             self._thread.join(timeout)
 
@@ -215,7 +215,7 @@ class OpenBells:
         return bell
 
     def close(self, seconds: float) -> None:
-        """Close the bells, and wait for their threads so many seconds at most."""
+        """Close the bells, and wait for their threads up to ``seconds``."""
         own = [bell for pid, bell in self._open if pid == os.getpid()]
         for bell in own:
             bell.close()
@@ -333,7 +333,7 @@ class EndsBell(StreamBell):
 
 
 def _own_folder() -> Path | None:
-    """Return a folder into which only this user can put something; None where there is none."""
+    """Return a folder to which only this user can write; None if there is none."""
     given = os.environ.get(VARIABLE)
     folder = Path(given, "bells") if given else Path(f"/dev/shm/taskqueue-{os.geteuid()}")  # noqa: S108 - checked below
     try:

@@ -41,7 +41,7 @@ class SessionInserts:
     def add(self, records: Sequence[Record]) -> list[Record]:
         """Insert all records and return for each the one that is kept, in order, as the transaction sees it.
 
-        Raises ``DuplicateId`` and ``StoreUnavailable``, and the driver's own errors where they say that the whole
+        Raises ``DuplicateId`` and ``StoreUnavailable``, and the driver's own errors if they say that the whole
         transaction may be repeated, for ``session.with_transaction`` does so.
         """
         try:
@@ -82,6 +82,6 @@ def _inserted(new: Record) -> Document:
 
 
 def _members(client: Client) -> tuple[str, frozenset[str]]:
-    """Return the identity of the servers behind the client."""
+    """Return the identity of the client's servers."""
     hello: Document = client.admin.command("hello")
     return hello.get("setName", ""), frozenset(hello.get("hosts", ()))

@@ -69,7 +69,7 @@ _EVENT_CHANGES: dict[str, Document] = {
 }
 
 MOST_ENDED = 5
-"""A change of so many ends, or more, does not say of which jobs."""
+"""A change of this many ends, or more, does not name the jobs."""
 
 _ENDED: Document = {
     "$slice": [
@@ -102,7 +102,7 @@ class Ring(NamedTuple):
 
 
 def event_stages(topic: str) -> list[Document]:
-    """Return the stages of a stream of events, of all or of those that jobs have ended."""
+    """Return the stages of a stream of all events, or only of the ends of jobs."""
     brought = {"_id": True, **({"ended": _ENDED} if topic == ENDS else {})}
     return [{"$match": _EVENT_CHANGES[topic]}, {"$project": brought}]
 
@@ -158,7 +158,7 @@ LONGEST_FETCH = 5.0
 """Seconds for which it waits when nothing has changed for four times as long."""
 
 ENDS_WITHIN = 0.25
-"""Seconds within which the server hears that a fetch is to end, or its end is waited for."""
+"""Seconds within which the server learns that a fetch must end, or its end is waited for."""
 
 GLANCE = 0.001
 """Seconds for which a fetch waits while its listeners are saturated."""

@@ -68,7 +68,7 @@ class ClaimCache:
         return not is_due and self.is_empty(False) and self.has_only_plain(demand, changes)
 
     def claimed_plain(self, now: datetime, changes: NewJobs | None) -> datetime:
-        """Note that a claim followed these plain jobs, besides which the last scan stays valid; return by when."""
+        """Note that a claim followed these plain jobs, after which the last scan stays valid; return by when."""
         self._changes = changes
         self.refresh_by(now + SURE_FOR)
         return now + SURE_FOR

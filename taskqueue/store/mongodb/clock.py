@@ -22,7 +22,7 @@ NEAR = 0.005
 """Seconds that a good answer takes at most; after a slower one, the server is asked again at once."""
 
 ASKS = 3
-"""How often the server is asked at most: where it is far away, no answer is a good one."""
+"""How often the server is asked at most: if it is far away, no answer is accurate."""
 
 DRIFT = 0.0005
 """Seconds that the local clock gains on the server's in a second at most: as much as NTP speeds a clock up."""
@@ -31,7 +31,7 @@ DRIFT = 0.0005
 class Clock:
     """Tells the server's time without a round trip each time, also while the server is away.
 
-    Rates count by it what several nodes start: a node whose estimate is too far behind would let a job begin early.
+    Rates count by it what several nodes start: a node whose estimate is too early would start a job too early.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class Clock:
         return self._estimated(self._known)
 
     def estimate(self) -> datetime | None:
-        """Return the server's time without asking; None where it has to be asked. A node wants it for every outcome."""
+        """Return the server's time without asking; None if it must be asked. A node wants it for every outcome."""
         return None if self._known is None or self._monotonic() > self._ask_at else self._estimated(self._known)
 
     def asked(self) -> datetime:
-        """Ask the server; the time is never ahead of the server's, but behind by up to the way of the answer.
+        """Ask the server; the time is never ahead of the server's, but late by up to the answer's travel time.
 
         So nothing begins before its time, and no lease ends before its end.
         """

@@ -60,7 +60,7 @@ class StoredControls:
 
 
 def _now() -> float:
-    """Return a time that goes on while the host is suspended."""
+    """Return a time that also passes while the host is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

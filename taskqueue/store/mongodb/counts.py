@@ -1,4 +1,4 @@
-"""Counts jobs by queue and status: ended ones once, then those that ended or were removed since."""
+"""Counts jobs by queue and status: ended jobs once, then the jobs that ended or were removed since."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ FEW = 1_000
 """So many jobs are counted within a few milliseconds."""
 
 FEW_QUEUES = 16
-"""The waiting jobs of so many queues are counted by a command for each."""
+"""The waiting jobs of up to this many queues are counted by a command for each."""
 
 REMOVED = "removed "
 """How the names of facts begin that note removals."""
@@ -76,7 +76,7 @@ class StateReader:
         self._shows_one_state = "setName" in hello and hello["maxWireVersion"] >= OLDEST_WITH_SNAPSHOTS
 
     def read(self, reads: Callable[[CountReads], Found]) -> Found:
-        """Return what ``reads`` finds, which does not see what others write meanwhile; it may be called twice.
+        """Return the result of ``reads``, which sees no concurrent writes; it may be called twice.
 
         The state is that of its first read.
         """
@@ -130,7 +130,7 @@ class CountReads:
         return before + later
 
     def split_at(self, where: Document, until: datetime | None) -> tuple[Counts, Counts]:
-        """Return the numbers of these up to a time, and of those behind it, by one look at an index alone."""
+        """Return the numbers of these up to a time and after it, from one read of an index alone."""
         later = {"$gt": ["$ended_at", until]} if until is not None else {"$literal": False}
         groups = self._collections.jobs.aggregate(
             [
@@ -187,7 +187,7 @@ PORTION = 50_000
 """So many are counted together at first, within a fraction of a second."""
 
 COUNTED_FOR = 3600.0
-"""Seconds after which all are counted anew: an end that was written later than the lag was left out."""
+"""Seconds after which all are counted again: an end that was written later than the lag was missed."""
 
 FORGOTTEN_AFTER = timedelta(days=1)
 """How long a queue's removals are kept without another one: no count is as old that has to leave them out."""
@@ -204,7 +204,7 @@ _FLUSHED = f"{REMOVED}all"
 
 @dataclass(frozen=True, kw_only=True)
 class _Count:
-    """How many jobs had ended up to ``until``, by queue and status; those removed later are to be subtracted."""
+    """How many jobs had ended up to ``until``, by queue and status; jobs removed later must be subtracted."""
 
     until: datetime
     counts: Counts
@@ -213,9 +213,9 @@ class _Count:
     counted_at: float
 
     def is_wrong(self, removed: Removed) -> bool:
-        """Return whether all have to be counted anew: it is old, or others than the counted jobs may be removed since.
+        """Return whether all must be counted again: it is old, or jobs that were not counted may have been removed.
 
-        Of removals only the numbers are known, and the last end: one behind ``until`` may be of a job left out here.
+        Only the numbers of removals are known, and the last end: one after ``until`` may be of an uncounted job.
         """
         if time.monotonic() - self.counted_at > COUNTED_FOR or self.removed.get(_FLUSHED) != removed.get(_FLUSHED):
             return True
@@ -291,11 +291,11 @@ class Tally:
             self._connection.collections.facts.bulk_write(changes)
 
     def count_anew(self) -> None:
-        """Have all stores count anew: other jobs were removed than those that were noted, or all."""
+        """Make all stores count again: jobs were removed that were not noted, or all."""
         self._connection.collections.facts.update_one({"_id": _FLUSHED}, {"$inc": {"records": 1}}, upsert=True)
 
     def _ended_jobs(self, reads: CountReads) -> Counts:
-        """Return the ended ones, and keep the numbers of those that ended long enough ago."""
+        """Return the ended jobs, and keep the numbers of jobs that ended long enough ago."""
         removed, base = reads.removals(), self._base
         if base is None or base.is_wrong(removed):
             self._base = None
@@ -317,7 +317,7 @@ class Tally:
     def _count_all(self, removed: Removed, reads: CountReads) -> _Count | None:
         """Count all that ended long enough ago, the oldest first; None without any.
 
-        If the call takes too long, its count is kept, and the next call goes on from there.
+        If the call takes too long, its count is kept, and the next call continues from there.
         """
         begun = self._begun
         if begun is None or begun.is_wrong(removed):

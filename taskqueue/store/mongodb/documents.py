@@ -305,7 +305,7 @@ def declared(record: Record, before: Record) -> Document:
 
 
 def setting(fields: Document) -> Document:
-    """Return the update that sets these fields and removes those that are None."""
+    """Return the update that sets these fields and removes fields that are None."""
     gone = {name: "" for name, value in fields.items() if value is None}
     change: Document = {"$set": present(fields)}
     if gone:

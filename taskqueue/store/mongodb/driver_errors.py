@@ -87,7 +87,7 @@ def unavailable(shown: str, error: PyMongoError) -> StoreUnavailable:
             return StoreUnavailable(shown, f"{reason} ({reason_of(error)})", way_out, only_reads=only_reads)
     if isinstance(error, ServerSelectionTimeoutError):
         return StoreUnavailable(shown, f"no server takes writes ({reason_of(error)})", _CHECK_SERVER)
-    if isinstance(error, InvalidOperation):  # another thread has logged in anew, and closed this call's client
+    if isinstance(error, InvalidOperation):  # another thread has logged in again, and closed this call's client
         return StoreUnavailable(shown, f"the connection was closed meanwhile ({reason_of(error)})", "repeat the call")
     if error.timeout:
         return StoreUnavailable(shown, f"no answer in time ({reason_of(error)})", _CHECK_SPEED)

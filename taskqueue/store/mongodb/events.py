@@ -74,7 +74,7 @@ class EventLog:
                 self._catch_up()
 
     def since(self, cursor: str | None, limit: int) -> tuple[list[Event], str]:
-        """Return up to ``limit`` events behind the cursor and the cursor behind them; raise ``CursorTooOld``.
+        """Return up to ``limit`` events after the cursor and the cursor after them; raise ``CursorTooOld``.
 
         Returns all events that exist at the call, as no bell rings for them again; so it waits for holes.
         """
@@ -119,7 +119,7 @@ class EventLog:
         return events.delete_many({"_id": {"$lte": gone[-1]}}).deleted_count
 
     def forget(self, now: datetime) -> None:
-        """Remove all events, and record the flush right behind the last one: its reader has missed nothing.
+        """Remove all events, and record the flush right after the last one: its reader has missed nothing.
 
         That rings for all readers and waiters: their jobs are gone.
         """
@@ -150,7 +150,7 @@ class EventLog:
             self._connection.collections.facts.update_one(_COUNTER, {"$max": {"reached": last["_id"]}})
 
     def _behind(self, start: int, limit: int) -> list[Document]:
-        """Return the pages behind a number, as many as it takes for so many events."""
+        """Return the pages after a number, as many as it takes for this many events."""
         pages = []
         with self._connection.collections.events.find({"_id": {"$gt": start}}) as found:
             for page in found.sort("_id", ASCENDING).limit(limit):
@@ -232,7 +232,7 @@ def _document(event: Event) -> Document:
 
 
 def _events(page: Document) -> list[Event]:
-    """Return the events of a page, each with the cursor behind it."""
+    """Return the events of a page, each with the cursor after it."""
     number, last = page["_id"], len(page["events"])
     counts = range(1, last + 1)
     cursors = [_cursor(number, 0) if read == last else _cursor(number - 1, read) for read in counts]

@@ -25,7 +25,7 @@ _COMPUTED: Mapping[str, Document] = {
         ]
     },
 }
-"""The fields that documents do not have, as expressions; null where there is nothing."""
+"""The fields that documents do not have, as expressions; null if there is nothing."""
 
 _NUMBER = ["int", "long", "double"]
 

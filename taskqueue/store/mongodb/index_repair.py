@@ -25,7 +25,7 @@ from taskqueue.store.tries import Tries
 log = logging.getLogger(__name__)
 
 INDEXING = 600.0
-"""Seconds that it may take: an index of a large collection takes long, and one that is given up begins anew."""
+"""Seconds that it may take: an index of a large collection takes long, and an interrupted one starts again."""
 
 UNDER_WAY = 15.0
 """Seconds that it may take a running process, whose leases have to be renewed; a longer repair needs a restart."""

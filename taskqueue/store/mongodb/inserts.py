@@ -95,7 +95,7 @@ class Inserts:
         return self._alike.find(new, ignore_data)
 
     def replace(self, new: Record, old: Record, cancel_running: str | None, now: datetime) -> Record | None:
-        """Put ``new`` in the place of ``old``, or behind it while it runs; None if ``old`` has moved."""
+        """Replace ``old`` by ``new``, or queue ``new`` after it while it runs; None if ``old`` has moved."""
         jobs = self._connection.collections.jobs
         kept = jobs.find_one({"_id": old.id})
         present = None if kept is None else record(kept)

@@ -21,7 +21,7 @@ class LogLines:
         self._connection = connection
 
     def keep(self, holder: Holder, lines: Mapping[JobId, str]) -> None:
-        """Keep the lines of runs that ``holder`` still holds, in place of those that are kept of them."""
+        """Keep the lines of runs that ``holder`` still holds, in place of their stored lines."""
         if not lines:
             return
         mine = {"_id": {"$in": list(lines)}, **held_by(holder)}

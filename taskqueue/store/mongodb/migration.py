@@ -19,7 +19,7 @@ SCHEMA = {"_id": "schema"}
 """The document that holds the schema number."""
 
 STEPS: Mapping[int, Callable[[Connection], None]] = {}
-"""The step to each schema after the first, for those that change something here; each may be repeated."""
+"""The step to each schema after the first, if it changes something here; each may be repeated."""
 
 
 def check_schema(collections: Collections, shown: str) -> None:
@@ -44,7 +44,7 @@ def _begun(collections: Collections) -> Document:
 
 
 def _number(kept: Document, shown: str) -> int:
-    """Return the schema number of its document; raise ``StoreUnavailable`` where that is damaged."""
+    """Return the schema number of its document; raise ``StoreUnavailable`` if that is damaged."""
     version = kept.get("version")
     if isinstance(version, int) and not isinstance(version, bool):
         return int(version)

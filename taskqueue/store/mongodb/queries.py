@@ -76,7 +76,7 @@ class OrderedFind:
         self._low, self._high = _added(query) if name == "created_at" else (None, None)
 
     def first(self, limit: int, after: Place | None) -> list[Document]:
-        """Return the first; ``after`` is the place, in the order, behind which ``where`` has them."""
+        """Return the first records; ``after`` is the place in the order after which ``where`` selects."""
         if after is not None:
             self._go_on(after)
         if self._low is not None and self._high is not None and self._low >= self._high:
@@ -103,7 +103,7 @@ class OrderedFind:
         return True
 
     def _edge(self, step: int) -> Place | None:
-        """Return the place behind so many records, None if there are fewer."""
+        """Return the place after this many records, None if there are fewer."""
         fields = dict.fromkeys(("_id", *self._fields), True)
         found = self._within(self._jobs.find({}, fields), self._low, self._high).skip(step).limit(1)
         return next((tuple(one.get(field) for field in self._fields) for one in found), None)
@@ -120,7 +120,7 @@ class OrderedFind:
         return found if high is None else found.max(list(zip(self._fields, high, strict=True)))
 
     def _go_on(self, place: Place) -> None:
-        """Begin at this place: of a falling order it is the end of what is left, and not among it."""
+        """Start at this place; in a descending order it is the exclusive end of the rest."""
         if self._falls:
             self._high = place
         else:
@@ -166,7 +166,7 @@ def _ranges(query: Query, statuses: Sequence[int]) -> list[tuple[str, Document]]
 
 
 def _added(query: Query) -> tuple[Place | None, Place | None]:
-    """Return the places before the first addition that may match, and behind the last one."""
+    """Return the places before the first addition that may match and after the last one."""
     earliest, latest = bounds_of("created_at", query)
     low = None if earliest is None else (_at(earliest), MinKey())
     return low, None if latest is None else (_at(latest), MaxKey())
@@ -330,7 +330,7 @@ class Queries:
 
 
 def _behind(name: str, direction: int, value: Any, id: JobId) -> Document:
-    """Return the filter for records behind this one; MongoDB sorts empty values first."""
+    """Return the filter for records after this one; MongoDB sorts empty values first."""
     further = "$gt" if direction == ASCENDING else "$lt"
     if name == "id":
         return {"_id": {further: id}}

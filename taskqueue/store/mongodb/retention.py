@@ -74,7 +74,7 @@ class Retention:
         return removed
 
     def _finish_removals(self, now: datetime) -> None:
-        """Have jobs counted anew whose removal was cut off, and remove the log lines that it left."""
+        """Count jobs again whose removal was interrupted, and remove the log lines that it left."""
         for name, ids in self._tally.unfinished_removals(now):
             self._tally.count_anew()
             left = self._connection.collections.jobs.find({"_id": {"$in": ids}}, {"_id": True})
@@ -133,9 +133,9 @@ class Retention:
         return removed
 
     def _flush_some(self, behind: JobId | None) -> tuple[int, JobId | None]:
-        """Remove the next ``AT_ONCE`` jobs by their ids, and return how many, and the last id; None where it was all.
+        """Remove the next ``AT_ONCE`` jobs by their ids, and return how many, and the last id; None if that was all.
 
-        The last call, with fewer jobs left, also removes what came in meanwhile with a smaller id.
+        The last call, with fewer jobs left, also removes newer jobs with a smaller id.
         """
         jobs = self._connection.collections.jobs
         where: Document = {} if behind is None else {"_id": {"$gt": behind}}

@@ -72,7 +72,7 @@ class Schedules:
     def resume_waiting(self, now: datetime) -> None:
         """Give schedules that await a flushed job their next time, or another job that finds it.
 
-        The leader repairs those that change meanwhile.
+        The leader repairs schedules that change at the same time.
         """
         for kept in list(self._connection.collections.plans.find({"awaits": {"$exists": True}})):
             before = _schedule(kept)

@@ -1,4 +1,4 @@
-"""Settles, updates, cancels and expires records by compare-and-set on what was read, many in one command."""
+"""Settles, updates, cancels and expires records by compare-and-set on the read values, many in one command."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def fits(settlements: Sequence[Settlement]) -> bool:
 def statement(
     settlements: Sequence[Settlement], following: Mapping[JobId, Effect], *, has_entries: bool = True
 ) -> tuple[Document, list[Document]]:
-    """Return filter and update; a job that would run again, or recur, must not have been canceled meanwhile."""
+    """Return filter and update; a job that would run again, or recur, must not have been canceled since."""
     ids = [one.after.id for one in settlements]
     claims = [one.claims for one in settlements]
     where: Document = {"_id": {"$in": ids}, **held_by(settlements[0].holder)}
@@ -197,7 +197,7 @@ MOST_RUNG = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Replacement:
-    """One record's new state and where it applies."""
+    """One record's new state, and the condition under which it is written."""
 
     where: Document
     after: Record
@@ -255,7 +255,7 @@ class Settlements:
         return None
 
     def cancel_many(self, ids: Sequence[JobId], reason: str, now: datetime) -> list[Record]:
-        """Cancel these records; those that another process moves meanwhile one by one."""
+        """Cancel these records; records that another process moves at the same time are canceled one by one."""
         jobs = self._connection.collections.jobs
         kept = {one["_id"]: record(one) for one in jobs.find({"_id": {"$in": list(ids)}})}
         after = {id: canceled(before, reason, now) for id, before in kept.items()}
@@ -411,7 +411,7 @@ class Settlements:
 
 
 def _as_claimed(settlement: Settlement) -> Replacement:
-    """Return the replacement for a claim that holds; a job to run again must not have been canceled meanwhile."""
+    """Return the replacement for a claim that holds; a job to run again must not have been canceled since."""
     where = {"_id": settlement.after.id, "claims": settlement.claims, **held_by(settlement.holder)}
     if settlement.lease_end is not None:
         where["ready_at"] = settlement.lease_end
@@ -443,7 +443,7 @@ _MOVED_BY_OWNER = ("status", "cause", "queue", "ready_at", "rank")
 class Updates:
     """Changes pending records, if their owners' fields are still as they were read.
 
-    Each write touches the differing fields, and derives those anew that repeat others (``due``, ``expires``, ``lane``).
+    Each write changes the differing fields, and derives the repeated ones again (``due``, ``expires``, ``lane``).
     """
 
     def __init__(self, connection: Connection, settlements: Settlements) -> None:

@@ -105,7 +105,7 @@ class MongoStore:
             return self._inserts.add(records)
 
     def within(self, session: Any) -> SessionInserts:
-        """Return an adder within the open transaction of a client session; raises ``InvalidOption`` without one."""
+        """Return an adder for the open transaction of a client session; raises ``InvalidOption`` if it has none."""
         with self._reached():
             return SessionInserts(self._connection, session)
 

@@ -51,7 +51,7 @@ class UniqueKeys:
         list(self._connection.collections.jobs.find(pending, {"_id": True}).hint(UNIQUE))
 
     def wait_behind(self, doubtful: Mapping[str, JobId]) -> set[JobId]:
-        """Make the jobs in doubt wait for those that have released their keys, and return the latter."""
+        """Make the uncertain jobs wait for the jobs that have released their keys, and return the latter."""
         givers = self._given(doubtful)
         for key, giver in givers.items():
             self._put_behind(doubtful[key], giver)
@@ -119,7 +119,7 @@ def _untouched(new: Record) -> Document:
 
 
 def of_period(jobs: Jobs[Document], new: Record, session: ClientSession | None = None) -> Record | None:
-    """Return the ended job whose period keeps the new one out; None where there is none, or none any more."""
+    """Return the ended job whose period keeps the new one out; None if there is none, or no longer one."""
     if PERIOD not in new.given:
         return None
     where: Document = {**HAS_PERIOD, PERIOD_KEY: new.unique}

@@ -1,6 +1,6 @@
 """Counts added jobs by their rows, so that an add writes nothing for it.
 
-A row behind the last counted one is new, as rows are numbered in the order of commits. Whoever removes rows counts
+A row after the last counted one is new, as rows are numbered in the order of commits. Whoever removes rows counts
 the new ones before, and notes the last row after it.
 """
 
@@ -24,7 +24,7 @@ ALL = -1
 
 
 class Added(NamedTuple):
-    """How many jobs of a class were added to a queue in the minute from ``at`` on; 0 where it cannot be read."""
+    """How many jobs of a class were added to a queue in the minute from ``at`` on; 0 if it cannot be read."""
 
     at: int
     queue: str
@@ -87,7 +87,7 @@ def uncounted(execute: Execute) -> list[Added]:
 
 
 def since(execute: Execute, last: int) -> list[Added]:
-    """Return in numbers the rows behind this one."""
+    """Return the rows after this one as numbers."""
     return list(readable(execute(_SINCE, (last,)).fetchall(), _added, "a number of added jobs"))
 
 
@@ -105,7 +105,7 @@ def by_queue(execute: Execute) -> dict[str, int]:
 
 
 def recount(execute: Execute) -> None:
-    """Count the records of each queue anew."""
+    """Count the records of each queue again."""
     add_up(execute)
     execute("UPDATE turns SET counts = NULL")
     execute("DELETE FROM tally WHERE status = ?", (ALL,))

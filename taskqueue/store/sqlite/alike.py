@@ -74,13 +74,13 @@ class Alike:
         return sorted(found, key=lambda one: (one.status is not Status.PROCESSING, one.created_at, one.id))[:ALIKE]
 
     def _others(self, raw: sqlite3.Connection, job: str) -> list[Row] | None:
-        """Return the pending rows of the class without a key of ``add_job_once``; None where they are many."""
+        """Return the pending rows of the class without a key of ``add_job_once``; None if they are many."""
         calls = self._many.pop(job, 0)
         if calls:
             self._many[job] = calls - 1
             return None
         keys = (job, once_key.of_class(job), *once_key.range_of(job))
-        newest = raw.execute(_NEWEST).fetchone()  # first: what comes in meanwhile is looked at the next time
+        newest = raw.execute(_NEWEST).fetchone()  # first: later rows are read the next time
         last, ids = self._known.pop(job, (None, ()))
         if last is not None and raw.execute(_IS_THERE, last).fetchone() is not None:
             ids = [*ids, *(id for (id,) in raw.execute(_OTHERS_SINCE, (last[0], *keys)))]

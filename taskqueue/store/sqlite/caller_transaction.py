@@ -136,7 +136,7 @@ class LateRinger:
         self._due.update(topics)
 
     def close(self) -> None:
-        """Ring the collected topics if the transaction is over."""
+        """Ring the collected topics if the transaction has ended."""
         if not self._due or self._connection.is_open:
             return
         with contextlib.closing(Ringer(self._folder)) as ringer:  # leaves nothing open if the caller never closes

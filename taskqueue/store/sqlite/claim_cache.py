@@ -39,16 +39,16 @@ def number(execute: Execute) -> int:
 
 
 FEW_QUEUES = 8
-"""Up to so many queues a claim asks each of them, which costs less than the cache."""
+"""Up to this many queues, a claim asks each of them, which costs less than the cache."""
 
 FEW_EVENTS = 1000
-"""Up to so many new events, or as many as there are queues, are looked at; behind more the cache is read anew."""
+"""Up to this many new events, or as many as there are queues, are read; after more, the cache is read again."""
 
 Candidate: TypeAlias = tuple[int, str, str, int, str, int, int]
 """A waiting record: rank, id, queue, forced, lane, priority and row number."""
 
 Place: TypeAlias = tuple[int, str]
-"""Rank and id: the place of a record among those that wait."""
+"""Rank and id: the place of a record among the waiting ones."""
 
 _NEXT_QUEUE = "SELECT min(queue) FROM jobs WHERE status = 0 AND queue > ?"
 _BEGAN_TO_WAIT = "SELECT job, about FROM events WHERE number > ? AND status = 0"
@@ -78,7 +78,7 @@ class ClaimCache:
         """The records that ``lowest`` has returned, until ``put_back``."""
 
     def forget(self) -> None:
-        """Have the next claim read everything anew."""
+        """Make the next claim read everything again."""
         self._seen = ()
 
     def refresh(self, work: Transaction, first: str, last: str, shares: QueueShares) -> bool:
@@ -162,7 +162,7 @@ class ClaimCache:
         return True
 
     def _lower(self, work: Transaction, ids: Iterable[str]) -> None:
-        """Have queues begin with these records where they wait before the others."""
+        """Make queues begin with these records if they wait before the others."""
         for queue, forced, rank, id, priority in work.execute(_PLACES, (json.dumps(list(ids)),)):
             if forced in (0, 1):
                 self._begin_early(forced, queue, First(priority, rank, id))
@@ -187,5 +187,5 @@ def _waiting_from(work: Transaction, queue: str, forced: int, place: Place, most
             yield from rows
             return
         yield from rows[:-1]
-        place = rows[-1][:2]  # read again with those behind it
+        place = rows[-1][:2]  # read again with the following ones
         size = min(4 * size, most + 1)

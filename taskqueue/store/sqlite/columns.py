@@ -52,7 +52,7 @@ class Column(NamedTuple):
     changes: bool = False
     """Whether an outcome changes it. The fence, the unique key and a cancel request are the store's own."""
     field: str = ""
-    """The field, where it has another name than the column."""
+    """The field, if its name differs from the column's."""
 
 
 USUAL_OPTIONS = Options(

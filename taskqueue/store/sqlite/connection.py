@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 BUSY_PAUSE = 0.008
 """Seconds SQLite waits for the write lock by itself. Within one wait it pauses longer from try to try, and starves
-behind many short writers; asking anew every few milliseconds does not."""
+after many short writers; asking again every few milliseconds does not."""
 
 PAGE = 2048
 """Bytes of a page of a new database. A job changes one page of each table and index it is in, whatever their size; a
@@ -41,7 +41,7 @@ the same pages again and again, so that fewer copies are also less work (measure
 
 LONGEST_JOURNAL = JOURNAL + STEP
 """Bytes that the journal keeps: every page has a header there. Beside a long reader it grows beyond, and it is cut when
-it begins anew after that."""
+it starts again after that."""
 
 _RESTART = "restart what uses it"
 
@@ -134,7 +134,7 @@ class Connection:
     def reach_the_disk(self) -> None:
         """Wait until all committed data would survive a power cut, if the address asks for it.
 
-        Others may write meanwhile. Raises ``StoreUnavailable`` if the disk refuses.
+        Other processes may write at the same time. Raises ``StoreUnavailable`` if the disk refuses.
         """
         if self._most is Sync.NORMAL:
             return
@@ -145,10 +145,10 @@ class Connection:
                 os.fdatasync(journal)
             finally:
                 os.close(journal)
-        except FileNotFoundError:  # closed meanwhile, when everything went into the database
+        except FileNotFoundError:  # closed in the meantime, when everything went into the database
             return
         except OSError as error:
-            reason = f"what was written may not be on the disk ({error.strerror})"
+            reason = f"the last writes may not be on the disk ({error.strerror})"
             way_out = "check space, limits and health of its filesystem"
             raise StoreUnavailable(self._name, reason, way_out, only_reads=True) from error
 
@@ -159,7 +159,7 @@ class Connection:
         reads_leniently(self._raw, error)
         text = str(error)
         if "readonly" in text and os.access(self._name, os.W_OK):
-            self.close()  # it could only be read when it was opened, and stays so until it is opened anew
+            self.close()  # it could only be read when it was opened, and stays so until it is opened again
         if "locked" in text:
             raise self._locked(text) from error
         if any(words in text for words in _NO_SPACE):
@@ -284,7 +284,7 @@ class Connection:
                 raise sqlite3.OperationalError(_UNREADABLE)
 
     def _keep_to_names(self) -> None:
-        """Ensure that the open files are those that other processes open; raise if that is impossible."""
+        """Ensure that other processes open the same files; raise if that is impossible."""
         name = self._name
         match self._files.state():
             case State.WHOLE:
@@ -334,7 +334,7 @@ def _watch_forks() -> weakref.WeakKeyDictionary[Connection, None]:
 
     def before() -> None:
         forking.acquire()
-        # Other threads make connections meanwhile: a walk over the dictionary itself would fail.
+        # Other threads add connections at the same time: iterating over the dictionary itself would fail.
         held.extend(one for reference in connections.keyrefs() if (one := reference()) is not None)
         for connection in held:
             connection.before_fork()

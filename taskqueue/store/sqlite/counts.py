@@ -52,7 +52,7 @@ def firsts(execute: Callable[..., sqlite3.Cursor]) -> list[First]:
 
 
 FEW = 1000
-"""Up to so many waiting jobs of a queue are counted by their index."""
+"""Up to this many waiting jobs of a queue are counted by their index."""
 
 _KEPT = """
 SELECT queue, 2, count(*) FROM jobs WHERE status = 2 GROUP BY queue
@@ -62,7 +62,7 @@ _DAMAGED = """
 SELECT queue, status, (SELECT count(*) FROM jobs WHERE jobs.status = tally.status AND jobs.queue = tally.queue)
 FROM tally WHERE status > 0 AND typeof(records) != 'integer'
 """
-"""A damaged tally is counted anew, job by job."""
+"""A damaged tally is counted again, job by job."""
 
 _WAITING = """
 WITH RECURSIVE queues (queue) AS (

@@ -14,7 +14,7 @@ from taskqueue.store.sqlite.url import NETWORK_FILESYSTEMS, SqliteUrl, filesyste
 
 MIB = 2**20
 CHECK_FOR = 20.0
-"""Seconds for the check of the file, which reads all of it; other processes go on meanwhile."""
+"""Seconds for the check of the file, which reads all of it; other processes continue."""
 
 _STEPS = 100_000
 """Instructions of SQLite between two looks at the clock."""
@@ -28,7 +28,7 @@ def diagnose(raw: sqlite3.Connection, address: SqliteUrl) -> list[Finding]:
 
 
 def _size(raw: sqlite3.Connection) -> int:
-    """Return the bytes of the database, with those that are still in the write-ahead log and not in the file."""
+    """Return the bytes of the database, including bytes that are only in the write-ahead log."""
     [(pages,)], [(each,)] = raw.execute("PRAGMA page_count"), raw.execute("PRAGMA page_size")
     return int(pages) * int(each)
 

@@ -22,7 +22,7 @@ _PROBLEMS = (
 _PERMISSIONS = ("readonly", "unable to open")
 _REFUSAL = "Could not decode to UTF-8"
 _WRITES = ("readonly", "full", "disk I/O")
-"""Problems of writes; reads may go on."""
+"""Problems of writes; reads may continue."""
 
 
 def in_words(store: str, text: str) -> StoreUnavailable:

@@ -24,7 +24,7 @@ def end_notice(row: Row) -> bytes:
 
 
 def record_of(notice: bytes) -> Record | None:
-    """Return the record of a ring; None where it is not whole or has not ended."""
+    """Return the record of a ring; None if it is incomplete or has not ended."""
     try:
         ended = record(tuple(json.loads(notice)))
     except Exception:  # whatever another program has sent: the waiter reads the store

@@ -18,7 +18,7 @@ AT_ONCE = 500
 """The most events of one row."""
 
 _ID = 25
-"""Characters of an id and the space behind it."""
+"""Characters of an id and the following space."""
 
 COLUMNS = "number, job, claims, name, at, status, about"
 _LENGTH = f"iif(job IS NULL AND status NOT NULL, max(1, (length(about) + 1) / {_ID}), 1)"

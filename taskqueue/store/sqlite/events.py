@@ -20,7 +20,7 @@ from taskqueue.store.sqlite.columns import Row
 from taskqueue.store.sqlite.transaction import Transaction
 
 _SINCE = f"SELECT {event_rows.COLUMNS} FROM events WHERE number > ? ORDER BY number LIMIT ?"
-# A row of many names its jobs in ``about``; it may begin within the bound and end behind it.
+# A row of many names its jobs in ``about``; it may start within the bound and end after it.
 _OF_JOB = f"""
 SELECT {event_rows.COLUMNS} FROM events
 WHERE number >= ? AND number < ? + {event_rows.AT_ONCE} AND {event_rows.FIRST} < ?
@@ -39,7 +39,7 @@ DELETE FROM events WHERE number < ifnull((
 
 
 def events(raw: sqlite3.Connection, cursor: str | None, limit: int) -> tuple[list[Event], str]:
-    """Return the events since the cursor and the cursor behind them; None starts now."""
+    """Return the events since the cursor and the cursor after them; None starts now."""
     first, last = raw.execute(event_rows.ENDS).fetchone()
     if cursor is None:
         return [], str(last)
@@ -89,7 +89,7 @@ def prune(work: Transaction, before: int, limit: int) -> None:
 
 
 def forget(work: Transaction, at: datetime) -> None:
-    """Remove all events, and record the flush right behind the last one: its reader has missed nothing."""
+    """Remove all events, and record the flush right after the last one: its reader has missed nothing."""
     _, last = work.execute(event_rows.ENDS).fetchone()
     work.execute("DELETE FROM events")
     about = json.dumps({"id": f"{FLUSHED}:{JobId()}", "node": ""})

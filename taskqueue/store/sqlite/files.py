@@ -35,7 +35,7 @@ _SHORTEST_INDEX = 32 * 1024
 Identity: TypeAlias = "tuple[int, int] | None"
 
 _FILES: weakref.WeakKeyDictionary[Files, None] = weakref.WeakKeyDictionary()
-"""Those of this process. Other threads open and close theirs meanwhile: only ``keyrefs`` can be walked all the same."""
+"""Open files of this process. Other threads open and close theirs: only ``keyrefs`` can be iterated safely."""
 
 
 class State(Enum):
@@ -125,7 +125,7 @@ class Files:
         if journal is not None and journal == self._companions[0]:
             return State.WHOLE if has_index else State.INDEX_REMOVED
         if (journal is None and index is None) or (has_index and (journal is None or self.has_empty_journal)):
-            return State.JOURNAL_REMOVED  # a process that was refused beside the same index leaves an empty one behind
+            return State.JOURNAL_REMOVED  # a process that was refused with the same index leaves an empty one
         if has_index and self._descriptor is not None and os.fstat(self._descriptor).st_size == 0:
             return State.JOURNAL_SAVED
         return State.JOURNAL_REPLACED
@@ -214,7 +214,7 @@ def _identity(name: str) -> Identity:
 _PENDING = 0x40000000  # PENDING_BYTE of SQLite's os.h
 _IN_DATABASE = (_PENDING, _PENDING + 511)  # what a connection locks that wants the file for itself
 _IN_INDEX = (120, 120)  # WAL_WRITE_LOCK of the file -shm
-_WORDS_SHOWN = 3  # of a command line; a password stands further behind, as a rule
+_WORDS_SHOWN = 3  # of a command line; a password usually comes later
 _MOST_SHOWN = 80  # characters
 
 
@@ -307,7 +307,7 @@ class Journal:
         self._file: int | None = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 
     def make_room(self) -> None:
-        """Write zeros behind the end if SQLite has come to it; a journal that is short stays so.
+        """Write zeros after the end if SQLite has reached it; a journal that is short stays so.
 
         They are appended, at the end as it is at that moment: writes of another process there are not touched.
         The length is sought: ``fstat`` would also ask for the time of the last change, so that the next write notes a
@@ -341,7 +341,7 @@ def write_back(raw: sqlite3.Connection) -> None:
 def reuse(raw: sqlite3.Connection) -> None:
     """Copy the journal into the database as far as there is space: then the next commits begin at its front.
 
-    Jobs change the same pages again and again. On a full disk that goes on in the space that both files have.
+    Jobs change the same pages again and again. On a full disk that continues in the space of both files.
     """
     with contextlib.suppress(sqlite3.Error):
         raw.execute("PRAGMA wal_checkpoint(PASSIVE)")

@@ -15,7 +15,7 @@ from taskqueue.store.reading import name_once
 
 
 def _in_json(column: str, path: str) -> str:
-    """Return a value in the JSON of a column as SQL; nothing where that is damaged."""
+    """Return a value in the JSON of a column as SQL; nothing if that is damaged."""
     return f"(CASE WHEN json_valid({column}) THEN json_extract({column}, '$.{path}') END)"
 
 

@@ -25,7 +25,7 @@ _UPDATE = f"UPDATE jobs SET {_OWNERS} WHERE id = ?"
 
 
 def update(work: Transaction, before: Record, after: Record, now: datetime) -> bool:
-    """Put ``after`` in the place of ``before``; False if that has moved meanwhile."""
+    """Replace ``before`` by ``after``; False if it has moved in the meantime."""
     if work.record(before.id) != before:
         return False
     work.queue_changes(before.queue, after.queue)
@@ -65,7 +65,7 @@ def add(work: Transaction, records: Sequence[Record]) -> list[Record]:
 
 
 def replace(work: Transaction, new: Record, old: Record, cancel_running: str | None, now: datetime) -> Record | None:
-    """Put ``new`` in the place of ``old``, or behind it while it runs; None if ``old`` has moved meanwhile."""
+    """Replace ``old`` by ``new``, or queue ``new`` after it while it runs; None if ``old`` has moved."""
     present = work.record(old.id)
     if present is None or (present.status, present.claims, present.unique) != (old.status, old.claims, old.unique):
         return None

@@ -95,7 +95,7 @@ def began(execute: Execute, id: JobId, claims: int, lane: str, at: datetime) -> 
 
 
 def free(execute: Execute, after: Record, now: datetime, *, is_unseen: bool) -> None:
-    """Free the limits of the run that led to this record; a rate counts its start until the period is over."""
+    """Free the limits of the run that led to this record; a rate counts its start until the period ends."""
     run = (str(after.id), after.claims)
     began_at = counted_from(after, now, is_unseen=is_unseen)
     for limit_key in limit_keys_of(after.lane):

@@ -18,7 +18,7 @@ _REMOVE = "DELETE FROM logs WHERE job IN (SELECT value FROM json_each(?))"
 
 
 def keep(work: Transaction, id: str, claims: int, lines: str) -> None:
-    """Keep the lines of this run in place of those that are kept of it."""
+    """Store the lines of this run in place of its stored lines."""
     work.execute(_KEEP, (id, claims, lines))
     work.execute(_REMOVE_OLDER, (id, claims - RUNS_KEPT))
 

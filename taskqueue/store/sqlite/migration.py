@@ -15,7 +15,7 @@ from taskqueue.store.sqlite.leases import lease_of
 from taskqueue.store.sqlite.url import location
 
 STEPS: Mapping[int, Callable[[sqlite3.Connection], None]] = {}
-"""The step to each schema after the first, for those that change something here."""
+"""The step to each schema after the first, if it changes something here."""
 
 _SEATS = "SELECT name, seat, incarnation, since, until, about FROM leases WHERE name LIKE 'seat:%' AND until > ?"
 

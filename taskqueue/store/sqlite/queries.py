@@ -49,7 +49,7 @@ _STATUS = tuple(f"status = {int(status)}{' AND status > 2' if status.is_final el
 def find(
     raw: sqlite3.Connection, query: Query, order: str, limit: int, after: tuple[object, JobId] | None
 ) -> list[Record]:
-    """Return up to ``limit`` matching records by (``order``, id), from behind ``after`` if given."""
+    """Return up to ``limit`` matching records by (``order``, id), after ``after`` if given."""
     if isinstance(query, Compare) and (query.field, query.operator, order, after) == ("id", Operator.IN, "id", None):
         ids = query.value
         statement, these = (_WITH_ID, ids[0]) if len(ids) == 1 else (_WITH_IDS, json.dumps(ids))
@@ -85,7 +85,7 @@ def _find(
 
 
 def _statuses(raw: sqlite3.Connection, query: Query) -> list[int] | None:
-    """Return the statuses that records which match may have, None for any: of a queue those that the tally counts."""
+    """Return the statuses that records which match may have, None for any; for a queue, those in the tally."""
     statuses, fields = statuses_of(query), fields_of(query)
     if "queue" in fields and fields <= {"queue", "status"} and (statuses is None or len(statuses) > 1):
         return sorted({int(status) for queue, status in tally(raw) if holds_for(query, queue, status)})
@@ -305,7 +305,7 @@ def _firsts(raw: sqlite3.Connection, query: Query, statuses: Sequence[int], wher
 
 
 def _queues_in_order(raw: sqlite3.Connection, query: Query) -> list[str]:
-    """Return a condition for each queue whose waiting jobs are to be merged; one for all where they are too many."""
+    """Return a condition for each queue whose waiting jobs must be merged; one for all if they are too many."""
     if queue_of(query) is not None:
         return [""]
     queues = waiting_queues(raw)

@@ -114,7 +114,7 @@ class Transaction:
         return True
 
     def execute_all(self, statements: Mapping[int, str], rows: Sequence[Row]) -> bool:
-        """Change all rows, or none at all if one is not found; ``statements`` are for so many, the largest first."""
+        """Change all rows, or none at all if one is not found; ``statements`` are keyed by number of rows, falling."""
         if len(rows) == 1:
             self._last = self.execute(statements[1], rows[0])
             return self._last.rowcount == 1
@@ -215,7 +215,7 @@ class Transaction:
         self._counts[(queue, add_counts.ALL)] = self._counts.get((queue, add_counts.ALL), 0) - 1
 
     def _insert_one(self, short: Row) -> bool:
-        """Insert a short row alone, as ``insert_all`` does, without grouping what is alike."""
+        """Insert a short row alone, as ``insert_all`` does, without grouping similar rows."""
         inserted = self.execute(INSERT_SHORT, short)
         if inserted.rowcount == 0:
             return False

@@ -140,7 +140,7 @@ def prepare(address: SqliteUrl, mounts: Path = Path("/proc/self/mountinfo")) -> 
 def shares_memory(folder: Path) -> bool:
     """Return whether processes can share memory by a file of the folder, as they have to by the index of the journal.
 
-    They cannot on some shares of virtual machines and containers; where there is no room for a file, that is not known.
+    They cannot on some shares of virtual machines and containers; if there is no room for a file, that is unknown.
     """
     import mmap
     import tempfile

@@ -21,7 +21,7 @@ from taskqueue.web.streams import event_stream
 
 
 def get_session(call: Call) -> Any:
-    """Return who asks, what this user may do, and the token that changes need without a bearer token."""
+    """Return the user of the request, what this user may do, and the token that changes need without a bearer token."""
     user = call.viewer.user
     return {
         "user": user.name,

@@ -27,7 +27,7 @@ from taskqueue.web.rendering import JsonResponse
 
 ORDERS = ["created_at", "-created_at", "ended_at", "-ended_at", "id", "-id", "rank", "-rank"]
 LONGEST_WAIT = 60.0
-"""Seconds that a request waits for a job at most; who wants to wait longer asks again."""
+"""The most seconds that a request waits for a job; to wait longer, ask again."""
 
 
 def find_jobs(call: Call) -> Any:
@@ -120,7 +120,7 @@ def explain_job(call: Call) -> Any:
 
 
 async def wait_for_job(call: Call) -> Response:
-    """Return the job once it has ended, or when the time is over."""
+    """Return the job once it has ended, or after the timeout."""
     dashboard, id = call.dashboard, call.path["id"]
     loop = asyncio.get_running_loop()
     ends_at = loop.time() + call.query["timeout"]

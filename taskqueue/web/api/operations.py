@@ -132,13 +132,13 @@ def list_nodes(call: Call) -> Any:
 
 
 def drain_node(call: Call) -> Any:
-    """Let a node begin no more jobs."""
+    """Stop a node from starting jobs."""
     call.actions.drain_node(call.path["name"], call.body.get("reason", ""))
     return _in_force(call, Kind.DRAIN, call.path["name"])
 
 
 def undrain_node(call: Call) -> Any:
-    """Let a node begin jobs again."""
+    """Allow a node to start jobs again."""
     name = call.path["name"]
     return json_shapes.cleared(Kind.DRAIN, name, int(call.actions.undrain_node(name)))
 
@@ -148,12 +148,12 @@ def _part(call: Call, rows: Sequence[Row], name_of: Callable[[Row], str]) -> Par
     given = {"name": call.query.get("name", ""), "after": call.query.get("cursor", "")}
     part = part_of(rows, name_of, given, call.query["limit"])
     if given["after"] and part.is_first:
-        raise Problem("cursor-too-old", f"cursor={given['after']!r} is not there any more: begin without one")
+        raise Problem("cursor-too-old", f"cursor={given['after']!r} no longer exists: start without one")
     return part
 
 
 def _in_force(call: Call, kind: Kind, name: str) -> Mapping[str, Any]:
-    """Return the control, or that it was cleared meanwhile."""
+    """Return the control, or say that it has been cleared."""
     for one in call.scheduler.controls():
         if one.kind is kind and one.name == name:
             return json_shapes.control(one)

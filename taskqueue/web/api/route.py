@@ -103,7 +103,7 @@ class ApiRoute:
     ) -> None:
         """Make it for ``request``, such as ``GET /jobs``.
 
-        ``statuses`` are those besides the ones that every operation may have; ``created`` says that it answers 201;
+        ``statuses`` are added to the statuses that every operation may have; ``created`` says that it answers 201;
         ``users`` are those who may ask for it, where those are not all for GET and operators for a change.
         """
         self.method, self.path = request.split()

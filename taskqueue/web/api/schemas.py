@@ -1,4 +1,4 @@
-"""The JSON Schemas of what is sent and answered, which requests are checked against and the document shows."""
+"""The JSON Schemas of requests and answers: requests are checked against them, and the document shows them."""
 
 from __future__ import annotations
 

@@ -35,14 +35,14 @@ def resume_queue(view: View) -> Response:
 
 
 def drain_node(view: View) -> Response:
-    """Let a node begin no more jobs."""
+    """Stop a node from starting jobs."""
     node = view.form.get("node", "")
     view.actions.drain_node(node, view.form.get("reason", ""))
     return see_other(view, f"/nodes?done=drained&of={quote(node, safe='')}")
 
 
 def undrain_node(view: View) -> Response:
-    """Let a node begin jobs again."""
+    """Allow a node to start jobs again."""
     view.actions.undrain_node(view.form.get("node", ""))
     return see_other(view, "/nodes?done=undrained")
 

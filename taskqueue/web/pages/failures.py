@@ -1,4 +1,4 @@
-"""The failures of a time, grouped by class and error: how many, since when, and whether they go on."""
+"""The failures of a time, grouped by class and error: how many, since when, and whether they continue."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def failures(view: View) -> Mapping[str, Any]:
 
 
 def _address(group: Failures, ended: JobFilter) -> str:
-    """Return the filter of the jobs of a group; nothing where they cannot be told from those of others."""
+    """Return the filter of the jobs of a group; nothing if they cannot be told from jobs of other groups."""
     if OTHER in (group.job, group.error):
         return ""
     return ended.address(job=group.job, q=json.dumps({"error.type": group.error or None}, ensure_ascii=False))

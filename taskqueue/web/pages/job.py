@@ -89,7 +89,7 @@ def _shown(view: View, process: Process, masked: Masked) -> Mapping[str, Any]:
 
 
 def _resume(view: View, record: Record) -> Button | None:
-    """Return the button that ends the pause which keeps the job waiting, where there is one and the user may."""
+    """Return the button that ends the pause which keeps the job waiting, if there is one and the user may."""
     pause = Controls(view.scheduler.controls()).pause_of(record.queue) if record.status is Status.WAITING else None
     if pause is None or not view.may_act_on(pause.name or None):
         return None
@@ -112,7 +112,7 @@ def _in_utc(view: View, process: Process) -> str:
 
 
 def _why(text: str) -> list[tuple[str, bool]]:
-    """Return the sentences, and of each whether it goes on the line before.
+    """Return the sentences, each with whether it continues the previous line.
 
     The first one says what the headline does, and the last ones what the table of attempts and the log do.
     """

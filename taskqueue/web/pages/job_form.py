@@ -48,7 +48,7 @@ def edit(view: View) -> Mapping[str, Any]:
 
 
 def run(view: View) -> Any:
-    """Run a copy with these data; where they are refused, return the form with the error."""
+    """Run a copy with these data; if they are refused, return the form with the error."""
     given = {"data": view.form.get("data", "")}
     try:
         data = decode(given["data"])

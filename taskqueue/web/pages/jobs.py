@@ -33,7 +33,7 @@ ENDED = tuple(word for word, statuses in STATUSES.items() if all(status.is_final
 """The words of statuses whose jobs are listed by their end, unless another order is asked for."""
 
 ANCHORED = ("-created_at", "-ended_at")
-"""The orders in which new jobs come first: they are announced, and do not move those that a reader looks at."""
+"""The orders in which new jobs come first: they are announced, and do not move the jobs that a reader is looking at."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ def rows_of(view: View, found: Iterable[Process]) -> list[Row]:
 
 
 def _search(view: View, wanted: JobFilter, order: str) -> tuple[list[Process], int]:
-    """Return a page and one job more, and how many came after those that the updated page shows, up to as many."""
+    """Return a page and one job more, and how many newer jobs there are than the updated page shows, up to a page."""
     query = wanted.query()
     view.masking.check_query(query, view.user)
     until = moment("until", view.query["until"]) if view.query.get("until") else None
@@ -113,7 +113,7 @@ def _search(view: View, wanted: JobFilter, order: str) -> tuple[list[Process], i
 
 
 def _announced(new: int) -> str:
-    """Return how many jobs came after those that the page shows; empty for none."""
+    """Return how many newer jobs there are than the page shows; empty if there are none."""
     if not new:
         return ""
     return count(new, "new job") if new <= PAGE else f"more than {PAGE} new jobs"
@@ -128,7 +128,7 @@ def _found(view: View, query: dict[str, Any], order: str, until: datetime | None
     if view.query.get("after"):
         with suppress(JobNotFound):  # it was pruned: the list begins at its beginning
             after = view.scheduler.get_job(view.query["after"])
-    if order == "rank":  # without a status those that can run next: postponed ones may be many, in another order
+    if order == "rank":  # without a status, jobs that can run next: postponed ones may be many, in another order
         last = Status.PROCESSING if view.query.get("status") else Status.WAITING
         query = {"$and": [query, {"status": {"$lte": int(last)}}]}
     if until is not None and order in ANCHORED:
@@ -145,7 +145,7 @@ def _anchor(found: list[Process], order: str, view: View) -> str:
 
 
 def _tabs(wanted: JobFilter, stats: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the statuses with the number of their jobs, where that is known: of a queue, or of all."""
+    """Return the statuses with the number of their jobs, if it is known: in a queue, or in all."""
     counts = stats["queues"].get(wanted.queue, {}) if wanted.queue else stats["statuses"]
     is_known = not (wanted.job or wanted.tag or wanted.error or wanted.q or wanted.since)
     tabs = [{"word": "all", "address": wanted.address(status=""), "number": None, "is_here": not wanted.status}]

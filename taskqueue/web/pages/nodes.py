@@ -12,7 +12,7 @@ PAGE = 20
 """Nodes on one page."""
 
 MOST_RUNS = 10
-"""Running jobs that are shown of one node, those that have run longest."""
+"""Running jobs that are shown for one node: the ones that have run longest."""
 
 
 def nodes(view: View) -> Mapping[str, Any]:

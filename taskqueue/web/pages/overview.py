@@ -22,7 +22,7 @@ from taskqueue.web.words import number
 MOST_QUEUES = 25
 MOST_RUNS = 15
 MOST_NEEDS = 12
-"""The most lines of each list; the pages behind them have all."""
+"""The most lines of each list; the linked pages show all."""
 
 HOURS = 72
 """The hours of the longer chart."""
@@ -36,7 +36,7 @@ UNLOADABLE = '{"cause": "unloadable"}'
 
 @dataclass(frozen=True, kw_only=True)
 class ShownNeed:
-    """Something that somebody should act on, with a link and a button where there are any."""
+    """Something that somebody should act on, with a link and a button if there are any."""
 
     says: str
     level: Level

@@ -16,7 +16,7 @@ from taskqueue.web.paging import part_of
 from taskqueue.web.view import View
 
 MOST_HOLDERS = 5
-"""Jobs that are named of those that hold a limit's places."""
+"""The most jobs that are named as holders of a limit's places."""
 
 MOST_LIMITS = 25
 """Limits on the page, the full ones first."""

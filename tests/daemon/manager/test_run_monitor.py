@@ -256,7 +256,7 @@ def test_a_permit_that_a_job_has_read_is_missed(stopped: StoppedWorker) -> None:
     stopped.say(Ready())
     stopped.say(Ready(missed=7))  # taken back
 
-    with pytest.raises(ChannelBroken, match="a permit to begin a run"):
+    with pytest.raises(ChannelBroken, match="a permit to start a run"):
         stopped.say(Ready(missed=1))
 
 
