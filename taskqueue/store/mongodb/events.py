@@ -17,7 +17,7 @@ from pymongo.collection import Collection
 from pymongo.errors import BulkWriteError
 from pymongo.read_concern import ReadConcern
 
-from taskqueue.errors import CursorTooOld
+from taskqueue.errors import CursorTooOld, StoreContended
 from taskqueue.model.events import FLUSHED
 from taskqueue.model.ids import JobId
 from taskqueue.model.reading import text
@@ -28,7 +28,7 @@ from taskqueue.store.arguments import CURSOR_DIGITS
 from taskqueue.store.mongodb.connection import ACKNOWLEDGED, Connection, find_and_modify
 from taskqueue.store.mongodb.documents import Document, id_in, needed_time_in
 from taskqueue.store.reading import readable
-from taskqueue.store.tries import Tries
+from taskqueue.store.tries import MOST_TRIES
 
 log = logging.getLogger(__name__)
 
@@ -63,15 +63,17 @@ class EventLog:
         """Record the events in this order; raise ``StoreContended`` if readers fill the numbers each time."""
         collection = self._connection.collections.events
         pending = [events[first : first + PAGE] for first in range(0, len(events), PAGE)]
-        tries = Tries(self._connection.address.shown, "the event log")
-        while pending:
-            tries.another()
+        for _ in range(MOST_TRIES):
+            if not pending:
+                return
             first = self._take(len(pending))
             numbered = [_page(first + index, page) for index, page in enumerate(pending)]
             refused = _insert(collection, numbered)
             pending = [pending[index] for index in refused]
             if pending:
                 self._catch_up()
+        if pending:
+            raise StoreContended(self._connection.address.shown, "the event log", MOST_TRIES)
 
     def since(self, cursor: str | None, limit: int) -> tuple[list[Event], str]:
         """Return up to ``limit`` events after the cursor and the cursor after them; raise ``CursorTooOld``.
