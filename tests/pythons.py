@@ -12,13 +12,15 @@ oldest         newest             all, but those of the embedded store
 newest         newest             all
 each between   newest             all, but those of MongoDB
 newest         lowest             all, but those of the embedded store and of the extras
+unstable       newest             all, but those of MongoDB; a warning is an error there
 both ends      lowest of extras   those of the extras
 =============  =================  ======================================================
 
 The Python of ``.venv`` has run the whole suite with the newest versions. The oldest and the newest Python run every
 test, and so do the lowest and the newest versions of each package on both of them. The embedded store is Python's own
 SQLite: what its share of the tests executes of a package, the same tests on MongoDB execute as well, and what is
-Python's own is tested on each.
+Python's own is tested on each. An *unstable* Python is one that only Debian's unstable distribution has: its tests run
+inside that, see ``tests/unstable.py``.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from __future__ import annotations
 import argparse
 import configparser
 import hashlib
+import importlib.metadata
 import os
 import re
 import shutil
@@ -37,6 +40,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from tests import unstable
 from tests.servers import server_binary
 
 ROOT = Path(__file__).parent.parent
@@ -63,7 +67,7 @@ class Environment(NamedTuple):
 
     python: Path
     version: Version
-    kind: Literal["lowest", "lowest-extras", "newest"]
+    kind: Literal["lowest", "lowest-extras", "newest", "unstable"]
     tests: tuple[str, ...]
     """Arguments of pytest."""
 
@@ -95,6 +99,13 @@ def oldest_supported() -> Version:
     found = re.fullmatch(r">=(\d+)\.(\d+)", configuration()["options"]["python_requires"])
     assert found, "setup.cfg: python_requires is not of the form >=3.10"
     return int(found[1]), int(found[2])
+
+
+def requirements() -> list[str]:
+    """Return the requirements of ``setup.cfg`` and those of its extras."""
+    parser = configuration()
+    extras = [parser["options.extras_require"][extra] for extra in EXTRAS]
+    return [line for lines in (parser["options"]["install_requires"], *extras) for line in lines.split("\n") if line]
 
 
 def lowest_requirements(extras: bool = False) -> list[str]:
@@ -148,6 +159,16 @@ def environments(found: Mapping[Version, Path], tested: Version) -> list[Environ
     return chosen
 
 
+def unstable_environments(found: Mapping[Version, Path]) -> list[Environment]:
+    """Return those of the Pythons that this machine has only in Debian's unstable distribution."""
+    interpreters = zip(unstable.VERSIONS, unstable.names(), strict=True)
+    return [
+        Environment(Path("/usr/bin", name), version, "unstable", NOT_MONGODB)
+        for version, name in interpreters
+        if version not in found
+    ]
+
+
 def make(environment: Environment) -> None:
     """Make the environment, unless it was made for what ``setup.cfg`` says now."""
     stamp = environment.folder / ".made-for"
@@ -155,12 +176,44 @@ def make(environment: Environment) -> None:
     if stamp.exists() and stamp.read_text() == wanted:
         return
     shutil.rmtree(environment.folder, ignore_errors=True)
+    if environment.kind == "unstable":
+        make_unstable(environment)
+    else:
+        make_here(environment)
+    stamp.write_text(wanted)
+
+
+def make_here(environment: Environment) -> None:
+    """Make the environment of a Python of this machine."""
     subprocess.run([environment.python, "-m", "venv", "--without-pip", environment.folder], check=True)
     pip = [sys.executable, "-m", "pip", "--python", str(environment.folder / "bin/python"), "install", "-q"]
     lowest = [] if environment.kind == "newest" else lowest_requirements(extras=environment.kind == "lowest-extras")
     project = str(ROOT) if environment.kind == "lowest" else f"{ROOT}[{','.join(EXTRAS)}]"
     subprocess.run([*pip, "--no-compile", "-e", project, *TOOLS, *lowest], check=True)
-    stamp.write_text(wanted)
+
+
+def make_unstable(environment: Environment) -> None:
+    """Make the environment of a Python of the unstable distribution.
+
+    The pip of this machine installs into it from outside, because nothing inside needs to reach the package registry.
+    """
+    unstable.make()
+    venv = unstable.inside([str(environment.python), "-m", "venv", "--without-pip", str(environment.folder)])
+    subprocess.run(venv, check=True)
+    version = environment.python.name.removeprefix("python")
+    packages = environment.folder / f"lib/{environment.python.name}/site-packages"
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--target", str(packages)]
+    wheels = ["--python-version", version, "--only-binary=:all:"]
+    subprocess.run([*pip, *wheels, *requirements(), *TOOLS], check=True)
+    (packages / "taskqueue.pth").write_text(f"{ROOT}\n")
+    metadata = Path(str(importlib.metadata.distribution("taskqueue").locate_file("")))
+    for described in metadata.glob("taskqueue-*.dist-info"):
+        shutil.copytree(described, packages / described.name)
+    for installed in Path(sys.executable).parent.glob("taskqueue*"):
+        program = environment.folder / "bin" / installed.name
+        lines = installed.read_text().splitlines(keepends=True)
+        program.write_text("".join([f"#!{environment.folder}/bin/python\n", *lines[1:]]))
+        program.chmod(0o755)
 
 
 class Tested(NamedTuple):
@@ -179,11 +232,15 @@ def tested(environment: Environment, making: Future[None], arguments: list[str])
     making.result()
     made = time.monotonic()
     command = [str(environment.folder / "bin/python"), "-m", "pytest", "-q", *(arguments or environment.tests)]
+    strict = {}
+    if environment.kind == "unstable":
+        command = unstable.inside(command)
+        strict = {"PYTHONWARNINGS": "error"}  # in nodes, too: the newest Python shows no warning
     path = f"{server_binary().parent}{os.pathsep}{os.environ['PATH']}"  # one MongoDB server serves all environments
     done = subprocess.run(
         command,
         cwd=ROOT,
-        env=os.environ | {"PATH": path},
+        env=os.environ | {"PATH": path} | strict,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -198,7 +255,12 @@ def main(words: list[str]) -> int:
     given, arguments = parser.parse_known_args(words)
     os.environ["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
     found = pythons(candidates(), oldest_supported())
-    chosen = sorted(environments(found, sys.version_info[:2]), key=lambda one: one.place)
+    further = unstable_environments(found)
+    if why_not := unstable.why_not():
+        for environment in further:
+            print(f"Python {environment.name} was not run: {why_not}", flush=True)
+        further = []
+    chosen = sorted([*environments(found, sys.version_info[:2]), *further], key=lambda one: one.place)
     failed = []
     print(f"Pythons: {', '.join(one.name for one in chosen)}, {given.at_once} at once", flush=True)
     with ThreadPoolExecutor(MADE_AT_ONCE) as maker, ThreadPoolExecutor(given.at_once) as tester:
@@ -210,12 +272,12 @@ def main(words: list[str]) -> int:
             if not end.passed:
                 failed.append(environment.name)
             print(f"{environment.name}: waited {end.waited:.0f} s for, tested in {end.took:.0f} s", flush=True)
-    print(f"\nPythons: {len(found)} found, {', '.join(failed) or 'none'} failed", flush=True)
+    print(f"\nPythons: {len(found) + len(further)} found, {', '.join(failed) or 'none'} failed", flush=True)
     return len(failed) if found else 1
 
 
 def _sources() -> tuple[Path, ...]:
-    return ROOT / "setup.cfg", Path(__file__)
+    return ROOT / "setup.cfg", Path(__file__), Path(unstable.__file__)
 
 
 def _digest(path: Path) -> str:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
+from tests import unstable
 from tests.pythons import (
     ALL,
     NOT_EMBEDDED,
     NOT_MONGODB,
     OF_EXTRAS,
+    configuration,
     environments,
     lowest_requirements,
     oldest_supported,
     pythons,
+    unstable_environments,
     version_of,
 )
 
@@ -71,6 +75,27 @@ def test_one_python_alone_runs_every_test_with_the_lowest_versions() -> None:
 
     assert tests["lowest"] == (*ALL, f"--ignore={OF_EXTRAS}")
     assert tests["newest"] == NOT_EMBEDDED
+
+
+def test_a_python_that_only_the_unstable_distribution_has_runs_the_tests_of_the_embedded_store_there() -> None:
+    [environment] = unstable_environments({(3, 14): Path("/usr/local/bin/python3.14")})
+
+    assert (environment.name, environment.tests) == ("3.15-unstable", NOT_MONGODB)
+    assert environment.python == Path("/usr/bin/python3.15")
+
+
+def test_a_user_who_is_not_root_is_told_why_the_unstable_distribution_is_not_used() -> None:
+    asked = "import os; from tests.unstable import why_not; os.geteuid() or os.setuid(65534); print(why_not())"
+    told = subprocess.run([sys.executable, "-c", asked], cwd=unstable.ROOT, capture_output=True, text=True)
+
+    assert "only root" in told.stdout, told.stderr
+
+
+def test_each_python_that_is_tested_has_a_classifier() -> None:
+    oldest, newest = oldest_supported(), unstable.VERSIONS[-1]
+    tested = [f"Programming Language :: Python :: 3.{minor}" for minor in range(oldest[1], newest[1] + 1)]
+
+    assert [line for line in configuration()["metadata"]["classifiers"].split("\n") if ":: 3." in line] == tested
 
 
 def test_the_lowest_version_of_each_dependency_is_the_one_that_setup_cfg_names() -> None:

@@ -14,6 +14,7 @@ from taskqueue.errors import InvalidOption
 from taskqueue.model.lifecycle.outcomes import Done
 from taskqueue.model.record import Cause
 from taskqueue.store import Store
+from tests.forking import fork
 from tests.scheduler.jobs import Echo, Mail
 from tests.scheduler.playing import begin, end, play, take
 
@@ -186,7 +187,7 @@ def _at_once(url: str, act: Any) -> int:
         go, tell_go = os.pipe()
         children = []
         for number in range(8):
-            child = os.fork()
+            child = fork()
             if child == 0:
                 status = 1
                 try:

@@ -18,6 +18,7 @@ from pymongo import MongoClient
 import taskqueue
 from taskqueue import Scheduler
 from taskqueue.errors import ConfigError, StoreUnavailable, TaskqueueError
+from tests.forking import fork
 from tests.scheduler.jobs import Echo
 from tests.scheduler.playing import LIMIT
 
@@ -39,7 +40,7 @@ def test_threads_share_one_scheduler(scheduler: Scheduler) -> None:
 def test_a_forked_application_goes_on_with_its_scheduler(scheduler: Scheduler) -> None:
     before = scheduler.add_job(Echo, "before")
     waited_for = scheduler.add_job(Echo, "waited for")
-    child = os.fork()
+    child = fork()
     if child == 0:
         status = 1
         try:
@@ -97,7 +98,7 @@ def test_a_fork_while_others_wait_and_add_does_no_harm(scheduler: Scheduler) -> 
     for thread in threads:
         thread.start()
     for _ in range(5):
-        child = os.fork()
+        child = fork()
         if child == 0:
             status = 1
             try:

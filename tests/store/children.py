@@ -6,13 +6,15 @@ import os
 import traceback
 from collections.abc import Callable
 
+from tests.forking import fork
+
 
 class Child:
     """One forked child; what it raises is raised again where it is waited for."""
 
     def __init__(self, action: Callable[[], object]) -> None:
         self._reading, writing = os.pipe()
-        self.pid = os.fork()
+        self.pid = fork()
         if self.pid == 0:
             os.close(self._reading)
             try:

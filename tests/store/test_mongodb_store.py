@@ -35,6 +35,7 @@ from taskqueue.store.mongodb.clock import ASKS, DRIFT, NEAR, Clock
 from taskqueue.store.mongodb.connection import Collections, Connection
 from taskqueue.store.mongodb.store import MongoStore
 from taskqueue.store.mongodb.url import parse as parsed
+from tests.forking import fork
 from tests.servers import with_database
 from tests.store.records import (
     BROKEN,
@@ -82,7 +83,7 @@ def store(url: str) -> Iterator[Store]:
 
 def in_a_child(store: Store, record: Record) -> int:
     """Add the record in a forked child and return the child's exit code."""
-    child = os.fork()
+    child = fork()
     if child == 0:
         code = 1
         with contextlib.suppress(BaseException):
