@@ -26,6 +26,10 @@ PAGE = 1000
 FEW = 4
 """For at most this many jobs, reading them after each ring costs less than reading the events."""
 
+SECOND_LOOK = 1.0
+"""Seconds until the second look at a new bell: what was written just before it was opened rings no more, and on MongoDB
+a majority may have it only after the first look."""
+
 LOOK_AGAIN_AFTER = 30.0
 """Seconds without events after which every job is read: pruned ones leave no event."""
 
@@ -55,7 +59,7 @@ class Listener:
         self._reader: int | None = None
         self._owes_a_read = False
         self._wake: int | None = None
-        self._heard_at = 0.0
+        self._heard_at = self._opened_at = 0.0
         self._is_closed = False
         self.silence: object | None = None
         """The time since rings were last taken, as an object of its own; None while none are kept.
@@ -72,6 +76,7 @@ class Listener:
         with self._lock:
             if self._bell is None:
                 self._bell = self._store.bell(ENDS)
+                self._opened_at = time.monotonic()
                 self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
                 self.silence = object() if self._bell.keeps_rings else None
             if self._cursor is None and _watched(self._watches | {watch}) > FEW:
@@ -248,7 +253,9 @@ class Listener:
         bell, wake = self._bell, self._wake
         assert bell is not None
         assert wake is not None
-        return Poll((bell.fileno(), wake), bell.pause if left is None else min(bell.pause, left))
+        is_new = time.monotonic() - self._opened_at < SECOND_LOOK
+        pause = min(bell.pause, SECOND_LOOK) if is_new else bell.pause
+        return Poll((bell.fileno(), wake), pause if left is None else min(pause, left))
 
     def _heard(self, ready: Ready) -> None:
         """Take the rings that have come."""

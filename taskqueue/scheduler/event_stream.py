@@ -24,6 +24,7 @@ from taskqueue.model.record import Record
 from taskqueue.model.schedules import Duration
 from taskqueue.model.shown_text import as_code
 from taskqueue.scheduler.connection import Connections
+from taskqueue.scheduler.end_listener import SECOND_LOOK
 from taskqueue.scheduler.event import EventSnapshot
 from taskqueue.scheduler.poll import Poll, Ready, Steps, items, patiently
 from taskqueue.scheduler.wait import timeout_of
@@ -344,6 +345,7 @@ class EventStream(Generic[AnyEvent]):
         store, refuse_if_closed = self._connections.store, self._connections.listener.refuse_if_closed
         with self._stop() as stop:
             bell = yield from patiently(partial(store.bell, NEWS), deadline, refuse_if_closed)
+            longest = SECOND_LOOK
             with closing(bell):
                 while True:
                     read = partial(store.events, cursor, PAGE)
@@ -360,7 +362,8 @@ class EventStream(Generic[AnyEvent]):
                             return [id for id in dict.fromkeys(ended) if id is not None], cursor
                         seconds = 0.0
                     else:
-                        seconds = bell.pause if deadline is None else min(bell.pause, deadline - time.monotonic())
+                        pause, longest = min(bell.pause, longest), bell.pause
+                        seconds = pause if deadline is None else min(pause, deadline - time.monotonic())
                         if seconds <= 0:
                             return [], cursor
                     ready = yield Poll((stop, bell.fileno()), seconds)

@@ -112,6 +112,9 @@ def _wrong_in(span: str) -> Iterator[str]:
     for attribute in re.findall(r"^\.([a-z_]\w*)(?:$|\()", span):  # of an owner that was named before
         if not any(_has(one, attribute) for owners in OWNERS.values() for one in owners):
             yield f".{attribute}"
+    alone = re.match(r"([a-z_]\w*)=(?!=)", span)  # an option of a class or a call
+    if alone is not None and alone[1] not in _every_argument():
+        yield f"{alone[1]}="
     for name, arguments in CALL.findall(span):
         if name in _arguments():
             yield from (f"{name}({one}=)" for one in KEYWORD.findall(arguments) if one not in _every_argument())

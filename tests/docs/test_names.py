@@ -13,6 +13,9 @@ PAGES = (CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").rglob("*.md")))
 FOREIGN = {
     *("--hostname", "--nginx", "--now", "--oplog", "--oplogReplay"),  # docker, certbot, systemctl, mongodump
     "--name-of-the-option",
+    *("disable_existing_loggers=", "isolation_level=", "max_failures=", "w="),  # logging, sqlite3, lzq, MongoDB
+    "synchronous=",  # a parameter of the URL of a SQLite store
+    "retyr=",  # a slip that a page shows
     *(".venv", ".json", ".item"),  # a folder, and what a file or a key of a page's own data ends with
 }
 """What pages name of other systems, or as an example."""
@@ -47,6 +50,7 @@ def test_what_a_page_names_exists(page: Path) -> None:
         ("`retry.fibonacci()`", "retry.fibonacci"),
         ("`taskqueue.errors.NoSuchError`", "taskqueue.errors.NoSuchError"),
         ("`add_job(MailJob, expire=5)`", "add_job(expire=)"),
+        ("`retries=3` of the class", "retries="),
     ],
 )
 def test_a_wrong_name_is_found(wrong: str, name: str) -> None:

@@ -147,6 +147,33 @@ def test_waits_one_after_another_report_each_event_once(scheduler: Scheduler) ->
 
 
 @BOTH
+def test_waits_of_several_threads_report_each_event_once(scheduler: Scheduler, url: str) -> None:
+    told: list[Any] = []
+    scheduler.on("done", lambda event: told.append(event.job_id))
+    processes = scheduler.add_jobs([(Echo, number) for number in range(30)])
+    waits = [threading.Thread(target=scheduler.wait_for, args=[processes[number::3], LIMIT]) for number in range(3)]
+    for thread in waits:
+        thread.start()
+
+    run_all(url)
+    for thread in waits:
+        thread.join(LIMIT)
+
+    assert sorted(told) == sorted(process.id for process in processes)
+
+
+@BOTH
+def test_a_wait_looks_out_only_a_moment_for_an_end_that_no_event_tells(blocking: Scheduler, store: Store) -> None:
+    told: list[str] = []
+    process = blocking.add_job(Echo)
+    blocking.on("*", lambda event: told.append(event.name))
+    play(store)
+    store.prune({}, store.now() + timedelta(hours=1), 100)
+
+    assert blocking.wait_for(process, timeout=0) == [process]
+
+
+@BOTH
 def test_a_callback_hears_nothing_from_before_it_was_bound(scheduler: Scheduler) -> None:
     early: list[str] = []
     late: list[str] = []
