@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import words
 from tests.covers import COVERS
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -502,3 +503,7 @@ def test_what_is_allowed_is_not_a_breach() -> None:
     assert [
         breach for rule in RULES for breach in rule(Source("taskqueue/daemon/runtime/child_process.py", text))
     ] == []
+
+
+def test_prose_has_no_more_words_that_read_translated_than_its_budget() -> None:
+    assert not words.excess(), "write it as tests/words.py asks, or name the line there if the word is right"
