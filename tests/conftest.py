@@ -43,6 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
     else:
         given = cast(Any, config).workerinput
         run = Run(folder=Path(given["run_folder"]), controller=given["run_controller"])
+        keep_from_forks(config)
     config.stash[RUN] = run
     os.environ["XDG_STATE_HOME"] = str(run.folder / "state")  # nobody's own jobs are touched
     os.environ["TASKQUEUE_RUNTIME_DIR"] = str(run.folder / "nodes")  # and nobody's nodes are asked
@@ -86,6 +87,25 @@ def pytest_collection_finish() -> None:
 def is_controller(config: pytest.Config) -> bool:
     """Return whether this process controls the run, as opposed to a worker of pytest-xdist."""
     return not hasattr(config, "workerinput")
+
+
+def keep_from_forks(config: pytest.Config) -> None:
+    """Take the connection to the controller away from forks of this process.
+
+    The controller notices the end of this process by the end of the connection, so a fork that outlives the process and
+    has the connection would make the whole run wait.
+    """
+    plugins = config.pluginmanager.get_plugins()
+    [channel] = [plugin.channel for plugin in plugins if type(plugin).__name__ == "WorkerInteractor"]
+    files = channel.gateway._io
+    descriptors = [files.infile.fileno(), files.outfile.fileno()]
+    nothing = os.open(os.devnull, os.O_RDWR)
+
+    def replace() -> None:
+        while descriptors:  # in forks of forks these numbers may belong to other files
+            os.dup2(nothing, descriptors.pop(), inheritable=False)
+
+    os.register_at_fork(after_in_child=replace)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -73,6 +73,33 @@ class ComputingBesideWaiting(LoadScopeScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         return scope(nodeid)
 
+    def remove_node(self, node: Any) -> str | None:
+        """Take the tests of a process that has ended back, and return the test that ended it, which is not run again.
+
+        Run again, it would end one process after another.
+        """
+        units = self.assigned_work[node]
+        crashed = next((test for unit in units.values() for test, is_done in unit.items() if not is_done), None)
+        for place, unit in list(units.items()):
+            if crashed in unit:
+                unit[crashed] = True
+            if all(unit.values()):
+                del units[place]
+        super().remove_node(node)
+        return crashed
+
+    def _reschedule(self, node: Any) -> None:
+        """Deal the process more tests, and tell it if these are the last.
+
+        A process runs a test only when it knows the next one, or that there is none. One that takes the place of a
+        crashed process is dealt tests only once, so without a second test it would wait for ever.
+        """
+        super()._reschedule(node)
+        while self.workqueue and not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
+            self._assign_work_unit(node)
+        if not self.workqueue:
+            node.shutdown()
+
     def _assign_work_unit(self, node: Any) -> None:
         waits = int(node.gateway.id.removeprefix("gw")) >= len(os.sched_getaffinity(0))
         mine = (each for each in self.workqueue if _is_below(each.removeprefix("tests/"), WAITING) is waits)

@@ -1,0 +1,65 @@
+"""A run ends, and names the test that hung, whatever that test leaves behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.nodes import LIMIT
+
+ROOT = Path(__file__).parent.parent
+CONFTEST = """
+from tests.conftest import pytest_configure, pytest_configure_node, pytest_unconfigure, pytest_xdist_make_scheduler
+"""
+SHORT = "def test_one(): pass\ndef test_two(): pass\n"
+HANGS = "import time\ndef test_before(): pass\ndef test_hangs(): time.sleep(3600)\ndef test_after(): pass\n"
+HANGS_WITH_A_CHILD = """
+import os, time
+def test_hangs():
+    if (child := os.fork()) == 0:
+        time.sleep(3600)
+        os._exit(0)
+    with open("child", "w") as file:
+        file.write(str(child))
+    time.sleep(3600)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    for name in ("a", "b", "c", "y", "z"):
+        (tmp_path / f"test_{name}.py").write_text(SHORT)
+    yield tmp_path
+    if (tmp_path / "child").exists():
+        psutil.Process(int((tmp_path / "child").read_text())).kill()
+
+
+@pytest.mark.parametrize("text", [HANGS, HANGS_WITH_A_CHILD], ids=["alone", "with a child that outlives it"])
+def test_a_run_ends_after_one_test_that_hangs_and_names_it(folder: Path, text: str) -> None:
+    (folder / "test_h.py").write_text(text)
+    limits = ["-o", "faulthandler_timeout=10", "-o", "faulthandler_exit_on_timeout=true"]
+    dealt = ["-p", "xdist", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "-p", "no:cacheprovider"]
+
+    environment = {name: value for name, value in os.environ.items() if "XDIST" not in name}
+    with (folder / "output").open("w") as output:  # no pipe: the child that outlives the run would keep it open
+        subprocess.run(
+            [sys.executable, "-m", "pytest", *dealt, *limits, str(folder)],
+            cwd=folder,
+            env={**environment, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            timeout=4 * LIMIT,
+        )
+    said = (folder / "output").read_text()
+
+    others = text.count("def test_") + 5 * SHORT.count("def test_") - 1
+    assert re.findall(r"worker '\w+' crashed while running '(.*)'", said) == ["test_h.py::test_hangs"], said
+    assert f"1 failed, {others} passed" in said, said
