@@ -62,7 +62,7 @@ class ApiRoutes:
         if iscoroutinefunction(route.do):
             done = await route.do(call)
         else:
-            done = await self._dashboard.in_thread(route.do, call)
+            done = await self._dashboard.in_thread(viewer, route.do, call)
         if route.method != "GET":
             self._dashboard.overviews.forget()
         if isinstance(done, Response):

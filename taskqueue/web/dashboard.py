@@ -1,11 +1,11 @@
-"""The parts that every request of one dashboard uses, and the few threads in which the scheduler is called."""
+"""The parts that every request of one dashboard uses, and the threads in which its blocking calls are made."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
 from typing import TypeVar
 from urllib.parse import parse_qsl
@@ -23,7 +23,8 @@ from taskqueue.web.masking import Masking
 from taskqueue.web.overviews import Beats, Overviews
 from taskqueue.web.problems import Problem
 from taskqueue.web.settings import Settings
-from taskqueue.web.viewers import Viewer, Viewers
+from taskqueue.web.shared_threads import RETRY_AFTER, SharedThreads, network_of, too_many_requests
+from taskqueue.web.viewers import Viewer, Viewers, address_of
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,20 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 THREADS = 8
-"""Calls of the scheduler that are under way at once; others wait their turn."""
+OF_USER = 3
+"""Calls of the scheduler that are under way at once, in all and of one user; others wait their turn."""
+
+MOST_OF_USER = 100
+"""Calls of one user that run and wait at once."""
+
+NODE_THREADS = 8
+NODES_OF_USER = 2
+"""Requests that ask a node at once, in all and of one user; of one job there is one: a stopped node takes seconds."""
+
+LOGIN_THREADS = 2
+LOGINS_OF_ADDRESS = 8
+MOST_LOGINS = 64
+"""Passwords that are checked at once; logins that run and wait of one address, and in all."""
 
 MOST_FIELDS = 1000
 
@@ -52,19 +66,59 @@ class Dashboard:
         self.masking = Masking(settings.secrets)
         self.login = Login(self.viewers)
         self.beats = Beats()
-        self.hub = EventHub(scheduler, self.in_thread)
+        self.hub = EventHub(scheduler, self._read_events)
         self.overviews = Overviews(scheduler)
-        self._threads = _new_threads()
+        self._threads = SharedThreads("taskqueue-web", THREADS, OF_USER, MOST_OF_USER)
+        self._node_threads = SharedThreads("taskqueue-web-node", NODE_THREADS, NODES_OF_USER, NODES_OF_USER)
+        self._login_threads = SharedThreads("taskqueue-web-login", LOGIN_THREADS, 1, LOGINS_OF_ADDRESS, MOST_LOGINS)
+        self._event_threads = SharedThreads("taskqueue-web-events", 1, 1, MOST_OF_USER)
+        self._asked: set[str] = set()
+        """The jobs whose node is being asked."""
 
     def actions(self, viewer: Viewer) -> Actions:
         """Return what the viewer may do."""
         return Actions(self.scheduler, self.settings, viewer, self.masking)
 
-    async def in_thread(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Make a call that may block in one of the threads; if the store was replaced, the next call opens it again."""
+    async def in_thread(self, viewer: Viewer, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Make a call that may block, in a thread, in the share of the viewer. Raises ``Problem`` for too many."""
+        name = viewer.user.name
+        future = self._threads.submit(name, partial(call, *args, **kwargs))
+        if future is None:
+            raise too_many_requests(f"{MOST_OF_USER} requests of {name} wait already: send fewer at once")
+        return await self._awaited(future)
+
+    async def ask_node(self, viewer: Viewer, job: str, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Make a call that waits for the node of a job, in threads of its own. Raises ``Problem`` for too many."""
+        name, job = viewer.user.name, job.lower()
+        if job in self._asked:
+            raise too_many_requests(f"the node of job {job[:100]} is being asked already: try again in a second")
+        future = self._node_threads.submit(name, partial(call, *args, **kwargs))
+        if future is None:
+            raise too_many_requests(f"{NODES_OF_USER} requests of {name} wait for nodes already: try again in a second")
+        self._asked.add(job)
+        future.add_done_callback(lambda _: self._asked.discard(job))
+        return await self._awaited(future)
+
+    async def log_in(self, request: Request, name: str, password: str) -> str:
+        """Return the id of a new session (``Login.begin``), checked in threads that nothing else needs."""
+        call = partial(self.login.begin, request, name, password)
+        future = self._login_threads.submit(network_of(address_of(request)), call)
+        if future is None:
+            raise Problem("too-many-logins", "too many logins at once: try again in a second", RETRY_AFTER)
+        return await self._awaited(future)
+
+    async def _read_events(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Read events for all open pages and streams, whatever users ask for."""
+        future = self._event_threads.submit("", partial(call, *args, **kwargs))
+        if future is None:
+            raise too_many_requests("too many streams begin at once: try again in a second")
+        return await self._awaited(future)
+
+    async def _awaited(self, future: Future[R]) -> R:
+        """Return the result of a call; if the store was replaced, the next call opens it again."""
         used = self.scheduler
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, partial(call, *args, **kwargs))
+            return await asyncio.wrap_future(future)
         except StoreReplaced as error:
             if self._open_anew is None:
                 raise
@@ -81,13 +135,8 @@ class Dashboard:
 
     def end_threads(self) -> None:
         """End each thread after its call; an application that is started again gets others."""
-        threads, self._threads = self._threads, _new_threads()
-        threads.shutdown(wait=False)
-
-
-def _new_threads() -> ThreadPoolExecutor:
-    """Return the threads, none of which exists before the first call."""
-    return ThreadPoolExecutor(THREADS, thread_name_prefix="taskqueue-web")
+        for threads in (self._threads, self._node_threads, self._login_threads, self._event_threads):
+            threads.end()
 
 
 def root_of(request: Request) -> str:

@@ -18,6 +18,8 @@ from taskqueue.scheduler import json_shapes
 from taskqueue.scheduler.event import Event
 from taskqueue.scheduler.scheduler import Scheduler
 from taskqueue.web.problems import Problem
+from taskqueue.web.shared_threads import network_of, too_many_requests
+from taskqueue.web.viewers import Viewer
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +34,10 @@ PAGE = 500
 
 LAGS = 20
 MOST_LISTENERS = 200
+MOST_OF_USER = 50
+MOST_OF_ADDRESS = 100
+"""Open pages and streams in all, of one user, and of the users at one address."""
+
 WAITING = 2000
 """Events queued for one listener; further ones are dropped, and the listener gets a ``gap`` notice."""
 
@@ -127,26 +133,29 @@ class EventHub:
     def __init__(self, scheduler: Scheduler, in_thread: InThread) -> None:
         self._scheduler = scheduler
         self._in_thread = in_thread
-        self._listeners: set[Listener | OpenPage] = set()
+        self._listeners: dict[Listener | OpenPage, Viewer | None] = {}
         self._reader: asyncio.Task[None] | None = None
         self._is_closed = False
         self._classes: OrderedDict[JobId, str] = OrderedDict()
         self.reads = 0
         """How often the store was read."""
 
-    def listen(self) -> contextlib.AbstractAsyncContextManager[Listener]:
+    def listen(self, viewer: Viewer | None = None) -> contextlib.AbstractAsyncContextManager[Listener]:
         """Return a listener to all events from now on. Raises ``Problem`` if there are too many."""
-        return self._joined(Listener())
+        return self._joined(Listener(), viewer)
 
-    def open_page(self, job: str | None) -> contextlib.AbstractAsyncContextManager[OpenPage]:
+    def open_page(
+        self, job: str | None, viewer: Viewer | None = None
+    ) -> contextlib.AbstractAsyncContextManager[OpenPage]:
         """Return a page that learns whether something happens from now on. Raises ``Problem``, too."""
-        return self._joined(OpenPage(job))
+        return self._joined(OpenPage(job), viewer)
 
     @contextlib.asynccontextmanager
-    async def _joined(self, listener: Joined) -> AsyncIterator[Joined]:
-        self.check_room()
+    async def _joined(self, listener: Joined, viewer: Viewer | None) -> AsyncIterator[Joined]:
+        self.check_room(viewer)
         begins_at = await self._cursor() if self._reader is None or self._reader.done() else None
-        self._listeners.add(listener)
+        self.check_room(viewer)  # others may have come in between
+        self._listeners[listener] = viewer
         if self._is_closed:  # in between: nothing else would wake the listener before its silence ends
             listener.close()
         if begins_at is not None and (self._reader is None or self._reader.done()):
@@ -154,13 +163,20 @@ class EventHub:
         try:
             yield listener
         finally:
-            self._listeners.discard(listener)
+            self._listeners.pop(listener, None)
             if not self._listeners and self._reader is not None:
                 self._reader.cancel()
                 self._reader = None
 
-    def check_room(self) -> None:
-        """Raise ``Problem`` if there are too many listeners."""
+    def check_room(self, viewer: Viewer | None = None) -> None:
+        """Raise ``Problem`` if there are too many listeners, in all or in the share of the viewer."""
+        if viewer is not None:
+            others = [other for other in self._listeners.values() if other is not None]
+            if sum(other.user.name == viewer.user.name for other in others) >= MOST_OF_USER:
+                raise too_many_requests(f"{viewer.user.name} has {MOST_OF_USER} pages and streams open: close some")
+            network = network_of(viewer.address)
+            if sum(network_of(other.address) == network for other in others) >= MOST_OF_ADDRESS:
+                raise too_many_requests(f"{MOST_OF_ADDRESS} pages and streams are open at {network}: close some")
         if len(self._listeners) >= MOST_LISTENERS:
             raise Problem("too-many-listeners", f"{MOST_LISTENERS} pages are open already: close some")
 
@@ -175,11 +191,12 @@ class EventHub:
         self._scheduler = scheduler
         self._classes.clear()
 
-    async def past(self, cursor: str) -> AsyncIterator[Notice]:
+    async def past(self, cursor: str, in_thread: InThread | None = None) -> AsyncIterator[Notice]:
         """Yield the events after a cursor up to now. Raises ``CursorTooOld``."""
+        in_thread = in_thread or self._in_thread
         until = await self._cursor()  # a busy store has always more; a listener gets those
         while cursor != until:
-            events, behind = await self._in_thread(self._page, cursor)
+            events, behind = await in_thread(self._page, cursor)
             for notice in events:
                 yield notice
                 if notice.cursor == until:

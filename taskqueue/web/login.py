@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from taskqueue.web.problems import Problem
+from taskqueue.web.shared_threads import network_of
 from taskqueue.web.viewers import COOKIE, Viewers, address_of, check_origin
 
 log = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ class Login:
     def begin(self, request: Request, name: str, password: str) -> str:
         """Return the id of a new session. Raises ``Problem`` for a wrong password, and after too many; takes long."""
         check_origin(request)
-        keys = [f"address {address_of(request)}", f"name {name[:100]}"]
+        keys = [f"address {network_of(address_of(request))}", f"name {name[:100]}"]
         self._failed.begin(keys)
         users = self._viewers.users
         account = None if users is None else users.by_password(name, password)

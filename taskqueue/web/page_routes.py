@@ -64,7 +64,10 @@ class PageRoutes:
                 if page.method != "GET":
                     form = await form_of(request)
                     self._dashboard.viewers.check_csrf(request, viewer, form)
-                return await self._dashboard.in_thread(self._shown, page, request, viewer, form)
+                if page.asks_node:
+                    job = str(request.path_params["id"])
+                    return await self._dashboard.ask_node(viewer, job, self._shown, page, request, viewer, form)
+                return await self._dashboard.in_thread(viewer, self._shown, page, request, viewer, form)
             except (Problem, TaskqueueError) as error:
                 return self.problem_page(request, problem_of(error), viewer)
 
@@ -134,7 +137,7 @@ class PageRoutes:
                 form = await form_of(request)
                 next_path = safe_next(form.get("next", "/"))
                 name, password = form.get("name", ""), form.get("password", "")
-                id = await self._dashboard.in_thread(self._dashboard.login.begin, request, name, password)
+                id = await self._dashboard.log_in(request, name, password)
                 response = Response(
                     status_code=303, headers={"location": f"{root_of(request)}{quote(next_path, safe='/?=&%')}"}
                 )
@@ -149,7 +152,7 @@ class PageRoutes:
         """Say when the page at the path ``of`` has changed."""
         try:
             viewer = self._dashboard.viewers.viewer(request)
-            self._dashboard.hub.check_room()
+            self._dashboard.hub.check_room(viewer)
         except (Problem, TaskqueueError) as error:
             return self.problem_page(request, problem_of(error))
         if viewer is None:
@@ -157,7 +160,7 @@ class PageRoutes:
         page = request.query_params.get("of", "")
         runs = bool(request.query_params.get("runs"))
         still = partial(self._dashboard.viewers.still_knows, request, viewer)
-        return change_stream(self._dashboard.hub, self._dashboard.beats, page, still, runs)
+        return change_stream(self._dashboard.hub, self._dashboard.beats, page, still, runs, viewer)
 
     async def _logout(self, request: Request) -> Response:
         try:

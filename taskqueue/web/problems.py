@@ -72,6 +72,7 @@ STATUSES: Mapping[str, int] = {
     "key-reused": 422,
     "masked-value": 422,
     "too-many-logins": 429,
+    "too-many-requests": 429,
     "config-error": 500,
     "error": 500,
     "internal-error": 500,

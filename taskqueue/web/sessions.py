@@ -19,7 +19,8 @@ LASTS = 12 * 3600.0
 """Seconds after the login at which it ends in any case."""
 
 MOST = 10_000
-"""Sessions that are kept; the oldest ones go first."""
+MOST_OF_USER = 100
+"""Sessions that are kept, in all and of one user; the oldest ones go first."""
 
 
 @dataclass
@@ -50,6 +51,9 @@ class Sessions:
         with self._lock:
             if replaced is not None:
                 self._open.pop(digest(replaced), None)
+            own = [key for key, session in self._open.items() if session.name == name]
+            for key in own[: max(0, len(own) - MOST_OF_USER + 1)]:
+                del self._open[key]
             while len(self._open) >= MOST:
                 del self._open[next(iter(self._open))]
             self._open[digest(id)] = Session(name, password, now, now)

@@ -11,9 +11,10 @@ from starlette.responses import StreamingResponse
 
 from taskqueue.errors import CursorTooOld, StoreUnavailable, TaskqueueError
 from taskqueue.model.events import FLUSHED
-from taskqueue.web.event_hub import EventHub, Listener, Notice
+from taskqueue.web.event_hub import EventHub, InThread, Listener, Notice
 from taskqueue.web.overviews import Beats
 from taskqueue.web.problems import Problem
+from taskqueue.web.viewers import Viewer
 
 log = logging.getLogger(__name__)
 
@@ -28,15 +29,25 @@ Still = Callable[[], bool]
 """Returns whether the viewer of a stream may still see it."""
 
 
-def event_stream(hub: EventHub, cursor: str | None, still: Still, names: frozenset[str]) -> StreamingResponse:
-    """Yield the events after the cursor, or from now on, and new ones as they come; with ``names`` only these."""
+def event_stream(
+    hub: EventHub,
+    cursor: str | None,
+    still: Still,
+    names: frozenset[str],
+    viewer: Viewer | None = None,
+    in_thread: InThread | None = None,
+) -> StreamingResponse:
+    """Yield the events after the cursor, or from now on, and new ones as they come; with ``names`` only these.
+
+    ``in_thread`` reads those after the cursor; the hub does it if there is none.
+    """
 
     async def stream() -> AsyncIterator[str]:
         yield "retry: 2000\n\n"
-        async with hub.listen() as listener:
+        async with hub.listen(viewer) as listener:
             if cursor is not None:
                 try:
-                    async for notice in hub.past(cursor):
+                    async for notice in hub.past(cursor, in_thread):
                         if listener.is_closed or not still():
                             return
                         if notice.name in (*names, FLUSHED) or not names:
@@ -52,7 +63,9 @@ def event_stream(hub: EventHub, cursor: str | None, still: Still, names: frozens
     return _response(stream())
 
 
-def change_stream(hub: EventHub, beats: Beats, page: str, still: Still, runs: bool = False) -> StreamingResponse:
+def change_stream(
+    hub: EventHub, beats: Beats, page: str, still: Still, runs: bool = False, viewer: Viewer | None = None
+) -> StreamingResponse:
     """Return a stream that sends ``changed`` at each beat after which the page may look different.
 
     So does each beat for all pages, and with ``runs`` every beat: the log lines of a running job are no events.
@@ -62,7 +75,7 @@ def change_stream(hub: EventHub, beats: Beats, page: str, still: Still, runs: bo
     async def stream() -> AsyncIterator[str]:
         yield "retry: 2000\n\n"
         try:
-            async with hub.open_page(None if found is None else found[1]) as opened:
+            async with hub.open_page(None if found is None else found[1], viewer) as opened:
                 seen = beats.present().number
                 while still():
                     await opened.wait(beats.until_next())

@@ -80,6 +80,8 @@ class Page:
     title: str = ""
     """The text of its link in the navigation; empty if it has none."""
     method: str = "GET"
+    asks_node: bool = False
+    """Whether it waits for the node of the job ``id`` in its path."""
 
 
 def see_other(view: View, path: str) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from starlette.responses import Response
@@ -103,11 +104,13 @@ async def follow_events(call: Call) -> Response:
         raise Problem("invalid-parameter", f"names: there is no event {unknown[0]!r}: use {', '.join(EVENTS)}")
     if cursor is not None:
         try:  # a wrong one is refused before it begins
-            await dashboard.in_thread(call.scheduler.read_events, cursor, 1)
+            await dashboard.in_thread(call.viewer, call.scheduler.read_events, cursor, 1)
         except InvalidOption as refused:
             raise Problem("invalid-parameter", f"{name}: {refused}") from None
-    dashboard.hub.check_room()
-    return event_stream(dashboard.hub, cursor, lambda: viewers.still_knows(call.request, call.viewer), names)
+    dashboard.hub.check_room(call.viewer)
+    still = partial(viewers.still_knows, call.request, call.viewer)
+    in_share = partial(dashboard.in_thread, call.viewer)
+    return event_stream(dashboard.hub, cursor, still, names, call.viewer, in_share)
 
 
 _SINCE = schemas.text("since", "From this time on, or so long ago: `2h`, `2030-07-20T00:15:00Z`.", default="1h")

@@ -124,12 +124,12 @@ async def wait_for_job(call: Call) -> Response:
     dashboard, id = call.dashboard, call.path["id"]
     loop = asyncio.get_running_loop()
     ends_at = loop.time() + call.query["timeout"]
-    async with dashboard.hub.listen() as listener:
-        process = await dashboard.in_thread(call.scheduler.get_job, id)
+    async with dashboard.hub.listen(call.viewer) as listener:
+        process = await dashboard.in_thread(call.viewer, call.scheduler.get_job, id)
         while not process.is_final and not listener.is_closed and (left := ends_at - loop.time()) > 0:
             notice = await listener.next(left)
             if notice is None or notice.name in ("gap", FLUSHED) or notice.document.get("id") == str(process.id):
-                process = await dashboard.in_thread(call.scheduler.get_job, id)
+                process = await dashboard.in_thread(call.viewer, call.scheduler.get_job, id)
     return JsonResponse(_full(call, process))
 
 

@@ -14,8 +14,11 @@ from taskqueue.web.problems import MEDIA_TYPE, STATUSES
 
 PREFIX = "/api/v1"
 
-ALWAYS = (400, 401, 403, 422, 503)
-"""Statuses that every operation may have: a wrong host or text, nobody known, not allowed, a wrong value, no store."""
+ALWAYS = (400, 401, 403, 422, 429, 503)
+"""Statuses that every operation may have.
+
+A wrong host or text, nobody known, not allowed, a wrong value, too many requests of the user, no store.
+"""
 
 OF_BODIES = (413, 415)
 

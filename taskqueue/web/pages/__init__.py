@@ -27,7 +27,7 @@ PAGES: Sequence[Page] = (
     Page(path="/jobs/matching", show=matching.act, method="POST"),
     Page(path="/jobs/{id}", show=job, template="job.html"),
     Page(path="/jobs/{id}/unmask", show=unmasked, template="job.html", method="POST"),
-    Page(path="/jobs/{id}/stack", show=stack, template="stack.html"),
+    Page(path="/jobs/{id}/stack", show=stack, template="stack.html", asks_node=True),
     Page(path="/jobs/{id}/change", show=job_form.change, template="job_form.html"),
     Page(path="/jobs/{id}/change", show=job_form.save, template="job_form.html", method="POST"),
     Page(path="/jobs/{id}/edit", show=job_form.edit, template="job_form.html"),
