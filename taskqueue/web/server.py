@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import uvicorn
@@ -16,6 +17,8 @@ from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from taskqueue.errors import ConfigError
+from taskqueue.web.settings import Settings
+from taskqueue.web.shared_threads import network_of
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +37,10 @@ LOOK_EVERY = 10
 MOST_CONNECTIONS = 1000
 """Connections that are open at once, on a host that allows as many descriptors."""
 
+OF_ADDRESS = 4
+LEAST_OF_ADDRESS = 8
+"""One of so many connections may come from one address, but this many always: a browser opens six."""
+
 ACCEPTED_AT_ONCE = 64
 """Connections that the event loop accepts before any of them can be refused."""
 
@@ -49,18 +56,30 @@ class Connection(H11Protocol):
     """A connection that says what its client has left unread, and makes way when there are too many."""
 
     most = MOST_CONNECTIONS
+    is_proxy: Callable[[str], bool]
+    """Returns whether an address is that of a trusted proxy, through which many come: it has no share."""
 
     def connection_made(self, transport: Any) -> None:
-        """Begin, if need be in place of the connection that has done nothing for the longest time."""
+        """Begin, if need be in place of the connection that has done nothing for the longest time.
+
+        An address with more than its share of connections loses one of its own.
+        """
         self.moved_at = self.read_at = time.monotonic()
         self.unread = 0
-        present = [one for one in self.server_state.connections if not _is_ending(one)]
+        all_open = (one for one in self.server_state.connections if isinstance(one, Connection))
+        present = [one for one in all_open if not _is_ending(one)]
         super().connection_made(transport)
-        if len(present) < self.most:
-            return
-        idle = [one for one in present if isinstance(one, Connection) and one.is_idle]
-        ended = min(idle, key=lambda one: one.moved_at, default=self)
-        log.warning("more than %d connections are open: the one from %s is closed", self.most, ended.address)
+        share = max(LEAST_OF_ADDRESS, self.most // OF_ADDRESS)
+        own = [] if self.is_proxy(self.address) else [one for one in present if one.network == self.network]
+        if len(own) >= share:
+            self._end_one(own, f"more than {share} connections from one address are open: one from %s is closed")
+        elif len(present) >= self.most:
+            self._end_one(present, f"more than {self.most} connections are open: the one from %s is closed")
+
+    def _end_one(self, present: list[Connection], says: str) -> None:
+        """End the connection that has done nothing for the longest time; this one, if all others are busy."""
+        ended = min((one for one in present if one.is_idle), key=lambda one: one.moved_at, default=self)
+        log.warning(says, ended.address)
         ended.transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -72,6 +91,11 @@ class Connection(H11Protocol):
     def address(self) -> str:
         """Return where the connection comes from."""
         return self.client[0] if self.client else "somewhere"
+
+    @cached_property
+    def network(self) -> str:
+        """Return whose share of the connections it takes."""
+        return network_of(self.address)
 
     @property
     def is_idle(self) -> bool:
@@ -126,11 +150,12 @@ class Server(uvicorn.Server):
     ) -> None:
         """``sent_within`` is how many seconds a client gets to send a request, ``read_within`` to read on."""
         most, at_once = _room()
+        settings: Settings = application.state.dashboard.settings
         for name in ("uvicorn.error", "asyncio", __name__):
             logging.getLogger(name).addFilter(_FEW_LINES)
         config = uvicorn.Config(
             application,
-            http=type("BoundedConnection", (Connection,), {"most": most}),
+            http=type("BoundedConnection", (Connection,), {"most": most, "is_proxy": staticmethod(settings.is_proxy)}),
             backlog=at_once,
             log_config=None,
             access_log=False,

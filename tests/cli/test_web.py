@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -269,11 +270,12 @@ def as_connection(connection: object) -> Connection:
     return connection
 
 
-def unread(address: tuple[str, int]) -> socket.socket:
+def unread(address: tuple[str, int], source_address: tuple[str, int] = ("127.0.0.1", 0)) -> socket.socket:
     """Return a client that has sent 400 requests for a large answer each."""
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.settimeout(LIMIT)
+    client.bind(source_address)
     client.connect(address)
     client.sendall(PIPELINED)
     return client
@@ -285,15 +287,67 @@ def test_more_connections_than_descriptors_keep_nobody_out_and_fill_no_log(url: 
         for _ in range(2):
             with ExitStack() as clients:
                 for number in range(200):
-                    made = unread(address) if number < 20 else socket.create_connection(address, timeout=LIMIT)
-                    clients.enter_context(made)
+                    source = f"127.0.0.{1 + number % 20}"  # each has less than its share
+                    make: Callable[..., socket.socket] = unread if number < 20 else socket.create_connection
+                    clients.enter_context(make(address, source_address=(source, 0)))
                 client = clients.enter_context(closing(HTTPConnection(*address, timeout=LIMIT)))
                 client.request("GET", "/")
                 assert client.getresponse().status == 200
     lines = (tmp_path / "log").read_text().splitlines()
-    assert [line for line in lines if "connections are open: the one from 127.0.0.1 is closed" in line]
+    assert [line for line in lines if "connections are open: the one from 127.0.0." in line]
     assert len(lines) < 30
     assert "Traceback" not in "".join(lines)
+
+
+@contextmanager
+def bounded(url: str, most: int, **settings: Any) -> Iterator[tuple[Server, tuple[str, int]]]:
+    """Serve a dashboard that has so many connections at most; return the server and its address."""
+    with Scheduler(url) as scheduler, closing(listen("127.0.0.1", 0)) as listening:
+        server = Server(app(scheduler, **settings), sent_within=LIMIT)
+        server.config.http = type("FewConnections", (as_class(server.config.http),), {"most": most})
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield server, ("127.0.0.1", listening.getsockname()[1])
+        finally:
+            server.should_exit = True
+            thread.join(LIMIT)
+
+
+def as_class(connection: object) -> type[Connection]:
+    assert isinstance(connection, type)
+    assert issubclass(connection, Connection)
+    return connection
+
+
+def status_of(client: socket.socket) -> bytes:
+    """Return the first line of what a client is answered that has waited with its request until now."""
+    client.sendall(b"GET /login HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+    with client.makefile("rb") as answer:
+        return answer.readline().rstrip()
+
+
+def test_one_address_takes_a_share_of_the_connections_and_pushes_out_its_own_alone(url: str) -> None:
+    with bounded(url, 40, local=True) as (server, address), ExitStack() as clients:
+        other = socket.create_connection(address, timeout=LIMIT, source_address=("127.0.0.2", 0))
+        clients.enter_context(other)
+        eventually(lambda: len(server.server_state.connections) == 1)
+        many = [clients.enter_context(socket.create_connection(address, timeout=LIMIT)) for _ in range(80)]
+        eventually(lambda: len(server.server_state.connections) == 11)
+
+        assert status_of(other) == b"HTTP/1.1 200 OK"
+        assert status_of(many[-1]) == b"HTTP/1.1 200 OK"  # the oldest of the others made way
+        with suppress(ConnectionResetError):
+            assert many[0].recv(1) == b""
+
+
+def test_the_address_of_a_trusted_proxy_has_no_share_of_its_own(url: str, users: str) -> None:
+    UsersFile(Path(users)).change({"ana": account(User(name="ana"), None)})
+    with bounded(url, 40, users=users, proxies=["127.0.0.1"]) as (server, address), ExitStack() as clients:
+        many = [clients.enter_context(socket.create_connection(address, timeout=LIMIT)) for _ in range(30)]
+        eventually(lambda: len(server.server_state.connections) == 30)
+
+        assert {status_of(client) for client in many} == {b"HTTP/1.1 200 OK"}
 
 
 @contextmanager
