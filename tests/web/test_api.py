@@ -20,7 +20,7 @@ from taskqueue.scheduler.audit_trail import acting_command, shown_query
 from taskqueue.store import Lease
 from taskqueue.store.open import open_store
 from taskqueue.web.api import ROUTES
-from tests.scheduler.jobs import Broken, Echo
+from tests.scheduler.jobs import Broken, Echo, Giving
 from tests.web.conftest import HOST, MakeBrowser, csrf_of, log_in
 
 Api = Callable[..., TestClient]
@@ -475,6 +475,39 @@ def test_figures_of_many_groups_are_those_of_the_largest(api: Api, scheduler: Sc
     found = client.get("analytics", params={"by": "tag", "limit": 1}).json()
     assert ([group["name"] for group in found["groups"]], found["left_out"]) == (["tag-0-7"], 999)
     assert client.get("analytics", params={"by": "hour", "limit": 1}).json()["groups"][0]["canceled"] == 21
+
+
+@pytest.mark.parametrize("url", ["sqlite", "mongodb"], indirect=True)
+def test_stats_history_and_failures_of_many_queues_and_classes_are_bounded(api: Api, scheduler: Scheduler) -> None:
+    jobs = scheduler.add_jobs([(f"app:Job{number}", None, {"queue": f"queue-{number}"}) for number in range(1100)])
+    scheduler.cancel_jobs({"id": {"$in": [jobs[7].id, *(job.id for job in jobs[20:])]}})
+    scheduler.add_job("app:Job7", queue="queue-1099", at="+1 hour")
+    client = api("rita")
+
+    stats = client.get("stats").json()
+    assert (len(stats["queues"]), len(stats["waiting_since"]), stats["left_out"]) == (200, 19, 900)
+    assert stats["total"] == 1101
+    assert "queue-1099" in stats["queues"]  # the largest
+    few = client.get("stats", params={"limit": 19}).json()
+    assert (few["queues"].keys(), few["left_out"]) == (stats["waiting_since"].keys(), 1081)
+    history = client.get("history", params={"limit": 100}).json()
+    whole = client.get("history").json()
+    assert (len(history["history"]), history["left_out"] >= 100) == (100, True)
+    assert (history["left_out"], whole["left_out"]) == (len(whole["history"]) - 100, 0)
+    assert history["history"] == whole["history"][-100:]
+    for path in ("stats", "history", "failures"):
+        assert client.get(path, params={"limit": 0}).status_code == 422
+
+
+def test_failures_of_many_classes_are_those_of_the_most_frequent(api: Api, scheduler: Scheduler) -> None:
+    scheduler.run_job(Broken, retry=0)
+    for _ in range(2):
+        scheduler.run_job(Giving, retry=0)
+
+    found = api("rita").get("failures", params={"limit": 1}).json()
+
+    assert [(group["count"], group["job"].rpartition(":")[2]) for group in found["failures"]] == [(2, "Giving")]
+    assert found["left_out"] == 1
 
 
 def test_a_job_is_waited_for_no_longer_than_asked(api: Api, scheduler: Scheduler) -> None:

@@ -36,8 +36,20 @@ def get_session(call: Call) -> Any:
 def get_stats(call: Call) -> Any:
     """Return how many jobs there are."""
     found = call.scheduler.stats()
-    since = {queue: json_shapes.time(at) for queue, at in found["waiting_since"].items()}
-    return {**found, "waiting_since": since}
+    queues, waiting = found["queues"], found["waiting_since"]
+
+    def first(name: str) -> tuple[Any, ...]:
+        since = waiting.get(name)
+        size = sum(queues.get(name, {}).values())
+        return since is None, 0.0 if since is None else since.timestamp(), -size, name
+
+    kept = frozenset(sorted({**queues, **waiting}, key=first)[: call.query["limit"]])
+    return {
+        **found,
+        "queues": {name: statuses for name, statuses in queues.items() if name in kept},
+        "waiting_since": {name: json_shapes.time(at) for name, at in waiting.items() if name in kept},
+        "left_out": len({*queues, *waiting} - kept),
+    }
 
 
 def get_history(call: Call) -> Any:
@@ -46,7 +58,8 @@ def get_history(call: Call) -> Any:
     found = call.scheduler.history(
         query["since"], query.get("until"), queue=query.get("queue"), job=query.get("job"), step=query["step"]
     )
-    return {"history": [json_shapes.history_entry(entry) for entry in found]}
+    part = found[-query["limit"] :]
+    return {"history": [json_shapes.history_entry(entry) for entry in part], "left_out": len(found) - len(part)}
 
 
 def get_analytics(call: Call) -> Any:
@@ -71,8 +84,9 @@ def list_failures(call: Call) -> Any:
                 "last": json_shapes.time(one.last_at),
                 "query": _query_of(one),
             }
-            for one in found
-        ]
+            for one in found[: call.query["limit"]]
+        ],
+        "left_out": len(found[call.query["limit"] :]),
     }
 
 
@@ -122,6 +136,22 @@ _GROUPS = Param(
     {"type": "integer", "minimum": 1, "maximum": 1000, "default": 200},
     "How many groups at most: the largest ones, of hours and days the last. `left_out` says how many more there are.",
 )
+_QUEUES = Param(
+    "limit",
+    {"type": "integer", "minimum": 1, "maximum": 1000, "default": 200},
+    "How many queues at most: those whose first job has waited longest, then the largest. `left_out` says how many "
+    "more there are.",
+)
+_ENTRIES = Param(
+    "limit",
+    {"type": "integer", "minimum": 1, "maximum": 10_000, "default": 1000},
+    "How many entries at most: the last ones. `left_out` says how many more there are.",
+)
+_MOST_FREQUENT = Param(
+    "limit",
+    {"type": "integer", "minimum": 1, "maximum": 1000, "default": 200},
+    "How many at most: the most frequent. `left_out` says how many more there are.",
+)
 _LAST = Param("last-event-id", {"type": "string", "maxLength": 100}, "The id of the last event.", place="header")
 _CURSOR = schemas.text("cursor", "The cursor of the page before.")
 _BEHIND = schemas.text("cursor", "Begin behind this event; `oldest` begins with what is kept.")
@@ -132,7 +162,13 @@ _SESSION = record(
 )
 _COUNTS: Schema = {"type": "object", "additionalProperties": INTEGER}
 _STATS = record(
-    {"total": INTEGER, "statuses": _COUNTS, "queues": {"type": "object"}, "waiting_since": {"type": "object"}}
+    {
+        "total": INTEGER,
+        "statuses": _COUNTS,
+        "queues": {"type": "object"},
+        "waiting_since": {"type": "object"},
+        "left_out": INTEGER,
+    }
 )
 _AUDIT = listed("audit", ref("AuditEntry"), cursor=optional(TEXT))
 _HISTORY = record({"at": TIME, "queue": TEXT, "job": TEXT, "added": INTEGER, "done": INTEGER, "failed": INTEGER})
@@ -142,10 +178,27 @@ _ANALYTICS = record(
 
 ROUTES = (
     ApiRoute("GET /session", get_session, _SESSION),
-    ApiRoute("GET /stats", get_stats, _STATS),
-    ApiRoute("GET /history", get_history, listed("history", _HISTORY), _SINCE, _UNTIL, _QUEUE, _JOB, _STEP),
+    ApiRoute("GET /stats", get_stats, _STATS, _QUEUES),
+    ApiRoute(
+        "GET /history",
+        get_history,
+        listed("history", _HISTORY, left_out=INTEGER),
+        _SINCE,
+        _UNTIL,
+        _QUEUE,
+        _JOB,
+        _STEP,
+        _ENTRIES,
+    ),
     ApiRoute("GET /analytics", get_analytics, _ANALYTICS, _BY, _SINCE, _UNTIL, _GROUPS),
-    ApiRoute("GET /failures", list_failures, listed("failures", ref("Failures")), _SINCE, _STEP),
+    ApiRoute(
+        "GET /failures",
+        list_failures,
+        listed("failures", ref("Failures"), left_out=INTEGER),
+        _SINCE,
+        _STEP,
+        _MOST_FREQUENT,
+    ),
     ApiRoute("GET /audit", list_audit, _AUDIT, schemas.limit(500, 100), _CURSOR),
     ApiRoute(
         "GET /events", follow_events, TEXT, _LAST, _BEHIND, _NAMES, statuses=(410,), media_type="text/event-stream"
