@@ -107,7 +107,7 @@ class FakeNode:
                 return message
         raise AssertionError(f"{what} was not heard; but {self.heard}")
 
-    def expect(self, kind: type[Kind], run: Run | None = None, **fields: Any) -> Kind:
+    def expect(self, kind: type[Kind], /, run: Run | None = None, **fields: Any) -> Kind:
         """Wait for a message of this kind, about this run, with these fields.
 
         A run that is handed back meanwhile, because the one before it took long, is given again.

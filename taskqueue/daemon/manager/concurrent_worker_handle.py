@@ -6,9 +6,9 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from taskqueue.daemon.manager.run_slot import CurrentRun, QueuedRun, RunSlot
+from taskqueue.daemon.manager.run_slot import CurrentRun, EndReason, QueuedRun, RunSlot
 from taskqueue.daemon.manager.stop_escalation import Process
-from taskqueue.daemon.manager.worker_handle import WorkerHandle, WorkerStage
+from taskqueue.daemon.manager.worker_handle import OUTDATED, WorkerHandle, WorkerStage
 from taskqueue.daemon.protocol.channel import ChannelBroken
 from taskqueue.daemon.protocol.codec import encode
 from taskqueue.daemon.protocol.messages import (
@@ -153,8 +153,8 @@ class ConcurrentWorkerHandle(WorkerHandle):
         return self.stage is WorkerStage.READY and self.accepts and bool(self.free_slots)
 
     @property
-    def spent_reason(self) -> str:
-        return f"it has done its {self.max_runs} jobs" if self.reached_max_runs else ""
+    def spent_reason(self) -> EndReason | None:
+        return self.has_done_all if self.reached_max_runs else None
 
     @property
     def named_suspect(self) -> str:
@@ -202,7 +202,7 @@ class ConcurrentWorkerHandle(WorkerHandle):
 
     def mark_outdated(self) -> None:
         """Request its replacement when its runs have ended; another worker takes the next ones."""
-        self.replace_later("its node was asked to load new code")
+        self.replace_later(OUTDATED)
 
     def flush(self) -> None:
         if self._assigned:

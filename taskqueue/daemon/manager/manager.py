@@ -15,7 +15,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
-from taskqueue.daemon.manager.run_slot import QueuedRun
+from taskqueue.daemon.manager.run_slot import EndReason, QueuedRun
 from taskqueue.daemon.manager.worker_handle import WorkerHandle, WorkerStage
 from taskqueue.daemon.manager.worker_output import WorkerOutput
 from taskqueue.daemon.manager.worker_pool import WorkerPool
@@ -260,7 +260,7 @@ class Manager:
         log.error("the lease of %g s (--lease) was not extended in time: ending all runs, replacing all workers", lease)
         self._queue.close()
         for worker in self._workers:  # a leftover of a job may be what keeps the node from renewing
-            worker.replace_later("the lease of its node was in doubt")
+            worker.replace_later(EndReason("the lease of its node was in doubt"))
         if self._pool is not None:
             self._pool.end_runs("lost", self._lease_until - child_process.boottime())
         self._continue_node_later(self._lease_until - child_process.boottime())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from taskqueue.daemon.manager.run_slot import EndReason
+from taskqueue.daemon.protocol.messages import EndKind
 from taskqueue.daemon.runtime import cgroup
 
 
@@ -15,19 +17,21 @@ class OomKills:
         self._of_cgroup = cgroup.oom_kills_file(proc, cgroups)
         self._known = self._counts()
 
-    def explain_kill(self) -> str:
-        """Return in words the sender of a SIGKILL that did not come from the manager; call this soon after it."""
+    def explain_kill(self) -> EndReason:
+        """Return the sender of a SIGKILL that did not come from the manager; call this soon after it."""
         (own_before, host_before), self._known = self._known, self._counts()
         own, host = self._known
         if own is not None and own_before is not None:
             if own > own_before:
-                return "the kernel killed it for want of memory (an OOM kill in its cgroup)"
-            return "another process killed it: the kernel made no OOM kill in its cgroup"
+                words = "the kernel killed it for want of memory (an OOM kill in its cgroup)"
+                return EndReason(words, EndKind.OUT_OF_MEMORY)
+            return EndReason("another process killed it: the kernel made no OOM kill in its cgroup")
         if host is None or host_before is None:
-            return "another process killed it, or the kernel did for want of memory"
+            return EndReason("another process killed it, or the kernel did for want of memory")
         if host > host_before:
-            return "the kernel killed a process of this host for want of memory at that time, probably this one"
-        return "another process killed it: the kernel made no OOM kill on this host"
+            words = "the kernel killed a process of this host for want of memory at that time, probably this one"
+            return EndReason(words, EndKind.OUT_OF_MEMORY)
+        return EndReason("another process killed it: the kernel made no OOM kill on this host")
 
     def reset(self) -> None:
         """Start from the present value of the counter."""

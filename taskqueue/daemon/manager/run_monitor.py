@@ -14,7 +14,7 @@ from taskqueue.daemon.manager.concurrent_worker_handle import ConcurrentWorkerHa
 from taskqueue.daemon.manager.failing_workers import FailingWorkers
 from taskqueue.daemon.manager.progress_monitor import LogMonitor, ProgressMonitor
 from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
-from taskqueue.daemon.manager.run_slot import CurrentRun, Owner, QueuedRun, RunSlot
+from taskqueue.daemon.manager.run_slot import CurrentRun, EndReason, Owner, QueuedRun, RunSlot
 from taskqueue.daemon.manager.stack_monitor import StackMonitor
 from taskqueue.daemon.manager.stop_escalation import StopEscalation
 from taskqueue.daemon.manager.time_limits import TimeLimits
@@ -22,6 +22,7 @@ from taskqueue.daemon.manager.worker_handle import WorkerHandle
 from taskqueue.daemon.protocol.codec import decode, encode
 from taskqueue.daemon.protocol.messages import (
     Ended,
+    EndKind,
     Key,
     Logged,
     Message,
@@ -130,7 +131,7 @@ class RunMonitor:
     def _replace(self, slot: RunSlot, id: str, job: str, reason: str) -> None:
         extra = {"job_id": id, "job": job}
         log.warning("a worker is replaced after %s: pid %d: %s", job, slot.pid, reason, extra=extra)
-        slot.worker.replace_later(reason, id)
+        slot.worker.replace_later(EndReason(reason), id)
         self.requeue(slot.worker)
 
     def on_signal(self, worker: WorkerHandle) -> None:
@@ -140,7 +141,7 @@ class RunMonitor:
             self._loop.unwatch(worker.signal_pipe)
         if signal.SIGTERM not in signals or worker.note_signal():
             return
-        worker.replace_later("another process sent it SIGTERM")
+        worker.replace_later(EndReason("another process sent it SIGTERM"))
         for slot in worker.slots:
             self.refresh(slot)
             self._revoke(slot, "shutdown")
@@ -319,7 +320,8 @@ class RunMonitor:
             self._failing.on_ended(slot, current.queued.run.job, ended.outcome, ended.took, self.changed_at)
         if self._max_memory and child_process.memory_of(slot.pid) > self._max_memory:
             limit = f"{self._max_memory / crash_outcomes.MIB:.0f} MiB"
-            slot.worker.replace_later(f"it holds more than {limit} of memory", ended.id)
+            words = f"it holds more than {limit} of memory"
+            slot.worker.replace_later(EndReason(words, EndKind.MAX_MEMORY), ended.id)
 
 
 def _kill_reason(worker: Owner, killer: str) -> str:

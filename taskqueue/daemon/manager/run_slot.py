@@ -5,11 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from taskqueue.daemon.manager.stop_escalation import Process, StopEscalation
 from taskqueue.daemon.protocol.channel import ChannelBroken
-from taskqueue.daemon.protocol.messages import Key, Started
+from taskqueue.daemon.protocol.messages import EndKind, Key, Started
 from taskqueue.daemon.protocol.shared_memory import Entry, WorkerPage
 from taskqueue.daemon.protocol.stack_file import StackFile
 from taskqueue.daemon.runtime.child_process import Child
@@ -87,6 +87,13 @@ class CurrentRun:
                 timer.cancel()
 
 
+class EndReason(NamedTuple):
+    """Why a worker is to end, in words and as it is counted."""
+
+    words: str
+    kind: EndKind = EndKind.OTHER
+
+
 class Owner(Protocol):
     """The worker that has a run slot."""
 
@@ -94,7 +101,7 @@ class Owner(Protocol):
     stack_file: StackFile
     child: Child
 
-    def replace_later(self, replace_reason: str, job: str = "") -> None:
+    def replace_later(self, reason: EndReason, job: str = "") -> None:
         """Request its replacement as soon as it has no run."""
 
     def take_back(self) -> list[QueuedRun]:

@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from taskqueue.daemon.manager.run_slot import CurrentRun, QueuedRun, RunSlot
+from taskqueue.daemon.manager.run_slot import CurrentRun, EndReason, QueuedRun, RunSlot
 from taskqueue.daemon.manager.stop_escalation import Process, StopEscalation
 from taskqueue.daemon.protocol.channel import Channel, ChannelClosed
 from taskqueue.daemon.protocol.codec import encode
-from taskqueue.daemon.protocol.messages import CheckRuns
+from taskqueue.daemon.protocol.messages import CheckRuns, EndKind
 from taskqueue.daemon.protocol.shared_memory import Entry
 from taskqueue.daemon.protocol.stack_file import StackFile
 from taskqueue.daemon.protocol.start_permits import StartPermits
@@ -22,8 +22,12 @@ from taskqueue.daemon.runtime.loop import Timer
 ASKED_AGAIN_AFTER, LONGEST_PAUSE = 0.5, 30.0
 """Seconds between two questions to a worker that does not answer: the first and the longest pause; they double."""
 
-ONE_JOB, SURPLUS = "it was for one job", "it had nothing to do"
+ONE_JOB = EndReason("it was for one job", EndKind.ONE_JOB)
+SURPLUS = EndReason("it had nothing to do", EndKind.IDLE)
+STOP = EndReason("its node stops", EndKind.SHUTDOWN)
 """Usual reasons for which workers exit."""
+
+OUTDATED = EndReason("its node was asked to load new code", EndKind.RELOAD)
 
 
 class WorkerStage(Enum):
@@ -59,8 +63,8 @@ class WorkerHandle(RunSlot):
     """Its manager has sent it SIGTERM."""
     kill_reason: str = ""
     """Why its manager killed it; empty if it did not."""
-    replace_reason: str = ""
-    """Why it is replaced, and for which job."""
+    replace_reason: EndReason | None = None
+    """Why it is replaced, and for which job; None if it is not."""
     replace_job: str = ""
     failed_jobs: list[str] = field(default_factory=list)
     """The classes of its last runs, as far back as these have failed at once."""
@@ -132,17 +136,22 @@ class WorkerHandle(RunSlot):
         return "no job has run there" if suspect is None else f"job {suspect.run.id} ({suspect.run.job})"
 
     @property
-    def spent_reason(self) -> str:
-        """Return why it has run enough jobs; empty if it has not."""
+    def spent_reason(self) -> EndReason | None:
+        """Return why it has run enough jobs; None if it has not."""
         if not (self.max_runs and self.reached_max_runs) and not (self.is_forced and self.runs_given > 0):
-            return ""
-        return ONE_JOB if self.max_runs == 1 else f"it has done its {self.max_runs} jobs"
+            return None
+        return ONE_JOB if self.max_runs == 1 else self.has_done_all
 
-    def replace_later(self, replace_reason: str, job: str = "") -> None:
+    @property
+    def has_done_all(self) -> EndReason:
+        """Return the reason that it has had as many runs as it may execute."""
+        return EndReason(f"it has done its {self.max_runs} jobs", EndKind.MAX_JOBS)
+
+    def replace_later(self, reason: EndReason, job: str = "") -> None:
         """Request its replacement as soon as it has no run; the first reason and its job are kept."""
         self.to_be_replaced = True
-        if not self.replace_reason:
-            self.replace_reason, self.replace_job = replace_reason, job
+        if self.replace_reason is None:
+            self.replace_reason, self.replace_job = reason, job
 
     def give(self, queued: QueuedRun) -> None:
         """Add a run with its permit, to be sent by ``flush``."""
@@ -155,7 +164,8 @@ class WorkerHandle(RunSlot):
         """Write the reason to its page, and have it replaced: the signal may come when its run has ended."""
         self.page.request_stop(self.current_number, reason)
         suspect = self.suspect
-        self.replace_later(f"its run was asked to end ({reason})", "" if suspect is None else suspect.run.id)
+        words = f"its run was asked to end ({reason})"
+        self.replace_later(EndReason(words, EndKind.RUN_ENDED), "" if suspect is None else suspect.run.id)
         self.has_signal = True
 
     def start_hooks(self, settled: bytes, timer: Timer) -> None:

@@ -16,14 +16,14 @@ from taskqueue.daemon.manager.concurrent_workers import ConcurrentWorkers
 from taskqueue.daemon.manager.oom_kills import OomKills
 from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
 from taskqueue.daemon.manager.run_monitor import RunMonitor
-from taskqueue.daemon.manager.run_slot import RunSlot
+from taskqueue.daemon.manager.run_slot import EndReason, RunSlot
 from taskqueue.daemon.manager.scaling import Backoff, PoolState, decide
 from taskqueue.daemon.manager.stack_monitor import NOT_BEGUN
 from taskqueue.daemon.manager.stop_escalation import StopEscalation
-from taskqueue.daemon.manager.worker_handle import ONE_JOB, SURPLUS, WorkerHandle, WorkerStage
+from taskqueue.daemon.manager.worker_handle import ONE_JOB, OUTDATED, STOP, SURPLUS, WorkerHandle, WorkerStage
 from taskqueue.daemon.manager.workers import Workers, shortage
 from taskqueue.daemon.protocol.channel import ChannelBroken
-from taskqueue.daemon.protocol.messages import PoolStatus, StackTaken, StartupFailed, TakeStack, WorkerChanged
+from taskqueue.daemon.protocol.messages import EndKind, PoolStatus, StackTaken, StartupFailed, TakeStack, WorkerChanged
 from taskqueue.daemon.runtime import child_process, leftovers
 from taskqueue.daemon.runtime.child_process import ForkUnsafe
 from taskqueue.daemon.runtime.loop import Loop, Timer
@@ -35,9 +35,6 @@ Handle = TypeVar("Handle", bound=WorkerHandle)
 
 EARLY = 5.0
 """A worker that dies within this many seconds without having started a run died early."""
-
-STOP = "its node stops"
-"""The usual reason for which all workers exit."""
 
 LEAVES_WITHIN = 2.0
 """Seconds that a retired worker gets to exit."""
@@ -146,7 +143,7 @@ class WorkerPool:
             if (worker.max_runs or worker.is_forced) and (spent_reason := worker.spent_reason):
                 worker.replace_later(spent_reason)
             if worker.is_outdated and self._is_complete:
-                worker.replace_later("its node was asked to load new code")
+                worker.replace_later(OUTDATED)
             if worker.to_be_replaced:
                 self._retire(worker)
 
@@ -301,15 +298,16 @@ class WorkerPool:
         exit = worker.child.reap()
         self.adopted.kill_left_by(worker.pid)
         is_explained = bool(worker.kill_reason) or worker.escalation is not None
-        killer = self._oom_kills.explain_kill() if exit.signal == signal.SIGKILL and not is_explained else ""
+        killer = self._oom_kills.explain_kill() if exit.signal == signal.SIGKILL and not is_explained else None
         suspect = worker.suspect if worker.kill_reason or killer else None
-        self.monitor.report_death(worker, exit, killer)
+        self.monitor.report_death(worker, exit, killer.words if killer else "")
         job = worker.replace_job if suspect is None else suspect.run.id
-        reason = worker.kill_reason or killer or worker.replace_reason
-        if reason:
+        reason = _end_reason(worker, killer)
+        if reason.words:
             level = logging.DEBUG if reason in (ONE_JOB, SURPLUS, STOP) else logging.INFO
-            log.log(level, "a worker has left: pid %d, %s: %s%s", worker.pid, exit, reason, job and f": job {job}")
-        self._reports.add(WorkerChanged(pid=worker.pid, exit=str(exit), reason=reason, job=job))
+            words = f"{reason.words}: job {job}" if job else reason.words
+            log.log(level, "a worker has left: pid %d, %s: %s", worker.pid, exit, words)
+        self._reports.add(WorkerChanged(pid=worker.pid, exit=str(exit), kind=reason.kind, reason=reason.words, job=job))
         self._note_early_death(worker, exit)
         self.workers.remove(worker)
         self._forker.close(worker)
@@ -346,3 +344,10 @@ class WorkerPool:
         """Report to the node that workers cannot be started; the node shuts down."""
         self.is_spawning = False
         self._reports.add(failure)
+
+
+def _end_reason(worker: WorkerHandle, killer: EndReason | None) -> EndReason:
+    """Return why the worker has ended; without words if that is not known."""
+    if worker.kill_reason:
+        return EndReason(worker.kill_reason)
+    return killer or worker.replace_reason or EndReason("", EndKind.DIED)

@@ -5,7 +5,6 @@ The loop counts; the thread of the metrics reads each table in one step (``copie
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from taskqueue.daemon.protocol.messages import WorkerChanged
-from taskqueue.model.history import OTHER, kept_apart
+from taskqueue.model.history import kept_apart
 from taskqueue.model.record import PRIORITY_STEP, Cause, Status
 
 START_BOUNDS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0, 300.0, 1800.0, 7200.0)
@@ -29,18 +28,6 @@ if TYPE_CHECKING:
     from taskqueue.daemon.node.in_flight import InFlightRun
 
 _PRIORITY_SECONDS = PRIORITY_STEP.total_seconds()
-
-_REASONS: Sequence[tuple[str, str]] = (
-    (r"it was for one job$", "one_job"),
-    (r"it had nothing to do$", "idle"),
-    (r"its node stops$", "shutdown"),
-    (r"it has done its \d+ jobs$", "max_jobs"),
-    (r"its node was asked to load new code$", "reload"),
-    (r"it holds more than .* of memory$", "max_memory"),
-    (r"its run was asked to end ", "run_ended"),
-    (r"the kernel killed ", "out_of_memory"),
-)
-"""Why a worker was replaced, by the words of its event; everything else is ``OTHER``."""
 
 
 class Histogram:
@@ -131,8 +118,7 @@ class Figures:
         if not change.exit:
             self.spawns += 1
             return
-        found = (name for pattern, name in _REASONS if re.match(pattern, change.reason))
-        self.replacements[next(found, "died" if not change.reason else OTHER)] += 1
+        self.replacements[change.kind.value] += 1
 
     def _kind(self, job: str, queue: str, status: Status, cause: Cause) -> _Kind:
         """Return the counter for runs of this kind, made when the first of them is settled."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any, TypeAlias
 
 import msgspec
@@ -225,11 +226,27 @@ class PoolStatus(_Message, frozen=True):
     shortage: str = ""
 
 
+class EndKind(Enum):
+    """The kinds of reasons for which workers end, as the metrics count them."""
+
+    ONE_JOB = "one_job"
+    IDLE = "idle"
+    SHUTDOWN = "shutdown"
+    MAX_JOBS = "max_jobs"
+    RELOAD = "reload"
+    MAX_MEMORY = "max_memory"
+    RUN_ENDED = "run_ended"
+    OUT_OF_MEMORY = "out_of_memory"
+    DIED = "died"
+    OTHER = "other"
+
+
 class WorkerChanged(_Message, frozen=True):
-    """Manager to node: a worker was started, or has ended with ``exit``, and for which ``reason`` if known."""
+    """Manager to node: a worker was started, or has ended with ``exit``; ``reason`` says why if that is known."""
 
     pid: int
     exit: str = ""
+    kind: EndKind = EndKind.DIED
     reason: str = ""
     job: str = ""
     """The id of the job that caused it."""

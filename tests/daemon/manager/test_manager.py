@@ -15,6 +15,7 @@ import pytest
 from taskqueue.daemon.manager.workers import shortage
 from taskqueue.daemon.protocol.messages import (
     Ended,
+    EndKind,
     HandBack,
     LeaseExtended,
     Message,
@@ -122,9 +123,8 @@ def test_jobs_with_force_spawn_are_outside_of_the_budget(fifo: Callable[[str], F
 def test_a_worker_is_replaced_after_so_many_jobs() -> None:
     with FakeNode(max_children=1, max_jobs_per_child=2) as fake_node:
         pids = [fake_node.result(fake_node.run("Echo"))["pid"] for _ in range(4)]
-        assert (
-            fake_node.expect(WorkerChanged, pid=pids[0], exit="exited with status 0").reason == "it has done its 2 jobs"
-        )
+        ended = fake_node.expect(WorkerChanged, pid=pids[0], exit="exited with status 0")
+        assert (ended.kind, ended.reason) == (EndKind.MAX_JOBS, "it has done its 2 jobs")
 
     assert pids[0] == pids[1]
     assert pids[2] == pids[3]
@@ -138,7 +138,7 @@ def test_a_worker_that_holds_too_much_memory_is_replaced_after_its_job() -> None
 
         assert fake_node.result(fake_node.run("Echo"))["pid"] != lean
         told = fake_node.expect(WorkerChanged, pid=lean, exit="exited with status 0")
-        assert told.reason == "it holds more than 300 MiB of memory"
+        assert (told.kind, told.reason) == (EndKind.MAX_MEMORY, "it holds more than 300 MiB of memory")
         assert told.job
 
 
@@ -520,7 +520,7 @@ def test_idle_workers_are_replaced_when_the_lease_is_in_doubt() -> None:
         fake_node.tell(LeaseExtended(until=child_process.boottime()))
 
         ended = fake_node.expect(WorkerChanged, pid=pid, exit="exited with status 0")
-        assert ended.reason == "the lease of its node was in doubt"
+        assert (ended.kind, ended.reason) == (EndKind.OTHER, "the lease of its node was in doubt")
 
 
 def release(folder: Path, number: int) -> Path:

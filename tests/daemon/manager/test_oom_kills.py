@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from taskqueue.daemon.manager.oom_kills import OomKills
+from taskqueue.daemon.protocol.messages import EndKind
 
 OURS = "the kernel killed it for want of memory"
 NOT_OURS = "another process killed it: the kernel made no OOM kill in its cgroup"
@@ -36,15 +37,17 @@ def test_the_counter_of_the_own_cgroup_decides(tmp_path: Path, membership: str, 
     write(cgroups, counter, "oom 3\noom_kill 3\n")
     kills = OomKills(proc, cgroups)
 
-    assert kills.explain_kill().startswith(NOT_OURS)
+    assert kills.explain_kill().words.startswith(NOT_OURS)
     write(proc, "vmstat", "oom_kill 8\n")
-    assert kills.explain_kill().startswith(NOT_OURS)
+    assert kills.explain_kill().words.startswith(NOT_OURS)
     write(cgroups, counter, "oom 4\noom_kill 4\n")
-    assert kills.explain_kill().startswith(OURS)
-    assert kills.explain_kill().startswith(NOT_OURS)
+    ours = kills.explain_kill()
+    assert ours.words.startswith(OURS)
+    assert ours.kind is EndKind.OUT_OF_MEMORY
+    assert kills.explain_kill().words.startswith(NOT_OURS)
     write(cgroups, counter, "oom_kill 5\n")
     kills.reset()
-    assert kills.explain_kill().startswith(NOT_OURS)
+    assert kills.explain_kill().words.startswith(NOT_OURS)
 
 
 def test_without_a_cgroup_the_counter_of_the_host_says_what_it_can(tmp_path: Path) -> None:
@@ -52,12 +55,13 @@ def test_without_a_cgroup_the_counter_of_the_host_says_what_it_can(tmp_path: Pat
     write(tmp_path, "vmstat", "nr_free_pages 1\noom_kill 7\n")
     kills = OomKills(tmp_path, tmp_path / "none")
 
-    assert kills.explain_kill() == "another process killed it: the kernel made no OOM kill on this host"
+    assert kills.explain_kill().words == "another process killed it: the kernel made no OOM kill on this host"
     write(tmp_path, "vmstat", "oom_kill 8\n")
-    assert kills.explain_kill().endswith("probably this one")
+    assert kills.explain_kill().words.endswith("probably this one")
 
 
 def test_without_any_counter_nobody_knows(tmp_path: Path) -> None:
     assert (
-        OomKills(tmp_path, tmp_path).explain_kill() == "another process killed it, or the kernel did for want of memory"
+        OomKills(tmp_path, tmp_path).explain_kill().words
+        == "another process killed it, or the kernel did for want of memory"
     )

@@ -6,13 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from taskqueue.daemon.manager.worker_handle import ONE_JOB, SURPLUS
-from taskqueue.daemon.manager.worker_pool import STOP
 from taskqueue.daemon.node.figures import Figures, Histogram, copied
 from taskqueue.daemon.node.health import Backlog
 from taskqueue.daemon.node.metrics import _bounded
 from taskqueue.daemon.node.settler import Settler
-from taskqueue.daemon.protocol.messages import WorkerChanged
+from taskqueue.daemon.protocol.messages import EndKind, WorkerChanged
 from taskqueue.model.history import MOST_CLASSES, OTHER
 from taskqueue.model.lifecycle.outcomes import Crashed, Done, HandedBack, Run
 from taskqueue.model.record import Failure, Status
@@ -80,26 +78,12 @@ def test_queues_beyond_the_bound_are_added_up() -> None:
     assert rows[OTHER, "waiting"] == 6
 
 
-@pytest.mark.parametrize(
-    ("reason", "name"),
-    [
-        (ONE_JOB, "one_job"),
-        (SURPLUS, "idle"),
-        (STOP, "shutdown"),
-        ("it has done its 10 jobs", "max_jobs"),
-        ("its node was asked to load new code", "reload"),
-        ("it holds more than 100 MiB of memory", "max_memory"),
-        ("its run was asked to end (timeout)", "run_ended"),
-        ("the kernel killed it for want of memory (an OOM kill in its cgroup)", "out_of_memory"),
-        ("a job has closed its channel", "other"),
-        ("", "died"),
-    ],
-)
-def test_the_reason_of_a_replacement_is_one_of_a_few(reason: str, name: str) -> None:
+@pytest.mark.parametrize("kind", EndKind)
+def test_the_end_of_a_worker_is_counted_by_its_kind_whatever_its_words(kind: EndKind) -> None:
     figures = Figures()
     figures.worker_changed(WorkerChanged(pid=1))
-    figures.worker_changed(WorkerChanged(pid=1, exit="exited with 0", reason=reason))
-    assert (figures.spawns, dict(figures.replacements)) == (1, {name: 1})
+    figures.worker_changed(WorkerChanged(pid=1, exit="exited with 0", kind=kind, reason="it had nothing to do"))
+    assert (figures.spawns, dict(figures.replacements)) == (1, {kind.value: 1})
 
 
 def test_a_value_on_a_bound_is_below_it() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from taskqueue.daemon.protocol.channel import ChannelBroken
 from taskqueue.daemon.protocol.codec import decode, encode
-from taskqueue.daemon.protocol.messages import Ended, Logged, Message, Progressed, RunsHandedBack, Stop
+from taskqueue.daemon.protocol.messages import Ended, EndKind, Logged, Message, Progressed, RunsHandedBack, Stop
 
 KINDS: tuple[type[Message], ...] = get_args(Message)
 
@@ -29,6 +29,7 @@ OF_TYPE: dict[Any, st.SearchStrategy[Any]] = {
     int: st.integers(-(2**63), 2**63 - 1),
     bool: st.booleans(),
     float: st.floats(allow_nan=False),
+    EndKind: st.sampled_from(EndKind),
     types.NoneType: st.none(),
 }
 

@@ -18,6 +18,7 @@ from taskqueue.daemon.manager.manager import LONG_RUN
 from taskqueue.daemon.protocol.messages import (
     SIGNAL_IS_OURS_FOR,
     Ended,
+    EndKind,
     Logged,
     PoolStatus,
     Progressed,
@@ -342,7 +343,7 @@ def test_a_worker_that_has_done_its_jobs_ends_them_while_another_takes_over(fifo
 
         gate.tell()
         assert fake_node.result(first) != third
-        fake_node.expect(WorkerChanged, pid=fake_node.result(first), reason="it has done its 2 jobs")
+        fake_node.expect(WorkerChanged, pid=fake_node.result(first), kind=EndKind.MAX_JOBS)
 
 
 def test_a_reload_lets_the_runs_end_while_another_worker_takes_over(
@@ -421,7 +422,7 @@ def test_a_signal_of_another_process_interrupts_all_and_replaces_the_worker(fake
 
     for run in runs:
         assert fake_node.expect(Ended, run).outcome == "Interrupted"
-    fake_node.expect(WorkerChanged, pid=pid, reason="another process sent it SIGTERM")
+    fake_node.expect(WorkerChanged, pid=pid, kind=EndKind.OTHER, reason="another process sent it SIGTERM")
 
 
 def test_a_signal_that_is_handled_late_because_the_host_stood_still_ends_no_other_run(
@@ -466,7 +467,7 @@ def test_a_worker_without_jobs_is_retired(mode: PoolMode) -> None:
     with FakeNode(pm=mode, idle_timeout=0.05) as fake_node:
         pid = fake_node.result(act(fake_node, "Return"))
 
-        fake_node.expect(WorkerChanged, pid=pid, reason="it had nothing to do")
+        fake_node.expect(WorkerChanged, pid=pid, kind=EndKind.IDLE)
 
 
 def test_one_that_blocks_the_loop_is_reported_with_its_stack(tmp_path: Path) -> None:
