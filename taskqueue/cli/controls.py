@@ -13,7 +13,7 @@ from taskqueue.cli.param_types import duration, limit_value
 from taskqueue.insight import host, node_states
 from taskqueue.insight.node_states import SEAT
 from taskqueue.model.controls import EVERY_QUEUE, Control, Kind
-from taskqueue.model.limits import limit_keys_of
+from taskqueue.model.limits import Family, limit_keys_of
 from taskqueue.model.query import parse
 from taskqueue.model.record import Status
 from taskqueue.model.wording import count, decided, nearest
@@ -283,19 +283,14 @@ def _note_on_limit(context: StoreContext, control: Control) -> str:
     families = {limit_key.family for one in waiting for limit_key in limit_keys_of(one.lane)}
     if control.name in families:
         return ""
-    scope = _scope(control.name)
-    for family in sorted(families):
-        if _scope(family) == scope:
-            per, by = family.partition(":")[0].removeprefix("rate").removeprefix("limit"), family.partition(" ")[2]
-            value = f'"{control.count}{per} {by}"' if by else f"{control.count}{per}"
-            name = scope.removeprefix("name=")
+    scope = Family.of(control.name).scope
+    for family in map(Family.of, sorted(families)):
+        if family.scope == scope and control.count is not None:
+            value = family.as_argument(control.count)
+            value = f'"{value}"' if family.by else value
             return (
                 "no waiting job has this limit, but some have a limit of this name that counts differently: "
-                f"run `taskqueue limit {name} --reset`, then `taskqueue limit {name} {value}`"
+                f"run `taskqueue limit {family.name} --reset`, then "
+                f"`taskqueue limit {family.name} {value}`"
             )
     return "" if len(waiting) == LOOKED_AT else "no waiting job has this limit: the change holds for future jobs"
-
-
-def _scope(family: str) -> str:
-    """Return the name or class of a family."""
-    return family.partition(":")[2].split(" ")[0]

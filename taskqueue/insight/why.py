@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from shlex import quote
-from typing import Any
+from typing import Any, TypeAlias
 
 from taskqueue.errors import JobNotFound
 from taskqueue.insight import host
@@ -15,7 +15,7 @@ from taskqueue.model.conditions import FAILED_CHECKS
 from taskqueue.model.controls import Controls
 from taskqueue.model.ids import JobId, occurrence_id
 from taskqueue.model.lifecycle.recovered_copy import copy_of, origin_of
-from taskqueue.model.limits import limit_keys_of
+from taskqueue.model.limits import LimitKey, limit_keys_of
 from taskqueue.model.query import And, Compare, Operator, Or
 from taskqueue.model.record import Attempt, Cause, Failure, OnCrash, Record, Status
 from taskqueue.model.retry import NO_RETRY
@@ -204,22 +204,26 @@ MOST_BEFORE = 10_000
 """The most jobs before a waiting one that are counted: there may be millions."""
 
 
-def why(store: Store, id: JobId) -> str:
-    """Return the reasons as lines of text; raise ``JobNotFound``."""
+Mask: TypeAlias = Callable[[LimitKey], LimitKey]
+"""Returns the key of a limit as it may be shown."""
+
+
+def why(store: Store, id: JobId, mask: Mask = lambda limit_key: limit_key) -> str:
+    """Return the reasons as lines of text, with each limit key masked before it is named; raise ``JobNotFound``."""
     found = store.find(Compare("id", Operator.EQ, str(id)), limit=1)
     if not found:
         raise JobNotFound(id)
-    return "\n".join(shown(line).replace("\n", CONTINUED) for line in _lines(store, found[0], store.now()))
+    return "\n".join(shown(line).replace("\n", CONTINUED) for line in _lines(store, found[0], store.now(), mask))
 
 
-def _lines(store: Store, record: Record, now: datetime) -> Iterator[str]:
+def _lines(store: Store, record: Record, now: datetime, mask: Mask) -> Iterator[str]:
     yield f"Job {record.id} ({record.job}) is {record.status.name}."
     if record.damage:
         yield from _unreadable(record, now)
         return
     match record.status:
         case Status.WAITING:
-            yield from _waiting(store, record, now)
+            yield from _waiting(store, record, now, mask)
         case Status.POSTPONED:
             yield from _postponed(store, record, now)
         case Status.PROCESSING:
@@ -261,12 +265,12 @@ _WAITING: Mapping[Cause, str] = {
 }
 
 
-def _waiting(store: Store, record: Record, now: datetime) -> Iterator[str]:
+def _waiting(store: Store, record: Record, now: datetime, mask: Mask) -> Iterator[str]:
     yield f"It waits since {at(record.ready_at or record.created_at, now)}: {_WAITING[record.cause]}."
     yield from last_error(record.error)
     controls = store.controls()
     yield from _paused(controls, record.queue, now)
-    yield from _held_back(store, controls, record, now)
+    yield from _held_back(store, controls, record, now, mask)
     yield _place(store, record)
     yield nodes_taking(store, controls, record.queue, now)
     yield from _question(record)
@@ -281,7 +285,7 @@ def _paused(controls: Controls, queue: str, now: datetime) -> Iterator[str]:
         yield f"{what} is paused {since(pause, now)}: `taskqueue resume {way_out}` lets its jobs begin."
 
 
-def _held_back(store: Store, controls: Controls, record: Record, now: datetime) -> Iterator[str]:
+def _held_back(store: Store, controls: Controls, record: Record, now: datetime, mask: Mask) -> Iterator[str]:
     """Say which limits are used up."""
     limit_keys = limit_keys_of(record.lane)
     held = store.limit_usage([limit_key.key for limit_key in limit_keys], now) if limit_keys else {}
@@ -289,7 +293,7 @@ def _held_back(store: Store, controls: Controls, record: Record, now: datetime) 
         if held[limit_key.key] >= limit_key.count:
             change = controls.limit_of(limit_key)
             changed = "" if change is None else f", a number that holds {since(change, now)}"
-            yield f"It is held back by a limit that is used up: {limit_key}{changed}."
+            yield f"It is held back by a limit that is used up: {mask(limit_key)}{changed}."
 
 
 def _place(store: Store, record: Record) -> str:

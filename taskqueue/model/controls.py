@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import Enum
 
 from taskqueue.model.lazy_dataclass import dataclass
-from taskqueue.model.limits import LimitKey, limit_keys_of
+from taskqueue.model.limits import Family, LimitKey, limit_keys_of
 
 EVERY_QUEUE = ""
 """The name of the pause that holds for all queues, including future ones."""
@@ -44,9 +44,9 @@ class Control:
                 return f"queue {self.name} is paused" if self.name else "every queue is paused"
             case Kind.DRAIN:
                 return f"node {self.name} is drained"
-        kind, _, declared = self.name.partition(":")
-        per = f" in {kind.removeprefix('rate/')} s" if kind != "limit" else ""
-        return f"limit {declared} is {self.count:,}{per}"
+        family = Family.of(self.name)
+        per = "" if family.per is None else f" in {family.per:g} s"
+        return f"limit {family.declaration} is {self.count:,}{per}"
 
 
 class Controls:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from types import NoneType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 from taskqueue.errors import InvalidOption
 from taskqueue.model.lazy_dataclass import dataclass
@@ -98,6 +98,46 @@ class Rate(_NoCondition):
 
 
 Declared: TypeAlias = Limit | Rate
+
+
+class Family(NamedTuple):
+    """A limit's declaration without its number: the same for all values that it counts by."""
+
+    scope: str
+    """The class, or ``name=NAME``."""
+    per: float | None = None
+    """The seconds over which a rate counts; None for a limit of running jobs."""
+    by: tuple[str, ...] = ()
+    """The keys of the data that it counts by."""
+
+    @classmethod
+    def of(cls, text: str) -> Family:
+        """Return the family that the text describes, as controls and keys have it."""
+        kind, _, rest = text.partition(":")
+        scope, _, by = rest.partition(" by=")
+        try:
+            per = None if kind == "limit" else float(kind.removeprefix("rate/"))
+        except ValueError:  # it is damaged
+            per = None
+        return cls(scope, per, tuple(by.split(",")) if by else ())
+
+    @property
+    def declaration(self) -> str:
+        """Return its scope and keys, as people write them."""
+        return f"{self.scope} by={','.join(self.by)}" if self.by else self.scope
+
+    @property
+    def name(self) -> str:
+        """Return the name or class by which ``taskqueue limit`` knows it."""
+        return self.scope.removeprefix("name=")
+
+    def as_argument(self, count: int) -> str:
+        """Return the value for ``taskqueue limit`` that gives it this number."""
+        per = "" if self.per is None else f"/{self.per:g}"
+        return f"{count}{per} by={','.join(self.by)}" if self.by else f"{count}{per}"
+
+    def __str__(self) -> str:
+        return f"{'limit' if self.per is None else f'rate/{self.per:g}'}:{self.declaration}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,9 +260,12 @@ def latest_end(limit_key: LimitKey, now: datetime) -> datetime:
 
 def family_of(limit: Declared, job: str) -> str:
     """Return the family of the limit's keys for jobs of this class (``LimitKey.family``)."""
-    kind = f"rate/{limit.per:g}" if isinstance(limit, Rate) else "limit"
-    by = f" by={','.join(_paths(limit))}" if limit.by else ""
-    return f"{kind}:{f'name={limit.name}' if limit.name else job}{by}"
+    return str(Family(scope_of(limit.name, job), limit.per if isinstance(limit, Rate) else None, _paths(limit)))
+
+
+def scope_of(name: str | None, job: str) -> str:
+    """Return the scope of the limits of this name, or of the ones that the class has without a name."""
+    return f"name={name}" if name else job
 
 
 def _limit_key(limit: Declared, job: str, data: Any) -> LimitKey:

@@ -16,7 +16,7 @@ from typing import Any
 from taskqueue.errors import InvalidOption, WaitTimeout
 from taskqueue.model.controls import EVERY_QUEUE, Control, Kind
 from taskqueue.model.job_path import path_of
-from taskqueue.model.limits import Limit, LimitKey, declared, family_of
+from taskqueue.model.limits import Family, Limit, LimitKey, declared, family_of, scope_of
 from taskqueue.model.options import named, validators, value_of
 from taskqueue.model.query import RUNNING, And, Compare, Operator, Query
 from taskqueue.model.record import Record
@@ -124,8 +124,8 @@ def set_limit(store: Store, name: Any, limit: Any, reason: str, by: str | None) 
 def reset_limit(store: Store, name: Any) -> int:
     """Let the limits of this name, or of this class, have their declared numbers; return how many had others."""
     shared, path = _scope(name)
-    scope = family_of(Limit(1, name=shared), path).partition(":")[2]
-    changed = [one for one in in_force(store, Kind.LIMIT) if one.name.partition(":")[2].split(" ")[0] == scope]
+    scope = scope_of(shared, path)
+    changed = [one for one in in_force(store, Kind.LIMIT) if Family.of(one.name).scope == scope]
     return sum(store.clear_control(one.kind, one.name) for one in changed)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from taskqueue.model.audit import AuditEntry
     from taskqueue.model.history import HistoryEntry
     from taskqueue.model.job import Job
-    from taskqueue.model.limits import Declared
+    from taskqueue.model.limits import Declared, LimitKey
     from taskqueue.model.log_lines import LogLine
     from taskqueue.model.options.table import When
     from taskqueue.scheduler.controls import LimitState
@@ -255,6 +255,13 @@ class Operations:
         from taskqueue.scheduler import audit_trail
 
         return audit_trail.entries(self._connections.store, limit, before)
+
+
+def explained(api: Operations, id: JobId | str, mask: Callable[[LimitKey], LimitKey]) -> str:
+    """Return what ``why`` says to people who may not see everything: each limit key is masked before it is named."""
+    from taskqueue.insight import why
+
+    return why.why(api._connections.store, id_of(id), mask)  # noqa: SLF001 - of a class of this file
 
 
 def numbers_of(tally: Mapping[tuple[str, Status], int]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from taskqueue.errors import ConfigError, InvalidQuery
 from taskqueue.model.audit import AuditEntry
+from taskqueue.model.limits import Family, LimitKey
 from taskqueue.model.secret_keys import MASK, SecretKeys
 from taskqueue.web.problems import Problem
 from taskqueue.web.users import User
@@ -24,16 +25,11 @@ class Masking(SecretKeys):
         except re.error as error:
             raise ConfigError(f"secret patterns {', '.join(patterns)}: no regular expression ({error})") from None
 
-    def limit(self, text: str) -> str:
-        """Return a limit or its key with the values that it counts by masked if their key is secret."""
-        before, by, rest = text.partition(" by=")
-        paths, _, values = rest.partition(" ")
-        is_secret = any(map(self.is_secret, re.split(r"[,.]", paths)))
-        return f"{before}{by}{paths} {MASK}" if values and is_secret else text
-
-    def why(self, text: str) -> str:
-        """Return the sentences on a job, of which some name its limits, with those masked."""
-        return "\n".join(map(self.limit, text.split("\n")))
+    def limit(self, limit_key: LimitKey) -> LimitKey:
+        """Return the key of a limit with the values that it counts by masked if they are of a secret key."""
+        paths = Family.of(limit_key.family).by
+        is_secret = any(self.is_secret(name) for path in paths for name in path.split("."))
+        return replace(limit_key, key=f"{limit_key.family} {MASK}") if is_secret else limit_key
 
     def entry(self, entry: AuditEntry) -> AuditEntry:
         """Return an entry of the audit with its query masked by these patterns: commands know only the usual ones."""

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from taskqueue.errors import InvalidOption
-from taskqueue.model.limits import Declared, Limit, Rate, declared, family_of, lane, limit_keys_of
+from taskqueue.model.limits import Declared, Family, Limit, Rate, declared, family_of, lane, limit_keys_of
 
 
 def keys(*limits: Declared, data: Any = None, job: str = "app:Mail") -> list[str]:
@@ -45,6 +45,25 @@ def test_a_family_has_the_limit_for_all_values(limit: Declared, data: Any) -> No
     [slot] = limit_keys_of(lane([limit], "app:Mail", data))
 
     assert slot.family == family_of(limit, "app:Mail")
+
+
+@pytest.mark.parametrize(
+    ("limit", "parts", "argument"),
+    [
+        (Limit(5), ("app:Mail", None, ()), "8"),
+        (Limit(5, by="a"), ("app:Mail", None, ("a",)), "8 by=a"),
+        (Rate(5, per=0.5, by=["a", "b.c"], name="api"), ("name=api", 0.5, ("a", "b.c")), "8/0.5 by=a,b.c"),
+    ],
+)
+def test_a_family_is_read_as_it_is_written(limit: Declared, parts: tuple[Any, ...], argument: str) -> None:
+    family = Family.of(family_of(limit, "app:Mail"))
+
+    assert (family, str(family)) == (parts, family_of(limit, "app:Mail"))
+    assert family.as_argument(8) == argument
+
+
+def test_a_damaged_family_has_no_period() -> None:
+    assert Family.of("rate/often:app:Mail").per is None
 
 
 def test_jobs_of_one_lane_need_the_same() -> None:

@@ -14,7 +14,7 @@ from bson import ObjectId
 from starlette.testclient import TestClient
 
 from taskqueue import Scheduler, workflows
-from taskqueue.model.record import Cause, Holder
+from taskqueue.model.record import Cause, Failure, Holder
 from taskqueue.store import ClaimRequest
 from taskqueue.store.open import open_store
 from taskqueue.web import app
@@ -84,6 +84,19 @@ def test_a_job_shows_what_happened_to_it(scheduler: Scheduler, url: str) -> None
 
 
 WAYS_TO_A_JOB = [("", ""), ("/api/v1", ""), ("/api/v1", "/why")]
+
+
+def test_an_error_that_reads_like_a_limit_is_shown_whole(scheduler: Scheduler, url: str) -> None:
+    message = "the server refused by=token 5 of 7 requests"
+    failed = scheduler.run_job(jobs.Invoice)
+    error = Failure(type="Refused", message=message)
+    with closing(open_store(url)) as store:
+        store.add([told := replace(failed.snapshot, id=ObjectId(), error=error, attempts=())])
+    client = ("127.0.0.1", 5000)
+    with TestClient(app(scheduler, local=True), base_url="http://127.0.0.1", client=client) as browser:
+        said = browser.get(f"/api/v1/jobs/{told.id}/why").json()["why"]
+
+    assert message in said
 
 
 def test_limits_name_who_holds_them_and_mask_secret_values(scheduler: Scheduler, url: str) -> None:

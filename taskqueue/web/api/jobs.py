@@ -12,11 +12,13 @@ from starlette.responses import Response
 from taskqueue.errors import InvalidJob, InvalidQuery, JobNotFound, Unreadable
 from taskqueue.model.events import FLUSHED
 from taskqueue.model.ids import JobId
+from taskqueue.model.limits import limit_keys_of
 from taskqueue.model.options import named
 from taskqueue.model.schedules import moment_of
 from taskqueue.model.serializer import decode
 from taskqueue.scheduler import json_shapes
 from taskqueue.scheduler.changes import SAME_DATA
+from taskqueue.scheduler.operator_api import explained
 from taskqueue.scheduler.process import Process
 from taskqueue.web.api import schemas
 from taskqueue.web.api.route import Answer, ApiRoute, Call, Param, Schema
@@ -116,7 +118,7 @@ def get_events(call: Call) -> Any:
 
 def explain_job(call: Call) -> Any:
     """Say why a job is in its status."""
-    return {"why": call.dashboard.masking.why(call.scheduler.why(call.path["id"]))}
+    return {"why": explained(call.scheduler, call.path["id"], call.dashboard.masking.limit)}
 
 
 async def wait_for_job(call: Call) -> Response:
@@ -169,7 +171,8 @@ def _listed(call: Call, found: list[Process]) -> Any:
 
 def _full(call: Call, process: Process) -> dict[str, Any]:
     document: dict[str, Any] = call.masked(json_shapes.job_in_full(process.snapshot))
-    return {**document, "limits": list(map(call.dashboard.masking.limit, document["limits"]))}
+    limit_keys = map(call.dashboard.masking.limit, limit_keys_of(process.snapshot.lane))
+    return {**document, "limits": list(map(str, limit_keys))}
 
 
 _OPTIONS: dict[str, Schema] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -76,9 +77,8 @@ def list_controls(call: Call) -> Any:
 
 def list_limits(call: Call) -> Any:
     """Return the limits of running and waiting jobs, the full ones first; of over 100 those most jobs wait for."""
-    masked = call.dashboard.masking.limit
-    shapes = [json_shapes.limit(one) for one in call.scheduler.limits()]
-    limits = [{**one, "limit": masked(one["limit"]), "key": masked(one["key"])} for one in shapes]
+    mask, states = call.dashboard.masking.limit, call.scheduler.limits()
+    limits = [json_shapes.limit(replace(state, limit_key=mask(state.limit_key))) for state in states]
     return {"limits": limits, "are_all": len(limits) < MOST_KEYS}
 
 

@@ -16,6 +16,7 @@ from taskqueue.model.log_lines import LogLine
 from taskqueue.model.record import Failure, Record, Status
 from taskqueue.model.schedules.origin import FromSchedule, Series
 from taskqueue.model.wording import in_utc, size, span
+from taskqueue.scheduler.operator_api import explained
 from taskqueue.scheduler.process import Process
 from taskqueue.web.charts import kind_of, timeline
 from taskqueue.web.graph import graph_of
@@ -63,7 +64,7 @@ def _shown(view: View, process: Process, masked: Masked) -> Mapping[str, Any]:
     return {
         "process": process,
         "record": record,
-        "why": _why(view.masking.why(_in_utc(view, process))),
+        "why": _why(_in_utc(view, process)),
         "tries": _tries(record),
         "resume": _resume(view, record),
         "pieces": timeline(record, now) if record.attempts or record.started_at else [],
@@ -108,7 +109,7 @@ def _last(logged: list[LogLine]) -> list[LogLine]:
 
 def _in_utc(view: View, process: Process) -> str:
     with in_utc():
-        return view.scheduler.why(process.id)
+        return explained(view.scheduler, process.id, view.masking.limit)
 
 
 def _why(text: str) -> list[tuple[str, bool]]:
@@ -194,7 +195,7 @@ def _facts(record: Record, masking: Masking) -> list[tuple[str, str]]:
         ("retry", str(options.retry).removeprefix("retry ")),
         ("timeout", span(options.timeout) if options.timeout else ""),
         ("stall timeout", span(options.stall_timeout) if options.stall_timeout else ""),
-        ("limits", "; ".join(masking.limit(str(key)) for key in limit_keys_of(record.lane))),
+        ("limits", "; ".join(str(masking.limit(key)) for key in limit_keys_of(record.lane))),
         ("loops", record.cursor or ""),
         ("record", record.damage),
     ]

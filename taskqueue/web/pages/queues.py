@@ -33,7 +33,7 @@ def queues(view: View) -> Mapping[str, Any]:
         "queues": part,
         "charts": _charts(state, {queue.name for queue in part.rows}),
         "paused_all": next((one for one in controls if one.kind is Kind.PAUSE and one.name == EVERY_QUEUE), None),
-        "limits": [{"state": one, "of": view.masking.limit(one.limit_key.of)} for one in limits[:MOST_LIMITS]],
+        "limits": [{"state": one, "of": view.masking.limit(one.limit_key).of} for one in limits[:MOST_LIMITS]],
         "more_limits": len(limits[MOST_LIMITS:]),
         "are_all_limits": len(limits) < MOST_KEYS,
         "most_holders": MOST_HOLDERS,
