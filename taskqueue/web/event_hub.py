@@ -196,14 +196,14 @@ class EventHub:
         in_thread = in_thread or self._in_thread
         until = await self._cursor()  # a busy store has always more; a listener gets those
         while cursor != until:
-            events, behind = await in_thread(self._page, cursor)
+            events, next_cursor = await in_thread(self._page, cursor)
             for notice in events:
                 yield notice
                 if notice.cursor == until:
                     return
-            if behind == cursor:
+            if next_cursor == cursor:
                 return
-            cursor = behind
+            cursor = next_cursor
 
     async def _read(self, begins_at: str) -> None:
         cursor: str | None = begins_at
@@ -239,9 +239,9 @@ class EventHub:
 
     def _looks(self) -> tuple[Look, int]:
         """Return how the store is read for those who listen, and how often with as many events as fit until a gap."""
-        if any(isinstance(one, Listener) for one in self._listeners):
+        if any(isinstance(listener, Listener) for listener in self._listeners):
             return self._page, LAGS
-        if any(isinstance(one, OpenPage) and one.job is not None for one in self._listeners):
+        if any(isinstance(page, OpenPage) and page.job is not None for page in self._listeners):
             return self._jobs, 1
         return self._moved, 1
 
@@ -263,13 +263,14 @@ class EventHub:
     def _jobs(self, cursor: str) -> tuple[list[Notice], str]:
         """Return the jobs of the events after the cursor, and the cursor after them; blocks."""
         self.reads += 1
-        events, behind = self._scheduler.read_events(cursor, PAGE)
-        return [Notice(name=event.name, document={"id": _id(event)}, cursor=behind) for event in events], behind
+        events, next_cursor = self._scheduler.read_events(cursor, PAGE)
+        notices = [Notice(name=event.name, document={"id": _id(event)}, cursor=next_cursor) for event in events]
+        return notices, next_cursor
 
     def _page(self, cursor: str) -> tuple[list[Notice], str]:
         """Return the events after the cursor, and the cursor after them; blocks."""
         self.reads += 1
-        events, behind = self._scheduler.read_events(cursor, PAGE)
+        events, next_cursor = self._scheduler.read_events(cursor, PAGE)
         errors = self._look_up(events)
         notices = []
         for event in events:
@@ -278,22 +279,22 @@ class EventHub:
             notices.append(Notice(name=event.name, document=json_shapes.event(event, job, error), cursor=event.cursor))
         while len(self._classes) > REMEMBERED:
             self._classes.popitem(last=False)
-        return notices, behind
+        return notices, next_cursor
 
     def _look_up(self, events: Sequence[Event]) -> Mapping[JobId | None, Failure | None]:
         """Read the classes of unknown jobs, and return the errors of failed ones."""
-        wanted = {
+        job_ids = {
             event.job_id
             for event in events
             if event.job_id is not None and (event.job_id not in self._classes or event.name in FAILURES)
         }
-        if not wanted:
+        if not job_ids:
             return {}
         self.reads += 1
-        found = self._scheduler.find_jobs({"id": {"$in": list(wanted)}}, order="id", limit=len(wanted))
-        for process in found:
+        processes = self._scheduler.find_jobs({"id": {"$in": list(job_ids)}}, order="id", limit=len(job_ids))
+        for process in processes:
             self._classes[process.id] = process.job
-        return {process.id: process.snapshot.error for process in found}
+        return {process.id: process.snapshot.error for process in processes}
 
 
 def _id(event: Event) -> str | None:
