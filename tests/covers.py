@@ -29,6 +29,7 @@ COVERS: Mapping[str, str] = {
     "acceptance/test_metrics.py": "daemon/node/metrics daemon/node/monitor",
     "acceptance/test_mongodb_costs.py": "",
     "acceptance/test_one_node.py": "daemon/node/context daemon/node/node daemon/node/start daemon/node/schedules",
+    "acceptance/test_fair_order.py": "",
     "acceptance/test_replaced_files.py": "store/backup",
     "acceptance/test_stacks.py": "",
     "chaos/test_node_output.py": "daemon/manager/worker_output",

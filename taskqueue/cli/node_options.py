@@ -12,7 +12,7 @@ import click
 
 from taskqueue.cli.log_setup import FORMATS, LEVELS
 from taskqueue.cli.param_types import duration, memory, work_on
-from taskqueue.daemon.settings import Lead, PoolMode, Settings
+from taskqueue.daemon.settings import Lead, Order, PoolMode, Settings
 from taskqueue.errors import ConfigError
 
 PREFIX = "TASKQUEUE_"
@@ -94,6 +94,11 @@ NODE = (
         help="Take jobs from this queue only, at most N at once; may be repeated. Default: every queue.",
     ),
     _setting(
+        "--order",
+        type=click.Choice([order.value for order in Order]),
+        help="Share the runs of this node among its queues (fair), or take the first job of all queues (strict).",
+    ),
+    _setting(
         "--preload", multiple=True, metavar="MODULE", help="Import it before workers are forked; may be repeated."
     ),
     _setting(
@@ -145,6 +150,7 @@ def settings_from(parameters: dict[str, Any]) -> Settings:
     values.setdefault("max_children", max(values["min_children"], Settings.max_children))
     values["pm"] = PoolMode(values["pm"])
     values["lead"] = Lead(values.get("lead", Settings.lead))
+    values["order"] = Order(values.get("order", Settings.order))
     for name in ("chdir", "bootstrap"):
         if name in values:
             values[name] = values[name].absolute()

@@ -27,6 +27,13 @@ class Lead(Enum):
     CLUSTER = "cluster"
 
 
+class Order(Enum):
+    """Which queue has the next turn on a node: by shares of its runs, or by the oldest job of all queues."""
+
+    FAIR = "fair"
+    STRICT = "strict"
+
+
 def _present_folder() -> Path:
     try:
         return Path.cwd()
@@ -47,6 +54,7 @@ class Settings:
     max_children: int = 2
     queues: Mapping[str, int | None] = field(default_factory=dict)
     """Each queue to work on with the most of its jobs at once (None: no bound); empty means every queue."""
+    order: Order = Order.FAIR
     preload: tuple[str, ...] = ()
     bootstrap: Path | None = None
     allow: tuple[str, ...] = ()

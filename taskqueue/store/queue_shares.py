@@ -52,6 +52,11 @@ def cost_of(priority: object) -> float:
     return _COSTS.get(priority, 1.0) if isinstance(priority, int) else 1.0
 
 
+def weight_of(priority: object) -> float:
+    """Return the weight of a queue whose first waiting job has this priority; that of priority 0 is 1."""
+    return 1 / cost_of(priority)
+
+
 class QueueShares:
     """The virtual time of one node, and when the last run of each queue ends in it."""
 

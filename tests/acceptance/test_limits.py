@@ -20,6 +20,8 @@ from tests.acceptance.work import Clock, Crowd, Echo, Gate
 from tests.nodes import LIMIT, node
 from tests.store.records import WEB_1, claim
 
+IN_EITHER_ORDER = pytest.mark.parametrize("order", ["fair", pytest.param("strict", marks=pytest.mark.long)])
+
 LOADS = 1.0
 """Seconds that a class takes to load."""
 
@@ -83,15 +85,19 @@ async def around_run(job, proceed):
 POOL = ("--pm", "static", "--min-children", "4")
 
 
+@IN_EITHER_ORDER
 def test_three_nodes_never_run_more_than_a_limit_together(
-    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path, order: str
 ) -> None:
     data = {"file": files.file, "seconds": 0.03}
     with ExitStack() as nodes:
         for name in "abc":
-            nodes.enter_context(node(url, tmp_path, *POOL, "--name", name))
+            nodes.enter_context(node(url, tmp_path, *POOL, "--name", name, "--order", order))
         jobs = scheduler.add_jobs(
-            [(Crowd, {**data, "key": f"k{n % 2}"}, {"limits": Limit(3, by="key")}) for n in range(80)]
+            [
+                (Crowd, {**data, "key": f"k{n % 2}"}, {"limits": Limit(3, by="key"), "queue": f"q{n % 4}"})
+                for n in range(80)
+            ]
         )
         quiet = scheduler.add_job(Crowd, {**data, "key": "quiet"}, limits=Limit(3, by="key"))
         scheduler.wait_for([*jobs, quiet], timeout=LIMIT)
@@ -134,12 +140,13 @@ def test_a_job_that_runs_in_the_caller_and_those_of_a_node_keep_to_one_limit(
     assert (first.result, second.result, fourth.result) == ("through", 2, 4)
 
 
-def test_a_rate_is_not_exceeded_in_any_window(url: str, scheduler: Scheduler, tmp_path: Path) -> None:
-    jobs = scheduler.add_jobs([(Clock, None, {"limits": Rate(4, per=1)}) for _ in range(12)])
+@IN_EITHER_ORDER
+def test_a_rate_is_not_exceeded_in_any_window(url: str, scheduler: Scheduler, tmp_path: Path, order: str) -> None:
+    jobs = scheduler.add_jobs([(Clock, None, {"limits": Rate(4, per=1), "queue": f"q{n % 3}"}) for n in range(12)])
 
     with ExitStack() as nodes:
         for name in "ab":
-            nodes.enter_context(node(url, tmp_path, *POOL, "--name", name))
+            nodes.enter_context(node(url, tmp_path, *POOL, "--name", name, "--order", order))
         scheduler.wait_for(jobs, timeout=LIMIT)
 
     starts = sorted(began(job) for job in jobs)

@@ -7,9 +7,17 @@ from collections.abc import Iterator
 import pytest
 
 from taskqueue import Scheduler
-from tests.store.conftest import mongo_database, opener, store, store_url
+from taskqueue.store import Store
+from tests.store.conftest import Opener, mongo_database, opener, store_url
+from tests.store.fair import ORDERS, ordered
 
 __all__ = ["mongo_database", "opener", "scheduler", "store", "store_url"]
+
+
+@pytest.fixture(params=ORDERS)
+def store(request: pytest.FixtureRequest, opener: Opener) -> Store:
+    """Return an empty store, whose claims are in either order."""
+    return ordered(opener(), request.param)
 
 
 @pytest.fixture

@@ -12,11 +12,15 @@ from tests.chaos.cluster_storm import run_cluster_storm
 from tests.chaos.observation import Observation
 from tests.chaos.storm import Storm, StormSettings
 
+IN_EITHER_ORDER = pytest.mark.parametrize("order", ["fair", pytest.param("strict", marks=pytest.mark.long)])
 
+
+@IN_EITHER_ORDER
 @pytest.mark.parametrize(("jobs", "kills"), [(40, 4), pytest.param(100, 8, marks=pytest.mark.long)])
 def test_every_job_ends_once_while_workers_managers_and_nodes_are_killed(
-    url: str, tmp_path: Path, jobs: int, kills: int
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str, jobs: int, kills: int
 ) -> None:
+    monkeypatch.setenv("TASKQUEUE_ORDER", order)
     with closing(Storm(StormSettings(jobs=jobs, kills=kills, seed=1), url, tmp_path)) as storm:
         report = storm.run()
 
@@ -24,8 +28,12 @@ def test_every_job_ends_once_while_workers_managers_and_nodes_are_killed(
     assert report.complaints == []
 
 
+@IN_EITHER_ORDER
 @pytest.mark.parametrize(("jobs", "hits"), [(30, 4), pytest.param(120, 10, marks=pytest.mark.long)])
-def test_every_job_ends_once_while_everything_happens_to_a_cluster(tmp_path: Path, jobs: int, hits: int) -> None:
+def test_every_job_ends_once_while_everything_happens_to_a_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str, jobs: int, hits: int
+) -> None:
+    monkeypatch.setenv("TASKQUEUE_ORDER", order)
     report = run_cluster_storm(tmp_path, jobs=jobs, hits=hits, seed=1, seconds=0.3)
 
     print(report.figures)

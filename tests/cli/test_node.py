@@ -17,7 +17,7 @@ import pytest
 
 from taskqueue import Scheduler
 from taskqueue.cli import log_setup, main, node, node_options, run
-from taskqueue.daemon.settings import Lead, PoolMode, Settings
+from taskqueue.daemon.settings import Lead, Order, PoolMode, Settings
 from taskqueue.errors import ConfigError
 from taskqueue.exit_codes import Exit
 from taskqueue.store import Store
@@ -68,7 +68,7 @@ def test_options_lead_to_settings(tmp_path: Path) -> None:
     found = settings(
         *("--url", "sqlite:///jobs.db", "--name", "web-1", "--pm", "static", "--min-children", "8"),
         *("--work-on", "mail", "--work-on", "reports=2", "--preload", "shop,json", "--preload", "csv"),
-        *("--lead", "cluster", "--allow", "shop,json", "--allow", "csv"),
+        *("--lead", "cluster", "--order", "strict", "--allow", "shop,json", "--allow", "csv"),
         *("--bootstrap", str(bootstrap), "--chdir", str(tmp_path), "--finish", "1m", "--grace", "1.5"),
         *("--lease", "500s", "--max-memory", "512M", "--keep-done", "2h", "--max-jobs-per-child", "100"),
     )
@@ -77,7 +77,7 @@ def test_options_lead_to_settings(tmp_path: Path) -> None:
     assert (found.min_children, found.max_children) == (8, 8)
     assert found.queues == {"mail": None, "reports": 2}
     assert found.preload == found.allow == ("shop", "json", "csv")
-    assert found.lead is Lead.CLUSTER
+    assert (found.lead, found.order) == (Lead.CLUSTER, Order.STRICT)
     assert (found.bootstrap, found.chdir) == (bootstrap, tmp_path)
     assert (found.finish, found.grace, found.lease, found.keep_done) == (60.0, 1.5, 500.0, 7200.0)
     assert (found.max_memory, found.max_jobs_per_child) == (512 * 1024**2, 100)
@@ -177,6 +177,7 @@ def test_what_is_wrong_is_one_line(taskqueue_node: Taskqueue, arguments: list[st
         (["more"], Exit.USAGE, ("(more)", " (see taskqueue-node --help)")),
         (["--lease"], Exit.USAGE, ("--lease",)),
         (["--lead", "world"], Exit.CONFIG, ("--lead: ", "world", "host", "cluster")),
+        (["--order", "random"], Exit.CONFIG, ("--order: ", "random", "fair", "strict")),
         (["--pm", "prefork"], Exit.CONFIG, ("--pm: ", "prefork", "static", "dynamic", "ondemand")),
         (["--chdir", "/no/such"], Exit.CONFIG, ("--chdir: ", "/no/such")),
     ],

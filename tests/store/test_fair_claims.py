@@ -71,8 +71,12 @@ def test_an_urgent_job_of_an_idle_queue_is_claimed_before_the_next_of_a_backlog(
         assert ids(node.claim()) == [invoice.id]
 
 
-def test_a_job_of_an_idle_queue_is_claimed_before_the_next_of_a_backlog_of_its_priority(nodes: list[Node]) -> None:
-    nodes[0].store.add(backlog("mail", 60))
+@pytest.mark.parametrize("mails", [60, pytest.param(100_000, marks=pytest.mark.long)])
+def test_a_job_of_an_idle_queue_is_claimed_before_the_next_of_a_backlog_of_its_priority(
+    nodes: list[Node], mails: int
+) -> None:
+    for at in range(0, mails, 1000):
+        nodes[0].store.add(backlog("mail", min(1000, mails - at)))
     for node in nodes:
         assert set(node.queues(3, 2)) == {"mail"}
         invoice = a_record(queue="invoice", ready_at=node.now)

@@ -26,6 +26,7 @@ from taskqueue.model.retry import FixedRetry
 from taskqueue.store import ClaimRequest, Note, Settlement, Store
 from taskqueue.store.bell import WORK
 from tests.store.conftest import Opener
+from tests.store.fair import ORDERS, ordered
 from tests.store.records import (
     BROKEN,
     HOUR,
@@ -45,6 +46,13 @@ from tests.store.records import (
     running,
     settle,
 )
+
+
+@pytest.fixture(params=ORDERS)
+def store(request: pytest.FixtureRequest, opener: Opener) -> Store:
+    """Return an empty store, whose claims are in either order."""
+    return ordered(opener(), request.param)
+
 
 COUNTED = MINUTE + timedelta(seconds=LEEWAY)
 """How long a rate of so many a minute counts a start."""

@@ -13,10 +13,12 @@ from datetime import datetime
 from taskqueue.daemon.node.context import NodeContext
 from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
 from taskqueue.daemon.runtime.prefetch import Prefetch
+from taskqueue.daemon.settings import Order
 from taskqueue.model.lifecycle.outcomes import Run, unreadable
 from taskqueue.model.record import OnCrash, Record, Status
 from taskqueue.model.timestamps import EPOCH, MILLISECOND
 from taskqueue.store import ClaimRequest, Note
+from taskqueue.store.queue_shares import STRICT, QueueShares
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +42,7 @@ class Fetcher:
         self._in_flight = in_flight
         self._prefetch = prefetch
         self._breaker = node.breaker
+        self._shares = QueueShares() if node.settings.order is Order.FAIR else STRICT
         self._pooled_expected = True
         self._forced_expected = True
         self._reason = "the node has started"
@@ -144,7 +147,14 @@ class Fetcher:
         queues = in_flight.room_by_queue(settings.queues) if settings.queues else {}
         due_by = self._due_by
         return ClaimRequest(
-            pooled=pooled, forced=forced, queues=queues, due_by=due_by, data=data, free=free, rooms=rooms
+            pooled=pooled,
+            forced=forced,
+            queues=queues,
+            due_by=due_by,
+            data=data,
+            free=free,
+            rooms=rooms,
+            shares=self._shares,
         )
 
     def _claim(self, request: ClaimRequest) -> list[Record]:
@@ -153,7 +163,7 @@ class Fetcher:
         self._in_flight.add(claim.records)
         count, forced = len(claim.records), 0
         ready: list[Record] = []
-        for record in claim.records:
+        for record in self._shares.count(claim.records, now):
             options = record.options
             if options.is_beside_pool:
                 forced += 1

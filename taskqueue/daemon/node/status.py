@@ -87,6 +87,7 @@ class NodeStatus:
             "min_children": settings.min_children,
             "max_children": settings.max_children,
             "queues": dict(settings.queues),
+            "order": settings.order.value,
             "idle": self.pool.idle,
             "busy": self.pool.busy,
             "forced": self.pool.forced,
