@@ -126,7 +126,7 @@ COVERS: Mapping[str, str] = {
     ),
     "scheduler/test_types.py": ("model/codecs/__init__ model/codecs/containers model/codecs/scalars model/job_types"),
     "scheduler/test_wait.py": "scheduler/end_listener insight/records",
-    "insight/test_why.py": "insight/why model/wording",
+    "insight/test_why.py": "insight/why insight/queue_sharing model/wording",
     "store/test_unique_periods.py": "model/unique_period",
     "store/test_alike.py": "model/once_key",
     "store/test_audit.py": "model/audit",

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from shlex import quote
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from taskqueue.errors import JobNotFound
 from taskqueue.insight import host
 from taskqueue.insight.node_states import name_of, seats, trouble
+from taskqueue.insight.queue_sharing import queues_of, sharing, takes
 from taskqueue.insight.records import present
 from taskqueue.model.conditions import FAILED_CHECKS
 from taskqueue.model.controls import Controls
@@ -134,22 +135,21 @@ def _attempt(attempt: Attempt) -> str:
     return ", ".join(parts) + error
 
 
-def nodes_taking(store: Store, controls: Controls, queue: str, now: datetime) -> str:
-    """Say which nodes take jobs of the queue, or what to do if none does."""
-    return _nodes_taking(store.leases(), controls, queue, now)[1]
-
-
 def why_no_node(leases: Sequence[Lease], controls: Controls, queue: str, now: datetime) -> str:
     """Say why no node takes jobs of the queue, and what to do; empty if one does."""
     taken, said = _nodes_taking(leases, controls, queue, now)
     return "" if taken else said
 
 
+def _live(leases: Sequence[Lease], now: datetime) -> list[Lease]:
+    return [lease for lease in seats(leases) if host.is_live(lease, now)]
+
+
 def _nodes_taking(leases: Sequence[Lease], controls: Controls, queue: str, now: datetime) -> tuple[bool, str]:
-    live = [lease for lease in seats(leases) if host.is_live(lease, now)]
+    live = _live(leases, now)
     if not live:
         return False, "No node is running on this store: start one with `taskqueue-node`."
-    taking = [lease for lease in live if not _queues(lease) or queue in _queues(lease)]
+    taking = [lease for lease in live if takes(lease, queue)]
     drained = [drain for lease in taking if (drain := controls.drain_of(name_of(lease)))]
     taking = [lease for lease in taking if controls.drain_of(name_of(lease)) is None]
     if drained and not taking:
@@ -161,7 +161,7 @@ def _nodes_taking(leases: Sequence[Lease], controls: Controls, queue: str, now: 
         if all(trouble(lease, now) for lease in taking):
             return False, f"No node takes jobs of this queue just now: {described}; see the log of the node."
         return True, f"Nodes that take jobs of this queue: {described}."
-    others = some([f"{name_of(lease)} takes {', '.join(_queues(lease))}" for lease in live])
+    others = some([f"{name_of(lease)} takes {', '.join(queues_of(lease))}" for lease in live])
     return (
         False,
         f"No node takes jobs of queue {queue} ({others}): start one with `taskqueue-node --work-on {quote(queue)}`.",
@@ -182,12 +182,6 @@ def node_sentence(lease: Lease | None, now: datetime) -> str:
         return f"{where}, dead: its processes have ended"
     state = "alive, its seat holds until" if lease.until > now else "not heard of, its seat was over"
     return f"{where}, {state} {at(lease.until, now)}"
-
-
-def _queues(lease: Lease) -> Mapping[str, Any]:
-    """Return the queues that a node has chosen; none means it takes every queue."""
-    queues = lease.about.get("queues")
-    return queues if isinstance(queues, Mapping) else {}
 
 
 def _described(lease: Lease, now: datetime) -> str:
@@ -272,7 +266,10 @@ def _waiting(store: Store, record: Record, now: datetime, mask: Mask) -> Iterato
     yield from _paused(controls, record.queue, now)
     yield from _held_back(store, controls, record, now, mask)
     yield _place(store, record)
-    yield nodes_taking(store, controls, record.queue, now)
+    leases = store.leases()
+    yield _nodes_taking(leases, controls, record.queue, now)[1]
+    taking = [lease for lease in _live(leases, now) if takes(lease, record.queue)]
+    yield from sharing(store, controls, record, [one for one in taking if controls.drain_of(name_of(one)) is None])
     yield from _question(record)
     yield from _expiry(record, now)
 

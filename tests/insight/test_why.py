@@ -18,6 +18,7 @@ from taskqueue.store import ClaimRequest, Lease, Settlement, Store
 from tests.nodes import eventually
 from tests.scheduler.jobs import Broken, Echo, Giving, Lucky, Mail, Sleepy, Unkept
 from tests.scheduler.playing import LEASE, WEB_1, begin, end, play, seat, take
+from tests.store.records import claim
 
 FAILURE = Failure(type="ValueError", message="no such address")
 CRASH = Failure(type="WorkerDied", message="the worker was killed by signal 9")
@@ -79,6 +80,54 @@ def test_nodes_that_take_the_queue_are_named(scheduler: Scheduler, store: Store)
     seat(store, "web-2", queues={}, phase="works", busy=3, idle=0)
     seat(store, "web-3", queues={"mail": None})
     said(process, "Nodes that take jobs of this queue: web-2 (works, 3 busy, 0 idle), web-3 (works, ? busy, ? idle).")
+
+
+def test_queues_that_share_the_runs_of_the_nodes_are_named_with_their_weights(
+    scheduler: Scheduler, store: Store
+) -> None:
+    process = scheduler.add_job(Mail, {"to": "a"}, queue="mail", priority=3)
+    seat(store, "web-1", queues={})
+    assert "in turn" not in said(process, "Nodes that take jobs of this queue: web-1")
+
+    scheduler.add_job(Echo, queue="invoice", priority=-3)
+    said(
+        process,
+        "Node web-1 takes jobs of other queues in turn with this one, whose weight is 0.512: invoice (weight 1.95).",
+    )
+
+    seat(store, "web-2", queues={"mail": None})
+    for number in range(6):
+        scheduler.add_job(Echo, queue=f"paused-{number}")
+    said(process, "Nodes web-1, web-2 take jobs of other queues in turn with this one", " and 2 more.")
+    scheduler.pause("invoice", by="ann")
+    assert "invoice" not in said(process, "paused-0 (weight 1), ", " and 1 more.")
+
+
+def test_a_node_with_queues_of_its_own_shares_its_runs_among_those(scheduler: Scheduler, store: Store) -> None:
+    process = scheduler.add_job(Mail, {"to": "a"}, queue="mail")
+    scheduler.add_job(Echo, queue="invoice")
+    seat(store, "web-1", queues={"mail": None, "reports": 2})
+
+    assert "in turn" not in said(process, "Nodes that take jobs of this queue: web-1")
+
+
+def test_a_strict_node_is_said_to_be_one(scheduler: Scheduler, store: Store) -> None:
+    process = scheduler.add_job(Mail, {"to": "a"}, queue="mail")
+    scheduler.add_job(Echo, queue="invoice")
+    seat(store, "web-1", order="strict")
+
+    said(process, "Node web-1 takes first the job with the lowest rank of all queues (--order strict).")
+
+
+def test_a_bound_that_is_used_up_is_named(scheduler: Scheduler, store: Store) -> None:
+    process = scheduler.add_job(Echo, queue="reports", priority=1)
+    holder = seat(store, "web-1", queues={"reports": 1}).holder
+    assert "used up" not in said(process, "Nodes that take jobs of this queue: web-1")
+
+    scheduler.add_job(Echo, queue="reports")
+    claim(store, holder=holder, now=store.now())
+
+    said(process, "Node web-1 has a bound that is used up: --work-on reports=1.")
 
 
 def test_a_seat_that_is_over_is_no_node(scheduler: Scheduler, store: Store) -> None:

@@ -1,0 +1,78 @@
+"""Says which queues share the runs of the nodes that take a waiting job, and which of these have reached a bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from shlex import quote
+from typing import Any
+
+from taskqueue.insight.node_states import name_of
+from taskqueue.model.controls import Controls
+from taskqueue.model.query import And, Compare, Operator
+from taskqueue.model.record import Record, Status
+from taskqueue.model.wording import some
+from taskqueue.store import Lease, Store
+from taskqueue.store.queue_shares import weight_of
+
+MOST_WEIGHED = 5
+"""The most queues whose weight is named: each takes a look at its first waiting job."""
+
+
+def queues_of(lease: Lease) -> Mapping[str, Any]:
+    """Return the queues that a node has chosen, with their bounds; none means it takes every queue."""
+    queues = lease.about.get("queues")
+    return queues if isinstance(queues, Mapping) else {}
+
+
+def takes(lease: Lease, queue: str) -> bool:
+    """Return whether the node takes jobs of the queue."""
+    return not queues_of(lease) or queue in queues_of(lease)
+
+
+def sharing(store: Store, controls: Controls, record: Record, taking: Sequence[Lease]) -> Iterator[str]:
+    """Say what stands between this waiting job and these nodes: bounds of its queue, and other queues."""
+    for lease in taking:
+        yield from _bound(store, lease, record.queue)
+    strict = [lease for lease in taking if lease.about.get("order") == "strict"]
+    fair = [lease for lease in taking if lease not in strict]
+    if strict:
+        yield f"{_nodes(strict)} first the job with the lowest rank of all queues (--order strict)."
+    if fair:
+        yield from _others(store, controls, record, fair)
+
+
+def _bound(store: Store, lease: Lease, queue: str) -> Iterator[str]:
+    bound = queues_of(lease).get(queue)
+    if isinstance(bound, int):
+        terms = {"status": int(Status.PROCESSING), "queue": queue, "seat": name_of(lease)}
+        held = store.count(And(tuple(Compare(name, Operator.EQ, value) for name, value in terms.items())), bound)
+        if held >= bound:
+            yield f"Node {name_of(lease)} has a bound that is used up: --work-on {quote(queue)}={bound}."
+
+
+def _others(store: Store, controls: Controls, record: Record, fair: Sequence[Lease]) -> Iterator[str]:
+    others = [
+        queue
+        for queue in store.waiting_since()
+        if queue != record.queue and controls.pause_of(queue) is None and any(takes(lease, queue) for lease in fair)
+    ]
+    if not others:
+        return
+    weighed = [f"{queue} (weight {_weight(store, queue)})" for queue in others[:MOST_WEIGHED]]
+    named = some([*weighed, *others[MOST_WEIGHED:]], MOST_WEIGHED)
+    yield (
+        f"{_nodes(fair)} jobs of other queues in turn with this one, whose weight is {_weight(store, record.queue)}: "
+        f"{named}."
+    )
+
+
+def _weight(store: Store, queue: str) -> str:
+    """Return the weight of the first waiting job of the queue."""
+    terms = {"status": int(Status.WAITING), "queue": queue}
+    query = And(tuple(Compare(name, Operator.EQ, value) for name, value in terms.items()))
+    return f"{weight_of(next((first.priority for first in store.find(query, order='rank', limit=1)), 0)):.3g}"
+
+
+def _nodes(leases: Sequence[Lease]) -> str:
+    names = some([name_of(lease) for lease in leases])
+    return f"Node {names} takes" if len(leases) == 1 else f"Nodes {names} take"
