@@ -12,6 +12,8 @@ import pytest
 
 from tests.docs import pages
 
+pytestmark = pytest.mark.long
+
 PAGE = Path(__file__).parents[2] / "docs/how-to/operations/incidents.md"
 
 

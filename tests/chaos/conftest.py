@@ -12,6 +12,7 @@ import pytest
 from pymongo import MongoClient
 
 from tests.chaos.host import Host
+from tests.chaos.moment import Moment
 from tests.chaos.process_fault import ProcessFault
 from tests.servers import PATIENCE, prepared
 
@@ -24,15 +25,17 @@ A machine that stands still for half of it ends a run, and rightly so.
 """
 
 
-OTHER_STORE = (("mongodb", ProcessFault.SIGTERM), ("mongodb", ProcessFault.SIGSTOP))
-
-
 @pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as long the cells of the fault matrix in which only the store is another: every day it is SIGKILL there."""
+    """Mark the cells of the fault matrix as long, but for every fault of a running job: on MongoDB only SIGKILL."""
     for item in items:
         cell = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        if "moment" in cell and (cell.get("new_url"), cell.get("fault", ProcessFault.SIGKILL)) in OTHER_STORE:
+        if "moment" not in cell:
+            continue
+        is_other = (
+            cell.get("new_url") == "mongodb" and cell.get("fault", ProcessFault.SIGKILL) is not ProcessFault.SIGKILL
+        )
+        if is_other or cell["moment"] is not Moment.RUNNING:
             item.add_marker(pytest.mark.long)
 
 

@@ -67,7 +67,14 @@ def follow(name: str, folder: Path, meanings: Mapping[str, str]) -> None:
         reader.close()
 
 
-@pytest.mark.parametrize("name", FOLLOWED)
+def each_day(name: str) -> bool:
+    """Return whether the page is followed every day: those that a new reader meets, and those on jobs."""
+    return name in ("README.md", "docs/tutorial.md") or name.startswith("docs/how-to/jobs/")
+
+
+@pytest.mark.parametrize(
+    "name", [name if each_day(name) else pytest.param(name, marks=pytest.mark.long) for name in FOLLOWED]
+)
 def test_a_reader_who_follows_the_page_sees_what_it_says(name: str, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
