@@ -33,6 +33,7 @@ from tests.acceptance.work import (
     Stepper,
     Trace,
 )
+from tests.chaos.process_fault import is_gone
 from tests.nodes import LIMIT, eventually, node
 
 
@@ -215,7 +216,7 @@ def test_sigterm_keeps_the_checkpoints_of_running_jobs_and_counts_no_attempt(
         files.heed(3)
         family = running.family()
         assert running.stop() == 0
-        assert not [member for member in family if member.is_running() and member.status() != psutil.STATUS_ZOMBIE]
+        assert all(map(is_gone, family))
 
     for job in jobs:
         job.refresh()

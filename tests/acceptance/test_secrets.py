@@ -29,7 +29,7 @@ from tests.acceptance.conftest import JobFiles
 from tests.acceptance.test_metrics import page, port_of
 from tests.acceptance.work import LogPassword
 from tests.cli.test_top import run_top, shows
-from tests.nodes import LIMIT, eventually, node
+from tests.nodes import LIMIT, eventually, node, title
 from tests.servers import with_database
 from tests.store.test_redaction import SECRET
 
@@ -112,7 +112,7 @@ def test_neither_a_node_nor_a_command_says_the_password_of_the_store(
         eventually(lambda: len(stopped.logs()) == 2)
         eventually(lambda: "hung up" in running.log.read_text())
         pages = {path: page(port_of(running), path)[1] for path in ("/metrics", "/live", "/ready")}
-        shown = [part for member in running.family() for part in (*member.cmdline(), _title(member))]
+        shown = [part for member in running.family() for part in (title(member), _name(member))]
         said = {"metrics and health": "\n".join(pages.values()), "processes": "\n".join(shown)}
         said["the record"] = repr(process.refresh().snapshot)
         said["kept lines"] = repr(process.logs())
@@ -198,8 +198,11 @@ def _screens_of_top(url: str, process: Process) -> str:
     return "\n".join(seen)
 
 
-def _title(member: psutil.Process) -> str:
-    return Path(f"/proc/{member.pid}/comm").read_text()
+def _name(member: psutil.Process) -> str:
+    try:
+        return member.name()
+    except psutil.NoSuchProcess:
+        return ""
 
 
 def _without_prints(log: str) -> str:

@@ -28,7 +28,7 @@ from taskqueue.exit_codes import Exit
 from taskqueue.model.record import Holder
 from taskqueue.store.open import open_store
 from taskqueue.store.redaction import without_url
-from tests.nodes import LIMIT
+from tests.nodes import LIMIT, title
 from tests.nodes import node as running_node
 from tests.store.test_redaction import MISTYPED, SECRET
 
@@ -84,7 +84,7 @@ def test_nobody_finds_the_password_in_the_list_of_processes_while_the_store_is_s
         try:
             called()
             family = [psutil.Process(command.pid), *psutil.Process(command.pid).children(recursive=True)]
-            shown = " ".join(part for member in family for part in member.cmdline())
+            shown = " ".join(map(title, family))
         finally:
             command.terminate()
             said, _ = command.communicate(timeout=LIMIT)
