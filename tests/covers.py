@@ -28,7 +28,9 @@ COVERS: Mapping[str, str] = {
     "acceptance/test_log_lines.py": "",
     "acceptance/test_metrics.py": "daemon/node/metrics daemon/node/monitor",
     "acceptance/test_mongodb_costs.py": "",
-    "acceptance/test_one_node.py": "daemon/node/context daemon/node/node daemon/node/start daemon/node/schedules",
+    "acceptance/test_one_node.py": (
+        "daemon/node/context daemon/node/node daemon/node/start daemon/node/schedules daemon/node/signals_of_jobs"
+    ),
     "acceptance/test_fair_order.py": "",
     "acceptance/test_replaced_files.py": "store/backup",
     "acceptance/test_stacks.py": "",

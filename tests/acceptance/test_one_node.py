@@ -29,6 +29,7 @@ from tests.acceptance.work import (
     KillOwnWorker,
     Leaver,
     ManagerLeaver,
+    NodeLeaver,
     SnoozeOnce,
     Stepper,
     Trace,
@@ -269,6 +270,29 @@ def test_a_job_that_ends_its_manager_by_sigterm_again_and_again_fails(
     why = process.why()
     assert "its run vanished, or was ended again by a SIGTERM that no node sent, twice, and crash_retries is 1" in why
     assert "was asked to leave by a SIGTERM that its node did not send, as at the run before" in why
+
+
+@pytest.mark.parametrize(
+    ("signum", "by"), [(signal.SIGTERM, "worker"), (signal.SIGTERM, "shell"), (signal.SIGQUIT, "worker")]
+)
+def test_a_job_that_sends_its_node_away_is_interrupted_and_fails_in_the_end_and_the_node_stays(
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path, signum: int, by: str
+) -> None:
+    with node(url, tmp_path) as running:
+        facts = {"file": files.file, "signal": int(signum), "by": by}
+        process = scheduler.add_job(NodeLeaver, facts, crash_retries=1)
+        scheduler.wait_for([process], timeout=LIMIT)
+        other = scheduler.add_job(Echo, 1)
+        scheduler.wait_for([other], timeout=LIMIT)
+        assert other.status is Status.DONE
+        assert running.stop() == 0
+
+    assert (process.status, len(process.attempts)) == (Status.FAILED, 3)
+    assert files.lines() == ["left"] * 3
+    assert "its run vanished, or was ended again by a SIGTERM that no node sent, twice" in process.why()
+    log = running.log.read_text()
+    assert f"sent {signal.Signals(signum).name} to its node, which goes on" in log
+    assert "tests.acceptance.work:NodeLeaver" in log
 
 
 def test_sigquit_waits_for_running_jobs_and_begins_no_other(

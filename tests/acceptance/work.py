@@ -7,6 +7,7 @@ import ctypes
 import os
 import signal
 import sqlite3
+import subprocess
 import threading
 import time
 from datetime import datetime, timedelta
@@ -146,6 +147,22 @@ class ManagerLeaver(Job):
         Path(self.data["gate"]).read_text()
         write_line(self.data["file"], "left")
         os.kill(os.getppid(), 15)
+        while True:
+            signal.pause()
+
+
+class NodeLeaver(Job):
+    """Sends the signal ``data["signal"]`` to its node, itself or through a shell, and waits for the end."""
+
+    def start(self) -> None:
+        manager = Path(f"/proc/{os.getppid()}/stat").read_text()
+        node = int(manager.rpartition(")")[2].split()[1])
+        write_line(self.data["file"], "left")
+        if self.data["by"] == "shell":
+            command = ["sh", "-c", f"kill -{self.data['signal']} {node}; read line"]
+            subprocess.Popen(command, stdin=subprocess.PIPE).wait()
+        else:
+            os.kill(node, self.data["signal"])
         while True:
             signal.pause()
 

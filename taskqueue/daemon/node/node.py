@@ -7,6 +7,7 @@ import secrets
 import signal
 from functools import partial
 
+from taskqueue.daemon.node import signals_of_jobs
 from taskqueue.daemon.node.bell_listener import BellListener
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.clocks import ClockWatch
@@ -30,6 +31,7 @@ from taskqueue.daemon.protocol.messages import StartPool, StartupFailed, Unlock
 from taskqueue.daemon.runtime import leftovers, standard_streams, systemd
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.runtime.prefetch import Prefetch
+from taskqueue.daemon.runtime.signal_file import SignalFile
 from taskqueue.daemon.runtime.timers import every
 from taskqueue.daemon.settings import Lead, Settings
 from taskqueue.exit_codes import Exit
@@ -145,9 +147,11 @@ class Node:
     def run(self) -> int:
         """Run the loop until the node has shut down, and return the exit code."""
         loop = self._loop
-        for signum in (signal.SIGTERM, signal.SIGINT):
+        for signum in (signal.SIGTERM, signal.SIGINT):  # got by a thread that a library has started before
             loop.on_signal(signum, self._shutdown.on_stop)
         loop.on_signal(signal.SIGQUIT, self._shutdown.on_quit)
+        self._signals = SignalFile(signals_of_jobs.STOPS)
+        loop.watch(self._signals, self._on_stop_signals)
         loop.on_signal(signal.SIGHUP, self._shutdown.on_reload)
         shutdown = self._shutdown
         loop.watch_channel(
@@ -168,6 +172,16 @@ class Node:
         finally:
             self._close()
         return int(self._shutdown.exit)
+
+    def _on_stop_signals(self) -> None:
+        """Shut down if an operator or a supervisor asks for it, but not if a job of this node does."""
+        for signum, sender in self._signals.read():
+            if signals_of_jobs.return_to_job(signum, sender):
+                continue
+            if signum is signal.SIGQUIT:
+                self._shutdown.on_quit()
+            else:
+                self._shutdown.on_stop()
 
     def _acquire_seat(self) -> None:
         """Acquire the seat if it is free, and start to work; else stand by."""
@@ -269,6 +283,7 @@ class Node:
         self._host_watch.close()
         standard_streams.attend(None)
         self._loop.close()
+        self._signals.close()
         self._store.close()
         unsettled = len(self._in_flight.unsettled)
         if unsettled:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Collection
 
 from taskqueue.daemon.manager.manager import fork_manager
+from taskqueue.daemon.node import signals_of_jobs
 from taskqueue.daemon.node.manager_handle import ForkedManager
 from taskqueue.daemon.node.node import Node
 from taskqueue.daemon.runtime import child_process, standard_streams
@@ -40,6 +41,7 @@ def run(settings: Settings, *, announce: Callable[[str], None], keep: Collection
     make_all()
     gc.freeze()  # a collection while the store is opened would write to the pages shared with manager and workers
     forked = ForkedManager(*fork_manager(settings, keep))
+    signals_of_jobs.hold()  # manager and workers must get them; threads of the store must not
     try:
         store = open_store(settings.url)
     except BaseException:
@@ -63,5 +65,6 @@ def run(settings: Settings, *, announce: Callable[[str], None], keep: Collection
         arguments = without_url(sys.orig_argv[1:])  # every user of the host can read the password in them
         if settings.url is not None and arguments != sys.orig_argv[1:]:
             os.environ["TASKQUEUE_URL"] = settings.url
+        signals_of_jobs.release()
         os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606 - there is no shell
     return code
