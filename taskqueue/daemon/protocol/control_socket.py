@@ -31,7 +31,7 @@ _SUFFIX = ".control"
 class Silence(Enum):
     """Why no node answers at a socket; the values are shown to users."""
 
-    KILLED = "its process is gone: it was killed, and its socket remained"
+    KILLED = "its process is gone: it was killed and left its socket behind"
     HUNG = f"it did not answer within {ANSWERS_WITHIN:g} s: it is stopped, or its host is overloaded"
     DENIED = "this user may not ask it: ask as its user, or as root"
 
