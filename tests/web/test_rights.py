@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from taskqueue import Scheduler, ShellJob, Status
+from taskqueue.web.api import ROUTES
+from taskqueue.web.api.route import ApiRoute
 from taskqueue.web.users import Role, User, UsersFile, account, with_new_token
+from tests.scheduler.jobs import Broken
 from tests.web.conftest import HOST, MakeBrowser, log_in
 from tests.web.test_api import problem
 
@@ -122,3 +125,46 @@ def test_what_ends_with_a_job_in_the_same_queue_or_goes_on_without_it_hinders_no
     assert api("mia").post(f"jobs/{top.id}/cancel").json()["status"] == "CANCELED"
     assert stays.refresh().status.is_pending
     assert scheduler.count_jobs({"queue": "mail", "status": "CANCELED"}) == 3
+
+
+SIMPLE = {"string": "TEXT", "integer": 5, "boolean": True, "object": {}, "array": []}
+"""A value for each type of which a schema gives no example."""
+
+
+def example(schema: Mapping[str, Any]) -> Any:
+    """Return a value that keeps to the schema: of an object its least keys."""
+    if "examples" in schema or "enum" in schema:
+        return schema.get("examples", schema.get("enum"))[0]
+    if "properties" not in schema:
+        return SIMPLE[schema["type"] if isinstance(schema["type"], str) else schema["type"][0]]
+    least = schema["required"] or list(schema["properties"])[-1:] * schema.get("minProperties", 0)
+    return {name: example(schema["properties"][name]) for name in least}
+
+
+def status_of(client: TestClient, route: ApiRoute, path: str, token: str) -> int:
+    """Return the status of a request that keeps to the schemas of the operation."""
+    given = {param.name: (param.place, example(param.schema)) for param in route.params if "examples" in param.schema}
+    headers = {name: value for name, (place, value) in given.items() if place == "header"}
+    query = {name: value for name, (place, value) in given.items() if place == "query"}
+    body = None if route.body is None else example(route.body.schema)
+    headers["authorization"] = f"Bearer {token}"
+    return client.request(route.method, f"/api/v1{path}", params=query, headers=headers, json=body).status_code
+
+
+def test_each_operation_is_open_to_the_users_that_it_names(
+    browser: MakeBrowser, scheduler: Scheduler, people: tuple[Path, dict[str, str]]
+) -> None:
+    users, tokens = people
+    ended = scheduler.run_job(Broken, retry=0)
+    scheduler.schedule("nightly", "shop:Report", cron="0 3 * * *", queue="reports")
+    client = browser(users=users, hosts=[HOST], addable=["shop.jobs:MailJob"])
+
+    for route in ROUTES:
+        if route.name == "follow_events":  # its answer has no end
+            continue
+        path = route.path.format(id=ended.id, name="nightly")
+        statuses = {name: status_of(client, route, path, token) for name, token in tokens.items()}
+        assert statuses["olaf"] in (200, 201, *route.statuses), route.name
+        assert (statuses["rita"] == 403) is (route.users != "all users"), route.name
+        if route.users == "operators of all queues":
+            assert statuses["mia"] == 403, route.name
