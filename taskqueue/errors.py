@@ -26,6 +26,7 @@ __all__ = [
     "StoreUnavailable",
     "TaskqueueError",
     "Unreadable",
+    "WaitDeadlock",
     "WaitTimeout",
     "WrongStatus",
 ]
@@ -139,6 +140,16 @@ class WaitTimeout(TaskqueueError, TimeoutError):
             f"after {timeout:g} s still open: {named}{more}{late}; `taskqueue why ID` says what each waits for"
         )
         self.open_jobs = tuple(open_jobs)
+
+
+class WaitDeadlock(TaskqueueError):
+    """A running job waits for itself, or for a job that cannot run because such waits hold all its workers."""
+
+    def __init__(self, id: object, awaited: object, reason: str, way_out: str) -> None:
+        whom = "itself" if str(id) == str(awaited) else f"job {awaited}"
+        super().__init__(f"job {id} waits for {whom}, {reason}: {way_out}")
+        self.id = id
+        self.awaited = awaited
 
 
 class JobFailed(TaskqueueError):

@@ -26,6 +26,7 @@ COVERS: Mapping[str, str] = {
     "acceptance/test_incidents.py": "",
     "acceptance/test_leading.py": "daemon/node/leader_hooks daemon/protocol/messages",
     "acceptance/test_log_lines.py": "",
+    "acceptance/test_waits_in_jobs.py": "insight/deadlock model/blocked_run scheduler/job_wait",
     "acceptance/test_metrics.py": "daemon/node/metrics daemon/node/monitor",
     "acceptance/test_mongodb_costs.py": "",
     "acceptance/test_one_node.py": (

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from taskqueue.execution.job_context import JobContext
 from taskqueue.execution.run import run_of
 from taskqueue.model.ids import JobId
+from taskqueue.model.log_fields import CURRENT
 from taskqueue.model.log_lines import MOST_LINES, kept_text, written
 from taskqueue.model.record import Record
 from taskqueue.store import Note
@@ -58,6 +59,7 @@ class InlineContext(JobContext):
 
     def __init__(self, record: Record, scheduler: Any, interrupts: CallerInterrupts, runner: Runner) -> None:
         super().__init__(run_of(record, runner.now()), interrupts)
+        self.fields.outer = CURRENT.get()
         self.record = record
         self._scheduler = scheduler
         self.started_at: datetime | None = None

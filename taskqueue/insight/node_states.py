@@ -10,6 +10,9 @@ from taskqueue.model.controls import Controls
 from taskqueue.model.wording import span
 from taskqueue.store import Lease
 
+WAITS_FOR_LEAD = "waits for the lead"
+"""The phase of a node that takes no jobs because another node leads."""
+
 LEAD = "lead"
 """The name of the leader's lease."""
 

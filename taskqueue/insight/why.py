@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from taskqueue.errors import JobNotFound
 from taskqueue.insight import host
+from taskqueue.insight.deadlock import wait_sentences
 from taskqueue.insight.node_states import name_of, seats, trouble
 from taskqueue.insight.queue_sharing import queues_of, sharing, takes
 from taskqueue.insight.records import present
@@ -224,6 +225,8 @@ def _lines(store: Store, record: Record, now: datetime, mask: Mask) -> Iterator[
             yield from _processing(store, record, now)
         case _:
             yield from ended(record, now)
+    if not record.status.is_final:
+        yield from wait_sentences(store, record, now)
     yield from _copies(record)
     yield from _continuation(record)
     yield from _series(store, record, now)

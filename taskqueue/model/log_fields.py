@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -15,7 +15,10 @@ Keep: TypeAlias = Callable[[float, str, str, str], None]
 class RunFields:
     """The fields of each log record of one run; ``keep`` is None once the run has ended."""
 
-    __slots__ = ("attempt", "is_hooked", "job", "job_id", "keep", "meta", "node", "queue", "unfinished")
+    __slots__ = (
+        *("attempt", "awaited", "is_hooked", "job", "job_id", "keep", "meta", "node"),
+        *("outer", "pid", "queue", "report_awaited", "unfinished"),
+    )
 
     def __init__(
         self,
@@ -35,6 +38,14 @@ class RunFields:
         self.node = node
         self.meta = meta
         self.keep = keep
+        self.outer: RunFields | None = None
+        """The run whose job runs this one in its own process."""
+        self.pid: int | None = None
+        """The worker of the run; None without a node."""
+        self.report_awaited: Callable[[Sequence[str]], None] | None = None
+        """Tells the node which jobs the run waits for; None once it has ended, and without a node."""
+        self.awaited: dict[object, tuple[str, ...]] | None = None
+        """The jobs that each wait of the run was reported to wait for; None if none was."""
         self.is_hooked = False
         """Whether threads of the run start with its context variables."""
         self.unfinished: dict[str, str] | None = None

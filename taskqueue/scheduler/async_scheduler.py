@@ -20,6 +20,7 @@ from typing_extensions import ParamSpec
 
 from taskqueue.errors import JobFailed
 from taskqueue.model.ids import JobId
+from taskqueue.model.log_fields import CURRENT
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules import Duration
 from taskqueue.scheduler import async_methods as methods
@@ -33,7 +34,7 @@ from taskqueue.scheduler.process import Process
 from taskqueue.scheduler.schedule_api import NO_DATA
 from taskqueue.scheduler.scheduler import PAGE, Scheduler
 from taskqueue.scheduler.snapshot import JobSnapshot, named
-from taskqueue.scheduler.wait import timeout_of
+from taskqueue.scheduler.wait import of_running_job, timeout_of
 
 if TYPE_CHECKING:
     from typing_extensions import Never, Unpack
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from taskqueue.model.job import Data
     from taskqueue.model.options.table import JobOptions, SchedulerOptions
     from taskqueue.scheduler.job_meta import NewJob
+    from taskqueue.scheduler.job_wait import JobWait
     from taskqueue.scheduler.process import Result
     from taskqueue.scheduler.signatures import Addable, Entry, Running
 
@@ -184,10 +186,15 @@ class AsyncScheduler:
         if raise_on_error and failed is not None:
             raise JobFailed(failed.id, failed.status.name, failed.error)
         open_ids = dict.fromkeys([id for id, _ in handles if not ended or id not in ended])
-        if self._stream.bound:
-            ended.update(await self._ends_with_callbacks(open_ids, seconds, raise_on_error, ended))
-        elif open_ids:
-            ended.update(await self._waits_of_loop().ends(open_ids, seconds, raise_on_error))
+        job_wait = None if not open_ids or CURRENT.get() is None else await self._watch_of_job(open_ids)
+        try:
+            if self._stream.bound:
+                ended.update(await self._ends_with_callbacks(open_ids, seconds, raise_on_error, ended, job_wait))
+            elif open_ids:
+                ended.update(await self._waits_of_loop().ends(open_ids, seconds, raise_on_error, job_wait))
+        finally:
+            if job_wait is not None:
+                job_wait.end()
         return [self._up_to_date(process, ended[id]) for id, process in handles]
 
     def events(
@@ -274,6 +281,10 @@ class AsyncScheduler:
             self._waits[loop] = AsyncWaits(self.blocking.connections, self._threads)
         return self._waits[loop]
 
+    async def _watch_of_job(self, ids: Collection[JobId]) -> JobWait | None:
+        store = await self.in_thread(lambda: self.blocking.connections.store)
+        return of_running_job(store, ids)
+
     async def _found(self, jobs: Iterable[Process]) -> AsyncGenerator[AsyncProcess, None]:
         while page := await self.in_thread(list[Process], islice(jobs, PAGE)):
             for process in page:
@@ -286,11 +297,18 @@ class AsyncScheduler:
                     yield event
 
     async def _ends_with_callbacks(
-        self, ids: Collection[JobId], timeout: float | None, raise_on_error: bool, known: Mapping[JobId, Record]
+        self,
+        ids: Collection[JobId],
+        timeout: float | None,
+        raise_on_error: bool,
+        known: Mapping[JobId, Record],
+        job_wait: JobWait | None,
     ) -> dict[JobId, Record]:
         """Return the records of ended jobs, and call bound callbacks with all events since they were bound."""
         ended: dict[JobId, Record] = {}
-        steps = AsyncSteps[Record | Page[AsyncEvent]](self._stream.ends_and_pages(ids, timeout, known), self._threads)
+        steps = AsyncSteps[Record | Page[AsyncEvent]](
+            self._stream.ends_and_pages(ids, timeout, known, job_wait), self._threads
+        )
         async with aclosing(steps.items()) as each:
             async for step in each:
                 if isinstance(step, Record):

@@ -8,6 +8,7 @@ import weakref
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import aclosing
+from typing import TYPE_CHECKING
 
 from taskqueue.errors import JobFailed, JobNotFound, WaitTimeout
 from taskqueue.insight.records import LAST_LOOK, read
@@ -17,6 +18,9 @@ from taskqueue.scheduler.async_steps import AsyncSteps, Threads
 from taskqueue.scheduler.connection import Connections
 from taskqueue.scheduler.end_listener import Listener
 from taskqueue.scheduler.wait import followed
+
+if TYPE_CHECKING:  # few waits are of running jobs
+    from taskqueue.scheduler.job_wait import JobWait
 
 AT_ONCE = 100
 """Records given to their waiters before other tasks of the loop have their turn: a tenth of a millisecond or so."""
@@ -62,13 +66,18 @@ class AsyncWaits:
         self._steps: AsyncSteps[Mapping[JobId, Record | None]] | None = None
         self._reader: asyncio.Task[None] | None = None
 
-    async def ends(self, ids: Collection[JobId], timeout: float | None, raise_on_error: bool) -> dict[JobId, Record]:
-        """Return the record of each job once all have ended; raise as ``Scheduler.wait_for`` does."""
+    async def ends(
+        self, ids: Collection[JobId], timeout: float | None, raise_on_error: bool, job_wait: JobWait | None = None
+    ) -> dict[JobId, Record]:
+        """Return the record of each job once all have ended; raise as ``Scheduler.wait_for`` does.
+
+        ``job_wait`` watches the wait of a running job.
+        """
         waiter = Waiter(ids, raise_on_error)
         try:
             if timeout != 0:
                 self._add(waiter, ids)
-                await asyncio.wait([waiter.over], timeout=timeout)
+                await self._over(waiter, timeout, job_wait)
             if not waiter.over.done():  # a job that ended in time has ended, even before its event arrives
                 look_at = [*waiter.open]
                 records = await self._threads.call(self._read, look_at)
@@ -83,6 +92,20 @@ class AsyncWaits:
             self._remove(waiter, ids)
             if not waiter.over.cancel():
                 waiter.over.exception()  # retrieved, even if the task was canceled
+
+    async def _over(self, waiter: Waiter, timeout: float | None, job_wait: JobWait | None) -> None:
+        """Wait until the waiter's jobs have ended, or for the timeout."""
+        if job_wait is None:
+            await asyncio.wait([waiter.over], timeout=timeout)
+            return
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not waiter.over.done():
+            left = job_wait.seconds if deadline is None else min(job_wait.seconds, deadline - time.monotonic())
+            if deadline is not None and left <= 0 and time.monotonic() >= deadline:
+                return
+            await asyncio.wait([waiter.over], timeout=max(0.0, left))
+            if not waiter.over.done() and not job_wait.seconds:
+                await self._threads.call(job_wait.look, [*waiter.open])
 
     def _read(self, ids: Collection[JobId]) -> list[Record]:
         return read(self._connections.store, ids, time.monotonic() + LAST_LOOK)

@@ -17,10 +17,12 @@ from taskqueue.errors import InvalidOption, WaitTimeout
 from taskqueue.model.controls import EVERY_QUEUE, Control, Kind
 from taskqueue.model.job_path import path_of
 from taskqueue.model.limits import Family, Limit, LimitKey, declared, family_of, scope_of
+from taskqueue.model.log_fields import CURRENT
 from taskqueue.model.options import named, validators, value_of
 from taskqueue.model.query import RUNNING, And, Compare, Operator, Query
 from taskqueue.model.record import Record
 from taskqueue.model.serializer import clipped
+from taskqueue.scheduler.wait import of_running_job
 from taskqueue.store import Store
 from taskqueue.store.bell import NEWS
 
@@ -138,15 +140,22 @@ def until_idle(store: Store, control: Control, timeout: float | None) -> None:
     """Wait until no job of a paused queue or on a drained node runs; raise ``WaitTimeout`` naming the running ones."""
     deadline = None if timeout is None else time.monotonic() + timeout
     of = running_of(control)
-    with contextlib.closing(store.bell(NEWS)) as bell:
-        rings = select.poll()
-        rings.register(bell.fileno(), select.POLLIN)
-        while running := store.find(of):
-            left = bell.pause if deadline is None else deadline - time.monotonic()
-            if left <= 0 and timeout is not None:
-                raise WaitTimeout([record.id for record in running], timeout)
-            rings.poll(min(left, bell.pause) * 1000)
-            bell.clear()
+    job_wait = None if CURRENT.get() is None else of_running_job(store, [record.id for record in store.find(of)])
+    try:
+        with contextlib.closing(store.bell(NEWS)) as bell:
+            rings = select.poll()
+            rings.register(bell.fileno(), select.POLLIN)
+            while running := store.find(of):
+                if job_wait is not None:
+                    job_wait.look([record.id for record in running])
+                left = bell.pause if deadline is None else deadline - time.monotonic()
+                if left <= 0 and timeout is not None:
+                    raise WaitTimeout([record.id for record in running], timeout)
+                rings.poll(min(left, bell.pause if job_wait is None else job_wait.seconds) * 1000)
+                bell.clear()
+    finally:
+        if job_wait is not None:
+            job_wait.end()
 
 
 def running_of(control: Control) -> Query:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from taskqueue.errors import CursorTooOld, StoreUnavailable
 from taskqueue.model.events import FLUSHED
@@ -19,6 +20,9 @@ from taskqueue.model.record import Record
 from taskqueue.scheduler.poll import NUDGED, Poll, Ready, Result, finished, patiently
 from taskqueue.store import Store
 from taskqueue.store.bell import ENDS, Bell
+
+if TYPE_CHECKING:  # few waits are of running jobs
+    from taskqueue.scheduler.job_wait import JobWait
 
 PAGE = 1000
 """Events read at once."""
@@ -103,8 +107,8 @@ class Listener:
             if self._is_closed:
                 self._release()
 
-    def take(self, watch: Watch, deadline: float | None) -> set[JobId]:
-        """Wait for events of ``watch``, reading for all others if no other thread does.
+    def take(self, watch: Watch, deadline: float | None, job_wait: JobWait | None = None) -> set[JobId]:
+        """Wait for events of ``watch``, reading for all others if no other thread does, or until ``job_wait`` looks.
 
         Each watch has read its jobs since it was admitted, so that a ring comes before a read.
         """
@@ -112,6 +116,8 @@ class Listener:
         try:
             while not watch.fresh:
                 left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                if job_wait is not None:
+                    left = job_wait.seconds if left is None else min(left, job_wait.seconds)
                 if left == 0:
                     break
                 if not self._leads(watch, me, left):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Generator, Iterator, Mapping, 
 from contextlib import closing, contextmanager
 from datetime import timedelta
 from functools import partial
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from taskqueue.errors import CursorTooOld, InvalidOption, WaitTimeout
 from taskqueue.insight.records import LARGEST_PAGE, LAST_LOOK, read
@@ -31,6 +31,9 @@ from taskqueue.scheduler.wait import timeout_of
 from taskqueue.store import OLDEST
 from taskqueue.store import Event as StoredEvent
 from taskqueue.store.bell import NEWS
+
+if TYPE_CHECKING:  # few waits are of running jobs
+    from taskqueue.scheduler.job_wait import JobWait
 
 log = logging.getLogger(__name__)
 
@@ -195,13 +198,19 @@ class EventStream(Generic[AnyEvent]):
         return Start(now, now, self.bound_to) if query is not None else Start(now, self._begin(), self.to_call)
 
     def ends(
-        self, ids: Collection[JobId], timeout: float | None, known: Mapping[JobId, Record]
+        self,
+        ids: Collection[JobId],
+        timeout: float | None,
+        known: Mapping[JobId, Record],
+        job_wait: JobWait | None = None,
     ) -> Generator[Record, None, None]:
         """Do as ``wait.ends``, and call bound callbacks with all events since they were bound.
 
-        ``known`` are jobs whose end the caller knows.
+        ``known`` are jobs whose end the caller knows, ``job_wait`` watches the wait of a running job.
         """
-        steps: Generator[Record | Page[AnyEvent], None, None] = items(self.ends_and_pages(ids, timeout, known))
+        steps: Generator[Record | Page[AnyEvent], None, None] = items(
+            self.ends_and_pages(ids, timeout, known, job_wait)
+        )
         for step in steps:
             if isinstance(step, Record):
                 yield step
@@ -211,9 +220,19 @@ class EventStream(Generic[AnyEvent]):
                         callback(event)
 
     def ends_and_pages(
+        self,
+        ids: Collection[JobId],
+        timeout: float | None,
+        known: Mapping[JobId, Record],
+        job_wait: JobWait | None = None,
+    ) -> Steps[Record | Page[AnyEvent]]:
+        """Return steps that yield the records of ended jobs, and the pages of all events since the last wait."""
+        steps = self._ends_and_pages(ids, timeout, known)
+        return steps if job_wait is None else job_wait.watched(steps, ids)
+
+    def _ends_and_pages(
         self, ids: Collection[JobId], timeout: float | None, known: Mapping[JobId, Record]
     ) -> Steps[Record | Page[AnyEvent]]:
-        """Yield the record of each job once it has ended, and the pages of all events since the last wait."""
         store, listener = self._connections.store, self._connections.listener
         deadline = None if timeout is None else time.monotonic() + timeout
         cursor = yield from patiently(self._begin, deadline, listener.refuse_if_closed)

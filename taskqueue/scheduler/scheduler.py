@@ -260,7 +260,8 @@ class Scheduler(Events, Operations, Schedules):
         at all are fine. Raises ``WaitTimeout`` naming what is open after ``timeout``, seconds or ``"5m"``,
         ``JobNotFound``, and with ``raise_on_error`` ``JobFailed`` for the first job known to have ended without
         success. The timeout is accurate to about a second: if there are very many jobs, jobs that cannot be read by
-        then count as open.
+        then count as open. A running job that waits for itself, or for a job that such waits keep from running, gets
+        ``WaitDeadlock``.
         """
         handles = named(processes)
         ended: dict[JobId, Record] = {}
@@ -316,14 +317,21 @@ class Scheduler(Events, Operations, Schedules):
         known = {record.id: record for record in snapshots if record.status > Status.PROCESSING}
         yield from known.values()
         open_ids = dict.fromkeys([id for id, _ in handles if not known or id not in known])
-        if self._listening.bound:
-            yield from self._listening.ends(open_ids, timeout, known)
-        elif open_ids:
+        if not open_ids and not self._listening.bound:
+            return
+        connections = self._connections
+        store = connections.store
+        job_wait = None if not open_ids or CURRENT.get() is None else wait.of_running_job(store, open_ids)
+        try:
+            if self._listening.bound:
+                yield from self._listening.ends(open_ids, timeout, known, job_wait)
+                return
             [silence, *others] = {getattr(one, "_silence", None) for id, one in handles if not known or id in open_ids}
-            connections = self._connections
-            yield from wait.ends(
-                connections.store, connections.listener, open_ids, timeout, None if others else silence
-            )
+            silence = None if others else silence
+            yield from wait.ends(store, connections.listener, open_ids, timeout, silence, job_wait)
+        finally:
+            if job_wait is not None:
+                job_wait.end()
 
 
 def _run_hooks(around_run: Any, run_ended: Any) -> RunHooks | None:

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Collection, Generator, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from taskqueue.errors import WaitTimeout
 from taskqueue.insight.records import LAST_LOOK, PAGE, read
@@ -20,13 +20,21 @@ from taskqueue.scheduler.end_listener import Listener, Watch
 from taskqueue.scheduler.poll import Steps, patiently
 from taskqueue.store import Store
 
+if TYPE_CHECKING:  # few waits are of running jobs
+    from taskqueue.scheduler.job_wait import JobWait
+
 
 def ends(
-    store: Store, listener: Listener, ids: Collection[JobId], timeout: float | None, silence: object | None = None
+    store: Store,
+    listener: Listener,
+    ids: Collection[JobId],
+    timeout: float | None,
+    silence: object | None = None,
+    job_wait: JobWait | None = None,
 ) -> Generator[Record, None, None]:
     """Yield the record of each job once it has ended; raise ``WaitTimeout`` after ``timeout`` seconds.
 
-    ``silence`` is that of the listener in which all of them were added.
+    ``silence`` is that of the listener in which all of them were added, ``job_wait`` watches the wait of a running job.
     Raises ``JobNotFound`` for a job that the store does not, or no longer, have.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -34,8 +42,10 @@ def ends(
     watch = Watch(set(open_ids))
     try:
         may_have_ended = listener.patiently(partial(listener.admit, watch, silence), deadline)
-        look_at = [*open_ids] if may_have_ended else [*(listener.take(watch, deadline) & open_ids.keys())]
+        look_at = [*open_ids] if may_have_ended else [*(listener.take(watch, deadline, job_wait) & open_ids.keys())]
         while True:
+            if job_wait is not None:
+                job_wait.look(open_ids)
             is_over = deadline is not None and time.monotonic() >= deadline
             if is_over:
                 look_at = [*open_ids]
@@ -51,9 +61,16 @@ def ends(
                 return
             if is_over and timeout is not None:
                 raise WaitTimeout([id for id in ids if id in open_ids], timeout, len(look_at) - len(records))
-            look_at = [*(listener.take(watch, deadline) & open_ids.keys())]
+            look_at = [*(listener.take(watch, deadline, job_wait) & open_ids.keys())]
     finally:
         listener.dismiss(watch)
+
+
+def of_running_job(store: Store, ids: Collection[JobId]) -> JobWait | None:
+    """Return the watch over a wait for these jobs that begins now, None outside of jobs; raise ``WaitDeadlock``."""
+    from taskqueue.scheduler import job_wait  # few waits are of running jobs
+
+    return job_wait.of_running_job(store, ids)
 
 
 def _known_or_read(store: Store, watch: Watch, ids: Collection[JobId], stop_at: float | None) -> list[Record]:

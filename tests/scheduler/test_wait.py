@@ -302,7 +302,7 @@ def test_closing_ends_a_wait_with_a_clear_error(url: str) -> None:
 class Deaf(Listener):
     """A listener for which everything ends after the first look, and which hears nothing of it."""
 
-    def take(self, watch: Watch, deadline: float | None) -> set[JobId]:
+    def take(self, watch: Watch, deadline: float | None, job_wait: object = None) -> set[JobId]:
         """Let all jobs end, and return nothing at the deadline."""
         play(self._store)
         return super().take(Watch(set()), deadline)

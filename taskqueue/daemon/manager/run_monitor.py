@@ -32,6 +32,7 @@ from taskqueue.daemon.protocol.messages import (
     Ready,
     Started,
     StartupFailed,
+    WaitsFor,
     changed,
 )
 from taskqueue.daemon.runtime import child_process
@@ -107,7 +108,7 @@ class RunMonitor:
             case Progressed():
                 self.refresh(slot)
                 self._progress.on_progressed(slot, message, payload)
-            case Logged():
+            case Logged() | WaitsFor():
                 self._reports.forward(payload)
             case Ready():
                 slot.check_permit(message.missed)

@@ -8,12 +8,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from taskqueue.daemon.node.clocks import BootTimes
 from taskqueue.daemon.protocol.encoding import outcome_of
-from taskqueue.daemon.protocol.messages import Ended, Key, Logged, Progressed, RunsHandedBack, Started
+from taskqueue.daemon.protocol.messages import Ended, Key, Logged, Progressed, RunsHandedBack, Started, WaitsFor
 from taskqueue.daemon.runtime.prefetch import SHORT_RUN, Prefetch, RunTimes
 from taskqueue.daemon.settings import Settings
+from taskqueue.model.blocked_run import MOST_BLOCKED, BlockedRun, slots_of
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.lifecycle.outcomes import Crashed, HandedBack, Interrupted, Outcome, Run
@@ -93,6 +95,8 @@ class InFlightRun:
     """When the ended run began, on the store's clock."""
     lines: str | None = None
     """Log lines that are not in the store yet, and are written with the outcome."""
+    awaited: tuple[str, ...] = ()
+    """The jobs that the run waits for in its worker."""
     is_unseen: bool = False
     """The manager died with its workers: the run may have begun, and ended, without a report."""
 
@@ -120,6 +124,8 @@ class InFlight:
         self.forced = 0
         """How many claims take none: those with ``force_spawn`` or ``concurrency``."""
         self.concurrency = ConcurrencyDemand()
+        self.have_waits_changed = False
+        """Whether ``waits`` returns others than those that were published."""
         self.is_stop_requested = False
         """Whether somebody has asked the node to stop: then nothing else needs to explain an interruption."""
         self.data = 0
@@ -228,6 +234,13 @@ class InFlight:
         if claim is not None:
             self._note(claim, replace(claim.note or Note(), lines=message.lines))
 
+    def on_waits_for(self, message: WaitsFor) -> None:
+        """Note which jobs a run waits for."""
+        claim = self.find(message.id, message.claims)
+        if claim is not None:
+            claim.awaited = tuple(message.awaited)
+            self.have_waits_changed = True
+
     def on_ended(self, message: Ended) -> None:
         """Note the outcome of a run, to be settled."""
         claim = self.find(message.id, message.claims)
@@ -283,6 +296,11 @@ class InFlight:
             failure = Failure(type="taskqueue.ManagerLost", message="the worker manager died while the job ran")
             self.finish(claim, Crashed(failure=failure), Run(node=self._settings.name, started_at=started_at), now)
 
+    def waits(self) -> list[Any]:
+        """Return the runs that wait for other jobs, as they are published."""
+        blocked = [claim for claim in self._claims.values() if claim.awaited]
+        return [_blocked_run(claim).document() for claim in blocked[:MOST_BLOCKED]]
+
     # Answers of the store
 
     def to_stop(self, renewal: Renewal) -> Iterator[tuple[InFlightRun, str]]:
@@ -325,6 +343,7 @@ class InFlight:
     def _forget(self, claim: InFlightRun) -> None:
         del self._claims[claim.id]
         self.with_notes.discard(claim.id)
+        self.have_waits_changed |= bool(claim.awaited)
         self._in_queue[claim.record.queue] -= 1
         if claim.record.options.is_beside_pool:
             self.forced -= 1
@@ -342,3 +361,9 @@ def _merged(older: Note, newer: Note | None) -> Note:
         return older
     newer_values = {name: value for name, value in vars(newer).items() if value is not None and value != ""}
     return replace(older, **newer_values)
+
+
+def _blocked_run(claim: InFlightRun) -> BlockedRun:
+    record = claim.record
+    slots = slots_of(record.job, record.options.concurrency, record.options.force_spawn)
+    return BlockedRun(claim.id, claim.awaited, record.queue, slots)

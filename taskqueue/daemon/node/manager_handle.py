@@ -28,6 +28,7 @@ from taskqueue.daemon.protocol.messages import (
     StackTaken,
     Started,
     StartupFailed,
+    WaitsFor,
     WorkerChanged,
 )
 from taskqueue.daemon.protocol.shared_memory import StartLog
@@ -121,6 +122,8 @@ class ManagerHandle:
                 self._in_flight.on_progressed(message)
             case Logged():
                 self._in_flight.on_logged(message)
+            case WaitsFor():
+                self._in_flight.on_waits_for(message)
             case RunsHandedBack():
                 self._leader_hooks.on_handed_back(message)
                 self._in_flight.on_handed_back(message)

@@ -35,6 +35,7 @@ from taskqueue.daemon.runtime.signal_file import SignalFile
 from taskqueue.daemon.runtime.timers import every
 from taskqueue.daemon.settings import Lead, Settings
 from taskqueue.exit_codes import Exit
+from taskqueue.insight.node_states import WAITS_FOR_LEAD
 from taskqueue.model.record import Holder
 from taskqueue.model.wording import count
 from taskqueue.store import Store
@@ -69,6 +70,7 @@ class Node:
         self._breaker = context.breaker
         prefetch = Prefetch(settings.slots)
         self._in_flight = InFlight(settings, prefetch, store.now)
+        self._status.waits = self._in_flight.waits
         self._leader_hooks = LeaderHooks(
             lambda hook: self._manager.send(hook),  # noqa: PLW0108 - it is made below, as is the shutdown
             settings.bootstrap,
@@ -162,6 +164,7 @@ class Node:
         every(loop, STANDBY_INTERVAL, self._acquire_seat)
         every(loop, self._settings.lease / 3, self._renew)
         every(loop, STANDBY_INTERVAL, self._manager.reap_orphans)
+        every(loop, STANDBY_INTERVAL, self._publish_waits)
         if watchdog := systemd.watchdog_interval():
             every(loop, watchdog, systemd.alive)
         self.monitor.start()
@@ -253,6 +256,12 @@ class Node:
             log.error("the worker manager has been silent for half a lease: killing it")
             self._shutdown.kill_manager()
 
+    def _publish_waits(self) -> None:
+        """Publish with the seat which runs wait for other jobs, if that has changed."""
+        if self._in_flight.have_waits_changed and self._is_seated():
+            self._in_flight.have_waits_changed = False
+            self._leases.renew_seat()
+
     def _renew_if_busy(self) -> None:
         """Look for cancel requests, in case a ring was lost."""
         if len(self._in_flight):
@@ -300,7 +309,7 @@ class Node:
 
     def _show(self) -> None:
         is_paused = self._is_seated() and not self._may_claim()
-        waiting = "is drained" if self._controls.drain else "waits for the lead"
+        waiting = "is drained" if self._controls.drain else WAITS_FOR_LEAD
         self._status.phase = waiting if is_paused else self._shutdown.stage.value
         self._status.leads = self._leases.leads
         self._status.show()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import metadata
+from typing import Any
 
 from taskqueue.daemon.protocol.messages import PoolStatus
 from taskqueue.daemon.runtime import child_process, systemd
@@ -30,6 +31,8 @@ class NodeStatus:
         self._processes = host.named({"node": os.getpid(), **({"manager": manager} if manager else {})})
         self.pool = PoolStatus(idle=0, busy=0, forced=0, concurrent=0)
         self.running = 0
+        self.waits: Callable[[], list[Any]] = list
+        """Returns which runs wait for other jobs (``model.blocked_run``)."""
         self.leads = False
         self.degraded = ""
         self.phase = UNSEATED
@@ -93,6 +96,7 @@ class NodeStatus:
             "forced": self.pool.forced,
             "concurrent": self.pool.concurrent,
             "running": self.running,
+            "waits": self.waits(),
             "leads": self.leads,
             "degraded": self.degraded or self.shortage,
             "phase": self.phase,

@@ -176,6 +176,14 @@ class Logged(_Message, frozen=True):
     lines: str
 
 
+class WaitsFor(_Message, frozen=True):
+    """Worker to manager to node: a run is blocked until these jobs have ended; none: it no longer is."""
+
+    id: str
+    claims: int
+    awaited: list[str]
+
+
 class Ended(_Message, frozen=True):
     """Worker (or the manager for it) to node: how a run ended.
 
@@ -281,6 +289,7 @@ Message: TypeAlias = (
     | Started
     | Progressed
     | Logged
+    | WaitsFor
     | Ended
     | StackTaken
     | RunsHandedBack

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from taskqueue.daemon.protocol.codec import encode
@@ -15,6 +15,7 @@ from taskqueue.daemon.protocol.messages import (
     Logged,
     Progressed,
     Started,
+    WaitsFor,
 )
 from taskqueue.daemon.protocol.shared_memory import Entry, ProgressEntry, WorkerPage
 from taskqueue.daemon.runtime.child_process import boottime
@@ -78,9 +79,10 @@ class WorkerContext(JobContext):
         self._page = page
         self._shield = interrupts.shield
         self._open_scheduler = scheduler
+        self.fields.report_awaited = self._report_awaited
         self._open_event_loop = event_loop
         self._lock = threading.RLock()  # a job may have threads, and signal handlers that log
-        self._pid = os.getpid()
+        self._pid = self.fields.pid = os.getpid()
         self.started_at = boottime()
         """When the run, or else the check of its condition, began: seconds since the boot of the host."""
         if run.condition is None:
@@ -163,11 +165,18 @@ class WorkerContext(JobContext):
                 self._lines += 1
                 self._page.write_line(written(self._number, self._lines, at, level, logger, text))
 
+    def _report_awaited(self, awaited: Sequence[str]) -> None:
+        """Tell the node which jobs the run waits for."""
+        message = encode(WaitsFor(id=self.run.id, claims=self.run.claims, awaited=list(awaited)))
+        with self._shield, self._lock:
+            if not self._is_over:
+                self._channel.send(message)
+
     def close(self) -> list[bytes]:
         """End the context and return unsent messages; later calls from threads of the job raise."""
         if self.fields.unfinished is not None:
             keep_begun_output(self.fields)
-        self.fields.keep = None
+        self.fields.keep = self.fields.report_awaited = None
         with self._lock:
             self._is_over = True
             if self._unsent_progress is None and self._unsent_position is None and not self._lines:

@@ -1,0 +1,50 @@
+"""A running job that waits for other jobs and holds its run slot meanwhile, as its node publishes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+MOST_AWAITED = 20
+"""The most awaited jobs that are published of one run."""
+
+MOST_BLOCKED = 1_000
+"""The most runs that a node publishes, which is as many run slots as a class can have."""
+
+POOL = ""
+"""The slots of workers that run one job at a time."""
+
+OWN_WORKER = "force_spawn"
+"""The slot of a job with a worker of its own, which no other job waits for."""
+
+
+class BlockedRun(NamedTuple):
+    """A run that is blocked until other jobs have ended."""
+
+    job: str
+    awaited: tuple[str, ...]
+    """The ids of the jobs that it waits for and that have not ended."""
+    queue: str
+    slots: str
+    """The run slots that it takes one of: ``POOL``, ``OWN_WORKER``, or those of a class with ``concurrency``."""
+
+    def document(self) -> list[Any]:
+        """Return it as plain values."""
+        return [self.job, list(self.awaited), self.queue, self.slots]
+
+
+def slots_of(job: str, concurrency: int, force_spawn: bool) -> str:
+    """Return the run slots that a job of this class needs one of."""
+    if force_spawn:
+        return OWN_WORKER
+    return job if concurrency > 1 else POOL
+
+
+def blocked_runs(documents: object) -> Iterator[BlockedRun]:
+    """Yield the runs that a node has published; leave out what cannot be read."""
+    if not isinstance(documents, Sequence):
+        return
+    for document in documents:
+        match document:
+            case [str(job), [*awaited], str(queue), str(slots)]:
+                yield BlockedRun(job, tuple(map(str, awaited)), queue, slots)
