@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -11,6 +12,9 @@ from taskqueue.store.bell import Bell
 
 OPEN_AGAIN_AFTER = 1.0
 """Seconds after which a bell that the store could not give is asked for again."""
+
+SECOND_LOOK = 1.0
+"""Seconds until the second look at a new bell: what was written just before it was opened does not ring any more."""
 
 
 class BellListener:
@@ -46,7 +50,7 @@ class _Watch:
         self._timer: Timer | None = None
         self._pause = bell.pause
         loop.watch(bell, self._ring)
-        self._set_timer()
+        self._set_timer(SECOND_LOOK)
 
     def _ring(self) -> None:
         self.bell.clear()
@@ -62,8 +66,8 @@ class _Watch:
         self._set_timer()
         self._on_pause()
 
-    def _set_timer(self) -> None:
+    def _set_timer(self, longest: float = math.inf) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._pause = self.bell.pause
-        self._timer = self._loop.at(time.monotonic() + self._pause, self._look)
+        self._timer = self._loop.at(time.monotonic() + min(self._pause, longest), self._look)

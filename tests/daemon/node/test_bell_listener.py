@@ -44,6 +44,21 @@ def test_a_ring_calls_back(loop: Loop, listener: BellListener, bell: StreamBell)
     loop.run()
 
 
+def test_a_new_bell_is_looked_at_again_soon_and_then_after_its_pauses(
+    loop: Loop, listener: BellListener, bell: StreamBell
+) -> None:
+    looks: list[str] = []
+
+    def look() -> None:
+        looks.append("look")
+        loop.soon(loop.stop)
+
+    listener.listen(lambda: bell, lambda: pytest.fail("it has not rung"), look)
+    loop.run()  # the pause of the bell is an hour
+
+    assert looks == ["look"]
+
+
 def test_a_pause_that_a_ring_shortens_counts_at_once(loop: Loop, listener: BellListener, bell: StreamBell) -> None:
     rung: list[str] = []
     listener.listen(lambda: bell, lambda: rung.append("ring"), loop.stop)
