@@ -722,6 +722,8 @@ class Changing(Job):
 
     def start(self) -> None:
         what = self.data
+        if what == "to fail":
+            raise OSError("the network is unreachable")
         if os.geteuid() != 0:
             assert ctypes.CDLL(None).unshare(0x10000000) == 0, "CLONE_NEWUSER"
         elif what == "user":
@@ -732,6 +734,8 @@ class Changing(Job):
             os.setegid(65534)
         elif what == "root folder":
             os.chroot("/proc")
+        elif what == "namespace":
+            assert ctypes.CDLL(None).unshare(0x04000000) == 0, "CLONE_NEWUTS"
         elif what == "process group":
             os.setpgid(0, os.getpgid(os.getppid()))
         elif what == "new privileges":
@@ -745,12 +749,15 @@ class Surroundings(Job):
         found = {
             "pid": os.getpid(),
             "nice": os.getpriority(os.PRIO_PROCESS, 0),
+            "oom_score_adj": Path("/proc/self/oom_score_adj").read_text(),
             "processors": sorted(os.sched_getaffinity(0)),
             "limits": [resource.getrlimit(number) for number in range(16)],
             "handlers": [str(signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGWINCH, signal.SIGTTIN)],
             "timers": [signal.getitimer(timer)[0] for timer in (signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)],
         }
-        if self.data == "processors":
+        if self.data == "oom_score_adj":
+            Path("/proc/self/oom_score_adj").write_text("500")
+        elif self.data == "processors":
             os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
         elif self.data == "limits":
             for number in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE, resource.RLIMIT_MEMLOCK, 10):

@@ -64,7 +64,7 @@ class Inspection:
         lowest = self._lowest_free()
         is_due = lowest < 0 or time.monotonic() - self._looked_at > LOOKS_EVERY
         if is_due or has_failed or os.geteuid() != self._attributes.user:
-            return self.look(job)
+            return self.look(job) or (self._attributes.left_namespace() if has_failed else "")
         if policy := self._loops.set_back():
             _log([policy], job)
         return self._of_descriptors() if lowest != self._lowest else ""

@@ -26,6 +26,18 @@ LIMITS: Mapping[int, str] = {
 
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
+_NAMESPACES = {
+    "cgroup": "cgroup namespace",
+    "ipc": "IPC namespace",
+    "mnt": "mount namespace",
+    "net": "network namespace",
+    "pid_for_children": "PID namespace",
+    "time_for_children": "time namespace",
+    "user": "user namespace",
+    "uts": "UTS namespace",
+}
+"""The namespaces of a process by their names in ``/proc/self/ns`` (namespaces(7)), in words."""
+
 _FOR_GOOD = {
     "root": "root folder",
     "Uid": "user",
@@ -48,6 +60,7 @@ _SET_BACK = {
     "folder": "working directory",
     "umask": "umask",
     "nice": "nice value",
+    "oom_score_adj": "oom_score_adj",
     "timers": "timers",
     "Cpus_allowed": "allowed processors",
 }
@@ -65,6 +78,8 @@ class ProcessAttributes:
     def __init__(self) -> None:
         self._status_file = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
         self._limits_file = os.open("/proc/self/limits", os.O_RDONLY | os.O_CLOEXEC)
+        self._oom_file = _opened("/proc/self/oom_score_adj")
+        self._namespaces = _namespaces()
         self._limits = [(number, resource.getrlimit(number)) for number in LIMITS]
         self._folder = _present_folder()
         self._mask = _umask()
@@ -95,12 +110,22 @@ class ProcessAttributes:
         word = next((word for name, word in _FOR_GOOD.items() if present.get(name) != before.get(name)), "")
         return changed, f"its {word} was changed" if word else ""
 
+    def left_namespace(self) -> str:
+        """Return in words which namespace was left (``unshare``, ``setns``); empty if none was.
+
+        Eight system calls: it is asked after failed runs.
+        """
+        present = _namespaces()
+        word = next((word for name, word in _NAMESPACES.items() if present.get(name) != self._namespaces.get(name)), "")
+        return f"its {word} was changed" if word else ""
+
     def _present(self) -> dict[str, Any]:
         """Return all attributes by their names; attributes that are read by setting them are set back."""
         present: dict[str, Any] = dict(_WATCHED.findall(os.pread(self._status_file, 8192, 0).decode()))
         present["limits"] = os.pread(self._limits_file, 8192, 0)
         root = os.stat("/")
         present["root"] = root.st_dev, root.st_ino
+        present["oom_score_adj"] = os.pread(self._oom_file, 16, 0)
         present["folder"] = _present_folder()
         present["umask"] = os.umask(self._mask)
         present["blocked"] = signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
@@ -131,6 +156,11 @@ class ProcessAttributes:
                 os.setpriority(os.PRIO_PROCESS, 0, self._nice)
             except OSError:
                 self._lost = "the nice value"
+        if found["oom_score_adj"] != self._before["oom_score_adj"]:
+            try:
+                os.pwrite(self._oom_file, self._before["oom_score_adj"], 0)
+            except OSError:  # without CAP_SYS_RESOURCE it cannot be lowered below what it was set to with it
+                self._lost = "oom_score_adj"
         for timer in _TIMERS:
             signal.setitimer(timer, 0)
 
@@ -139,6 +169,23 @@ class ProcessAttributes:
             if handler is not None and signal.getsignal(number) != handler:
                 signal.signal(number, handler)
                 yield f"handler of {getattr(number, 'name', f'signal {number}')}"
+
+
+def _namespaces() -> dict[str, int]:
+    """Return the number of each namespace that the system knows."""
+    found = {}
+    for name in _NAMESPACES:
+        with contextlib.suppress(OSError):
+            found[name] = os.stat(f"/proc/self/ns/{name}").st_ino
+    return found
+
+
+def _opened(file: str) -> int:
+    """Return a descriptor of a file of ``/proc``; in some containers it can only be read."""
+    try:
+        return os.open(file, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return os.open(file, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _umask() -> int:

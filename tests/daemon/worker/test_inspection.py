@@ -133,7 +133,7 @@ def test_a_folder_that_was_removed_is_left(tmp_path: Path) -> None:
         assert fake_node.result(fake_node.run("Leaving")) == before
 
 
-@pytest.mark.parametrize("what", ["processors", "limits", "handlers", "timers"])
+@pytest.mark.parametrize("what", ["processors", "limits", "handlers", "timers", "oom_score_adj"])
 def test_all_that_the_next_job_inherits_is_set_back(what: str) -> None:
     with FakeNode(max_children=1) as fake_node:
         before = fake_node.result(fake_node.run("Surroundings", what))
@@ -142,7 +142,8 @@ def test_all_that_the_next_job_inherits_is_set_back(what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "what", ["user", "effective user", "effective group", "root folder", "process group", "new privileges"]
+    "what",
+    ["user", "effective user", "effective group", "root folder", "process group", "new privileges"],
 )
 def test_a_worker_is_replaced_if_a_job_changed_its_rights_or_its_root(what: str) -> None:
     with FakeNode(max_children=1) as fake_node:
@@ -154,6 +155,16 @@ def test_a_worker_is_replaced_if_a_job_changed_its_rights_or_its_root(what: str)
         assert told.reason.endswith("was changed")
         assert told.job == run.id
         assert fake_node.result(fake_node.run("Echo"))["pid"] != ended.pid
+
+
+def test_a_worker_in_another_namespace_is_replaced_once_a_run_fails_in_it() -> None:
+    with FakeNode(max_children=1) as fake_node:
+        changing = fake_node.expect(Ended, fake_node.run("Changing", "namespace"))
+        failing = fake_node.run("Changing", "to fail")
+
+        told = fake_node.expect(WorkerChanged, pid=changing.pid, exit="exited with status 0")
+        assert told.reason in ("its UTS namespace was changed", "its user namespace was changed")
+        assert told.job == failing.id
 
 
 def test_no_other_job_runs_as_the_user_that_a_job_became() -> None:
