@@ -58,7 +58,8 @@ def test_waits_that_hold_all_slots_of_a_class_fail(url: str, scheduler: Schedule
 
 def test_waits_of_two_parents_on_two_workers_end(url: str, scheduler: Scheduler, tmp_path: Path) -> None:
     with node(url, tmp_path, *pool(2)):
-        parents = [scheduler.add_job(Parent, {"how": "wait"}) for _ in range(2)]
+        data = {"how": "wait", "together": 2, "folder": str(tmp_path)}
+        parents = [scheduler.add_job(Parent, data) for _ in range(2)]
         scheduler.wait_for(parents, timeout=LIMIT)
 
     assert any(parent.status is Status.FAILED and "queue default" in error_of(parent) for parent in parents)

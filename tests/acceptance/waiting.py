@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,11 +20,22 @@ class Child(Job):
         return "done"
 
 
+def _have_met(job: Job) -> bool:
+    """Return whether as many jobs run as ``together`` of the data says, which meet in a folder."""
+    if "together" not in job.data:
+        return True
+    folder = Path(job.data["folder"])
+    (folder / f"met-{job.id}").touch()
+    return len([*folder.glob("met-*")]) >= int(job.data["together"])
+
+
 class Parent(Job):
     """Adds a child and waits for it, or for what its data name; returns the result of the child."""
 
     def start(self) -> Any:
         how, scheduler = self.data["how"], self.scheduler
+        while not _have_met(self):
+            time.sleep(0.01)
         queue = self.data.get("queue", "default")
         if how in ("itself", "given"):
             return scheduler.wait_for(self.id if how == "itself" else self.data["id"])[0].result

@@ -21,6 +21,12 @@ from tests.store.children import Child
 from tests.store.records import LEASE, settle
 
 PROCESSES = 4
+RACES = [
+    (60, range(PROCESSES)),
+    *(pytest.param(250, range(10 * round, 10 * round + PROCESSES), marks=pytest.mark.long) for round in range(1, 11)),
+]
+"""The changes that each process makes, and the seed of each: ten long races make 10,000 changes."""
+
 KEY = "k"
 TIMES = (None, "+50 ms", "+1 hour", "+2 hours", "+3 hours")
 EXPECTED = (InvalidOption, KeyTaken, WrongStatus)
@@ -104,13 +110,13 @@ def play(url: str, seed: int, changes: int) -> None:
 
 
 @pytest.mark.parametrize("url", ["sqlite", "mongodb"], indirect=True)
-@pytest.mark.parametrize("changes", [60, pytest.param(2500, marks=pytest.mark.long)])
-def test_each_call_ends_and_derived_fields_agree(url: str, changes: int) -> None:
+@pytest.mark.parametrize(("changes", "seeds"), RACES)
+def test_each_call_ends_and_derived_fields_agree(url: str, changes: int, seeds: range) -> None:
     with closing(open_store(url)):  # makes the store
         pass
-    children = [Child(lambda seed=seed: play(url, seed, changes)) for seed in range(PROCESSES)]  # type: ignore[misc]
+    children = [Child(lambda seed=seed: play(url, seed, changes)) for seed in seeds]  # type: ignore[misc]
 
-    assert [child.wait() for child in children] == [0] * PROCESSES
+    assert [child.wait() for child in children] == [0] * len(seeds)
     with closing(open_store(url)) as store:
         check_numbers(store)
 
