@@ -1,6 +1,7 @@
 """The event loop and the policy of asyncio that plain jobs find: sets back what jobs changed of them.
 
-It reads attributes of asyncio that are not public: each public way to ask for the current loop makes one.
+It uses attributes of asyncio that are not public: each public way to ask for the current loop makes one, and from
+Python 3.14 on those of policies warn.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ class CurrentLoop:
         ``asyncio.run`` leaves no loop, and forbids that one is made; a job may have closed its own. One that is open
         stays: libraries are bound to it.
         """
-        events = sys.modules.get("asyncio.events")
+        events: Any = sys.modules.get("asyncio.events")
         if events is None:
             return ""
-        policy, changed = events._event_loop_policy, ""  # noqa: SLF001
+        policy, changed = getattr(events, "_event_loop_policy", None), ""
         if policy is not self._policy:
-            if self._policy is None and type(policy) is sys.modules["asyncio"].DefaultEventLoopPolicy:
+            if self._policy is None and type(policy).__module__ == "asyncio.unix_events":
                 self._policy = policy  # asyncio made it when it was needed
             else:
-                events.set_event_loop_policy(self._policy)
+                events._event_loop_policy = self._policy  # noqa: SLF001
                 policy, changed = self._policy, "event loop policy"
         local: Any = getattr(policy, "_local", None)
         if getattr(local, "_set_called", False):
