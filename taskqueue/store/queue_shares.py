@@ -93,14 +93,29 @@ class QueueShares:
         waiting: dict[str, list[Record]] = {}
         for record in records:
             waiting.setdefault(record.queue, []).append(record)
-        counted = list(in_turn(waiting, _first_of, self, lambda _: True)) if len(waiting) > 1 else records
-        for record in counted:
-            self.charge(record.queue, _first_of(record))
+        counted = records
+        if len(waiting) > 1:
+            counted = list(in_turn(waiting, _first_of, self, lambda _: True))
+            for record in counted:
+                self.charge(record.queue, _first_of(record))
+        elif records:
+            self._charge_all(records)
         if counted:
             self._times.append(max([milliseconds(now), *self._times[-1:]]))
             self._values.append(self.now)
             self._forget()
         return counted
+
+    def _charge_all(self, records: Sequence[Record]) -> None:
+        """Count runs of one queue as ``charge`` does: each but the first begins where the one before it ends."""
+        first, *others = records
+        self.charge(first.queue, _first_of(first))
+        end = self._ends[first.queue]
+        for record in others:
+            cost = _COSTS.get(record.priority, 1.0)
+            end += cost
+            self.now = max(self.now, end - cost / 2)
+        self._ends[first.queue] = end
 
     @property
     def kept(self) -> int:

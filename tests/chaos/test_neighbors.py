@@ -108,6 +108,6 @@ def test_what_lists_and_explains_calls_no_dead_node_alive(url: str, scheduler: S
 
     assert "gone" in shown(url, "nodes")
     assert [seat["live"] for seat in json.loads(shown(url, "nodes", "--json"))] == [False]
-    assert "no node leads" in shown(url, "leader")
+    assert "no node leads" in shown(url, "nodes", "--leader")
     assert "its processes have ended" in scheduler.why(job.id)
     assert "No node is running" in scheduler.why(waiting.id)

@@ -235,3 +235,25 @@ def test_turns_that_are_kept_agree_with_a_search_of_all_queues(changes: Sequence
             assert (popped and popped[0]) == (expected and expected[-1])
             if popped is not None:
                 assert firsts.pop(popped[0]) == popped[1]
+
+
+@given(st.lists(st.tuples(PRIORITIES, st.integers(0, 3_600)), min_size=1, max_size=8), PRIORITIES)
+def test_jobs_of_one_queue_count_together_as_they_do_one_by_one(jobs: list[tuple[int, int]], other: int) -> None:
+    def after(*earlier: int) -> QueueShares:
+        shares = QueueShares()
+        for priority in earlier:
+            shares.count([a_record(queue="report", priority=priority, ready_at=NOON)], NOON)
+        return shares
+
+    records = [
+        a_record(queue="mail", priority=priority, ready_at=NOON + seconds * SECOND) for priority, seconds in jobs
+    ]
+    together, one_by_one = after(other, other), after(other, other)
+
+    together.count(records, NOON)
+    for record in records:
+        one_by_one.charge("mail", first_of(record))
+
+    assert together.now == pytest.approx(one_by_one.now)
+    probe = First(0, 0, 0)
+    assert together.end_of("mail", probe) == pytest.approx(one_by_one.end_of("mail", probe))

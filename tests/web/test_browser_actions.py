@@ -371,17 +371,17 @@ def test_a_dialog_opened_while_the_page_is_asked_for_again_stays_as_it_is(visit:
 
     page.route(f"{shop.address}/jobs/{process.id}", hold)
     with page.expect_request(f"{shop.address}/jobs/{process.id}"):
-        shop.scheduler.update_job(process.id, queue="letters")
+        shop.scheduler.update_job(process.id, queue="parcels")
     page.get_by_role("button", name="Cancel…", exact=True).click()
     with page.expect_response(f"{shop.address}/jobs/{process.id}"):
         held.pop().continue_()
     page.unroute_all()
     dialog = page.get_by_role("dialog")
-    expect(page.locator("#content")).not_to_contain_text("letters")
+    expect(page.locator("#content")).not_to_contain_text("parcels")
 
     dialog.get_by_role("button", name="Back").click()
 
-    expect(page.locator("#content")).to_contain_text("letters")
+    expect(page.locator("#content")).to_contain_text("parcels")
 
 
 def test_a_refused_button_says_who_can(visit: Open, shop: Shop) -> None:

@@ -149,7 +149,7 @@ def version(connection: sqlite3.Connection, store: str) -> int | None:
     [number] = connection.execute("PRAGMA user_version").fetchone()
     if not tables:
         return int(number) or None
-    if not number or not {"jobs", "waits", "leases"} <= tables:
+    if not number or len(tables & {"jobs", "waits", "leases"}) < 2:  # one may be missing in a damaged file
         raise StoreUnavailable(store, "is a database of another program", "name another file")
     return int(number)
 
