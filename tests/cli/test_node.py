@@ -504,3 +504,14 @@ print([(one.name, one.handlers, one.level) for one in found if one.handlers or o
     )
 
     assert (said.returncode, said.stdout.strip(), said.stderr) == (0, "[]", "")
+
+
+def test_a_node_that_does_not_start_leaves_the_signals_of_its_process_as_they_were(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+    assert node.main(["--url", "postgres://h/db"]) == Exit.CONFIG
+
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+    assert "postgres" in capsys.readouterr().err

@@ -45,12 +45,14 @@ def run(settings: Settings, *, announce: Callable[[str], None], keep: Collection
     try:
         store = open_store(settings.url)
     except BaseException:
+        signals_of_jobs.release()
         forked.end()
         raise
     node = Node(settings, store, forked)
     try:
         node.monitor.listen()
     except ConfigError:
+        signals_of_jobs.release()
         forked.end()
         store.close()
         raise
