@@ -1,4 +1,4 @@
-"""Claims records for a node: scans the store unless the last scan is valid, and takes the lowest (rank, id).
+"""Claims records for a node: scans the store unless the last scan is valid, and takes those whose turn it is.
 
 A scan promotes due jobs, ends expired ones and finds where jobs with limits wait.
 """
