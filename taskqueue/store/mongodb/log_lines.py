@@ -26,10 +26,9 @@ class LogLines:
             return
         mine = {"_id": {"$in": list(lines)}, **held_by(holder)}
         changes: list[UpdateOne | DeleteMany] = []
-        for one in self._connection.collections.latest.find(
-            mine, {"claims": True}
-        ):  # a new primary may know no majority yet
-            id, claims = one["_id"], one["claims"]
+        jobs = self._connection.collections.latest  # a primary that was just elected may know no majority yet
+        for job in jobs.find(mine, {"claims": True}):
+            id, claims = job["_id"], job["claims"]
             changes.append(UpdateOne({"_id": _key(id, claims)}, {"$set": {"lines": lines[id]}}, upsert=True))
             changes.append(DeleteMany({"_id": {"$gte": _key(id, 0), "$lte": _key(id, claims - RUNS_KEPT)}}))
         if changes:
