@@ -54,7 +54,7 @@ def test_an_asyncio_application_hears_once_of_each_end_while_all_that_runs_its_j
     assert report.complaints == []
 
 
-@pytest.mark.parametrize(("jobs", "hits"), [(12, 2)])
+@pytest.mark.parametrize(("jobs", "hits"), [(12, 2), pytest.param(120, 12, marks=pytest.mark.long)])
 def test_an_asyncio_application_hears_once_of_each_end_while_everything_happens_to_its_cluster(
     tmp_path: Path, jobs: int, hits: int
 ) -> None:
