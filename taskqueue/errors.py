@@ -25,6 +25,7 @@ __all__ = [
     "StoreReplaced",
     "StoreUnavailable",
     "TaskqueueError",
+    "TooManyRuns",
     "Unreadable",
     "WaitDeadlock",
     "WaitTimeout",
@@ -150,6 +151,19 @@ class WaitDeadlock(TaskqueueError):
         super().__init__(f"job {id} waits for {whom}, {reason}: {way_out}")
         self.id = id
         self.awaited = awaited
+
+
+class TooManyRuns(TaskqueueError):
+    """Jobs that run in the caller never come to an end: they add, snooze or retry themselves."""
+
+    def __init__(self, most: int, job: str, runs: int) -> None:
+        super().__init__(
+            f"{most:,} more runs than there were pending jobs, {runs:,} of them of {job}, and jobs are still pending: "
+            "if a job adds, snoozes or retries itself without end, run it on a node; else pass a larger max_runs to "
+            "run_pending"
+        )
+        self.job = job
+        self.runs = runs
 
 
 class JobFailed(TaskqueueError):

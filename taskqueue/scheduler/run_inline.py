@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import random
+from collections import Counter
 from collections.abc import Callable
 from contextvars import copy_context
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any
 
+from taskqueue.errors import TooManyRuns
 from taskqueue.execution.attempt import call_hooks, run_attempt
 from taskqueue.execution.executor import Ran, error_for_caller
 from taskqueue.execution.inline_context import CallerInterrupts, InlineContext
@@ -36,6 +38,9 @@ LEASE = timedelta(hours=1)
 """How long claims are held: only progress and checkpoints renew them while a job runs here."""
 
 RENEW_EVERY = timedelta(minutes=1)
+
+MOST_RUNS = 10_000
+"""How many runs may follow one of each job that was pending at first, unless the caller says another number."""
 
 BATCH = 1000
 EVERYTHING = ClaimRequest(pooled=BATCH, forced=BATCH)
@@ -63,6 +68,23 @@ class Errors(Enum):
     EVERY = "every"
 
 
+class RunBudget:
+    """The runs that are left until jobs count as running without end: jobs that add, snooze or retry jobs may."""
+
+    def __init__(self, most: int, pending: int = 0) -> None:
+        """``most`` runs beyond one of each of the ``pending`` jobs."""
+        self._most = most
+        self._left = most + pending
+        self._runs: Counter[str] = Counter()
+
+    def spend(self, job: str) -> None:
+        """Count a run of this class; raise ``TooManyRuns`` if none is left."""
+        if self._left <= 0:
+            raise TooManyRuns(self._most, *self._runs.most_common(1)[0])
+        self._left -= 1
+        self._runs[job] += 1
+
+
 def run(
     scheduler: Any,
     store: Store,
@@ -70,12 +92,15 @@ def run(
     how_often: Mode,
     on_settled: Callable[[], None],
     errors: Errors = Errors.KEPT,
+    max_runs: int = MOST_RUNS,
 ) -> list[Record]:
     """Run pending jobs in the order of (due time, priority, id); return the records in the order they began.
 
-    Of a series one occurrence is run.
+    Of a series one occurrence is run. After ``max_runs`` runs beyond one of each job that is pending now, raise
+    ``TooManyRuns``.
     """
-    line = _InlineRunner(scheduler, store, on_settled, errors=errors)
+    budget = RunBudget(max_runs, store.count(PENDING))
+    line = _InlineRunner(scheduler, store, on_settled, errors=errors, budget=budget)
     try:
         line.work(horizon, how_often)
     finally:
@@ -111,6 +136,7 @@ class _InlineRunner:
         on_settled: Callable[[], None],
         name: str = "run_pending",
         errors: Errors = Errors.KEPT,
+        budget: RunBudget | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._store = store
@@ -123,6 +149,7 @@ class _InlineRunner:
         self._declared: set[JobId] = set()
         """Records handed back to be claimed again, with the options of their class."""
         self._errors = errors
+        self._budget = budget
         self._raised: dict[JobId, BaseException] = {}
         """The last exception of each job that has not ended."""
         self._runs = self._runs_when_asked = 0
@@ -218,6 +245,8 @@ class _InlineRunner:
 
     def _run_or_raise(self, record: Record) -> None:
         """Run one claim; on request, raise the exception that ended the job as FAILED or TIMEOUT."""
+        if self._budget is not None:
+            self._budget.spend(record.job)
         self._ended_as = None
         error = self._run(record)
         if self._errors is Errors.KEPT:

@@ -275,7 +275,9 @@ class Scheduler(Events, Operations, Schedules):
             process.snapshot = ended[process.snapshot.id]
         return refreshed
 
-    def run_pending(self, ignore_time: bool = True, once: bool = False, *, reraise: bool = False) -> list[Process]:
+    def run_pending(
+        self, ignore_time: bool = True, once: bool = False, *, reraise: bool = False, max_runs: int = 10_000
+    ) -> list[Process]:
         """Run pending jobs in this process, for tests and scripts without a node.
 
         Jobs run in the order of (due time, priority, id) until none is left, or with ``once`` one attempt of each job
@@ -284,14 +286,18 @@ class Scheduler(Events, Operations, Schedules):
         process is killed, or a job runs for about an hour without progress or a checkpoint, nodes may take them, and
         the outcome of that job is refused. Returns the jobs in the order they started. With ``reraise`` the first
         exception that ends a job as FAILED or TIMEOUT is raised here, after it is recorded; the other jobs stay
-        pending.
+        pending. Jobs may add, snooze or retry jobs without end: after ``max_runs`` runs beyond one of each job that was
+        pending at first, raises ``TooManyRuns``.
         """
         from taskqueue.scheduler import run_inline
 
+        if type(max_runs) is not int or max_runs < 1:
+            raise InvalidOption(f"max_runs={as_code(max_runs)}: pass a whole number, 1 or more")
         errors = run_inline.Errors.RAISED if reraise else run_inline.Errors.KEPT
         pass_over = run_inline.Mode.ONCE if once else run_inline.Mode.UNTIL_EMPTY
         horizon = run_inline.Due.END_OF_TIME if ignore_time else run_inline.Due.NOW
-        records = run_inline.run(self, self._connections.store, horizon, pass_over, self._connections.wake, errors)
+        store, wake = self._connections.store, self._connections.wake
+        records = run_inline.run(self, store, horizon, pass_over, wake, errors, max_runs)
         return [Process(self, record) for record in records]
 
     def close(self) -> None:

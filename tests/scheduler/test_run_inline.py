@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from taskqueue import Job, Process, Scheduler, Status
+from taskqueue import Job, Process, Scheduler, Snooze, Status
+from taskqueue.errors import InvalidOption, TooManyRuns
 from taskqueue.execution.inline_context import PROGRESS_EVERY
 from taskqueue.model.record import Cause
 from taskqueue.scheduler import run_inline
@@ -211,6 +212,51 @@ def test_what_ends_a_job_is_raised_if_that_is_wanted(scheduler: Scheduler) -> No
     assert first.refresh().status is Status.FAILED
     assert last.refresh().status is Status.WAITING
     assert scheduler.run_pending(reraise=True) == [last]
+
+
+class Replacing(Job):
+    """Adds the next one of its kind, for ever."""
+
+    def start(self) -> None:
+        self.scheduler.add_job(Replacing)
+
+
+class Dozing(Job):
+    """Snoozes, for ever."""
+
+    def start(self) -> None:
+        raise Snooze(self.data)
+
+
+@pytest.mark.parametrize("ignore_time", [True, False])
+@pytest.mark.parametrize(
+    ("job", "data", "options"),
+    [(Replacing, None, {}), (Dozing, 0, {}), (Broken, None, {"retry": -1, "retry_interval": 0})],
+)
+def test_jobs_that_never_come_to_an_end_are_an_error(
+    scheduler: Scheduler, job: Any, data: Any, options: dict[str, Any], ignore_time: bool
+) -> None:
+    echo = scheduler.add_job(Echo, priority=-1)
+    scheduler.add_job(job, data, **options)
+
+    with pytest.raises(TooManyRuns, match=rf"^20 more runs .* 21 of them of {job.__module__}:{job.__name__}.*max_runs"):
+        scheduler.run_pending(ignore_time, max_runs=20)
+
+    assert echo.refresh().status is Status.DONE
+    [left] = scheduler.get_jobs()
+    assert left.status in (Status.WAITING, Status.POSTPONED)
+
+
+def test_more_jobs_than_the_bound_run_if_they_were_pending(scheduler: Scheduler) -> None:
+    scheduler.add_jobs([(Echo, number) for number in range(30)])
+
+    assert len(scheduler.run_pending(max_runs=1)) == 30
+
+
+@pytest.mark.parametrize("max_runs", [0, -1, True, 1.5, None])
+def test_a_bound_that_is_none_is_refused(scheduler: Scheduler, max_runs: Any) -> None:
+    with pytest.raises(InvalidOption, match=rf"max_runs={max_runs}: pass a whole number"):
+        scheduler.run_pending(max_runs=max_runs)
 
 
 def test_what_a_retry_made_good_is_not_raised(scheduler: Scheduler) -> None:
