@@ -58,6 +58,10 @@ class _Blocking(Scheduler):
     def connections(self) -> Connections:
         return self._connections
 
+    def run_now(self) -> None:
+        """In immediate mode, run pending jobs."""
+        self._run_now([])
+
 
 class AsyncScheduler:
     """A ``Scheduler`` for asyncio: the same methods with the same arguments, awaited; no call blocks the event loop.
@@ -72,12 +76,14 @@ class AsyncScheduler:
         self,
         url_or_database: object = None,
         *,
+        immediate: bool = False,
         before_add: Callable[[NewJob], object] | None = None,
         around_run: Callable[[RunningJob, Callable[[], Any]], object] | None = None,
         run_ended: Callable[[RunningJob, RunOutcome], object] | None = None,
         **defaults: Unpack[SchedulerOptions],
     ) -> None:
-        self.blocking = _Blocking(url_or_database, around_run=around_run, run_ended=run_ended, **defaults)
+        hooks: Any = {"around_run": around_run, "run_ended": run_ended}
+        self.blocking = _Blocking(url_or_database, immediate=immediate, **hooks, **defaults)
         self._before_add = before_add
         self.run_hooks = self.blocking.run_hooks
         self._threads = Threads(OF_EMBEDDED if self.blocking.connections.is_embedded else OF_SERVER)
@@ -180,6 +186,8 @@ class AsyncScheduler:
     ) -> list[AsyncProcess]:
         """Wait as ``Scheduler.wait_for`` does; all waits of an event loop share one listener, and none has a thread."""
         handles = named(processes)
+        if self.blocking.connections.immediate is not None:
+            await asyncio.to_thread(self.blocking.run_now)
         seconds = timeout_of("timeout", timeout)
         ended = {id: one.snapshot for id, one in handles if isinstance(one, JobSnapshot) and one.is_final}
         failed = next((one for one in ended.values() if one.status is not Status.DONE), None)
@@ -254,6 +262,8 @@ class AsyncScheduler:
     async def in_thread(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Make the call in one of the few threads of this scheduler, and return its result."""
         await self.begin_callbacks()
+        if self.blocking.connections.immediate is not None:  # it may run jobs, which add others
+            return await asyncio.to_thread(call, *args, **kwargs)
         return await self._threads.call(call, *args, **kwargs)
 
     async def begin_callbacks(self) -> None:

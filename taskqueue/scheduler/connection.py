@@ -7,7 +7,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from taskqueue.errors import ConfigError, StoreUnavailable
@@ -16,6 +16,10 @@ from taskqueue.scheduler.end_listener import Listener
 from taskqueue.store import Store
 from taskqueue.store.caller_transaction import open_on_connection
 from taskqueue.store.open import MONGODB_SCHEMES, default_url, open_store, resolved
+from taskqueue.store.sqlite.url import IMMEDIATE
+
+if TYPE_CHECKING:
+    from taskqueue.scheduler.immediate import ImmediateMode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +81,12 @@ class Connections:
     Those of a parent are kept as they are and never closed: their descriptors and locks are the parent's.
     """
 
-    def __init__(self, place: Any, borrowed: Any = None) -> None:
-        self._opener = _opener(place) if borrowed is None else _borrower(place, borrowed)
+    def __init__(self, place: Any, borrowed: Any = None, is_immediate: bool = False) -> None:
+        self._immediate = _immediate(place, borrowed, is_immediate)
+        if self._immediate is not None:
+            self._opener = _opener_or_stand_in(place, self._immediate.url)
+        else:
+            self._opener = _opener(place) if borrowed is None else _borrower(place, borrowed)
         if place is None and borrowed is None:
             _UNADDRESSED[self] = None
         self._is_borrowed = borrowed is not None
@@ -91,6 +99,16 @@ class Connections:
         """Return whether this process has opened a store; never on the application's own connection."""
         connection = None if self._is_borrowed else self._of_process.get(os.getpid())
         return connection is not None and connection.opened is not None
+
+    @property
+    def immediate(self) -> ImmediateMode | None:
+        """The mode in which jobs run when they are added; None if nodes run them, or a test has its own store."""
+        return None if self._place is None and _stand_in is not None else self._immediate
+
+    def refuse_if_immediate(self, call: str) -> None:
+        """Raise ``InvalidOption`` for a call that needs time or a node."""
+        if self.immediate is not None:
+            raise self.immediate.refusal(call)
 
     @property
     def is_embedded(self) -> bool:
@@ -207,6 +225,25 @@ def _borrower(place: Any, connection: Any) -> Callable[[], Store]:
         raise ConfigError("Scheduler got an address and a connection: pass one of the two")
     store = open_on_connection(connection)
     return lambda: store
+
+
+def _immediate(place: Any, borrowed: Any, is_wanted: bool) -> ImmediateMode | None:
+    """Return the mode that the caller asks for with ``immediate=True``, or with the address ``immediate:``."""
+    if type(is_wanted) is not bool:
+        raise ConfigError(f"immediate={is_wanted!r}: pass True or False")
+    if is_wanted and (place is not None or borrowed is not None):
+        raise ConfigError("immediate=True has a store of its own: leave out the address and the connection")
+    address = os.environ.get("TASKQUEUE_URL") if place is None and borrowed is None else place
+    if not is_wanted and not (isinstance(address, str) and address == IMMEDIATE):
+        return None
+    from taskqueue.scheduler import immediate  # it runs jobs, which few programs do
+
+    return immediate.ImmediateMode("immediate=True") if is_wanted else immediate.of_process()
+
+
+def _opener_or_stand_in(place: Any, url: str) -> Callable[[], Store]:
+    """Return a function that opens the store, or what stands in for it in a test if no address was passed."""
+    return lambda: open_store(url) if place is not None or _stand_in is None else _stand_in.open()
 
 
 def _opener(place: Any) -> Callable[[], Store]:

@@ -60,6 +60,7 @@ class Operations:
         default is the user and host of this process. Schedules continue, and jobs are still added and become due: they
         wait.
         """
+        self._connections.refuse_if_immediate("pause()")
         seconds = timeout_of("wait", wait)
         paused = controls.pause(self._connections.store, queue, reason, by)
         if wait is not None:
@@ -82,6 +83,7 @@ class Operations:
         Its running jobs continue; jobs that it has claimed but not started go to other nodes. If ``wait`` is given,
         seconds or ``"5m"``, block for up to that long until no job is running there; raises ``WaitTimeout``.
         """
+        self._connections.refuse_if_immediate("drain()")
         seconds = timeout_of("wait", wait)
         drained = controls.drain(self._connections.store, node, reason, by)
         if wait is not None:
@@ -187,6 +189,7 @@ class Operations:
         """
         from taskqueue.scheduler import stacks
 
+        self._connections.refuse_if_immediate("stack()")
         return stacks.stack(self._connections.store, id_of(id))
 
     def logs(self, id: JobId | str) -> list[LogLine]:

@@ -6,7 +6,7 @@ import logging
 import os
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from datetime import datetime, timedelta
 from enum import Enum
@@ -30,7 +30,7 @@ from taskqueue.model.query import PENDING
 from taskqueue.model.record import PRIORITY_STEP, Cause, Record, Status
 from taskqueue.model.schedules.series import series_id
 from taskqueue.model.timestamps import moment
-from taskqueue.store import ClaimRequest, Note, Settlement, Store
+from taskqueue.store import Claim, ClaimRequest, Note, Settlement, Store
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,9 @@ MOST_RUNS = 10_000
 """How many runs may follow one of each job that was pending at first, unless the caller says another number."""
 
 BATCH = 1000
-EVERYTHING = ClaimRequest(pooled=BATCH, forced=BATCH)
+EVERYTHING = (ClaimRequest(pooled=BATCH, forced=BATCH),)
+ONE_JOB = (ClaimRequest(pooled=1), ClaimRequest(pooled=0, forced=1))
+"""Claim one at a time: a job may wait for another one, which is then not claimed and runs meanwhile."""
 
 
 class Due(Enum):
@@ -109,6 +111,15 @@ def run(
     return [found[id] for id in line.begun if id in found]
 
 
+def run_singly(scheduler: Any, store: Store, on_settled: Callable[[], None], budget: RunBudget) -> None:
+    """Run pending jobs, whatever their time, until none is left that can run; claim one at a time."""
+    line = _InlineRunner(scheduler, store, on_settled, "run_job", budget=budget, requests=ONE_JOB)
+    try:
+        line.work(Due.END_OF_TIME, Mode.UNTIL_EMPTY)
+    finally:
+        line.hand_back()
+
+
 def run_new(
     scheduler: Any, store: Store, new: Record, on_settled: Callable[[], None]
 ) -> tuple[Record, BaseException | None]:
@@ -137,6 +148,7 @@ class _InlineRunner:
         name: str = "run_pending",
         errors: Errors = Errors.KEPT,
         budget: RunBudget | None = None,
+        requests: Sequence[ClaimRequest] = EVERYTHING,
     ) -> None:
         self._scheduler = scheduler
         self._store = store
@@ -150,6 +162,7 @@ class _InlineRunner:
         """Records handed back to be claimed again, with the options of their class."""
         self._errors = errors
         self._budget = budget
+        self._requests = requests
         self._raised: dict[JobId, BaseException] = {}
         """The last exception of each job that has not ended."""
         self._runs = self._runs_when_asked = 0
@@ -194,7 +207,7 @@ class _InlineRunner:
         chosen = None if how_often is Mode.UNTIL_EMPTY else self._pending()
         due = self._store.now()
         while chosen is None or chosen:
-            claim = self._store.claim(self._holder, EVERYTHING, due, self._store.now() + LEASE)
+            claim = self._next_claim(due)
             self._held.update((record.id, record) for record in claim.records)
             for record in sorted(claim.records, key=_order):
                 if (chosen is None or record.id in chosen) and self._is_first_of_series(record):
@@ -208,6 +221,16 @@ class _InlineRunner:
                 due = claim.next_at
             elif not self._ask_again():
                 return
+
+    def _next_claim(self, due: datetime) -> Claim:
+        """Return the first claim that takes a job, or else one that says when the next job is due."""
+        times = []
+        for request in self._requests:
+            claim = self._store.claim(self._holder, request, due, self._store.now() + LEASE)
+            if claim.records:
+                return claim
+            times.append(claim.next_at)
+        return Claim(records=(), next_at=min((at for at in times if at is not None), default=None))
 
     def _ask_again(self) -> bool:
         """Ask the jobs once more that were not ready, if others have run since; return whether they were asked."""

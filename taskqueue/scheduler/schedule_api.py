@@ -59,6 +59,7 @@ class Schedules:
         from taskqueue.scheduler import schedule as handle
         from taskqueue.scheduler import schedules
 
+        self._connections.refuse_if_immediate("schedule()")
         store = self._connections.store
         now = store.now()
         rules = {

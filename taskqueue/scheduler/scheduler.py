@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from taskqueue.errors import InvalidOption, JobFailed, JobNotFound
 from taskqueue.execution.declared_options import at_hand
-from taskqueue.insight.records import matching, read
+from taskqueue.insight.records import matching, present, read
 from taskqueue.model.ids import JobId
 from taskqueue.model.log_fields import CURRENT
 from taskqueue.model.options import checked
 from taskqueue.model.options.table import Scope
-from taskqueue.model.query import PENDING, parse
+from taskqueue.model.query import PENDING, Compare, Operator, parse
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules import Duration
 from taskqueue.model.shown_text import as_code
@@ -56,8 +56,9 @@ class Scheduler(Events, Operations, Schedules):
     ``url_or_database`` is a path or URL, or a ``pymongo`` database; None means ``TASKQUEUE_URL``, or else the embedded
     database of this user. ``defaults`` are options for every job that is added through this scheduler. With
     ``connection``, an open ``sqlite3.Connection`` to the file of the store, everything is done through that connection
-    and in its transaction: a rollback leaves no job. You commit and close it. ``before_add`` is called with a
-    ``NewJob`` before each job is added, and may add to its ``meta``; ``around_run`` and ``run_ended`` are hooks for
+    and in its transaction: a rollback leaves no job. You commit and close it. With ``immediate``, or the address
+    ``immediate:``, each job runs in this process when it is added, on a temporary store. ``before_add`` is called with
+    a ``NewJob`` before each job is added, and may add to its ``meta``; ``around_run`` and ``run_ended`` are hooks for
     jobs that this process runs itself, like the hooks of the bootstrap file in workers.
     """
 
@@ -66,6 +67,7 @@ class Scheduler(Events, Operations, Schedules):
         url_or_database: object = None,
         *,
         connection: sqlite3.Connection | None = None,
+        immediate: bool = False,
         before_add: Callable[[NewJob], object] | None = None,
         around_run: Callable[[RunningJob, Callable[[], Any]], object] | None = None,
         run_ended: Callable[[RunningJob, RunOutcome], object] | None = None,
@@ -74,7 +76,8 @@ class Scheduler(Events, Operations, Schedules):
         self._defaults = checked(defaults, "Scheduler", Scope.ALL)
         self._before_add = job_meta.check_plain(before_add)
         self.run_hooks = None if around_run is None and run_ended is None else _run_hooks(around_run, run_ended)
-        self._connections = Connections(url_or_database, connection)
+        self._connections = Connections(url_or_database, connection, immediate)
+        self._may_run_now = self._connections.immediate is not None
         self._listening = EventStream(partial(Event, self), self._connections)
         self._unclosed = weakref.finalize(self, leave_open, self._connections)
 
@@ -102,9 +105,13 @@ class Scheduler(Events, Operations, Schedules):
         new = add.one(job, data, every, self._defaults, store.now())
         if new.depends_on or new.parent is not None:
             add.check_related_jobs(store, [new])
+        if self._may_run_now:
+            self._check_now([new], session)
         [kept] = (store if session is None else session_inserts(store, session)).add([new])
         if kept is not new and "on_duplicate" in new.given:
             kept = add.after_duplicate(store, new, kept, session)
+        if self._may_run_now:
+            return self._run_now([Process(self, kept, existed=add.existed(new, kept))])[0]
         if kept is new:  # a session may be aborted, for which there is no ring
             return Process(self, kept, silence=silence if session is None else None)
         return Process(self, kept, existed=add.existed(new, kept))
@@ -119,8 +126,9 @@ class Scheduler(Events, Operations, Schedules):
         store = self._connections.store
         records = list(add.many(job_meta.completed_entries(self._before_add, jobs), self._defaults, store.now()))
         add.check_related_jobs(store, records)
+        self._check_now(records)
         added = zip(records, add.many_added(store, records), strict=True) if records else ()
-        return [Process(self, kept, existed=add.existed(new, kept)) for new, kept in added]
+        return self._run_now([Process(self, kept, existed=add.existed(new, kept)) for new, kept in added])
 
     def add_job_once(
         self,
@@ -146,9 +154,10 @@ class Scheduler(Events, Operations, Schedules):
         every = job_meta.completed(self._before_add, job, data, options)
         order = add.order(job, data, every, self._defaults, store.now())
         add.check_related_jobs(store, [order.record])
+        self._check_now([order.record])
         reason = "replaced by another add_job_once" if replace_running == "cancel" else None
         kept = add.add_once(store, order, reason)
-        return Process(self, kept, existed=add.existed(order.record, kept))
+        return self._run_now([Process(self, kept, existed=add.existed(order.record, kept))])[0]
 
     def run_job(
         self,
@@ -177,10 +186,12 @@ class Scheduler(Events, Operations, Schedules):
         new = add.one(at_hand(job), data, every, self._defaults, store.now())
         if new.status is not Status.WAITING:
             raise InvalidOption("run_job runs the job now: leave out at and depends_on, or use add_job")
+        self._check_now([new])
         record, error = run_inline.run_new(self, store, new, self._connections.wake)
+        [process] = self._run_now([Process(self, record, existed=add.existed(new, record))])
         if reraise and error is not None:
             raise error
-        return Process(self, record, existed=add.existed(new, record))
+        return process
 
     def update_job(self, id: JobId | str, **changes: Unpack[JobChanges]) -> Process:
         """Change a waiting job: ``priority``, ``at``, ``queue``, ``tags``, ``meta``, ``data``; return its new state.
@@ -189,7 +200,9 @@ class Scheduler(Events, Operations, Schedules):
         ones, so pass ``{**process.meta, "tenant": "acme"}`` to add to its meta. Raises ``WrongStatus`` for a job that
         runs or has ended, ``InvalidOption``, ``DataTooLarge`` and ``JobNotFound``.
         """
-        return Process(self, update(self._connections.store, id_of(id), changes))
+        if (immediate := self._connections.immediate) is not None:
+            immediate.refuse("at", changes.get("at"))
+        return self._run_now([Process(self, update(self._connections.store, id_of(id), changes))])[0]
 
     def recover_job(self, id: JobId | str, at: When | None = None, *, data: Any = SAME_DATA) -> Process:
         """Add a copy of a job that has ended, to run ``at`` a time or now, and return the copy.
@@ -200,7 +213,9 @@ class Scheduler(Events, Operations, Schedules):
         with the same data, has its ``key`` too, so that external effects are not repeated. Raises ``WrongStatus`` for a
         job that has not ended, ``KeyTaken`` if another pending job has its ``unique`` key, and ``JobNotFound``.
         """
-        return Process(self, recover(self._connections.store, id_of(id), at, data))
+        if (immediate := self._connections.immediate) is not None:
+            immediate.refuse("at", at)
+        return self._run_now([Process(self, recover(self._connections.store, id_of(id), at, data))])[0]
 
     def recover_jobs(self, query: Mapping[str, Any], at: When | None = None) -> list[Process]:
         """Add a copy of every job that matches the query and has ended, and return the copies, ordered by the old ids.
@@ -209,8 +224,10 @@ class Scheduler(Events, Operations, Schedules):
         that were recovered before are left out, so that the work of their copies is not repeated. So are jobs whose
         ``unique`` key another pending job has.
         """
+        if (immediate := self._connections.immediate) is not None:
+            immediate.refuse("at", at)
         recovered = recover_all(self._connections.store, parse(query), at)
-        return [Process(self, record) for record in recovered.copies]
+        return self._run_now([Process(self, record) for record in recovered.copies])
 
     def get_job(self, id: JobId | str) -> Process:
         """Return the job with this id; raise ``JobNotFound`` if there is none."""
@@ -232,6 +249,8 @@ class Scheduler(Events, Operations, Schedules):
         ``JobNotFound``.
         """
         store = self._connections.store
+        if (immediate := self._connections.immediate) is not None:
+            immediate.check_cancel(store, Compare("id", Operator.EQ, str(id_of(id))))
         record = store.cancel(id_of(id), str(reason), store.now())
         if record is None:
             raise JobNotFound(id)
@@ -244,6 +263,8 @@ class Scheduler(Events, Operations, Schedules):
         ``{"queue": "mail", "job": "shop.mail:MailJob"}``: see the reference of queries. Jobs that are added during the
         call stay; ``count_jobs`` with ``"status": {"$lte": "PROCESSING"}`` in the query counts them beforehand.
         """
+        if (immediate := self._connections.immediate) is not None:
+            immediate.check_cancel(self._connections.store, parse(query))
         canceled, asked = cancel_all(self._connections.store, parse(query), str(reason))
         self._connections.wake()
         return canceled + asked
@@ -264,6 +285,8 @@ class Scheduler(Events, Operations, Schedules):
         ``WaitDeadlock``.
         """
         handles = named(processes)
+        if self._may_run_now:
+            self._run_now([])
         ended: dict[JobId, Record] = {}
         with closing(self._ends(handles, timeout_of("timeout", timeout))) as ends:
             for record in ends:
@@ -299,6 +322,29 @@ class Scheduler(Events, Operations, Schedules):
         store, wake = self._connections.store, self._connections.wake
         records = run_inline.run(self, store, horizon, pass_over, wake, errors, max_runs)
         return [Process(self, record) for record in records]
+
+    def _check_now(self, records: Sequence[Record], session: object = None) -> None:
+        """In immediate mode, refuse new jobs that need time or a node."""
+        immediate = self._connections.immediate
+        if immediate is not None:
+            immediate.refuse("session", session)
+            immediate.check(records)
+
+    def _run_now(self, added: list[Process]) -> list[Process]:
+        """In immediate mode, run pending jobs until none can run; return the handles of added jobs, up to date."""
+        immediate = self._connections.immediate
+        if immediate is None:
+            return added
+        connections = self._connections
+        immediate.run(self, connections.store, connections.wake)
+        records = {record.id: record for record in present(connections.store, [process.id for process in added])}
+        for process in added:
+            process.snapshot = records.get(process.id, process.snapshot)
+        taken = [one.id for one in added if one.snapshot.status is Status.PROCESSING and not one.existed]
+        ended = {record.id: record for record in wait.ends(connections.store, connections.listener, taken, None)}
+        for process in added:  # of a job that another thread has taken, the end
+            process.snapshot = ended.get(process.id, process.snapshot)
+        return added
 
     def close(self) -> None:
         """Release the store; a closed scheduler cannot be used again."""

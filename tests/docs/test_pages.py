@@ -33,6 +33,7 @@ FOLLOWED = [
     "docs/how-to/applications/events.md",
     "docs/how-to/operations/control-nodes.md",
     "docs/how-to/operations/logging.md",
+    "docs/how-to/jobs/immediate.md",
     "docs/how-to/jobs/meta.md",
     "docs/how-to/applications/django.md",
     "docs/how-to/applications/hooks.md",

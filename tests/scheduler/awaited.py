@@ -128,7 +128,7 @@ def called(function: Callable[..., Any], client: Any, *args: Any, **kwargs: Any)
     return client._out(client._loop.run(function(client.inner, *args, **kwargs)))
 
 
-def awaited(url: str, **defaults: Any) -> tuple[Any, Callable[[], list[str]]]:
+def awaited(url: str | None, **defaults: Any) -> tuple[Any, Callable[[], list[str]]]:
     """Return an asyncio client that is used like a blocking one, and how to end its loop."""
     loop = Loop()
 

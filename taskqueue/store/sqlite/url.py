@@ -45,6 +45,9 @@ NETWORK_FILESYSTEMS = frozenset(
 MEMORY = ":memory:"
 """SQLite's name of a database in memory."""
 
+IMMEDIATE = "immediate:"
+"""The address for a ``Scheduler`` that runs each job when it is added; it names no store."""
+
 OPTIONS = ("mode", "synchronous", "timeout")
 
 
@@ -80,6 +83,11 @@ def location(url: str) -> SqliteUrl:
     flaw = flaw_of(url)
     if flaw:
         raise ConfigError(f"the store {concealed(url)!r} {flaw}")
+    if url == IMMEDIATE:
+        raise ConfigError(
+            "immediate: names no store: a Scheduler with this address runs each job in its own process, "
+            "and there is nothing for other processes: name a store with --url or TASKQUEUE_URL"
+        )
     if MEMORY in url:
         raise ConfigError(
             f"{concealed(url)} names a database in memory, which no other process could read: "
