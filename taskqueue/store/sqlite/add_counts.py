@@ -33,8 +33,8 @@ class Added(NamedTuple):
 
 
 _SINCE = """
-SELECT iif(typeof(created_at) = 'integer', created_at / 60000 * 60000, 0), queue, job, count(*) FROM jobs
-WHERE rowid > ? GROUP BY 1, 2, 3
+SELECT CASE WHEN typeof(created_at) = 'integer' THEN created_at / 60000 * 60000 ELSE 0 END, queue, job, count(*)
+FROM jobs WHERE rowid > ? GROUP BY 1, 2, 3
 """
 _BY_QUEUE = "SELECT queue, count(*) FROM jobs WHERE rowid > ? GROUP BY queue"
 _COUNTED = """
@@ -44,9 +44,9 @@ _COUNT = "INSERT OR REPLACE INTO counted (one, number, job) SELECT 1, rowid, id 
 _ALL = "SELECT queue, records FROM tally WHERE status = ?"
 _TURNS = "SELECT counts FROM turns WHERE counts IS NOT NULL"
 _TALLY = (
-    "INSERT INTO tally (queue, status, records) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET records = iif("
-    "typeof(records) = 'integer', records + excluded.records, "
-    "(SELECT count(*) FROM jobs WHERE jobs.status = tally.status AND jobs.queue = tally.queue))"
+    "INSERT INTO tally (queue, status, records) VALUES (?, ?, ?) ON CONFLICT (queue, status) DO UPDATE SET records = "
+    "CASE WHEN typeof(tally.records) = 'integer' THEN tally.records + excluded.records "
+    "ELSE (SELECT count(*) FROM jobs WHERE jobs.status = tally.status AND jobs.queue = tally.queue) END"
 )
 _RECOUNT = "INSERT INTO tally (queue, status, records) SELECT queue, ?, count(*) FROM jobs GROUP BY queue"
 

@@ -11,7 +11,7 @@ from taskqueue.model.reading import text
 from taskqueue.model.record import PRIORITY_STEP, Status
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store.reading import readable
-from taskqueue.store.sqlite.columns import tags_of
+from taskqueue.store.sqlite.columns import in_json, tags_of
 
 _STEP = PRIORITY_STEP.total_seconds() * 1000
 
@@ -19,17 +19,18 @@ _ENDED = " UNION ALL ".join(
     f"""SELECT number, ended_at FROM (
         SELECT rowid AS number, ended_at FROM jobs
         WHERE status > 2 AND status = {int(status)} AND ended_at > :since AND ended_at <= :until
-        ORDER BY ended_at DESC LIMIT :limit)"""
+        ORDER BY ended_at DESC LIMIT :limit) AS of_status"""
     for status in Status
     if status.is_final
 )
 """Numbers and times of ended jobs, each status by its index alone, so that rows are read of the newest only."""
 
 _SAMPLES = f"""
-SELECT queue, job, tags, status, jobs.ended_at, failures + crashes + (status = {int(Status.DONE)}),
-    max(0, started_at - rank + priority * {_STEP:.0f}), max(0, jobs.ended_at - started_at),
-    json_extract(iif(json_valid(error), error, NULL), '$.type')
-FROM (SELECT number FROM ({_ENDED}) ORDER BY ended_at DESC LIMIT :limit) CROSS JOIN jobs ON jobs.rowid = number
+SELECT queue, job, tags, status, jobs.ended_at,
+    failures + crashes + CASE WHEN status = {int(Status.DONE)} THEN 1 ELSE 0 END,
+    started_at - rank + priority * {_STEP:.0f}, jobs.ended_at - started_at, {in_json("error", "type")}
+FROM (SELECT number FROM ({_ENDED}) AS ended ORDER BY ended_at DESC LIMIT :limit) AS newest
+CROSS JOIN jobs ON jobs.rowid = number
 ORDER BY jobs.ended_at DESC
 """
 
@@ -50,7 +51,7 @@ def _sample(row: tuple[Any, ...]) -> Sample:
         status=Status(status),
         ended_at=moment(ended_at),
         attempts=attempts,
-        waited=waited if has_run else None,
-        ran=ran if has_run else None,
+        waited=max(0, waited) if has_run and waited is not None else None,
+        ran=max(0, ran) if has_run and ran is not None else None,
         error=error if has_run else None,
     )

@@ -13,6 +13,7 @@ from typing import TypeAlias
 from taskqueue.model.controls import Controls
 from taskqueue.store.queue_shares import STRICT, First, QueueShares, Turns
 from taskqueue.store.sqlite import event_rows
+from taskqueue.store.sqlite.columns import LARGEST
 from taskqueue.store.sqlite.counts import firsts
 from taskqueue.store.sqlite.transaction import Transaction
 
@@ -22,7 +23,8 @@ MOVED = -2
 """In ``tally`` in the place of a status, with an empty queue: how often a waiting job was moved."""
 
 _NOTE = """
-INSERT INTO tally (queue, status, records) VALUES ('', ?, 1) ON CONFLICT DO UPDATE SET records = records + 1
+INSERT INTO tally (queue, status, records) VALUES ('', ?, 1)
+ON CONFLICT (queue, status) DO UPDATE SET records = tally.records + 1
 """
 _NUMBER = "SELECT records FROM tally WHERE queue = '' AND status = ?"
 
@@ -52,13 +54,13 @@ Place: TypeAlias = tuple[int, str]
 
 _NEXT_QUEUE = "SELECT min(queue) FROM jobs WHERE status = 0 AND queue > ?"
 _BEGAN_TO_WAIT = "SELECT job, about FROM events WHERE number > ? AND status = 0"
-_PLACES = """
+_PLACES = f"""
 SELECT queue, forced, rank, jobs.id, priority FROM json_each(?) AS these CROSS JOIN jobs ON jobs.id = these.value
-WHERE status = 0 AND rank < ''
+WHERE status = 0 AND rank <= {LARGEST}
 """
-_FROM = """
+_FROM = f"""
 SELECT rank, id, queue, forced, '', priority, rowid FROM jobs
-WHERE status = 0 AND queue = ? AND forced = ? AND (rank, id) >= (?, ?) AND rank < '' ORDER BY rank, id LIMIT ?
+WHERE status = 0 AND queue = ? AND forced = ? AND (rank, id) >= (?, ?) AND rank <= {LARGEST} ORDER BY rank, id LIMIT ?
 """
 
 

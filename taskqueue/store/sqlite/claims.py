@@ -24,7 +24,7 @@ from taskqueue.store.bell import NEWS, WORK
 from taskqueue.store.queue_shares import in_turn
 from taskqueue.store.selection import Budget, bounds, is_beyond, other_lanes_at
 from taskqueue.store.sqlite.claim_cache import Candidate, ClaimCache, first_of
-from taskqueue.store.sqlite.columns import COLUMNS, NAMES, Row
+from taskqueue.store.sqlite.columns import COLUMNS, LARGEST, NAMES, Row
 from taskqueue.store.sqlite.controls import controls
 from taskqueue.store.sqlite.limits import LimitRoom
 from taskqueue.store.sqlite.rows import records_of
@@ -51,8 +51,8 @@ _FORCED, _DATA, *_RANK_AND_ID = (2 + NAMES.index(name) for name in ("forced", "d
 _THESE = f"SELECT {_ROW} FROM json_each(:numbers) AS these CROSS JOIN jobs ON jobs.rowid = these.value"
 # Those beside the pool first: the bytes of the demand bound the others alone, which are not read beyond them.
 _OF_QUEUE = " UNION ALL ".join(
-    f"SELECT * FROM (SELECT {_ROW} FROM jobs WHERE status = 0 AND queue = :queue AND forced = {forced} AND rank < '' "
-    f"ORDER BY rank, id LIMIT {most})"
+    f"SELECT * FROM (SELECT {_ROW} FROM jobs WHERE status = 0 AND queue = :queue AND forced = {forced} "
+    f"AND rank <= {LARGEST} ORDER BY rank, id LIMIT {most}) AS kind{forced}"
     for forced, most in ((1, ":forced"), (0, ":pooled"))
 )
 _TAKE_ONE, _TAKE = (
@@ -143,14 +143,15 @@ _LATEST = milliseconds(LATEST)
 # pending.promoted: only the status changes, so no record is read.
 _PROMOTE = """
 UPDATE jobs SET status = 0 WHERE rowid IN (
-    SELECT rowid FROM jobs WHERE status = 1 AND (waiting_for IS NOT NULL) = 0 AND ready_at <= ?
+    SELECT rowid FROM jobs WHERE status = 1 AND (waiting_for IS NOT NULL) = FALSE AND ready_at <= ?
     ORDER BY ready_at LIMIT ?
 ) RETURNING id, claims, queue
 """
-_LOOK = """
-SELECT (SELECT min(ready_at) FROM jobs WHERE status = 1 AND (waiting_for IS NOT NULL) = 0 AND ready_at < ''),
+_LOOK = f"""
+SELECT (SELECT min(ready_at) FROM jobs
+        WHERE status = 1 AND (waiting_for IS NOT NULL) = FALSE AND ready_at <= {LARGEST}),
     (SELECT min(expires_at) FROM jobs
-        WHERE expires_at IS NOT NULL AND status < 2 AND started_at IS NULL AND expires_at < ''),
+        WHERE expires_at IS NOT NULL AND status < 2 AND started_at IS NULL AND expires_at <= {LARGEST}),
     (SELECT min(lane) FROM jobs WHERE status = 0 AND lane IS NOT NULL),
     (SELECT min(queue) FROM jobs WHERE status = 0),
     (SELECT max(queue) FROM jobs WHERE status = 0),
@@ -159,8 +160,8 @@ SELECT (SELECT min(ready_at) FROM jobs WHERE status = 1 AND (waiting_for IS NOT 
 _ABOUT_DUE = """
 SELECT rank, id, queue, forced, '', priority, number FROM (
     SELECT rank, id, queue, forced, lane, priority, rowid AS number FROM jobs
-    WHERE status = 1 AND (waiting_for IS NOT NULL) = 0 AND ready_at <= ? ORDER BY ready_at LIMIT ?
-) WHERE lane IS NULL
+    WHERE status = 1 AND (waiting_for IS NOT NULL) = FALSE AND ready_at <= ? ORDER BY ready_at LIMIT ?
+) AS about_due WHERE lane IS NULL
 """
 _EXPIRING = f"""
 SELECT {COLUMNS} FROM jobs
@@ -170,14 +171,16 @@ WHERE expires_at IS NOT NULL AND status < 2 AND started_at IS NULL AND expires_a
 # comes behind all that are, and cannot be compared with them: such a record waits until it is canceled.
 _WAITING = tuple(
     "SELECT rank, id, queue, forced, '', priority, rowid FROM jobs "
-    f"WHERE status = 0 AND queue = ? AND forced = {forced} AND rank < '' ORDER BY rank, id LIMIT ?"
+    f"WHERE status = 0 AND queue = ? AND forced = {forced} AND rank <= {LARGEST} ORDER BY rank, id LIMIT ?"
     for forced in (0, 1)
 )
 _WAITING_IN_LANE = (
     "SELECT rank, id, queue, forced, lane, priority, rowid FROM jobs "
-    "WHERE status = 0 AND lane = ? AND queue = ? AND forced = ? AND rank < '' ORDER BY rank, id LIMIT ?"
+    f"WHERE status = 0 AND lane = ? AND queue = ? AND forced = ? AND rank <= {LARGEST} ORDER BY rank, id LIMIT ?"
 )
-_ONE_WAITING = "SELECT rank, id, queue, forced, ifnull(lane, ''), priority, rowid FROM jobs WHERE id = ? AND status = 0"
+_ONE_WAITING = (
+    "SELECT rank, id, queue, forced, coalesce(lane, ''), priority, rowid FROM jobs WHERE id = ? AND status = 0"
+)
 _NEXT_LANE = "SELECT min(lane) FROM jobs WHERE status = 0 AND lane > ? AND lane < x''"
 _NEXT_QUEUE_OF_LANE = "SELECT min(queue) FROM jobs WHERE status = 0 AND lane = ? AND queue > ?"
 _NEXT_QUEUE = "SELECT min(queue) FROM jobs WHERE status = 0 AND queue > ?"

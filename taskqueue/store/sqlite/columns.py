@@ -55,6 +55,9 @@ class Column(NamedTuple):
     """The field, if its name differs from the column's."""
 
 
+LARGEST = 2**63 - 1
+"""The largest whole number of a column: in an index, all that is greater is damaged and no number."""
+
 USUAL_OPTIONS = Options(
     retry=FixedRetry(times=0, interval=300.0),
     timeout=None,
@@ -65,6 +68,11 @@ USUAL_OPTIONS = Options(
     force_spawn=False,
 )
 """The options of a row without text. This is part of the schema: it stays when defaults change."""
+
+
+def in_json(column: str, path: str) -> str:
+    """Return a value in the JSON of a column as SQL; nothing if that is damaged."""
+    return f"(CASE WHEN json_valid({column}) THEN json_extract({column}, '$.{path}') END)"
 
 
 def options_text(options: Options) -> str | None:

@@ -14,7 +14,11 @@ from taskqueue.store.reading import readable
 from taskqueue.store.sqlite.transaction import Transaction
 
 _ALL = "SELECT kind, name, since, who, reason, number FROM controls ORDER BY kind, name"
-_PUT = "INSERT OR REPLACE INTO controls (kind, name, since, who, reason, number) VALUES (?, ?, ?, ?, ?, ?)"
+_PUT = """
+INSERT INTO controls (kind, name, since, who, reason, number) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (kind, name) DO UPDATE
+SET since = excluded.since, who = excluded.who, reason = excluded.reason, number = excluded.number
+"""
 _DELETE = "DELETE FROM controls WHERE kind = ? AND name = ?"
 
 

@@ -14,6 +14,7 @@ from taskqueue.model.record import Status
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.store.reading import readable
 from taskqueue.store.sqlite import add_counts
+from taskqueue.store.sqlite.columns import LARGEST
 
 if TYPE_CHECKING:
     from taskqueue.model.analytics import Present
@@ -31,18 +32,20 @@ class First(NamedTuple):
 
 # One statement: asked for by one statement each, 10,000 queues take three times as long. Ranks that are no numbers come
 # behind all that are.
-_FIRSTS = """
+_FIRSTS = f"""
 WITH RECURSIVE firsts (number, queue, forced) AS (
-    SELECT * FROM (SELECT rowid, queue, forced FROM jobs WHERE status = 0 ORDER BY queue, forced, rank, id LIMIT 1)
+    SELECT * FROM (
+        SELECT rowid, queue, forced FROM jobs WHERE status = 0 ORDER BY queue, forced, rank, id LIMIT 1
+    ) AS first
     UNION ALL
-    SELECT jobs.rowid, jobs.queue, jobs.forced FROM firsts CROSS JOIN jobs ON jobs.rowid = ifnull(
+    SELECT jobs.rowid, jobs.queue, jobs.forced FROM firsts CROSS JOIN jobs ON jobs.rowid = coalesce(
         (SELECT rowid FROM jobs WHERE status = 0 AND queue = firsts.queue AND forced > firsts.forced
             ORDER BY forced, rank, id LIMIT 1),
         (SELECT rowid FROM jobs WHERE status = 0 AND queue > firsts.queue ORDER BY queue, forced, rank, id LIMIT 1)
     )
 )
 SELECT jobs.queue, jobs.forced, rank, id, priority FROM firsts CROSS JOIN jobs ON jobs.rowid = number
-WHERE rank < ''
+WHERE rank <= {LARGEST}
 """
 
 
@@ -70,8 +73,8 @@ WITH RECURSIVE queues (queue) AS (
     UNION ALL
     SELECT (SELECT min(queue) FROM jobs WHERE status = 0 AND queue > queues.queue) FROM queues WHERE queue IS NOT NULL
 )
-SELECT queue, (SELECT count(*) FROM (SELECT 1 FROM jobs WHERE status = 0 AND queue = queues.queue LIMIT ?)) FROM queues
-WHERE typeof(queue) = 'text'
+SELECT queue, (SELECT count(*) FROM (SELECT 1 FROM jobs WHERE status = 0 AND queue = queues.queue LIMIT ?) AS few)
+FROM queues WHERE typeof(queue) = 'text'
 """
 _MANY = "SELECT count(*) FROM jobs WHERE status = 0 AND queue = ?"
 FORCED = range(4)
@@ -79,8 +82,8 @@ FORCED = range(4)
 
 _PRESENT = """
 SELECT
-    (SELECT count(*) FROM jobs WHERE status = 1 AND (waiting_for IS NOT NULL) = 0 AND ready_at <= :now),
-    (SELECT count(*) FROM jobs WHERE status = 1 AND (waiting_for IS NOT NULL) = 1),
+    (SELECT count(*) FROM jobs WHERE status = 1 AND (waiting_for IS NOT NULL) = FALSE AND ready_at <= :now),
+    (SELECT count(*) FROM jobs WHERE status = 1 AND (waiting_for IS NOT NULL) = TRUE),
     (SELECT count(*) FROM jobs WHERE status = 2),
     (SELECT count(*) FROM jobs WHERE status = 2 AND ready_at <= :now)
 """

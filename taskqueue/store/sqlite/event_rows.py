@@ -21,21 +21,22 @@ _ID = 25
 """Characters of an id and the following space."""
 
 COLUMNS = "number, job, claims, name, at, status, about"
-_LENGTH = f"iif(job IS NULL AND status NOT NULL, max(1, (length(about) + 1) / {_ID}), 1)"
+_IS_OF_MANY = f"job IS NULL AND status IS NOT NULL AND length(about) > {_ID}"
+_LENGTH = f"CASE WHEN {_IS_OF_MANY} THEN (length(about) + 1) / {_ID} ELSE 1 END"
 FIRST = f"(number - {_LENGTH} + 1)"
 """The number of the first event of a row, as SQL: a row of many has that of the last, and their ids in ``about``."""
 
 # Each end by itself is one step; asked for together, min and max make SQLite walk the whole table.
 ENDS = (
-    f"SELECT ifnull((SELECT {FIRST} FROM events ORDER BY number LIMIT 1), 1), "
-    "ifnull((SELECT max(number) FROM events), 0)"
+    f"SELECT coalesce((SELECT {FIRST} FROM events ORDER BY number LIMIT 1), 1), "
+    "coalesce((SELECT max(number) FROM events), 0)"
 )
 """The numbers of the first and of the last event that are kept, as SQL."""
 
 _INSERT = "INSERT INTO events (job, claims, name, at, status) VALUES (?, ?, ?, ?, ?)"
 _INSERT_MANY = """
 INSERT INTO events (number, claims, name, at, status, about)
-VALUES ((SELECT ifnull(max(number), 0) FROM events) + ?, ?, ?, ?, ?, ?)
+VALUES ((SELECT coalesce(max(number), 0) FROM events) + ?, ?, ?, ?, ?, ?)
 """
 
 

@@ -24,15 +24,15 @@ _SINCE = f"SELECT {event_rows.COLUMNS} FROM events WHERE number > ? ORDER BY num
 _OF_JOB = f"""
 SELECT {event_rows.COLUMNS} FROM events
 WHERE number >= ? AND number < ? + {event_rows.AT_ONCE} AND {event_rows.FIRST} < ?
-    AND (job = ? OR job IS NULL AND status NOT NULL AND instr(about, ?)) ORDER BY number
+    AND (job = ? OR job IS NULL AND status IS NOT NULL AND instr(about, ?)) ORDER BY number
 """
 _AT = "SELECT at FROM events WHERE number >= ? ORDER BY number LIMIT 1"
 _INSERT = "INSERT INTO events (name, at, about) VALUES (?, ?, ?)"
 _INSERT_AT = "INSERT INTO events (number, name, at, about) VALUES (?, ?, ?, ?)"
 # The last event always stays, so that numbers are never used twice.
 _PRUNE = """
-DELETE FROM events WHERE number < ifnull((
-    SELECT number FROM (SELECT number, at FROM events ORDER BY number LIMIT ?)
+DELETE FROM events WHERE number < coalesce((
+    SELECT number FROM (SELECT number, at FROM events ORDER BY number LIMIT ?) AS oldest
     WHERE at >= ? AND typeof(at) = 'integer' LIMIT 1
 ), ?) AND number < (SELECT max(number) FROM events)
 """
@@ -84,7 +84,7 @@ def record(work: Transaction, new: Sequence[Event]) -> None:
 
 def prune(work: Transaction, before: int, limit: int) -> None:
     """Remove up to ``limit`` of the oldest events, as far as they are older than ``before``."""
-    [first] = work.execute("SELECT ifnull(min(number), 0) FROM events").fetchone()
+    [first] = work.execute("SELECT coalesce(min(number), 0) FROM events").fetchone()
     work.execute(_PRUNE, (limit, before, first + limit))
 
 

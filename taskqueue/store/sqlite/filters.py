@@ -12,18 +12,13 @@ from taskqueue.errors import Unreadable
 from taskqueue.model.meta import META
 from taskqueue.model.query import And, Compare, Operator, Or, Query, data_holds
 from taskqueue.store.reading import name_once
-
-
-def _in_json(column: str, path: str) -> str:
-    """Return a value in the JSON of a column as SQL; nothing if that is damaged."""
-    return f"(CASE WHEN json_valid({column}) THEN json_extract({column}, '$.{path}') END)"
-
+from taskqueue.store.sqlite.columns import in_json
 
 _COLUMN = {
     "unique": "unique_key",
-    "tries": "(failures + crashes + (status IN (2, 3)))",
-    "error.type": _in_json("error", "type"),
-    "error.message": _in_json("error", "message"),
+    "tries": "(failures + crashes + CASE WHEN status IN (2, 3) THEN 1 ELSE 0 END)",
+    "error.type": in_json("error", "type"),
+    "error.message": in_json("error", "message"),
     "took": "(CASE WHEN status IN (3, 4, 6) THEN (ended_at - started_at) / 1000.0 END)",
 }
 """The fields that are no columns of their name, as SQL."""
@@ -36,9 +31,9 @@ def condition_of(query: Query) -> Condition:
     """Return the condition for a query."""
     match query:
         case And(parts=parts):
-            return _joined(" AND ", parts, "1")
+            return _joined(" AND ", parts, "TRUE")
         case Or(parts=parts):
-            return _joined(" OR ", parts, "0")
+            return _joined(" OR ", parts, "FALSE")
         case Compare(field="waiting_for", operator=Operator.EQ, value=str(id)):
             return "id IN (SELECT job FROM waits WHERE awaited = ?)", [id]
         case Compare(field="tags" | "waiting_for"):
@@ -62,21 +57,23 @@ def _field(compare: Compare) -> Condition:
         case Operator.EXISTS:
             return f"{column} IS {'NOT ' if value else ''}NULL", []
         case Operator.EQ:
-            return f"{column} IS ?", [_bound(value)]
+            return (f"{column} IS NULL", []) if value is None else (f"{column} = ?", [_bound(value)])
+        case Operator.NE if value is None:
+            return f"{column} IS NOT NULL", []
         case Operator.NE:
-            return f"{column} IS NOT ?", [_bound(value)]
+            return f"({column} <> ? OR {column} IS NULL)", [_bound(value)]
         case Operator.IN:
             return _among(column, value)
         case Operator.CONTAINS:
-            return f"ifnull(instr({column}, ?) > 0, 0)", [value]
-    return f"ifnull({column} {_SIGNS[compare.operator]} ?, 0)", [_bound(value)]
+            return f"coalesce(instr({column}, ?) > 0, FALSE)", [value]
+    return f"coalesce({column} {_SIGNS[compare.operator]} ?, FALSE)", [_bound(value)]
 
 
 def _column(compare: Compare) -> str:
     """Return the field as SQL; a key of the meta has no character that SQL or JSON would read otherwise."""
     if compare.meta_key is None:
         return _COLUMN.get(compare.field, compare.field)
-    return _in_json("given", f'{META}."{compare.meta_key}"')
+    return in_json("given", f'{META}."{compare.meta_key}"')
 
 
 def _list(compare: Compare) -> Condition:

@@ -23,7 +23,9 @@ TURNS_APART = 256
 _RECORD = "INSERT INTO turns (at, counts, figures) VALUES (?, ?, ?)"
 _TURNS = "SELECT at, figures FROM turns WHERE figures IS NOT NULL"
 _KEPT = "SELECT at, figures FROM history WHERE step = ? AND at >= ? AND at <= ?"
-_KEEP = "INSERT OR REPLACE INTO history (step, at, figures) VALUES (?, ?, ?)"
+_KEEP = """
+INSERT INTO history (step, at, figures) VALUES (?, ?, ?) ON CONFLICT (step, at) DO UPDATE SET figures = excluded.figures
+"""
 _PRUNE = """
 DELETE FROM history WHERE step = ? AND at IN (SELECT at FROM history WHERE step = ? AND at < ? ORDER BY at LIMIT ?)
 """

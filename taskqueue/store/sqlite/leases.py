@@ -16,7 +16,12 @@ from taskqueue.store.sqlite.transaction import Transaction
 
 _ALL = "SELECT name, seat, incarnation, since, until, about FROM leases ORDER BY name"
 _ONE = "SELECT name, seat, incarnation, since, until, about FROM leases WHERE name = ?"
-_PUT = "INSERT OR REPLACE INTO leases (name, seat, incarnation, since, until, about) VALUES (?, ?, ?, ?, ?, ?)"
+_PUT = """
+INSERT INTO leases (name, seat, incarnation, since, until, about) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (name) DO UPDATE
+SET seat = excluded.seat, incarnation = excluded.incarnation, since = excluded.since, until = excluded.until,
+    about = excluded.about
+"""
 
 
 def acquire(work: Transaction, lease: Lease, now: datetime) -> Lease:

@@ -16,17 +16,22 @@ from taskqueue.model.record import Record
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store.reading import readable
 from taskqueue.store.selection import ConcurrencyRoom
+from taskqueue.store.sqlite.columns import LARGEST
 
 Execute: TypeAlias = Callable[..., sqlite3.Cursor]
 
 _CUT = "UPDATE slots SET until = ? WHERE key = ? AND until > ?"
 _IN_USE = "SELECT count(*) FROM slots WHERE key = ? AND (until IS NULL OR until > ?)"
 _WAITING = "SELECT lane FROM jobs WHERE status = 0 AND lane IS NOT NULL LIMIT ?"
-_TAKE = "INSERT OR REPLACE INTO slots (key, job, claims, until) VALUES (?, ?, ?, NULL)"
+_TAKE = """
+INSERT INTO slots (key, job, claims, until) VALUES (?, ?, ?, NULL)
+ON CONFLICT (key, job, claims) DO UPDATE SET until = NULL
+"""
 _FREE = "DELETE FROM slots WHERE key = ? AND job = ? AND claims = ?"
 _KEEP = "UPDATE slots SET until = ? WHERE key = ? AND job = ? AND claims = ? AND until IS NULL"
-_FIRST = """
-SELECT min(ifnull(until, ?)), max(CASE typeof(until) WHEN 'integer' THEN until WHEN 'null' THEN 0 ELSE 1e300 END)
+_FIRST = f"""
+SELECT min(coalesce(until, ?)),
+    max(CASE WHEN until IS NULL THEN 0 WHEN until <= {LARGEST} THEN until ELSE {LARGEST} END)
 FROM slots WHERE key = ? AND (until IS NULL OR until > ?)
 """
 
@@ -117,7 +122,7 @@ def usage(raw: sqlite3.Connection, keys: Iterable[str], at: int) -> dict[str, in
 
 def waiting_lanes(raw: sqlite3.Connection, limit: int) -> dict[str, int]:
     """Return how many records wait in each lane, from an index alone."""
-    groups = raw.execute(f"SELECT lane, count(*) FROM ({_WAITING}) GROUP BY lane", (limit,))
+    groups = raw.execute(f"SELECT lane, count(*) FROM ({_WAITING}) AS waiting GROUP BY lane", (limit,))
     return dict(readable(groups, lambda row: (text(row[0]), int(row[1])), "waiting jobs of a lane"))
 
 

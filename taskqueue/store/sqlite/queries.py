@@ -22,7 +22,7 @@ from taskqueue.store.sqlite.rows import records_of
 _WITH_ID = f"SELECT {COLUMNS} FROM jobs WHERE id = ? LIMIT ?"
 _WITH_IDS = f"SELECT {COLUMNS} FROM jobs WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?"
 
-_NONE = "SELECT 0 AS number WHERE 0"
+_NONE = "SELECT 0 AS number WHERE FALSE"
 
 _OF_WAITING = {"queue", "status", "rank", "id"}
 """The fields that the index of waiting records has."""
@@ -64,7 +64,7 @@ def _find(
     column, falling = order_of(order)
     where, values = condition_of(query)
     where = f"{_added(query)} AND {where}" if column == "created_at" else where
-    behind, more = ("1", []) if after is None else _behind(column, falling, after)
+    behind, more = ("TRUE", []) if after is None else _behind(column, falling, after)
     condition = f"{where} AND {behind}", [*values, *more]
     statuses, children = _statuses(raw, query), _children(query)
     if children is not None and _are_few(raw, children):
@@ -114,7 +114,7 @@ def _in_order(
     step, walked, most = WALKED, 0, WALKED
     while True:
         edge = raw.execute(edges.format(begin, step), begins).fetchone()
-        end, ends = ("1", []) if edge is None else _up_to(column, falling, edge)
+        end, ends = ("TRUE", []) if edge is None else _up_to(column, falling, edge)
         among = f"{begin} AND {end} AND {where}", [*begins, *ends, *values]
         found += _found(raw, source, among, order, limit - len(found))
         if edge is None or len(found) == limit:
@@ -158,7 +158,7 @@ def _by_end(raw: sqlite3.Connection, query: Query, condition: Condition, falling
             found += _ended(raw, query, final, condition, falling, left)
         elif left and pending:
             by_id = "-id" if falling else "id"
-            found += _in_order(raw, query, pending, without_end, by_id, left, ("1", []))
+            found += _in_order(raw, query, pending, without_end, by_id, left, ("TRUE", []))
     return found
 
 
@@ -179,7 +179,7 @@ def _ended(
         if falling and len(ends) >= limit:
             bound = f" AND ended_at >= {ends[limit - 1]}"
     rows = _only(f"SELECT value AS number FROM json_each('{json.dumps([number for _, number in found])}')")
-    return _found(raw, rows, ("1", []), "-ended_at" if falling else "ended_at", limit)
+    return _found(raw, rows, ("TRUE", []), "-ended_at" if falling else "ended_at", limit)
 
 
 def _first_of_all(
@@ -187,7 +187,12 @@ def _first_of_all(
 ) -> list[Record]:
     """Return the first of what these selections have in this order."""
     where, values = condition
-    source = _only(" UNION ALL ".join(f"SELECT * FROM ({select} LIMIT ?)" for select in selects) or _NONE)
+    source = _only(
+        " UNION ALL ".join(
+            f"SELECT * FROM ({select} LIMIT ?) AS first{number}" for number, select in enumerate(selects)
+        )
+        or _NONE
+    )
     of_each = [value for _ in selects for value in (*values, limit)]
     return _found(raw, source, (where, [*of_each, *values]), order, limit)
 
@@ -208,7 +213,7 @@ def count(raw: sqlite3.Connection, query: Query, most: int | None = None) -> int
         source, narrowed = _counted_among(raw, query)
         matching = f"FROM {source} WHERE {narrowed} AND {where}"
         if most is not None:
-            matching, values = f"FROM (SELECT 1 {matching} LIMIT ?)", [*values, most]
+            matching, values = f"FROM (SELECT 1 {matching} LIMIT ?) AS found", [*values, most]
         [number] = raw.execute(f"SELECT count(*) {matching}", values).fetchone()
     return int(number)
 
@@ -218,16 +223,16 @@ def _counted_among(raw: sqlite3.Connection, query: Query) -> tuple[str, str]:
     fields, statuses, children = fields_of(query), statuses_of(query), _children(query)
     earliest, _ = bounds_of("created_at", query)
     if children is not None:
-        return _only(children), "1"
+        return _only(children), "TRUE"
     if statuses == [Status.WAITING] and fields <= _OF_WAITING and queue_of(query) is not None:
         _, latest = bounds_of("rank", query)
         first = "" if latest is None else f" AND forced IN {tuple(FORCED)} AND rank <= {latest}"
         return "jobs", _STATUS[Status.WAITING] + first
     rows = None if statuses is None else _rows(query, statuses)
     if rows is not None and (earliest is None or _are_few(raw, rows)):
-        return _only(rows), "1"
+        return _only(rows), "TRUE"
     if earliest is None or fields & _SELECTIVE:
-        return "jobs", "1"
+        return "jobs", "TRUE"
     return f"jobs INDEXED BY {_INDEXES['created_at']}", _added(query)
 
 
@@ -246,13 +251,13 @@ def _are_few(raw: sqlite3.Connection, rows: str) -> bool:
 
     SQLite knows no sizes and walks all records by id, which takes a second where a million are finished.
     """
-    some = f"SELECT 1 FROM ({rows}) LIMIT 1 OFFSET {FEW}"
+    some = f"SELECT 1 FROM ({rows}) AS found LIMIT 1 OFFSET {FEW}"
     return raw.execute(some).fetchone() is None
 
 
 def _only(rows: str) -> str:
     """Return a source of these records alone, each found by the index of its status."""
-    return f"({rows}) CROSS JOIN jobs ON jobs.rowid = number"
+    return f"({rows}) AS these CROSS JOIN jobs ON jobs.rowid = number"
 
 
 def _rows(query: Query, statuses: Sequence[int]) -> str:
@@ -269,8 +274,8 @@ def _postponed(query: Query) -> str:
     """Return which postponed records may match, by what their index has."""
     _, latest = bounds_of("ready_at", query)
     if has_field("waiting_for", query):
-        return " AND (waiting_for IS NOT NULL) = 1"
-    return "" if latest is None else f" AND (waiting_for IS NOT NULL) IN (0, 1) AND ready_at <= {latest}"
+        return " AND (waiting_for IS NOT NULL) = TRUE"
+    return "" if latest is None else f" AND (waiting_for IS NOT NULL) IN (FALSE, TRUE) AND ready_at <= {latest}"
 
 
 def _quoted(text: str) -> str:
@@ -285,7 +290,7 @@ def _since(query: Query) -> str:
 def _added(query: Query) -> str:
     """Return within which times records were added to match, as a condition that their index can be read by."""
     earliest, latest = bounds_of("created_at", query)
-    begin = "1" if earliest is None else f"created_at >= {earliest}"
+    begin = "TRUE" if earliest is None else f"created_at >= {earliest}"
     return begin if latest is None else f"{begin} AND created_at <= {latest}"
 
 

@@ -21,7 +21,7 @@ from taskqueue.store.sqlite.transaction import Transaction
 _RENEW = "UPDATE jobs SET ready_at = ? WHERE status = 2 AND seat = ? AND incarnation = ? RETURNING id, claims, cancel"
 _OTHERS_END = "SELECT min(ready_at) FROM jobs WHERE status = 2 AND NOT (seat = ? AND incarnation = ?)"
 _NOTE = """
-UPDATE jobs SET started_at = ifnull(?, started_at), state = ifnull(?, state), cursor = ifnull(?, cursor)
+UPDATE jobs SET started_at = coalesce(?, started_at), state = coalesce(?, state), cursor = coalesce(?, cursor)
 WHERE id = ? AND status = 2 AND seat = ? AND incarnation = ? RETURNING claims, options, lane
 """
 _PROGRESS = "UPDATE jobs SET progress = ?, progress_message = ?, progress_at = ? WHERE id = ?"

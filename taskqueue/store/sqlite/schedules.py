@@ -19,12 +19,12 @@ from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store.bell import PLANS
 from taskqueue.store.reading import readable
 from taskqueue.store.sqlite import effects
-from taskqueue.store.sqlite.columns import NAMES, instant, row
+from taskqueue.store.sqlite.columns import LARGEST, NAMES, instant, row
 from taskqueue.store.sqlite.rows import record
 from taskqueue.store.sqlite.transaction import Transaction
 
 _SELECT = "SELECT name, version, next_run_at, awaits, about, template FROM plans"
-_SOONEST = "SELECT min(next_run_at) FROM plans WHERE next_run_at IS NOT NULL AND next_run_at < ''"
+_SOONEST = f"SELECT min(next_run_at) FROM plans WHERE next_run_at IS NOT NULL AND next_run_at <= {LARGEST}"
 _DUE = f"""
 {_SELECT} WHERE next_run_at IS NOT NULL AND next_run_at <= ? ORDER BY next_run_at, name LIMIT ?
 """
@@ -33,10 +33,10 @@ INSERT INTO plans (version, next_run_at, awaits, about, template, name) VALUES (
 """
 # Unreadable fields stay as they are.
 _UPDATE = """
-UPDATE plans SET version = ?, next_run_at = ?, awaits = ?, about = ifnull(?, about), template = ifnull(?, template)
-WHERE name = ? AND version IS ?
+UPDATE plans SET version = ?, next_run_at = ?, awaits = ?, about = coalesce(?, about), template = coalesce(?, template)
+WHERE name = ? AND version = ?
 """
-_DELETE = "DELETE FROM plans WHERE name = ? AND version IS ?"
+_DELETE = "DELETE FROM plans WHERE name = ? AND version = ?"
 
 
 def find(raw: sqlite3.Connection, names: Collection[str] | None) -> list[NamedSchedule]:

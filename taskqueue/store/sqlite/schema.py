@@ -67,7 +67,7 @@ CREATE TABLE jobs (
 );
 CREATE INDEX jobs_waiting ON jobs (queue, forced, rank, id) WHERE status = 0;
 CREATE INDEX jobs_limited ON jobs (lane, queue, forced, rank, id) WHERE status = 0 AND lane IS NOT NULL;
-CREATE INDEX jobs_postponed ON jobs (waiting_for IS NOT NULL, ready_at) WHERE status = 1;
+CREATE INDEX jobs_postponed ON jobs ((waiting_for IS NOT NULL), ready_at) WHERE status = 1;
 CREATE INDEX jobs_running ON jobs (seat) WHERE status = 2;
 CREATE INDEX jobs_ended ON jobs (status, ended_at) WHERE status > 2;
 CREATE INDEX jobs_expiring ON jobs (expires_at) WHERE expires_at IS NOT NULL AND status < 2 AND started_at IS NULL;

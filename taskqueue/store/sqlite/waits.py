@@ -15,9 +15,8 @@ from taskqueue.store.sqlite.columns import COLUMNS
 from taskqueue.store.sqlite.rows import records_of
 from taskqueue.store.sqlite.schema import NEEDED
 
-_ADD = "INSERT OR IGNORE INTO waits (awaited, job) VALUES (?, ?)"
+_ADD = "INSERT INTO waits (awaited, job) VALUES (?, ?) ON CONFLICT DO NOTHING"
 _REMOVE = "DELETE FROM waits WHERE awaited = ? AND job = ?"
-_STILL_NEED = f"UPDATE OR REPLACE waits SET awaited = '{NEEDED}' || awaited WHERE awaited = ? AND job = ?"
 _NEED_NO_MORE = f"DELETE FROM waits WHERE awaited = '{NEEDED}' || ? AND job = ?"
 _ANY = f"SELECT 1 FROM waits WHERE awaited < '{NEEDED}' LIMIT 1"
 _WAITING = f"SELECT {COLUMNS} FROM jobs WHERE id IN (SELECT job FROM waits WHERE awaited = ?)"
@@ -50,8 +49,9 @@ def end(work: Work, before: Record, after: Record) -> None:
     for awaited in before.waiting_for:
         if awaited not in still:
             depends = any(one.id == awaited for one in after.depends_on)
-            statement = _STILL_NEED if depends and not after.status.is_final else _REMOVE
-            work.execute(statement, (str(awaited), str(after.id)))
+            work.execute(_REMOVE, (str(awaited), str(after.id)))
+            if depends and not after.status.is_final:
+                work.execute(_ADD, (f"{NEEDED}{awaited}", str(after.id)))
 
 
 def end_needs(work: Work, ended: Record) -> None:
