@@ -1,6 +1,6 @@
 """The period of a unique key (``unique_for``): for this long the key stays taken, even after its job has ended.
 
-It is kept in ``given`` of the record, under one name, and in an index of its own: no two records have one key there.
+It is kept in ``given`` of the record, under one name; no two records of a store have one key there.
 """
 
 from __future__ import annotations
@@ -22,6 +22,12 @@ END = f"{PERIOD}.until"
 def period(key: str, seconds: float, starts_at: datetime) -> Mapping[str, Any]:
     """Return the period of a job that starts at this time."""
     return {"key": key, "until": milliseconds(starts_at) + round(seconds * 1000)}
+
+
+def key_of(record: Record) -> str | None:
+    """Return the key that the record keeps taken for its period; None if it has no period, or gave its key up."""
+    kept = record.given.get(PERIOD) if record.given and record.unique is not None else None
+    return None if kept is None else str(kept["key"])
 
 
 def end_of(record: Record) -> datetime | None:

@@ -53,7 +53,10 @@ status cause queue forced rank ready_at claims failures crashes priority created
 waiting_for cancel unloadable_since unloadable_times progress progress_message progress_at job options given tags error
 attempts state result lane parent depends_on origin cursor course data
 """.split()  # noqa: SIM905
-OWN_FIELDS = {"sqlite": ("seat", "incarnation", "unique_key"), "mongodb": ("holder", "unique", "due", "expires")}
+OWN_FIELDS = {
+    "sqlite": ("seat", "incarnation", "unique_key", "period", "origins"),
+    "mongodb": ("holder", "unique", "due", "expires"),
+}
 
 
 KEPT_WHOLE = contextlib.suppress(sqlite3.IntegrityError, DuplicateKeyError)
@@ -179,6 +182,7 @@ def test_a_damaged_origin_of_a_copy_stops_neither_its_end_nor_retention(
     with damager(store_url) as damage_it:
         for one in (over, begun):
             damage_it("jobs", one.id, "given", "garbage" if garbage == "garbage" else kept_as)
+            damage_it("jobs", one.id, "origins", "garbage" if garbage == "garbage" else kept_as)
     claimed = store.find(parse({"status": "PROCESSING"}))[0]
 
     assert store.settle([settlement(claimed)], NOON + SECOND) == {begun.id}

@@ -13,6 +13,7 @@ from bson import ObjectId
 
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle import continuation
+from taskqueue.model.lifecycle.recovered_copy import origins_of
 from taskqueue.model.limits import lane_of
 from taskqueue.model.reading import figure, number, or_none, priority, rank, text
 from taskqueue.model.record import (
@@ -30,6 +31,7 @@ from taskqueue.model.retry import FixedRetry
 from taskqueue.model.schedules import origin
 from taskqueue.model.serializer import clean, dumps
 from taskqueue.model.timestamps import EPOCH, milliseconds, moment
+from taskqueue.model.unique_period import key_of
 from taskqueue.store import codec
 
 Row: TypeAlias = tuple[Any, ...]
@@ -276,9 +278,19 @@ JOBS = (
 )
 """The columns in the order of ``COLUMNS``."""
 
+DERIVED = (
+    Column("period", key_of),
+    Column("origins", lambda record: dumps(list(map(str, origins))) if (origins := origins_of(record)) else None),
+)
+"""What SQL looks for in ``given``: the key of a period, and the jobs that a copy is a copy of. They are never read."""
+
 NAMES = tuple(column.name for column in JOBS)
 COLUMNS = ", ".join(NAMES)
 """The columns of a whole row, as SQL."""
+
+ALL_NAMES = tuple(column.name for column in (*JOBS, *DERIVED))
+ALL_COLUMNS = ", ".join(ALL_NAMES)
+"""The columns that are written of a whole row, as SQL."""
 
 _CHANGED = tuple(column for column in JOBS if column.changes)
 CHANGING = ", ".join(f"{column.name} = ?" for column in _CHANGED)
@@ -305,10 +317,14 @@ def _writer(columns: Sequence[Column]) -> Callable[[Record], Row]:
 row = _writer(JOBS)
 """Returns the values of ``COLUMNS`` for a record."""
 
+whole_row = _writer((*JOBS, *DERIVED))
+"""Returns the values of ``ALL_COLUMNS``."""
+
 changes = _writer(_CHANGED)
 """Returns the values of ``CHANGING``."""
 
 
 def assignments(*names: str) -> tuple[str, Callable[[Record], Row]]:
     """Return the assignments of these columns as SQL, and the function that gives their values."""
-    return ", ".join(f"{name} = ?" for name in names), _writer([JOBS[NAMES.index(name)] for name in names])
+    columns = dict(zip(ALL_NAMES, (*JOBS, *DERIVED), strict=True))
+    return ", ".join(f"{name} = ?" for name in names), _writer([columns[name] for name in names])

@@ -8,18 +8,19 @@ from datetime import datetime
 from taskqueue.model.lifecycle.pending import behind, canceled, in_place_of
 from taskqueue.model.lifecycle.recovered_copy import COPY, ORIGIN
 from taskqueue.model.record import Cause, Record, Status
+from taskqueue.model.serializer import dumps
 from taskqueue.model.timestamps import milliseconds
-from taskqueue.model.unique_period import KEY, PERIOD, keeps_out
+from taskqueue.model.unique_period import keeps_out, without
 from taskqueue.store.arguments import check_same_job
 from taskqueue.store.bell import STOPS, WORK
+from taskqueue.store.reading import readable
 from taskqueue.store.sqlite import claim_cache, effects
-from taskqueue.store.sqlite.columns import COLUMNS, assignments, cancel_text
+from taskqueue.store.sqlite.columns import COLUMNS, assignments, cancel_text, given_of
 from taskqueue.store.sqlite.rows import record, short_row
-from taskqueue.store.sqlite.schema import PERIODS
 from taskqueue.store.sqlite.transaction import Transaction
 
 _OWNERS, _values = assignments(
-    "status", "cause", "queue", "rank", "ready_at", "expires_at", "priority", "given", "tags", "data"
+    "status", "cause", "queue", "rank", "ready_at", "expires_at", "priority", "given", "period", "tags", "data"
 )
 _UPDATE = f"UPDATE jobs SET {_OWNERS} WHERE id = ?"
 
@@ -40,10 +41,12 @@ def update(work: Transaction, before: Record, after: Record, now: datetime) -> b
     return True
 
 
-_NAME_COPY = f"UPDATE jobs SET given = json_set(coalesce(given, '{{}}'), '$.{COPY}', ?) WHERE id = ?"
+_GIVEN = "SELECT given FROM jobs WHERE id = ?"
+_NAME_COPY = "UPDATE jobs SET given = ? WHERE id = ?"
 
-_OF_PERIOD = f"SELECT {COLUMNS} FROM jobs WHERE json_extract(given, '$.{KEY}') = ? AND unique_key IS NOT NULL"
-_END_PERIOD = f"UPDATE jobs SET given = json_remove(given, '$.{PERIOD}') WHERE id = ?"
+_OF_PERIOD = f"SELECT {COLUMNS} FROM jobs WHERE period = ? AND period IS NOT NULL"
+_PERIODS, _period_values = assignments("given", "period")
+_END_PERIOD = f"UPDATE jobs SET {_PERIODS} WHERE id = ?"
 
 _HOLDER = f"SELECT {COLUMNS} FROM jobs WHERE unique_key = ? AND status <= 2"
 
@@ -51,16 +54,12 @@ _HOLDER = f"SELECT {COLUMNS} FROM jobs WHERE unique_key = ? AND status <= 2"
 def add(work: Transaction, records: Sequence[Record]) -> list[Record]:
     """Insert all records and return for each the one that is kept."""
     kept = list(records)
-    for new in kept:
-        if PERIOD in new.given:
-            work.execute(PERIODS)
-            break
     rows = [short for new in records if (short := short_row(new)) is not None]
     if len(rows) < len(records) or not work.insert_all(rows):
         kept = [_rechecked(work, new) for new in [_inserted(work, new) for new in records]]
     for copy in kept:
         if ORIGIN in copy.given:
-            work.execute(_NAME_COPY, (str(copy.id), copy.given[ORIGIN]))
+            _name_copy(work, copy.given[ORIGIN], copy)
     return kept
 
 
@@ -76,7 +75,9 @@ def replace(work: Transaction, new: Record, old: Record, cancel_running: str | N
         kept = _inserted(work, in_place_of(new, present))
         return _rechecked(work, kept)
     request = present.cancel if cancel_running is None else canceled(present, cancel_running, now).cancel
-    work.execute("UPDATE jobs SET unique_key = NULL, cancel = ? WHERE id = ?", (cancel_text(request), str(old.id)))
+    work.execute(
+        "UPDATE jobs SET unique_key = NULL, period = NULL, cancel = ? WHERE id = ?", (cancel_text(request), str(old.id))
+    )
     if request is not None:
         work.topics.add(STOPS)
     return _inserted(work, behind(new, old.id))
@@ -94,8 +95,14 @@ def _inserted(work: Transaction, new: Record) -> Record:
         of_period = record(work.execute(_OF_PERIOD, (new.unique,)).fetchone())
         if keeps_out(of_period, new):
             return of_period
-        work.execute(_END_PERIOD, (str(of_period.id),))
+        work.execute(_END_PERIOD, (*_period_values(without(of_period)), str(of_period.id)))
     return new
+
+
+def _name_copy(work: Transaction, origin: str, copy: Record) -> None:
+    """Note in the job, if it is still there, that this is its last copy."""
+    for given in readable(work.execute(_GIVEN, (origin,)).fetchall(), lambda row: given_of(*row), "what was given"):
+        work.execute(_NAME_COPY, (dumps({**given, COPY: str(copy.id)}), origin))
 
 
 def _rechecked(work: Transaction, new: Record) -> Record:

@@ -7,7 +7,6 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from taskqueue.model.lifecycle.recovered_copy import BEFORE, ORIGIN
 from taskqueue.model.record import Status
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.store.sqlite import add_counts, log_lines
@@ -25,11 +24,9 @@ AND NOT EXISTS (
     SELECT 1 FROM waits CROSS JOIN jobs AS other
     WHERE waits.awaited IN (jobs.id, '{NEEDED}' || jobs.id) AND other.id = waits.job AND other.status <= 2
 )
-AND NOT (json_extract(CASE WHEN json_valid(given) THEN given END, '$.{ORIGIN}') IS NOT NULL AND EXISTS (
-    SELECT 1 FROM json_each(json_insert(
-        CASE json_type(jobs.given, '$.{BEFORE}') WHEN 'array' THEN json_extract(jobs.given, '$.{BEFORE}') ELSE '[]' END,
-        '$[#]', json_extract(jobs.given, '$.{ORIGIN}')
-    )) AS origin CROSS JOIN waits CROSS JOIN jobs AS other
+AND NOT (origins IS NOT NULL AND EXISTS (
+    SELECT 1 FROM json_each(CASE WHEN json_valid(jobs.origins) THEN jobs.origins END) AS origin
+    CROSS JOIN waits CROSS JOIN jobs AS other
     WHERE waits.awaited IN (origin.value, '{NEEDED}' || origin.value) AND other.id = waits.job AND other.status <= 2
 ))
 """

@@ -14,13 +14,16 @@ from typing import Any
 from bson import ObjectId
 
 from taskqueue.model.ids import JobId
+from taskqueue.model.lifecycle.recovered_copy import ORIGIN
 from taskqueue.model.reading import Reading, text
 from taskqueue.model.record import Cause, Holder, Record, Status, is_rank
 from taskqueue.model.serializer import dumps
 from taskqueue.model.timestamps import EPOCH, milliseconds, moment
+from taskqueue.model.unique_period import PERIOD
 from taskqueue.store.reading import readable
 from taskqueue.store.sqlite.columns import (
-    COLUMNS,
+    ALL_COLUMNS,
+    ALL_NAMES,
     GROUPS,
     JOBS,
     NAMES,
@@ -32,7 +35,7 @@ from taskqueue.store.sqlite.columns import (
     row,
 )
 
-INSERT = f"INSERT INTO jobs ({COLUMNS}) VALUES ({', '.join('?' * len(NAMES))}) ON CONFLICT DO NOTHING"
+INSERT = f"INSERT INTO jobs ({ALL_COLUMNS}) VALUES ({', '.join('?' * len(ALL_NAMES))}) ON CONFLICT DO NOTHING"
 
 _SHORT = (
     "id", "status", "cause", "queue", "forced", "rank", "ready_at", "priority", "created_at", "expires_at",
@@ -64,7 +67,8 @@ _CAUSES = {cause.value: cause for cause in Cause}
 
 def short_row(record: Record) -> Row | None:
     """Return the values for ``INSERT_SHORT``, which all adds pay for; None if the record needs other columns."""
-    if _others(record.__dict__) != _UNTOUCHED:
+    given = record.given
+    if _others(record.__dict__) != _UNTOUCHED or (given and (PERIOD in given or ORIGIN in given)):
         return None
     created_at = milliseconds(record.created_at)
     options = record.options
@@ -82,7 +86,7 @@ def short_row(record: Record) -> Row | None:
         record.unique,
         record.job,
         options_text(options),
-        dumps(record.given) if record.given else None,
+        dumps(given) if given else None,
         dumps(record.tags) if record.tags else None,
         record.data,
     )

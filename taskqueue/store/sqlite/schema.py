@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 
 from taskqueue.errors import SchemaMismatch, StoreUnavailable
-from taskqueue.model.unique_period import KEY
 from taskqueue.store import SCHEMA_VERSION
 
 NEEDED = "needed:"
@@ -63,7 +62,9 @@ CREATE TABLE jobs (
     origin TEXT,
     cursor TEXT,
     course TEXT,
-    data TEXT NOT NULL
+    data TEXT NOT NULL,
+    period TEXT,
+    origins TEXT
 );
 CREATE INDEX jobs_waiting ON jobs (queue, forced, rank, id) WHERE status = 0;
 CREATE INDEX jobs_limited ON jobs (lane, queue, forced, rank, id) WHERE status = 0 AND lane IS NOT NULL;
@@ -72,6 +73,7 @@ CREATE INDEX jobs_running ON jobs (seat) WHERE status = 2;
 CREATE INDEX jobs_ended ON jobs (status, ended_at) WHERE status > 2;
 CREATE INDEX jobs_expiring ON jobs (expires_at) WHERE expires_at IS NOT NULL AND status < 2 AND started_at IS NULL;
 CREATE UNIQUE INDEX jobs_unique ON jobs (unique_key) WHERE unique_key IS NOT NULL AND status <= 2;
+CREATE UNIQUE INDEX jobs_periods ON jobs (period) WHERE period IS NOT NULL;
 CREATE INDEX jobs_created ON jobs (created_at, id);
 CREATE INDEX jobs_children ON jobs (parent) WHERE parent IS NOT NULL;
 CREATE TABLE slots (
@@ -123,12 +125,6 @@ CREATE TABLE leases (
     until INTEGER NOT NULL,
     about TEXT NOT NULL
 );
-"""
-
-# Made with the first job that has a period: other stores have no index to pay for.
-PERIODS = f"""
-CREATE UNIQUE INDEX IF NOT EXISTS jobs_periods ON jobs (json_extract(given, '$.{KEY}'))
-WHERE unique_key IS NOT NULL AND json_extract(given, '$.{KEY}') IS NOT NULL
 """
 
 

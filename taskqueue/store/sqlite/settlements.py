@@ -15,16 +15,17 @@ from taskqueue.store.bell import LONGEST_RING
 from taskqueue.store.reading import readable
 from taskqueue.store.sqlite import effects, limits, log_lines, waits
 from taskqueue.store.sqlite.columns import (
+    ALL_COLUMNS,
+    ALL_NAMES,
     CHANGING,
     COLUMNS,
     GROUPS,
-    NAMES,
     Row,
     attempts_text,
     cancel_request,
     changes,
     instant,
-    row,
+    whole_row,
 )
 from taskqueue.store.sqlite.end_notice import end_notice
 from taskqueue.store.sqlite.rows import record
@@ -33,7 +34,7 @@ from taskqueue.store.sqlite.transaction import Transaction
 FENCE = "id = ? AND status = 2 AND claims = ? AND seat = ? AND incarnation = ?"
 
 _CLAIMED = f"SELECT {COLUMNS} FROM jobs WHERE {FENCE}"
-_SETTLE_WHOLE = f"UPDATE jobs SET ({COLUMNS}) = ({', '.join('?' * len(NAMES))}) WHERE {FENCE}"
+_SETTLE_WHOLE = f"UPDATE jobs SET ({ALL_COLUMNS}) = ({', '.join('?' * len(ALL_NAMES))}) WHERE {FENCE}"
 _KEEPER = "SELECT id FROM jobs WHERE unique_key = ? AND status <= 2 AND id <> ?"
 
 
@@ -52,7 +53,7 @@ def settle_declared(
     if keeper is not None and not after.status.is_final:
         after = outdone(after, JobId(keeper[0]), now)
     work.queue_changes(kept.queue, after.queue)
-    work.execute(_SETTLE_WHOLE, (*row(after), *fence))
+    work.execute(_SETTLE_WHOLE, (*whole_row(after), *fence))
     limits.free(work.execute, changed(after, lane=defined.lane), now, is_unseen=False)
     return after
 

@@ -17,7 +17,7 @@ from taskqueue.store.bell import ENDS, NEWS, PLAIN_RING, STOPS, WORK, Ringer
 from taskqueue.store.codec import event_name
 from taskqueue.store.sqlite import add_counts, effects, event_rows, limits, waits
 from taskqueue.store.sqlite.caller_transaction import CallerConnection, LateRinger
-from taskqueue.store.sqlite.columns import CHANGING, COLUMNS, Row, cancel_text, changes, row
+from taskqueue.store.sqlite.columns import CHANGING, COLUMNS, Row, cancel_text, changes, whole_row
 from taskqueue.store.sqlite.connection import Connection, Sync
 from taskqueue.store.sqlite.rows import INSERT, INSERT_SHORT, INSERT_SHORTS, record, short_row
 
@@ -84,7 +84,7 @@ class Transaction:
     def insert(self, new: Record) -> bool:
         """Insert the record and return whether its id and unique key were free."""
         short = short_row(new)
-        inserted = self.execute(INSERT, row(new)) if short is None else self.execute(INSERT_SHORT, short)
+        inserted = self.execute(INSERT, whole_row(new)) if short is None else self.execute(INSERT_SHORT, short)
         if inserted.rowcount == 0:
             return False
         if short is None:
