@@ -11,10 +11,12 @@ from typing import Protocol
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.pending import TREE_ENDS, orphaned, relieved
 from taskqueue.model.lifecycle.recovered_copy import origins_of
+from taskqueue.model.reading import mapping
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules.next_run import advance, successor
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.store.bell import PLANS
+from taskqueue.store.reading import readable
 from taskqueue.store.sqlite import waits
 from taskqueue.store.sqlite.columns import COLUMNS
 from taskqueue.store.sqlite.rows import records_of
@@ -24,13 +26,8 @@ log = logging.getLogger(__name__)
 _ADVANCE = """
 UPDATE plans SET next_run_at = ?, awaits = NULL, version = version + 1 WHERE name = ? AND awaits = ?
 """
-# A schedule that cannot be read counts nothing.
-_COUNT_END = """
-UPDATE plans SET about = json_patch(about, json_object('ended', json(?))), version = version + 1
-WHERE name = ? AND EXISTS (
-    SELECT 1 FROM json_each(CASE WHEN json_valid(about) THEN about END, '$.recent') WHERE value = ?
-)
-"""
+_ABOUT = "SELECT about FROM plans WHERE name = ?"
+_COUNT_END = "UPDATE plans SET about = ?, version = version + 1 WHERE name = ?"
 _CHILDREN = f"SELECT {COLUMNS} FROM jobs WHERE parent = ? AND parent IS NOT NULL AND status <= 2"
 
 
@@ -100,8 +97,23 @@ def _recur(work: Work, ended: Record, now: datetime) -> None:
         work.execute(_ADVANCE, (milliseconds(step.next_run_at), step.schedule, str(step.job)))
         work.topics.add(PLANS)
     if step is not None and step.failed is not None:
-        failed = json.dumps({str(step.job): step.failed})
-        work.execute(_COUNT_END, (failed, step.schedule, str(step.job)))
+        _count_end(work, step.schedule, str(step.job), step.failed)
+
+
+def _count_end(work: Work, schedule: str, job: str, failed: bool) -> None:
+    """Count the end of a job that a schedule has started lately; a schedule that cannot be read counts nothing."""
+    rows = work.execute(_ABOUT, (schedule,)).fetchall()
+    for counted in readable(rows, lambda row: _with_end(row[0], job, failed), "a schedule"):
+        if counted is not None:
+            work.execute(_COUNT_END, (counted, schedule))
+
+
+def _with_end(kept: str, job: str, failed: bool) -> str | None:
+    about = mapping(kept)
+    if job not in about["recent"]:
+        return None
+    about["ended"] = {**(about["ended"] or {}), job: failed}
+    return json.dumps(about, ensure_ascii=False)
 
 
 def _release(work: Work, ended: JobId, status: Status, now: datetime) -> None:
