@@ -137,10 +137,12 @@ class ClaimCache:
         if self._seen != (work.execute, number(work.execute)):
             return False
         queues = sum(len(turns.queues) for turns in self._turns)
-        first, last = work.execute(event_rows.ENDS).fetchone()
-        if queues <= FEW_QUEUES or not first - 1 <= self._event <= last or last - self._event > max(FEW_EVENTS, queues):
+        following, last = work.execute(event_rows.NEXT_AND_LAST, (self._event,)).fetchone()
+        new = (last or 0) - self._event
+        has_missed_some = new < 0 or (new > 0 and following != self._event + 1)
+        if queues <= FEW_QUEUES or has_missed_some or new > max(FEW_EVENTS, queues):
             return False
-        if last > self._event:
+        if new:
             began = work.execute(_BEGAN_TO_WAIT, (self._event,)).fetchall()
             self._lower(work, " ".join(named for one in began for named in one if isinstance(named, str)).split())
             self._event = last

@@ -33,6 +33,15 @@ ENDS = (
 )
 """The numbers of the first and of the last event that are kept, as SQL."""
 
+NEXT_AND_LAST = (
+    f"SELECT (SELECT {FIRST} FROM events WHERE number > ? ORDER BY number LIMIT 1), (SELECT max(number) FROM events)"
+)
+"""The number of the first event after this one that is kept, None if it is the last, and that of the last, as SQL.
+
+Whoever has read all events up to one has missed none if the next is the following one. The first that is kept would
+tell the same, but rows that were just removed before it are slow to pass.
+"""
+
 _INSERT = "INSERT INTO events (job, claims, name, at, status) VALUES (?, ?, ?, ?, ?)"
 _INSERT_MANY = """
 INSERT INTO events (number, claims, name, at, status, about)

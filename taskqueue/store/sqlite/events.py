@@ -40,25 +40,33 @@ DELETE FROM events WHERE number < coalesce((
 
 def events(raw: sqlite3.Connection, cursor: str | None, limit: int) -> tuple[list[Event], str]:
     """Return the events since the cursor and the cursor after them; None starts now."""
-    first, last = raw.execute(event_rows.ENDS).fetchone()
-    if cursor is None:
-        return [], str(last)
-    if cursor == OLDEST:
+    if cursor is None or cursor == OLDEST:
+        first, last = raw.execute(event_rows.ENDS).fetchone()
+        if cursor is None:
+            return [], str(last)
         cursor = str(first - 1)
-    is_number = cursor.isascii() and cursor.isdigit() and len(cursor) <= CURSOR_DIGITS
-    if not is_number or not first - 1 <= int(cursor) <= last:
+    if not cursor.isascii() or not cursor.isdigit() or len(cursor) > CURSOR_DIGITS:
         raise CursorTooOld(cursor)
+    since = behind = int(cursor)
     rows: list[Row] = []
-    behind, left = int(cursor), limit
-    for row in raw.execute(_SINCE, (behind, limit)):
+    left = limit
+    for row in raw.execute(_SINCE, (since, limit)):
         rows.append(row)
         left -= min(event_rows.length(row), row[0] - behind)  # of the first row some may have been read before
         behind = row[0]
         if left <= 0:
             break
+    follows = rows[0][0] - event_rows.length(rows[0]) <= since if rows else since <= _last(raw)
+    if not follows:
+        raise CursorTooOld(cursor)
     found = [event for some in readable(rows, event_rows.events_of, "an event") for event in some]
-    found = [event for event in found if int(event.cursor) > int(cursor)]
+    found = [event for event in found if int(event.cursor) > since]
     return found[:limit], found[limit - 1].cursor if len(found) > limit else str(behind)
+
+
+def _last(raw: sqlite3.Connection) -> int:
+    [last] = raw.execute("SELECT coalesce(max(number), 0) FROM events").fetchone()
+    return int(last)
 
 
 def events_of(raw: sqlite3.Connection, id: JobId, since: int, limit: int) -> list[Event]:
