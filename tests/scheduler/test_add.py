@@ -10,7 +10,7 @@ from typing import Any, ClassVar, cast
 import pytest
 from bson import ObjectId
 
-from taskqueue import Limit, Rate, Scheduler, ShellJob, Status, retry
+from taskqueue import Every, Limit, Rate, Scheduler, ShellJob, Status, retry
 from taskqueue.errors import DataTooLarge, DuplicateId, InvalidJob, InvalidOption
 from taskqueue.model.record import Cause
 from tests.scheduler import jobs
@@ -71,10 +71,34 @@ def test_times_may_be_spans_from_now(scheduler: Scheduler) -> None:
 
 
 def test_a_job_for_the_past_can_run_at_once(scheduler: Scheduler) -> None:
-    process = scheduler.add_job(Echo, at=12)
+    process = scheduler.add_job(Echo, at=10**9)
 
     assert process.is_waiting  # PTS options: at <= now means immediate
-    assert process.ready_at == datetime.fromtimestamp(12, timezone.utc)  # which is its place in the queue
+    assert process.ready_at == datetime.fromtimestamp(10**9, timezone.utc)  # which is its place in the queue
+
+
+@pytest.mark.parametrize("value", [60, 0, 86_400.0, "60", "5m"], ids=str)
+def test_a_duration_is_not_taken_for_a_time_in_1970(scheduler: Scheduler, value: Any) -> None:
+    waiting, ended = scheduler.add_job(Echo, at="+1 hour"), scheduler.run_job(Echo)
+    calls: Mapping[str, Callable[[], object]] = {
+        "at=": lambda: scheduler.add_job(Echo, at=value),
+        "jobs[0]": lambda: scheduler.add_jobs([(Echo, 1, {"at": value})]),
+        "expires=": lambda: scheduler.add_job_once(Echo, expires=value),
+        "interval_reference=": lambda: scheduler.add_job(Echo, interval=60, interval_reference=value),
+        "Echo: until=": lambda: scheduler.add_job(Echo, interval=60, until=value),
+        "until=": lambda: scheduler.schedule("hourly", Echo, every=3600, until=value),
+        "an interval counts from": lambda: scheduler.schedule("hourly", Echo, every=Every(60, value)),
+        "update_job: at=": lambda: scheduler.update_job(waiting.id, at=value),
+        "recover_job: at=": lambda: scheduler.recover_job(ended.id, value),
+    }
+    for place, call in calls.items():
+        with pytest.raises(InvalidOption) as refused:
+            call()
+        assert place in str(refused.value)
+        written = value if isinstance(value, str) and value[-1] == "m" else f"{float(value):g} seconds"
+        assert f"is no time: write '+{written}' for that long from now" in str(refused.value)
+    assert scheduler.count_jobs({}) == 2
+    assert list(scheduler.get_schedules()) == []
 
 
 def test_all_options_reach_the_record(scheduler: Scheduler) -> None:

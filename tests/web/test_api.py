@@ -174,6 +174,23 @@ def test_a_wrong_value_in_a_body_is_of_a_job_only_where_one_is_described(api: Ap
     assert problem(client.patch(f"jobs/{id}", json={"at": "zzz"})) == (422, "invalid-job")
 
 
+def test_a_duration_is_not_taken_for_a_time_in_1970(api: Api, scheduler: Scheduler) -> None:
+    client = api(addable=[MAIL])
+    id, ended = scheduler.add_job(MAIL, at="+1 hour").id, scheduler.run_job(Broken, retry=0).id
+
+    refused = [
+        client.post("jobs", json={"job": MAIL, "at": 60}),
+        client.patch(f"jobs/{id}", json={"at": 60}),
+        client.post(f"jobs/{ended}/run-again", json={"at": 60}),
+        client.post("jobs/matching", json={"action": "cancel", "query": {}, "at": "60 seconds"}),
+    ]
+
+    for answer in refused:
+        assert answer.status_code == 422
+        assert "is no time: write '+60 seconds' for that long from now" in answer.json()["detail"]
+    assert scheduler.count_jobs({}) == 2
+
+
 def test_a_job_is_shown_as_the_command_line_shows_it_without_its_secrets(api: Api, scheduler: Scheduler) -> None:
     process = scheduler.run_job(Broken, {"to": "a", "auth": {"api-key": "k", "Password": "p", "pages": [1]}}, retry=0)
 

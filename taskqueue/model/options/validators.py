@@ -17,7 +17,7 @@ from taskqueue.model.limits import Declared, Limit, Rate, declared, no_condition
 from taskqueue.model.record import OnCrash, OnFailure
 from taskqueue.model.retry import ENDLESS, RetryPolicy, is_policy, policy
 from taskqueue.model.retry.by_error import names_of
-from taskqueue.model.schedules import is_relative, moment_of, seconds_of
+from taskqueue.model.schedules import from_now, is_relative, moment_of, seconds_of
 
 QUEUE_SHAPE = re.compile(r"[^\s=,]{1,100}")
 """A queue's name: no spaces, and nothing that ``--work-on QUEUE=N`` would read otherwise."""
@@ -67,7 +67,7 @@ def time(value: Any) -> Any:
     if value is None:
         return None
     if isinstance(value, timedelta):
-        value = f"+{seconds_of(value):.6f}".rstrip("0").rstrip(".") + " s"
+        value = from_now(seconds_of(value))
     moment = moment_of(value, _ANY_MOMENT)
     return value.strip() if is_relative(value) else moment
 

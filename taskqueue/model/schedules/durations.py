@@ -41,6 +41,7 @@ _SECONDS = {name: seconds for seconds, names in _UNITS.items() for name in names
 _PART = r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*"
 _CLOCK = r"([0-9]+):([0-5][0-9]):([0-5][0-9])"
 _CLOCK_TIME = re.compile(r"([0-9-]{10}.[0-9:]{8})(?:[.,]([0-9]+))?(?:([+-][0-9]{2}):?([0-9]{2})?)?")
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _NAMED_ZONE = r"(.*[0-9])\s+([A-Za-z][A-Za-z0-9_+/-]*)"
 
 
@@ -48,7 +49,7 @@ def moment_of(value: object, now: datetime) -> datetime:
     """Return the time that ``value`` means, as aware UTC in whole milliseconds; relative ones count from ``now``.
 
     A time between two milliseconds is rounded up, so that nothing starts before it. Raises ``InvalidOption`` for
-    other values, times without a zone, and years outside 1970 to 9000.
+    other values, also durations, for times without a zone, and for years outside 1970 to 9000.
     """
     match value:
         case bool():
@@ -56,7 +57,9 @@ def moment_of(value: object, now: datetime) -> datetime:
         case datetime():
             found = _with_zone(value)
         case int() | float():
-            found = EPOCH + timedelta(seconds=value) if 0 <= value < _LATEST_SECONDS else LATEST
+            if 0 <= value <= LONGEST:  # a duration, which would be a time long past
+                raise _no_time(value)
+            found = EPOCH + timedelta(seconds=value) if LONGEST < value < _LATEST_SECONDS else LATEST
         case str():
             found = _from_text(value.strip(), now)
         case _:
@@ -128,6 +131,11 @@ def _change(before: datetime, after: datetime, zone: tzinfo) -> datetime:
     return after
 
 
+def from_now(seconds: float) -> str:
+    """Return the text of the time that many seconds from now: ``+60 seconds``."""
+    return f"+{seconds:.6f}".rstrip("0").rstrip(".") + " seconds"
+
+
 def is_later(moment: datetime, now: datetime) -> bool:
     """Return whether the time is in the future: a time rounded up to the next whole millisecond may be now."""
     return moment - now > MILLISECOND
@@ -148,6 +156,8 @@ def _from_text(text: str, now: datetime) -> datetime:
         return now
     if text.startswith("+"):
         return now + timedelta(seconds=seconds_of(text))
+    if _as_time_from_now(text) is not None:
+        raise _no_time(text)
     plain, zone = _split_zone(text)
     try:
         found = datetime.fromisoformat(_for_python_3_10(re.sub(r"[zZ]$", "+00:00", plain)))
@@ -218,10 +228,24 @@ def _parse(text: str) -> float:
 
 
 def _no_time(value: object) -> InvalidOption:
+    duration = _as_time_from_now(value)
+    if duration is not None:
+        of_number = "; unix seconds of 1970 to 1980 are refused" if isinstance(value, int | float) else ""
+        return InvalidOption(f"{as_code(value)} is no time: write {duration!r} for that long from now{of_number}")
     return InvalidOption(
         f"{as_code(value)} is no time: pass an aware datetime, unix seconds, 'now', '+1 hour' or ISO text with a zone, "
         "e.g. '2030-07-20 00:15:00+02:00' or '2030-07-20 00:15:00 Europe/Berlin'"
     )
+
+
+def _as_time_from_now(value: object) -> str | None:
+    """Return the text of the time that is a duration from now; None if the value is no duration."""
+    is_number = isinstance(value, str) and _NUMBER.fullmatch(value) is not None
+    try:
+        seconds = seconds_of(float(value) if is_number else value)  # type: ignore[arg-type]  # text, as just found
+    except InvalidOption:
+        return None
+    return f"+{value}" if isinstance(value, str) and not is_number else from_now(seconds)
 
 
 def _no_duration(value: object) -> InvalidOption:

@@ -14,9 +14,9 @@ BOOLEAN: Schema = {"type": "boolean"}
 ANYTHING: Schema = {}
 TIME: Schema = {"type": "string", "format": "date-time"}
 WHEN: Schema = {
-    "type": ["string", "null"],
+    "type": ["string", "number", "null"],
     "maxLength": 100,
-    "description": "A time such as `2030-07-20T00:15:00Z` or `+1 hour`; null is now.",
+    "description": "A time such as `2030-07-20T00:15:00Z` or `+1 hour`, or unix seconds; null is now.",
 }
 REASON: Schema = {"type": "string", "maxLength": 500}
 STATUSES = tuple(status.name for status in Status)
