@@ -27,9 +27,7 @@ def path_of(job: Any) -> str:
             raise InvalidJob("Job itself does no work: subclass it and define start()")
         return _importable(job, "class")
     if getattr(job, "__name__", "") == "<lambda>":
-        raise InvalidJob(
-            "a lambda has no name that a worker could import: write it with def and @task at the top level of a module"
-        )
+        check_name("<lambda>", "function")
     if isinstance(job, TaskFunction):
         return _importable(job, "function")
     if isinstance(job, Job):
@@ -40,6 +38,20 @@ def path_of(job: Any) -> str:
     raise InvalidJob(
         f"{as_code(job)} is no job: pass a subclass of Job, a function with @task, or 'module:Class.method'"
     )
+
+
+def check_name(name: str, kind: str) -> None:
+    """Raise ``InvalidJob`` for the qualified name of a class or function that a worker cannot import."""
+    if name.endswith("<lambda>"):
+        raise InvalidJob(
+            "a lambda has no name that a worker could import: write it with def and @task at the top level of a module"
+        )
+    if "." in name:
+        wrapped = kind == "function" and "<locals>" in name
+        more = ", or write @functools.wraps(function) above it if it is part of a decorator" if wrapped else ""
+        raise InvalidJob(
+            f"{kind} {name} is nested, a worker cannot import it: move it to the top level of its module{more}"
+        )
 
 
 def class_path(kind: Any, method: str) -> str:
@@ -78,8 +90,7 @@ def _meant(path: str) -> str:
 
 def _importable(job: Any, kind: str) -> str:
     name = job.__qualname__
-    if "<locals>" in name or "." in name:
-        raise InvalidJob(f"{kind} {name} is nested, a worker cannot import it: move it to the top level of its module")
+    check_name(name, kind)
     module = job.__module__
     if module == "__main__":
         return f"{_script(name, kind)}:{name}"

@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 
 from taskqueue.errors import InvalidJob, InvalidOption
 from taskqueue.model.job import Job, TaskFunction
+from taskqueue.model.job_path import check_name
 from taskqueue.model.options.table import OPTIONS
+from taskqueue.model.shown_text import as_code
 from taskqueue.model.stepwise import StepwiseJob
 
 _BY_NAME = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -19,10 +21,17 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_K
 
 def check(job: Any) -> None:
     """Raise ``InvalidJob`` for a class or task that a worker could not run."""
-    if isinstance(job, TaskFunction):
-        _check_function(job.__qualname__, job.function)
-    else:
+    if not isinstance(job, TaskFunction):  # a task was checked when it was declared
         _check_class(job)
+
+
+def check_declared(function: Callable[..., Any]) -> None:
+    """Raise ``InvalidJob`` for what ``@task`` decorates if no worker could import or run it."""
+    name = getattr(function, "__qualname__", None)
+    if name is None or isinstance(function, type):
+        raise InvalidJob(f"{as_code(function)} is no function: write it with def and @task, or write a subclass of Job")
+    check_name(name, "function")
+    _check_function(name, function)
 
 
 def check_arguments(task: TaskFunction[..., Any], data: Any) -> None:

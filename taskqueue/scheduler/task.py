@@ -158,9 +158,19 @@ def task(
 def task(
     function: Callable[Arguments, Returned] | None = None, /, **options: Unpack[ClassOptions]
 ) -> Task[Arguments, Returned] | Callable[[Callable[Arguments, Returned]], Task[Arguments, Returned]]:
-    """Make a function a job: ``@task`` or ``@task(retry=5, queue="mail")``; the data are its arguments by name."""
+    """Make a function a job: ``@task`` or ``@task(retry=5, queue="mail")``; the data are its arguments by name.
+
+    Raises ``InvalidJob`` for a lambda, a nested function or a generator, which no worker could import or run.
+    """
     if function is not None:
         if not callable(function):
             raise InvalidOption(f"task({as_code(function)}): pass a function; options go by name, @task(queue='mail')")
-        return Task(function, options)
-    return lambda decorated: Task(decorated, options)
+        return _declared(function, options)
+    return lambda decorated: _declared(decorated, options)
+
+
+def _declared(function: Callable[Arguments, Returned], options: ClassOptions) -> Task[Arguments, Returned]:
+    from taskqueue.model import runnable  # imports the options, which a program without tasks does without
+
+    runnable.check_declared(function)
+    return Task(function, options)

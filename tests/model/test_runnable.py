@@ -59,23 +59,13 @@ async def awaiting() -> None:
     pass
 
 
-@task
-def yielding() -> Iterator[int]:
-    yield 1
-
-
-nameless = task(lambda: None)
-
-
 @pytest.mark.parametrize(
     ("job", "words"),
     [
         (AwaitingAndYielding, "AwaitingAndYielding.start is a generator, which would run none of it: return a value"),
         (Yielding, "Yielding.start is a generator, which would run none of it: return a value"),
-        (yielding, "yielding is a generator, which would run none of it"),
         (Idle, "Idle has no start(): define it, it does the work"),
         (Wanting, "Wanting() needs 'customer', and a worker makes it without arguments: pass it as data"),
-        (nameless, "a lambda has no name that a worker could import: write it with def"),
         (lambda: None, "a lambda has no name that a worker could import: write it with def"),
     ],
 )  # fmt: skip

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator, Callable, Iterator
 from decimal import Decimal
+from functools import partial, wraps
 
 import pytest
 
@@ -17,10 +19,79 @@ def send(to: str, amount: Decimal = Decimal(1), *, copies: int = 1) -> str:
     return f"{amount} to {to}, {copies} times"
 
 
+def named(function: Callable[[], str]) -> Callable[[], str]:
+    """Decorate a function, and keep its name."""
+
+    @wraps(function)
+    def wrapper() -> str:
+        return function()
+
+    return wrapper
+
+
+@task
+@named
+def decorated() -> str:
+    """Return a word."""
+    return "done"
+
+
 @task
 def total(*numbers: int) -> int:
     """Return the sum."""
     return sum(numbers)
+
+
+def unnamed(function: Callable[..., object]) -> Callable[..., object]:
+    """Decorate a function as one does who does not know ``functools.wraps``."""
+
+    def wrapper(*args: object) -> object:
+        return function(*args)
+
+    return wrapper
+
+
+class Shop:
+    def send(self) -> None: ...
+
+
+def yielding() -> Iterator[int]:
+    """Yield a number."""
+    yield 1
+
+
+async def yielding_in_a_loop() -> AsyncIterator[int]:
+    """Yield a number."""
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda: None, "a lambda has no name that a worker could import: write it with def and @task at the top level"),
+        (unnamed(len), "function unnamed.<locals>.wrapper is nested, a worker cannot import it: move it to the top "),
+        (unnamed(len), "of its module, or write @functools.wraps(function) above it if it is part of a decorator"),
+        (Shop.send, "function Shop.send is nested, a worker cannot import it: move it to the top level of its module"),
+        (Shop().send, "function Shop.send is nested"),
+        (partial(print, "a"), "functools.partial(<built-in function print>, 'a') is no function: write it with def"),
+        (Shop, "<class 'tests.scheduler.test_task.Shop'> is no function: write it with def and @task"),
+        (yielding, "yielding is a generator, which would run none of it: return a value"),
+        (yielding_in_a_loop, "yielding_in_a_loop is a generator, which would run none of it: return a value"),
+    ],
+)  # fmt: skip
+def test_what_no_worker_could_import_or_run_is_refused_where_it_is_declared(
+    function: Callable[..., object], words: str
+) -> None:
+    with pytest.raises(InvalidJob) as refused:
+        task(function)
+    assert words in str(refused.value)
+    with pytest.raises(InvalidJob) as refused:
+        task(queue="mail")(function)
+    assert words in str(refused.value)
+
+
+def test_a_decorator_that_keeps_the_name_is_no_hindrance(scheduler: Scheduler) -> None:
+    assert scheduler.run_job(decorated, {}).result == "done"
 
 
 def test_a_task_is_added_with_its_arguments_by_name(scheduler: Scheduler) -> None:
