@@ -103,7 +103,7 @@ def types_of(job: Any) -> JobTypes | None:
 def _of_class(kind: type[Job[Any, Any]]) -> JobTypes:
     data, result = _parameters(kind)
     start = kind.start
-    given = _data_parameter(kind)
+    given = data_parameter(kind)
     if given is not None and given.annotation is not given.empty:
         data = _hint(start, given.name, vars(kind), needed=True)
     has_default = given is not None and given.default is not given.empty
@@ -155,7 +155,7 @@ def _form(hint: Any, natives: bool = False) -> Form | None:
     return None if takes_any or (found.is_native and not natives) else found
 
 
-def _data_parameter(kind: type[Job[Any, Any]]) -> inspect.Parameter | None:
+def data_parameter(kind: type[Job[Any, Any]]) -> inspect.Parameter | None:
     """Return the parameter of ``start`` that takes the data; None if it has none."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = list(inspect.signature(kind.start).parameters.values())

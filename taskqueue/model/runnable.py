@@ -12,11 +12,17 @@ from typing import Any, NamedTuple
 from taskqueue.errors import InvalidJob, InvalidOption
 from taskqueue.model.job import Job, TaskFunction
 from taskqueue.model.job_path import check_name
+from taskqueue.model.job_types import data_parameter
 from taskqueue.model.options.table import OPTIONS
 from taskqueue.model.shown_text import as_code
 from taskqueue.model.stepwise import StepwiseJob
 
+_BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _BY_NAME = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+_WITH_ERROR = ("on_failure", "on_last_failure", "clean_up")
+_CALLED = ("start", "is_ready", "on_success", "finalize", "initialize", "iterate", "complete", *_WITH_ERROR)
+"""The methods of jobs that a worker calls; some of them with an error."""
 
 
 def check(job: Any) -> None:
@@ -56,6 +62,10 @@ def _check_class(kind: type[Job]) -> None:
     if method in (Job.start, StepwiseJob.iterate):
         raise InvalidJob(f"{kind.__qualname__} has no {work}(): define it, it does the work")
     _check_function(f"{kind.__qualname__}.{work}", method)
+    base = StepwiseJob if issubclass(kind, StepwiseJob) else Job
+    for name in _CALLED:
+        if hasattr(base, name) and getattr(kind, name) is not getattr(base, name):
+            _check_method(kind, name)
     _warn_of_attributes(kind)
     try:
         parameters = inspect.signature(kind).parameters.values()
@@ -66,6 +76,32 @@ def _check_class(kind: type[Job]) -> None:
         raise InvalidJob(
             f"{kind.__qualname__}() needs {', '.join(map(repr, needed))}, and a worker makes it without arguments: "
             "pass it as data, which is self.data in the job"
+        )
+
+
+def _check_method(kind: type[Job], name: str) -> None:
+    """Raise ``InvalidJob`` if a worker cannot call the method of the class."""
+    method = getattr(kind, name)
+    is_bound = isinstance(inspect.getattr_static(kind, name), staticmethod | classmethod)
+    try:
+        parameters = list(inspect.signature(method).parameters.values())[0 if is_bound else 1 :]
+    except (TypeError, ValueError):  # made by a tool that hides its signature
+        return
+    passed = "the error" if name in _WITH_ERROR else ""
+    if name == "start" and data_parameter(kind) is not None:
+        passed = "the data"
+    by_place = [one for one in parameters if one.kind in _BY_PLACE]
+    if name in _WITH_ERROR and not by_place and not any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        raise InvalidJob(
+            f"{kind.__qualname__}.{name}() does not take the error that a worker passes: write {name}(self, error)"
+        )
+    first = by_place[:1] if passed else []
+    needed = [one.name for one in parameters if one.default is one.empty and one.kind in _BY_NAME and one not in first]
+    if needed:
+        raise InvalidJob(
+            f"{kind.__qualname__}.{name}() needs {' and '.join(map(repr, needed))}, and a worker passes "
+            f"{f'only {passed}' if passed else 'nothing'}: take {'it' if len(needed) == 1 else 'them'} from self.data, "
+            "or write a function with @task, which gets its data as arguments"
         )
 
 

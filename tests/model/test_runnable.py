@@ -49,6 +49,43 @@ class Content(Job):
         return self.customer
 
 
+class TakingTwo(Job):
+    def start(self, source: str, target: str) -> None: ...
+
+
+class TakingKeywords(Job):
+    def start(self, *, source: str, target: str) -> None: ...
+
+
+class TakingTwoOfTheClass(Job):
+    @classmethod
+    def start(cls, source: str, target: str) -> None: ...
+
+
+class SteppingWithData(StepwiseJob):
+    def iterate(self, page: int) -> bool:  # type: ignore[override]
+        return page > 1
+
+
+class AskedWithData(Job):
+    def start(self) -> None: ...
+
+    def is_ready(self, data: object) -> bool:  # type: ignore[override]
+        return bool(data)
+
+
+class UnawareOfErrors(Job):
+    def start(self) -> None: ...
+
+    def on_failure(self) -> None: ...  # type: ignore[override]
+
+
+class TakingMoreThanNeeded(Job):
+    def start(self, data: object, again: bool = False, *more: object, **named: object) -> None: ...
+
+    def on_failure(self, error: Exception, *, quiet: bool = False) -> None: ...
+
+
 class Stepping(StepwiseJob):
     def iterate(self) -> bool:
         return True
@@ -66,6 +103,14 @@ async def awaiting() -> None:
         (Yielding, "Yielding.start is a generator, which would run none of it: return a value"),
         (Idle, "Idle has no start(): define it, it does the work"),
         (Wanting, "Wanting() needs 'customer', and a worker makes it without arguments: pass it as data"),
+        (TakingTwo, "TakingTwo.start() needs 'target', and a worker passes only the data: take it from self.data, or"),
+        (TakingTwo, "or write a function with @task, which gets its data as arguments"),
+        (TakingKeywords, "TakingKeywords.start() needs 'source' and 'target', and a worker passes nothing: take them "),
+        (TakingTwoOfTheClass, "TakingTwoOfTheClass.start() needs 'target', and a worker passes only the data: take"),
+        (SteppingWithData, "SteppingWithData.iterate() needs 'page', and a worker passes nothing: take it"),
+        (AskedWithData, "AskedWithData.is_ready() needs 'data', and a worker passes nothing: take it from self.data"),
+        (UnawareOfErrors, "UnawareOfErrors.on_failure() does not take the error that a worker passes: write"),
+        (UnawareOfErrors, "a worker passes: write on_failure(self, error)"),
         (lambda: None, "a lambda has no name that a worker could import: write it with def"),
     ],
 )  # fmt: skip
@@ -81,6 +126,7 @@ def test_what_no_worker_could_run_is_refused(scheduler: Scheduler, store: Store,
 def test_what_a_worker_can_run_is_taken(scheduler: Scheduler) -> None:
     assert scheduler.add_job(Content).is_waiting
     assert scheduler.add_job(Stepping).is_waiting
+    assert scheduler.add_job(TakingMoreThanNeeded, 1).is_waiting
     assert scheduler.add_job(Awaiting).is_waiting
     assert scheduler.add_job(awaiting).is_waiting
 
