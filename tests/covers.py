@@ -137,11 +137,11 @@ COVERS: Mapping[str, str] = {
     "store/test_claims.py": (
         "store/selection store/sqlite/claims store/mongodb/claim_cache store/mongodb/claim_candidates"
     ),
-    "store/test_claims_of_many_queues.py": "store/sqlite/claim_cache store/mongodb/claim_candidates",
+    "store/test_claims_of_many_queues.py": "store/sqlite/claim_cache store/mongodb/queue_candidates",
     "store/test_claims_by_data.py": "store/mongodb/claim_candidates",
     "store/test_controls.py": "model/controls",
     "store/test_diagnosis.py": "model/finding",
-    "store/test_fair_claims.py": "store/mongodb/fair_candidates",
+    "store/test_fair_claims.py": "store/mongodb/queue_candidates",
     "store/test_queue_shares.py": "store/queue_shares",
     "store/test_counts.py": "store/sqlite/add_counts store/sqlite/counts store/mongodb/counts",
     "store/test_damage.py": "store/reading",

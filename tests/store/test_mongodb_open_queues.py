@@ -8,7 +8,7 @@ from taskqueue.model.controls import Controls
 from taskqueue.store import ClaimRequest
 from taskqueue.store.bell import WORK
 from taskqueue.store.mongodb.bells import StreamBell
-from taskqueue.store.mongodb.claim_candidates import MERGED, OpenQueues
+from taskqueue.store.mongodb.queue_candidates import MERGED, OpenQueues, Search
 from taskqueue.store.mongodb.store import MongoStore
 from tests.nodes import eventually
 from tests.store.records import NOON, SECOND, a_record
@@ -24,9 +24,16 @@ def test_jobs_that_were_found_and_not_claimed_are_found_again(mongo_store: Mongo
     eventually(lambda: bell.changes is not None and bell.changes.all >= len(records))
     queues = OpenQueues(mongo_store._connection)
     queues.rely_on(bell)
-    request, controls = ClaimRequest(pooled=len(records)), Controls()
+    search = Search(
+        forced=False,
+        limit=len(records),
+        demand=ClaimRequest(pooled=len(records)),
+        controls=Controls(),
+        batches=1,
+        now=NOON,
+    )
 
-    queues.lowest(False, 2 * MERGED, request, controls, batches, NOON)  # the claim of these fails
-    again = queues.lowest(False, len(records), request, controls, 1, NOON)
+    queues.lowest(search._replace(limit=2 * MERGED, batches=batches))  # the claim of these fails
+    again = queues.lowest(search)
 
-    assert {one["_id"] for one, _ in again} == {record.id for record in records}
+    assert {document["_id"] for document, _ in again} == {record.id for record in records}

@@ -1,178 +1,360 @@
-"""Finds the first jobs of the queues whose turns come next, when more jobs wait than a claim takes.
+"""Finds the first jobs queue by queue: in the order of claims if some queues are paused, or in the order of turns.
 
-It knows the first job of each queue, and looks again at queues from which it has read and to which jobs were added.
+What a look has shown of the queues is kept while a bell reports new jobs; the jobs themselves are read by each claim.
 """
 
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from datetime import datetime, timedelta
-from typing import cast
+from heapq import heapify, heappop, heappush, nsmallest
+from typing import ClassVar, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
+from bson import ObjectId
 from pymongo import ASCENDING
 
 from taskqueue.model.controls import Controls
 from taskqueue.model.record import Status
 from taskqueue.store import ClaimRequest
-from taskqueue.store.mongodb.bells import NewQueues, StreamBell
-from taskqueue.store.mongodb.claim_candidates import ANY_SIZE, MERGED, Sized, are_beyond, in_range, place_of, read
+from taskqueue.store.mongodb.bells import StreamBell
+from taskqueue.store.mongodb.claim_candidates import ANY_SIZE, SizedJob, are_beyond, candidate_of, in_range, read
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.indexes import RANKED, WAITING, WAITING_IN_QUEUE
 from taskqueue.store.queue_shares import First, QueueShares, Turns
 
+MERGED = 100
+"""The most queues that one command reads: the server merges up to 200 ranges, and walks all of more."""
+
 KNOWN_FOR = timedelta(seconds=1)
-"""How long a job that began to wait again may be overlooked if it is the only one of its queue and many queues wait."""
+"""How long the only job of one of more than ``MERGED`` queues may be overlooked while the other queues fill each claim.
+
+In the order of turns this holds only for a job that waits again: the bell names the queues of new jobs.
+"""
+
+Place: TypeAlias = tuple[float, ObjectId]
+"""Rank and id: the place of a job among the waiting jobs."""
 
 _IN_ORDER = {"queue": ASCENDING, "forced": ASCENDING, "rank": ASCENDING, "_id": ASCENDING}
 
 
-class FairCandidates:
-    """Finds the first jobs of queues in the order of their turns; those of the pool, and those beside it."""
+class Search(NamedTuple):
+    """What a claim looks for: the first jobs for the pool, or beside it (``forced``), of queues that are not paused."""
+
+    forced: bool
+    limit: int
+    demand: ClaimRequest
+    controls: Controls
+    batches: int
+    """The number of batches to choose from at random, while other nodes claim too."""
+    now: datetime
+
+
+class _Queues(ABC):
+    """What a look has shown of the queues that are not paused and have waiting jobs of one kind."""
+
+    _FIRST_FIELDS: ClassVar[Sequence[str]] = ("rank",)
+    """The fields to read of each queue's first job."""
+
+    def __init__(self, connection: Connection, search: Search, version: object) -> None:
+        self.version = version
+        self._connection = connection
+        self._forced = search.forced
+        self._controls = search.controls
+        self._at = search.now
+
+    @abstractmethod
+    def lowest(self, search: Search) -> list[SizedJob]:
+        """Return the first ``limit`` jobs in order; while other nodes claim, maybe others that follow soon."""
+
+    @property
+    @abstractmethod
+    def queues(self) -> Sized:
+        """The known queues."""
+
+    def hold(self, search: Search, version: object) -> bool:
+        """Return whether a claim may use them again: they are many, and were read a moment ago."""
+        is_recent = timedelta(0) <= search.now - self._at < KNOWN_FOR
+        return self._is_comparable(search, version) and is_recent and len(self.queues) > MERGED
+
+    def _is_comparable(self, search: Search, version: object) -> bool:
+        """Return whether a bell reports what has changed, and the same queues are paused."""
+        return version is not None and self.version is not None and search.controls.kept == self._controls.kept
+
+    def _firsts(self, where: Document) -> Iterator[tuple[str, Document]]:
+        """Yield each of these queues with fields of its first job, by one look into the index for each queue."""
+        first = {name: {"$first": f"${name}"} for name in self._FIRST_FIELDS}
+        group = {"_id": "$queue", **first, "first": {"$first": "$_id"}}
+        of_kind = {"status": int(Status.WAITING), "forced": self._forced, **RANKED, **where}
+        steps: list[Document] = [{"$match": of_kind}, {"$sort": _IN_ORDER}, {"$group": group}]
+        for document in self._connection.collections.jobs.aggregate(steps, hint=WAITING_IN_QUEUE):
+            queue = document["_id"]
+            if type(queue) is str and self._controls.pause_of(queue) is None:
+                yield queue, {**document, "_id": document["first"]}
+
+
+Known = TypeVar("Known", bound=_Queues)
+
+
+class _QueueCandidates(ABC, Generic[Known]):
+    """Finds the first jobs of all queues, and keeps what it knows of each kind of jobs: for the pool, and beside it."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._bell: StreamBell | None = None
-        self._known: dict[bool, _WaitingQueues] = {}
+        self._known: dict[bool, Known] = {}
 
     def rely_on(self, bell: StreamBell) -> None:
-        """Use this bell to learn to which queues jobs are added."""
+        """Use this bell to learn of new jobs."""
         self._bell = bell
 
-    def lowest(
-        self, forced: bool, limit: int, demand: ClaimRequest, controls: Controls, batches: int, now: datetime
-    ) -> list[Sized]:
-        """Return so many jobs whose turns come next, those of one queue in order; while others claim, later ones."""
-        if limit <= 0:
+    def lowest(self, search: Search) -> list[SizedJob]:
+        """Return the first ``limit`` jobs in order; while other nodes claim, maybe others that follow soon."""
+        if search.limit <= 0:
             return []
-        new = None if self._bell is None else self._bell.take_new_queues()
-        for queues in self._known.values():
-            queues.note(() if new is None else new.queues)
-        known = self._known.get(forced)
-        if known is None or not known.holds(new, controls, now):
-            if not controls.pauses_any and (known is None or known.is_one_queue):
-                found = in_range(self._connection, WAITING, {"forced": forced}, limit + 1, demand, batches)
-                if len(found) <= limit and not are_beyond(found, demand):
-                    return found
-            known = self._look(forced, controls, new, now)
-        if known.is_one_queue and not controls.pauses_any:
-            return in_range(self._connection, WAITING, {"forced": forced}, limit, demand, batches)
-        found = known.lowest(limit, demand, batches)
-        if len(found) >= limit or known.unnamed == _unnamed(new) or are_beyond(found, demand):
-            return found
-        return self._look(forced, controls, new, now).lowest(limit, demand, batches)
+        version = self._version()
+        known = self._known.get(search.forced)
+        if known is None or not known.hold(search, version):
+            jobs = self._without_look(search, known)
+            if jobs is not None:
+                return jobs
+            known = self._look(search, version)
+        jobs = known.lowest(search)
+        if len(jobs) >= search.limit or known.version == version or are_beyond(jobs, search.demand):
+            return jobs
+        return self._look(search, version).lowest(search)
 
-    def _look(self, forced: bool, controls: Controls, new: NewQueues | None, now: datetime) -> _WaitingQueues:
-        known = self._known[forced] = _WaitingQueues(self._connection, forced, controls, _unnamed(new), now)
+    def _look(self, search: Search, version: object) -> Known:
+        known = self._known[search.forced] = self._read(search, version)
         return known
 
+    def _without_look(self, search: Search, known: Known | None) -> list[SizedJob] | None:  # noqa: ARG002
+        """Return the first jobs if they can be found without a look into each queue."""
+        return None
 
-def _unnamed(new: NewQueues | None) -> int | None:
-    return None if new is None else new.unnamed
+    @abstractmethod
+    def _version(self) -> object:
+        """Return what changes with each report of the bell that may concern an unknown queue; None without a bell."""
+
+    @abstractmethod
+    def _read(self, search: Search, version: object) -> Known:
+        """Look into each queue."""
 
 
-class _WaitingQueues:
-    """The queues that are not paused and have waiting jobs of one kind, each with its first job."""
+class OpenQueues(_QueueCandidates["_Places"]):
+    """Finds the lowest (rank, id) of all queues that are not paused.
 
-    def __init__(
-        self, connection: Connection, forced: bool, controls: Controls, unnamed: int | None, at: datetime
-    ) -> None:
-        self.unnamed = unnamed
-        """How many changes of jobs the bell had reported without their queue."""
-        self._connection = connection
-        self._forced = forced
-        self._controls = controls
-        self._at = at
+    If there are many, it remembers for each a place before which none of its jobs waits. Every place is looked up
+    before it is used, so that jobs taken by others do no harm.
+    """
+
+    def _version(self) -> object:
+        return None if self._bell is None else self._bell.changes
+
+    def _read(self, search: Search, version: object) -> _Places:
+        return _Places(self._connection, search, version)
+
+
+class _Places(_Queues):
+    """For each queue a place before which none of its jobs of one kind waits."""
+
+    def __init__(self, connection: Connection, search: Search, version: object) -> None:
+        super().__init__(connection, search, version)
+        self._places = {queue: place_of(first) for queue, first in self._firsts({})}
+        self._heap = [(*place, queue) for queue, place in self._places.items()]
+        heapify(self._heap)
+
+    @property
+    def queues(self) -> Sized:
+        return self._places
+
+    def lowest(self, search: Search) -> list[SizedJob]:
+        jobs: list[SizedJob] = []
+        if search.batches > 1:
+            ahead = nsmallest(MERGED * search.batches, self._places, key=self._places.__getitem__)
+            jobs = self._of(random.sample(ahead, min(MERGED, len(ahead))), search)
+        places = [(place_of(document), document["queue"]) for document, _ in jobs]
+        while len(jobs) < search.limit and self._heap and not are_beyond(jobs, search.demand):
+            queues = self._pop_lowest()
+            next_place = self._heap[0][:2] if self._heap else None
+            rest = search._replace(limit=search.limit - len(jobs), batches=1)
+            read_now = self._of(queues, rest, jobs)
+            is_all = len(read_now) < rest.limit and not are_beyond(read_now, search.demand)
+            in_order = [job for job in read_now if next_place is None or place_of(job[0]) <= next_place]
+            places += [(place_of(document), document["queue"]) for document, _ in in_order]
+            self._move(queues, read_now, len(in_order), is_all)
+            jobs = [*jobs, *in_order]
+        for place, queue in places:  # so that jobs which this claim does not take are found again
+            self._put(queue, min(place, self._places.get(queue, place)))
+        return jobs
+
+    def _pop_lowest(self) -> list[str]:
+        """Remove the queues with the lowest places, and return them."""
+        queues: list[str] = []
+        while self._heap and (len(queues) < MERGED or not self._is_current(self._heap[0])):
+            entry = heappop(self._heap)
+            if self._is_current(entry):
+                queues.append(entry[2])
+                del self._places[entry[2]]
+        return queues
+
+    def _is_current(self, entry: tuple[float, ObjectId, str]) -> bool:
+        return self._places.get(entry[2]) == entry[:2]
+
+    def _move(self, queues: Iterable[str], jobs: Sequence[SizedJob], taken: int, is_all: bool) -> None:
+        """Move the places of these queues past the first ``taken`` jobs; drop the queues that have no more jobs."""
+        places = {} if is_all else dict.fromkeys(queues, place_of(jobs[-1][0]))
+        for document, _ in reversed(jobs[taken:]):
+            places[document["queue"]] = place_of(document)
+        for queue, place in places.items():
+            self._put(queue, place)
+
+    def _put(self, queue: str, place: Place) -> None:
+        if self._places.get(queue) != place:
+            self._places[queue] = place
+            heappush(self._heap, (*place, queue))
+
+    def _of(self, queues: Sequence[str], search: Search, known: Iterable[SizedJob] = ()) -> list[SizedJob]:
+        """Return the first jobs of these queues, without the known ones."""
+        where: Document = {"queue": {"$in": queues}, "forced": self._forced}
+        if ids := [document["_id"] for document, _ in known]:
+            where["_id"] = {"$nin": ids}
+        return in_range(self._connection, WAITING_IN_QUEUE, where, search.limit, search.demand, search.batches)
+
+
+class FairCandidates(_QueueCandidates["_WaitingQueues"]):
+    """Finds the first jobs of queues in the order of their turns.
+
+    It knows the first job of each queue, and looks again into a queue after reading its jobs, and after new ones.
+    """
+
+    def _version(self) -> object:
+        new = None if self._bell is None else self._bell.take_new_queues()
+        if new is None:
+            return None
+        for known in self._known.values():
+            known.note(new.queues)
+        return new.unnamed
+
+    def _read(self, search: Search, version: object) -> _WaitingQueues:
+        return _WaitingQueues(self._connection, search, version)
+
+    def _without_look(self, search: Search, known: _WaitingQueues | None) -> list[SizedJob] | None:
+        """Return all waiting jobs if they are no more than the limit, so that turns do not matter."""
+        if search.controls.pauses_any or (known is not None and not known.is_one_queue):
+            return None
+        jobs = _in_all_queues(self._connection, search, search.limit + 1)
+        return jobs if len(jobs) <= search.limit and not are_beyond(jobs, search.demand) else None
+
+
+class _WaitingQueues(_Queues):
+    """The queues, each with its first job."""
+
+    _FIRST_FIELDS = ("rank", "priority")
+
+    def __init__(self, connection: Connection, search: Search, version: object) -> None:
+        super().__init__(connection, search, version)
         self._unsure: set[str] = set()
+        """The queues whose first job may be another one now."""
         self._turns = Turns()
-        self._look({})
+        self._note_firsts({})
+
+    @property
+    def queues(self) -> Sized:
+        return self._turns.queues
 
     def note(self, queues: Collection[str]) -> None:
         """Look at these queues again before the next claim."""
         self._unsure.update(queues)
 
-    def holds(self, new: NewQueues | None, controls: Controls, now: datetime) -> bool:
-        """Return whether no other queue can have waiting jobs, or one of many others has only waited for a moment."""
-        if new is None or self.unnamed is None or controls.kept != self._controls.kept:
-            return False
-        is_recent = timedelta(0) <= now - self._at < KNOWN_FOR
-        return new.unnamed == self.unnamed or (is_recent and len(self._turns.queues) > MERGED)
+    def hold(self, search: Search, version: object) -> bool:
+        """Return whether no other queue can have waiting jobs, or one of many may be overlooked for a moment."""
+        is_all = self._is_comparable(search, version) and version == self.version
+        return is_all or super().hold(search, version)
 
     @property
     def is_one_queue(self) -> bool:
         """Return whether all waiting jobs are of one queue."""
         return len(self._turns.queues | self._unsure) == 1
 
-    def lowest(self, limit: int, demand: ClaimRequest, batches: int) -> list[Sized]:
-        """Return so many jobs whose turns come next; there may be some more."""
+    def lowest(self, search: Search) -> list[SizedJob]:
+        """Return the jobs of the next turns, those of one queue in order; there may be more than ``limit``."""
+        if self.is_one_queue and not search.controls.pauses_any:
+            return _in_all_queues(self._connection, search, search.limit)
         if self._unsure:
             unsure, self._unsure = self._unsure, set()
             for queue in unsure:
                 self._turns.drop(queue)
-            self._look({"queue": {"$in": list(unsure)}})
-        shares = demand.shares.trial()
-        found: dict[object, Sized] = {}
-        behind: Counter[str] = Counter()
-        while len(found) < limit and (planned := self._plan(shares, limit - len(found))):
-            read_now = self._read(planned, behind, demand, batches)
-            found.update({one["_id"]: (one, size) for one, size in read_now})
-            if are_beyond(list(found.values()), demand):
+            self._note_firsts({"queue": {"$in": list(unsure)}})
+        shares = search.demand.shares.trial()
+        jobs: dict[object, SizedJob] = {}
+        skips: Counter[str] = Counter()
+        while len(jobs) < search.limit and (planned := self._plan(shares, search.limit - len(jobs))):
+            read_now = self._of_batch(planned, skips, search)
+            jobs.update({job[0]["_id"]: job for job in read_now})
+            if are_beyond(list(jobs.values()), search.demand):
                 break
-            of_queue = Counter(one["queue"] for one, _ in read_now)
-            behind += of_queue
+            by_queue = Counter(document["queue"] for document, _ in read_now)
+            skips += by_queue
             for queue, turns in planned.items():
-                if of_queue[queue] < turns:
+                if by_queue[queue] < turns:
                     self._turns.drop(queue)
-        return list(found.values())
+        return list(jobs.values())
 
     def _plan(self, shares: QueueShares, limit: int) -> Counter[str]:
-        """Return how many of the next turns each queue has, as if each had jobs enough; few queues at once."""
+        """Return how many of the next turns each queue has, if each has enough jobs; at most ``MERGED`` queues."""
         planned: Counter[str] = Counter()
-        left = limit
-        while left > 0 and (turn := self._turns.pop(shares)) is not None:
+        for _ in range(limit):
+            turn = self._turns.pop(shares)
+            if turn is None:
+                break
             queue, first = turn
             self._turns.put(queue, first, shares)
             if queue not in planned and len(planned) == MERGED:
                 break
             planned[queue] += 1
-            left -= 1
             shares.charge(queue, first)
         self._unsure |= planned.keys()
         return planned
 
-    def _look(self, where: Document) -> None:
-        """Note the first job of each of these queues that is not paused, by one look into the index for each."""
-        names = {name: {"$first": f"${name}"} for name in ("rank", "priority")}
-        group = {"_id": "$queue", **names, "first": {"$first": "$_id"}}
-        of_kind = {"status": int(Status.WAITING), "forced": self._forced, **RANKED, **where}
-        steps: list[Document] = [{"$match": of_kind}, {"$sort": _IN_ORDER}, {"$group": group}]
+    def _note_firsts(self, where: Document) -> None:
+        """Note the first job of each of these queues."""
         shares = QueueShares()
-        for one in self._connection.collections.jobs.aggregate(steps, hint=WAITING_IN_QUEUE):
-            if type(queue := one["_id"]) is str and self._controls.pause_of(queue) is None:
-                rank, id = place_of({"_id": one["first"], "rank": one["rank"]})
-                self._turns.put(queue, First(one.get("priority"), rank, id), shares)
+        for queue, first in self._firsts(where):
+            rank, id = place_of(first)
+            self._turns.put(queue, First(first.get("priority"), rank, id), shares)
 
-    def _read(
-        self, planned: Mapping[str, int], behind: Mapping[str, int], demand: ClaimRequest, batches: int
-    ) -> list[Sized]:
+    def _of_batch(self, planned: Mapping[str, int], skips: Mapping[str, int], search: Search) -> list[SizedJob]:
         """Return the jobs of these turns; while other nodes claim too, those of a random later one of the batches."""
-        ahead = random.randrange(batches)
-        found = self._of(planned, {queue: behind[queue] + ahead * turns for queue, turns in planned.items()}, demand)
-        if not ahead or len(found) == sum(planned.values()) or are_beyond(found, demand):
-            return found
-        return [*found, *self._of(planned, behind, demand)]
+        ahead = random.randrange(search.batches)
+        later = {queue: skips[queue] + ahead * turns for queue, turns in planned.items()}
+        jobs = self._of(planned, later, search.demand)
+        if not ahead or len(jobs) == sum(planned.values()) or are_beyond(jobs, search.demand):
+            return jobs
+        return [*jobs, *self._of(planned, skips, search.demand)]
 
-    def _of(self, planned: Mapping[str, int], behind: Mapping[str, int], demand: ClaimRequest) -> list[Sized]:
-        """Return jobs of each queue in order, from behind so many, by one command."""
+    def _of(self, planned: Mapping[str, int], skips: Mapping[str, int], demand: ClaimRequest) -> list[SizedJob]:
+        """Return jobs of each queue in order, after its skipped ones, by one command."""
         jobs = self._connection.collections.jobs
-        first, *others = (self._steps(queue, behind[queue], turns) for queue, turns in planned.items())
+        first, *others = (self._steps(queue, skips[queue], turns) for queue, turns in planned.items())
         steps = [*first, *({"$unionWith": {"coll": jobs.name, "pipeline": other}} for other in others)]
-        found = jobs.aggregate_raw_batches(steps, hint=WAITING_IN_QUEUE, batchSize=sum(planned.values()))
-        return read(cast("Iterable[bytes]", found), ANY_SIZE if self._forced else demand)
+        batches = jobs.aggregate_raw_batches(steps, hint=WAITING_IN_QUEUE, batchSize=sum(planned.values()))
+        return read(cast("Iterable[bytes]", batches), ANY_SIZE if self._forced else demand)
 
     def _steps(self, queue: str, skip: int, limit: int) -> list[Document]:
         where = {"status": int(Status.WAITING), "queue": queue, "forced": self._forced, **RANKED}
         skipped: list[Document] = [{"$skip": skip}] if skip else []
         return [{"$match": where}, {"$sort": {"rank": ASCENDING, "_id": ASCENDING}}, *skipped, {"$limit": limit}]
+
+
+def place_of(document: Document) -> Place:
+    """Return the place of a document in the order of claims."""
+    job = candidate_of(document | {"claims": 0}, forced=False)
+    return job.rank, job.id
+
+
+def _in_all_queues(connection: Connection, search: Search, limit: int) -> list[SizedJob]:
+    return in_range(connection, WAITING, {"forced": search.forced}, limit, search.demand, search.batches)
