@@ -78,7 +78,7 @@ def _inserted(new: Record) -> Document:
     if not new.waiting_for and new.parent is None:
         return document(new)
     recheck = Effect(token=ObjectId(), at=new.created_at, job_id=new.id, needs_recheck=True)
-    return document(new) | {"after": [recheck.kept()]}
+    return document(new) | {"after": [recheck.entry()]}
 
 
 def _members(client: Client) -> tuple[str, frozenset[str]]:

@@ -1,4 +1,4 @@
-"""Counts jobs by queue and status: ended jobs once, then the jobs that ended or were removed since."""
+"""Counts jobs by queue and status: counts all ended jobs once, then those that ended or were removed since."""
 
 from __future__ import annotations
 
@@ -26,60 +26,76 @@ from taskqueue.store.reading import readable
 
 Counts: TypeAlias = "Counter[tuple[str, Status]]"
 
-Found = TypeVar("Found")
-
-
-class Removals(NamedTuple):
-    """How many jobs of one queue and status were removed since these are counted."""
-
-    records: int
-    before: datetime | None
-    """The last end of one of them."""
-    token: ObjectId | None
-    """The name of this count: it may be forgotten, and another one begin with zero."""
-
-
-Removed: TypeAlias = Mapping[str, Removals]
+Result = TypeVar("Result")
 
 OLDEST_WITH_SNAPSHOTS = 13
-"""The wire version of a server 5.0, the first that shows many reads one state."""
+"""The wire version of server 5.0, the first with snapshot reads."""
 
 _NO_SNAPSHOT = (239, 246)
-"""The codes of a server whose state of that time is gone, or not to be read as an index was just made."""
+"""Error codes of a server that no longer has that state, or cannot read it because an index was just created."""
 
 ENDED = [int(status) for status in Status if status.is_final]
 
 LAGS = (timedelta(minutes=10), timedelta(minutes=1), timedelta(seconds=10), timedelta(seconds=2))
-"""How long before the last end a count may stop: the longest time with few ends, as some are written late."""
+"""How long before the last end a count may stop, as some ends are written late: the longest of these with few ends."""
 
 FEW = 1_000
-"""So many jobs are counted within a few milliseconds."""
+"""The number of jobs that are counted within a few milliseconds."""
 
 FEW_QUEUES = 16
-"""The waiting jobs of up to this many queues are counted by a command for each."""
+"""The most queues whose waiting jobs are counted by a command for each queue."""
+
+PORTION = 50_000
+"""How many jobs are counted together at first, within a fraction of a second."""
+
+COUNTED_FOR = 3600.0
+"""Seconds after which all jobs are counted again, as an end that was written later than the lag was missed."""
+
+FORGOTTEN_AFTER = timedelta(days=1)
+"""How long a queue's removals are kept without another one: all counts are newer, and need not subtract them."""
+
+UNFINISHED_AFTER = timedelta(minutes=1)
+"""The age at which the process of a noted removal must have died: its call would have given up by then."""
 
 REMOVED = "removed "
-"""How the names of facts begin that note removals."""
+"""The prefix of the facts that note removals."""
+
+REMOVING = "removing "
+"""The prefix of the facts that note removals before they are made."""
+
+_REMOVED_OF_QUEUES = {"$gte": f"{REMOVED}0", "$lt": f"{REMOVED}:"}
+
+_FLUSHED = f"{REMOVED}all"
 
 _ENDS = {"_id": False, "ended_at": True}
 
 
+class Removals(NamedTuple):
+    """How many jobs of one queue and status were removed since removals are counted."""
+
+    records: int
+    before: datetime | None
+    """The last end of a removed job."""
+    token: ObjectId | None
+    """Identifies this count, which may be forgotten, and replaced by one that starts at zero."""
+
+
+Removed: TypeAlias = Mapping[str, Removals]
+
+
 class StateReader:
-    """Lets reads see one state of the store, if its server is a member of a replica set and not older than 5.0."""
+    """Makes reads see one state of the store, if the server is in a replica set and has version 5.0 or later."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._shows_one_state = False
 
     def rely_on(self, hello: Document) -> None:
-        """Use what the server can do by its answer to ``hello``."""
+        """Use snapshot reads if the server's answer to ``hello`` allows them."""
         self._shows_one_state = "setName" in hello and hello["maxWireVersion"] >= OLDEST_WITH_SNAPSHOTS
 
-    def read(self, reads: Callable[[CountReads], Found]) -> Found:
-        """Return the result of ``reads``, which sees no concurrent writes; it may be called twice.
-
-        The state is that of its first read.
-        """
+    def read(self, reads: Callable[[CountReads], Result]) -> Result:
+        """Return the result of ``reads``, which sees the state of its first read, and may be called twice."""
         if self._shows_one_state:
             try:
                 with self._connection.database.client.start_session(snapshot=True) as session:
@@ -98,18 +114,21 @@ class CountReads:
         self._session = session
 
     def count(self, where: Document, index: str, limit: int | None = None) -> int:
-        """Return how many jobs there are of these, at most the limit."""
+        """Return how many jobs match, at most the limit."""
         most = {} if limit is None else {"limit": limit}
         return self._collections.jobs.count_documents(where, hint=index, session=self._session, **most)
 
     def removals(self) -> Removed:
-        """Return the removals that are noted."""
+        """Return the noted removals."""
         facts = self._collections.facts
-        found = facts.find({"_id": {"$gte": REMOVED, "$lt": f"{REMOVED.rstrip()}!"}}, session=self._session)
-        return {one["_id"]: Removals(one["records"], one.get("before"), one.get("token")) for one in found}
+        documents = facts.find({"_id": {"$gte": REMOVED, "$lt": f"{REMOVED.rstrip()}!"}}, session=self._session)
+        return {
+            document["_id"]: Removals(document["records"], document.get("before"), document.get("token"))
+            for document in documents
+        }
 
     def waiting_jobs(self) -> Counts:
-        """Return the numbers of jobs that wait."""
+        """Return how many jobs wait in each queue."""
         waiting: Document = {"status": int(Status.WAITING)}
         counts: Counts = Counter()
         jobs = self._collections.jobs
@@ -118,19 +137,21 @@ class CountReads:
             steps: list[Document] = [{"$match": waiting}, {"$project": {"_id": False, "queue": True}}]
             steps.append({"$group": {"_id": "$queue", "n": {"$sum": 1}}})
             groups = jobs.aggregate(steps, session=self._session, hint=WAITING_IN_QUEUE)
-            return Counter({(one["_id"], Status.WAITING): one["n"] for one in groups if type(one["_id"]) is str})
+            return Counter(
+                {(group["_id"], Status.WAITING): group["n"] for group in groups if type(group["_id"]) is str}
+            )
         for queue in queues:
             if type(queue) is str:
                 counts[queue, Status.WAITING] = self.count({**waiting, "queue": queue}, WAITING_IN_QUEUE)
         return counts
 
     def by_queue(self, where: Document) -> Counts:
-        """Return the numbers of these jobs."""
+        """Return how many jobs match, by queue and status."""
         before, later = self.split_at(where, None)
         return before + later
 
     def split_at(self, where: Document, until: datetime | None) -> tuple[Counts, Counts]:
-        """Return the numbers of these up to a time and after it, from one read of an index alone."""
+        """Return how many of these jobs ended up to a time and how many later, from one read of an index alone."""
         later = {"$gt": ["$ended_at", until]} if until is not None else {"$literal": False}
         groups = self._collections.jobs.aggregate(
             [
@@ -146,23 +167,23 @@ class CountReads:
             session=self._session,
             hint=OUTCOMES,
         )
-        found: tuple[Counts, Counts] = (Counter(), Counter())
+        counts: tuple[Counts, Counts] = (Counter(), Counter())
         for key, is_later, number in readable(groups, _counted, "jobs of a status"):
-            found[is_later][key] += number
-        return found
+            counts[is_later][key] += number
+        return counts
 
     def stable_until(self) -> datetime | None:
-        """Return a time before which ends are counted once for all; None without any end."""
+        """Return a time up to which ends need to be counted only once; None if no job has ended."""
         jobs = self._collections.jobs
         lasts = [
-            one["ended_at"]
+            job["ended_at"]
             for status in ENDED
-            for one in jobs.find({"status": status, "ended_at": {"$type": "date"}}, _ENDS, session=self._session)
+            for job in jobs.find({"status": status, "ended_at": {"$type": "date"}}, _ENDS, session=self._session)
             .hint(OUTCOMES)
             .sort("ended_at", DESCENDING)
             .limit(1)
         ]
-        last = max((one for one in lasts if isinstance(one, datetime)), default=None)
+        last = max((ended_at for ended_at in lasts if isinstance(ended_at, datetime)), default=None)
         if last is None:
             return None
         for lag in LAGS[:-1]:
@@ -171,35 +192,11 @@ class CountReads:
                 return last - lag
         return last - LAGS[-1]
 
-    def end_of_portion(self, status: int, behind: datetime, until: datetime, size: int) -> datetime:
-        """Return up to when the next ``size`` of those ended."""
-        ended: Document = {"status": status, "ended_at": {"$gt": behind, "$lte": until}}
-        found = self._collections.jobs.find(ended, _ENDS, session=self._session).hint(OUTCOMES)
-        return next((one["ended_at"] for one in found.sort("ended_at", ASCENDING).skip(size).limit(1)), until)
-
-
-def _counted(group: Document) -> tuple[tuple[str, Status], bool, int]:
-    key = group["_id"]
-    return (text(key.get("queue")), Status(key.get("status"))), bool(key["later"]), group["records"]
-
-
-PORTION = 50_000
-"""So many are counted together at first, within a fraction of a second."""
-
-COUNTED_FOR = 3600.0
-"""Seconds after which all are counted again: an end that was written later than the lag was missed."""
-
-FORGOTTEN_AFTER = timedelta(days=1)
-"""How long a queue's removals are kept without another one: no count is as old that has to leave them out."""
-
-UNFINISHED_AFTER = timedelta(minutes=1)
-"""The age of the note of a removal whose process has died: every call of a living one has given up by then."""
-
-REMOVING = "removing "
-"""How the names of facts begin that note removals before they are made."""
-
-_REMOVED_OF_QUEUES = {"$gte": f"{REMOVED}0", "$lt": f"{REMOVED}:"}
-_FLUSHED = f"{REMOVED}all"
+    def end_of_portion(self, status: int, since: datetime, until: datetime, size: int) -> datetime:
+        """Return the time by which the next ``size`` of these jobs ended."""
+        ended: Document = {"status": status, "ended_at": {"$gt": since, "$lte": until}}
+        jobs = self._collections.jobs.find(ended, _ENDS, session=self._session).hint(OUTCOMES)
+        return next((job["ended_at"] for job in jobs.sort("ended_at", ASCENDING).skip(size).limit(1)), until)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,20 +206,20 @@ class _Count:
     until: datetime
     counts: Counts
     removed: Removed
-    """The removals that were known when these were counted: the numbers are without them."""
+    """The removals that were known at the count; the counts do not include these jobs."""
     counted_at: float
 
     def is_wrong(self, removed: Removed) -> bool:
         """Return whether all must be counted again: it is old, or jobs that were not counted may have been removed.
 
-        Only the numbers of removals are known, and the last end: one after ``until`` may be of an uncounted job.
+        Of removed jobs, only their number and last end are known; an end after ``until`` may be of an uncounted job.
         """
         if time.monotonic() - self.counted_at > COUNTED_FOR or self.removed.get(_FLUSHED) != removed.get(_FLUSHED):
             return True
         return any(self._misses(now, self.removed.get(id)) for id, now in removed.items())
 
     def _misses(self, now: Removals, then: Removals | None) -> bool:
-        """Return whether the removals of a queue since then may be of others than the counted jobs."""
+        """Return whether the removals of a queue since then may include jobs that were not counted."""
         if then is not None and now.token != then.token:
             return True
         return now != then and now.before is not None and now.before > self.until
@@ -236,16 +233,16 @@ class Tally:
         self._portion_size = portion
         self._lock = threading.Lock()
         self._base: _Count | None = None
-        """The last count of all; later calls count the jobs that have ended since."""
+        """The last full count; later calls count the jobs that have ended since."""
         self._begun: _Count | None = None
-        """A count of all that is under way: a call that takes too long leaves it to the next one."""
+        """A full count in progress: a call that takes too long leaves it to the next call."""
         self._reached: dict[int, datetime] = {}
-        """Up to which end the jobs of each status are in that."""
+        """Up to which end that count includes the jobs of each status."""
 
     def read(self, reads: CountReads) -> Mapping[tuple[str, Status], int]:
-        """Return how many records there are for each queue and status; to be read before anything else.
+        """Return how many records there are for each queue and status; call this before any other read of ``reads``.
 
-        What is kept of the ended ones must not be newer than the state that is read.
+        The counts of ended jobs that are kept must not be newer than the state that is read.
         """
         with self._lock:
             counts = self._ended_jobs(reads)
@@ -254,7 +251,7 @@ class Tally:
         return {key: number for key, number in counts.items() if number > 0}
 
     def begin_removal(self, now: datetime, ids: Sequence[JobId] = (), name: str | None = None) -> str:
-        """Note that these jobs, or all, are about to be removed, until ``end_removal`` of the name that is returned."""
+        """Note that these jobs, or all, are about to be removed; return the name to pass to ``end_removal``."""
         name = name or f"{REMOVING}{ObjectId()}"
         change = {"$set": {"at": now, "jobs": list(ids)}}
         self._connection.collections.facts.update_one({"_id": name}, change, upsert=True)
@@ -267,12 +264,12 @@ class Tally:
     def unfinished_removals(self, now: datetime) -> list[tuple[str, list[JobId]]]:
         """Return the removals whose processes have died, each with its jobs."""
         where = {"_id": {"$gte": REMOVING, "$lt": f"{REMOVING}~"}, "at": {"$lt": now - UNFINISHED_AFTER}}
-        return [(one["_id"], one["jobs"]) for one in self._connection.collections.facts.find(where)]
+        return [(fact["_id"], fact["jobs"]) for fact in self._connection.collections.facts.find(where)]
 
     def note_removed(self, status: Status, queues: Iterable[object], before: datetime, now: datetime) -> None:
-        """Note that jobs of this status that ended before this time were removed, each by its queue.
+        """Note, for each queue, how many of its jobs with this status, ended before this time, were removed.
 
-        One whose queue is damaged was not counted. Forget queues of which none was removed for long.
+        A job whose queue is damaged was never counted. Queues without a removal for a long time are forgotten.
         """
         changes: list[UpdateOne | DeleteMany] = [
             UpdateOne(
@@ -290,12 +287,12 @@ class Tally:
             changes.append(DeleteMany({"_id": _REMOVED_OF_QUEUES, "at": {"$not": {"$gte": now - FORGOTTEN_AFTER}}}))
             self._connection.collections.facts.bulk_write(changes)
 
-    def count_anew(self) -> None:
-        """Make all stores count again: jobs were removed that were not noted, or all."""
+    def count_again(self) -> None:
+        """Make all clients count again, after jobs were removed without a note, or all jobs."""
         self._connection.collections.facts.update_one({"_id": _FLUSHED}, {"$inc": {"records": 1}}, upsert=True)
 
     def _ended_jobs(self, reads: CountReads) -> Counts:
-        """Return the ended jobs, and keep the numbers of jobs that ended long enough ago."""
+        """Return the counts of ended jobs, and keep those of jobs that ended long enough ago."""
         removed, base = reads.removals(), self._base
         if base is None or base.is_wrong(removed):
             self._base = None
@@ -315,7 +312,7 @@ class Tally:
         return counts
 
     def _count_all(self, removed: Removed, reads: CountReads) -> _Count | None:
-        """Count all that ended long enough ago, the oldest first; None without any.
+        """Count all jobs that ended long enough ago, oldest first; None if there are none.
 
         If the call takes too long, its count is kept, and the next call continues from there.
         """
@@ -330,17 +327,22 @@ class Tally:
             if status not in self._reached:
                 begun.counts.update(reads.by_queue({"status": status, "ended_at": None}))
                 self._reached[status] = EPOCH
-            while (behind := self._reached[status]) < begun.until:
-                end = reads.end_of_portion(status, behind, begun.until, self._portion_size)
-                portion = {"status": status, "ended_at": {"$gt": behind, "$lte": end}}
+            while (since := self._reached[status]) < begun.until:
+                end = reads.end_of_portion(status, since, begun.until, self._portion_size)
+                portion = {"status": status, "ended_at": {"$gt": since, "$lte": end}}
                 begun.counts.update(reads.by_queue(portion))
                 self._reached[status] = end
         self._begun = None
         return begun
 
 
+def _counted(group: Document) -> tuple[tuple[str, Status], bool, int]:
+    key = group["_id"]
+    return (text(key.get("queue")), Status(key.get("status"))), bool(key["later"]), group["records"]
+
+
 def _removed_between(before: Removed, now: Removed) -> Counts:
-    """Return the numbers of jobs that were removed between two looks."""
+    """Return how many jobs were removed between two reads."""
     gone: Counts = Counter()
     for id, removals in now.items():
         status, _, queue = id.removeprefix(REMOVED).partition(" ")
@@ -349,6 +351,6 @@ def _removed_between(before: Removed, now: Removed) -> Counts:
     return gone
 
 
-def _ended_after(behind: datetime | None) -> Document:
+def _ended_after(since: datetime | None) -> Document:
     ended: Document = {"status": {"$in": ENDED}}
-    return ended if behind is None else {**ended, "ended_at": {"$gt": behind}}
+    return ended if since is None else {**ended, "ended_at": {"$gt": since}}

@@ -1,4 +1,4 @@
-"""Inserts records: the same job twice is one job, and an index allows one pending job per unique key."""
+"""Inserts records: a job that is inserted twice is one job, and an index allows one pending job per unique key."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ class Inserts:
         self._alike = Alike(connection, self._holder)
 
     def add(self, new: Sequence[Record]) -> list[Record]:
-        """Insert all records and return for each the one that is kept; raise ``DuplicateId`` before anything is in."""
+        """Insert all records, and return the stored record for each; raise ``DuplicateId`` before any insert."""
         if not new:
             return []
-        given = {one.id: one for one in new}
-        kept = self._known(new) if len(new) > 1 else {}
-        waiting = [one for id, one in given.items() if id not in kept] if kept else list(given.values())
-        rechecks = [_recheck(one) for one in waiting if needs_look(one) or _has_to_do_with_others(one)]
+        by_id = {record.id: record for record in new}
+        known = self._known(new) if len(new) > 1 else {}
+        waiting = [record for id, record in by_id.items() if id not in known] if known else list(by_id.values())
+        rechecks = [_recheck(record) for record in waiting if needs_look(record) or _has_to_do_with_others(record)]
         inserted: list[Record] = []
         pending = waiting
         tries = 0
@@ -78,17 +78,17 @@ class Inserts:
                 raise StoreContended(self._connection.address.shown, unique, tries)
             tries += 1
             refused = self._insert(pending, rechecks)
-            inserted += [one for index, one in enumerate(pending) if index not in refused] if refused else pending
-            found = [(pending[index], self._present(pending[index], field)) for index, field in refused.items()]
-            kept.update((one.id, present) for one, present in found if present is not None)
-            pending = [one for one, present in found if present is None]
+            inserted += [record for index, record in enumerate(pending) if index not in refused] if refused else pending
+            clashes = [(pending[index], self._present(pending[index], field)) for index, field in refused.items()]
+            known.update((record.id, present) for record, present in clashes if present is not None)
+            pending = [record for record, present in clashes if present is None]
         cleared = self._follow(inserted, rechecks)
         self._name_copies(inserted)
         if not rechecks and len(inserted) == len(new):
             return list(new)
-        kept.update((one.id, one) for one in inserted)
-        cache = {one.job_id for one in rechecks if kept[one.job_id].id == one.job_id}
-        return self._as_released(new, kept, cache - cleared)
+        known.update((record.id, record) for record in inserted)
+        rechecked = {recheck.job_id for recheck in rechecks if known[recheck.job_id].id == recheck.job_id}
+        return self._as_released(new, known, rechecked - cleared)
 
     def alike(self, new: Record, ignore_data: bool) -> list[Record]:
         """Return the pending records for which ``new`` is the same job."""
@@ -97,8 +97,8 @@ class Inserts:
     def replace(self, new: Record, old: Record, cancel_running: str | None, now: datetime) -> Record | None:
         """Replace ``old`` by ``new``, or queue ``new`` after it while it runs; None if ``old`` has moved."""
         jobs = self._connection.collections.jobs
-        kept = jobs.find_one({"_id": old.id})
-        present = None if kept is None else record(kept)
+        stored = jobs.find_one({"_id": old.id})
+        present = None if stored is None else record(stored)
         if present is not None and is_in_doubt(present):
             self._settlements.follow([_recheck(present)])
             return None
@@ -106,50 +106,53 @@ class Inserts:
             return None
         if present.status.is_final:
             return None
-        taken = jobs.find_one({"_id": new.id})
-        if taken is not None:
-            check_same_job(new, record(taken))
+        same_id = jobs.find_one({"_id": new.id})
+        if same_id is not None:
+            check_same_job(new, record(same_id))
         token = ObjectId()
         if present.status is Status.PROCESSING:
-            follows, change = _behind(new, present, cancel_running, token, now)
+            effect, change = _behind(new, present, cancel_running, token, now)
         else:
             after = canceled(present, "", now, Cause.REPLACED)
-            follows, change = effects_of(after, token, now, successor=in_place_of(new, present)), update(after)
-        change["$push"] = {"after": follows.kept()}
+            effect, change = effects_of(after, token, now, successor=in_place_of(new, present)), update(after)
+        change["$push"] = {"after": effect.entry()}
         if not jobs.update_one({**unmoved(present), "unique": old.unique}, change).matched_count:
             return None
-        self._settlements.follow([follows])
+        self._settlements.follow([effect])
         successor = jobs.find_one({"_id": new.id})
         return None if successor is None else record(successor)
 
     def _known(self, new: Sequence[Record]) -> dict[JobId, Record]:
-        """Return the known ones of these, or raise ``DuplicateId``."""
+        """Return the stored records with these ids, or raise ``DuplicateId``."""
         first: dict[JobId, Record] = {}
-        for one in new:
-            check_same_job(one, first.setdefault(one.id, one))
+        for job in new:
+            check_same_job(job, first.setdefault(job.id, job))
         jobs = self._connection.collections.jobs
-        kept = {one.id: one for one in records(jobs.find({"_id": {"$in": list(first)}}))}
-        for id, present in kept.items():
+        known = {record.id: record for record in records(jobs.find({"_id": {"$in": list(first)}}))}
+        for id, present in known.items():
             check_same_job(first[id], present)
-        return kept
+        return known
 
     def _insert(self, new: Sequence[Record], rechecks: Sequence[Effect]) -> dict[int, str]:
-        """Insert and return the indexes of refused records, each with the clashing field."""
-        after = {one.job_id: [one.kept()] for one in rechecks}
-        incoming = documents([in_doubt(one) for one in new] if after else new)
+        """Insert the records, and return the index of each refused one with the clashing field."""
+        after = {recheck.job_id: [recheck.entry()] for recheck in rechecks}
+        incoming = documents([in_doubt(record) for record in new] if after else new)
         if after:
-            incoming = [one | ({"after": after[one["_id"]]} if one["_id"] in after else {}) for one in incoming]
+            incoming = [
+                document | ({"after": after[document["_id"]]} if document["_id"] in after else {})
+                for document in incoming
+            ]
         try:
             self._connection.collections.jobs.insert_many(incoming, ordered=False)
         except BulkWriteError as error:
             refused = error.details["writeErrors"]
-            if error.details["writeConcernErrors"] or any(one["code"] != DUPLICATE for one in refused):
+            if error.details["writeConcernErrors"] or any(failure["code"] != DUPLICATE for failure in refused):
                 raise
-            return {int(one["index"]): clashing_field(one) for one in refused}
+            return {int(failure["index"]): clashing_field(failure) for failure in refused}
         return {}
 
     def _present(self, new: Record, field: str) -> Record | None:
-        """Return the record that clashed with this one, None if it is gone."""
+        """Return the record that clashed with this one; None if it is gone."""
         jobs = self._connection.collections.jobs
         same_id = jobs.find_one({"_id": new.id})
         if same_id is not None:
@@ -167,38 +170,38 @@ class Inserts:
         return None if holder is None else undoubted(record(holder), new.created_at)
 
     def _follow(self, inserted: Sequence[Record], rechecks: Sequence[Effect]) -> set[JobId]:
-        """Record the inserts' events, recheck dependencies, and return the records that are unchanged."""
+        """Record the events of inserts, recheck dependencies, and return the ids of the records that are unchanged."""
         if not inserted:
             return set()
         cleared: set[JobId] = set()
         if rechecks:
-            cleared = self._clear(inserted, {one.job_id: one.token for one in rechecks})
-        over = [one for one in inserted if one.status.is_final and one.ended_at is not None]
-        turns = [Turn(token=ObjectId(), at=one.ended_at or one.created_at, ended=[one]) for one in over]
-        self._event_writer.submit([transition(one, one.created_at) for one in inserted], turns=turns)
+            cleared = self._clear(inserted, {recheck.job_id: recheck.token for recheck in rechecks})
+        ended = [record for record in inserted if record.status.is_final and record.ended_at is not None]
+        turns = [Turn(token=ObjectId(), at=record.ended_at or record.created_at, ended=[record]) for record in ended]
+        self._event_writer.submit([transition(record, record.created_at) for record in inserted], turns=turns)
         if rechecks:
-            ids = {one.id for one in inserted} - cleared
-            self._settlements.follow([one for one in rechecks if one.job_id in ids])
+            ids = {record.id for record in inserted} - cleared
+            self._settlements.follow([recheck for recheck in rechecks if recheck.job_id in ids])
         return cleared
 
     def _name_copies(self, inserted: Sequence[Record]) -> None:
-        """Note with the jobs that were recovered which job is their copy."""
+        """Note in each recovered job which job is its copy."""
         named: list[UpdateOne] = [
-            UpdateOne({"_id": origin_of(one)}, {"$set": {f"given.{COPY}": str(one.id)}})
-            for one in inserted
-            if ORIGIN in one.given
+            UpdateOne({"_id": origin_of(copy)}, {"$set": {f"given.{COPY}": str(copy.id)}})
+            for copy in inserted
+            if ORIGIN in copy.given
         ]
         if named:
             self._connection.collections.jobs.bulk_write(named, ordered=False)
 
     def _clear(self, inserted: Sequence[Record], tokens: Mapping[JobId, ObjectId]) -> set[JobId]:
-        """Admit the records in doubt; they are inserted, so ``repair`` handles an error here."""
-        keyed = [one for one in inserted if needs_look(one)]
-        related = [one.unique for one in keyed if one.unique is not None and _has_to_do_with_others(one)]
+        """Admit the records in doubt; they are inserted, so ``repair`` completes this after an error."""
+        keyed = [record for record in inserted if needs_look(record)]
+        related = [record.unique for record in keyed if record.unique is not None and _has_to_do_with_others(record)]
         try:
             if related:
                 self._keys.check(related)
-            return self._keys.clear([one for one in keyed if not _has_to_do_with_others(one)], tokens)
+            return self._keys.clear([record for record in keyed if not _has_to_do_with_others(record)], tokens)
         except PyMongoError as error:
             log.warning("%d jobs are inserted, their recheck is postponed: %s", len(keyed), reason_of(error))
             if misses_index(error):
@@ -206,26 +209,26 @@ class Inserts:
             return set()
 
     def _index_again(self) -> None:
-        """Create the indexes again, which ends new records with the key of another."""
+        """Create the indexes again, which ends new records that have the key of another one."""
         try:
             self._index()
         except StoreUnavailable as error:
             log.warning("%s", error)
 
-    def _as_released(self, new: Sequence[Record], kept: dict[JobId, Record], rechecks: set[JobId]) -> list[Record]:
+    def _as_released(self, new: Sequence[Record], known: dict[JobId, Record], rechecked: set[JobId]) -> list[Record]:
         """Return the records after the recheck of the jobs they wait for."""
-        if rechecks:
+        if rechecked:
             try:
-                kept |= self._rechecked(rechecks)
-            except PyMongoError as error:  # they are inserted, which is what counts
-                log.warning("%d jobs are inserted, but could not be read again: %s", len(rechecks), reason_of(error))
-        return [kept[one.id] for one in new]
+                known |= self._rechecked(rechecked)
+            except PyMongoError as error:  # the jobs are inserted, so the call succeeds
+                log.warning("%d jobs are inserted, but could not be read again: %s", len(rechecked), reason_of(error))
+        return [known[record.id] for record in new]
 
     def _rechecked(self, ids: set[JobId]) -> dict[JobId, Record]:
-        """Return the records as they are now; the holder of its key in the place of one that was ended for it."""
-        found = records(self._connection.collections.jobs.find({"_id": {"$in": list(ids)}}))
-        holders = {one.id: self._holder(one) for one in found if one.cause is Cause.DUPLICATE}
-        return {one.id: undoubted(holders.get(one.id) or one, one.created_at) for one in found}
+        """Return the records as they are now; instead of one that ended as a duplicate, the holder of its key."""
+        present = records(self._connection.collections.jobs.find({"_id": {"$in": list(ids)}}))
+        holders = {record.id: self._holder(record) for record in present if record.cause is Cause.DUPLICATE}
+        return {record.id: undoubted(holders.get(record.id) or record, record.created_at) for record in present}
 
 
 def _has_to_do_with_others(new: Record) -> bool:
@@ -239,7 +242,7 @@ def _recheck(new: Record) -> Effect:
 def _behind(
     new: Record, present: Record, cancel_running: str | None, token: ObjectId, now: datetime
 ) -> tuple[Effect, Document]:
-    """Return effects and update when a running record gives its key to one that waits for its end."""
+    """Return the effects and the update by which a running record gives its key to one that waits for its end."""
     successor = document(behind(new, present.id))
     change: Document = {"$unset": {"unique": ""}}
     if cancel_running is not None and present.cancel is None:

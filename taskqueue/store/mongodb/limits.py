@@ -53,8 +53,8 @@ class Freed:
     lane: str
     began_at: datetime | None
 
-    def kept(self) -> Document:
-        """Return it as it is kept in the list ``after`` of the record."""
+    def entry(self) -> Document:
+        """Return its part of the outbox entry."""
         return {"claims": self.claims, "lane": self.lane, "began_at": self.began_at}
 
 

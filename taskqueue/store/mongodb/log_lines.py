@@ -1,4 +1,4 @@
-"""Keeps the log lines of the last runs of each job, one document a run; its id is that of the job and the claim."""
+"""Keeps the log lines of the last runs of each job: a document for each run, identified by the job and the claim."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class LogLines:
         self._connection = connection
 
     def keep(self, holder: Holder, lines: Mapping[JobId, str]) -> None:
-        """Keep the lines of runs that ``holder`` still holds, in place of their stored lines."""
+        """Keep the lines of runs that ``holder`` still holds, and replace their stored lines."""
         if not lines:
             return
-        mine = {"_id": {"$in": list(lines)}, **held_by(holder)}
+        still_held = {"_id": {"$in": list(lines)}, **held_by(holder)}
         changes: list[UpdateOne | DeleteMany] = []
-        jobs = self._connection.collections.latest  # a primary that was just elected may know no majority yet
-        for job in jobs.find(mine, {"claims": True}):
+        jobs = self._connection.collections.latest  # a newly elected primary may know no majority yet
+        for job in jobs.find(still_held, {"claims": True}):
             id, claims = job["_id"], job["claims"]
             changes.append(UpdateOne({"_id": _key(id, claims)}, {"$set": {"lines": lines[id]}}, upsert=True))
             changes.append(DeleteMany({"_id": {"$gte": _key(id, 0), "$lte": _key(id, claims - RUNS_KEPT)}}))
@@ -36,8 +36,8 @@ class LogLines:
 
     def of_job(self, id: JobId) -> dict[int, str]:
         """Return the lines of the runs of a job."""
-        found = self._connection.collections.logs.find(_of_job(id)).sort("_id")
-        return {int(one["_id"]["claims"]): str(one["lines"]) for one in found}
+        documents = self._connection.collections.logs.find(_of_job(id)).sort("_id")
+        return {int(document["_id"]["claims"]): str(document["lines"]) for document in documents}
 
     def remove(self, ids: Sequence[JobId]) -> None:
         """Remove the lines of these jobs."""

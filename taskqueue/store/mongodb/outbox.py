@@ -1,6 +1,6 @@
-"""Keeps an outbox in each changed record, and carries out its entries: the events, successors and releases of a change.
+"""Keeps an outbox in each changed record, and carries out its entries: events, successors and releases of a change.
 
-Every step may be done twice and by any process, so the next one completes the entries of a dead writer.
+Every step may be repeated, and done by any process, so another process can complete the entries of a dead writer.
 """
 
 from __future__ import annotations
@@ -47,9 +47,15 @@ from taskqueue.store.tries import MOST_TRIES
 
 log = logging.getLogger(__name__)
 
+LEFT_AFTER = timedelta(seconds=5)
+"""The age at which an entry, or a job that a schedule started, counts as left by a dead writer."""
+
+STEP = 500
+"""The most records that one round of release or repair reads."""
+
 
 class Effect(NamedTuple):
-    """The outbox entry of one change: an event, a successor, a release, or a recheck; one is made for each outcome."""
+    """The outbox entry of one change: an event, a successor, a release or a recheck."""
 
     token: ObjectId
     """Identifies the change."""
@@ -64,43 +70,224 @@ class Effect(NamedTuple):
     needs_recheck: bool = False
     """Whether the jobs that it waits for may have ended before the change was written (kept as ``look``)."""
     freed: Freed | None = None
-    """The limits whose places its run gives back."""
+    """The limits whose room its run gives back."""
     copy_of: Sequence[JobId] = ()
     """The jobs of which this one is a copy that has succeeded."""
     after: Record | None = None
-    """The record, where the history counts its change."""
+    """The changed record, if the history counts the change."""
     claimed: bool = False
     """Whether the change settled a claim."""
     batch: Sequence[JobId] = ()
-    """The other jobs whose plain ends were written with this one, and have no entry but this."""
+    """The other jobs whose plain ends were written with this one, and share this entry."""
 
     @property
     def is_plain_end(self) -> bool:
-        """Return whether it is the end of a claim, all of whose effects can be derived from the record."""
+        """Return whether it is the end of a claim whose effects can all be derived from the record."""
         if not self.ended or not self.claimed or self.event is None or self.needs_recheck or self.copy_of:
             return False
         return self.successor is None and self.advance is None and self.freed is None
 
-    def kept(self) -> Document:
-        """Return it as it is kept in the list ``after`` of the record."""
-        kept: Document = {"token": self.token, "at": self.at, "ended": self.ended}
+    def entry(self) -> Document:
+        """Return the entry for the list ``after`` of the record."""
+        entry: Document = {"token": self.token, "at": self.at, "ended": self.ended}
         if self.event is not None and self.event.status is not None:
-            kept["event"] = {"id": self.event.id, "name": self.event.name, "status": int(self.event.status)}
+            entry["event"] = {"id": self.event.id, "name": self.event.name, "status": int(self.event.status)}
         if self.successor is not None:
-            kept["successor"] = self.successor
+            entry["successor"] = self.successor
         if self.advance is not None:
-            kept["advance"] = present(vars(self.advance) | {"job": None})
+            entry["advance"] = present(vars(self.advance) | {"job": None})
         if self.needs_recheck:
-            kept["look"] = True
+            entry["look"] = True
         if self.copy_of:
-            kept["copy_of"] = list(self.copy_of)
+            entry["copy_of"] = list(self.copy_of)
         if self.freed is not None:
-            kept["freed"] = self.freed.kept()
+            entry["freed"] = self.freed.entry()
         if self.claimed:
-            kept["claimed"] = True
+            entry["claimed"] = True
         if self.batch:
-            kept["batch"] = list(self.batch)
-        return kept
+            entry["batch"] = list(self.batch)
+        return entry
+
+
+class Outbox:
+    """Carries out outbox entries, records their events and clears them."""
+
+    def __init__(self, connection: Connection, event_writer: EventWriter, limit_use: LimitUse) -> None:
+        self._connection = connection
+        self._limit_use = limit_use
+        self._event_writer = event_writer
+        self._keys = UniqueKeys(connection)
+
+    def complete(self, effects: Sequence[Effect], turns: Sequence[Turn] = ()) -> list[Document]:
+        """Carry out all effects, count them in the history, and return the inserted successors."""
+        now = max(effect.at for effect in effects)
+        for effect in effects:
+            if effect.advance is not None:
+                self._advance_schedule(effect.advance)
+        rechecked = [effect.job_id for effect in effects if effect.needs_recheck]
+        successors: list[Document] = []
+        for effect in effects:
+            if effect.successor is None:
+                continue
+            if self._insert(effect.successor, effect.job_id):
+                successors.append(effect.successor)
+            else:
+                rechecked += self._keys.taken(effect.successor["unique"], effect.job_id)
+        rechecked += [
+            successor["_id"] for successor in successors if "waiting_for" in successor or "parent" in successor
+        ]
+        released = self._relieve({**self._ended_before(rechecked), **_ends(effects), **_originals(effects)}, now)
+        self._limit_use.release([effect.freed for effect in effects if effect.freed is not None])
+        events = [effect.event for effect in effects if effect.event is not None]
+        events += [transition(record(successor), now) for successor in successors]
+        events += [effect.event for effect in released if effect.event is not None]
+        carried_out = [*effects, *released]
+        changes = [(effect.token, effect.at, effect.claimed, effect.after) for effect in carried_out if effect.after]
+        without_entry = {id for effect in effects for id in effect.batch}
+        done = [_done(effect, now) for effect in carried_out if effect.job_id not in without_entry]
+        self._event_writer.submit(events, done, [*turns, *turns_of(changes)])
+        return successors
+
+    def repair(self, now: datetime) -> int:
+        """Complete abandoned entries and return how many changes those were."""
+        where = {"after.at": {"$lte": now - LEFT_AFTER}}
+        jobs = self._connection.collections.latest
+        left_jobs = list(jobs.find(where, {"after": True}).hint(LEFTOVERS).limit(STEP))
+        effects = [
+            left_effect(job["_id"], entry)
+            for job in left_jobs
+            for entry in job["after"]
+            if entry["at"] <= now - LEFT_AFTER
+        ]
+        effects += [shared for effect in effects if effect.batch for shared in self._batch_of(effect)]
+        if effects:
+            counted = {effect.token: effect.at for effect in effects if effect.ended or effect.claimed}
+            self.complete(effects, left_turns(self._connection, counted))
+        return len(effects)
+
+    def _batch_of(self, carrier: Effect) -> list[Effect]:
+        """Return the effects of the written ends that share this entry."""
+        documents = self._connection.collections.latest.find(sharing(carrier.token, carrier.batch))
+        effects = [effects_of(after, carrier.token, carrier.at, claimed=True) for after in records(documents)]
+        return [effect._replace(after=None) for effect in effects]  # the turn of their entry counts them
+
+    def _advance_schedule(self, advance: NextRun) -> None:
+        """Advance the schedule that started the ended job; nothing changes if that was done."""
+        plans = self._connection.collections.plans
+        if advance.next_run_at is not None:
+            plans.update_one(
+                {"_id": advance.schedule, "awaits": advance.job},
+                {"$set": {"next_run_at": advance.next_run_at}, "$unset": {"awaits": ""}, "$inc": {"version": 1}},
+            )
+        if advance.failed is not None:
+            outcome_field = f"about.ended.{advance.job}"
+            plans.update_one(
+                {"_id": advance.schedule, "about.recent": str(advance.job), outcome_field: {"$ne": advance.failed}},
+                {"$set": {outcome_field: advance.failed}, "$inc": {"version": 1}},
+            )
+
+    def _insert(self, successor: Document, ended: JobId) -> bool:
+        """Insert the record and return whether it exists now; it is dropped if another job has its unique key."""
+        try:
+            self._connection.collections.jobs.insert_one(dict(successor))
+        except DuplicateKeyError as error:
+            if clashing_field(error.details) == "_id":
+                return True
+            if "origin" in successor:
+                log.warning("the series ends: another job has the unique key %r of job %s", successor["unique"], ended)
+            else:
+                log.info("job %s was dropped: another holds its unique key %r", successor["_id"], successor["unique"])
+            return False
+        return True
+
+    def _ended_before(self, rechecked: Sequence[JobId]) -> dict[JobId, Status | None]:
+        """Return the ended dependencies and parents of these records, with their status; None if it was removed."""
+        if not rechecked:
+            return {}
+        jobs = self._connection.collections.jobs
+        rechecked_jobs = list(
+            jobs.find({"_id": {"$in": rechecked}}, {"waiting_for": True, "parent": True, "unique": True})
+        )
+        doubtful = {job["unique"]: job["_id"] for job in rechecked_jobs if job["_id"] in job.get("waiting_for", ())}
+        awaited = {id for job in rechecked_jobs for id in job.get("waiting_for", ())}
+        awaited |= {job["parent"] for job in rechecked_jobs if "parent" in job}
+        if doubtful:
+            awaited |= self._keys.wait_behind(doubtful)
+        documents = jobs.find({"_id": {"$in": list(awaited)}}, {"status": True}) if awaited else ()
+        statuses = {document["_id"]: status_in(document.get("status")) for document in documents}
+        ends = {id: statuses.get(id) for id in awaited} | dict.fromkeys(doubtful.values())
+        return {id: status for id, status in ends.items() if status is None or status.is_final}
+
+    def _relieve(self, ended: Mapping[JobId, Status | None], now: datetime) -> list[Effect]:
+        """Apply these ends to waiting jobs, and then the ends caused by that; return the effects."""
+        effects: list[Effect] = []
+        while ended:
+            caused = [*self._release(ended, now), *self._cancel_children(ended, now)]
+            effects += caused
+            ended = _ends(caused)
+        return effects
+
+    def _release(self, ended: Mapping[JobId, Status | None], now: datetime) -> list[Effect]:
+        """Release or cancel the jobs that wait for ended ones, and return the effects."""
+        jobs = self._connection.collections.jobs
+        all_effects: list[Effect] = []
+        staying: list[JobId] = []
+        tried: Counter[JobId] = Counter()
+        while True:
+            where: Document = {"waiting_for": {"$in": list(ended)}, "_id": {"$nin": staying}}
+            waiting = records(jobs.find(where).hint(BEHIND).limit(STEP))
+            if not waiting:
+                return all_effects
+            _count_tries(tried, waiting)
+            token = ObjectId()
+            changes, effects = [], []
+            for before in waiting:
+                after = _relieved(before, ended, now)
+                if after.waiting_for == before.waiting_for:
+                    staying.append(before.id)
+                elif after.status is not Status.POSTPONED:
+                    effects.append(effects_of(after, token, now))
+                    changes.append(UpdateOne(unmoved(before), change(after, effects[-1])))
+                else:
+                    changes.append(UpdateOne(unmoved(before), update(after)))
+            all_effects += self._write(changes, effects, token)
+
+    def _cancel_children(self, ended: Mapping[JobId, Status | None], now: datetime) -> list[Effect]:
+        """End the children of jobs whose end ends their whole tree, and return the effects."""
+        tree_ends = {id: status for id, status in ended.items() if status in TREE_ENDS}
+        if not tree_ends:
+            return []
+        jobs = self._connection.collections.jobs
+        all_effects: list[Effect] = []
+        pending = {"$lte": int(Status.PROCESSING)}
+        where: Document = {"parent": {"$in": list(tree_ends)}, "status": pending, "cancel": {"$exists": False}}
+        where["course.phase"] = {"$ne": Phase.FAILING.value}
+        tried: Counter[JobId] = Counter()
+        while children := records(jobs.find(where).hint(CHILDREN).limit(STEP)):
+            _count_tries(tried, children)
+            token = ObjectId()
+            changes, effects = [], []
+            for child in children:
+                after = _orphaned(child, tree_ends, now)
+                if after.cancel is not None:
+                    request = cancel_request(after.cancel.reason, after.cancel.requested_at)
+                    changes.append(
+                        UpdateOne({**unmoved(child), "cancel": {"$exists": False}}, {"$set": {"cancel": request}})
+                    )
+                else:
+                    effects.append(effects_of(after, token, now))
+                    changes.append(UpdateOne(unmoved(child), change(after, effects[-1])))
+            all_effects += self._write(changes, effects, token)
+        return all_effects
+
+    def _write(self, changes: Sequence[UpdateOne], effects: Sequence[Effect], token: ObjectId) -> Sequence[Effect]:
+        """Write the records that are unchanged since they were read, and return the effects."""
+        jobs = self._connection.collections.jobs
+        if not changes or jobs.bulk_write(changes, ordered=False).matched_count == len(changes):
+            return effects
+        documents = jobs.find({"_id": {"$in": [effect.job_id for effect in effects]}, "swapped": token}, {"_id": True})
+        changed = {document["_id"] for document in documents}
+        return [effect for effect in effects if effect.job_id in changed]
 
 
 def effects_of(
@@ -114,7 +301,7 @@ def effects_of(
 ) -> Effect:
     """Return the effects of a record's change to this state.
 
-    ``claimed`` says that it settles a claim, and ``is_unseen`` is that of the settlement.
+    ``claimed`` says that the change settles a claim; ``is_unseen`` is the field of the settlement.
     """
     if successor is None and after.origin is not None:
         successor = following_occurrence(after, now)
@@ -139,32 +326,37 @@ def transition(after: Record, now: datetime) -> Event:
     return status_event(after.id, after.claims, event_name(after), now, after.status)
 
 
-def change(after: Record, follows: Effect, changed: Document | None = None) -> Document:
+def change(after: Record, effect: Effect, changed: Document | None = None) -> Document:
     """Return the update to a record's new state with its outbox entry."""
     changed = changed or update(after)
-    changed["$set"]["swapped"] = follows.token
-    changed["$push"] = {"after": follows.kept()}
+    changed["$set"]["swapped"] = effect.token
+    changed["$push"] = {"after": effect.entry()}
     return changed
 
 
-def left_effect(job_id: JobId, kept: Document) -> Effect:
+def left_effect(job_id: JobId, entry: Document) -> Effect:
     """Return the effect of an entry that a dead writer left."""
-    event = kept.get("event")
+    event = entry.get("event")
     return Effect(
-        token=kept["token"],
-        at=kept["at"],
+        token=entry["token"],
+        at=entry["at"],
         job_id=job_id,
         event=event
-        and Event(id=event["id"], job_id=job_id, name=event["name"], at=kept["at"], status=Status(event["status"])),
-        ended=kept["ended"],
-        successor=kept.get("successor"),
-        advance=_advance_of(job_id, kept),
-        needs_recheck="look" in kept,
-        freed=Freed(id=job_id, **kept["freed"]) if "freed" in kept else None,
-        copy_of=kept.get("copy_of", ()),
-        claimed="claimed" in kept,
-        batch=kept.get("batch", ()),
+        and Event(id=event["id"], job_id=job_id, name=event["name"], at=entry["at"], status=Status(event["status"])),
+        ended=entry["ended"],
+        successor=entry.get("successor"),
+        advance=_advance_of(job_id, entry),
+        needs_recheck="look" in entry,
+        freed=Freed(id=job_id, **entry["freed"]) if "freed" in entry else None,
+        copy_of=entry.get("copy_of", ()),
+        claimed="claimed" in entry,
+        batch=entry.get("batch", ()),
     )
+
+
+def clashing_field(details: Any) -> str:
+    """Return the field that the server reports as a duplicate: ``_id`` or ``unique``."""
+    return str(next(iter(details["keyPattern"])))
 
 
 def _freed(after: Record, now: datetime, *, is_unseen: bool) -> Freed:
@@ -173,205 +365,20 @@ def _freed(after: Record, now: datetime, *, is_unseen: bool) -> Freed:
     return Freed(id=after.id, claims=after.claims, lane=after.lane, began_at=began_at)
 
 
-def _advance_of(job_id: JobId, kept: Document) -> NextRun | None:
-    return NextRun(job=job_id, **kept["advance"]) if "advance" in kept else None
+def _advance_of(job_id: JobId, entry: Document) -> NextRun | None:
+    return NextRun(job=job_id, **entry["advance"]) if "advance" in entry else None
 
 
-LEFT_AFTER = timedelta(seconds=5)
-"""The age at which an entry, or a job that a schedule started, counts as left by a dead writer."""
-
-STEP = 500
-"""The most records that one round of release or repair reads."""
-
-
-class Outbox:
-    """Carries out outbox entries, records their events and clears them."""
-
-    def __init__(self, connection: Connection, event_writer: EventWriter, limit_use: LimitUse) -> None:
-        self._connection = connection
-        self._limit_use = limit_use
-        self._event_writer = event_writer
-        self._keys = UniqueKeys(connection)
-
-    def complete(self, effects: Sequence[Effect], turns: Sequence[Turn] = ()) -> list[Document]:
-        """Carry out all effects, count them in the history, and return the inserted successors."""
-        now = max(one.at for one in effects)
-        for one in effects:
-            if one.advance is not None:
-                self._advance_schedule(one.advance)
-        rechecked = [one.job_id for one in effects if one.needs_recheck]
-        arrived: list[Document] = []
-        for one in effects:
-            if one.successor is None:
-                continue
-            if self._insert(one.successor, one.job_id):
-                arrived.append(one.successor)
-            else:
-                rechecked += self._keys.taken(one.successor["unique"], one.job_id)
-        rechecked += [new["_id"] for new in arrived if "waiting_for" in new or "parent" in new]
-        released = self._relieve({**self._ended_before(rechecked), **_ends(effects), **_originals(effects)}, now)
-        self._limit_use.release([one.freed for one in effects if one.freed is not None])
-        events = [one.event for one in effects if one.event is not None]
-        events += [transition(record(new), now) for new in arrived]
-        events += [one.event for one in released if one.event is not None]
-        counted = [(one.token, one.at, one.claimed, one.after) for one in (*effects, *released) if one.after]
-        entryless = {id for one in effects for id in one.batch}
-        done = [_done(one, now) for one in (*effects, *released) if one.job_id not in entryless]
-        self._event_writer.submit(events, done, [*turns, *turns_of(counted)])
-        return arrived
-
-    def repair(self, now: datetime) -> int:
-        """Complete abandoned entries and return how many changes those were."""
-        old = {"after.at": {"$lte": now - LEFT_AFTER}}
-        jobs = self._connection.collections.latest
-        left = list(jobs.find(old, {"after": True}).hint(LEFTOVERS).limit(STEP))
-        effects = [
-            left_effect(kept["_id"], one) for kept in left for one in kept["after"] if one["at"] <= now - LEFT_AFTER
-        ]
-        effects += [each for one in effects if one.batch for each in self._batch_of(one)]
-        if effects:
-            counted = {one.token: one.at for one in effects if one.ended or one.claimed}
-            self.complete(effects, left_turns(self._connection, counted))
-        return len(effects)
-
-    def _batch_of(self, carrier: Effect) -> list[Effect]:
-        """Return the effects of the ends that share this entry, and were written."""
-        kept = self._connection.collections.latest.find(sharing(carrier.token, carrier.batch))
-        found = [effects_of(after, carrier.token, carrier.at, claimed=True) for after in records(kept)]
-        return [one._replace(after=None) for one in found]  # the turn of their entry counts them
-
-    def _advance_schedule(self, advance: NextRun) -> None:
-        """Advance the schedule that started the ended job; nothing changes if that was done."""
-        plans = self._connection.collections.plans
-        if advance.next_run_at is not None:
-            plans.update_one(
-                {"_id": advance.schedule, "awaits": advance.job},
-                {"$set": {"next_run_at": advance.next_run_at}, "$unset": {"awaits": ""}, "$inc": {"version": 1}},
-            )
-        if advance.failed is not None:
-            known = f"about.ended.{advance.job}"
-            plans.update_one(
-                {"_id": advance.schedule, "about.recent": str(advance.job), known: {"$ne": advance.failed}},
-                {"$set": {known: advance.failed}, "$inc": {"version": 1}},
-            )
-
-    def _insert(self, successor: Document, ended: JobId) -> bool:
-        """Insert the record and return whether it exists; it is dropped if another job has its unique key."""
-        try:
-            self._connection.collections.jobs.insert_one(dict(successor))
-        except DuplicateKeyError as error:
-            if clashing_field(error.details) == "_id":
-                return True
-            if "origin" in successor:
-                log.warning("the series ends: another job has the unique key %r of job %s", successor["unique"], ended)
-            else:
-                log.info("job %s was dropped: another holds its unique key %r", successor["_id"], successor["unique"])
-            return False
-        return True
-
-    def _ended_before(self, rechecked: Sequence[JobId]) -> dict[JobId, Status | None]:
-        """Return the dependencies and parents of these records that ended, with their status, None if gone."""
-        if not rechecked:
-            return {}
-        jobs = self._connection.collections.jobs
-        looking = list(jobs.find({"_id": {"$in": rechecked}}, {"waiting_for": True, "parent": True, "unique": True}))
-        doubtful = {one["unique"]: one["_id"] for one in looking if one["_id"] in one.get("waiting_for", ())}
-        awaited = {id for one in looking for id in one.get("waiting_for", ())}
-        awaited |= {one["parent"] for one in looking if "parent" in one}
-        if doubtful:
-            awaited |= self._keys.wait_behind(doubtful)
-        known = jobs.find({"_id": {"$in": list(awaited)}}, {"status": True}) if awaited else ()
-        statuses = {one["_id"]: status_in(one.get("status")) for one in known}
-        ends = {id: statuses.get(id) for id in awaited} | dict.fromkeys(doubtful.values())
-        return {id: status for id, status in ends.items() if status is None or status.is_final}
-
-    def _relieve(self, ended: Mapping[JobId, Status | None], now: datetime) -> list[Effect]:
-        """Apply these ends to waiting jobs, and the ends that this causes; return the effects."""
-        following: list[Effect] = []
-        while ended:
-            follows = [*self._release(ended, now), *self._cancel_children(ended, now)]
-            following += follows
-            ended = _ends(follows)
-        return following
-
-    def _release(self, ended: Mapping[JobId, Status | None], now: datetime) -> list[Effect]:
-        """Release or cancel the jobs that wait for ended ones, and return the effects."""
-        jobs = self._connection.collections.jobs
-        following: list[Effect] = []
-        staying: list[JobId] = []
-        tried: Counter[JobId] = Counter()
-        while True:
-            where: Document = {"waiting_for": {"$in": list(ended)}, "_id": {"$nin": staying}}
-            waiting = records(jobs.find(where).hint(BEHIND).limit(STEP))
-            if not waiting:
-                return following
-            _count_tries(tried, waiting)
-            token = ObjectId()
-            changes, follows = [], []
-            for one in waiting:
-                after = _relieved(one, ended, now)
-                if after.waiting_for == one.waiting_for:
-                    staying.append(one.id)
-                elif after.status is not Status.POSTPONED:
-                    follows.append(effects_of(after, token, now))
-                    changes.append(UpdateOne(unmoved(one), change(after, follows[-1])))
-                else:
-                    changes.append(UpdateOne(unmoved(one), update(after)))
-            following += self._write(changes, follows, token)
-
-    def _cancel_children(self, ended: Mapping[JobId, Status | None], now: datetime) -> list[Effect]:
-        """End the children of jobs whose end is the end of their tree, and return the effects."""
-        over = {id: status for id, status in ended.items() if status in TREE_ENDS}
-        if not over:
-            return []
-        jobs = self._connection.collections.jobs
-        following: list[Effect] = []
-        pending = {"$lte": int(Status.PROCESSING)}
-        where: Document = {"parent": {"$in": list(over)}, "status": pending, "cancel": {"$exists": False}}
-        where["course.phase"] = {"$ne": Phase.FAILING.value}
-        tried: Counter[JobId] = Counter()
-        while children := records(jobs.find(where).hint(CHILDREN).limit(STEP)):
-            _count_tries(tried, children)
-            token = ObjectId()
-            changes, follows = [], []
-            for child in children:
-                after = _orphaned(child, over, now)
-                if after.cancel is not None:
-                    request = cancel_request(after.cancel.reason, after.cancel.requested_at)
-                    changes.append(
-                        UpdateOne({**unmoved(child), "cancel": {"$exists": False}}, {"$set": {"cancel": request}})
-                    )
-                else:
-                    follows.append(effects_of(after, token, now))
-                    changes.append(UpdateOne(unmoved(child), change(after, follows[-1])))
-            following += self._write(changes, follows, token)
-        return following
-
-    def _write(self, changes: Sequence[UpdateOne], follows: Sequence[Effect], token: ObjectId) -> Sequence[Effect]:
-        """Write the records that are unchanged since they were read, and return the effects."""
-        jobs = self._connection.collections.jobs
-        if not changes or jobs.bulk_write(changes, ordered=False).matched_count == len(changes):
-            return follows
-        ours = jobs.find({"_id": {"$in": [one.job_id for one in follows]}, "swapped": token}, {"_id": True})
-        changed = {one["_id"] for one in ours}
-        return [one for one in follows if one.job_id in changed]
-
-
-def clashing_field(details: Any) -> str:
-    """Return the field that the server reports as a duplicate: ``_id`` or ``unique``."""
-    return str(next(iter(details["keyPattern"])))
-
-
-def _done(one: Effect, now: datetime) -> Done:
-    return Done(id=one.job_id, token=one.token, freed_at=None if one.freed is None else now)
+def _done(effect: Effect, now: datetime) -> Done:
+    return Done(id=effect.job_id, token=effect.token, freed_at=None if effect.freed is None else now)
 
 
 def _count_tries(tried: Counter[JobId], changing: Sequence[Record]) -> None:
-    """Count a try for each; raise an error, after which ``repair`` continues, if one has moved each time."""
-    tried.update(one.id for one in changing)
-    for one in changing:
-        if tried[one.id] > MOST_TRIES:
-            raise PyMongoError(f"job {one.id} was changed by other processes before each of {MOST_TRIES} tries")
+    """Count a try for each record, and raise an error if one moves each time; ``repair`` continues after that."""
+    tried.update(job.id for job in changing)
+    for job in changing:
+        if tried[job.id] > MOST_TRIES:
+            raise PyMongoError(f"job {job.id} was changed by other processes before each of {MOST_TRIES} tries")
 
 
 def _relieved(waiting: Record, ended: Mapping[JobId, Status | None], now: datetime) -> Record:
@@ -392,9 +399,9 @@ def _orphaned(child: Record, ended: Mapping[JobId, Status | None], now: datetime
 
 def _ends(effects: Sequence[Effect]) -> dict[JobId, Status | None]:
     """Return the ended jobs with their status."""
-    return {one.job_id: one.event.status for one in effects if one.ended and one.event is not None}
+    return {effect.job_id: effect.event.status for effect in effects if effect.ended and effect.event is not None}
 
 
 def _originals(effects: Sequence[Effect]) -> dict[JobId, Status | None]:
     """Return the jobs whose copies, or copies of copies, have succeeded: their dependents may run."""
-    return dict.fromkeys((id for one in effects for id in one.copy_of), Status.DONE)
+    return dict.fromkeys((id for effect in effects for id in effect.copy_of), Status.DONE)

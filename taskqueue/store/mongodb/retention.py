@@ -68,7 +68,7 @@ class Retention:
         if removed == len(ids):
             self._tally.note_removed(status, old.values(), ended_before, now)
         else:  # another node removed the others, and notes them, too
-            self._tally.count_anew()
+            self._tally.count_again()
         self._log_lines.remove(ids)
         self._tally.end_removal(removal)
         return removed
@@ -76,7 +76,7 @@ class Retention:
     def _finish_removals(self, now: datetime) -> None:
         """Count jobs again whose removal was interrupted, and remove the log lines that it left."""
         for name, ids in self._tally.unfinished_removals(now):
-            self._tally.count_anew()
+            self._tally.count_again()
             left = self._connection.collections.jobs.find({"_id": {"$in": ids}}, {"_id": True})
             self._log_lines.remove(sorted(set(ids).difference(one["_id"] for one in left)))
             self._tally.end_removal(name)
@@ -146,7 +146,7 @@ class Retention:
 
     def forget(self, now: datetime) -> None:
         """Free the limits that removed jobs used, remove their log lines, make every cursor too old, and ring."""
-        self._tally.count_anew()
+        self._tally.count_again()
         self._log_lines.flush()
         self._connection.collections.slots.delete_many({})
         self._event_log.forget(now)

@@ -324,7 +324,7 @@ class Updates:
             token = ObjectId()
             follows = effects_of(after, token, now)
             change["$set"]["swapped"] = token
-            change["$push"] = {"after": follows.kept()}
+            change["$push"] = {"after": follows.entry()}
         if not self._connection.collections.jobs.update_one(where, change).matched_count:
             return False
         if follows is not None:
@@ -451,7 +451,7 @@ def _carry(carrier: Settlement, shared: Mapping[JobId, Effect]) -> list[Document
     fields = _fields(carrier, shared)
     return [
         {"$set": {"swapped": {"$cond": [is_held, shared[id].token, fails]}}},
-        _adding({"$literal": shared[id].kept()}),
+        _adding({"$literal": shared[id].entry()}),
         {"$unset": [name for name, value in fields.items() if value is None]},
         {"$replaceWith": {"$mergeObjects": ["$$ROOT", {"$literal": present(fields)}]}},
     ]
@@ -478,7 +478,7 @@ def _list_of(field: str) -> Document:
 
 
 def _entries(ids: Sequence[JobId], effects: Mapping[JobId, Effect]) -> list[Document]:
-    return [effects[id].kept() for id in ids]
+    return [effects[id].entry() for id in ids]
 
 
 def _weight(after: Record) -> int:
