@@ -33,6 +33,7 @@ COVERS: Mapping[str, str] = {
         "daemon/node/context daemon/node/node daemon/node/start daemon/node/schedules daemon/node/signals_of_jobs"
     ),
     "acceptance/test_fair_order.py": "",
+    "cli/test_burst.py": "daemon/node/burst",
     "acceptance/test_replaced_files.py": "store/backup",
     "acceptance/test_stacks.py": "",
     "chaos/test_node_output.py": "daemon/manager/worker_output",

@@ -62,6 +62,12 @@ POOL = (
         metavar="FILE",
         help="A Python file that each worker runs before its first job; its hooks surround all runs.",
     ),
+    _setting(
+        "--burst",
+        is_flag=True,
+        default=False,
+        help="Run the jobs that are due now, and the jobs that they add, and leave.",
+    ),
     _setting("--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="What to log."),
     _setting("--log-format", type=click.Choice(FORMATS), default="text", show_default=True, help="How to log it."),
     _setting(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +23,9 @@ from taskqueue.errors import ConfigError, TaskqueueError
 
 @click.command("run", short_help="Run a node for one application file.", params=list(POOL))
 @click.argument("application", metavar="FILE_OR_MODULE")
-@click.option("--name", default="development", show_default=True, metavar="NAME", help="The seat this node takes.")
+@click.option(
+    "--name", metavar="NAME", help="The seat this node takes; default: development, with --burst one of its own."
+)
 @click.option(
     "--web", is_flag=True, help="Serve the dashboard too, for every user of this host; needs the extra taskqueue[web]."
 )
@@ -36,6 +39,8 @@ def run_command(
     ctx: click.Context,
     /,
     application: str,
+    name: str | None,
+    burst: bool,
     reload: bool,
     web: bool,
     listen: str | None,
@@ -49,10 +54,16 @@ def run_command(
     It runs until Ctrl-C, on the embedded store unless --url names another. The file's folder is importable, so that
     jobs added by `python FILE` are found. A class that cannot be loaded fails its job at once instead of being tried
     for an hour. With --reload, changed code runs with the next job; running jobs end first. With --web, the dashboard
-    is served while the node runs.
+    is served while the node runs. With --burst, it leaves with exit code 0 when no job can begin now: retries after a
+    pause and jobs that are due later stay in the store.
     """
+    if burst and reload:
+        raise click.UsageError("--burst leaves when nothing is due, and --reload waits for changes: pass one of them")
     folder = folder_of(application)
-    settings = settings_from({**parameters, "url": ctx.find_root().obj, "chdir": folder, "unroutable_after": 0.0})
+    own = {"url": ctx.find_root().obj, "chdir": folder, "unroutable_after": 0.0}
+    settings = settings_from(
+        {**parameters, **own, "burst": burst, "name": name or (_seat_of_burst() if burst else "development")}
+    )
 
     def start() -> int:
         child_process.require_linux()
@@ -70,6 +81,11 @@ def run_command(
         from taskqueue.cli import reload as reloading
 
         return reloading.run(folder.resolve(), lambda: _reported(start))
+
+
+def _seat_of_burst() -> str:
+    """Return a name that no other node has: several may run at once, from cron for instance."""
+    return f"burst {os.getpid()} on {socket.gethostname()[:64]}"
 
 
 @contextmanager

@@ -68,6 +68,8 @@ class Settings:
     max_memory: int = 0
     """Resident bytes above which a worker is replaced after its job; 0 means never."""
     idle_timeout: float = 30.0
+    burst: bool = False
+    """Run what is due now, and leave."""
     capture_output: bool = False
     """Keep what jobs print with them, among their log lines."""
     unroutable_after: float = 3600.0

@@ -205,7 +205,7 @@ def test_a_wrong_variable_is_named(taskqueue_node: Taskqueue, monkeypatch: pytes
     ("text", "complaint"),
     [
         ('lease = "soon"', "--lease (from {file}): 'soon' is not a duration: "),
-        ("colour = 1", "{file}: there is no setting 'colour': use allow, bootstrap, capture-output, "),
+        ("colour = 1", "{file}: there is no setting 'colour': use allow, bootstrap, burst, "),
         ("config = 1", "{file}: there is no setting 'config': "),
         ("lease = [1]", "{file}: lease is a list, but takes one value"),
         ('work-on = ["mail", "mail"]', "--work-on names queue mail more than once: "),

@@ -28,6 +28,7 @@ FOLLOWED = [
     "docs/how-to/applications/analytics.md",
     "docs/how-to/jobs/asyncio-jobs.md",
     "docs/how-to/applications/asyncio.md",
+    "docs/how-to/jobs/burst.md",
     "docs/how-to/operations/capacity.md",
     "docs/how-to/operations/dashboard.md",
     "docs/how-to/applications/events.md",

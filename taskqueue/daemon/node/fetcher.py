@@ -61,6 +61,11 @@ class Fetcher:
         self._reason = reason
 
     @property
+    def expects_jobs(self) -> bool:
+        """Whether the next claim may find jobs: the last one did not end with nothing left to take."""
+        return self._pooled_expected or self._forced_expected or bool(self._reserved)
+
+    @property
     def claim_at(self) -> datetime | None:
         """When to claim the next postponed job: early, or when it is due if an early claim did not get it."""
         if self.next_at is None or self.next_at == self._due_by:

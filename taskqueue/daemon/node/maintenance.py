@@ -69,6 +69,11 @@ class Maintenance:
         """Repair soon after an outage of the store."""
         self._outage_timer.after(FIRST_REPAIR_AFTER)
 
+    @property
+    def has_tasks(self) -> bool:
+        """Whether tasks wait for their turns, due schedules among them."""
+        return bool(self._queued)
+
     def repair(self) -> None:
         """Complete the changes that dead nodes left half done."""
         self._enqueue(self._repair)

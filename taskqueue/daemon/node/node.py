@@ -9,6 +9,7 @@ from functools import partial
 
 from taskqueue.daemon.node import signals_of_jobs
 from taskqueue.daemon.node.bell_listener import BellListener
+from taskqueue.daemon.node.burst import Burst
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.clocks import ClockWatch
 from taskqueue.daemon.node.context import NodeContext
@@ -89,6 +90,7 @@ class Node:
         self._shutdown = self._new_shutdown()
         self._maintenance = Maintenance(context, self._leases, self._is_seated)
         self._host_watch = self._new_host_watch(stacks)
+        self._burst = self._new_burst() if settings.burst else None
         self._bells = BellListener(self._loop, self._breaker)
         self.monitor = Monitor(context, self._is_seated)
         self._expired_timer = context.timer(self._rescuer.rescue_expired)
@@ -135,6 +137,16 @@ class Node:
             on_lead=self._leadership.renew,
             on_leases=lambda leases: self._manager.send(*stacks.look(leases)),
             is_busy=self._in_flight.__len__,
+        )
+
+    def _new_burst(self) -> Burst:
+        return Burst(
+            loop=self._loop,
+            dispatcher=self._dispatcher,
+            in_flight=self._in_flight,
+            maintenance=self._maintenance,
+            may_claim=self._may_claim,
+            on_end=self._shutdown.on_quit,
         )
 
     @property
@@ -216,6 +228,8 @@ class Node:
         if self._shutdown.stage is NodeStage.STANDBY:
             return
         self._dispatcher.work(self._may_claim)
+        if self._burst is not None and self._is_seated():
+            self._burst.check()
         unsettled = self._in_flight.unsettled
         if self._shutdown.stage is NodeStage.LEAVING and (self._breaker.store_was_replaced or not unsettled):
             self._loop.stop()
