@@ -21,9 +21,10 @@ from taskqueue import Scheduler
 from taskqueue.model.history import Parts, Step, ended_part, gather
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.store.open import open_store
-from taskqueue.store.sqlite import history
-from taskqueue.store.sqlite.columns import COLUMNS
-from taskqueue.store.sqlite.rows import records_of
+from taskqueue.store.relational import history
+from taskqueue.store.relational.columns import COLUMNS
+from taskqueue.store.relational.rows import records_of
+from taskqueue.store.sqlite.database import SqliteDatabase
 
 WEEK = 7 * 86_400_000
 _FILL = """
@@ -48,7 +49,7 @@ _PAGES = "SELECT sum(pgsize) FROM dbstat WHERE name IN ('history', 'turns', 'cou
 
 def fill(path: Path, jobs: int, now: int) -> float:
     """Add the jobs, begin the history, and return the seconds that the latter took."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as raw:
+    with closing(sqlite3.connect(path, isolation_level=None, factory=SqliteDatabase)) as raw:
         raw.execute("PRAGMA synchronous = OFF")
         for waits in (0, 1):
             raw.execute(_FILL, {"jobs": jobs, "waits": waits, "now": now, "age": WEEK})
@@ -59,10 +60,10 @@ def fill(path: Path, jobs: int, now: int) -> float:
         return round(time.perf_counter() - began, 1)
 
 
-def count(raw: sqlite3.Connection) -> None:
+def count(raw: SqliteDatabase) -> None:
     """Count the jobs that were filled in, as if they had been added and had ended one by one."""
     raw.execute(_TALLY)
-    history.add_up(raw.execute)
+    history.add_up(raw)
     ended = raw.execute(_ENDED)
     while rows := ended.fetchmany(_BATCH):
         parts: Parts = {}

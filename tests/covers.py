@@ -14,7 +14,7 @@ COVERS: Mapping[str, str] = {
     "web/test_beats.py": "web/overviews",
     "store/test_sqlite_wal_preallocation.py": "store/sqlite/files",
     "store/test_sqlite_file_identity.py": "store/sqlite/files",
-    "store/test_settle_declared.py": "store/sqlite/settlements",
+    "store/test_settle_declared.py": "store/relational/settlements",
     "store/test_mongodb_batches.py": "store/mongodb/settlements",
     "insight/test_recent_figures.py": "insight/overview_reader",
     "scheduler/test_change_race.py": "",
@@ -136,21 +136,21 @@ COVERS: Mapping[str, str] = {
     "store/test_audit.py": "model/audit",
     "store/test_cancel.py": "",
     "store/test_claims.py": (
-        "store/selection store/sqlite/claims store/mongodb/claim_cache store/mongodb/claim_candidates"
+        "store/selection store/relational/claims store/mongodb/claim_cache store/mongodb/claim_candidates"
     ),
-    "store/test_claims_of_many_queues.py": "store/sqlite/claim_cache store/mongodb/queue_candidates",
+    "store/test_claims_of_many_queues.py": "store/relational/claim_cache store/mongodb/queue_candidates",
     "store/test_claims_by_data.py": "store/mongodb/claim_candidates",
     "store/test_controls.py": "model/controls",
     "store/test_diagnosis.py": "model/finding",
     "store/test_fair_claims.py": "store/mongodb/queue_candidates",
     "store/test_queue_shares.py": "store/queue_shares",
-    "store/test_counts.py": "store/sqlite/add_counts store/sqlite/counts store/mongodb/counts",
+    "store/test_counts.py": "store/sqlite/add_counts store/relational/counts store/mongodb/counts",
     "store/test_damage.py": "store/reading",
-    "store/test_dependencies.py": "model/lifecycle/recovered_copy store/sqlite/effects store/sqlite/waits",
-    "store/test_events.py": "model/events store/mongodb/change_streams store/sqlite/event_rows",
+    "store/test_dependencies.py": "model/lifecycle/recovered_copy store/relational/effects store/relational/waits",
+    "store/test_events.py": "model/events store/mongodb/change_streams store/relational/event_rows",
     "store/test_families.py": "",
     "store/test_inserts.py": "store/mongodb/unique_keys",
-    "store/test_leases.py": "store/sqlite/renewals store/mongodb/renewals",
+    "store/test_leases.py": "store/relational/renewals store/mongodb/renewals",
     "store/test_mongodb_commands.py": ("store/mongodb/claims store/mongodb/claims store/mongodb/change_streams"),
     "store/test_mongodb_cut_off.py": "store/mongodb/outbox",
     "store/test_mongodb_host_bells.py": "store/mongodb/bells",
@@ -160,18 +160,23 @@ COVERS: Mapping[str, str] = {
     "store/test_mongodb_race.py": "",
     "store/test_mongodb_store.py": ("store/mongodb/__init__ store/mongodb/connection store/mongodb/existing_store"),
     "store/test_queries.py": (
-        "store/query_bounds store/sqlite/filters store/mongodb/filters store/mongodb/queries store/mongodb/documents"
+        "store/query_bounds store/relational/filters store/relational/queries store/mongodb/filters "
+        "store/mongodb/queries store/mongodb/documents"
     ),
     "store/test_random_graphs.py": "",
     "store/test_series.py": "",
     "store/test_sqlite_bells.py": "store/bell",
     "store/test_sqlite_costs.py": "",
     "store/test_sqlite_faults.py": "store/sqlite/files",
-    "store/test_sqlite_processes.py": "store/sqlite/connection store/sqlite/transaction",
-    "store/test_sqlite_rows.py": "store/sqlite/columns store/sqlite/schema",
+    "store/test_sqlite_processes.py": (
+        "store/relational/engine store/relational/transaction store/sqlite/connection store/sqlite/database "
+        "store/sqlite/engine"
+    ),
+    "store/test_sqlite_rows.py": "store/relational/columns store/sqlite/schema",
     "store/test_sqlite_statements.py": "",
     "store/test_sqlite_url.py": "store/open store/sqlite/__init__",
     "store/test_steps.py": "",
+    "store/test_transactions_run_again.py": "store/relational/engine",
     "store/test_texts.py": "store/arguments",
     "store/test_updates.py": "model/options/update",
     "store/test_settlements.py": "store/codec",

@@ -29,7 +29,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 PROGRAM = "taskqueue.cli.node"
 IMPORTED = (
     *(PROGRAM, "taskqueue.cli.log_setup", "taskqueue.daemon.node.start"),
-    *("taskqueue.store.sqlite.store", "taskqueue.store.sqlite.history", "taskqueue.store.sqlite.schedules"),
+    *("taskqueue.store.relational.store", "taskqueue.store.relational.history", "taskqueue.store.relational.schedules"),
     *("taskqueue.store.mongodb.store", "email.parser"),  # the last is needed to read the version
 )
 LONGEST = 200_000

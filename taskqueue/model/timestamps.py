@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime, timedelta, timezone
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -23,6 +24,11 @@ def milliseconds(moment: datetime) -> int:
 def moment(milliseconds: int) -> datetime:
     """Return the time that many milliseconds after 1970, as aware UTC."""
     return EPOCH + milliseconds * MILLISECOND
+
+
+def host_time() -> datetime:
+    """Return the clock of this host, in whole milliseconds."""
+    return moment(time.time_ns() // 1_000_000)
 
 
 def whole(moment: datetime) -> datetime:

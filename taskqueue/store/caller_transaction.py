@@ -8,9 +8,10 @@ from typing import Any, Protocol
 
 from taskqueue.errors import InvalidOption
 from taskqueue.model.record import Record
+from taskqueue.model.timestamps import host_time
 from taskqueue.store import Store
+from taskqueue.store.relational.store import RelationalStore
 from taskqueue.store.sqlite.caller_transaction import CallerConnection, LateRinger
-from taskqueue.store.sqlite.store import SqliteStore
 
 
 class Adder(Protocol):
@@ -22,7 +23,7 @@ class Adder(Protocol):
 
 def session_inserts(store: Store, session: Any) -> Adder:
     """Return an adder within the open transaction of a pymongo ``session``; raise ``InvalidOption``."""
-    if isinstance(store, SqliteStore):
+    if isinstance(store, RelationalStore):
         raise InvalidOption("session is for MongoDB: on SQLite, add the job through Scheduler(connection=…)")
     from taskqueue.store.mongodb.store import MongoStore
 
@@ -36,4 +37,4 @@ def open_on_connection(connection: sqlite3.Connection) -> Store:
     Raises ``ConfigError`` if it is no connection to a store.
     """
     borrowed = CallerConnection(connection)
-    return SqliteStore(borrowed.address, borrowed, LateRinger(borrowed.address.bells, borrowed))
+    return RelationalStore(borrowed, LateRinger(borrowed.address.bells, borrowed), host_time)

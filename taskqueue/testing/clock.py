@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from taskqueue.errors import InvalidOption
 from taskqueue.model.options import named
 from taskqueue.model.schedules import Duration, seconds_of
-from taskqueue.store.sqlite.store import host_time
+from taskqueue.model.timestamps import host_time
 
 
 class MovableClock:

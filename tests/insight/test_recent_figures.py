@@ -18,7 +18,6 @@ from taskqueue.model.lifecycle.settle import ended
 from taskqueue.model.record import Failure
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.store import Settlement, Store
-from taskqueue.store.sqlite.store import SqliteStore
 from tests.nodes import eventually
 from tests.store.records import WEB_1, a_record, claim
 
@@ -44,8 +43,8 @@ def failed(parts: Parts) -> int:
 @contextmanager
 def listened(store: Store) -> Iterator[list[str]]:
     """Listen to the statements of a store."""
-    assert isinstance(store, SqliteStore)
-    raw, said = store._connection._raw, list[str]()
+    raw: sqlite3.Connection | None = store._engine._raw  # type: ignore[attr-defined]
+    said: list[str] = []
     assert raw is not None
     raw.set_trace_callback(said.append)
     yield said

@@ -45,7 +45,7 @@ def calls(call: Callable[[], object]) -> int:
 def statements(scheduler: Scheduler, call: Callable[[], object]) -> Counter[str]:
     """Return the first words of the statements that the embedded store runs in a call."""
     said: list[str] = []
-    raw = scheduler._connections.store._connection._raw  # type: ignore[attr-defined]
+    raw = scheduler._connections.store._engine._raw  # type: ignore[attr-defined]
     raw.set_trace_callback(said.append)
     call()
     raw.set_trace_callback(None)

@@ -189,7 +189,7 @@ def test_a_claim_that_failed_leaves_all_jobs_to_the_next_one(embedded: Store) ->
     records = one_each()
     embedded.add(records)
     claim(embedded, 1)
-    raw: sqlite3.Connection = embedded._connection._raw  # type: ignore[attr-defined]
+    raw: sqlite3.Connection = embedded._engine._raw  # type: ignore[attr-defined]
     written: list[str] = []
     raw.set_trace_callback(lambda said: written.append(said) if said.startswith("UPDATE jobs") else None)
     raw.set_progress_handler(lambda: bool(written), 1)

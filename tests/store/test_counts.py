@@ -23,8 +23,8 @@ from taskqueue.store.mongodb.counts import FEW as AT_ONCE
 from taskqueue.store.mongodb.counts import CountReads, Counts, Tally
 from taskqueue.store.mongodb.store import MongoStore
 from taskqueue.store.open import open_store
+from taskqueue.store.relational.counts import FEW
 from taskqueue.store.sqlite.add_counts import APART
-from taskqueue.store.sqlite.counts import FEW
 from tests.servers import PATIENCE, with_database
 from tests.store.conftest import Opener
 from tests.store.records import (
@@ -184,7 +184,7 @@ def embedded(tmp_path: Path) -> Iterator[Store]:
 
 def test_a_job_that_is_claimed_while_jobs_are_counted_is_counted(embedded: Store, tmp_path: Path) -> None:
     embedded.add([a_record()])
-    raw = embedded._connection._raw  # type: ignore[attr-defined]
+    raw = embedded._engine._raw  # type: ignore[attr-defined]
     claimed: list[Record] = []
 
     def claim_between_statements(statement: str) -> None:
@@ -264,7 +264,7 @@ def test_single_adds_are_counted_now_and_then(embedded: Store) -> None:
 
 def uncounted(store: Store) -> int:
     """Return how many rows are behind the last counted one."""
-    raw: sqlite3.Connection = store._connection._raw  # type: ignore[attr-defined]
+    raw: sqlite3.Connection = store._engine._raw  # type: ignore[attr-defined]
     [rows] = raw.execute("SELECT count(*) FROM jobs WHERE rowid > (SELECT number FROM counted)").fetchone()
     return int(rows)
 
@@ -281,7 +281,7 @@ def uncounted(store: Store) -> int:
 def test_a_damaged_tally_is_counted_anew(embedded: Store, damage: str) -> None:
     embedded.add([a_record() for _ in range(APART)])
     embedded.tidy_history(NOON, 1)
-    raw: sqlite3.Connection = embedded._connection._raw  # type: ignore[attr-defined]
+    raw: sqlite3.Connection = embedded._engine._raw  # type: ignore[attr-defined]
     raw.execute(damage)
 
     for _ in range(2):

@@ -20,6 +20,7 @@ from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.url import parse
 from taskqueue.store.open import open_store
 from taskqueue.store.sqlite import derived_fields as sqlite_fields
+from taskqueue.store.sqlite.database import SqliteDatabase
 from tests.servers import with_database
 from tests.store.damaging import MISSING, damager
 from tests.store.records import HOUR, NOON, a_record, behind, claim, finished, forced, kept, postponed
@@ -158,7 +159,7 @@ def test_a_search_that_takes_too_long_says_that_it_is_not_complete(
 ) -> None:
     with closing(open_store(str(tmp_path / "jobs.db"))) as store:
         store.add([a_record() for _ in range(1000)])
-    with closing(sqlite3.connect(tmp_path / "jobs.db")) as raw:
+    with closing(sqlite3.connect(tmp_path / "jobs.db", factory=SqliteDatabase)) as raw:
         assert sqlite_fields.disagreeing(raw, 10, seconds=0.0) == ([], False)
 
     with closing(Connection(parse(with_database(mongo_set, mongo_database.name)))) as connection:

@@ -19,7 +19,7 @@ from taskqueue.model.limits import Limit, lane
 from taskqueue.model.query import EVERYTHING, FIELDS, PENDING, TEXTS, matches, parse
 from taskqueue.model.record import Cause, Failure, Options, Record, Status
 from taskqueue.store import Store
-from taskqueue.store.sqlite.queries import FEW
+from taskqueue.store.relational.queries import FEW
 from tests.store.conftest import Opener
 from tests.store.records import (
     BROKEN,

@@ -18,7 +18,7 @@ from taskqueue.model.query import EVERYTHING, PENDING, And, Compare, Operator, Q
 from taskqueue.model.record import Cause, Options, Record, Status
 from taskqueue.store import Store
 from taskqueue.store.open import open_store
-from taskqueue.store.sqlite.queries import FEW
+from taskqueue.store.relational.queries import FEW
 from tests.store.records import (
     BROKEN,
     HOUR,
@@ -64,7 +64,7 @@ def filled(many: Path, tmp_path: Path) -> Iterator[Store]:
 
 def steps(store: Store, call: Callable[[], object]) -> int:
     """Return how many steps the virtual machine takes for a call."""
-    raw = store._connection._raw  # type: ignore[attr-defined]
+    raw = store._engine._raw  # type: ignore[attr-defined]
     taken = 0
 
     def step() -> None:

@@ -24,8 +24,8 @@ from taskqueue.model.record import Dependency, Failure, Record, Status
 from taskqueue.store import Store
 from taskqueue.store.bell import ENDS, LONGEST_RING, NEWS, PLAIN_RING, WORK, Bell, _through_short_path
 from taskqueue.store.open import open_store
-from taskqueue.store.sqlite.columns import row
-from taskqueue.store.sqlite.end_notice import end_notice, record_of
+from taskqueue.store.relational.columns import row
+from taskqueue.store.relational.end_notice import end_notice, record_of
 from tests.store.records import NOON, PATIENCE, a_record, claim, finished, kept, running, settle, settlement
 
 
@@ -70,7 +70,7 @@ def test_the_end_of_one_job_is_told_as_it_is_kept(store: Store, ends: Bell, new:
 def test_a_long_row_is_left_to_be_read(store: Store, ends: Bell, data: int, result: int) -> None:
     run = running(store, a_record(data=json.dumps("x" * data)))
     statements: list[str] = []
-    store._connection._raw.set_trace_callback(statements.append)  # type: ignore[attr-defined]
+    store._engine._raw.set_trace_callback(statements.append)  # type: ignore[attr-defined]
     settle(store, run, Done(result=json.dumps("x" * result)))
 
     assert told(ends) == [None]

@@ -115,7 +115,7 @@ def test_a_store_in_use_needs_no_more_space_on_a_full_disk(path: Path, store: St
 
 
 def test_a_full_database_is_named_and_works_again_when_there_is_space(path: Path, store: Store) -> None:
-    raw = store._connection._raw  # type: ignore[attr-defined]
+    raw = store._engine._raw  # type: ignore[attr-defined]
     raw.execute("PRAGMA max_page_count = 100")
 
     acknowledged, error = add_until_refused(store)
@@ -290,7 +290,7 @@ def test_a_mistake_of_the_store_stays_what_it_is(store: Store) -> None:
     store.close()
     raw = sqlite3.connect(":memory:")
     raw.close()
-    store._connection._raw = raw  # type: ignore[attr-defined]
+    store._engine._raw = raw  # type: ignore[attr-defined]
 
     with pytest.raises(sqlite3.ProgrammingError):
         store.leases()
@@ -339,7 +339,7 @@ def test_an_interrupted_transaction_is_undone_and_the_store_goes_on(store: Store
 
 
 def test_a_transaction_that_was_left_open_is_undone_by_the_next(store: Store) -> None:
-    raw = store._connection._raw  # type: ignore[attr-defined]
+    raw = store._engine._raw  # type: ignore[attr-defined]
     raw.execute("BEGIN IMMEDIATE")
     raw.execute("DELETE FROM jobs")
 
@@ -373,7 +373,7 @@ def test_a_job_is_seen_at_once_and_acknowledged_when_it_is_on_the_disk(path: Pat
             rung.set()
 
         ringer.ring = swap_and_ring
-        raw = store._connection._raw  # type: ignore[attr-defined]
+        raw = store._engine._raw  # type: ignore[attr-defined]
 
         def add() -> None:
             try:

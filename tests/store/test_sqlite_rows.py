@@ -17,9 +17,9 @@ from taskqueue.model.retry import ExponentialRetry, FixedRetry
 from taskqueue.model.serializer import dumps
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.store import codec
+from taskqueue.store.relational.columns import COLUMNS, USUAL_OPTIONS, attempts_text, options_text, row
+from taskqueue.store.relational.rows import INSERT_SHORT, record, short_row
 from taskqueue.store.sqlite import schema
-from taskqueue.store.sqlite.columns import COLUMNS, USUAL_OPTIONS, attempts_text, options_text, row
-from taskqueue.store.sqlite.rows import INSERT_SHORT, record, short_row
 from tests.store.records import NOON, a_record, postponed
 
 NEW = [

@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def statements(store: Store, call: Callable[[], object]) -> Counter[str]:
     """Return how often each kind of statement ran in a call: its verb, with the table where it writes."""
-    raw = store._connection._raw  # type: ignore[attr-defined]
+    raw = store._engine._raw  # type: ignore[attr-defined]
     said: list[str] = []
     raw.set_trace_callback(said.append)
     call()
@@ -39,7 +39,7 @@ def statements(store: Store, call: Callable[[], object]) -> Counter[str]:
 
 def journaled(store: Store, call: Callable[[], object]) -> int:
     """Return how many bytes a call adds to the journal."""
-    journal = Path(f"{store._connection.address.path}-wal")  # type: ignore[attr-defined]
+    journal = Path(f"{store._engine.address.path}-wal")  # type: ignore[attr-defined]
     before = journal.stat().st_size
     call()
     return journal.stat().st_size - before

@@ -35,7 +35,7 @@ Costs = Mapping[str, int]
 @contextmanager
 def steps(scheduler: Scheduler, url: str) -> Iterator[Callable[[], int]]:
     """Count the steps of SQLite's virtual machine, by hundreds."""
-    raw = scheduler._connections.store._connection._raw  # type: ignore[attr-defined]
+    raw = scheduler._connections.store._engine._raw  # type: ignore[attr-defined]
     taken = 0
 
     def step() -> None:

@@ -1,14 +1,18 @@
 """The embedded store: all facts about jobs in one SQLite file of this host."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from datetime import datetime
 
-from taskqueue.store.sqlite.store import SqliteStore, host_time
+from taskqueue.model.timestamps import host_time
+from taskqueue.store.bell import Ringer
+from taskqueue.store.relational.store import RelationalStore
+from taskqueue.store.sqlite.connection import Connection
 from taskqueue.store.sqlite.url import location
 
-__all__ = ["SqliteStore", "open_sqlite"]
 
-
-def open_sqlite(url: str, clock: Callable[[], datetime] = host_time) -> SqliteStore:
+def open_sqlite(url: str, clock: Callable[[], datetime] = host_time) -> RelationalStore:
     """Return the store at ``sqlite:///path?…`` or a bare path; raises ``ConfigError`` or ``StoreUnavailable``."""
-    return SqliteStore(location(url), clock=clock)
+    address = location(url)
+    return RelationalStore(Connection(address), Ringer(address.bells), clock)

@@ -6,31 +6,16 @@ the new ones before, and notes the last row after it.
 
 from __future__ import annotations
 
-import json
-import sqlite3
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Iterable
+from typing import Any
 
 from taskqueue.model.reading import number, text
 from taskqueue.store.reading import readable
-
-Execute: TypeAlias = Callable[..., sqlite3.Cursor]
+from taskqueue.store.relational.counts import ADD_TO_TALLY, ALL, add_up, turns
+from taskqueue.store.relational.engine import Added, Execute
 
 APART = 2000
 """How many added jobs are left uncounted, about."""
-
-ALL = -1
-"""In ``tally`` in the place of a status: all counted records of a queue."""
-
-
-class Added(NamedTuple):
-    """How many jobs of a class were added to a queue in the minute from ``at`` on; 0 if it cannot be read."""
-
-    at: int
-    queue: str
-    job: str
-    records: int
-
 
 _SINCE = """
 SELECT CASE WHEN typeof(created_at) = 'integer' THEN created_at / 60000 * 60000 ELSE 0 END, queue, job, count(*)
@@ -42,12 +27,6 @@ SELECT number, EXISTS (SELECT 1 FROM jobs WHERE jobs.rowid = number AND jobs.id 
 """
 _COUNT = "INSERT OR REPLACE INTO counted (one, number, job) SELECT 1, rowid, id FROM jobs ORDER BY rowid DESC LIMIT 1"
 _ALL = "SELECT queue, records FROM tally WHERE status = ?"
-_TURNS = "SELECT counts FROM turns WHERE counts IS NOT NULL"
-_TALLY = (
-    "INSERT INTO tally (queue, status, records) VALUES (?, ?, ?) ON CONFLICT (queue, status) DO UPDATE SET records = "
-    "CASE WHEN typeof(tally.records) = 'integer' THEN tally.records + excluded.records "
-    "ELSE (SELECT count(*) FROM jobs WHERE jobs.status = tally.status AND jobs.queue = tally.queue) END"
-)
 _RECOUNT = "INSERT INTO tally (queue, status, records) SELECT queue, ?, count(*) FROM jobs GROUP BY queue"
 
 
@@ -59,25 +38,9 @@ def count(execute: Execute) -> list[Added]:
         return []
     new = since(execute, last)
     for one in new:
-        execute(_TALLY, (one.queue, ALL, one.records))
+        execute(ADD_TO_TALLY, (one.queue, ALL, one.records))
     note_last(execute)
     return new
-
-
-def turns(execute: Execute) -> dict[tuple[str, int], int]:
-    """Return the changes of the tally by turns that are not added up yet, by queue and status."""
-    changes: dict[tuple[str, int], int] = {}
-    for turn in readable(execute(_TURNS).fetchall(), _changes, "the counts of a turn"):
-        for key, records in turn.items():
-            changes[key] = changes.get(key, 0) + records
-    return changes
-
-
-def add_up(execute: Execute) -> None:
-    """Add the changes by turns to the tally."""
-    for (queue, status), records in turns(execute).items():
-        if records:
-            execute(_TALLY, (queue, status, records))
 
 
 def uncounted(execute: Execute) -> list[Added]:
@@ -129,11 +92,6 @@ def _last_counted(execute: Execute) -> int | None:
         return 0
     last, is_same = found
     return int(last) if is_same else None
-
-
-def _changes(row: tuple[Any]) -> dict[tuple[str, int], int]:
-    [kept] = row
-    return {(text(queue), number(status)): number(records) for queue, status, records in json.loads(kept)}
 
 
 def _added(row: tuple[Any, ...]) -> Added:

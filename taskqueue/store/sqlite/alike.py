@@ -14,8 +14,8 @@ from taskqueue.model import once_key
 from taskqueue.model.record import Record, Status
 from taskqueue.model.serializer import same
 from taskqueue.store import ALIKE
-from taskqueue.store.sqlite.columns import COLUMNS, Row
-from taskqueue.store.sqlite.rows import record
+from taskqueue.store.relational.columns import COLUMNS, Row
+from taskqueue.store.relational.rows import record
 
 _HOLDER = f"SELECT {COLUMNS} FROM jobs WHERE unique_key = ? AND status <= 2"
 _KEYED = (

@@ -12,9 +12,11 @@ from typing import Any, NoReturn, TypeVar, cast
 
 from taskqueue.errors import ConfigError, StoreUnavailable
 from taskqueue.store.bell import PLAIN_RING, Ringer
+from taskqueue.store.relational.engine import Sync
+from taskqueue.store.relational.filters import data_matches
 from taskqueue.store.sqlite import schema
-from taskqueue.store.sqlite.connection import Sync
-from taskqueue.store.sqlite.filters import data_matches
+from taskqueue.store.sqlite.database import SqliteDatabase
+from taskqueue.store.sqlite.engine import SqliteEngine
 from taskqueue.store.sqlite.url import SqliteUrl
 
 Result = TypeVar("Result")
@@ -22,7 +24,7 @@ Result = TypeVar("Result")
 _WRONG = "pass an open sqlite3.Connection to the file of the store"
 
 
-class CallerConnection:
+class CallerConnection(SqliteEngine):
     """Works on the caller's connection as ``Connection`` does on its own, with savepoints for transactions.
 
     The caller's transaction is never ended here.
@@ -32,7 +34,7 @@ class CallerConnection:
         self._raw = raw
         self._pid = os.getpid()
         self._lock = threading.RLock()
-        self.address = SqliteUrl(path=_file_of(raw))
+        super().__init__(SqliteUrl(path=_file_of(raw)))
         self.mode = self.address.path.stat().st_mode & 0o777
         if not schema.check(self._plain(), str(self.address.path)):
             raise ConfigError(
@@ -45,7 +47,7 @@ class CallerConnection:
         """Return whether a transaction of the caller is open."""
         return self._raw.in_transaction
 
-    def read(self, action: Callable[[sqlite3.Connection], Result]) -> Result:
+    def read(self, action: Callable[[SqliteDatabase], Result]) -> Result:
         """Return the result of ``action``, as the caller's transaction sees it."""
         with self._lock:
             try:
@@ -53,36 +55,25 @@ class CallerConnection:
             except sqlite3.Error as error:
                 self.raise_in_words(error)
 
-    def begin(self, level: Sync) -> sqlite3.Connection:  # noqa: ARG002 - how durable a commit is, is the caller's affair
-        """Begin a part of the caller's transaction, which ``commit`` or ``undo`` has to end."""
-        self._lock.acquire()
-        try:
-            plain = self._plain()
-            if not self._raw.in_transaction:
-                self._begin_for_caller(plain)
-            plain.execute("SAVEPOINT taskqueue")
-        except BaseException as error:
-            self._lock.release()
-            if isinstance(error, sqlite3.Error):
+    def write(self, level: Sync, body: Callable[[SqliteDatabase], Result]) -> Result:  # noqa: ARG002
+        """Run ``body`` as a part of the caller's transaction, which is kept if the caller commits, however durably."""
+        with self._lock:
+            try:
+                plain = self._plain()
+                if not self._raw.in_transaction:
+                    self._begin_for_caller(plain)
+                plain.execute("SAVEPOINT taskqueue")
+                try:
+                    result = body(plain)
+                except BaseException:  # the caller's earlier changes stay
+                    if self._raw.in_transaction:
+                        plain.execute("ROLLBACK TO taskqueue")
+                        plain.execute("RELEASE taskqueue")
+                    raise
+                plain.execute("RELEASE taskqueue")
+            except sqlite3.Error as error:
                 self.raise_in_words(error)
-            raise
-        return plain
-
-    def commit(self, raw: sqlite3.Connection) -> None:
-        """End the part: it is kept if the caller commits."""
-        try:
-            raw.execute("RELEASE taskqueue")
-        finally:
-            self._lock.release()
-
-    def undo(self, raw: sqlite3.Connection) -> None:
-        """End the part as if it had not begun; the caller's earlier changes stay."""
-        try:
-            if self._raw.in_transaction:
-                raw.execute("ROLLBACK TO taskqueue")
-                raw.execute("RELEASE taskqueue")
-        finally:
-            self._lock.release()
+            return result
 
     def reach_the_disk(self) -> None:
         """Do nothing: the caller decides when and how durably it commits."""
@@ -108,13 +99,13 @@ class CallerConnection:
             )
         plain.execute(f"BEGIN {self._raw.isolation_level}")
 
-    def _plain(self) -> sqlite3.Connection:
+    def _plain(self) -> SqliteDatabase:
         if os.getpid() != self._pid:
             raise ConfigError(
                 f"the connection is that of process {self._pid}: "
                 "SQLite connections must not be used after a fork, open one here"
             )
-        return cast(sqlite3.Connection, _Plain(self._raw))
+        return cast(SqliteDatabase, _Plain(self._raw))
 
 
 class LateRinger:
@@ -146,6 +137,8 @@ class LateRinger:
 
 class _Plain:
     """The connection without the row factory of its owner."""
+
+    adds = SqliteDatabase.adds
 
     def __init__(self, raw: sqlite3.Connection) -> None:
         self._raw = raw

@@ -11,15 +11,17 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from enum import Enum
 from typing import NoReturn, TypeVar
 from urllib.parse import quote
 
 from taskqueue.errors import StoreReplaced, StoreUnavailable
+from taskqueue.store.relational.engine import Sync
+from taskqueue.store.relational.filters import data_matches
 from taskqueue.store.sqlite import schema
+from taskqueue.store.sqlite.database import SqliteDatabase
 from taskqueue.store.sqlite.driver_errors import in_words, reads_leniently, unreadable_index
+from taskqueue.store.sqlite.engine import SqliteEngine
 from taskqueue.store.sqlite.files import STEP, Files, Journal, State, lock_holder, reuse, write_back
-from taskqueue.store.sqlite.filters import data_matches
 from taskqueue.store.sqlite.url import SqliteUrl, prepare
 
 log = logging.getLogger(__name__)
@@ -52,23 +54,16 @@ _UNREADABLE = "disk I/O error"
 _NO_SPACE = ("full", _UNREADABLE)
 
 
-class Sync(Enum):
-    """The durability of a commit: it survives a crash of any process, or a power cut too."""
-
-    NORMAL = "NORMAL"
-    FULL = "FULL"
-
-
-class Connection:
+class Connection(SqliteEngine):
     """Serialises the threads of a process; every call either works or raises ``StoreUnavailable``."""
 
     def __init__(self, address: SqliteUrl) -> None:
-        self.address = address
+        super().__init__(address)
         self._name = str(address.path)
         self._most = Sync[address.synchronous.upper()]
         self._lock = threading.RLock()
         self._level: Sync | None = None
-        self._raw: sqlite3.Connection | None = None
+        self._raw: SqliteDatabase | None = None
         self._journal: Journal | None = None
         prepare(address)
         self._files = Files(self._name)
@@ -76,7 +71,7 @@ class Connection:
         _watch_forks()[self] = None
         self.read(schema.check_opened)
 
-    def read(self, action: Callable[[sqlite3.Connection], Result]) -> Result:
+    def read(self, action: Callable[[SqliteDatabase], Result]) -> Result:
         """Return the result of ``action``; it is repeated if the file was locked for a moment."""
         with self._lock:
             try:
@@ -88,26 +83,11 @@ class Connection:
                     return self.read(action)
                 self.raise_in_words(error)
 
-    def begin(self, level: Sync) -> sqlite3.Connection:
-        """Begin a write transaction, which ``commit`` or ``undo`` has to end; other threads wait until then."""
-        self._lock.acquire()
+    def write(self, level: Sync, body: Callable[[SqliteDatabase], Result]) -> Result:
+        """Run ``body`` as one transaction; raises ``StoreUnavailable`` if it is not certain that it is kept."""
+        raw = self._begin(level)
         try:
-            raw = self._begun(level)
-            # Checked under the write lock: from the first check that misses a file, no process writes into the old one.
-            if not self._files.are_whole:
-                raw.execute("ROLLBACK")
-                self._keep_to_names()
-                raw = self._begun(level)
-        except BaseException as error:
-            self._lock.release()
-            if isinstance(error, sqlite3.Error):
-                self.raise_in_words(error)
-            raise
-        return raw
-
-    def commit(self, raw: sqlite3.Connection) -> None:
-        """End the transaction; raises ``StoreUnavailable`` if it is not certain that it is kept."""
-        try:
+            result = body(raw)
             raw.execute("COMMIT")
             # Checked after the commit: data in a file that no other process will read was not kept.
             if not self._files.are_still_whole:
@@ -122,14 +102,24 @@ class Connection:
             raise
         finally:
             self._lock.release()
+        return result
 
-    def undo(self, raw: sqlite3.Connection) -> None:
-        """End the transaction as if it had not begun."""
+    def _begin(self, level: Sync) -> SqliteDatabase:
+        """Begin a transaction, and have other threads wait until the lock is released."""
+        self._lock.acquire()
         try:
-            if raw.in_transaction:
+            raw = self._begun(level)
+            # Checked under the write lock: from the first check that misses a file, no process writes into the old one.
+            if not self._files.are_whole:
                 raw.execute("ROLLBACK")
-        finally:
+                self._keep_to_names()
+                raw = self._begun(level)
+        except BaseException as error:
             self._lock.release()
+            if isinstance(error, sqlite3.Error):
+                self.raise_in_words(error)
+            raise
+        return raw
 
     def reach_the_disk(self) -> None:
         """Wait until all committed data would survive a power cut, if the address asks for it.
@@ -201,7 +191,7 @@ class Connection:
         """Let parent and child open the file again, each when it needs to."""
         self._lock.release()
 
-    def _open(self) -> sqlite3.Connection:
+    def _open(self) -> SqliteDatabase:
         if self._raw is None:
             raw = sqlite3.connect(
                 f"file:{quote(self._name)}?mode=rw",
@@ -210,6 +200,7 @@ class Connection:
                 isolation_level=None,
                 check_same_thread=False,
                 cached_statements=256,
+                factory=SqliteDatabase,
             )
             try:
                 self._make_ready(raw)
@@ -262,7 +253,7 @@ class Connection:
                 if "locked" not in str(error) or time.monotonic() >= deadline:
                     raise
 
-    def _begun(self, level: Sync) -> sqlite3.Connection:
+    def _begun(self, level: Sync) -> SqliteDatabase:
         raw = self._raw or self._patiently(self._open)
         if raw.in_transaction:  # an exception out of a signal handler came before the end
             raw.execute("ROLLBACK")

@@ -17,8 +17,10 @@ from taskqueue.model.timestamps import MILLISECOND
 from taskqueue.store import Disagreement, Disagreements
 from taskqueue.store.bell import WORK
 from taskqueue.store.reading import readable
-from taskqueue.store.sqlite import add_counts, counts
-from taskqueue.store.sqlite.transaction import Transaction
+from taskqueue.store.relational import counts
+from taskqueue.store.relational.engine import Database, Work
+from taskqueue.store.sqlite import add_counts
+from taskqueue.store.sqlite.database import SqliteDatabase
 
 LOOK_FOR = 20.0
 """Seconds that the store may look for them."""
@@ -45,7 +47,7 @@ SELECT queue, status, count(*) FROM jobs WHERE status NOT IN (0, 2) GROUP BY que
 """
 
 
-def disagreeing(raw: sqlite3.Connection, limit: int, seconds: float = LOOK_FOR) -> Disagreements:
+def disagreeing(raw: SqliteDatabase, limit: int, seconds: float = LOOK_FOR) -> Disagreements:
     """Return up to ``limit`` jobs, and all queues with wrong numbers."""
     ends_at = time.monotonic() + seconds
     raw.set_progress_handler(lambda: time.monotonic() > ends_at, _STEPS)
@@ -56,7 +58,7 @@ def disagreeing(raw: sqlite3.Connection, limit: int, seconds: float = LOOK_FOR) 
                 wrong = {"rank": is_ranked_wrong, "forced": is_forced_wrong}
                 fields = tuple(name for name, is_wrong in wrong.items() if is_wrong)
                 found.append(Disagreement(f"job {id}", fields, ObjectId(id)))
-            found += [Disagreement(f"queue {queue}", ("counts",)) for queue in _miscounted(raw.execute)]
+            found += [Disagreement(f"queue {queue}", ("counts",)) for queue in _miscounted(raw)]
     except sqlite3.OperationalError as error:
         if "interrupted" not in str(error):
             raise
@@ -66,7 +68,7 @@ def disagreeing(raw: sqlite3.Connection, limit: int, seconds: float = LOOK_FOR) 
     return Disagreements(found, is_complete=True)
 
 
-def write_again(work: Transaction, found: Sequence[Disagreement]) -> int:
+def write_again(work: Work, found: Sequence[Disagreement]) -> int:
     """Write the derived columns of these jobs, and the numbers of all queues if one is wrong still."""
     jobs = [str(one.job) for one in found if one.job is not None]
     written = sum(work.execute(_WRITE, (id,)).rowcount for id in jobs)
@@ -74,7 +76,7 @@ def write_again(work: Transaction, found: Sequence[Disagreement]) -> int:
         work.topics.add(WORK)
     if any(one.job is None for one in found):
         work.add_up()  # the history counts the turns that are still apart
-        queues = _miscounted(work.execute)
+        queues = _miscounted(work)
         if queues:
             add_counts.recount(work.execute)
             work.execute(_FORGET)
@@ -83,15 +85,15 @@ def write_again(work: Transaction, found: Sequence[Disagreement]) -> int:
     return written
 
 
-def _miscounted(execute: add_counts.Execute) -> list[str]:
+def _miscounted(database: Database) -> list[str]:
     """Return the queues whose kept numbers are not those of their jobs."""
-    kept = counts.tally_now(execute)
-    present = dict(readable(execute(_PRESENT), _number, "jobs of a status"))
+    kept = counts.tally_now(database)
+    present = dict(readable(database.execute(_PRESENT), _number, "jobs of a status"))
     totals: Counter[str] = Counter()
     for (queue, _), records in present.items():
         totals[queue] += records
     wrong = {queue for (queue, _), _ in kept.items() ^ present.items()}
-    by_queue = add_counts.by_queue(execute)
+    by_queue = add_counts.by_queue(database.execute)
     return sorted(wrong | {queue for queue in by_queue.keys() | totals if by_queue.get(queue, 0) != totals[queue]})
 
 

@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 from taskqueue.errors import StoreUnavailable
 from taskqueue.store import SCHEMA_VERSION, Lease
+from taskqueue.store.relational.leases import lease_of
 from taskqueue.store.sqlite import schema
-from taskqueue.store.sqlite.leases import lease_of
 from taskqueue.store.sqlite.url import location
 
 STEPS: Mapping[int, Callable[[sqlite3.Connection], None]] = {}

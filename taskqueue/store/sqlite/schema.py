@@ -7,12 +7,6 @@ import sqlite3
 from taskqueue.errors import SchemaMismatch, StoreUnavailable
 from taskqueue.store import SCHEMA_VERSION
 
-NEEDED = "needed:"
-"""The prefix of an id in ``waits.awaited`` when the job has ended and a pending one depends on it.
-
-Such ids sort after all others, so that one lookup shows that no job waits for another.
-"""
-
 # Small and often changed columns come first: SQLite reads a row from the left, and not past what was asked for.
 # Each partial index serves one question, and holds only the rows that question is about: a claim never meets a job
 # that is postponed or finished. jobs_postponed keeps apart jobs that wait for other jobs, which no time promotes.
@@ -117,6 +111,15 @@ CREATE TABLE controls (
     number INTEGER,
     PRIMARY KEY (kind, name)
 ) WITHOUT ROWID;
+CREATE TABLE audit (
+    number INTEGER PRIMARY KEY,
+    at INTEGER NOT NULL,
+    who TEXT NOT NULL,
+    action TEXT NOT NULL,
+    target TEXT NOT NULL,
+    source TEXT NOT NULL,
+    about TEXT NOT NULL
+);
 CREATE TABLE leases (
     name TEXT PRIMARY KEY NOT NULL,
     seat TEXT NOT NULL,

@@ -10,10 +10,15 @@ from typing import Protocol
 
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Record
-from taskqueue.store.sqlite.add_counts import Execute
-from taskqueue.store.sqlite.columns import COLUMNS
-from taskqueue.store.sqlite.rows import records_of
-from taskqueue.store.sqlite.schema import NEEDED
+from taskqueue.store.relational.columns import COLUMNS
+from taskqueue.store.relational.engine import Execute
+from taskqueue.store.relational.rows import records_of
+
+NEEDED = "needed:"
+"""The prefix of an id in ``waits.awaited`` when the job has ended and a pending one depends on it.
+
+Such ids sort after all others, so that one lookup shows that no job waits for another.
+"""
 
 _ADD = "INSERT INTO waits (awaited, job) VALUES (?, ?) ON CONFLICT DO NOTHING"
 _REMOVE = "DELETE FROM waits WHERE awaited = ? AND job = ?"

@@ -10,8 +10,8 @@ import json
 from taskqueue.model.record import Record
 from taskqueue.model.serializer import dumps
 from taskqueue.store.bell import LONGEST_RING, PLAIN_RING
-from taskqueue.store.sqlite.columns import Row
-from taskqueue.store.sqlite.rows import record
+from taskqueue.store.relational.columns import Row
+from taskqueue.store.relational.rows import record
 
 
 def end_notice(row: Row) -> bytes:

@@ -12,7 +12,7 @@ from taskqueue.errors import Unreadable
 from taskqueue.model.meta import META
 from taskqueue.model.query import And, Compare, Operator, Or, Query, data_holds
 from taskqueue.store.reading import name_once
-from taskqueue.store.sqlite.columns import in_json
+from taskqueue.store.relational.columns import in_json
 
 _COLUMN = {
     "unique": "unique_key",

@@ -13,8 +13,8 @@ from taskqueue.model.record import CancelRequest, Cause, Record, Status, changed
 from taskqueue.store import Settlement
 from taskqueue.store.bell import LONGEST_RING
 from taskqueue.store.reading import readable
-from taskqueue.store.sqlite import effects, limits, log_lines, waits
-from taskqueue.store.sqlite.columns import (
+from taskqueue.store.relational import effects, limits, log_lines, waits
+from taskqueue.store.relational.columns import (
     ALL_COLUMNS,
     ALL_NAMES,
     CHANGING,
@@ -27,9 +27,9 @@ from taskqueue.store.sqlite.columns import (
     instant,
     whole_row,
 )
-from taskqueue.store.sqlite.end_notice import end_notice
-from taskqueue.store.sqlite.rows import record
-from taskqueue.store.sqlite.transaction import Transaction
+from taskqueue.store.relational.end_notice import end_notice
+from taskqueue.store.relational.rows import record
+from taskqueue.store.relational.transaction import Transaction
 
 FENCE = "id = ? AND status = 2 AND claims = ? AND seat = ? AND incarnation = ?"
 

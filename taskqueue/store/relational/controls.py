@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
-from sqlite3 import Cursor
 from typing import Any
 
 from taskqueue.model.controls import Control, Controls, Kind
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store.bell import CONTROLS
 from taskqueue.store.reading import readable
-from taskqueue.store.sqlite.transaction import Transaction
+from taskqueue.store.relational.engine import Execute
+from taskqueue.store.relational.transaction import Transaction
 
 _ALL = "SELECT kind, name, since, who, reason, number FROM controls ORDER BY kind, name"
 _PUT = """
@@ -22,7 +21,7 @@ SET since = excluded.since, who = excluded.who, reason = excluded.reason, number
 _DELETE = "DELETE FROM controls WHERE kind = ? AND name = ?"
 
 
-def controls(execute: Callable[[str], Cursor]) -> Controls:
+def controls(execute: Execute) -> Controls:
     return _controls(tuple(execute(_ALL).fetchall()))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -14,10 +13,11 @@ from taskqueue.model.record import Record, Status
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.store.arguments import order_of
 from taskqueue.store.query_bounds import bounds_of, fields_of, has_field, holds_for, queue_of, statuses_of
-from taskqueue.store.sqlite.columns import COLUMNS
-from taskqueue.store.sqlite.counts import FORCED, one_state, tally, waiting_queues
-from taskqueue.store.sqlite.filters import Condition, condition_of
-from taskqueue.store.sqlite.rows import records_of
+from taskqueue.store.relational.columns import COLUMNS
+from taskqueue.store.relational.counts import FORCED, one_state, tally, waiting_queues
+from taskqueue.store.relational.engine import Database
+from taskqueue.store.relational.filters import Condition, condition_of
+from taskqueue.store.relational.rows import records_of
 
 _WITH_ID = f"SELECT {COLUMNS} FROM jobs WHERE id = ? LIMIT ?"
 _WITH_IDS = f"SELECT {COLUMNS} FROM jobs WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?"
@@ -46,54 +46,52 @@ _STATUS = tuple(f"status = {int(status)}{' AND status > 2' if status.is_final el
 """The condition of the index of each status: SQLite uses a partial index only if a query repeats its condition."""
 
 
-def find(
-    raw: sqlite3.Connection, query: Query, order: str, limit: int, after: tuple[object, JobId] | None
-) -> list[Record]:
+def find(database: Database, query: Query, order: str, limit: int, after: tuple[object, JobId] | None) -> list[Record]:
     """Return up to ``limit`` matching records by (``order``, id), after ``after`` if given."""
     if isinstance(query, Compare) and (query.field, query.operator, order, after) == ("id", Operator.IN, "id", None):
         ids = query.value
         statement, these = (_WITH_ID, ids[0]) if len(ids) == 1 else (_WITH_IDS, json.dumps(ids))
-        return records_of(raw.execute(statement, (these, limit)))
-    with one_state(raw):
-        return _find(raw, query, order, limit, after)
+        return records_of(database.execute(statement, (these, limit)))
+    with one_state(database):
+        return _find(database, query, order, limit, after)
 
 
-def _find(
-    raw: sqlite3.Connection, query: Query, order: str, limit: int, after: tuple[object, JobId] | None
-) -> list[Record]:
+def _find(database: Database, query: Query, order: str, limit: int, after: tuple[object, JobId] | None) -> list[Record]:
     column, falling = order_of(order)
     where, values = condition_of(query)
     where = f"{_added(query)} AND {where}" if column == "created_at" else where
     behind, more = ("TRUE", []) if after is None else _behind(column, falling, after)
     condition = f"{where} AND {behind}", [*values, *more]
-    statuses, children = _statuses(raw, query), _children(query)
-    if children is not None and _are_few(raw, children):
-        return _found(raw, _only(children), condition, order, limit)
+    statuses, children = _statuses(database, query), _children(query)
+    if children is not None and _are_few(database, children):
+        return _found(database, _only(children), condition, order, limit)
     if column == "ended_at":
-        found = _by_end(raw, query, condition, falling, limit)
+        found = _by_end(database, query, condition, falling, limit)
         if statuses is not None or len(found) == limit:  # else one may have a damaged status
             return found
     elif column == "rank" and statuses:
-        return _first_of_all(raw, _firsts(raw, query, statuses, condition[0], falling), condition, order, limit)
+        return _first_of_all(
+            database, _firsts(database, query, statuses, condition[0], falling), condition, order, limit
+        )
     elif statuses is not None:
         rows = _rows(query, statuses)
-        if _are_few(raw, rows):
-            return _found(raw, _only(rows), condition, order, limit)
+        if _are_few(database, rows):
+            return _found(database, _only(rows), condition, order, limit)
         if column in _INDEXES and not fields_of(query) & _SELECTIVE:
-            return _in_order(raw, query, statuses, (where, values), order, limit, (behind, more))
-    return _found(raw, "jobs", condition, order, limit)
+            return _in_order(database, query, statuses, (where, values), order, limit, (behind, more))
+    return _found(database, "jobs", condition, order, limit)
 
 
-def _statuses(raw: sqlite3.Connection, query: Query) -> list[int] | None:
+def _statuses(database: Database, query: Query) -> list[int] | None:
     """Return the statuses that records which match may have, None for any; for a queue, those in the tally."""
     statuses, fields = statuses_of(query), fields_of(query)
     if "queue" in fields and fields <= {"queue", "status"} and (statuses is None or len(statuses) > 1):
-        return sorted({int(status) for queue, status in tally(raw) if holds_for(query, queue, status)})
+        return sorted({int(status) for queue, status in tally(database) if holds_for(query, queue, status)})
     return statuses
 
 
 def _in_order(
-    raw: sqlite3.Connection,
+    database: Database,
     query: Query,
     statuses: Sequence[int],
     condition: Condition,
@@ -113,27 +111,27 @@ def _in_order(
     found: list[Record] = []
     step, walked, most = WALKED, 0, WALKED
     while True:
-        edge = raw.execute(edges.format(begin, step), begins).fetchone()
+        edge = database.execute(edges.format(begin, step), begins).fetchone()
         end, ends = ("TRUE", []) if edge is None else _up_to(column, falling, edge)
         among = f"{begin} AND {end} AND {where}", [*begins, *ends, *values]
-        found += _found(raw, source, among, order, limit - len(found))
+        found += _found(database, source, among, order, limit - len(found))
         if edge is None or len(found) == limit:
             return found
         begin, begins = _behind(column, falling, edge)
-        most = most if walked else max(WALKED, _worth_walking(raw, query, statuses, falling))
+        most = most if walked else max(WALKED, _worth_walking(database, query, statuses, falling))
         walked += step
         if walked >= most:
             rest = f"{begin} AND {where}", [*begins, *values]
-            return found + _found(raw, _only(_rows(query, statuses)), rest, order, limit - len(found))
+            return found + _found(database, _only(_rows(query, statuses)), rest, order, limit - len(found))
         step = walked
 
 
-def _worth_walking(raw: sqlite3.Connection, query: Query, statuses: Sequence[int], falling: bool) -> int:
+def _worth_walking(database: Database, query: Query, statuses: Sequence[int], falling: bool) -> int:
     """Return how many records are walked in order before the ones of these statuses are sorted: half as many as those.
 
     None where these are few of all, pending, and the oldest are asked for: most others were added before them.
     """
-    counted, queue = tally(raw), queue_of(query)
+    counted, queue = tally(database), queue_of(query)
     sorted_ones = sum(
         number
         for (name, status), number in counted.items()
@@ -143,7 +141,7 @@ def _worth_walking(raw: sqlite3.Connection, query: Query, statuses: Sequence[int
     return 0 if are_last else sorted_ones // 2
 
 
-def _by_end(raw: sqlite3.Connection, query: Query, condition: Condition, falling: bool, limit: int) -> list[Record]:
+def _by_end(database: Database, query: Query, condition: Condition, falling: bool, limit: int) -> list[Record]:
     """Return the first by end: ended ones of each status by their index, and those without an end by their ids."""
     statuses = statuses_of(query)
     wanted = list(Status) if statuses is None else statuses
@@ -155,15 +153,15 @@ def _by_end(raw: sqlite3.Connection, query: Query, condition: Condition, falling
     for is_final in (True, False) if falling else (False, True):
         left = limit - len(found)
         if is_final and left:
-            found += _ended(raw, query, final, condition, falling, left)
+            found += _ended(database, query, final, condition, falling, left)
         elif left and pending:
             by_id = "-id" if falling else "id"
-            found += _in_order(raw, query, pending, without_end, by_id, left, ("TRUE", []))
+            found += _in_order(database, query, pending, without_end, by_id, left, ("TRUE", []))
     return found
 
 
 def _ended(
-    raw: sqlite3.Connection, query: Query, statuses: Sequence[int], condition: Condition, falling: bool, limit: int
+    database: Database, query: Query, statuses: Sequence[int], condition: Condition, falling: bool, limit: int
 ) -> list[Record]:
     """Return the first of these statuses by end, each walked in its index as far as it may be among the first of all.
 
@@ -174,16 +172,16 @@ def _ended(
     found: list[tuple[Any, int]] = []
     for status in statuses:
         select = f"SELECT ended_at, rowid FROM jobs WHERE {_STATUS[status]}{since}{bound} AND {where} ORDER BY {order}"
-        found += raw.execute(f"{select} LIMIT ?", (*values, limit)).fetchall()
+        found += database.execute(f"{select} LIMIT ?", (*values, limit)).fetchall()
         ends = sorted((end for end, _ in found if isinstance(end, int)), reverse=True)
         if falling and len(ends) >= limit:
             bound = f" AND ended_at >= {ends[limit - 1]}"
     rows = _only(f"SELECT value AS number FROM json_each('{json.dumps([number for _, number in found])}')")
-    return _found(raw, rows, ("TRUE", []), "-ended_at" if falling else "ended_at", limit)
+    return _found(database, rows, ("TRUE", []), "-ended_at" if falling else "ended_at", limit)
 
 
 def _first_of_all(
-    raw: sqlite3.Connection, selects: Sequence[str], condition: Condition, order: str, limit: int
+    database: Database, selects: Sequence[str], condition: Condition, order: str, limit: int
 ) -> list[Record]:
     """Return the first of what these selections have in this order."""
     where, values = condition
@@ -194,31 +192,31 @@ def _first_of_all(
         or _NONE
     )
     of_each = [value for _ in selects for value in (*values, limit)]
-    return _found(raw, source, (where, [*of_each, *values]), order, limit)
+    return _found(database, source, (where, [*of_each, *values]), order, limit)
 
 
-def _found(raw: sqlite3.Connection, source: str, condition: Condition, order: str, limit: int) -> list[Record]:
+def _found(database: Database, source: str, condition: Condition, order: str, limit: int) -> list[Record]:
     where, values = condition
     select = f"SELECT {COLUMNS} FROM {source} WHERE {where} ORDER BY {_ordered(order)} LIMIT ?"
-    return records_of(raw.execute(select, (*values, limit)))
+    return records_of(database.execute(select, (*values, limit)))
 
 
-def count(raw: sqlite3.Connection, query: Query, most: int | None = None) -> int:
+def count(database: Database, query: Query, most: int | None = None) -> int:
     """Return how many records match, ``most`` at most, from the tally if only queue and status matter."""
     if fields_of(query) <= {"queue", "status"}:
-        found = sum(records for key, records in tally(raw).items() if holds_for(query, *key))
+        found = sum(records for key, records in tally(database).items() if holds_for(query, *key))
         return found if most is None else min(found, most)
-    with one_state(raw):
+    with one_state(database):
         where, values = condition_of(query)
-        source, narrowed = _counted_among(raw, query)
+        source, narrowed = _counted_among(database, query)
         matching = f"FROM {source} WHERE {narrowed} AND {where}"
         if most is not None:
             matching, values = f"FROM (SELECT 1 {matching} LIMIT ?) AS found", [*values, most]
-        [number] = raw.execute(f"SELECT count(*) {matching}", values).fetchone()
+        [number] = database.execute(f"SELECT count(*) {matching}", values).fetchone()
     return int(number)
 
 
-def _counted_among(raw: sqlite3.Connection, query: Query) -> tuple[str, str]:
+def _counted_among(database: Database, query: Query) -> tuple[str, str]:
     """Return the source of a count and a condition that the records of the query meet."""
     fields, statuses, children = fields_of(query), statuses_of(query), _children(query)
     earliest, _ = bounds_of("created_at", query)
@@ -229,7 +227,7 @@ def _counted_among(raw: sqlite3.Connection, query: Query) -> tuple[str, str]:
         first = "" if latest is None else f" AND forced IN {tuple(FORCED)} AND rank <= {latest}"
         return "jobs", _STATUS[Status.WAITING] + first
     rows = None if statuses is None else _rows(query, statuses)
-    if rows is not None and (earliest is None or _are_few(raw, rows)):
+    if rows is not None and (earliest is None or _are_few(database, rows)):
         return _only(rows), "TRUE"
     if earliest is None or fields & _SELECTIVE:
         return "jobs", "TRUE"
@@ -246,13 +244,13 @@ def _children(query: Query) -> str | None:
     return None
 
 
-def _are_few(raw: sqlite3.Connection, rows: str) -> bool:
+def _are_few(database: Database, rows: str) -> bool:
     """Return whether these are so few records that sorting them is cheaper than walking all in order.
 
     SQLite knows no sizes and walks all records by id, which takes a second where a million are finished.
     """
     some = f"SELECT 1 FROM ({rows}) AS found LIMIT 1 OFFSET {FEW}"
-    return raw.execute(some).fetchone() is None
+    return database.execute(some).fetchone() is None
 
 
 def _only(rows: str) -> str:
@@ -294,13 +292,13 @@ def _added(query: Query) -> str:
     return begin if latest is None else f"{begin} AND created_at <= {latest}"
 
 
-def _firsts(raw: sqlite3.Connection, query: Query, statuses: Sequence[int], where: str, falling: bool) -> list[str]:
+def _firsts(database: Database, query: Query, statuses: Sequence[int], where: str, falling: bool) -> list[str]:
     """Return selections whose first rows are the first of all by rank, waiting ones by the index with their order."""
     found, order = [], _ordered("-rank" if falling else "rank")
     for status in statuses:
         conditions = [_STATUS[status]]
         if status == Status.WAITING:
-            queues = _queues_in_order(raw, query)
+            queues = _queues_in_order(database, query)
             conditions = [f"{_STATUS[status]}{queue} AND forced = {kind}" for queue in queues for kind in FORCED]
         found += [
             f"SELECT rowid AS number FROM jobs WHERE {condition} AND {where} ORDER BY {order}"
@@ -309,11 +307,11 @@ def _firsts(raw: sqlite3.Connection, query: Query, statuses: Sequence[int], wher
     return found
 
 
-def _queues_in_order(raw: sqlite3.Connection, query: Query) -> list[str]:
+def _queues_in_order(database: Database, query: Query) -> list[str]:
     """Return a condition for each queue whose waiting jobs must be merged; one for all if they are too many."""
     if queue_of(query) is not None:
         return [""]
-    queues = waiting_queues(raw)
+    queues = waiting_queues(database)
     if len(queues) > MERGED:
         return [""]
     return [f" AND queue = {_quoted(queue)}" for queue in queues]

@@ -14,10 +14,10 @@ from taskqueue.model.unique_period import keeps_out, without
 from taskqueue.store.arguments import check_same_job
 from taskqueue.store.bell import STOPS, WORK
 from taskqueue.store.reading import readable
-from taskqueue.store.sqlite import claim_cache, effects
-from taskqueue.store.sqlite.columns import COLUMNS, assignments, cancel_text, given_of
-from taskqueue.store.sqlite.rows import record, short_row
-from taskqueue.store.sqlite.transaction import Transaction
+from taskqueue.store.relational import claim_cache, effects
+from taskqueue.store.relational.columns import COLUMNS, assignments, cancel_text, given_of
+from taskqueue.store.relational.rows import record, short_row
+from taskqueue.store.relational.transaction import Transaction
 
 _OWNERS, _values = assignments(
     "status", "cause", "queue", "rank", "ready_at", "expires_at", "priority", "given", "period", "tags", "data"

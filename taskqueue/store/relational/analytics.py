@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from datetime import datetime
 from typing import Any
 
@@ -11,7 +10,8 @@ from taskqueue.model.reading import text
 from taskqueue.model.record import PRIORITY_STEP, Status
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store.reading import readable
-from taskqueue.store.sqlite.columns import in_json, tags_of
+from taskqueue.store.relational.columns import in_json, tags_of
+from taskqueue.store.relational.engine import Database
 
 _STEP = PRIORITY_STEP.total_seconds() * 1000
 
@@ -35,10 +35,10 @@ ORDER BY jobs.ended_at DESC
 """
 
 
-def samples(raw: sqlite3.Connection, since: datetime, until: datetime, limit: int) -> list[Sample]:
+def samples(database: Database, since: datetime, until: datetime, limit: int) -> list[Sample]:
     """Return up to ``limit`` samples of jobs that ended after ``since`` and up to ``until``."""
     window = {"since": milliseconds(since), "until": milliseconds(until), "limit": limit}
-    return list(readable(raw.execute(_SAMPLES, window), _sample, "a job that ended"))
+    return list(readable(database.execute(_SAMPLES, window), _sample, "a job that ended"))
 
 
 def _sample(row: tuple[Any, ...]) -> Sample:

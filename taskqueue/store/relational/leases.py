@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +11,8 @@ from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store import Lease
 from taskqueue.store.bell import CONTROLS
 from taskqueue.store.reading import readable
-from taskqueue.store.sqlite.transaction import Transaction
+from taskqueue.store.relational.engine import Database
+from taskqueue.store.relational.transaction import Transaction
 
 _ALL = "SELECT name, seat, incarnation, since, until, about FROM leases ORDER BY name"
 _ONE = "SELECT name, seat, incarnation, since, until, about FROM leases WHERE name = ?"
@@ -54,9 +54,9 @@ def resign(work: Transaction, name: str, holder: Holder) -> None:
     )
 
 
-def leases(raw: sqlite3.Connection) -> list[Lease]:
+def leases(database: Database) -> list[Lease]:
     """Return all leases that were taken and not resigned."""
-    return list(readable(raw.execute(_ALL), lease_of, "a lease"))
+    return list(readable(database.execute(_ALL), lease_of, "a lease"))
 
 
 def lease_of(row: tuple[Any, ...]) -> Lease:

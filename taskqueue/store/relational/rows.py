@@ -21,7 +21,7 @@ from taskqueue.model.serializer import dumps
 from taskqueue.model.timestamps import EPOCH, milliseconds, moment
 from taskqueue.model.unique_period import PERIOD
 from taskqueue.store.reading import readable
-from taskqueue.store.sqlite.columns import (
+from taskqueue.store.relational.columns import (
     ALL_COLUMNS,
     ALL_NAMES,
     GROUPS,

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from taskqueue.model.record import Status
 from taskqueue.model.timestamps import milliseconds
-from taskqueue.store.sqlite import add_counts, log_lines
-from taskqueue.store.sqlite.schema import NEEDED
-from taskqueue.store.sqlite.transaction import Transaction
+from taskqueue.store.relational import log_lines
+from taskqueue.store.relational.engine import Database
+from taskqueue.store.relational.transaction import Transaction
+from taskqueue.store.relational.waits import NEEDED
 
 EVENTS_A_RECORD = 10
 """How many events one step removes for each record it may remove; a job has three at least."""
@@ -38,12 +38,12 @@ RETURNING queue, id
 """
 
 
-def old(raw: sqlite3.Connection, before: Mapping[Status, datetime], limit: int) -> dict[Status, list[str]]:
+def old(database: Database, before: Mapping[Status, datetime], limit: int) -> dict[Status, list[str]]:
     """Return the ids of up to ``limit`` final records to remove, by their status, without a lock."""
     found: dict[Status, list[str]] = {}
     for status, moment in before.items():
         left = limit - sum(map(len, found.values()))
-        found[status] = [id for (id,) in raw.execute(_OLD, (int(status), milliseconds(moment), left))]
+        found[status] = [id for (id,) in database.execute(_OLD, (int(status), milliseconds(moment), left))]
     return found
 
 
@@ -61,7 +61,7 @@ def prune(work: Transaction, before: Mapping[Status, datetime], found: Mapping[S
         log_lines.remove(work, [id for _, id in gone])
         removed += len(gone)
     if removed:
-        add_counts.note_last(work.execute)
+        work.adds.note_last(work.execute)
     return removed
 
 
@@ -69,6 +69,7 @@ def flush(work: Transaction) -> int:
     """Remove all jobs and return the number."""
     work.add_up()
     [number] = work.execute("SELECT count(*) FROM jobs").fetchone()
-    for table in ("jobs", "waits", "slots", "tally", "logs", "counted"):
+    for table in ("jobs", "waits", "slots", "tally", "logs"):
         work.execute(f"DELETE FROM {table}")
+    work.adds.note_last(work.execute)
     return int(number)

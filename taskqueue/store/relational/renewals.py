@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Collection, Mapping
 from datetime import datetime
 
@@ -13,10 +12,11 @@ from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store import ClaimState, Note, Renewal
 from taskqueue.store.bell import NEWS
 from taskqueue.store.reading import readable
-from taskqueue.store.sqlite import limits, log_lines
-from taskqueue.store.sqlite.columns import COLUMNS, cancel_request, instant, options_of
-from taskqueue.store.sqlite.rows import records_of
-from taskqueue.store.sqlite.transaction import Transaction
+from taskqueue.store.relational import limits, log_lines
+from taskqueue.store.relational.columns import COLUMNS, cancel_request, instant, options_of
+from taskqueue.store.relational.engine import Database
+from taskqueue.store.relational.rows import records_of
+from taskqueue.store.relational.transaction import Transaction
 
 _RENEW = "UPDATE jobs SET ready_at = ? WHERE status = 2 AND seat = ? AND incarnation = ? RETURNING id, claims, cancel"
 _OTHERS_END = "SELECT min(ready_at) FROM jobs WHERE status = 2 AND NOT (seat = ? AND incarnation = ?)"
@@ -78,24 +78,24 @@ def _runs_once(text: str | None) -> bool:
     return any(options.on_crash is OnCrash.FAIL for options in readable([text], options_of, "options"))
 
 
-def expired(raw: sqlite3.Connection, now: datetime, limit: int) -> list[Record]:
+def expired(database: Database, now: datetime, limit: int) -> list[Record]:
     """Return PROCESSING records whose lease has ended."""
-    return records_of(raw.execute(_EXPIRED, (milliseconds(now), limit)))
+    return records_of(database.execute(_EXPIRED, (milliseconds(now), limit)))
 
 
-def orphaned(raw: sqlite3.Connection, seat: str, incarnation: str, limit: int) -> list[Record]:
+def orphaned(database: Database, seat: str, incarnation: str, limit: int) -> list[Record]:
     """Return PROCESSING records of the seat, held by any other incarnation."""
-    return records_of(raw.execute(_ORPHANED, (seat, incarnation, limit)))
+    return records_of(database.execute(_ORPHANED, (seat, incarnation, limit)))
 
 
-def held(raw: sqlite3.Connection, holder: Holder, limit: int) -> list[Record]:
+def held(database: Database, holder: Holder, limit: int) -> list[Record]:
     """Return PROCESSING records that this very holder has."""
-    return records_of(raw.execute(_HELD, (holder.seat, holder.incarnation, limit)))
+    return records_of(database.execute(_HELD, (holder.seat, holder.incarnation, limit)))
 
 
-def holders(raw: sqlite3.Connection, seats: Collection[str]) -> list[Holder]:
+def holders(database: Database, seats: Collection[str]) -> list[Holder]:
     """Return who holds PROCESSING records at these seats, each once."""
-    rows = [row for seat in seats for row in raw.execute(_HOLDERS, (seat,))]
+    rows = [row for seat in seats for row in database.execute(_HOLDERS, (seat,))]
     return [Holder(seat=str(seat), incarnation=str(incarnation)) for seat, incarnation in rows]
 
 

@@ -17,9 +17,9 @@ from taskqueue.model.schedules.next_run import advance, successor
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.store.bell import PLANS
 from taskqueue.store.reading import readable
-from taskqueue.store.sqlite import waits
-from taskqueue.store.sqlite.columns import COLUMNS
-from taskqueue.store.sqlite.rows import records_of
+from taskqueue.store.relational import waits
+from taskqueue.store.relational.columns import COLUMNS
+from taskqueue.store.relational.rows import records_of
 
 log = logging.getLogger(__name__)
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import TypeAlias
 
 from taskqueue.model.controls import Controls
 from taskqueue.model.ids import JobId
@@ -15,10 +13,9 @@ from taskqueue.model.reading import text
 from taskqueue.model.record import Record
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store.reading import readable
+from taskqueue.store.relational.columns import LARGEST
+from taskqueue.store.relational.engine import Database, Execute
 from taskqueue.store.selection import ConcurrencyRoom
-from taskqueue.store.sqlite.columns import LARGEST
-
-Execute: TypeAlias = Callable[..., sqlite3.Cursor]
 
 _CUT = "UPDATE slots SET until = ? WHERE key = ? AND until > ?"
 _IN_USE = "SELECT count(*) FROM slots WHERE key = ? AND (until IS NULL OR until > ?)"
@@ -115,14 +112,14 @@ def prune(execute: Execute, at: int) -> None:
     execute("DELETE FROM slots WHERE until <= ?", (at,))
 
 
-def usage(raw: sqlite3.Connection, keys: Iterable[str], at: int) -> dict[str, int]:
+def usage(database: Database, keys: Iterable[str], at: int) -> dict[str, int]:
     """Return how many jobs use each key."""
-    return {key: int(raw.execute(_IN_USE, (key, at)).fetchone()[0]) for key in keys}
+    return {key: int(database.execute(_IN_USE, (key, at)).fetchone()[0]) for key in keys}
 
 
-def waiting_lanes(raw: sqlite3.Connection, limit: int) -> dict[str, int]:
+def waiting_lanes(database: Database, limit: int) -> dict[str, int]:
     """Return how many records wait in each lane, from an index alone."""
-    groups = raw.execute(f"SELECT lane, count(*) FROM ({_WAITING}) AS waiting GROUP BY lane", (limit,))
+    groups = database.execute(f"SELECT lane, count(*) FROM ({_WAITING}) AS waiting GROUP BY lane", (limit,))
     return dict(readable(groups, lambda row: (text(row[0]), int(row[1])), "waiting jobs of a lane"))
 
 

@@ -1,25 +1,23 @@
-"""Runs one write transaction: writes events and counts before the commit, and rings after it."""
+"""What one write transaction changes: it collects events, counts and topics, and writes them at the end."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import chain, groupby
 from operator import attrgetter, itemgetter
-from types import TracebackType
 
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Record, Status
 from taskqueue.model.timestamps import milliseconds
-from taskqueue.store.bell import ENDS, NEWS, PLAIN_RING, STOPS, WORK, Ringer
+from taskqueue.store.bell import ENDS, NEWS, PLAIN_RING, STOPS, WORK
 from taskqueue.store.codec import event_name
-from taskqueue.store.sqlite import add_counts, effects, event_rows, limits, waits
-from taskqueue.store.sqlite.caller_transaction import CallerConnection, LateRinger
-from taskqueue.store.sqlite.columns import CHANGING, COLUMNS, Row, cancel_text, changes, whole_row
-from taskqueue.store.sqlite.connection import Connection, Sync
-from taskqueue.store.sqlite.rows import INSERT, INSERT_SHORT, INSERT_SHORTS, record, short_row
+from taskqueue.store.relational import effects, event_rows, limits, waits
+from taskqueue.store.relational.columns import CHANGING, COLUMNS, Row, cancel_text, changes, whole_row
+from taskqueue.store.relational.counts import ALL
+from taskqueue.store.relational.engine import Database
+from taskqueue.store.relational.rows import INSERT, INSERT_SHORT, INSERT_SHORTS, record, short_row
 
 _CHANGE = f"UPDATE jobs SET {CHANGING} WHERE id = ?"
 _BY_ID = f"SELECT {COLUMNS} FROM jobs WHERE id = ?"
@@ -30,51 +28,28 @@ _NAMES = tuple(status.name.lower() for status in Status)
 
 
 class Transaction:
-    """Runs the statements of one call: commits and rings at the end, undoes them on any exception."""
+    """Runs the statements of one call; ``finish`` is called before the commit, which is the engine's."""
 
     end_notice = PLAIN_RING
-    """That of the job that this call ends, if it ends no other."""
+    """The ring that tells of the job that this call ends, if it ends no other."""
     has_waits: bool | None = None
     """Whether any job waits for another one; None until this is read."""
     _at = 0
     _adds_up = False
 
-    def __init__(self, connection: Connection | CallerConnection, ringer: Ringer | LateRinger, level: Sync) -> None:
+    in_transaction = True
+
+    def __init__(self, database: Database, tells_ends: bool) -> None:
+        self.execute = database.execute
+        self.adds = database.adds
+        self.tells_ends = tells_ends
         self.topics: set[str] = set()
-        self._connection = connection
-        self._ringer = ringer
-        self.tells_ends = ringer.reaches_ends
-        self._level = level
         self._events: list[tuple[list[str], tuple[int, str, int, int]]] = []
         self._counts: dict[tuple[str, int], int] = {}
         self._settled: list[Record] = []
         self._ended_unclaimed: list[Record] = []
         self.ended: deque[Record] = deque()
         """Records whose end has effects on others that are still to be applied."""
-
-    def __enter__(self) -> Transaction:
-        self._raw = self._connection.begin(self._level)
-        self.execute = self._raw.execute
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            try:
-                self._finish()
-            except BaseException as unfinished:
-                error = unfinished
-        if error is None:
-            self._connection.commit(self._raw)
-            ends_one = len(self._settled) == 1 and not self._ended_unclaimed
-            self._ringer.ring(self.topics, self.end_notice if ends_one else PLAIN_RING)
-            return
-        self._connection.undo(self._raw)
-        if isinstance(error, sqlite3.Error):
-            self._connection.raise_in_words(error)
-        if kind is None:
-            raise error
 
     def record(self, id: JobId) -> Record | None:
         """Return the record as it is now, None if there is none."""
@@ -92,9 +67,9 @@ class Transaction:
         self.status_event(new, milliseconds(new.created_at))
         self.count(new.queue, new.status, 1)
         if new.status > Status.PROCESSING and new.ended_at is not None:
-            from taskqueue.store.sqlite import history  # no program adds such records as a rule
+            from taskqueue.store.relational import history  # no program adds such records as a rule
 
-            history.record(self.execute, milliseconds(new.ended_at), {}, (), (new,))
+            history.record(self, milliseconds(new.ended_at), {}, (), (new,))
         self._note_rows(inserted.lastrowid, 1)
         return True
 
@@ -200,19 +175,19 @@ class Transaction:
         """Count a record that is about to change its queue; it must be counted in the old one before."""
         if before != after:
             self.add_up()
-            self._counts[(before, add_counts.ALL)] = self._counts.get((before, add_counts.ALL), 0) - 1
-            self._counts[(after, add_counts.ALL)] = self._counts.get((after, add_counts.ALL), 0) + 1
+            self._counts[(before, ALL)] = self._counts.get((before, ALL), 0) - 1
+            self._counts[(after, ALL)] = self._counts.get((after, ALL), 0) + 1
 
     def add_up(self) -> None:
         """Add up the history, which also counts all records; so must be done before any of them is removed."""
-        from taskqueue.store.sqlite import history  # an add needs it rarely
+        from taskqueue.store.relational import history  # an add needs it rarely
 
-        history.add_up(self.execute)
+        history.add_up(self)
 
     def removed(self, queue: str, status: Status) -> None:
         """Count a final record that was removed."""
         self.count(queue, status, -1)
-        self._counts[(queue, add_counts.ALL)] = self._counts.get((queue, add_counts.ALL), 0) - 1
+        self._counts[(queue, ALL)] = self._counts.get((queue, ALL), 0) - 1
 
     def _insert_one(self, short: Row) -> bool:
         """Insert a short row alone, as ``insert_all`` does, without grouping similar rows."""
@@ -229,7 +204,7 @@ class Transaction:
 
     def _note_rows(self, last: int | None, rows: int) -> None:
         """Have new rows counted, a lot of them at once."""
-        if last is not None and last // add_counts.APART != (last - rows) // add_counts.APART:
+        if last is not None and last // self.adds.APART != (last - rows) // self.adds.APART:
             self._adds_up = True
 
     def count(self, queue: str, status: int, records: int) -> None:
@@ -242,13 +217,15 @@ class Transaction:
             key = (queue, int(status))
             self._counts[key] = self._counts.get(key, 0) + records
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
         """Write events, counts and figures, as the last statements before the commit."""
         for ids, alike in self._events:
             event_rows.write(self.execute, ids, *alike)
         if self._counts or self._settled:
-            from taskqueue.store.sqlite import history  # a program that adds jobs settles none
+            from taskqueue.store.relational import history  # a program that adds jobs settles none
 
-            history.record(self.execute, self._at, self._counts, self._settled, self._ended_unclaimed)
+            history.record(self, self._at, self._counts, self._settled, self._ended_unclaimed)
         if self._adds_up:
             self.add_up()
+        if len(self._settled) != 1 or self._ended_unclaimed:
+            self.end_notice = PLAIN_RING

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,8 +13,8 @@ from taskqueue.model.reading import number, priority, text
 from taskqueue.model.record import Status
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.store.reading import readable
-from taskqueue.store.sqlite import add_counts
-from taskqueue.store.sqlite.columns import LARGEST
+from taskqueue.store.relational.columns import LARGEST
+from taskqueue.store.relational.engine import Database, Execute
 
 if TYPE_CHECKING:
     from taskqueue.model.analytics import Present
@@ -49,9 +49,41 @@ WHERE rank <= {LARGEST}
 """
 
 
-def firsts(execute: Callable[..., sqlite3.Cursor]) -> list[First]:
+def firsts(execute: Execute) -> list[First]:
     """Return the first waiting job of each queue and kind, by queue."""
     return [First(*row) for row in execute(_FIRSTS)]
+
+
+ALL = -1
+"""In ``tally`` in the place of a status: all counted records of a queue."""
+
+_TURNS = "SELECT counts FROM turns WHERE counts IS NOT NULL"
+ADD_TO_TALLY = (
+    "INSERT INTO tally (queue, status, records) VALUES (?, ?, ?) ON CONFLICT (queue, status) DO UPDATE SET records = "
+    "CASE WHEN typeof(tally.records) = 'integer' THEN tally.records + excluded.records "
+    "ELSE (SELECT count(*) FROM jobs WHERE jobs.status = tally.status AND jobs.queue = tally.queue) END"
+)
+
+
+def turns(execute: Execute) -> dict[tuple[str, int], int]:
+    """Return the changes of the tally by turns that are not added up yet, by queue and status."""
+    changes: dict[tuple[str, int], int] = {}
+    for turn in readable(execute(_TURNS).fetchall(), _changes, "the counts of a turn"):
+        for key, records in turn.items():
+            changes[key] = changes.get(key, 0) + records
+    return changes
+
+
+def add_up(execute: Execute) -> None:
+    """Add the changes by turns to the tally."""
+    for (queue, status), records in turns(execute).items():
+        if records:
+            execute(ADD_TO_TALLY, (queue, status, records))
+
+
+def _changes(row: tuple[Any]) -> dict[tuple[str, int], int]:
+    [kept] = row
+    return {(text(queue), number(status)): number(records) for queue, status, records in json.loads(kept)}
 
 
 FEW = 1000
@@ -90,62 +122,63 @@ SELECT
 
 
 @contextmanager
-def one_state(raw: sqlite3.Connection) -> Iterator[None]:
+def one_state(database: Database) -> Iterator[None]:
     """Let all reads of the block see one state of the store: others may commit between two statements."""
-    if raw.in_transaction:
+    if database.in_transaction:
         yield
         return
-    raw.execute("BEGIN")
+    database.execute("BEGIN")
     try:
         yield
     finally:
-        if raw.in_transaction:
-            raw.execute("ROLLBACK")
+        if database.in_transaction:
+            database.execute("ROLLBACK")
 
 
-def tally(raw: sqlite3.Connection) -> dict[tuple[str, Status], int]:
-    with one_state(raw):
-        return tally_now(raw.execute)
+def tally(database: Database) -> dict[tuple[str, Status], int]:
+    with one_state(database):
+        return tally_now(database)
 
 
-def tally_now(execute: add_counts.Execute) -> dict[tuple[str, Status], int]:
+def tally_now(database: Database) -> dict[tuple[str, Status], int]:
     """Return the numbers, inside a transaction of the caller."""
+    execute = database.execute
     found = dict(readable(execute(_KEPT), _counted, "jobs of a status"))
-    for (queue, status), records in add_counts.turns(execute).items():
+    for (queue, status), records in turns(execute).items():
         if status > 0:
             key = (queue, Status(status))
             found[key] = found.get(key, 0) + records
     found.update(readable(execute(_DAMAGED), _counted, "jobs of a status"))
     waiting: dict[str, int] = dict(execute(_WAITING, (FEW + 1,)).fetchall())
     if any(records > FEW for records in waiting.values()):
-        waiting.update(_many_waiting(execute, waiting, found))
+        waiting.update(_many_waiting(database, waiting, found))
     found.update({(queue, Status.WAITING): records for queue, records in waiting.items()})
     return {key: records for key, records in found.items() if records}
 
 
 def _many_waiting(
-    execute: add_counts.Execute, waiting: Mapping[str, int], others: Mapping[tuple[str, Status], int]
+    database: Database, waiting: Mapping[str, int], others: Mapping[tuple[str, Status], int]
 ) -> Iterator[tuple[str, int]]:
     """Return how many jobs wait in the queues that have more than ``FEW``: those of no other status."""
-    rest = add_counts.by_queue(execute)
+    rest = database.adds.by_queue(database.execute)
     for (queue, _), records in others.items():
         rest[queue] = rest.get(queue, 0) - records
     for queue, records in waiting.items():
         if records > FEW:
             left = rest.get(queue, 0)
             if left <= FEW:  # the tally is damaged
-                [left] = execute(_MANY, (queue,)).fetchone()
+                [left] = database.execute(_MANY, (queue,)).fetchone()
             yield queue, left
 
 
-def waiting_queues(raw: sqlite3.Connection) -> list[str]:
+def waiting_queues(database: Database) -> list[str]:
     """Return the queues that have waiting jobs, each found by one step in the index."""
-    return [queue for queue, _ in raw.execute(_WAITING, (1,))]
+    return [queue for queue, _ in database.execute(_WAITING, (1,))]
 
 
-def waiting_since(raw: sqlite3.Connection) -> dict[str, datetime]:
+def waiting_since(database: Database) -> dict[str, datetime]:
     found: dict[str, datetime] = {}
-    for queue, since in readable(firsts(raw.execute), _since, "a waiting job"):
+    for queue, since in readable(firsts(database.execute), _since, "a waiting job"):
         found[queue] = min(since, found.get(queue, since))
     return found
 
@@ -159,12 +192,12 @@ def _counted(row: tuple[str, int, int]) -> tuple[tuple[str, Status], int]:
     return (text(queue), Status(status)), records
 
 
-def present(raw: sqlite3.Connection, now: datetime) -> Present:
+def present(database: Database, now: datetime) -> Present:
     from taskqueue.model.analytics import Present  # few programs count
 
-    with one_state(raw):
-        due, blocked, running, lost = raw.execute(_PRESENT, {"now": milliseconds(now)}).fetchone()
-        counted = tally_now(raw.execute)
+    with one_state(database):
+        due, blocked, running, lost = database.execute(_PRESENT, {"now": milliseconds(now)}).fetchone()
+        counted = tally_now(database)
     waiting, postponed = 0, 0
     for (_, status), records in counted.items():
         waiting += records if status is Status.WAITING else 0

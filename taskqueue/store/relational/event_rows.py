@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from taskqueue.model.ids import JobId
@@ -13,6 +12,7 @@ from taskqueue.model.record import Status
 from taskqueue.model.timestamps import moment
 from taskqueue.store import Event
 from taskqueue.store.codec import event_id
+from taskqueue.store.relational.engine import Execute
 
 AT_ONCE = 500
 """The most events of one row."""
@@ -49,9 +49,7 @@ VALUES ((SELECT coalesce(max(number), 0) FROM events) + ?, ?, ?, ?, ?, ?)
 """
 
 
-def write(
-    execute: Callable[..., sqlite3.Cursor], ids: Sequence[str], claims: int, name: str, at: int, status: int
-) -> None:
+def write(execute: Execute, ids: Sequence[str], claims: int, name: str, at: int, status: int) -> None:
     """Write the event of this name for each of the jobs, in order: as rows of many, if there are several."""
     if len(ids) == 1:
         execute(_INSERT, (ids[0], claims, name, at, status))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Sequence
 
 from taskqueue.model.log_lines import RUNS_KEPT
-from taskqueue.store.sqlite.transaction import Transaction
+from taskqueue.store.relational.engine import Database
+from taskqueue.store.relational.transaction import Transaction
 
 _KEEP = """
 INSERT INTO logs (job, claims, lines) VALUES (?, ?, ?) ON CONFLICT (job, claims) DO UPDATE SET lines = excluded.lines
@@ -23,9 +23,9 @@ def keep(work: Transaction, id: str, claims: int, lines: str) -> None:
     work.execute(_REMOVE_OLDER, (id, claims - RUNS_KEPT))
 
 
-def of_job(raw: sqlite3.Connection, id: str) -> dict[int, str]:
+def of_job(database: Database, id: str) -> dict[int, str]:
     """Return the lines of the runs of a job."""
-    return {int(claims): str(lines) for claims, lines in raw.execute(_OF_JOB, (id,))}
+    return {int(claims): str(lines) for claims, lines in database.execute(_OF_JOB, (id,))}
 
 
 def remove(work: Transaction, ids: Sequence[str]) -> None:

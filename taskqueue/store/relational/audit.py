@@ -1,9 +1,8 @@
-"""Keeps the audit as numbered rows, in a table that is made with the first entry."""
+"""Keeps the audit as numbered rows."""
 
 from __future__ import annotations
 
 import json
-import sqlite3
 from typing import Any
 
 from taskqueue.model.audit import KEPT_FOR, AuditEntry
@@ -11,21 +10,9 @@ from taskqueue.model.reading import mapping, text
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store.arguments import CURSOR_DIGITS, wrong_audit_cursor
 from taskqueue.store.reading import readable
-from taskqueue.store.sqlite.transaction import Transaction
+from taskqueue.store.relational.engine import Database
+from taskqueue.store.relational.transaction import Transaction
 
-# Most stores have no dashboard, and so no such table.
-_TABLE = """
-CREATE TABLE IF NOT EXISTS audit (
-    number INTEGER PRIMARY KEY,
-    at INTEGER NOT NULL,
-    who TEXT NOT NULL,
-    action TEXT NOT NULL,
-    target TEXT NOT NULL,
-    source TEXT NOT NULL,
-    about TEXT NOT NULL
-)
-"""
-_IS_THERE = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'audit'"
 _INSERT = "INSERT INTO audit (at, who, action, target, source, about) VALUES (?, ?, ?, ?, ?, ?)"
 _PRUNE = "DELETE FROM audit WHERE number IN (SELECT number FROM audit ORDER BY number LIMIT 100) AND at < ?"
 _BEFORE = """
@@ -35,19 +22,16 @@ SELECT number, at, who, action, target, source, about FROM audit WHERE number < 
 
 def record(work: Transaction, entry: AuditEntry) -> None:
     """Keep the entry, and remove some that are too old."""
-    work.execute(_TABLE)
     at, about = milliseconds(entry.at), json.dumps(dict(entry.about))
     work.execute(_INSERT, (at, entry.by, entry.action, entry.target, entry.source, about))
     work.execute(_PRUNE, (milliseconds(entry.at - KEPT_FOR),))
 
 
-def entries(raw: sqlite3.Connection, limit: int, before: str | None) -> list[AuditEntry]:
+def entries(database: Database, limit: int, before: str | None) -> list[AuditEntry]:
     """Return up to ``limit`` entries before the cursor, the newest first."""
     if before is not None and not (before.isascii() and before.isdigit() and len(before) <= CURSOR_DIGITS):
         raise wrong_audit_cursor(before)
-    if raw.execute(_IS_THERE).fetchone() is None:
-        return []
-    rows = raw.execute(_BEFORE, (2**63 - 1 if before is None else int(before), limit)).fetchall()
+    rows = database.execute(_BEFORE, (2**63 - 1 if before is None else int(before), limit)).fetchall()
     return list(readable(rows, _entry, "an entry of the audit"))
 
 

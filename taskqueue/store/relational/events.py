@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -15,9 +14,10 @@ from taskqueue.store import OLDEST, Event
 from taskqueue.store.arguments import CURSOR_DIGITS
 from taskqueue.store.bell import NEWS
 from taskqueue.store.reading import readable
-from taskqueue.store.sqlite import event_rows
-from taskqueue.store.sqlite.columns import Row
-from taskqueue.store.sqlite.transaction import Transaction
+from taskqueue.store.relational import event_rows
+from taskqueue.store.relational.columns import Row
+from taskqueue.store.relational.engine import Database
+from taskqueue.store.relational.transaction import Transaction
 
 _SINCE = f"SELECT {event_rows.COLUMNS} FROM events WHERE number > ? ORDER BY number LIMIT ?"
 # A row of many names its jobs in ``about``; it may start within the bound and end after it.
@@ -38,10 +38,10 @@ DELETE FROM events WHERE number < coalesce((
 """
 
 
-def events(raw: sqlite3.Connection, cursor: str | None, limit: int) -> tuple[list[Event], str]:
+def events(database: Database, cursor: str | None, limit: int) -> tuple[list[Event], str]:
     """Return the events since the cursor and the cursor after them; None starts now."""
     if cursor is None or cursor == OLDEST:
-        first, last = raw.execute(event_rows.ENDS).fetchone()
+        first, last = database.execute(event_rows.ENDS).fetchone()
         if cursor is None:
             return [], str(last)
         cursor = str(first - 1)
@@ -50,13 +50,13 @@ def events(raw: sqlite3.Connection, cursor: str | None, limit: int) -> tuple[lis
     since = behind = int(cursor)
     rows: list[Row] = []
     left = limit
-    for row in raw.execute(_SINCE, (since, limit)):
+    for row in database.execute(_SINCE, (since, limit)):
         rows.append(row)
         left -= min(event_rows.length(row), row[0] - behind)  # of the first row some may have been read before
         behind = row[0]
         if left <= 0:
             break
-    follows = rows[0][0] - event_rows.length(rows[0]) <= since if rows else since <= _last(raw)
+    follows = rows[0][0] - event_rows.length(rows[0]) <= since if rows else since <= _last(database)
     if not follows:
         raise CursorTooOld(cursor)
     found = [event for some in readable(rows, event_rows.events_of, "an event") for event in some]
@@ -64,20 +64,20 @@ def events(raw: sqlite3.Connection, cursor: str | None, limit: int) -> tuple[lis
     return found[:limit], found[limit - 1].cursor if len(found) > limit else str(behind)
 
 
-def _last(raw: sqlite3.Connection) -> int:
-    [last] = raw.execute("SELECT coalesce(max(number), 0) FROM events").fetchone()
+def _last(database: Database) -> int:
+    [last] = database.execute("SELECT coalesce(max(number), 0) FROM events").fetchone()
     return int(last)
 
 
-def events_of(raw: sqlite3.Connection, id: JobId, since: int, limit: int) -> list[Event]:
+def events_of(database: Database, id: JobId, since: int, limit: int) -> list[Event]:
     """Return the events of a job among ``limit`` from a time on, which is found by halves: rows are in its order."""
-    first, end = raw.execute(event_rows.ENDS).fetchone()
+    first, end = database.execute(event_rows.ENDS).fetchone()
     while first < end:
         middle = (first + end) // 2
-        [at] = raw.execute(_AT, (middle,)).fetchone()
+        [at] = database.execute(_AT, (middle,)).fetchone()
         first, end = (middle + 1, end) if isinstance(at, int) and at < since else (first, middle)
     end = first + limit
-    rows = raw.execute(_OF_JOB, (first, end, end, str(id), str(id)))
+    rows = database.execute(_OF_JOB, (first, end, end, str(id), str(id)))
     found = (event for some in readable(rows, event_rows.events_of, "an event") for event in some)
     return [event for event in found if event.job_id == id]
 

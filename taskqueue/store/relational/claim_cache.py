@@ -6,18 +6,16 @@ Moves of waiting jobs to another queue or rank have no event; a counter of them 
 from __future__ import annotations
 
 import json
-import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 from taskqueue.model.controls import Controls
 from taskqueue.store.queue_shares import STRICT, First, QueueShares, Turns
-from taskqueue.store.sqlite import event_rows
-from taskqueue.store.sqlite.columns import LARGEST
-from taskqueue.store.sqlite.counts import firsts
-from taskqueue.store.sqlite.transaction import Transaction
-
-Execute: TypeAlias = Callable[..., sqlite3.Cursor]
+from taskqueue.store.relational import event_rows
+from taskqueue.store.relational.columns import LARGEST
+from taskqueue.store.relational.counts import firsts
+from taskqueue.store.relational.engine import Execute
+from taskqueue.store.relational.transaction import Transaction
 
 MOVED = -2
 """In ``tally`` in the place of a status, with an empty queue: how often a waiting job was moved."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
@@ -18,10 +17,11 @@ from taskqueue.model.schedules.schedule import NamedSchedule
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store.bell import PLANS
 from taskqueue.store.reading import readable
-from taskqueue.store.sqlite import effects
-from taskqueue.store.sqlite.columns import LARGEST, NAMES, instant, row
-from taskqueue.store.sqlite.rows import record
-from taskqueue.store.sqlite.transaction import Transaction
+from taskqueue.store.relational import effects
+from taskqueue.store.relational.columns import LARGEST, NAMES, instant, row
+from taskqueue.store.relational.engine import Database
+from taskqueue.store.relational.rows import record
+from taskqueue.store.relational.transaction import Transaction
 
 _SELECT = "SELECT name, version, next_run_at, awaits, about, template FROM plans"
 _SOONEST = f"SELECT min(next_run_at) FROM plans WHERE next_run_at IS NOT NULL AND next_run_at <= {LARGEST}"
@@ -39,18 +39,18 @@ WHERE name = ? AND version = ?
 _DELETE = "DELETE FROM plans WHERE name = ? AND version = ?"
 
 
-def find(raw: sqlite3.Connection, names: Collection[str] | None) -> list[NamedSchedule]:
+def find(database: Database, names: Collection[str] | None) -> list[NamedSchedule]:
     if names is None:
-        return list(readable(raw.execute(f"{_SELECT} ORDER BY name"), _schedule, "a schedule"))
+        return list(readable(database.execute(f"{_SELECT} ORDER BY name"), _schedule, "a schedule"))
     statement = f"{_SELECT} WHERE name IN (SELECT value FROM json_each(?)) ORDER BY name"
-    return list(readable(raw.execute(statement, (json.dumps(list(names)),)), _schedule, "a schedule"))
+    return list(readable(database.execute(statement, (json.dumps(list(names)),)), _schedule, "a schedule"))
 
 
-def due(raw: sqlite3.Connection, now: datetime, limit: int) -> tuple[list[NamedSchedule], datetime | None]:
-    [soonest] = raw.execute(_SOONEST).fetchone()
+def due(database: Database, now: datetime, limit: int) -> tuple[list[NamedSchedule], datetime | None]:
+    [soonest] = database.execute(_SOONEST).fetchone()
     if soonest is None:
         return [], None
-    found = [] if soonest > milliseconds(now) else raw.execute(_DUE, (milliseconds(now), limit)).fetchall()
+    found = [] if soonest > milliseconds(now) else database.execute(_DUE, (milliseconds(now), limit)).fetchall()
     return list(readable(found, _schedule, "a schedule")), moment(max(0, min(soonest, milliseconds(LATEST))))
 
 

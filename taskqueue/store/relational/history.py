@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -13,9 +12,9 @@ from taskqueue.model.record import Record
 from taskqueue.model.serializer import dumps
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.store.reading import readable
-from taskqueue.store.sqlite import add_counts
-from taskqueue.store.sqlite.add_counts import Added, Execute
-from taskqueue.store.sqlite.counts import one_state
+from taskqueue.store.relational import counts
+from taskqueue.store.relational.counts import one_state
+from taskqueue.store.relational.engine import Added, Database, Execute
 
 TURNS_APART = 256
 """The most rows of turns that are kept before they are added up."""
@@ -32,9 +31,9 @@ DELETE FROM history WHERE step = ? AND at IN (SELECT at FROM history WHERE step 
 
 
 def record(
-    execute: Execute,
+    work: Database,
     at: int,
-    counts: Mapping[tuple[str, int], int],
+    changed: Mapping[tuple[str, int], int],
     settled: Sequence[Record],
     ended: Sequence[Record],
 ) -> None:
@@ -44,30 +43,31 @@ def record(
     """
     part = ended_part(settled, ended)
     changes = [
-        [queue, status, records] for (queue, status), records in counts.items() if records and type(queue) is str
+        [queue, status, records] for (queue, status), records in changed.items() if records and type(queue) is str
     ]
     if not part and not changes:
         return
     kept = (Step.MINUTE.begin(at), dumps(changes) if changes else None, part_text(part) if part else None)
-    row = execute(_RECORD, kept).lastrowid
+    row = work.execute(_RECORD, kept).lastrowid
     if row is not None and row >= TURNS_APART:
-        add_up(execute)
+        add_up(work)
 
 
-def add_up(execute: Execute) -> None:
+def add_up(work: Database) -> None:
     """Add the figures of turns, and the jobs that were added, to the minutes and hours that they are of."""
-    parts = _apart(execute, add_counts.count(execute))
-    add_counts.add_up(execute)
+    execute = work.execute
+    parts = _apart(execute, work.adds.count(execute))
+    counts.add_up(execute)
     execute("DELETE FROM turns")
     _add(execute, parts)
 
 
-def history(raw: sqlite3.Connection, step: Step, since: datetime, until: datetime) -> Parts:
+def history(database: Database, step: Step, since: datetime, until: datetime) -> Parts:
     first, last = milliseconds(since), milliseconds(until)
     apart: Parts = {}
-    with one_state(raw):  # turns may be added up meanwhile
-        parts = _kept(raw.execute, step, first, last)
-        add_parts(apart, _apart(raw.execute, add_counts.uncounted(raw.execute)), step)
+    with one_state(database):  # turns may be added up meanwhile
+        parts = _kept(database.execute, step, first, last)
+        add_parts(apart, _apart(database.execute, database.adds.uncounted(database.execute)), step)
     add_parts(parts, {at: part for at, part in apart.items() if first <= at <= last}, step)
     return parts
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -22,13 +21,14 @@ from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store import Claim, ClaimRequest
 from taskqueue.store.bell import NEWS, WORK
 from taskqueue.store.queue_shares import in_turn
+from taskqueue.store.relational.claim_cache import Candidate, ClaimCache, first_of
+from taskqueue.store.relational.columns import COLUMNS, LARGEST, NAMES, Row
+from taskqueue.store.relational.controls import controls
+from taskqueue.store.relational.engine import Rows
+from taskqueue.store.relational.limits import LimitRoom
+from taskqueue.store.relational.rows import records_of
+from taskqueue.store.relational.transaction import Transaction
 from taskqueue.store.selection import Budget, bounds, is_beyond, other_lanes_at
-from taskqueue.store.sqlite.claim_cache import Candidate, ClaimCache, first_of
-from taskqueue.store.sqlite.columns import COLUMNS, LARGEST, NAMES, Row
-from taskqueue.store.sqlite.controls import controls
-from taskqueue.store.sqlite.limits import LimitRoom
-from taskqueue.store.sqlite.rows import records_of
-from taskqueue.store.sqlite.transaction import Transaction
 
 # pending.claimed. A row is read as the claim leaves it, so that it need not be read again after it was written
 # (measured in a batch: 5.9 us a row, and 8.4 with ``RETURNING``, for which SQLite keeps a copy of each).
@@ -388,7 +388,7 @@ def _is_pooled(candidate: Candidate) -> bool:
 
 def _in_lane(
     work: Transaction, lane: str, bounds: Mapping[str, int], limits: Sequence[int], free: int
-) -> Iterator[tuple[str, sqlite3.Cursor]]:
+) -> Iterator[tuple[str, Rows]]:
     """Return the index ranges of a lane, each with its queue, with the most to take from each."""
     for queue, bound in bounds.items():
         for forced, limit in enumerate(limits):

@@ -1,0 +1,152 @@
+"""What the relational store asks of a database: the protocol of its engine, and of what statements run on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from taskqueue.model.record import Record
+from taskqueue.store.bell import Bell
+
+if TYPE_CHECKING:
+    from taskqueue.model.finding import Finding
+    from taskqueue.store import Disagreement, Disagreements
+
+Result = TypeVar("Result")
+
+
+class Rows(Protocol):
+    """What a statement has found or changed; an engine may fetch it when it is first asked for."""
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows were changed."""
+
+    @property
+    def lastrowid(self) -> int | None:
+        """The number of the row that was inserted last, if the engine numbers rows."""
+
+    def fetchone(self) -> Any:
+        """Return the next row, None if there is none."""
+
+    def fetchall(self) -> list[Any]:
+        """Return all rows that are left."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return the rows one by one."""
+
+
+Execute: TypeAlias = Callable[..., Rows]
+"""Runs a statement with its values: a sequence for ``?``, a mapping for ``:name``."""
+
+
+class Added(NamedTuple):
+    """How many jobs of a class were added to a queue in the minute from ``at`` on; 0 if it cannot be read."""
+
+    at: int
+    queue: str
+    job: str
+    records: int
+
+
+class AddCounts(Protocol):
+    """Counts added jobs for the tally and the history, as this rests on how an engine numbers or notes new rows."""
+
+    APART: int
+    """How many added jobs are left uncounted, about."""
+
+    def count(self, execute: Execute) -> list[Added]:
+        """Count the new rows and return them in numbers."""
+
+    def uncounted(self, execute: Execute) -> list[Added]:
+        """Return in numbers the new rows that are not counted yet."""
+
+    def by_queue(self, execute: Execute) -> dict[str, int]:
+        """Return how many records each queue has, whatever their status."""
+
+    def note_last(self, execute: Execute) -> None:
+        """Note that all present rows are counted."""
+
+
+class Database(Protocol):
+    """What statements run on: a connection of the driver, or what an engine puts in its place."""
+
+    adds: AddCounts
+
+    @property
+    def execute(self) -> Execute:
+        """Runs a statement; one whose result is not asked for may be sent together with the next."""
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open, so that all reads see one state."""
+
+
+class Work(Database, Protocol):
+    """A write transaction of the store, as an engine's own parts see it."""
+
+    topics: set[str]
+    """The bells to ring after the commit."""
+
+    def add_up(self) -> None:
+        """Add up the history, which also counts all records."""
+
+
+class Sync(Enum):
+    """The durability of a commit: it survives a crash of any process, or a power cut too."""
+
+    NORMAL = "NORMAL"
+    FULL = "FULL"
+
+
+class CommitRinger(Protocol):
+    """Rings bells after commits."""
+
+    reaches_ends: bool
+    """Whether a ring may tell of the end of a job."""
+
+    def ring(self, topics: Collection[str], end: bytes = ...) -> None:
+        """Ring these topics; ``end`` is the notice of the only job that has ended."""
+
+    def close(self) -> None:
+        """Release everything."""
+
+
+class Engine(Protocol):
+    """Runs reads and transactions on one database; every call either works or raises ``StoreUnavailable``."""
+
+    url: str
+    guarantee: str
+    takes_calls_at_once: bool
+
+    def read(self, action: Callable[[Database], Result]) -> Result:
+        """Return the result of ``action``, which only reads; it may be run again."""
+
+    def write(self, level: Sync, body: Callable[[Database], Result]) -> Result:
+        """Run ``body`` as one transaction, commit it and return its result; undo it on any exception.
+
+        One such transaction runs at a time in the whole store, and sees all earlier ones. The body may be run again
+        from the beginning, so that it changes nothing outside the database.
+        """
+
+    def reach_the_disk(self) -> None:
+        """Wait until all committed data would survive a power cut, if the address asks for it."""
+
+    def alike(self, new: Record, ignore_data: bool) -> list[Record]:
+        """Return the pending records for which a new one is the same job (``Store.alike``)."""
+
+    def bell(self, topic: str) -> Bell:
+        """Return a bell of the topic, listening from now on."""
+
+    def diagnose(self) -> list[Finding]:
+        """Examine the database and return the findings; only reads."""
+
+    def disagreeing(self, limit: int) -> Disagreements:
+        """Return the derived fields that disagree with their sources (``Store.disagreeing``)."""
+
+    def write_again(self, work: Work, found: Sequence[Disagreement]) -> int:
+        """Write these derived fields again, and return of how many jobs and queues."""
+
+    def close(self) -> None:
+        """Close the connection; a later call opens it again."""
