@@ -140,6 +140,7 @@ COVERS: Mapping[str, str] = {
     ),
     "store/test_claims_of_many_queues.py": "store/relational/claim_cache store/mongodb/queue_candidates",
     "store/test_claims_by_data.py": "store/mongodb/claim_candidates",
+    "store/test_clock.py": "",
     "store/test_controls.py": "model/controls",
     "store/test_diagnosis.py": "model/finding",
     "store/test_fair_claims.py": "store/mongodb/queue_candidates",

@@ -22,12 +22,12 @@ from taskqueue.model.query import parse
 from taskqueue.model.record import Cause, Options, Record, Status
 from taskqueue.store import Claim, Lease, Store
 from taskqueue.store.bell import WORK, Bell
+from taskqueue.store.fan_out import LISTEN_PAUSE
 from taskqueue.store.mongodb import documents, open_mongodb
-from taskqueue.store.mongodb.bells import STREAM_PAUSE
 from taskqueue.store.mongodb.change_streams import FETCH, GLANCE, LONGEST_FETCH
 from taskqueue.store.mongodb.claim_cache import SCAN_WITHIN, SURE_FOR
-from taskqueue.store.mongodb.clock import ESTIMATE_FOR
 from taskqueue.store.mongodb.retention import AT_ONCE
+from taskqueue.store.server_clock import ESTIMATE_FOR
 from tests.nodes import eventually
 from tests.store.records import HOUR, LEASE, NOON, SECOND, WEB_1, a_record, claim, rings, settlement
 
@@ -305,8 +305,8 @@ def test_an_idle_node_sends_few_commands_in_a_minute(store: Store, commands: Com
         (lambda: store.prune({}, NOON - HOUR, PRUNE_BATCH), MAINTAIN_EVERY),
         (store.schedules, MAINTAIN_EVERY),
         (lambda: store.due(NOON, 100), MAINTAIN_EVERY),
-        (lambda: claim(store, 8, forced=8), STREAM_PAUSE),
-        (store.controls, STREAM_PAUSE),
+        (lambda: claim(store, 8, forced=8), LISTEN_PAUSE),
+        (store.controls, LISTEN_PAUSE),
     ]
     for call, _ in each:
         call()

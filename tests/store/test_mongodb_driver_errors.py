@@ -23,8 +23,8 @@ from taskqueue.model.query import parse
 from taskqueue.model.record import Status
 from taskqueue.store import Store
 from taskqueue.store.bell import NEWS, STOPS, WORK
+from taskqueue.store.fan_out import LISTEN_PAUSE
 from taskqueue.store.mongodb import open_mongodb
-from taskqueue.store.mongodb.bells import STREAM_PAUSE
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.driver_errors import DEADLINE, reaching
 from taskqueue.store.mongodb.indexes import UNIQUE
@@ -346,7 +346,7 @@ def test_a_bell_whose_history_is_lost_rings_once_and_goes_on(
     assert "the change stream broke" in caplog.text
     store.add([a_record()])
     assert rings(bell)
-    assert bell.pause == STREAM_PAUSE
+    assert bell.pause == LISTEN_PAUSE
 
 
 def test_a_bell_rings_again_after_its_collection_was_dropped(server: Cluster, url: str, store: Store) -> None:

@@ -17,7 +17,6 @@ import pytest
 from bson import ObjectId
 from pymongo.collection import Collection
 from pymongo.database import Database
-from pymongo.errors import AutoReconnect
 
 from taskqueue.errors import ConfigError, StoreUnavailable
 from taskqueue.model.controls import Control, Kind
@@ -27,11 +26,9 @@ from taskqueue.model.query import parse
 from taskqueue.model.record import Options, Record, Status, changed
 from taskqueue.model.retry import FixedRetry
 from taskqueue.model.serializer import encode
-from taskqueue.model.timestamps import MILLISECOND
 from taskqueue.store import ClaimRequest, Store
 from taskqueue.store.bell import CONTROLS, NEWS, PLANS, STOPS, WORK
 from taskqueue.store.mongodb import open_mongodb
-from taskqueue.store.mongodb.clock import ASKS, DRIFT, NEAR, Clock
 from taskqueue.store.mongodb.connection import Collections, Connection
 from taskqueue.store.mongodb.store import MongoStore
 from taskqueue.store.mongodb.url import parse as parsed
@@ -279,116 +276,6 @@ def test_the_clock_is_in_utc_wherever_the_host_is(store: Store, monkeypatch: pyt
     finally:
         monkeypatch.undo()
         time.tzset()
-
-
-def test_the_clock_runs_on_while_the_server_is_away() -> None:
-    answers = iter([NOON])
-
-    def ask() -> datetime:
-        for answer in answers:
-            return answer
-        raise AutoReconnect("the server is away")
-
-    clock = Clock(ask, estimate_for=0.0)
-    first = clock.now()
-
-    assert NOON <= first <= clock.now() < NOON + HOUR
-    with pytest.raises(AutoReconnect):
-        Clock(ask).now()
-
-
-class SlowServer:
-    """Tells the host's time, ``ahead`` of it; the answers listed take so many seconds to arrive, all others none."""
-
-    def __init__(self, *delays: float) -> None:
-        self.delays = list(delays)
-        self.ahead = timedelta()
-        self.arrivals: list[datetime] = []
-
-    def time(self) -> datetime:
-        answer = datetime.now(timezone.utc) + self.ahead
-        time.sleep(self.delays.pop(0) if self.delays else 0.0)
-        self.arrivals.append(datetime.now(timezone.utc) + self.ahead)
-        return answer
-
-
-def test_after_an_answer_that_took_long_the_clock_asks_again() -> None:
-    server = SlowServer(0.05)
-
-    assert Clock(server.time).now() >= server.arrivals[0] - MILLISECOND
-    assert len(server.arrivals) > 1
-
-
-def test_a_late_answer_does_not_set_the_clock_back() -> None:
-    server = SlowServer()
-    clock = Clock(server.time)
-    began = datetime.now(timezone.utc)
-    clock.asked()
-    doubt = datetime.now(timezone.utc) - began
-    server.delays = [0.2] * ASKS
-    drift = timedelta(seconds=0.2 * ASKS * DRIFT)
-
-    assert clock.asked() >= server.arrivals[-1] - doubt - drift - 3 * MILLISECOND
-
-
-@pytest.mark.parametrize("fraction", [0.0, 0.0002, 0.0004, 0.0006, 0.0008])
-def test_a_late_answer_in_whole_milliseconds_does_not_set_the_clock_back(fraction: float) -> None:
-    elapsed, way = fraction, 0.0
-
-    def ask() -> datetime:
-        nonlocal elapsed
-        answer = NOON + int(elapsed * 1000) * MILLISECOND
-        elapsed += way
-        return answer
-
-    clock = Clock(ask, monotonic=lambda: elapsed)
-    for each in (0.0, 1.3 * NEAR, 0.2):
-        way = each
-        asked = clock.asked()
-        assert timedelta(0) <= NOON + timedelta(seconds=elapsed) - asked <= 3 * MILLISECOND
-
-
-@pytest.mark.parametrize("faster", [-0.0004, 0.0, 0.0004])
-def test_a_local_clock_that_runs_faster_or_slower_never_leads_ahead_of_the_server(faster: float) -> None:
-    elapsed, way = 0.0, 0.05
-
-    def pass_on(seconds: float) -> None:
-        nonlocal elapsed
-        elapsed += seconds
-
-    def ask() -> datetime:
-        pass_on(way)
-        answer = NOON + timedelta(seconds=elapsed)
-        pass_on(0.001)
-        return answer
-
-    clock = Clock(ask, monotonic=lambda: elapsed * (1 + faster))
-    for _ in range(1000):
-        asked = clock.asked()
-        assert timedelta(0) <= NOON + timedelta(seconds=elapsed) - asked <= timedelta(seconds=0.003)
-        pass_on(10)
-
-
-@pytest.mark.parametrize("ahead", [-HOUR, HOUR], ids=["back", "forward"])
-def test_a_clock_of_the_server_that_was_set_is_followed(ahead: timedelta) -> None:
-    server = SlowServer()
-    clock = Clock(server.time)
-    clock.asked()
-    server.ahead = ahead
-    server.delays = [2 * NEAR] * ASKS
-
-    assert abs(clock.asked() - server.arrivals[-1]) < timedelta(minutes=1)
-
-
-def test_of_several_answers_the_first_will_do() -> None:
-    def answers() -> Iterator[datetime]:
-        time.sleep(2 * NEAR)
-        yield NOON
-        raise AutoReconnect("the server is away")
-
-    asked = answers()
-
-    assert Clock(lambda: next(asked)).now() == NOON
 
 
 def test_a_counter_that_a_failover_turned_back_loses_no_event(store: Store, database: Database[Document]) -> None:

@@ -1,4 +1,4 @@
-"""Wakes listeners: change streams and processes of the same host ring; without streams, listeners poll.
+"""Wakes listeners: change streams and processes of the same host ring.
 
 The change stream brings the end of a job only when its event is recorded, so the process that settles it rings waiters
 on its host first. A ring may hold an end notice, the document of the ended job, so that its waiter need not read it.
@@ -11,7 +11,6 @@ import hashlib
 import os
 import select
 import stat
-import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from taskqueue.errors import StoreUnavailable
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Record
 from taskqueue.store.bell import ENDS, LONGEST_RING, PLAIN_RING, Doorbell, Ringer
+from taskqueue.store.fan_out import LISTEN_PAUSE, RungBell
 from taskqueue.store.mongodb.documents import CODEC, Document, record
 
 _NOT_READ = ("after", "swapped", "claimed")
@@ -44,12 +44,6 @@ def record_of(notice: bytes) -> Record | None:
         return None
     return found if found.status.is_final and not found.damage else None
 
-
-STREAM_PAUSE = 30.0
-"""Seconds after which a listener looks without a ring while a change stream is open: one that breaks rings, too."""
-
-POLL_PAUSE = 1.0
-"""Seconds after which a listener looks when nothing rings."""
 
 RESTS_FOR = 0.25
 """Seconds for which rings of a saturated listener may be delayed, unless it asks again."""
@@ -74,56 +68,14 @@ MOST_QUEUES = 20_000
 """The most queues that a bell remembers for its listener."""
 
 
-class PollBell:
-    """A descriptor that never becomes readable: its listener looks each second."""
-
-    keeps_rings = False
-
-    def __init__(self) -> None:
-        self.pause = POLL_PAUSE
-        self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-
-    def fileno(self) -> int:
-        return self._descriptor
-
-    def clear(self) -> Sequence[Record | None]:
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._descriptor)
-        return (None,)
-
-    def renew(self) -> bool:
-        """Return False: the descriptor never changes."""
-        return False
-
-    def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    def join(self, timeout: float) -> None:
-        """Wait at most ``timeout`` seconds until a closed bell has released everything."""
-
-    @property
-    def is_over(self) -> bool:
-        """Return whether the bell is closed and has released everything."""
-        return self._descriptor < 0
-
-
-class StreamBell(PollBell):
+class StreamBell(RungBell):
     """A descriptor that the thread of a change stream makes readable."""
 
-    keeps_rings = True
-
     def __init__(self, topic: str) -> None:
-        super().__init__()
-        self.topic = topic
-        self.pause = STREAM_PAUSE
+        super().__init__(topic)
         self._changes = NewJobs()
         self._queues: set[str] = set()
         self._unnamed = 0
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._dismiss: Callable[[StreamBell], None] | None = None
         self._hurry: Callable[[], None] | None = None
         self._rests_until = 0.0
 
@@ -133,7 +85,7 @@ class StreamBell(PollBell):
 
         Freed room under a limit is no new job.
         """
-        return self._changes if self.pause == STREAM_PAUSE and not self.is_over else None
+        return self._changes if self.pause == LISTEN_PAUSE and not self.is_over else None
 
     def take_new_queues(self) -> NewQueues | None:
         """Return what the bell has learned of queues since the last call; None while the stream is down."""
@@ -157,72 +109,26 @@ class StreamBell(PollBell):
             if self._hurry is not None:
                 self._hurry()
 
-    def belongs_to(
-        self, thread: threading.Thread, dismiss: Callable[[StreamBell], None], hurry: Callable[[], None]
-    ) -> None:
-        """Set the ringing thread, and the callbacks for a closed bell and for the end of a delay."""
-        self._thread, self._dismiss, self._hurry = thread, dismiss, hurry
+    def on_hurry(self, hurry: Callable[[], None]) -> None:
+        """Set the callback for the end of a delay."""
+        self._hurry = hurry
 
     def ring(
         self,
-        new_jobs: int,
+        new_jobs: int = 1,
         plain: int = 0,
         ended: Sequence[JobId] = (),  # noqa: ARG002
         queue: str | None = None,
     ) -> None:
         """Become readable for ``new_jobs`` new jobs, ``plain`` of them plain, in the queue if it is known."""
         with self._lock:
-            if not super().is_over:
+            if self._descriptor >= 0:
                 if queue is not None and len(self._queues) < MOST_QUEUES:
                     self._queues.add(queue)
                 else:
                     self._unnamed += new_jobs
                 self._changes = NewJobs(self._changes.all + new_jobs, self._changes.plain + plain)
                 os.eventfd_write(self._descriptor, 1)
-
-    def close(self) -> None:
-        """Listen no more; the thread ends with the fetch under way, if this was the last bell it rings."""
-        with self._lock:
-            super().close()
-        if self._dismiss is not None:
-            self._dismiss(self)
-
-    def leave(self) -> None:
-        """Forget the thread, which continues for other bells."""
-        self._thread = None
-
-    def join(self, timeout: float) -> None:
-        """Wait until the thread of a closed bell has ended, up to ``timeout`` seconds."""
-        if self._thread is not None:
-            self._thread.join(timeout)
-
-    @property
-    def is_over(self) -> bool:
-        """Return whether the bell is closed and its own thread, if any, has ended."""
-        return super().is_over and (self._thread is None or not self._thread.is_alive())
-
-
-class OpenBells:
-    """The bells that this process has made and not closed."""
-
-    def __init__(self) -> None:
-        self._open: list[tuple[int, PollBell]] = []
-
-    def keep(self, bell: PollBell) -> PollBell:
-        """Keep the bell, to be closed with the store, and return it."""
-        self._open = [(pid, known) for pid, known in self._open if pid == os.getpid() and not known.is_over]
-        self._open.append((os.getpid(), bell))
-        return bell
-
-    def close(self, seconds: float) -> None:
-        """Close the bells, and wait for their threads up to ``seconds``."""
-        own = [bell for pid, bell in self._open if pid == os.getpid()]
-        for bell in own:
-            bell.close()
-        deadline = time.monotonic() + seconds
-        for bell in own:
-            bell.join(max(0.0, deadline - time.monotonic()))
-        self._open.clear()
 
 
 VARIABLE = "TASKQUEUE_RUNTIME_DIR"
@@ -296,7 +202,7 @@ class EndsBell(StreamBell):
     def fileno(self) -> int:
         return -1 if self._epoll.closed else self._epoll.fileno()
 
-    def ring(self, new_jobs: int, plain: int = 0, ended: Sequence[JobId] = (), queue: str | None = None) -> None:
+    def ring(self, new_jobs: int = 1, plain: int = 0, ended: Sequence[JobId] = (), queue: str | None = None) -> None:
         """Become readable; ``ended`` are all jobs for which it rings, if they are few."""
         with self._lock:
             self._unnoticed.update(id for id in ended if id not in self._noticed)

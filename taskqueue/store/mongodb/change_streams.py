@@ -19,7 +19,8 @@ from taskqueue.model.events import FLUSHED
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Status
 from taskqueue.store.bell import CONTROLS, ENDS, NEWS, PLANS, STOPS, WORK
-from taskqueue.store.mongodb.bells import POLL_PAUSE, STREAM_PAUSE, EndsBell, HostBells, StreamBell
+from taskqueue.store.fan_out import LISTEN_PAUSE, POLL_PAUSE, FanOut
+from taskqueue.store.mongodb.bells import EndsBell, HostBells, StreamBell
 from taskqueue.store.mongodb.connection import ACKNOWLEDGED, Collections, Connection, resets_after_fork
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.migration import SCHEMA
@@ -235,41 +236,18 @@ class Source:
         self._connection = connection
         self._watch = watch
         self._topic_of = topic_of
-        self._lock = threading.Lock()
-        self._ended = threading.Event()
         self._hurried = threading.Event()
-        self._bells: list[StreamBell] = []
-        self._pause = STREAM_PAUSE
+        self._fan_out = FanOut[StreamBell](self._listen, self._interrupt)
         self._stream = watch()
-        self._thread = threading.Thread(target=self._listen, name="taskqueue-bell", daemon=True)
 
     def admit(self, bell: StreamBell) -> bool:
         """Ring this bell, too, from now on; return False if the last bell was closed."""
-        with self._lock:
-            if self._ended.is_set():
-                return False
-            bell.belongs_to(self._thread, self._dismiss, self._hurried.set)
-            bell.pause = self._pause
-            self._bells.append(bell)
-            if not self._thread.is_alive():
-                self._thread.start()
-            return True
-
-    def _dismiss(self, bell: StreamBell) -> None:
-        with self._lock:
-            if bell not in self._bells:
-                return
-            self._bells.remove(bell)
-            if self._bells:
-                bell.leave()
-                return
-            self._ended.set()
-            self._hurried.set()
-        if self._thread.is_alive():  # not in a forked child, whose cursor it is not
-            self._interrupt()
+        bell.on_hurry(self._hurried.set)
+        return self._fan_out.admit(bell)
 
     def _interrupt(self) -> None:
-        """End a fetch under way: the server is told to forget the cursor, which it heeds at the next write of all."""
+        """End a pause, or a fetch: the server is told to forget the cursor, which it heeds at the next write of all."""
+        self._hurried.set()
         cursor = self._stream._cursor  # noqa: SLF001 - the driver has no way to end a fetch
         collections = self._connection.collections
         collection = _WHOLE_DATABASE if isinstance(self._stream, DatabaseChangeStream) else collections.events.name
@@ -285,7 +263,7 @@ class Source:
 
     def _ring_until_closed(self) -> None:
         change, changed_at = None, time.monotonic()
-        while not self._ended.is_set():
+        while not self._fan_out.ended.is_set():
             self._hurried.clear()
             rests = self._listeners_rest()
             if rests and change is None:
@@ -301,7 +279,7 @@ class Source:
                 elif not self._stream.alive:
                     self._reopen("its collection was dropped")
             except PyMongoError as error:
-                if not self._ended.is_set():
+                if not self._fan_out.ended.is_set():
                     self._reopen(error)
 
     def _wait_for(self, seconds: float) -> None:
@@ -310,41 +288,28 @@ class Source:
         self._stream._cursor._max_await_time_ms = _ms(seconds)  # noqa: SLF001
 
     def _listeners_rest(self) -> bool:
-        with self._lock:
-            return any(bell.rests for bell in self._bells)
+        return any(bell.rests for bell in self._fan_out.bells)
 
     def _ring(self, change: Change) -> None:
         topic, ring = self._topic_of(change), ring_of(change)
-        with self._lock:
-            for bell in self._bells:
-                if bell.topic == topic:
-                    bell.ring(*ring)
+        for bell in self._fan_out.bells:
+            if bell.topic == topic:
+                bell.ring(*ring)
 
     def _reopen(self, reason: object) -> None:
         """Listen again from now on, and ring for all changes in between; ring before, too, for the shorter pause."""
         log.warning("the change stream broke, listeners look every %g s until it is back: %s", POLL_PAUSE, reason)
-        self._set_pause(POLL_PAUSE)
-        self._ring_all()
+        self._fan_out.set_pause(POLL_PAUSE)
+        self._fan_out.ring_all()
         for pause in _pauses():
-            if self._ended.wait(pause):
+            if self._fan_out.ended.wait(pause):
                 return
             with contextlib.suppress(PyMongoError), pymongo.timeout(FETCH_DEADLINE):
                 self._stream = self._watch()
                 break
-        self._set_pause(STREAM_PAUSE)
-        self._ring_all()
+        self._fan_out.set_pause(LISTEN_PAUSE)
+        self._fan_out.ring_all()
         log.info("the change stream is back")
-
-    def _ring_all(self) -> None:
-        with self._lock:
-            for bell in self._bells:
-                bell.ring(1)
-
-    def _set_pause(self, pause: float) -> None:
-        with self._lock:
-            self._pause = pause
-            for bell in self._bells:
-                bell.pause = pause
 
 
 def _ms(seconds: float) -> int:

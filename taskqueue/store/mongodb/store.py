@@ -8,6 +8,9 @@ from contextlib import AbstractContextManager, ExitStack
 from datetime import datetime
 from typing import Any
 
+import pymongo
+from pymongo.errors import PyMongoError
+
 from taskqueue.model.analytics import Present, Sample
 from taskqueue.model.audit import AuditEntry
 from taskqueue.model.controls import Control, Controls, Kind
@@ -30,14 +33,14 @@ from taskqueue.store import (
 )
 from taskqueue.store.arguments import check_topic
 from taskqueue.store.bell import WORK, Bell
+from taskqueue.store.fan_out import OpenBells, PollBell
 from taskqueue.store.mongodb import analytics, diagnosis, index_repair
 from taskqueue.store.mongodb.audit import Audit
 from taskqueue.store.mongodb.background_writer import EventWriter
-from taskqueue.store.mongodb.bells import HostBells, OpenBells, PollBell
+from taskqueue.store.mongodb.bells import HostBells
 from taskqueue.store.mongodb.caller_transaction import SessionInserts
 from taskqueue.store.mongodb.change_streams import ChangeStreams
 from taskqueue.store.mongodb.claims import EARLY_BY, Claims
-from taskqueue.store.mongodb.clock import Clock
 from taskqueue.store.mongodb.connection import CLOSE_TIMEOUT, Connection, guarantee, is_cluster
 from taskqueue.store.mongodb.controls import StoredControls
 from taskqueue.store.mongodb.derived_fields import LOOK_FOR, DerivedFields
@@ -56,6 +59,7 @@ from taskqueue.store.mongodb.renewals import Renewals
 from taskqueue.store.mongodb.retention import Retention
 from taskqueue.store.mongodb.schedules import Schedules
 from taskqueue.store.mongodb.settlements import Settlements, Updates
+from taskqueue.store.server_clock import ESTIMATE_FOR, ServerClock
 
 INDEX_EVERY = 60.0
 """Seconds between two looks of ``repair`` whether all indexes exist: a call that misses one creates it at once."""
@@ -75,7 +79,8 @@ class MongoStore:
         self._bells = OpenBells()
         self._host_bells = HostBells()
         self._streams = ChangeStreams(connection, self._host_bells)
-        self._clock = Clock(connection.time) if clock is None else Clock(clock, estimate_for=0.0)
+        estimate_for = ESTIMATE_FOR if clock is None else 0.0
+        self._clock = ServerClock(clock or connection.time, PyMongoError, pymongo.timeout, estimate_for=estimate_for)
         self._index_at = 0.0
         self._event_log = EventLog(connection)
         self._event_writer = EventWriter(connection, self._event_log)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import datetime
-
-import pymongo
-from pymongo.errors import PyMongoError
 
 from taskqueue.model.timestamps import milliseconds, moment
 
@@ -28,7 +26,7 @@ DRIFT = 0.0005
 """Seconds that the local clock gains on the server's in a second at most: as much as NTP speeds a clock up."""
 
 
-class Clock:
+class ServerClock:
     """Tells the server's time without a round trip each time, also while the server is away.
 
     Rates count by it what several nodes start: a node whose estimate is too early would start a job too early.
@@ -37,11 +35,19 @@ class Clock:
     def __init__(
         self,
         ask: Callable[[], datetime],
+        error: type[Exception],
+        within: Callable[[float], AbstractContextManager[object]],
+        *,
         estimate_for: float = ESTIMATE_FOR,
         monotonic: Callable[[], float] | None = None,
     ) -> None:
-        """``monotonic`` is the local clock; else the time since the boot of the host."""
+        """``ask`` asks the server and raises ``error`` if it does not answer, in a context ``within`` so many seconds.
+
+        ``monotonic`` is the local clock; else the time since the boot of the host.
+        """
         self._ask = ask
+        self._error = error
+        self._within = within
         self._estimate_for = estimate_for
         self._monotonic = monotonic or _monotonic
         self._known: tuple[float, float] | None = None
@@ -58,7 +64,7 @@ class Clock:
             return self.asked()
         if self._monotonic() > self._ask_at:
             self._ask_at = self._monotonic() + self._estimate_for
-            with contextlib.suppress(PyMongoError), pymongo.timeout(ASK_FOR):
+            with contextlib.suppress(self._error), self._within(ASK_FOR):
                 return self.asked()
         return self._estimated(self._known)
 
@@ -72,7 +78,7 @@ class Clock:
         So nothing begins before its time, and no lease ends before its end.
         """
         now, took = self._asked_once()
-        with contextlib.suppress(PyMongoError):  # the first answer will do
+        with contextlib.suppress(self._error):  # the first answer will do
             for _ in range(1, ASKS):
                 if took < NEAR:
                     break
