@@ -1,4 +1,4 @@
-"""What every test has: MongoDB servers, and a process like that of a user at a terminal."""
+"""What every test has: servers of MongoDB and PostgreSQL, and a process like that of a user at a terminal."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 
 from tests import distribution, fork_server
 from tests.keeper import Run, end_keepers, shared_server
+from tests.postgresql import PostgreSQL
 from tests.servers import Cluster
 
 RUN = pytest.StashKey[Run]()
@@ -143,3 +144,16 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """Start a replica set of three members for one test."""
     with Cluster(tmp_path / "cluster", size=3) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def postgresql_url(pytestconfig: pytest.Config) -> str:
+    """Return the URL of a PostgreSQL server that the whole run shares: use a schema of your own."""
+    return shared_server(pytestconfig.stash[RUN], "postgresql")
+
+
+@pytest.fixture
+def postgresql_server(tmp_path: Path) -> Iterator[PostgreSQL]:
+    """Start a PostgreSQL server for one test."""
+    with PostgreSQL(tmp_path / "postgresql") as server:
+        yield server

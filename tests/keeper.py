@@ -1,4 +1,4 @@
-"""Keep one MongoDB server for all processes of a test run, and end it with the run, however that ends.
+"""Keep one server of each kind for all processes of a test run, and end it with the run, however that ends.
 
 The keeper is a process of its own: the first test that needs a server starts it, the others find it, and it leaves when
 the process that controls the run has gone.
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from tests.postgresql import PostgreSQL
 from tests.servers import Cluster, Server
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -41,7 +42,7 @@ def shared_server(run: Run, kind: str) -> str:
             kept.write_text(start_keeper(run, kind))
         answer = json.loads(kept.read_text())
     if "error" in answer:
-        raise RuntimeError(f"the tests need a MongoDB server ({kind}): {answer['error']}")
+        raise RuntimeError(f"the tests need a server ({kind}): {answer['error']}")
     return str(answer["url"])
 
 
@@ -86,7 +87,14 @@ def standalone(folder: Path) -> tuple[str, Callable[[], None]]:
     return f"mongodb://{server.address}/", server.kill
 
 
-KINDS = {"replica-set": replica_set, "standalone": standalone}
+def postgresql(folder: Path) -> tuple[str, Callable[[], None]]:
+    """Start a PostgreSQL server; return its URL and how to end it."""
+    server = PostgreSQL(folder)
+    server.start()
+    return server.url, server.stop
+
+
+KINDS = {"replica-set": replica_set, "standalone": standalone, "postgresql": postgresql}
 
 
 def keep(kind: str, run: Run, answer: int) -> None:

@@ -1,4 +1,4 @@
-"""The MongoDB servers of the tests are real, shared within a run and gone after it."""
+"""The servers of the tests are real, shared within a run and gone after it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import psutil
+import psycopg
+import pytest
 from pymongo import MongoClient
 from pymongo.write_concern import WriteConcern
 
 from tests.keeper import Run, shared_server
-from tests.servers import Cluster, with_database
+from tests.postgresql import OLDEST, PostgreSQL
+from tests.servers import Cluster, ServerMissing, with_database
 
 
 def test_the_shared_replica_set_takes_majority_writes_and_has_change_streams(mongo_set: str) -> None:
@@ -47,6 +52,72 @@ def test_a_set_of_three_survives_its_primary_and_takes_it_back(cluster: Cluster)
         assert len(cluster.secondaries()) == 2
 
 
+def test_the_shared_postgresql_server_is_of_a_supported_version_and_asks_for_the_password(postgresql_url: str) -> None:
+    with psycopg.connect(postgresql_url) as connection:
+        assert connection.info.server_version >= OLDEST * 10_000
+        assert connection.info.parameter_status("server_encoding") == "UTF8"
+
+    without = urlsplit(postgresql_url)
+    with pytest.raises(psycopg.OperationalError, match="no password supplied"):
+        psycopg.connect(host=without.hostname, port=without.port, user=without.username)
+
+
+def test_a_postgresql_server_that_was_killed_comes_back_with_what_was_committed(postgresql_server: PostgreSQL) -> None:
+    with psycopg.connect(postgresql_server.url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE notes (text TEXT)")
+        connection.execute("INSERT INTO notes VALUES ('before')")
+        connection.execute("BEGIN")
+        connection.execute("INSERT INTO notes VALUES ('never committed')")
+        address = postgresql_server.url
+
+        postgresql_server.kill()
+        with pytest.raises(psycopg.OperationalError):
+            connection.execute("COMMIT")
+
+    with pytest.raises(psycopg.OperationalError, match="Connection refused"):
+        psycopg.connect(address)
+    postgresql_server.start()
+    assert postgresql_server.url == address
+    with psycopg.connect(address) as connection:
+        assert connection.execute("SELECT text FROM notes").fetchall() == [("before",)]
+
+
+def test_a_postgresql_server_that_is_stopped_answers_once_it_continues(postgresql_server: PostgreSQL) -> None:
+    with psycopg.connect(postgresql_server.url, autocommit=True) as connection:
+        process = psutil.Process(connection.info.backend_pid)
+        postgresql_server.send(signal.SIGSTOP)
+        assert process.status() == psutil.STATUS_STOPPED
+
+        postgresql_server.send(signal.SIGCONT)
+
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_a_postgresql_server_that_is_stopped_can_be_killed_and_ended(tmp_path: Path) -> None:
+    with PostgreSQL(tmp_path / "postgresql") as server:
+        server.send(signal.SIGSTOP)
+        server.kill()
+        server.start()
+        server.send(signal.SIGSTOP)
+
+    assert server.process is not None
+    assert server.process.returncode == 0
+
+
+def test_a_postgresql_server_has_the_settings_of_its_test(tmp_path: Path) -> None:
+    with (
+        PostgreSQL(tmp_path / "postgresql", fsync="on", max_connections="20") as server,
+        psycopg.connect(server.url) as connection,
+    ):
+        assert connection.execute("SHOW fsync").fetchone() == ("on",)
+        assert connection.execute("SHOW max_connections").fetchone() == ("20",)
+
+
+def test_a_postgresql_server_that_cannot_start_says_why(tmp_path: Path) -> None:
+    with pytest.raises(ServerMissing, match='unrecognized configuration parameter "warp"'):
+        PostgreSQL(tmp_path / "postgresql", warp="9").start()
+
+
 def test_a_kept_server_ends_with_a_run_that_was_killed(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as controller:
         run = Run(folder=tmp_path / "run", controller=controller.pid)
@@ -58,4 +129,17 @@ def test_a_kept_server_ends_with_a_run_that_was_killed(tmp_path: Path) -> None:
         controller.send_signal(signal.SIGKILL)
 
         assert select.select([server], [], [], 30)[0]
+    os.close(server)
+
+
+def test_a_kept_postgresql_server_ends_with_a_run_that_was_killed(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as controller:
+        run = Run(folder=tmp_path / "run", controller=controller.pid)
+        run.folder.mkdir()
+        shared_server(run, "postgresql")
+        server = os.pidfd_open(int((run.folder / "postgresql/data/postmaster.pid").read_text().split("\n")[0]))
+
+        controller.send_signal(signal.SIGKILL)
+
+        assert select.select([server], [], [], 60)[0]
     os.close(server)
