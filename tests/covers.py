@@ -16,6 +16,8 @@ COVERS: Mapping[str, str] = {
     "store/test_sqlite_file_identity.py": "store/sqlite/files",
     "store/test_settle_declared.py": "store/relational/settlements",
     "store/test_mongodb_batches.py": "store/mongodb/settlements",
+    "django/test_checks.py": "django/project django/apps",
+    "django/test_taskqueue.py": "django/bootstrap django/preload",
     "insight/test_recent_figures.py": "insight/overview_reader",
     "scheduler/test_change_race.py": "",
     "scheduler/test_limit_states.py": "scheduler/controls",

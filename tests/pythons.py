@@ -45,7 +45,7 @@ from tests.servers import server_binary
 
 ROOT = Path(__file__).parent.parent
 TOOLS = ("hypothesis", "prometheus-client", "pytest", "pytest-xdist")  # of the tests, always the newest
-EXTRAS = ("otel", "top", "web")
+EXTRAS = ("django", "otel", "top", "web")
 OF_EXTRAS = "tests/acceptance/test_extras.py"
 LEFT_OUT = ("test_quickstart.py", "test_secrets.py")  # it runs the Python of .venv; it needs a client of the tests
 HOW = ("-m", "not long", "-n", "4", "--dist", "loadfile")

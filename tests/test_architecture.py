@@ -36,6 +36,7 @@ LAYERS = (
     ("daemon",),
     ("web",),
     ("cli", "testing"),
+    ("django",),
     ("__main__",),
 )
 # Layers that go through another one, whatever their rank allows.
@@ -51,11 +52,13 @@ FORKS = {
 
 # The only files (or folders) that may import a package which is not Python's own.
 DOORS = {
+    "asgiref": ("taskqueue/django/",),
     "argon2": ("taskqueue/web/users.py",),
     "bson": ("taskqueue/model/", "taskqueue/store/"),
     "click": ("taskqueue/cli/",),
     "cron_descriptor": ("taskqueue/web/cron_words.py",),
     "croniter": ("taskqueue/model/schedules/cron.py",),
+    "django": ("taskqueue/django/",),
     "jinja2": ("taskqueue/web/rendering.py",),
     "jsonschema": ("taskqueue/web/api/route.py",),
     "markupsafe": ("taskqueue/web/words.py",),
@@ -108,12 +111,13 @@ PUBLIC_OPTIONS = {"taskqueue/scheduler/schedule_api.py:schedule", "taskqueue/web
 MANY_PARAMETERS = {"taskqueue/daemon/worker/worker.py:__init__": 10, "taskqueue/web/api/route.py:__init__": 9}
 """Functions that have more, and how many; these numbers only fall."""
 
-MOST_FILES, MOST_CODE_LINES, MOST_IMPORTS = 451, 45_310, 0.13
+MOST_FILES, MOST_CODE_LINES, MOST_IMPORTS = 460, 45_570, 0.13
 """Files and code lines of the package, without blank lines, comments and docstrings, and the share of imports in them.
 
 They rise only with a line here that says what for. 40,000 lines in 370 files are the aim. Raised by fair queues, waits
 of jobs for themselves, shares of the dashboard, the repair of derived fields, immediate mode, bursts and a relational
-store with engines, and the fan-out of rings.
+store with engines, and the fan-out of rings,
+and of Django projects.
 """
 
 CODE = re.compile(r"\b(?:GZ|JB|JW|LW|LZQ|PTS|PW|REC|RW|X)-\d+\b")

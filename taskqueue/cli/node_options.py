@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
+from datetime import timedelta
+from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -148,6 +150,44 @@ NODE = (
     _setting("--keep-failed", type=duration, metavar="S", help="How long FAILED, CANCELED and TIMEOUT jobs are kept."),
 )
 """All options of ``taskqueue-node`` but ``--config``."""
+
+
+def variables_of(origin: str, given: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables for values by key, such as ``MAX_CHILDREN``; ``origin`` names them in errors.
+
+    Raises ``ConfigError`` for a key that is no option and for a value that the option does not take.
+    """
+    options = {str(option.envvar).removeprefix(PREFIX): option for option in NODE}
+    variables, values = {}, {}
+    for key, value in given.items():
+        option = options.get(key)
+        if option is None or option.name is None:
+            near = get_close_matches(str(key).upper(), options, n=1)
+            way_out = f"did you mean {near[0]!r}?" if near else f"use {', '.join(options)}"
+            raise ConfigError(f"{origin} has no key {key!r}: {way_out}")
+        parts = [_text(part) for part in value] if isinstance(value, (list, tuple)) else [_text(value)]
+        if len(parts) != 1 and not option.multiple:
+            raise ConfigError(f"{origin}[{key!r}] is {value!r}, but takes one value")
+        variables[str(option.envvar)] = " ".join(parts)
+        values[option.name] = parts if option.multiple else parts[0]
+    _check(origin, values)
+    return variables
+
+
+def _text(value: object) -> str:
+    """Return the value as it is written in a variable."""
+    return str(value.total_seconds()) if isinstance(value, timedelta) else str(value)
+
+
+def _check(origin: str, values: Mapping[str, Any]) -> None:
+    """Raise ``ConfigError`` if these values, with variables and defaults, are no settings of a node."""
+    try:
+        ctx = click.Command(origin, params=list(NODE)).make_context(origin, [], default_map=dict(values))
+    except click.BadParameter as refused:
+        key = "" if refused.param is None else str(refused.param.envvar).removeprefix(PREFIX)
+        is_ours = refused.param is not None and refused.param.name in values
+        raise ConfigError(f"{f'{origin}[{key!r}]' if is_ours else PREFIX + key}: {refused.message}") from None
+    settings_from({name: value for name, value in ctx.params.items() if not name.startswith("log_")})
 
 
 def settings_from(parameters: dict[str, Any]) -> Settings:

@@ -1,4 +1,4 @@
-"""What the extras bring begins, shows something and acts, with any supported versions: ``web``, ``top``, ``otel``."""
+"""Each extra begins, shows something and acts with any supported versions: ``django``, ``web``, ``top``, ``otel``."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from taskqueue.web import app
 from taskqueue.web.users import Role, User, UsersFile, account, with_new_token
 from tests.acceptance.work import Echo
 from tests.cli.test_top import run_top, shows
+from tests.django.projects import Project
 from tests.web.servers import served
 
 
@@ -70,3 +71,37 @@ def test_the_trace_of_a_call_reaches_the_run_of_its_job(tmp_path: Path) -> None:
 
         assert job.refresh().is_done
         assert job.meta["traceparent"].split("-")[1] == f"{0x1234:032x}"
+
+
+def test_jobs_of_a_django_project_read_its_models_on_a_node(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(
+        "shop/jobs.py",
+        """
+        from shop.models import Order
+        from taskqueue import task
+
+
+        @task
+        def number(order: int):
+            return Order.objects.get(pk=order).number
+
+
+        @task
+        async def anumber(order: int):
+            return (await Order.objects.aget(pk=order)).number
+        """,
+    )
+    project.migrate()
+    project.python("""
+    from shop.jobs import anumber, number
+    from shop.models import Order
+    from taskqueue import Scheduler
+
+    with Scheduler() as scheduler:
+        for job, wanted in ((number, 7), (anumber, 8)):
+            job.add(scheduler, Order.objects.create(number=wanted).pk)
+    """)
+
+    with project.running("node"):
+        assert project.results(2) == [7, 8]

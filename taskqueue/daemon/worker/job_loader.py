@@ -30,14 +30,7 @@ class JobLoader:
 
     def boot(self, path: Path) -> None:
         """Run the bootstrap file as a module; let its exceptions pass."""
-        name = _importable_name(path.resolve()) or f"taskqueue_bootstrap_{path.stem}"
-        spec = importlib.util.spec_from_file_location(name, path)
-        if spec is None or spec.loader is None:
-            raise ImportError(f"{path} is no Python file")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
-        self._bootstrap = module
+        self._bootstrap = module = run_file(path)
         around_run, run_ended = (getattr(module, name, None) for name in RunHooks._fields)
         self.run_hooks = hooks_in(around_run, run_ended)
         self.before_add = check_plain(getattr(module, "before_add", None))
@@ -86,6 +79,18 @@ class JobLoader:
                 return _without_result(called) if type(called) is CoroutineType else None
 
         self._loaded[name] = Loaded(path=name, make=Hook, work="call")
+
+
+def run_file(path: Path) -> ModuleType:
+    """Run the file as a module, under the name by which jobs import it, and return the module."""
+    name = _importable_name(path.resolve()) or f"taskqueue_bootstrap_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 async def _without_result(coroutine: CoroutineType[Any, Any, Any]) -> None:

@@ -1,0 +1,17 @@
+"""What the tests of Django projects share: a project in a folder of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.django.projects import Project
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """Return a project with one application and one model."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    return Project(folder)
