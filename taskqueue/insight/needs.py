@@ -1,4 +1,4 @@
-"""Sentences about everything in a store that somebody should act on, each with the way out and the thing it names."""
+"""Lists in sentences everything in a store that somebody should act on, each with its subject and the way out."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ from taskqueue.model.wording import count, local, minute, span, times
 from taskqueue.store import Lease
 
 MISSED_WITHIN = timedelta(hours=12)
-"""Older missed times of schedules are not named."""
+"""How long missed times of schedules are named."""
 
 LONG_RUN = 60.0
+"""Seconds after which a run may count as long."""
+
 CANCEL_TAKES = 15.0
-"""Seconds after which a run may count as long, and a requested end as late."""
+"""Seconds after which a requested end counts as late."""
 
 ENOUGH = 10
-"""So many jobs of a class say whether a run is longer than any, or whether the class fails."""
+"""The fewest jobs of a class that show whether a run is unusually long, or whether the class fails."""
 
 
 class Subject(str, Enum):
@@ -49,19 +51,19 @@ class Need:
 
     subject: Subject
     name: str
-    """The queue, node, class or schedule, or the id of the job; empty if it is about all of them."""
+    """The name of the queue, node, class or schedule, or the id of the job; empty if the need is about all of them."""
     says: str
     do: str
     """The way out, in words or as a command."""
     level: Level = Level.WARNING
     control: Control | None = None
-    """The pause or drain that it is about, for those who lift it."""
+    """The pause or drain to lift, if the need is about one."""
 
 
 def of_nodes(
     leases: Sequence[Lease], nodes: Sequence[Node], queues: Iterable[QueueState], now: datetime
 ) -> Iterator[Need]:
-    """Yield that no node lives, drained nodes, and the other flaws of nodes that ``doctor`` names."""
+    """Yield a need if no node lives, for each drained node, and for the other flaws of nodes that ``doctor`` names."""
     waiting = sum(queue.waiting for queue in queues)
     if not any(node.is_live for node in nodes):
         says = f"no node is running on this store; waiting: {count(waiting, 'job')}"
@@ -79,7 +81,7 @@ def of_nodes(
 def of_queues(
     leases: Sequence[Lease], queues: Sequence[QueueState], controls: Controls, now: datetime
 ) -> Iterator[Need]:
-    """Yield pauses, queues that none of the live nodes works on, and those whose backlog grows."""
+    """Yield pauses, queues on which no live node works, and queues whose backlog grows."""
     by_name = {queue.name: queue for queue in queues}
     for pause in controls.kept:
         if pause.kind is Kind.PAUSE:
@@ -98,11 +100,11 @@ def of_runs(runs: Iterable[Run], now: datetime) -> Iterator[Need]:
     for run in runs:
         record, says = run.record, ""
         do = f"see why: `taskqueue why {record.id}`"
-        asked = 0.0 if record.cancel is None else (now - record.cancel.requested_at).total_seconds()
+        asked_for = 0.0 if record.cancel is None else (now - record.cancel.requested_at).total_seconds()
         if record.ready_at is not None and record.ready_at <= now:
             says = f"its lease is over for {span((now - record.ready_at).total_seconds())}, and no node has rescued it"
-        elif asked > CANCEL_TAKES:
-            says = f"it was asked to end {span(asked)} ago, and runs"
+        elif asked_for > CANCEL_TAKES:
+            says = f"it was asked to end {span(asked_for)} ago, and runs"
         elif run.usual is not None and run.usual.number >= ENOUGH and (run.ran or 0) > max(LONG_RUN, run.usual.longest):
             longest = f"the longest took {span(run.usual.longest)}"
             says = f"it runs for {span(run.ran or 0)}, longer than any of its class in the last day ({longest})"
@@ -111,12 +113,12 @@ def of_runs(runs: Iterable[Run], now: datetime) -> Iterator[Need]:
 
 
 def of_failures(failures: Iterable[Failures]) -> Iterator[Need]:
-    """Yield the classes of which half the jobs or more have failed in the last hour."""
-    failed: dict[str, list[Failures]] = {}
-    for one in failures:
-        failed.setdefault(one.job, []).append(one)
-    for job, errors in failed.items():
-        number, ended = sum(one.number for one in errors), errors[0].ended
+    """Yield the classes of which at least half the jobs failed in the last hour."""
+    by_job: dict[str, list[Failures]] = {}
+    for error in failures:
+        by_job.setdefault(error.job, []).append(error)
+    for job, errors in by_job.items():
+        number, ended = sum(error.number for error in errors), errors[0].ended
         if ended >= ENOUGH and 2 * number >= ended:
             often = f", most often by {errors[0].error.rpartition('.')[2]}" if errors[0].error else ""
             says = f"{job} fails: {number:,} of {ended:,} jobs in the last hour{often}"
@@ -125,25 +127,25 @@ def of_failures(failures: Iterable[Failures]) -> Iterator[Need]:
 
 
 def of_schedules(schedules: Iterable[NamedSchedule], now: datetime) -> Iterator[Need]:
-    """Yield schedules that are damaged, that a failure has stopped, or that have missed times in the last hours."""
-    for one in schedules:
-        says, level = "", Level.WARNING
-        recent = [miss for miss in one.misses if now - miss.last < MISSED_WITHIN]
-        if one.damage:
-            says, level = f"starts no jobs: {one.damage}", Level.ERROR
-        elif one.stage is Stage.PAUSED:
-            says = f"is paused: {one.reason}" if one.reason else "is paused"
+    """Yield schedules that are damaged or paused, or that missed times in the last hours."""
+    for schedule in schedules:
+        says, level, name = "", Level.WARNING, schedule.name
+        recent = [miss for miss in schedule.misses if now - miss.last < MISSED_WITHIN]
+        if schedule.damage:
+            says, level = f"starts no jobs: {schedule.damage}", Level.ERROR
+        elif schedule.stage is Stage.PAUSED:
+            says = f"is paused: {schedule.reason}" if schedule.reason else "is paused"
         elif recent:
-            last = recent[-1]
-            how_often = f"{times(last.count)} " if last.count > 1 else ""
-            says = f"missed a time {how_often}until {local(last.last)}: {last.reason}"
+            miss = recent[-1]
+            how_often = f"{times(miss.count)} " if miss.count > 1 else ""
+            says = f"missed a time {how_often}until {local(miss.last)}: {miss.reason}"
         if says:
-            do = f"see it: `taskqueue schedule show {quote(one.name)}`"
-            yield Need(subject=Subject.SCHEDULE, name=one.name, says=f"schedule {one.name} {says}", do=do, level=level)
+            do = f"see it: `taskqueue schedule show {quote(name)}`"
+            yield Need(subject=Subject.SCHEDULE, name=name, says=f"schedule {name} {says}", do=do, level=level)
 
 
 def of_finding(finding: Finding, subject: Subject) -> Need:
-    """Return a flaw that ``doctor`` has found."""
+    """Return the need of a flaw that ``doctor`` has found."""
     says = f"{finding.about}: {finding.says}"
     return Need(subject=subject, name=finding.name, says=says, do=finding.do, level=finding.level)
 

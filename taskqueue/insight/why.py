@@ -28,6 +28,17 @@ from taskqueue.model.stack import latest
 from taskqueue.model.wording import at, local, since, size, some, span, times
 from taskqueue.store import Lease, Store
 
+CONTINUED = "\n    "
+"""The prefix of the further lines of an error, so that none reads like a sentence of the report."""
+
+MOST_BEFORE = 10_000
+"""The most jobs before a waiting job that are counted, as there may be millions."""
+
+WAY_OUT_OF_UNKNOWN = "check the spelling, and whether the job imports the module"
+
+Mask: TypeAlias = Callable[[LimitKey], LimitKey]
+"""Returns the key of a limit as it may be shown."""
+
 _SELF_EXPLAINING = (Cause.CANCELED, Cause.EXPIRED, Cause.DEPENDENCY, Cause.DUPLICATE, Cause.REPLACED)
 
 _ENDS: Mapping[Cause, str] = {
@@ -50,6 +61,37 @@ _RETRY_ENDS: Mapping[Cause, Callable[[Record], str]] = {
         f"its last attempt gave no sign of progress for {span(record.options.stall_timeout or 0)}"
     ),
 }
+
+_WAITING: Mapping[Cause, str] = {
+    Cause.ADDED: "it was added to run at once",
+    Cause.SCHEDULED: "the time it was planned for has come",
+    Cause.BEHIND: "what it waited for has ended",
+    Cause.CHILDREN: "the children that it waited for have ended",
+    Cause.RETRY: "its pause after a failed attempt is over",
+    Cause.SNOOZED: "it asked to run later, and that time has come",
+    Cause.STEPPED: "a step of it is over, and others of its priority have their turn before the next one",
+    Cause.CLEAN_UP: "it is to clean up before it comes to its end",
+    Cause.NOT_READY: "it was not ready when it was asked, and is asked again",
+    Cause.INTERRUPTED: "its last run was interrupted by a stop of its node or by another run, which is no attempt",
+    Cause.HANDED_BACK: "a node had taken it and gave it back before it began",
+    Cause.CRASHED: "its last run vanished with its worker or node, and it is to run again",
+    Cause.LOST: "the node that had taken it is gone, or was silent until its lease ended; it had not begun",
+    Cause.UNLOADABLE: "it could not be loaded, and is tried again",
+}
+
+
+def why(store: Store, id: JobId, mask: Mask = lambda limit_key: limit_key) -> str:
+    """Return the reasons as lines of text, with each limit key masked before it is named; raise ``JobNotFound``."""
+    records = store.find(Compare("id", Operator.EQ, str(id)), limit=1)
+    if not records:
+        raise JobNotFound(id)
+    return "\n".join(shown(line).replace("\n", CONTINUED) for line in _lines(store, records[0], store.now(), mask))
+
+
+def why_no_node(leases: Sequence[Lease], controls: Controls, queue: str, now: datetime) -> str:
+    """Say why no node takes jobs of the queue, and what to do; empty if a node does."""
+    is_taken, sentence = _nodes_taking(leases, controls, queue, now)
+    return "" if is_taken else sentence
 
 
 def end_of(record: Record) -> str:
@@ -81,7 +123,7 @@ def end_of(record: Record) -> str:
 
 
 def vanished(record: Record) -> str:
-    """Say how often its run vanished; an interruption that counts as that is one that no node asked for."""
+    """Say how often its run vanished; an interruption that no node asked for counts as that, too."""
     is_interruption = record.attempts and record.attempts[-1].outcome == "Interrupted"
     how = "vanished, or was ended again by a SIGTERM that no node sent," if is_interruption else "vanished"
     return f"its run {how} {times(record.counted_crashes)}"
@@ -94,12 +136,9 @@ def ended(record: Record, now: datetime) -> Iterator[str]:
 
 
 def unknown(error: Failure) -> str:
-    """Return a sentence on the names in the retry policy that no module which its process had loaded has."""
+    """Return a sentence on the names in the retry policy that no loaded module of its process has."""
     names = ", ".join(error.unknown_names)
     return f"Its retry policy names {names}: no module that was loaded when it failed has an exception of that name"
-
-
-WAY_OUT_OF_UNKNOWN = "check the spelling, and whether the job imports the module"
 
 
 def last_error(error: Failure | None) -> Iterator[str]:
@@ -119,63 +158,28 @@ def ended_runs(record: Record) -> Iterator[str]:
             yield f"The stack it had then: `taskqueue show {record.id}`"
 
 
-def _attempt(attempt: Attempt) -> str:
-    parts = [f"{local(attempt.ended_at)}, attempt {attempt.number} on node {attempt.node}"]
-    if attempt.pid is not None:
-        parts[0] += f" (pid {attempt.pid})"
-    took = (
-        "" if attempt.started_at is None else f" after {span((attempt.ended_at - attempt.started_at).total_seconds())}"
-    )
-    parts.append(f"{attempt.outcome}{took}")
-    is_named = attempt.error is not None and attempt.exit in attempt.error.message
-    if attempt.exit and not is_named:
-        parts.append(f"its worker {'was ' if attempt.exit.startswith('killed') else ''}{attempt.exit}")
-    if attempt.peak_memory is not None and not is_named:
-        parts.append(f"{size(attempt.peak_memory)} at most")
-    error = f": {attempt.error.type}: {attempt.error.message}" if attempt.error is not None else ""
-    return ", ".join(parts) + error
-
-
-def why_no_node(leases: Sequence[Lease], controls: Controls, queue: str, now: datetime) -> str:
-    """Say why no node takes jobs of the queue, and what to do; empty if one does."""
-    taken, said = _nodes_taking(leases, controls, queue, now)
-    return "" if taken else said
-
-
-def _live(leases: Sequence[Lease], now: datetime) -> list[Lease]:
-    return [lease for lease in seats(leases) if host.is_live(lease, now)]
-
-
-def _nodes_taking(leases: Sequence[Lease], controls: Controls, queue: str, now: datetime) -> tuple[bool, str]:
-    live = _live(leases, now)
-    if not live:
-        return False, "No node is running on this store: start one with `taskqueue-node`."
-    taking = [lease for lease in live if takes(lease, queue)]
-    drained = [drain for lease in taking if (drain := controls.drain_of(name_of(lease)))]
-    taking = [lease for lease in taking if controls.drain_of(name_of(lease)) is None]
-    if drained and not taking:
-        each = some([f"{drain.name} {since(drain, now)}" for drain in drained])
-        way_out = "`taskqueue undrain NODE` lets it work."
-        return False, f"Every node that takes jobs of this queue is drained: {each}; {way_out}"
-    if taking:
-        described = some([_described(lease, now) for lease in taking])
-        if all(trouble(lease, now) for lease in taking):
-            return False, f"No node takes jobs of this queue just now: {described}; see the log of the node."
-        return True, f"Nodes that take jobs of this queue: {described}."
-    others = some([f"{name_of(lease)} takes {', '.join(queues_of(lease))}" for lease in live])
-    return (
-        False,
-        f"No node takes jobs of queue {queue} ({others}): start one with `taskqueue-node --work-on {quote(queue)}`.",
-    )
+def kept_waiting(store: Store, record: Record) -> Iterator[str]:
+    """Say which dependencies have failed or are gone, so that only a user's action ends the wait."""
+    dependencies = {dependency.id: dependency for dependency in present(store, record.waiting_for)}
+    for id in record.waiting_for:
+        dependency = dependencies.get(id)
+        if dependency is None:
+            yield f"Job {id} is gone, so this one waits until it is canceled."
+        elif dependency.status.is_final:
+            ended_as = dependency.status.name
+            yield (
+                f"Job {id} has ended as {ended_as}, and on_dependency_failure='wait' keeps this one waiting: "
+                "until that one is recovered, or this one canceled."
+            )
 
 
 def holder_of(store: Store, seat: str) -> Lease | None:
-    """Return the lease of the seat, None if no node has it."""
+    """Return the lease of the seat; None if no node has it."""
     return next((lease for lease in seats(store.leases()) if name_of(lease) == seat), None)
 
 
 def node_sentence(lease: Lease | None, now: datetime) -> str:
-    """Say whether the node lives that has, or had, this lease of its seat."""
+    """Say whether the node that has, or had, this lease of its seat is alive."""
     if lease is None:
         return "it has no seat now"
     where = f"pid {lease.about.get('pid', 'unknown')} on host {lease.about.get('host', 'unknown')}"
@@ -183,32 +187,6 @@ def node_sentence(lease: Lease | None, now: datetime) -> str:
         return f"{where}, dead: its processes have ended"
     state = "alive, its seat holds until" if lease.until > now else "not heard of, its seat was over"
     return f"{where}, {state} {at(lease.until, now)}"
-
-
-def _described(lease: Lease, now: datetime) -> str:
-    about = lease.about
-    does = trouble(lease, now) or about.get("phase", "works")
-    pool = f"{about.get('busy', '?')} busy, {about.get('idle', '?')} idle"
-    return f"{name_of(lease)} ({does}, {pool})"
-
-
-CONTINUED = "\n    "
-"""The prefix of further lines of an error, so that none of them reads like a sentence of the report."""
-
-MOST_BEFORE = 10_000
-"""The most jobs before a waiting one that are counted: there may be millions."""
-
-
-Mask: TypeAlias = Callable[[LimitKey], LimitKey]
-"""Returns the key of a limit as it may be shown."""
-
-
-def why(store: Store, id: JobId, mask: Mask = lambda limit_key: limit_key) -> str:
-    """Return the reasons as lines of text, with each limit key masked before it is named; raise ``JobNotFound``."""
-    found = store.find(Compare("id", Operator.EQ, str(id)), limit=1)
-    if not found:
-        raise JobNotFound(id)
-    return "\n".join(shown(line).replace("\n", CONTINUED) for line in _lines(store, found[0], store.now(), mask))
 
 
 def _lines(store: Store, record: Record, now: datetime, mask: Mask) -> Iterator[str]:
@@ -244,24 +222,6 @@ def _unreadable(record: Record, now: datetime) -> Iterator[str]:
         yield "It cannot run: the node that takes it ends it as FAILED (unreadable); until then it can be canceled."
 
 
-_WAITING: Mapping[Cause, str] = {
-    Cause.ADDED: "it was added to run at once",
-    Cause.SCHEDULED: "the time it was planned for has come",
-    Cause.BEHIND: "what it waited for has ended",
-    Cause.CHILDREN: "the children that it waited for have ended",
-    Cause.RETRY: "its pause after a failed attempt is over",
-    Cause.SNOOZED: "it asked to run later, and that time has come",
-    Cause.STEPPED: "a step of it is over, and others of its priority have their turn before the next one",
-    Cause.CLEAN_UP: "it is to clean up before it comes to its end",
-    Cause.NOT_READY: "it was not ready when it was asked, and is asked again",
-    Cause.INTERRUPTED: "its last run was interrupted by a stop of its node or by another run, which is no attempt",
-    Cause.HANDED_BACK: "a node had taken it and gave it back before it began",
-    Cause.CRASHED: "its last run vanished with its worker or node, and it is to run again",
-    Cause.LOST: "the node that had taken it is gone, or was silent until its lease ended; it had not begun",
-    Cause.UNLOADABLE: "it could not be loaded, and is tried again",
-}
-
-
 def _waiting(store: Store, record: Record, now: datetime, mask: Mask) -> Iterator[str]:
     yield f"It waits since {at(record.ready_at or record.created_at, now)}: {_WAITING[record.cause]}."
     yield from last_error(record.error)
@@ -271,8 +231,12 @@ def _waiting(store: Store, record: Record, now: datetime, mask: Mask) -> Iterato
     yield _place(store, record)
     leases = store.leases()
     yield _nodes_taking(leases, controls, record.queue, now)[1]
-    taking = [lease for lease in _live(leases, now) if takes(lease, record.queue)]
-    yield from sharing(store, controls, record, [one for one in taking if controls.drain_of(name_of(one)) is None])
+    taking = [
+        lease
+        for lease in _live(leases, now)
+        if takes(lease, record.queue) and controls.drain_of(name_of(lease)) is None
+    ]
+    yield from sharing(store, controls, record, taking)
     yield from _question(record)
     yield from _expiry(record, now)
 
@@ -297,7 +261,7 @@ def _held_back(store: Store, controls: Controls, record: Record, now: datetime, 
 
 
 def _place(store: Store, record: Record) -> str:
-    """Return how many of its queue come first: those with the lower (rank, id), as nodes take them."""
+    """Say how many jobs of its queue come first: those with a lower (rank, id), as nodes take them."""
     is_before = Or((Compare("rank", Operator.LT, record.rank), Compare("id", Operator.LT, str(record.id))))
     earlier = And((Compare("rank", Operator.LTE, record.rank), is_before))
     waiting = Compare("status", Operator.EQ, int(Status.WAITING))
@@ -310,7 +274,7 @@ def _place(store: Store, record: Record) -> str:
 
 def _postponed(store: Store, record: Record, now: datetime) -> Iterator[str]:
     if record.waiting_for:
-        yield f"It waits until these have ended: {_others(store, record)}."
+        yield f"It waits until these have ended: {_dependencies(store, record)}."
         yield from kept_waiting(store, record)
     if record.ready_at is not None:
         yield f"It can run from {at(record.ready_at, now)}: {_pause(record)}."
@@ -324,23 +288,9 @@ def _question(record: Record) -> Iterator[str]:
         yield f"Before it begins a worker asks whether it is ready: {record.options.ready}."
 
 
-def _others(store: Store, record: Record) -> str:
-    others = present(store, record.waiting_for)
-    return some([f"{other.id} ({other.job}, {other.status.name})" for other in others])
-
-
-def kept_waiting(store: Store, record: Record) -> Iterator[str]:
-    """Say which dependencies have failed or are gone, so that only a user's action ends the wait."""
-    kept = {other.id: other for other in present(store, record.waiting_for)}
-    for id in record.waiting_for:
-        other = kept.get(id)
-        if other is None:
-            yield f"Job {id} is gone, so this one waits until it is canceled."
-        elif other.status.is_final:
-            yield (
-                f"Job {id} has ended as {other.status.name}, and on_dependency_failure='wait' keeps this one waiting: "
-                "until that one is recovered, or this one canceled."
-            )
+def _dependencies(store: Store, record: Record) -> str:
+    dependencies = present(store, record.waiting_for)
+    return some([f"{dependency.id} ({dependency.job}, {dependency.status.name})" for dependency in dependencies])
 
 
 def _pause(record: Record) -> str:
@@ -402,7 +352,7 @@ def _limit(record: Record) -> str:
 
 
 def _copies(record: Record) -> Iterator[str]:
-    """Say of which job it is a copy, and which one is its last copy."""
+    """Say of which job it is a copy, and which job is its last copy."""
     origin, copied = origin_of(record), copy_of(record)
     if origin is not None:
         yield f"It was added to recover job {origin}."
@@ -424,7 +374,7 @@ def _continuation(record: Record) -> Iterator[str]:
 
 
 def _series(store: Store, record: Record, now: datetime) -> Iterator[str]:
-    """Say which occurrence it is, and of one that has ended whether another follows."""
+    """Say which occurrence it is and, if it has ended, whether another follows."""
     origin = record.origin
     match origin:
         case FromSchedule():
@@ -450,3 +400,55 @@ def _following(store: Store, series: Series) -> str:
 def _expiry(record: Record, now: datetime) -> Iterator[str]:
     if record.expires_at is not None:
         yield f"It is canceled unless it has begun before {at(record.expires_at, now)}."
+
+
+def _nodes_taking(leases: Sequence[Lease], controls: Controls, queue: str, now: datetime) -> tuple[bool, str]:
+    """Return whether a node takes jobs of the queue, and a sentence that says which, or why none does."""
+    live = _live(leases, now)
+    if not live:
+        return False, "No node is running on this store: start one with `taskqueue-node`."
+    of_queue = [lease for lease in live if takes(lease, queue)]
+    drains = [drain for lease in of_queue if (drain := controls.drain_of(name_of(lease)))]
+    taking = [lease for lease in of_queue if controls.drain_of(name_of(lease)) is None]
+    if drains and not taking:
+        nodes = some([f"{drain.name} {since(drain, now)}" for drain in drains])
+        way_out = "`taskqueue undrain NODE` lets it work."
+        return False, f"Every node that takes jobs of this queue is drained: {nodes}; {way_out}"
+    if taking:
+        nodes = some([_described(lease, now) for lease in taking])
+        if all(trouble(lease, now) for lease in taking):
+            return False, f"No node takes jobs of this queue just now: {nodes}; see the log of the node."
+        return True, f"Nodes that take jobs of this queue: {nodes}."
+    nodes = some([f"{name_of(lease)} takes {', '.join(queues_of(lease))}" for lease in live])
+    return (
+        False,
+        f"No node takes jobs of queue {queue} ({nodes}): start one with `taskqueue-node --work-on {quote(queue)}`.",
+    )
+
+
+def _live(leases: Sequence[Lease], now: datetime) -> list[Lease]:
+    return [lease for lease in seats(leases) if host.is_live(lease, now)]
+
+
+def _described(lease: Lease, now: datetime) -> str:
+    about = lease.about
+    does = trouble(lease, now) or about.get("phase", "works")
+    pool = f"{about.get('busy', '?')} busy, {about.get('idle', '?')} idle"
+    return f"{name_of(lease)} ({does}, {pool})"
+
+
+def _attempt(attempt: Attempt) -> str:
+    parts = [f"{local(attempt.ended_at)}, attempt {attempt.number} on node {attempt.node}"]
+    if attempt.pid is not None:
+        parts[0] += f" (pid {attempt.pid})"
+    took = (
+        "" if attempt.started_at is None else f" after {span((attempt.ended_at - attempt.started_at).total_seconds())}"
+    )
+    parts.append(f"{attempt.outcome}{took}")
+    is_named = attempt.error is not None and attempt.exit in attempt.error.message
+    if attempt.exit and not is_named:
+        parts.append(f"its worker {'was ' if attempt.exit.startswith('killed') else ''}{attempt.exit}")
+    if attempt.peak_memory is not None and not is_named:
+        parts.append(f"{size(attempt.peak_memory)} at most")
+    error = f": {attempt.error.type}: {attempt.error.message}" if attempt.error is not None else ""
+    return ", ".join(parts) + error
