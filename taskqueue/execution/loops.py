@@ -27,17 +27,17 @@ class Loops:
     A position is the number of finished items, or a list with the cursor of the last one, empty at first.
     """
 
-    def __init__(self, kept: str | None, keep: Callable[[str], None], stopping: Callable[[], bool]) -> None:
-        self._kept = kept
+    def __init__(self, stored: str | None, keep: Callable[[str], None], stopping: Callable[[], bool]) -> None:
+        self._stored = stored
         self._keep = keep
         self._stopping = stopping
         self._begun: set[str] = set()
         self._in_hand: dict[str, Any] = {}
-        """The position of the last item that a manual loop has handed out and the job has not kept."""
+        """The position of the last item of each manual loop, until the job keeps it."""
         self._present: dict[str, Any] = {}
-        """The position of each loop's present item."""
+        """The position of each loop's current item."""
         self._sizes: dict[str, int] = {}
-        """How many items each loop over batches has in its present one."""
+        """The size of the current batch of each loop over batches."""
 
     def each(
         self, items: Items[Any], name: str, turn: float | None, batch: int | None = None, manual: bool = False
@@ -58,7 +58,7 @@ class Loops:
 
     @property
     def key(self) -> str:
-        """Return the name of the present items, the same in all runs, in letters, digits, ``.``, ``_`` and ``-``."""
+        """Return the name of the current items, the same in all runs, in letters, digits, ``.``, ``_`` and ``-``."""
         return "".join(f"-{self._part(name, place)}" for name, place in self._present.items())
 
     def _part(self, name: str, place: Any) -> str:
@@ -70,7 +70,7 @@ class Loops:
         return f"{loop}c{text if re.fullmatch('[0-9]{1,40}', text) else _digest(text)}{size}"
 
     def _pairs(self, items: Items[Any], name: str) -> tuple[Iterable[tuple[Any, Any]], AsyncSource | None]:
-        """Return the items after the position of the loop, each with its own, and their asynchronous source."""
+        """Return the items after the position of the loop, each with its position, and their asynchronous source."""
         place = self._places.get(name)
         if callable(items):
             if not isinstance(place, list):
@@ -84,17 +84,17 @@ class Loops:
         if isinstance(items, AsyncIterable):
             source = AsyncSource(items)
             return _numbered(source, place), source
-        return enumerate(_behind(items, place), start=place + 1), None
+        return enumerate(_after(items, place), start=place + 1), None
 
     @cached_property
     def _places(self) -> dict[str, Any]:
         """Return the positions; raise ``ValueError`` inside the job for invalid text, so that its attempt fails."""
         try:
-            places = {} if self._kept is None else decode(self._kept)
+            places = {} if self._stored is None else decode(self._stored)
         except Exception as unreadable:
-            raise ValueError(f"{_UNREADABLE}: {repr(self._kept)[:200]} ({unreadable})") from unreadable
+            raise ValueError(f"{_UNREADABLE}: {repr(self._stored)[:200]} ({unreadable})") from unreadable
         if not isinstance(places, dict):
-            raise ValueError(f"{_UNREADABLE}: {repr(self._kept)[:200]}")
+            raise ValueError(f"{_UNREADABLE}: {repr(self._stored)[:200]}")
         return places
 
     def _walk(self, name: str, pairs: Iterable[tuple[Any, Item]], turn: float | None) -> Iterator[Item]:
@@ -118,15 +118,15 @@ class Loops:
             self._present.pop(name, None)
 
     def _hand_out(self, name: str, pairs: Iterable[tuple[Any, Item]], turn: float | None) -> Iterator[Item]:
-        """Yield items whose positions the job keeps; interrupt it, or end its turn, only when it has kept all."""
-        begins_behind = self._places[name]
+        """Yield items whose positions the job keeps; interrupt the job, or end its turn, only when it has kept all."""
+        first_place = self._places[name]
         ends_at = float("inf") if turn is None else time.monotonic() + turn
         try:
             for place, item in pairs:
                 if name not in self._in_hand:
                     if self._stopping():
                         raise Interrupted("shutdown")
-                    if time.monotonic() >= ends_at and self._places.get(name) != begins_behind:
+                    if time.monotonic() >= ends_at and self._places.get(name) != first_place:
                         raise Snooze(0)
                 if item is AWAITED:
                     yield item
@@ -137,7 +137,7 @@ class Loops:
             self._present.pop(name, None)
 
     def _keep_in_hand(self, name: str) -> None:
-        """Keep the position of the last item that was handed out, unless that was done."""
+        """Keep the position of the last item that was handed out, unless it is kept already."""
         if name not in self._in_hand:
             return
         place = self._in_hand[name]
@@ -157,7 +157,7 @@ class Loops:
                 self._sizes[name] = size
                 yield place, items
                 items = []
-            elif not self._in_hand and self._stopping():  # the job has not seen these yet
+            elif not self._in_hand and self._stopping():  # the job has not seen these items yet
                 raise Interrupted("shutdown")
         if items:
             self._sizes[name] = len(items)
@@ -179,7 +179,7 @@ class Loops:
             raise RuntimeError(f"each(name={name!r}) was started inside of another loop, which has moved on since")
 
     def _head(self, name: str) -> str:
-        """Return the text of all positions up to that of this loop, which stay while it continues."""
+        """Return the text before the position of this loop: the positions of its outer loops, and its name."""
         self._check_present(name)
         names = list(self._places)
         before = {other: self._places[other] for other in names[: names.index(name)]}
@@ -211,7 +211,7 @@ def _text(place: Any) -> str:
     return str(place) if isinstance(place, int) else encode(place, "cursor")
 
 
-def _behind(items: Iterable[Item], count: int) -> Iterable[Item]:
+def _after(items: Iterable[Item], count: int) -> Iterable[Item]:
     """Return the items after the first ``count``."""
     if isinstance(items, Sequence):
         return (items[number] for number in range(count, len(items)))

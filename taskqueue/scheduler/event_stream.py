@@ -1,4 +1,4 @@
-"""Follows events from a cursor on, page by page, until it is stopped; calls bound callbacks."""
+"""Follows the events after a cursor, page by page, until it is stopped, and calls bound callbacks."""
 
 from __future__ import annotations
 
@@ -38,20 +38,22 @@ if TYPE_CHECKING:  # few waits are of running jobs
 log = logging.getLogger(__name__)
 
 PAGE = 200
-"""Events read at once."""
+"""The events that are read at once."""
 
 LOOK_AGAIN_AFTER = 60.0
-"""Seconds after which a wait reads the jobs themselves: pruned ones leave no event."""
+"""Seconds after which a wait reads the jobs themselves, as a pruned job leaves no event."""
 
 LATE = 5.0
-"""Seconds after the end of a job for which a wait looks out for its event: on MongoDB another process may record it a
-moment later; a client that dies in the meantime leaves it to the nodes."""
+"""Seconds for which a wait expects the event of an ended job.
+
+On MongoDB another process may record the event a moment after the end; if that process dies, a node records it.
+"""
 
 LOOK_BACK = timedelta(seconds=1)
-"""From which time before the end of a job its event is looked for."""
+"""How long before the end of a job the search for its event starts."""
 
 FEW = 100
-"""For at most this many jobs, a wait looks whether their ends were recorded before."""
+"""For at most this many jobs, a wait checks whether their ends were already recorded."""
 
 _CURSOR = r"[0-9]+(\.[0-9]+)?"
 
@@ -74,12 +76,12 @@ class Binding(Generic[AnyEvent]):
     name: str
     callback: Callback[AnyEvent]
     begins_at: str | None
-    """The cursor of its beginning; None until a scheduler that cannot read the store at once has made a call."""
+    """The cursor after which it starts; None until the next ``place``, as ``bind`` may not read the store."""
 
 
 @dataclass(frozen=True)
 class Start(Generic[AnyEvent]):
-    """Where a ``listen`` starts: for its own callback, and for the bound ones."""
+    """The cursors after which a ``listen`` starts: for its own callback, and for the bound ones."""
 
     own: str
     bound: str
@@ -87,7 +89,7 @@ class Start(Generic[AnyEvent]):
     """Returns the bound callbacks to call with an event."""
 
     def is_own(self, event: AnyEvent) -> bool:
-        """Return whether the event is one for its own callback."""
+        """Return whether the event is for its own callback."""
         return self.own == self.bound or _place(event.cursor) > _place(self.own)
 
 
@@ -100,12 +102,12 @@ class EventStream(Generic[AnyEvent]):
         self.bound: list[Binding[AnyEvent]] = []
         """The bound callbacks."""
         self._heard: str | None = None
-        """The cursor up to which waits have called them; None if nothing is bound."""
+        """The cursor up to which waits have called the bound callbacks; None if nothing is bound."""
         self._stops: set[int] = set()
         self._lock = threading.Lock()
 
     def bind(self, name: str, callback: Callback[AnyEvent]) -> Callable[[], None]:
-        """Bind the callback to events of this name from the next ``place`` on; return a function that unbinds it."""
+        """Bind the callback to events of this name after the next ``place``; return a function that unbinds it."""
         if not callable(callback):
             raise InvalidOption(f"on({as_code(name)}, {as_code(callback)}): pass a function that takes an event")
         binding = Binding(checked(name), callback, None)
@@ -122,11 +124,11 @@ class EventStream(Generic[AnyEvent]):
 
     @property
     def is_placed(self) -> bool:
-        """Return whether every callback has its beginning."""
+        """Return whether every callback has its start."""
         return all(binding.begins_at is not None for binding in self.bound)
 
     def place(self) -> None:
-        """Have the callbacks that were bound since the last call begin now."""
+        """Start the callbacks that were bound since the last call."""
         if self.is_placed:
             return
         cursor = self.cursor()
@@ -140,14 +142,19 @@ class EventStream(Generic[AnyEvent]):
         return [binding.callback for binding in self.bound if binding.name in (ANY, event.name)]
 
     def to_call(self, event: AnyEvent) -> list[Callback[AnyEvent]]:
-        """Return the callbacks to call with the event: the ones bound before it, and none twice."""
+        """Return the callbacks to call with the event: those bound before it, unless they were already called."""
         place = _place(event.cursor)
         with self._lock:
             if self._heard is None or place <= _place(self._heard):
                 return []
             self._heard = event.cursor
-            began = [one for one in self.bound if one.begins_at is not None and _place(one.begins_at) < place]
-        return [binding.callback for binding in began if binding.name in (ANY, event.name)]
+            return [
+                binding.callback
+                for binding in self.bound
+                if binding.begins_at is not None
+                and _place(binding.begins_at) < place
+                and binding.name in (ANY, event.name)
+            ]
 
     def cursor(self) -> str:
         """Return the cursor after all events."""
@@ -157,14 +164,14 @@ class EventStream(Generic[AnyEvent]):
         """Return up to ``limit`` events after the cursor, with one read of the store."""
         check(cursor)
         named("limit", limit, validators.whole(1, LARGEST_PAGE))
-        stored, behind = self._connections.store.events(cursor, limit)
-        return Page([self._make(one, None) for one in stored], behind)
+        stored, next_cursor = self._connections.store.events(cursor, limit)
+        return Page([self._make(event, None) for event in stored], next_cursor)
 
     def events(
         self, query: Mapping[str, Any] | None, cursor: str | None, timeout: Duration | None
     ) -> Iterator[AnyEvent]:
         """Yield the events after the cursor, one by one; without a cursor, from this call on."""
-        pages = self.pages(query, cursor, timeout)  # refuses wrong arguments before anything is read
+        pages = self.pages(query, cursor, timeout)  # refuses wrong arguments before it reads the store
         return _one_by_one(items(pages if cursor is not None else self.pages(query, self.cursor(), timeout)))
 
     def listen(
@@ -204,9 +211,9 @@ class EventStream(Generic[AnyEvent]):
         known: Mapping[JobId, Record],
         job_wait: JobWait | None = None,
     ) -> Generator[Record, None, None]:
-        """Do as ``wait.ends``, and call bound callbacks with all events since they were bound.
+        """Do what ``wait.ends`` does, and call bound callbacks with all events since they were bound.
 
-        ``known`` are jobs whose end the caller knows, ``job_wait`` watches the wait of a running job.
+        ``known`` has the jobs whose end the caller knows; ``job_wait`` watches the wait of a running job.
         """
         steps: Generator[Record | Page[AnyEvent], None, None] = items(
             self.ends_and_pages(ids, timeout, known, job_wait)
@@ -240,10 +247,10 @@ class EventStream(Generic[AnyEvent]):
         open_ids = dict.fromkeys(ids)  # least recently read first
         look_at = list(open_ids)
         while open_ids:
-            is_over = deadline is not None and time.monotonic() >= deadline
-            look_at = list(open_ids) if is_over else look_at
-            wanted = partial(read, store, look_at, time.monotonic() + LAST_LOOK if is_over else deadline)
-            records = yield from patiently(wanted, deadline, listener.refuse_if_closed)
+            is_last = deadline is not None and time.monotonic() >= deadline
+            look_at = list(open_ids) if is_last else look_at
+            read_records = partial(read, store, look_at, time.monotonic() + LAST_LOOK if is_last else deadline)
+            records = yield from patiently(read_records, deadline, listener.refuse_if_closed)
             for record in records:
                 open_ids.pop(record.id, None)
                 if record.status.is_final:
@@ -251,7 +258,7 @@ class EventStream(Generic[AnyEvent]):
                     yield record
                 else:
                     open_ids[record.id] = None
-            if not open_ids or is_over:
+            if not open_ids or is_last:
                 break
             ends_at = time.monotonic() + LOOK_AGAIN_AFTER if deadline is None else deadline
             look_at, cursor = yield from self._followed(cursor, heard, ends_at, ends_at, open_ids)
@@ -262,7 +269,7 @@ class EventStream(Generic[AnyEvent]):
             raise WaitTimeout([id for id in ids if id in open_ids], timeout, len(look_at) - len(records))
 
     def _begin(self) -> str:
-        """Return the cursor up to which bound callbacks were called; that of now if later events were removed."""
+        """Return the cursor up to which bound callbacks were called; the newest if later events were removed."""
         self.place()
         heard = self._heard
         if heard is None:
@@ -286,7 +293,7 @@ class EventStream(Generic[AnyEvent]):
     def _followed(
         self, cursor: str, heard: set[JobId], deadline: float, ends_at: float | None, until: Collection[JobId]
     ) -> Generator[Poll | Page[AnyEvent], Ready, tuple[list[JobId], str]]:
-        """Do as ``_follow`` without a query; begin again if events were removed."""
+        """Do what ``_follow`` does without a query, and start again if events were removed."""
         try:
             return (yield from self._follow(None, cursor, deadline, ends_at, until, heard))
         except CursorTooOld:
@@ -296,28 +303,30 @@ class EventStream(Generic[AnyEvent]):
     def _late_ends(
         self, cursor: str, ended: Mapping[JobId, Record], heard: set[JobId], deadline: float | None
     ) -> Steps[Page[AnyEvent]]:
-        """Yield the pages with the ends of these jobs that are recorded a moment after they have ended."""
+        """Yield the pages with those ends of these jobs that are recorded a moment late."""
         now, refuse_if_closed = time.monotonic(), self._connections.listener.refuse_if_closed
         until = now + LATE if deadline is None else min(now + LATE, max(now, deadline) + LAST_LOOK)
         while self.bound and time.monotonic() < until:
-            late = yield from patiently(partial(self._unrecorded, ended, heard), until, refuse_if_closed)
-            if not late:
+            late_ids = yield from patiently(partial(self._unrecorded, ended, heard), until, refuse_if_closed)
+            if not late_ids:
                 return
-            _, cursor = yield from self._followed(cursor, heard, until, until, late)
+            _, cursor = yield from self._followed(cursor, heard, until, until, late_ids)
 
     def _unrecorded(self, ended: Mapping[JobId, Record], heard: Collection[JobId]) -> list[JobId]:
-        """Return the jobs that ended just now, and whose ends are in no event yet."""
+        """Return the jobs that have just ended and whose ends are in no event yet."""
         store = self._connections.store
         since = store.now() - timedelta(seconds=LATE)
-        late = {
+        ended_at = {
             record.id: record.ended_at
             for record in ended.values()
             if record.id not in heard and record.ended_at is not None and record.ended_at > since
         }
-        if len(late) > FEW:
-            return list(late)
+        if len(ended_at) > FEW:
+            return list(ended_at)
         return [
-            id for id, at in late.items() if not any(one.ended for one in store.events_of(id, at - LOOK_BACK, PAGE))
+            id
+            for id, at in ended_at.items()
+            if not any(event.ended for event in store.events_of(id, at - LOOK_BACK, PAGE))
         ]
 
     def stop(self) -> None:
@@ -329,18 +338,18 @@ class EventStream(Generic[AnyEvent]):
     def pages(
         self, query: Mapping[str, Any] | None, cursor: str | None, timeout: Duration | None
     ) -> Steps[Page[AnyEvent]]:
-        """Return the steps that yield pages of matching events, without a cursor from the first step on.
+        """Return the steps that yield pages of matching events; without a cursor, of events after the first step.
 
         Wrong arguments are refused in this call.
         """
-        matched = None if query is None else parse(query)
+        parsed = None if query is None else parse(query)
         check(cursor)
         seconds = timeout_of("timeout", timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
-        ends_at = None if seconds == 0 else deadline  # 0: what there is, however long it takes to read it
+        ends_at = None if seconds == 0 else deadline  # 0 means all events there are, however long it takes to read them
         if cursor is None:
-            return self._from_now(matched, deadline, ends_at)
-        return self._follow(matched, cursor, deadline, ends_at)
+            return self._from_now(parsed, deadline, ends_at)
+        return self._follow(parsed, cursor, deadline, ends_at)
 
     def _from_now(self, query: Query | None, deadline: float | None, ends_at: float | None) -> Steps[Page[AnyEvent]]:
         refuse_if_closed = self._connections.listener.refuse_if_closed
@@ -358,8 +367,8 @@ class EventStream(Generic[AnyEvent]):
     ) -> Generator[Poll | Page[AnyEvent], Ready, tuple[list[JobId], str]]:
         """Yield the pages; wait for more until the deadline, and read none that starts after ``ends_at``.
 
-        Return the jobs of ``until`` whose end the last page contains, and the cursor after it; no jobs at another end,
-        such as a flush if there is ``until``. The jobs of all ends are added to ``heard``.
+        Return the jobs of ``until`` whose end the last page contains, and the cursor after that page; no jobs if it
+        stopped for another reason, such as a flush while ``until`` is given. All ended jobs are added to ``heard``.
         """
         store, refuse_if_closed = self._connections.store, self._connections.listener.refuse_if_closed
         with self._stop() as stop:
@@ -368,9 +377,9 @@ class EventStream(Generic[AnyEvent]):
             with closing(bell):
                 while True:
                     read = partial(store.events, cursor, PAGE)
-                    stored, behind = yield from patiently(read, deadline, refuse_if_closed)
-                    if behind != cursor:
-                        cursor = behind
+                    stored, next_cursor = yield from patiently(read, deadline, refuse_if_closed)
+                    if next_cursor != cursor:
+                        cursor = next_cursor
                         match = partial(self._matching, stored, query)
                         yield Page((yield from patiently(match, deadline, refuse_if_closed)), cursor)
                         ended = [event.ended for event in stored if event.ended in until]
@@ -407,19 +416,19 @@ class EventStream(Generic[AnyEvent]):
             os.close(stop)
 
     def _matching(self, stored: Sequence[StoredEvent], query: Query | None) -> list[AnyEvent]:
-        """Return the events of jobs that match as they are now; without a query all events."""
+        """Return the events whose jobs match now; all events if there is no query."""
         if query is None:
-            return [self._make(one, None) for one in stored]
-        ids = tuple({str(one.job_id) for one in stored if one.job_id is not None})
-        found: dict[JobId | None, Record] = {}
+            return [self._make(event, None) for event in stored]
+        ids = tuple({str(event.job_id) for event in stored if event.job_id is not None})
+        records: dict[JobId | None, Record] = {}
         if ids:
-            wanted = And((Compare("id", Operator.IN, ids), query))
-            found.update((record.id, record) for record in self._connections.store.find(wanted, limit=PAGE))
-        return [self._make(one, found[one.job_id]) for one in stored if one.job_id in found]
+            matching = And((Compare("id", Operator.IN, ids), query))
+            records.update((record.id, record) for record in self._connections.store.find(matching, limit=PAGE))
+        return [self._make(event, records[event.job_id]) for event in stored if event.job_id in records]
 
 
 def _place(cursor: str) -> tuple[int, int]:
-    """Return a value of the order of cursors."""
+    """Return a value that sorts as cursors do."""
     number, _, read = cursor.partition(".")
     return int(number), int(read or 0)
 
