@@ -22,10 +22,10 @@ from taskqueue.store import Renewal, Settlement
 log = logging.getLogger(__name__)
 
 BATCH = 200
-"""Claims whose answer was lost that one call hands back."""
+"""The most claims whose answer was lost that one call hands back."""
 
 LEAST_BESIDE = 16
-"""The fewest outcomes that are settled beside a claim: fewer are written sooner than a thread is woken."""
+"""The fewest outcomes to settle during a claim: writing fewer takes less time than waking a thread."""
 
 
 class Settler:
@@ -41,13 +41,13 @@ class Settler:
         self._figures = node.figures
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="taskqueue-settling")
         self._crashed_worker: int | None = None
-        """The worker of several runs that crashed last."""
+        """The last worker that crashed with several runs."""
 
     @property
     def allows_claim_beside(self) -> bool:
-        """Return whether jobs may be claimed while the outcomes are settled: the store takes both calls at once.
+        """Return whether jobs may be claimed while the outcomes are settled, if the store takes both calls at once.
 
-        Not where an outcome may make a job claimable: a claim follows it then, in the same turn.
+        If an outcome may make a job claimable, the claim must follow it, in the same turn.
         """
         unsettled = self._in_flight.unsettled
         if len(unsettled) < LEAST_BESIDE or not self._store.takes_calls_at_once or self._breaker.is_degraded:
@@ -85,7 +85,7 @@ class Settler:
     def _settle_beside(
         self, settlements: Sequence[Settlement], meanwhile: Callable[[], None]
     ) -> Answered[set[JobId]] | None:
-        """Settle these in another thread, which has ended with that when this returns or raises."""
+        """Settle these in another thread, which has finished when this method returns or raises."""
         under_way = self._breaker.begin(lambda: self._write(settlements), self._thread)
         if under_way is None:
             return None
@@ -101,7 +101,7 @@ class Settler:
         return self._store.settle(settlements, self._store.now())
 
     def send_notes(self) -> None:
-        """Write starts, progress and checkpoints that the store does not have yet."""
+        """Write the starts, progress and checkpoints that the store does not have yet."""
         if not self._in_flight.with_notes:
             return
         notes = self._in_flight.take_notes()
@@ -118,14 +118,14 @@ class Settler:
         return answer.value
 
     def hand_back_unknown(self, renewal: Renewal) -> None:
-        """Hand back claims of this node that it does not know, because the store's answer to the claim was lost."""
-        known = {claim.record.id for claim in (*self._in_flight, *self._in_flight.unsettled)}
-        unknown = [str(id) for id in renewal.claims if id not in known]
-        if not unknown:
+        """Hand back claims that this node does not know of because the store's answer to the claim was lost."""
+        known_ids = {claim.record.id for claim in (*self._in_flight, *self._in_flight.unsettled)}
+        unknown_ids = [str(id) for id in renewal.claims if id not in known_ids]
+        if not unknown_ids:
             return
-        log.warning("handing back %d claims whose answer was lost", len(unknown))
-        wanted = query.parse({"id": {"$in": unknown[:BATCH]}, "status": int(Status.PROCESSING)})
-        answer = self._breaker.call(lambda: self._store.find(wanted, limit=BATCH))
+        log.warning("handing back %d claims whose answer was lost", len(unknown_ids))
+        is_unknown = query.parse({"id": {"$in": unknown_ids[:BATCH]}, "status": int(Status.PROCESSING)})
+        answer = self._breaker.call(lambda: self._store.find(is_unknown, limit=BATCH))
         self._hand_back(record for record in (answer.value if answer else []) if record.holder == self._holder)
 
     def close(self) -> None:
@@ -160,7 +160,7 @@ class Settler:
 
 
 def _crashed_worker(after: Record) -> int | None:
-    """Return the pid of the worker of a crashed run, if that may have had other runs; None for others."""
+    """Return the pid of the worker of a crashed run if it may have had other runs, else None."""
     if after.cause is not Cause.CRASHED or after.options.concurrency == 1 or not after.attempts:
         return None
     return after.attempts[-1].pid

@@ -1,6 +1,6 @@
-"""Fork child processes, signal and reap them by pidfd, and kill the processes that they leave running.
+"""Forks child processes, signals and reaps them by pidfd, and kills the processes that they leave running.
 
-A child dies with its parent, and inherits no descriptor that it was not given.
+A child dies with its parent, and inherits only the descriptors that it was given.
 """
 
 import contextlib
@@ -34,21 +34,22 @@ OLDEST_LINUX = (5, 4)
 """The first kernel with pidfds that can be waited for (``waitid``)."""
 
 FEWEST_DESCRIPTORS = 64
-"""Open files that a node, its manager and a few workers have room in, each in its own process."""
+"""The lowest limit of open files with which a node, its manager and a few workers can run; it holds per process."""
 
 FREE_DESCRIPTORS = 24
-"""Descriptors that are free when a worker is started: what it takes, and what its manager opens now and then."""
+"""Descriptors that must be free to start a worker: the ones it takes, and a reserve for its manager."""
 
-KILL_TAKES_AT_MOST = 0.5  # seconds that a sweep waits for the processes it killed
+KILL_TAKES_AT_MOST = 0.5
+"""Seconds that a sweep waits for the processes it killed."""
 
 CHILDREN_FOR = 5.0
-"""Seconds that a process may outlive the job that started it; those of ``multiprocessing`` may live longer."""
+"""Seconds that a process may outlive the job that started it; processes of ``multiprocessing`` may live longer."""
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
 class ForkUnsafe(RuntimeError):
-    """Another Python thread runs: a fork would copy the locks it holds, and no thread to release them."""
+    """Another Python thread runs: a fork would copy the locks it holds, but not the thread that releases them."""
 
     def __init__(self, names: Collection[str]) -> None:
         super().__init__(
@@ -89,7 +90,7 @@ class Child:
         self.name = name
         try:
             self.pidfd = os.pidfd_open(pid)
-        except OSError:  # descriptors are short: nobody could wait for it
+        except OSError:  # without a descriptor, nobody could wait for the child
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             raise
@@ -107,7 +108,7 @@ class Child:
             signal.pidfd_send_signal(self.pidfd, signum)
 
     def signal_main_thread(self, signum: int) -> None:
-        """Send ``signum`` to the main thread, where the kernel might choose another one; do nothing if it is dead."""
+        """Send ``signum`` to the main thread, as the kernel might choose another; do nothing if the process is dead."""
         if not self._reaped:  # the number may belong to another process by now
             with contextlib.suppress(ProcessLookupError):
                 kill_main_thread(self.pid, signum)
@@ -153,7 +154,7 @@ def fork(
     """Run ``main`` in a child that leads its own process group and gets ``death_signal`` when this process dies.
 
     The child keeps the standard streams and the descriptors in ``keep``; all others are replaced by /dev/null, so that
-    closing them later does no harm. Its signals have their default actions and stay blocked until it calls
+    closing them later is harmless. Its signals have their default actions and stay blocked until it calls
     ``allow_signals``. It exits with the value of ``main``, or with status 70 and a traceback if ``main`` raises.
     """
 
@@ -205,15 +206,15 @@ def reap_strangers(
 ) -> int:
     """Kill and reap every child of this process whose pid is not in ``known``; return their number.
 
-    Such processes were left behind by children, and this process inherited them as subreaper. Those that ``spares``
-    accepts by their pid are left alone. Wait up to ``within`` seconds for the others, and for processes they leave
-    behind themselves, and log those that are still alive.
+    Such processes were left behind by children, and this process inherited them as subreaper. A process is spared if
+    ``spares`` returns True for its pid. Wait up to ``within`` seconds for the others to die, and for any processes
+    they leave behind, and log survivors.
     """
     return _kill_and_reap(lambda: [pid for pid in children() if pid not in known and not spares(pid)], within)
 
 
 def reap_orphans(known: Collection[int]) -> None:
-    """Reap the dead children whose pids are not in ``known``, as process 1 of a container has to; never wait."""
+    """Reap the dead children whose pids are not in ``known``, as process 1 of a container must; never wait."""
     try:
         if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             return
@@ -226,11 +227,11 @@ def reap_orphans(known: Collection[int]) -> None:
 
 def children() -> list[int]:
     """Return the pids of the children of this process, including dead ones not reaped yet."""
-    listed: list[int] = []
+    pids: list[int] = []
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a native thread that has ended
-            listed.extend(int(pid) for pid in (task / "children").read_text().split())
-    return listed
+            pids.extend(int(pid) for pid in (task / "children").read_text().split())
+    return pids
 
 
 def described(pid: int) -> str:
@@ -243,20 +244,20 @@ def described(pid: int) -> str:
 
 
 def ancestry(pid: int) -> list[int]:
-    """Return ``pid``, its parent, and so on, as far as /proc shows them."""
-    listed = []
+    """Return ``pid`` and its ancestors, as far as /proc shows them."""
+    pids = []
     while pid > 0:
         try:
             parent = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1]
         except OSError:
             break
-        listed.append(pid)
+        pids.append(pid)
         pid = int(parent)
-    return listed
+    return pids
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether process ``pid`` is stopped (SIGSTOP) and has no terminal, at which a person may continue it."""
+    """Return whether process ``pid`` is stopped (SIGSTOP), and has no terminal from which somebody may continue it."""
     try:
         state, _, _, _, terminal = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[:5]
     except OSError:
@@ -288,7 +289,7 @@ def boottime() -> float:
 
 
 def require_descriptors() -> None:
-    """Raise ``ConfigError`` where the limit of open files is too low for a node."""
+    """Raise ``ConfigError`` if the limit of open files is too low for a node."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < FEWEST_DESCRIPTORS:
         raise ConfigError(
@@ -298,14 +299,14 @@ def require_descriptors() -> None:
 
 
 def require_free_descriptors() -> None:
-    """Raise ``OSError`` if so few descriptors are free that this process could not look after another child."""
+    """Raise ``OSError`` if too few descriptors are free to manage another child."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft - len(os.listdir("/proc/self/fd")) < FREE_DESCRIPTORS:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 def require_linux(platform: str = sys.platform, release: str = os.uname().release, proc: Path = Path("/proc")) -> None:
-    """Raise ``UnsupportedSystem`` where the daemon cannot run: it needs Linux 5.4 with pidfds, and /proc."""
+    """Raise ``UnsupportedSystem`` if the daemon cannot run here: it needs Linux 5.4 with pidfds, and /proc."""
     if platform != "linux":
         raise UnsupportedSystem(f"the daemon runs on Linux {_dotted(OLDEST_LINUX)} or newer, this is {platform}")
     if _version(release) < OLDEST_LINUX:
@@ -322,15 +323,15 @@ def require_linux(platform: str = sys.platform, release: str = os.uname().releas
 
 
 def _check_threads() -> None:
-    others = [thread.name for thread in threading.enumerate() if thread is not threading.current_thread()]
-    if others:
-        raise ForkUnsafe(others)
-    native = len(list(Path("/proc/self/task").iterdir())) - 1
-    if native:
-        _warn_of_native_threads(native)
+    names = [thread.name for thread in threading.enumerate() if thread is not threading.current_thread()]
+    if names:
+        raise ForkUnsafe(names)
+    native_count = len(list(Path("/proc/self/task").iterdir())) - 1
+    if native_count:
+        _warn_of_native_threads(native_count)
 
 
-@functools.cache  # once a process is enough
+@functools.cache  # warn once per process
 def _warn_of_native_threads(count: int) -> None:
     log.warning(
         "forking while %d native threads run (e.g. OpenBLAS): a lock held by one of them stays locked in the child",
@@ -339,7 +340,7 @@ def _warn_of_native_threads(count: int) -> None:
 
 
 def _fork() -> int:
-    with warnings.catch_warnings():  # Python 3.12 warns of native threads, as this module has done
+    with warnings.catch_warnings():  # Python 3.12 warns of native threads, and this module already has
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
 
@@ -347,31 +348,31 @@ def _fork() -> int:
 def _kill_and_reap(find: Callable[[], list[int]], within: float) -> int:
     """Kill and reap the processes that ``find`` returns, until there are none: each death may orphan others.
 
-    Those found at first are killed even where this process stood still for as long as it may wait for their deaths.
+    The first ones are killed even if this process was suspended for longer than it may wait for their deaths.
     """
     ends_at = time.monotonic() + within
-    reaped, is_over = 0, False
-    found: list[int] = []
+    reaped, has_timed_out = 0, False
+    pids: list[int] = []
     try:
-        while (found := find()) and not is_over:
-            for pid in found:
+        while (pids := find()) and not has_timed_out:
+            for pid in pids:
                 with contextlib.suppress(PermissionError):  # this process may not signal a set-user-id program
                     os.kill(pid, signal.SIGKILL)
-            _await_death(found[0], ends_at - time.monotonic())
-            reaped += sum(os.waitpid(pid, os.WNOHANG)[0] == pid for pid in found)
-            is_over = time.monotonic() >= ends_at
+            _await_death(pids[0], ends_at - time.monotonic())
+            reaped += sum(os.waitpid(pid, os.WNOHANG)[0] == pid for pid in pids)
+            has_timed_out = time.monotonic() >= ends_at
     except OSError as error:
         if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
             raise
         log.warning("processes that a dead child left behind may live until the next one dies: %s", error)
         return reaped
-    if found:
-        log.warning("processes that a dead child left behind are still alive: pids %s", found)
+    if pids:
+        log.warning("processes that a dead child left behind are still alive: pids %s", pids)
     return reaped
 
 
 def _await_death(pid: int, timeout: float) -> None:
-    """Wait up to ``timeout`` seconds until the child ``pid`` is dead."""
+    """Wait up to ``timeout`` seconds for the death of the child ``pid``."""
     pidfd = os.pidfd_open(pid)
     try:
         _await_readable(pidfd, timeout)
@@ -388,7 +389,7 @@ def _await_readable(descriptor: int, timeout: float | None) -> None:
 def _signal_name(signum: int) -> str:
     try:
         return signal.Signals(signum).name
-    except ValueError:  # between SIGRTMIN and SIGRTMAX
+    except ValueError:  # a real-time signal has no name
         return f"signal {signum}"
 
 
