@@ -1,4 +1,4 @@
-"""Each story of the page on incidents goes as the page tells it: its commands, and their answers."""
+"""Each story of the pages on incidents goes as its page tells it: its commands, and their answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.docs import pages
 
 pytestmark = pytest.mark.long
 
-PAGE = Path(__file__).parents[2] / "docs/how-to/operations/incidents.md"
+PAGES = sorted((Path(__file__).parents[2] / "docs/how-to/operations").glob("incidents-*.md"))
 
 
 @pytest.fixture
@@ -55,6 +55,7 @@ def limit_files(pid: int, size: int) -> None:
 
 
 def section(title: str) -> str:
-    """Return a section of the page."""
-    [told] = [section for section in PAGE.read_text().split("\n## ") if section.startswith(f"{title}\n")]
-    return told
+    """Return a section of these pages."""
+    sections = (section for page in PAGES for section in page.read_text().split("\n## "))
+    [titled] = [section for section in sections if section.startswith(f"{title}\n")]
+    return titled

@@ -63,6 +63,9 @@ from tests.docs import scale
 CALLED = (Scheduler, AsyncScheduler, Limit, Rate, Every, Cron, Again, Custom, Check)
 """Public classes that applications call; of the others they get or subclass."""
 
+JOB_COMMANDS = (*main.NEEDS["Jobs"], "events", "schedule")
+"""The commands on the page of commands for jobs; all others are on the page for operators."""
+
 INTERNAL = ("document", "own_method", "after", "follows_end", "in_thread", "learn")
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -135,11 +138,20 @@ def diagram() -> str:
     return "\n".join([*lines, "```"])
 
 
-def commands() -> str:
-    """Return every command with its arguments and options."""
+def job_commands() -> str:
+    """Return the commands for jobs and schedules with their arguments and options."""
+    return _commands(JOB_COMMANDS)
+
+
+def operator_commands() -> str:
+    """Return all other commands with their arguments and options."""
+    return _commands([name for name in main.COMMANDS if name not in JOB_COMMANDS])
+
+
+def _commands(names: Iterable[str]) -> str:
     parts: list[str] = []
     with click.Context(main.command, info_name="taskqueue") as root:
-        for name in main.COMMANDS:
+        for name in names:
             command = main.command.get_command(root, name)
             assert command is not None
             parts += _with_verbs(name, command, root)
@@ -163,41 +175,20 @@ def fields() -> str:
 
 
 def api() -> str:
-    """Return the public classes with their members, in the words of their docstrings."""
-    kinds = (
-        Scheduler,
-        Process,
-        Event,
-        Job,
-        StepwiseJob,
-        Task,
-        Retry,
-        Fail,
-        Snooze,
-        Interrupted,
-        JobTimeout,
-        RunningJob,
-        RunOutcome,
-        ShellJob,
-        CommandFailed,
-        Check,
-        Limit,
-        Rate,
-        NewJob,
-        Schedule,
-        Every,
-        Cron,
-        Again,
-        Custom,
-        Control,
-        Workflow,
-        AsyncScheduler,
-        AsyncProcess,
-        AsyncEvent,
-        AsyncSchedule,
-        AsyncWorkflow,
-    )
-    return "\n\n".join(_described(kind) for kind in kinds)
+    """Return the classes through which applications add jobs and see what becomes of them."""
+    return _classes(Scheduler, Process, Event, Workflow, Schedule, Control)
+
+
+def job_api() -> str:
+    """Return the classes with which jobs, their options and their times are written."""
+    jobs = (Job, StepwiseJob, Task, ShellJob, CommandFailed)
+    ends = (Retry, Fail, Snooze, Interrupted, JobTimeout)
+    return _classes(*jobs, *ends, Limit, Rate, Check, Every, Cron, Again, Custom, NewJob, RunningJob, RunOutcome)
+
+
+def asyncio_api() -> str:
+    """Return the classes of asyncio applications."""
+    return _classes(AsyncScheduler, AsyncProcess, AsyncEvent, AsyncSchedule, AsyncWorkflow)
 
 
 def retry_policies() -> str:
@@ -269,9 +260,13 @@ PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "reference/exit-codes.md": {"exit codes": exit_codes},
     "reference/errors.md": {"errors": error_tree},
     "reference/states.md": {"diagram": diagram},
-    "reference/commands.md": {"commands": commands, "json keys": json_keys},
+    "reference/commands.md": {"json keys": json_keys},
+    "reference/job-commands.md": {"commands": job_commands},
+    "reference/operator-commands.md": {"commands": operator_commands},
     "reference/queries.md": {"fields": fields},
     "reference/api.md": {"api": api},
+    "reference/job-api.md": {"api": job_api},
+    "reference/asyncio-api.md": {"api": asyncio_api},
     "reference/http-api.md": {"operations": operations},
     "reference/retry.md": {"retry policies": retry_policies, "situation": situation},
 }
@@ -299,6 +294,11 @@ def _column(text: str, heading: str) -> dict[str, str]:
     table = text.partition(heading)[2].partition("\n\n")[2].partition("\n\n")[0]
     cells = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:])
     return {first: second for first, second, *_ in cells}
+
+
+def _classes(*kinds: type) -> str:
+    """Return these public classes with their members, in the words of their docstrings."""
+    return "\n\n".join(_described(kind) for kind in kinds)
 
 
 def _described(kind: type) -> str:

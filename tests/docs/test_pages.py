@@ -56,7 +56,7 @@ FOLLOWED = [
     "docs/how-to/operations/upgrade.md",
     "docs/how-to/jobs/workflows.md",
 ]
-PLAYED = ["docs/how-to/operations/cluster.md", "docs/how-to/operations/incidents.md"]
+PLAYED = [f"docs/how-to/operations/{name}.md" for name in ("cluster", "incidents-jobs", "incidents-store")]
 """Pages that a test of their own follows."""
 
 
@@ -159,6 +159,11 @@ def test_a_page_begins_with_a_title_and_a_sentence(page: Path) -> None:
     assert title.startswith("# ")
     assert not blank
     assert re.match(r"[A-Z`]", first)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_a_page_is_short_enough_to_be_read(page: Path) -> None:
+    assert len(page.read_text().splitlines()) <= 300
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)

@@ -16,9 +16,9 @@ def test_the_page_says_what_the_code_says(path: str) -> None:
 
 
 def test_every_way_to_write_an_option_is_in_the_reference() -> None:
-    told = tables.page("reference/commands.md")
-    assert "`--retry-on-timeout / --no-retry-on-timeout`" in told
-    assert "`-n, --count " in told
+    page = tables.page("reference/job-commands.md")
+    assert "`--retry-on-timeout / --no-retry-on-timeout`" in page
+    assert "`-n, --count " in page
 
 
 @pytest.mark.parametrize("word", [*(status.name for status in Status), *(cause.value for cause in Cause)])
