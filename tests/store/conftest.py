@@ -54,6 +54,12 @@ def mongo_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mong
         yield opened
 
 
+@pytest.fixture
+def mongo_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Return the address of an empty store of MongoDB, for connections of a test's own."""
+    return _mongodb(request, tmp_path)
+
+
 def _sqlite(_: pytest.FixtureRequest, folder: Path) -> str:
     return f"sqlite://{folder}/jobs.db"
 

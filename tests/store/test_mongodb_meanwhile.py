@@ -15,11 +15,11 @@ from pymongo.database import Database
 from taskqueue.model.options.update import revised
 from taskqueue.model.record import Record, Status
 from taskqueue.store import Store
-from taskqueue.store.mongodb.connection import Collections, Connection
+from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import moving
 from taskqueue.store.mongodb.store import MongoStore
 from taskqueue.store.mongodb.url import parse
-from tests.servers import PATIENCE, with_database
+from tests.store.preceded import Document, PrecededConnection
 from tests.store.records import (
     HOUR,
     NOON,
@@ -36,70 +36,31 @@ from tests.store.records import (
     told,
 )
 
-Document: TypeAlias = dict[str, Any]
 Act: TypeAlias = Callable[[], object]
 
 ONE, TWO, THREE, FOUR = (ObjectId(f"{number:024x}") for number in range(1, 5))
 
 
 class Door:
-    """Where another writer comes in: once, right before the next statement of a name."""
+    """Lets another writer of jobs act once, right before the next write with a name."""
+
+    collection = "jobs"
 
     def __init__(self) -> None:
         self._awaited: str | None = None
         self._act: Act = list
 
-    def before(self, statement: str, act: Act) -> None:
-        self._awaited, self._act = statement, act
+    def before(self, write: str, act: Act) -> None:
+        self._awaited, self._act = write, act
 
     @property
     def used(self) -> bool:
         return self._awaited is None
 
-    def pass_by(self, statement: str) -> None:
-        if statement == self._awaited:
+    def precede(self, write: str, *_: Any) -> None:
+        if write == self._awaited:
             self._awaited = None
             self._act()
-
-
-class WatchedCollection:
-    """The real collection of jobs, whose statements go past a door."""
-
-    def __init__(self, real: Collection[Document], door: Door) -> None:
-        self._real = real
-        self._door = door
-
-    def __getattr__(self, name: str) -> Any:
-        attribute = getattr(self._real, name)
-        if not name.startswith(("bulk_write", "delete_", "insert_", "update_")):
-            return attribute
-
-        def passing(*args: Any, **options: Any) -> Any:
-            self._door.pass_by(name)
-            return attribute(*args, **options)
-
-        return passing
-
-
-class WatchedConnection(Connection):
-    """A connection whose statements to the jobs go past a door."""
-
-    door: Door | None = None
-
-    @property
-    def collections(self) -> Collections:
-        real = super().collections
-        if self.door is None:
-            return real
-        watched: Any = WatchedCollection(real.jobs, self.door)
-        return Collections(**{**vars(real), "jobs": watched})
-
-
-@pytest.fixture
-def url(mongo_set: str, mongo_database: Database[Document]) -> str:
-    for name in mongo_database.list_collection_names():
-        mongo_database[name].delete_many({})
-    return f"{with_database(mongo_set, mongo_database.name)}&timeoutMS={PATIENCE * 1000:.0f}"
 
 
 @pytest.fixture
@@ -108,27 +69,27 @@ def door() -> Door:
 
 
 @pytest.fixture
-def opened(url: str) -> Iterator[ExitStack]:
+def opened(mongo_url: str) -> Iterator[ExitStack]:
     with ExitStack() as stack:
         yield stack
 
 
 @pytest.fixture
-def mine(url: str, door: Door, opened: ExitStack) -> Store:
-    connection = WatchedConnection(parse(url))
+def mine(mongo_url: str, door: Door, opened: ExitStack) -> Store:
+    connection = PrecededConnection(parse(mongo_url))
     store = opened.enter_context(closing(MongoStore(connection)))
-    connection.door = door
+    connection.other = door
     return store
 
 
 @pytest.fixture
-def theirs(url: str, opened: ExitStack) -> MongoStore:
-    return opened.enter_context(closing(MongoStore(Connection(parse(url)))))
+def theirs(mongo_url: str, opened: ExitStack) -> MongoStore:
+    return opened.enter_context(closing(MongoStore(Connection(parse(mongo_url)))))
 
 
 @pytest.fixture
-def jobs(url: str, opened: ExitStack) -> Collection[Document]:
-    return opened.enter_context(closing(Connection(parse(url)))).collections.jobs
+def jobs(mongo_url: str, opened: ExitStack) -> Collection[Document]:
+    return opened.enter_context(closing(Connection(parse(mongo_url)))).collections.jobs
 
 
 @pytest.mark.parametrize("seed", range(6))
