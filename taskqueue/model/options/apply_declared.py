@@ -14,7 +14,7 @@ from taskqueue.model.lifecycle.claim_end import end_as, put_back
 from taskqueue.model.lifecycle.recovered_copy import ORIGIN
 from taskqueue.model.limits import lane, with_concurrency
 from taskqueue.model.options import check_interval, checked
-from taskqueue.model.options.new_record import check_concurrency, expiry, policy_of
+from taskqueue.model.options.new_record import check_concurrency, checked_expiry, expiry, policy_of
 from taskqueue.model.options.readers import split
 from taskqueue.model.options.table import OPTIONS, RUNNING, Scope
 from taskqueue.model.record import Cause, Failure, Record, Status, changed
@@ -97,7 +97,7 @@ def _timed(record: Record, new: Mapping[str, Any], now: datetime) -> Record:
         at = series.first(trigger, record.created_at)
     expires_at = record.expires_at if at is None else expiry(record, at)
     if "expires" in new:
-        expires_at = _expiry(new["expires"], at or due)
+        expires_at = checked_expiry(new["expires"], at or due, "declare")
     timed = changed(record, expires_at=expires_at)
     if at is not None and is_later(at, now):
         timed = changed(timed, status=Status.POSTPONED, cause=Cause.SCHEDULED, ready_at=whole(at))
@@ -117,12 +117,3 @@ def _series_options(record: Record, new: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     given = checked({name: record.given[name] for name in names if name in record.given}, record.job)
     return {name: new.get(name, given.get(name, OPTIONS[name].default)) for name in names}
-
-
-def _expiry(value: Any, due: datetime) -> datetime | None:
-    if value is None:
-        return None
-    expires_at = moment_of(value, due)
-    if expires_at <= due:
-        raise InvalidOption(f"expires={value!s} is not after the time at which the job may start: declare a later one")
-    return expires_at

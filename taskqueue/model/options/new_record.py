@@ -35,7 +35,7 @@ def record(
     ready_at = now if at is None else at  # a time in the past ranks the job by that time
     later = is_later(ready_at, now)
     starts_at = ready_at if later else now
-    expires_at = _expires_at(options["expires"], starts_at)
+    expires_at = checked_expiry(options["expires"], starts_at, "pass")
     made = Record(
         id=options["id"] or id,
         job=job,
@@ -125,13 +125,15 @@ def _moment(value: Any, now: datetime) -> datetime | None:
     return None if value is None else moment_of(value, now)
 
 
-def _expires_at(value: Any, starts_at: datetime) -> datetime | None:
-    """Return when the job expires, None for never; refuse a time at which the job may not have started yet."""
+def checked_expiry(value: Any, starts_at: datetime, way_out: str) -> datetime | None:
+    """Return when the job expires, None for never; refuse a time that is not after its start, and name the way out."""
     if value is None:
         return None
     at = moment_of(value, starts_at)
     if at <= starts_at:
-        raise InvalidOption(f"expires={value!s} is not after the time at which the job may start: pass a later one")
+        raise InvalidOption(
+            f"expires={value!s} is not after the time at which the job may start: {way_out} a later one"
+        )
     return at
 
 

@@ -131,27 +131,18 @@ _SINCE = schemas.text("since", "From this time on, or so long ago: `2h`, `2030-0
 _UNTIL = schemas.text("until", "Up to this time.")
 _STEP = Param("step", {"type": "string", "enum": [one.value for one in Step], "default": "minute"}, "Minutes or hours.")
 _BY = Param("by", {"type": "string", "enum": [one.value for one in Grouping], "default": "queue"}, "What groups them.")
-_GROUPS = Param(
-    "limit",
-    {"type": "integer", "minimum": 1, "maximum": 1000, "default": 200},
-    "How many groups at most: the largest ones, of hours and days the last. `left_out` says how many more there are.",
-)
-_QUEUES = Param(
-    "limit",
-    {"type": "integer", "minimum": 1, "maximum": 1000, "default": 200},
-    "How many queues at most: those whose first job has waited longest, then the largest. `left_out` says how many "
-    "more there are.",
-)
-_ENTRIES = Param(
-    "limit",
-    {"type": "integer", "minimum": 1, "maximum": 10_000, "default": 1000},
-    "How many entries at most: the last ones. `left_out` says how many more there are.",
-)
-_MOST_FREQUENT = Param(
-    "limit",
-    {"type": "integer", "minimum": 1, "maximum": 1000, "default": 200},
-    "How many at most: the most frequent. `left_out` says how many more there are.",
-)
+
+
+def _limit(meaning: str, most: int = 1000, default: int = 200) -> Param:
+    """Return the parameter that cuts an answer, which says in ``left_out`` how many more there are."""
+    schema = {"type": "integer", "minimum": 1, "maximum": most, "default": default}
+    return Param("limit", schema, f"{meaning} `left_out` says how many more there are.")
+
+
+_GROUPS = _limit("How many groups at most: the largest ones, of hours and days the last.")
+_QUEUES = _limit("How many queues at most: those whose first job has waited longest, then the largest.")
+_ENTRIES = _limit("How many entries at most: the last ones.", most=10_000, default=1000)
+_MOST_FREQUENT = _limit("How many at most: the most frequent.")
 _LAST = Param("last-event-id", {"type": "string", "maxLength": 100}, "The id of the last event.", place="header")
 _CURSOR = schemas.text("cursor", "The cursor of the page before.")
 _BEHIND = schemas.text("cursor", "Begin behind this event; `oldest` begins with what is kept.")
