@@ -42,8 +42,8 @@ def history(store: Store, since: Any, until: Any, queue: str | None, job: Any, s
         ) from None
     begin, end = _time(since, until, store.now())
     path = None if job is None else named("job", job, _path)
-    found = entries(store.history(length, _begin(length, begin), end), length)
-    return [entry for entry in found if queue in (None, entry.queue) and path in (None, entry.job)]
+    all_entries = entries(store.history(length, _begin(length, begin), end), length)
+    return [entry for entry in all_entries if queue in (None, entry.queue) and path in (None, entry.job)]
 
 
 def _path(job: Any) -> str:

@@ -52,13 +52,13 @@ class BlockedRuns:
 
     def first_unclaimed(self, id: str) -> Record | None:
         """Return the job, of those that the deadlocked job ``id`` waits for, that no worker can take; None if none."""
-        seen, ids = set(), [id]
+        seen_ids, ids = set(), [id]
         while ids:
             record = self.records.get(ids[0])
-            seen.add(ids[0])
+            seen_ids.add(ids[0])
             if record is not None and record.status is Status.WAITING and ids[0] not in self.runs:
                 return record
-            ids = [other for other in (*ids[1:], *self._before(ids[0])) if other not in seen]
+            ids = [other for other in (*ids[1:], *self._before(ids[0])) if other not in seen_ids]
         return None
 
     def reason(self, id: str) -> str:
@@ -85,7 +85,7 @@ class BlockedRuns:
         run = self.runs.get(id)
         kind = slots_of(record.job, record.options.concurrency, record.options.force_spawn)
         names = {name_of(node) for node in self.candidates(record)}
-        return any(run is one for name in names for one in self.of_node.get(name, ()) if one.slots == kind)
+        return any(run is waiting for name in names for waiting in self.of_node.get(name, ()) if waiting.slots == kind)
 
     def _is_blocked(self, id: str, deadlocked: Collection[str]) -> bool:
         if id in self.runs:
@@ -122,7 +122,7 @@ def find_blocked_runs(store: Store, now: datetime) -> BlockedRuns:
     """Read which running jobs wait for which others; a store without such jobs answers with one read."""
     live = [lease for lease in seats(store.leases()) if host.is_live(lease, now)]
     of_node = {name_of(lease): tuple(blocked_runs(lease.about.get("waits"))) for lease in live}
-    runs = {run.job: run for each in of_node.values() for run in each}
+    runs = {run.job: run for of_one in of_node.values() for run in of_one}
     if not runs:
         return BlockedRuns({}, {}, {}, ())
     controls = store.controls()
@@ -154,14 +154,14 @@ def wait_sentences(store: Store, record: Record, now: datetime) -> Iterator[str]
 
 def with_dependencies(store: Store, ids: Collection[str]) -> dict[str, Record]:
     """Return these jobs and all that they wait for, by id."""
-    found: dict[str, Record] = {}
+    records_by_id: dict[str, Record] = {}
     unread = set(ids)
-    while unread and len(found) < MOST_READ:
+    while unread and len(records_by_id) < MOST_READ:
         records = {str(record.id): record for record in present(store, _ids_of(unread))}
-        found.update(records)
-        unread = {str(id) for record in records.values() for id in record.waiting_for} - found.keys()
+        records_by_id.update(records)
+        unread = {str(id) for record in records.values() for id in record.waiting_for} - records_by_id.keys()
         unread = unread if records else set()
-    return found
+    return records_by_id
 
 
 def _ids_of(ids: Collection[str]) -> Iterator[JobId]:

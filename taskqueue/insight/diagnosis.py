@@ -107,17 +107,17 @@ def way_out_of(no_node: str) -> tuple[str, str]:
 def unloadable(store: Store) -> Iterator[Finding]:
     """Yield the classes that nodes could not load, of jobs that are tried again."""
     query = parse({"cause": Cause.UNLOADABLE.value, "status": int(Status.POSTPONED)})
-    found: dict[str, list[Record]] = {}
+    by_job: dict[str, list[Record]] = {}
     for record in store.find(query, limit=LOOKED_AT):
-        found.setdefault(record.job, []).append(record)
-    for job, records in sorted(found.items()):
+        by_job.setdefault(record.job, []).append(record)
+    for job, records in sorted(by_job.items()):
         error = records[0].error
         reason = f": {error.message.removeprefix(f'{job} cannot be loaded: ')}" if error is not None else ""
         words = f"{job}, of {count(len(records), 'job')}{reason}"
         end = f"`taskqueue cancel --query {shlex.quote(json.dumps({'job': job}))} --yes`"
         do = f"deploy its module to a node (--chdir, --allow), and reload that node; or end the jobs: {end}"
         yield Finding("class that cannot be loaded", words, Level.ERROR, do, job)
-    if not found:
+    if not by_job:
         yield Finding("classes", "each that was tried could be loaded, or no job of it waits")
 
 
@@ -129,11 +129,11 @@ def unknown_names(store: Store, now: datetime) -> Iterator[Finding]:
     failed = parse({"cause": Cause.NOT_RETRIABLE.value, "status": int(Status.FAILED)})
     ended = store.find(failed, order="-ended_at", limit=LOOKED_AT)
     retried = store.find(parse({"cause": Cause.RETRY.value, "status": int(Status.POSTPONED)}), limit=LOOKED_AT)
-    found: dict[str, tuple[Record, Failure]] = {}
+    errors: dict[str, tuple[Record, Failure]] = {}
     for record in (*retried, *(record for record in ended if record.ended_at and now - record.ended_at < LONG)):
         if record.error is not None and record.error.unknown_names:
-            found.setdefault(record.job, (record, record.error))
-    for job, (record, error) in sorted(found.items()):
+            errors.setdefault(record.job, (record, record.error))
+    for job, (record, error) in sorted(errors.items()):
         yield Finding("retry policy", f"{record.id} ({job}): {unknown(error)}", Level.WARNING, WAY_OUT_OF_UNKNOWN, job)
 
 
@@ -152,16 +152,17 @@ def blocked(store: Store) -> Iterator[Finding]:
 
 def disagreeing(store: Store) -> Iterator[Finding]:
     """Yield the jobs and queues whose derived fields disagree with their sources."""
-    found, is_complete = store.disagreeing(LOOKED_AT)
+    disagreements, is_complete = store.disagreeing(LOOKED_AT)
     do = "`taskqueue doctor --repair` writes these fields again; nodes may run meanwhile"
-    for one in found[:5]:
-        verb = "disagrees with the fields that it repeats" if len(one.fields) == 1 else "disagree with what they repeat"
-        words = f"{one.about}: {' and '.join(one.fields)} {verb}"
-        name = "" if one.job is None else str(one.job)
+    for disagreement in disagreements[:5]:
+        fields = disagreement.fields
+        verb = "disagrees with the fields that it repeats" if len(fields) == 1 else "disagree with what they repeat"
+        words = f"{disagreement.about}: {' and '.join(fields)} {verb}"
+        name = "" if disagreement.job is None else str(disagreement.job)
         yield Finding("derived fields", words, Level.ERROR, do, name)
-    if len(found) > 5:
-        number = f"{len(found) - 5} more{' at least' if len(found) >= LOOKED_AT else ''}"
+    if len(disagreements) > 5:
+        number = f"{len(disagreements) - 5} more{' at least' if len(disagreements) >= LOOKED_AT else ''}"
         yield Finding("derived fields", number, Level.ERROR, do)
-    if not found:
+    if not disagreements:
         words = "they agree with the fields that they repeat"
         yield Finding("derived fields", words if is_complete else f"{words}, as far as was read in time")

@@ -90,18 +90,18 @@ def caller_seats() -> list[str]:
 
 def living_caller(holder: Holder) -> dict[str, int] | None:
     """Return a pidfd for the process of a caller, none if it is dead; None if it is not of this host."""
-    found = re.fullmatch(_CALLER, holder.incarnation)
-    if found is None or found["machine"] != machine():
+    caller = re.fullmatch(_CALLER, holder.incarnation)
+    if caller is None or caller["machine"] != machine():
         return None
-    return _pidfds({"caller": (int(found["pid"]), int(found["born"]))})
+    return _pidfds({"caller": (int(caller["pid"]), int(caller["born"]))})
 
 
 def is_gone_caller(holder: Holder) -> bool:
     """Return whether the holder is a caller of this host whose process has ended."""
-    found = living_caller(holder)
-    for pidfd in (found or {}).values():
+    pidfds = living_caller(holder)
+    for pidfd in (pidfds or {}).values():
         os.close(pidfd)
-    return found == {}
+    return pidfds == {}
 
 
 def _caller_seat(call: str) -> str:
@@ -113,31 +113,31 @@ def living(lease: Lease) -> dict[str, int] | None:
     processes = lease.about.get("processes")
     if not isinstance(processes, Mapping) or not processes or lease.about.get("machine") != machine():
         return None
-    others = {role: (pid, born) for role, (pid, born) in processes.items() if pid != os.getpid()}
-    return _pidfds(others)  # our number was another node's, and this process was executed again
+    other_processes = {role: (pid, born) for role, (pid, born) in processes.items() if pid != os.getpid()}
+    return _pidfds(other_processes)  # our number was another node's, and this process was executed again
 
 
 def _pidfds(processes: Mapping[str, tuple[int, int]]) -> dict[str, int] | None:
     """Return a pidfd for each of these processes that lives; None if there are no descriptors to find that out."""
-    found: dict[str, int] = {}
+    pidfds: dict[str, int] = {}
     for role, (pid, born) in processes.items():
         try:
             pidfd = opened(pid, born)
         except OSError:
-            for other in found.values():
-                os.close(other)
+            for earlier in pidfds.values():
+                os.close(earlier)
             return None
         if pidfd is not None:
-            found[role] = pidfd
-    return found
+            pidfds[role] = pidfd
+    return pidfds
 
 
 def is_gone(lease: Lease) -> bool:
     """Return whether the holder ran on this very host, and no process that it named lives any more."""
-    found = living(lease)
-    for pidfd in (found or {}).values():
+    pidfds = living(lease)
+    for pidfd in (pidfds or {}).values():
         os.close(pidfd)
-    return found == {}
+    return pidfds == {}
 
 
 def is_live(lease: Lease, now: datetime) -> bool:

@@ -57,7 +57,7 @@ def nodes(store: Store) -> list[Node]:
 def nodes_of(leases: Sequence[Lease], controls: Controls, jobs: Mapping[str, int] | None, now: datetime) -> list[Node]:
     """Return the nodes of these leases; ``jobs`` says how many each has claimed, None that the nodes say it."""
     lead = node_states.leader(leases, now)
-    found = []
+    nodes = []
     for seat in node_states.seats(leases):
         claimed = _running(seat) if jobs is None else jobs.get(node_states.name_of(seat), 0)
         node = Node(
@@ -68,8 +68,8 @@ def nodes_of(leases: Sequence[Lease], controls: Controls, jobs: Mapping[str, int
             drain=controls.drain_of(node_states.name_of(seat)),
             state=node_states.state(seat, controls, now, claimed),
         )
-        found.append(node)
-    return found
+        nodes.append(node)
+    return nodes
 
 
 def _running(seat: Lease) -> int:

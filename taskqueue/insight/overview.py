@@ -83,18 +83,18 @@ class Failures:
 def failures_of(parts: Iterable[Ended]) -> list[Failures]:
     """Return the failures of these parts of the time, the most frequent first."""
     ended: dict[str, int] = {}
-    found: dict[tuple[str, str], Failures] = {}
+    groups: dict[tuple[str, str], Failures] = {}
     for part in parts:
         ended[part.job] = ended.get(part.job, 0) + part.ended
         without = part.failed + part.timeout - sum(part.errors.values())
         for error, number in ({**part.errors, "": without} if without > 0 else part.errors).items():
-            group = found.get((part.job, error))
+            group = groups.get((part.job, error))
             if group is None:
-                group = found[part.job, error] = Failures(job=part.job, error=error)
+                group = groups[part.job, error] = Failures(job=part.job, error=error)
             group.numbers[part.at] = group.numbers.get(part.at, 0) + number
-    for group in found.values():
+    for group in groups.values():
         group.ended = ended[group.job]
-    return sorted(found.values(), key=lambda one: (-one.number, one.job, one.error))
+    return sorted(groups.values(), key=lambda group: (-group.number, group.job, group.error))
 
 
 RATES_OVER = timedelta(minutes=5)
@@ -162,9 +162,9 @@ def queue_states(
     added, ended, failed = (
         _moved(minutes, milliseconds(begin), names) for names in (("added",), _ENDS, ("failed", "timeout"))
     )
-    paused = {one.name for one in controls.kept if one.kind is Kind.PAUSE and one.name != EVERY_QUEUE}
+    paused = {control.name for control in controls.kept if control.kind is Kind.PAUSE and control.name != EVERY_QUEUE}
     pending = {queue for queue, status in tally if status.is_pending}
-    found = [
+    queues = [
         QueueState(
             name=queue,
             oldest=max(0.0, (now - waiting_since[queue]).total_seconds()) if queue in waiting_since else None,
@@ -178,7 +178,7 @@ def queue_states(
         )
         for queue in pending | paused | added.keys() | ended.keys()
     ]
-    return sorted(found, key=lambda queue: (-(queue.oldest or -1), queue.name))
+    return sorted(queues, key=lambda queue: (-(queue.oldest or -1), queue.name))
 
 
 def idle_queue(name: str) -> QueueState:
@@ -200,9 +200,9 @@ def runs_of(records: Iterable[Record], usual: Mapping[str, Durations], now: date
     """Return the running jobs, those first that have run longest."""
     runs = []
     for record in records:
-        known = usual.get(record.job)
+        usual_duration = usual.get(record.job)
         ran = None if record.started_at is None else max(0.0, (now - record.started_at).total_seconds())
-        runs.append(Run(record=record, ran=ran, left=_left(record, ran, known), usual=known))
+        runs.append(Run(record=record, ran=ran, left=_left(record, ran, usual_duration), usual=usual_duration))
     return sorted(runs, key=lambda run: (-(run.ran or -1), str(run.record.id)))
 
 
@@ -222,7 +222,7 @@ def usual_times(hours: Parts) -> dict[str, Durations]:
         for (_, job), figures in part.items():
             add_figures(of_class.setdefault(job, {}), figures)
     durations = {job: entry(EPOCH, Step.HOUR, "", job, figures).running for job, figures in of_class.items()}
-    return {job: one for job, one in durations.items() if one.number >= ENOUGH}
+    return {job: duration for job, duration in durations.items() if duration.number >= ENOUGH}
 
 
 def _moved(minutes: Parts, begin: int, names: Sequence[str]) -> dict[str, int]:

@@ -89,8 +89,8 @@ class _Kept:
         length = AT_ONCE * (self._step.length // MILLISECOND)
         for begin in range(first, last + 1, length):
             end = min(last, begin + length - 1)
-            found = self._store.history(self._step, moment(begin), moment(end))
-            self._parts.update({at: self._slim(part) for at, part in found.items()})
+            parts = self._store.history(self._step, moment(begin), moment(end))
+            self._parts.update({at: self._slim(part) for at, part in parts.items()})
         self._read_to = last
 
     def _forget(self, before: int) -> None:
@@ -127,10 +127,10 @@ def _runs_of_hour(part: Part) -> Part:
 
 
 def _of_classes(part: Part, wanted: Callable[[Figures], Figures]) -> Part:
-    found: Part = {}
+    slim: Part = {}
     for (_, job), figures in part.items():
-        add_figures(found.setdefault((EVERY_QUEUE, intern(job)), {}), wanted(figures))
-    return found
+        add_figures(slim.setdefault((EVERY_QUEUE, intern(job)), {}), wanted(figures))
+    return slim
 
 
 MOST_RUNS = 200
@@ -195,7 +195,7 @@ class OverviewReader:
         queues = overview.queue_states(tally, since, controls, minutes, now)
         runs = overview.runs_of(records, self._usual, now)
         failures = failures_of(overview.ended_jobs(minutes))
-        found = [
+        all_needs = [
             *needs.of_nodes(leases, nodes, queues, now),
             *needs.of_queues(leases, queues, controls, now),
             *needs.of_runs(runs, now),
@@ -209,7 +209,7 @@ class OverviewReader:
             runs=runs,
             running=max(running, len(records)),
             failures=failures,
-            needs=sorted(found, key=lambda need: need.level is not Level.ERROR),
+            needs=sorted(all_needs, key=lambda need: need.level is not Level.ERROR),
             tally=tally,
             minutes=minutes,
         )
@@ -222,8 +222,8 @@ class OverviewReader:
         self._seldom_at = began + max(SELDOM, SHARE * took)
 
     def _find_flaws(self, now: datetime, postponed: int) -> Iterator[Need]:
-        for found, subject in ((diagnosis.unloadable, Subject.UNLOADABLE), (diagnosis.blocked, Subject.JOB)):
-            for finding in found(self._store) if postponed <= FEW else ():
+        for findings_of, subject in ((diagnosis.unloadable, Subject.UNLOADABLE), (diagnosis.blocked, Subject.JOB)):
+            for finding in findings_of(self._store) if postponed <= FEW else ():
                 if finding.level is not Level.OK:
                     yield needs.of_finding(finding, subject)
         yield from needs.of_schedules(self._store.schedules(), now)

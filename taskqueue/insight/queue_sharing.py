@@ -51,15 +51,15 @@ def _bound(store: Store, lease: Lease, queue: str) -> Iterator[str]:
 
 
 def _others(store: Store, controls: Controls, record: Record, fair: Sequence[Lease]) -> Iterator[str]:
-    others = [
+    queues = [
         queue
         for queue in store.waiting_since()
         if queue != record.queue and controls.pause_of(queue) is None and any(takes(lease, queue) for lease in fair)
     ]
-    if not others:
+    if not queues:
         return
-    weighed = [f"{queue} (weight {_weight(store, queue)})" for queue in others[:MOST_WEIGHED]]
-    named = some([*weighed, *others[MOST_WEIGHED:]], MOST_WEIGHED)
+    weighed = [f"{queue} (weight {_weight(store, queue)})" for queue in queues[:MOST_WEIGHED]]
+    named = some([*weighed, *queues[MOST_WEIGHED:]], MOST_WEIGHED)
     yield (
         f"{_nodes(fair)} jobs of other queues in turn with this one, whose weight is {_weight(store, record.queue)}: "
         f"{named}."

@@ -45,21 +45,21 @@ def _all_present(store: Store, wanted: Sequence[JobId]) -> list[Record]:
     records = present(store, wanted)
     if len(wanted) == len(records) == 1:  # a wait for one job, whose id need not be hashed again
         return records
-    found = {record.id: record for record in records}
+    by_id = {record.id: record for record in records}
     for id in wanted:
-        if id not in found:
+        if id not in by_id:
             raise JobNotFound(id)
-    return [found[id] for id in wanted]
+    return [by_id[id] for id in wanted]
 
 
 def present(store: Store, ids: Iterable[JobId]) -> list[Record]:
     """Return those records with these ids that exist."""
     wanted = list(dict.fromkeys(ids))
-    found: list[Record] = []
+    records: list[Record] = []
     for start in range(0, len(wanted), PAGE):
         page = tuple(map(str, wanted[start : start + PAGE]))
-        found += store.find(Compare("id", Operator.IN, page), limit=PAGE)
-    return found
+        records += store.find(Compare("id", Operator.IN, page), limit=PAGE)
+    return records
 
 
 def page(store: Store, query: Mapping[str, Any] | None, order: str, limit: int, after: object) -> list[Record]:
@@ -77,8 +77,8 @@ def page(store: Store, query: Mapping[str, Any] | None, order: str, limit: int, 
 
 def matching(store: Store, query: Query, page_size: int = PAGE) -> Iterator[Record]:
     """Iterate over the records that match, by id, reading as you go."""
-    for found in pages(store, query, page_size):
-        yield from found
+    for records in pages(store, query, page_size):
+        yield from records
 
 
 def pages(store: Store, query: Query, page_size: int) -> Iterator[list[Record]]:
