@@ -184,6 +184,7 @@ COVERS: Mapping[str, str] = {
     "store/test_updates.py": "model/options/update",
     "store/test_settlements.py": "store/codec",
     "testing/test_drain.py": "testing/clock testing/jobs testing/__init__",
+    "testing/test_mixin.py": "testing/own_store",
     "testing/test_node.py": "testing/crash_point",
     "typing/test_checkers.py": "scheduler/signatures",
     "web/test_merge.py": "",

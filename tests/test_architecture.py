@@ -87,6 +87,8 @@ READING = {
 }
 PICKLERS = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
 MOCKS = {"mock", "pytest_mock", "unittest"}
+TEST_CASES = {"unittest.TestCase", "unittest.IsolatedAsyncioTestCase"}
+"""What tests of the mixin for unittest import; it mocks nothing."""
 SHAPELESS = {"common", "helper", "helpers", "misc", "util", "utils"}
 # Words that the glossary (docs/reference/glossary.md) replaced; no file, class, function or variable has one.
 RETIRED = """
@@ -111,13 +113,12 @@ PUBLIC_OPTIONS = {"taskqueue/scheduler/schedule_api.py:schedule", "taskqueue/web
 MANY_PARAMETERS = {"taskqueue/daemon/worker/worker.py:__init__": 10, "taskqueue/web/api/route.py:__init__": 9}
 """Functions that have more, and how many; these numbers only fall."""
 
-MOST_FILES, MOST_CODE_LINES, MOST_IMPORTS = 460, 45_570, 0.13
+MOST_FILES, MOST_CODE_LINES, MOST_IMPORTS = 462, 45_620, 0.13
 """Files and code lines of the package, without blank lines, comments and docstrings, and the share of imports in them.
 
 They rise only with a line here that says what for. 40,000 lines in 370 files are the aim. Raised by fair queues, waits
 of jobs for themselves, shares of the dashboard, the repair of derived fields, immediate mode, bursts and a relational
-store with engines, and the fan-out of rings,
-and of Django projects.
+store with engines, the fan-out of rings, Django projects, and tests with unittest.
 """
 
 CODE = re.compile(r"\b(?:GZ|JB|JW|LW|LZQ|PTS|PW|REC|RW|X)-\d+\b")
@@ -337,7 +338,7 @@ def pretending(source: Source) -> Iterator[str]:
     if not source.in_tests:
         return
     for line, name in source.imports():
-        if name.partition(".")[0] in MOCKS:
+        if name.partition(".")[0] in MOCKS and name not in TEST_CASES:
             yield f"{source.path}:{line}: imports {name}"
     for line, name in source.names():
         if name in {"monkeypatch.setattr", "monkeypatch.setitem", "mocker"}:

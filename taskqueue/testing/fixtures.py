@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from taskqueue.scheduler.connection import StoreOpener, standing_in
 from taskqueue.scheduler.scheduler import Scheduler
 from taskqueue.store.open import open_store
 from taskqueue.testing.clock import MovableClock
 from taskqueue.testing.jobs import Jobs
 from taskqueue.testing.node import TestNode
+from taskqueue.testing.own_store import jobs_of_test, nodes_of_test, scheduler_of_test
 
 
 @pytest.fixture(scope="session", name="_empty_database")
@@ -57,12 +56,9 @@ def scheduler(
     taskqueue_url: str,
     _store_clock: MovableClock,
     taskqueue_hooks: Mapping[str, Callable[..., Any]],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Scheduler]:
     """Return a scheduler on the test's store, which is that of every scheduler without an address during the test."""
-    monkeypatch.setenv("TASKQUEUE_URL", taskqueue_url)
-    opener = StoreOpener(open=lambda: open_store(taskqueue_url, _store_clock.now))
-    with standing_in(opener), Scheduler(opener, **taskqueue_hooks) as scheduler:  # type: ignore[arg-type]  # by name
+    with scheduler_of_test(taskqueue_url, _store_clock, taskqueue_hooks) as scheduler:
         yield scheduler
 
 
@@ -72,21 +68,8 @@ def start_node(taskqueue_url: str, _store_clock: MovableClock) -> Iterator[Calla
 
     Its arguments are options of ``taskqueue-node`` and variables. All nodes are stopped at the end of the test.
     """
-    started: list[TestNode] = []
-
-    def start(*options: str, **variables: str) -> TestNode:
-        if _store_clock.is_moved:
-            raise AssertionError(
-                "a node goes by the clock of the host, and this test has moved its own: start it before"
-            )
-        with closing(open_store(taskqueue_url)):  # made here, so that no two processes make it
-            started.append(TestNode(taskqueue_url, options, variables))
-        return started[-1]
-
-    yield start
-    for node in started:
-        if node.is_running:
-            node.stop()
+    with nodes_of_test(taskqueue_url, _store_clock) as start:
+        yield start
 
 
 @pytest.fixture
@@ -100,5 +83,5 @@ def jobs(
     scheduler: Scheduler, taskqueue_url: str, _store_clock: MovableClock, start_node: Callable[..., TestNode]
 ) -> Iterator[Jobs]:
     """Return what the test does with the jobs of its store: ``assert_added``, ``drain``, ``perform``, ``crash`` …"""
-    with closing(open_store(taskqueue_url, _store_clock.now)) as store:
-        yield Jobs(scheduler, store, _store_clock, start_node)
+    with jobs_of_test(scheduler, taskqueue_url, _store_clock, start_node) as jobs:
+        yield jobs
