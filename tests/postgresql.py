@@ -102,7 +102,7 @@ class PostgreSQL:
         """End all of its processes with SIGKILL: what it has not written to the files is lost."""
         if self.process is None:
             return
-        self.process.send_signal(signal.SIGSTOP)  # it starts no process any more
+        self.send(signal.SIGSTOP)  # it starts no process any more
         ends = _ends(self._processes())
         self.send(signal.SIGKILL)
         self.process.wait()
@@ -112,11 +112,14 @@ class PostgreSQL:
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to all of its processes: SIGSTOP makes a server that never answers, SIGCONT lets it go on."""
-        for process in self._processes():
+        processes = self._processes()
+        for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
-        if self.process is not None and number == signal.SIGSTOP:
-            os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
+        if number == signal.SIGSTOP:  # until they have stopped, some may still answer
+            deadline = time.monotonic() + PATIENCE
+            while time.monotonic() < deadline and any(map(_runs, processes)):
+                time.sleep(0.01)
 
     def __enter__(self) -> Self:
         try:
@@ -195,6 +198,14 @@ def _command(program: str) -> list[str]:
     libraries = [str(folder) for folder in UNPACKED.glob("usr/lib/*-linux-gnu")] if UNPACKED in path.parents else []
     environment = ["env", "TZ=UTC", f"LD_LIBRARY_PATH={':'.join(libraries)}"]
     return ["setpriv", "--pdeathsig", "QUIT", *as_other, "--", *environment, str(path)]
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Return whether the process has neither stopped nor ended."""
+    try:
+        return process.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _ends(processes: list[psutil.Process]) -> list[int]:

@@ -57,9 +57,9 @@ def test_the_shared_postgresql_server_is_of_a_supported_version_and_asks_for_the
         assert connection.info.server_version >= OLDEST * 10_000
         assert connection.info.parameter_status("server_encoding") == "UTF8"
 
-    without = urlsplit(postgresql_url)
-    with pytest.raises(psycopg.OperationalError, match="no password supplied"):
-        psycopg.connect(host=without.hostname, port=without.port, user=without.username)
+    server = urlsplit(postgresql_url)
+    with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+        psycopg.connect(host=server.hostname, port=server.port, user=server.username, password="wrong")
 
 
 def test_a_postgresql_server_that_was_killed_comes_back_with_what_was_committed(postgresql_server: PostgreSQL) -> None:
