@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from taskqueue.execution.run_hooks import RunningJob, RunOutcome
+    from taskqueue.execution.run_hooks import RunOutcome
     from taskqueue.execution.shell_job import CommandFailed, ShellJob
     from taskqueue.model.analytics import Analytics
     from taskqueue.model.conditions import Check
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from taskqueue.model.limits import Limit, Rate
     from taskqueue.model.options.table import ClassOptions, JobOptions
     from taskqueue.model.record import Status
+    from taskqueue.model.running_job import RunningJob, current_job
     from taskqueue.model.schedules import Again, Cron, Custom, Every
     from taskqueue.model.stepwise import StepwiseJob
     from taskqueue.scheduler import workflows
@@ -63,6 +64,7 @@ __all__ = [
     "Status",
     "StepwiseJob",
     "Task",
+    "current_job",
     "task",
     "workflows",
 ]
@@ -94,7 +96,7 @@ _FILES = {
     "Event": "taskqueue.scheduler.event",
     "Every": "taskqueue.model.schedules",
     "RunOutcome": "taskqueue.execution.run_hooks",
-    "RunningJob": "taskqueue.execution.run_hooks",
+    "RunningJob": "taskqueue.model.running_job",
     "Schedule": "taskqueue.scheduler.schedule",
     "Scheduler": "taskqueue.scheduler.scheduler",
     "ShellJob": "taskqueue.execution.shell_job",
@@ -102,6 +104,7 @@ _FILES = {
     "Status": "taskqueue.model.record",
     "StepwiseJob": "taskqueue.model.stepwise",
     "Task": "taskqueue.scheduler.task",
+    "current_job": "taskqueue.model.running_job",
     "task": "taskqueue.scheduler.task",
     "workflows": "taskqueue.scheduler.workflows",
 }

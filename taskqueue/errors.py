@@ -18,6 +18,7 @@ __all__ = [
     "JobFailed",
     "JobNotFound",
     "KeyTaken",
+    "NoCurrentJob",
     "ScheduleNotFound",
     "SchemaMismatch",
     "StackUnavailable",
@@ -175,6 +176,10 @@ class JobFailed(TaskqueueError):
         self.id = id
         self.status = status
         self.error = error
+
+
+class NoCurrentJob(TaskqueueError, RuntimeError):
+    """``current_job()`` was called outside of a job."""
 
 
 class CheckpointRefused(TaskqueueError):

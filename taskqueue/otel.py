@@ -19,7 +19,7 @@ except ImportError:
     raise ConfigError("taskqueue.otel needs the package opentelemetry-api: pip install 'taskqueue[otel]'") from None
 
 if TYPE_CHECKING:
-    from taskqueue.execution.run_hooks import RunningJob
+    from taskqueue.model.running_job import RunningJob
     from taskqueue.scheduler.job_meta import NewJob
 
 _tracer = trace.get_tracer("taskqueue")

@@ -25,6 +25,7 @@ COVERS: Mapping[str, str] = {
     "daemon/node/test_clock_watch.py": "daemon/node/clocks",
     "daemon/manager/test_log_monitor.py": "daemon/manager/progress_monitor",
     "acceptance/test_concurrent.py": "",
+    "acceptance/test_current_job.py": "",
     "acceptance/test_incidents.py": "",
     "acceptance/test_leading.py": "daemon/node/leader_hooks daemon/protocol/messages",
     "acceptance/test_log_lines.py": "",

@@ -179,7 +179,7 @@ def _every_hook(ran: Ran, status: Status, context: JobContext) -> Iterator[Calla
     """Yield the hooks of the class, and then that of all jobs."""
     yield from hooks(ran, status)
     if context.run_ended is not None and ran.took is not None:
-        yield partial(context.run_ended, run_hooks.RunningJob(context), run_hooks.outcome_for(ran, status))
+        yield run_hooks.end_hook(context.run_ended, context, ran, status)
 
 
 def hooks(ran: Ran, status: Status) -> Iterator[Callable[[], Any]]:

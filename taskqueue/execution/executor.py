@@ -57,6 +57,7 @@ _AROUND_JOBS = {
     "taskqueue.daemon.worker.concurrent_run",
     "taskqueue.daemon.worker.worker_context",
     "taskqueue.daemon.worker.watched_loop",
+    "taskqueue.scheduler.task",
     "asyncio.base_events",
     "asyncio.events",
 }
@@ -116,8 +117,7 @@ async def execute(loaded: Loaded, context: JobContext, interrupts: Interrupts) -
                 result = _call(instance, loaded.work, data)
             if type(result) is CoroutineType:
                 result = await context.run_coroutine(result)
-            if isinstance(instance, Job):
-                error = instance._ending  # noqa: SLF001 - it is the job's own, and not for its users
+            error = context.ending
             if types is not None and types.result is not None and error is None and not _cleans_up(context):
                 result = _stated(types.result, result)
     except BaseException as raised:  # whatever a job raises is its outcome, SystemExit too
@@ -175,10 +175,11 @@ def _call(instance: Any, work: str, data: Any) -> Any:
     A task was added unchecked by its path: fail it with data that are no arguments. Those of a mapping are left to the
     call: binding them here as well would cost each run 15 µs.
     """
-    function = getattr(instance, work)
+    is_task = isinstance(instance, TaskFunction)
+    function = instance if is_task and instance.takes_context else getattr(instance, work)
     if isinstance(data, Mapping):
         return function(**data)
-    if isinstance(instance, TaskFunction):
+    if is_task:
         try:
             check_arguments(instance, data)
         except InvalidJob as refused:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Mapping, MutableMapping
 from functools import cached_property
 from types import CoroutineType, TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import ref
 
 from taskqueue.errors import CheckpointRefused, InvalidJob
 from taskqueue.execution.loops import Loops
@@ -70,6 +71,7 @@ class JobContext(ABC):
 
     state_form: Form | None = None
     """The declared type of checkpoints."""
+    ending: Exception | None = None
     around_run: Callable[..., Any] | None = None
     run_ended: Callable[..., Any] | None = None
     awaits: Callable[[Coroutine[Any, Any, Any], Interrupts], Coroutine[Any, Any, Any]] | None = None
@@ -94,6 +96,7 @@ class JobContext(ABC):
             node=OF_NO_RUN.node,
             meta=self.meta,
             keep=self._keep_line,
+            context=ref(self),
         )
         """The fields of log lines of this run."""
 
@@ -119,6 +122,11 @@ class JobContext(ABC):
     def run_key(self) -> str:
         """Return the name of the run."""
         return f"{self.run.id}:{self.run.claims}"
+
+    @property
+    def state(self) -> str | None:
+        """Return the last checkpoint before this run."""
+        return self.run.state
 
     @cached_property
     def _loops(self) -> Loops:

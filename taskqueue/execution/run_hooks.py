@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from datetime import timedelta
 from functools import partial
 from inspect import iscoroutinefunction
@@ -15,70 +15,13 @@ from taskqueue.execution.exception_groups import leaves
 from taskqueue.execution.executor import CONTROLS, Ran, exception_of, execute, meaning, outcome_of
 from taskqueue.execution.job_context import Interrupts, JobContext
 from taskqueue.execution.loader import Loaded
-from taskqueue.model.ids import JobId
 from taskqueue.model.job import Fail, Interrupted, Retry, Snooze, TaskFunction
 from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.record import Failure, Status
-from taskqueue.model.serializer import decode
+from taskqueue.model.running_job import RunningJob
 from taskqueue.model.shown_text import as_code
 
 log = logging.getLogger(__name__)
-
-
-class RunningJob:
-    """The job of a run, as hooks see it.
-
-    ``job`` is its import path; ``id``, ``queue``, ``attempt``, ``is_last_attempt``, ``key`` and ``meta`` are what the
-    job itself has. ``data`` is a copy each time, as it is stored.
-    """
-
-    __slots__ = ("_context",)
-
-    def __init__(self, context: JobContext) -> None:
-        self._context = context
-
-    @property
-    def id(self) -> JobId:
-        """The id of the job."""
-        return self._context.id
-
-    @property
-    def job(self) -> str:
-        """The import path of its class or function."""
-        return self._context.run.job
-
-    @property
-    def data(self) -> Any:
-        """The data as they are stored, a copy each time."""
-        return decode(self._context.data)
-
-    @property
-    def queue(self) -> str:
-        """The queue."""
-        return self._context.fields.queue
-
-    @property
-    def attempt(self) -> int:
-        """The number of this attempt, from 1."""
-        return self._context.attempt
-
-    @property
-    def is_last_attempt(self) -> bool:
-        """Whether a failure of this attempt ends the job."""
-        return self._context.is_last_attempt
-
-    @property
-    def key(self) -> str:
-        """The same in all runs of the job."""
-        return self._context.key
-
-    @property
-    def meta(self) -> Mapping[str, str]:
-        """The mapping of text that travels with the job."""
-        return self._context.meta
-
-    def __repr__(self) -> str:
-        return f"<RunningJob {self.job} {self.id}, attempt {self.attempt}>"
 
 
 class RunOutcome(NamedTuple):
@@ -296,8 +239,12 @@ def _error_of(ran: Ran) -> BaseException | None:
     return ran.error
 
 
-def outcome_for(ran: Ran, status: Status) -> RunOutcome:
-    """Return the outcome for ``run_ended``."""
+def end_hook(hook: RunEnded, context: JobContext, ran: Ran, status: Status) -> Callable[[], Any]:
+    """Return the call of ``run_ended`` for an outcome that led to ``status``."""
+    return partial(hook, RunningJob(context), _outcome_for(ran, status))
+
+
+def _outcome_for(ran: Ran, status: Status) -> RunOutcome:
     has_failed = hasattr(ran.outcome, "failure") and not isinstance(ran.outcome, outcomes.Interrupted)
     error = exception_of(ran) if has_failed else None
     return RunOutcome(name=type(ran.outcome).__name__, status=status, error=error, took=ran.took or 0.0)

@@ -97,56 +97,10 @@ class AwaitChildren(Exception):
         self.ids = tuple(ids)
 
 
-class Job(Generic[Data, Result]):
-    """Subclass it and define ``start``: its return value is the result, an exception is a failed attempt.
-
-    Options of ``add_job`` may be declared on the class: ``options = {"retry": 5, "queue": "mail"}``; the call wins.
-    ``Job[Invoice, Receipt]`` declares the types of data and result, and so do ``start(self, data: Invoice)`` and its
-    return annotation: values of these types are checked when added, and restored.
-    """
-
-    options: ClassVar[ClassOptions] = {}
-
-    data: Data = cast(Any, None)
-    """The data passed to ``add_job``."""
-    state: Any = None
-    """The state of the last ``checkpoint`` of this job, in any attempt; None without."""
+class RunFacilities:
+    """The values and methods of one run, which a ``Job`` has on ``self``, and a task by ``current_job()``."""
 
     _context: RunContext | None = None
-    _ending: Retry | Fail | Snooze | None = None
-
-    if not TYPE_CHECKING:
-
-        def __class_getitem__(cls, types: Any) -> Any:
-            """Return ``Job[Data, Result]``; ``Job[Data]`` has any result."""
-            given = types if isinstance(types, tuple) else (types,)
-            missing = len(getattr(cls, "__parameters__", ())) - len(given)
-            return super().__class_getitem__((*given, *[Any] * missing))
-
-    def start(self, *args: Any, **kwargs: Any) -> Result | Awaitable[Result]:  # noqa: ARG002 - of every subclass
-        """Do the work; define it without arguments, or with one for the data. Like all methods it may be ``async``."""
-        raise TypeError(
-            f"{type(self).__module__}.{type(self).__qualname__} has no start(): define it, it does the work"
-        )
-
-    def is_ready(self) -> Any:
-        """Return whether the job can run now; asked before each run, again after growing pauses while it is False.
-
-        Override it in a class whose jobs wait for something outside. See also the option ``ready``.
-        """
-        return True
-
-    def on_success(self) -> Any:
-        """Run after the job is DONE, in the same worker, at most once."""
-
-    def on_failure(self, error: Exception) -> Any:
-        """Run after a failed attempt, in the same worker, at most once."""
-
-    def on_last_failure(self, error: Exception) -> Any:
-        """Run after the failed attempt that was the last one, in the same worker, at most once."""
-
-    def finalize(self) -> Any:
-        """Run after the job has reached a final status, in the same worker, at most once."""
 
     @property
     def id(self) -> ObjectId:
@@ -175,7 +129,7 @@ class Job(Generic[Data, Result]):
         """
         if not isinstance(ending, Retry | Fail | Snooze):
             raise TypeError(f"end_with({as_code(ending)}): pass Retry(), Fail('why') or Snooze(60)")
-        self._ending = ending
+        self._running.ending = ending
 
     @property
     def key(self) -> str:
@@ -302,8 +256,60 @@ class Job(Generic[Data, Result]):
         return self._context
 
 
+class Job(RunFacilities, Generic[Data, Result]):
+    """Subclass it and define ``start``: its return value is the result, an exception is a failed attempt.
+
+    Options of ``add_job`` may be declared on the class: ``options = {"retry": 5, "queue": "mail"}``; the call wins.
+    ``Job[Invoice, Receipt]`` declares the types of data and result, and so do ``start(self, data: Invoice)`` and its
+    return annotation: values of these types are checked when added, and restored.
+    """
+
+    options: ClassVar[ClassOptions] = {}
+
+    data: Data = cast(Any, None)
+    """The data passed to ``add_job``."""
+    state: Any = None
+    """The state of the last ``checkpoint`` of this job, in any attempt; None without."""
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, types: Any) -> Any:
+            """Return ``Job[Data, Result]``; ``Job[Data]`` has any result."""
+            given = types if isinstance(types, tuple) else (types,)
+            missing = len(getattr(cls, "__parameters__", ())) - len(given)
+            return super().__class_getitem__((*given, *[Any] * missing))
+
+    def start(self, *args: Any, **kwargs: Any) -> Result | Awaitable[Result]:  # noqa: ARG002 - of every subclass
+        """Do the work; define it without arguments, or with one for the data. Like all methods it may be ``async``."""
+        raise TypeError(
+            f"{type(self).__module__}.{type(self).__qualname__} has no start(): define it, it does the work"
+        )
+
+    def is_ready(self) -> Any:
+        """Return whether the job can run now; asked before each run, again after growing pauses while it is False.
+
+        Override it in a class whose jobs wait for something outside. See also the option ``ready``.
+        """
+        return True
+
+    def on_success(self) -> Any:
+        """Run after the job is DONE, in the same worker, at most once."""
+
+    def on_failure(self, error: Exception) -> Any:
+        """Run after a failed attempt, in the same worker, at most once."""
+
+    def on_last_failure(self, error: Exception) -> Any:
+        """Run after the failed attempt that was the last one, in the same worker, at most once."""
+
+    def finalize(self) -> Any:
+        """Run after the job has reached a final status, in the same worker, at most once."""
+
+
 class TaskFunction(Generic[Arguments, Returned]):
     """A function that is also a job; calling it still calls the function."""
+
+    takes_context = False
+    """The function gets the running job as its first argument; the signature of the task is without that one."""
 
     def __init__(self, function: Callable[Arguments, Returned], options: ClassOptions) -> None:
         self.function = function

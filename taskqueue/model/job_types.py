@@ -126,7 +126,7 @@ def _of_class(kind: type[Job[Any, Any]]) -> JobTypes:
 def _of_function(task: TaskFunction[..., Any]) -> JobTypes:
     named: dict[str, Form | None] = {}
     others = None
-    for name, parameter in inspect.signature(task.function).parameters.items():
+    for name, parameter in inspect.signature(task).parameters.items():
         hint = _hint(task.function, name, {}, needed=True)
         form = _form(hint if hint is None or parameter.default is not None else Optional[hint], natives=True)  # noqa: UP045
         if parameter.kind is parameter.VAR_KEYWORD:

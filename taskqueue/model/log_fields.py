@@ -16,7 +16,7 @@ class RunFields:
     """The fields of each log record of one run; ``keep`` is None once the run has ended."""
 
     __slots__ = (
-        *("attempt", "awaited", "is_hooked", "job", "job_id", "keep", "meta", "node"),
+        *("attempt", "awaited", "context", "is_hooked", "job", "job_id", "keep", "meta", "node"),
         *("outer", "pid", "queue", "report_awaited", "unfinished"),
     )
 
@@ -30,6 +30,7 @@ class RunFields:
         node: str,
         meta: Mapping[str, str] = MappingProxyType({}),
         keep: Keep | None = None,
+        context: Callable[[], Any] | None = None,
     ) -> None:
         self.job_id = job_id
         self.job = job
@@ -38,6 +39,8 @@ class RunFields:
         self.node = node
         self.meta = meta
         self.keep = keep
+        self.context = context
+        """Returns the context of the run, None after its end; None of lines that belong to no run."""
         self.outer: RunFields | None = None
         """The run whose job runs this one in its own process."""
         self.pid: int | None = None

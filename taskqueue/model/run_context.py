@@ -11,6 +11,7 @@ from bson import ObjectId
 
 from taskqueue.model.async_source import AWAITED, AsyncSource
 from taskqueue.model.lifecycle.continuation import Continuation
+from taskqueue.model.log_fields import RunFields
 from taskqueue.model.record import Failure
 
 Item = TypeVar("Item")
@@ -66,6 +67,13 @@ class Loop(Iterator[Item]):
 class RunContext(Protocol):
     """The context of a running job; each run has one."""
 
+    fields: RunFields
+    """The fields of its log lines."""
+    data: str
+    """The job's data, as Extended JSON text."""
+    ending: Exception | None
+    """The exception that the attempt ends with when the job's code returns; None without."""
+
     @property
     def id(self) -> ObjectId:
         """The job's id."""
@@ -93,6 +101,10 @@ class RunContext(Protocol):
     @property
     def meta(self) -> Mapping[str, str]:
         """The mapping of text that travels with the job."""
+
+    @property
+    def state(self) -> str | None:
+        """The last checkpoint before this run, as Extended JSON text."""
 
     @property
     def stopping(self) -> bool:

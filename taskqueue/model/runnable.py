@@ -47,7 +47,7 @@ def check_arguments(task: TaskFunction[..., Any], data: Any) -> None:
             f"data of {task.__qualname__} is {data!r}: pass a mapping, its keys are the function's arguments"
         )
     given = data or {}
-    known = _arguments(task.function)
+    known = _arguments(task)
     if known.needed <= given.keys() <= known.accepted:
         return
     try:

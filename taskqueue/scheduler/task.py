@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, Protocol, TypeVar, overload
 
-from taskqueue.errors import InvalidOption
+from taskqueue.errors import InvalidJob, InvalidOption
 from taskqueue.model.job import Arguments, Returned, TaskFunction
+from taskqueue.model.running_job import RunningJob, current_job
 from taskqueue.model.shown_text import as_code
 
 if TYPE_CHECKING:
@@ -41,6 +42,22 @@ class AsyncAdding(Protocol):
 
 class Task(TaskFunction[Arguments, Returned]):
     """A function that is also a job: ``send(…)`` calls it, ``send.add(scheduler, …)`` adds a job that calls it."""
+
+    def __init__(
+        self, function: Callable[Arguments, Returned], options: ClassOptions, takes_context: bool = False
+    ) -> None:
+        super().__init__(function, options)
+        self.takes_context = takes_context
+        if takes_context:
+            self.__signature__ = _signature_of_data(function)
+
+    def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Returned:
+        """Call the function here and now; one with ``context=True`` gets the job that calls it."""
+        if not self.takes_context:
+            return self.function(*args, **kwargs)
+        called: Any = self.function
+        returned: Returned = called(current_job(), *args, **kwargs)
+        return returned
 
     @overload
     def add(
@@ -137,10 +154,10 @@ class TaskCall(Generic[Arguments, Returned]):
         if not args:
             return kwargs
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        parameters = inspect.signature(self._task.function).parameters.values()
+        parameters = inspect.signature(self._task).parameters.values()
         names = [parameter.name for parameter in parameters if parameter.kind in kinds]
         if len(args) > len(names) or not kwargs.keys().isdisjoint(names[: len(args)]):
-            inspect.signature(self._task.function).bind(*args, **kwargs)  # raises the error of such a call
+            inspect.signature(self._task).bind(*args, **kwargs)  # raises the error of such a call
             raise TypeError(f"{self._task.__name__}() takes *args, which have no names to be kept by: pass a list")
         return {**dict(zip(names, args, strict=False)), **kwargs}
 
@@ -151,26 +168,50 @@ def task(function: Callable[Arguments, Returned], /) -> Task[Arguments, Returned
 
 @overload
 def task(
-    **options: Unpack[ClassOptions],
+    *, context: Literal[False] = False, **options: Unpack[ClassOptions]
 ) -> Callable[[Callable[Arguments, Returned]], Task[Arguments, Returned]]: ...
 
 
+@overload
 def task(
-    function: Callable[Arguments, Returned] | None = None, /, **options: Unpack[ClassOptions]
-) -> Task[Arguments, Returned] | Callable[[Callable[Arguments, Returned]], Task[Arguments, Returned]]:
+    *, context: Literal[True], **options: Unpack[ClassOptions]
+) -> Callable[[Callable[Concatenate[RunningJob, Arguments], Returned]], Task[Arguments, Returned]]: ...
+
+
+def task(
+    function: Callable[..., Any] | None = None, /, *, context: bool = False, **options: Unpack[ClassOptions]
+) -> Any:
     """Make a function a job: ``@task`` or ``@task(retry=5, queue="mail")``; the data are its arguments by name.
 
-    Raises ``InvalidJob`` for a lambda, a nested function or a generator, which no worker could import or run.
+    With ``context=True`` the function gets the running job, a ``RunningJob``, as its first argument. Raises
+    ``InvalidJob`` for a lambda, a nested function or a generator, which no worker could import or run.
     """
+    if not isinstance(context, bool):
+        raise InvalidOption(f"task(context={as_code(context)}): pass True or False")
     if function is not None:
         if not callable(function):
             raise InvalidOption(f"task({as_code(function)}): pass a function; options go by name, @task(queue='mail')")
-        return _declared(function, options)
-    return lambda decorated: _declared(decorated, options)
+        return _declared(function, options, context)
+    return lambda decorated: _declared(decorated, options, context)
 
 
-def _declared(function: Callable[Arguments, Returned], options: ClassOptions) -> Task[Arguments, Returned]:
+def _declared(function: Callable[..., Any], options: ClassOptions, context: bool) -> Task[..., Any]:
     from taskqueue.model import runnable  # imports the options, which a program without tasks does without
 
     runnable.check_declared(function)
-    return Task(function, options)
+    return Task(function, options, context)
+
+
+def _signature_of_data(function: Callable[..., Any]) -> inspect.Signature:
+    """Return the parameters after the first, which gets the job; raise ``InvalidJob`` if nothing can take it."""
+    signature = inspect.signature(function)
+    parameters = list(signature.parameters.values())
+    first = parameters[0] if parameters else None
+    if first is None or first.kind in (first.KEYWORD_ONLY, first.VAR_KEYWORD):
+        raise InvalidJob(
+            f"task {function.__qualname__} has context=True, and its function no parameter that takes the job: "
+            f"write def {function.__name__}(job, …), or leave out context=True"
+        )
+    if first.kind is first.VAR_POSITIONAL:
+        return signature
+    return signature.replace(parameters=parameters[1:])

@@ -33,6 +33,7 @@ from taskqueue import (
     ShellJob,
     Snooze,
     StepwiseJob,
+    current_job,
     errors,
     retry,
     task,
@@ -76,7 +77,7 @@ OWNERS: Mapping[str, tuple[Any, ...]] = {
 """What these names stand for in prose."""
 
 CALLABLES: tuple[Callable[..., Any], ...] = (
-    *(Scheduler, AsyncScheduler, Limit, Rate, Every, Cron, Again, Retry, Fail, Snooze, task),
+    *(Scheduler, AsyncScheduler, Limit, Rate, Every, Cron, Again, Retry, Fail, Snooze, current_job, task),
     *(getattr(Scheduler, name) for name in dir(Scheduler) if not name.startswith("_")),
     *(getattr(Jobs, name) for name in dir(Jobs) if not name.startswith("_")),
     *(getattr(Job, name) for name in dir(Job) if not name.startswith("_") and callable(getattr(Job, name))),

@@ -45,11 +45,13 @@ from taskqueue import (
     Snooze,
     StepwiseJob,
     Task,
+    current_job,
     errors,
     retry,
 )
 from taskqueue.cli import exit, main, node
 from taskqueue.exit_codes import MEANING, Exit
+from taskqueue.model.job import RunFacilities
 from taskqueue.model.lifecycle.transitions import TRANSITIONS
 from taskqueue.model.options.table import OPTIONS
 from taskqueue.model.query import IDS, NUMBERS, TEXTS, TIMES
@@ -183,7 +185,9 @@ def job_api() -> str:
     """Return the classes with which jobs, their options and their times are written."""
     jobs = (Job, StepwiseJob, Task, ShellJob, CommandFailed)
     ends = (Retry, Fail, Snooze, Interrupted, JobTimeout)
-    return _classes(*jobs, *ends, Limit, Rate, Check, Every, Cron, Again, Custom, NewJob, RunningJob, RunOutcome)
+    current = f"## `current_job()`\n\n{_sentences(current_job)}"
+    classes = _classes(*jobs, *ends, Limit, Rate, Check, Every, Cron, Again, Custom, NewJob, RunningJob, RunOutcome)
+    return f"{current}\n\n{classes}"
 
 
 def asyncio_api() -> str:
@@ -320,7 +324,8 @@ def _members(kind: type) -> Iterator[tuple[str, object]]:
     """Yield the members of a class, with those of its bases that are not public themselves."""
     for base in kind.__mro__:
         is_part = base.__module__.startswith("taskqueue.") and base.__name__ not in taskqueue.__all__
-        if base is kind or (is_part and not kind.__name__.startswith("Async")):  # said of the blocking twin
+        is_said = kind.__name__.startswith("Async") or (base is RunFacilities and kind is not Job)  # of another class
+        if base is kind or (is_part and not is_said):
             yield from vars(base).items()
 
 
