@@ -24,7 +24,7 @@ _SINCE = f"SELECT {event_rows.COLUMNS} FROM events WHERE number > ? ORDER BY num
 _OF_JOB = f"""
 SELECT {event_rows.COLUMNS} FROM events
 WHERE number >= ? AND number < ? + {event_rows.AT_ONCE} AND {event_rows.FIRST} < ?
-    AND (job = ? OR job IS NULL AND status IS NOT NULL AND instr(about, ?)) ORDER BY number
+    AND (job = ? OR job IS NULL AND status IS NOT NULL AND instr(about, ?) > 0) ORDER BY number
 """
 _AT = "SELECT at FROM events WHERE number >= ? ORDER BY number LIMIT 1"
 _INSERT = "INSERT INTO events (name, at, about) VALUES (?, ?, ?)"

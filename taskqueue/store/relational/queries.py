@@ -22,7 +22,7 @@ from taskqueue.store.relational.rows import records_of
 _WITH_ID = f"SELECT {COLUMNS} FROM jobs WHERE id = ? LIMIT ?"
 _WITH_IDS = f"SELECT {COLUMNS} FROM jobs WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?"
 
-_NONE = "SELECT 0 AS number WHERE FALSE"
+_NONE = "SELECT rowid AS number FROM jobs WHERE FALSE"
 
 _OF_WAITING = {"queue", "status", "rank", "id"}
 """The fields that the index of waiting records has."""
