@@ -115,6 +115,7 @@ def test_only_a_stop_is_done_where_the_audit_cannot_be_written(
     logged: str | None,
 ) -> None:
     with closing(sqlite3.connect(url.removeprefix("sqlite://"))) as raw, raw:
+        raw.execute("DROP TABLE audit")
         raw.execute("CREATE TABLE audit (damaged)")
 
     assert taskqueue(*arguments).code == (Exit.STORE if logged is None else Exit.OK)
