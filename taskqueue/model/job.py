@@ -260,11 +260,14 @@ class Job(RunFacilities, Generic[Data, Result]):
     """Subclass it and define ``start``: its return value is the result, an exception is a failed attempt.
 
     Options of ``add_job`` may be declared on the class: ``options = {"retry": 5, "queue": "mail"}``; the call wins.
+    Options that a subclass does not declare are those of its base classes.
     ``Job[Invoice, Receipt]`` declares the types of data and result, and so do ``start(self, data: Invoice)`` and its
     return annotation: values of these types are checked when added, and restored.
     """
 
     options: ClassVar[ClassOptions] = {}
+    _own_options: ClassVar[Any] = {}
+    """The options as the class itself declares them."""
 
     data: Data = cast(Any, None)
     """The data passed to ``add_job``."""
@@ -278,6 +281,16 @@ class Job(RunFacilities, Generic[Data, Result]):
             given = types if isinstance(types, tuple) else (types,)
             missing = len(getattr(cls, "__parameters__", ())) - len(given)
             return super().__class_getitem__((*given, *[Any] * missing))
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        """Complete the options of the class by those of its bases."""
+        super().__init_subclass__(**arguments)
+        cls._own_options = cls.__dict__.get("options", {})
+        levels = [vars(base).get("_own_options", vars(base).get("options", {})) for base in reversed(cls.__mro__)]
+        if all(isinstance(level, Mapping) for level in levels):  # another one is refused when a job is added
+            merged = _merged(levels)
+            if merged != cls.options:
+                cls.options = merged
 
     def start(self, *args: Any, **kwargs: Any) -> Result | Awaitable[Result]:  # noqa: ARG002 - of every subclass
         """Do the work; define it without arguments, or with one for the data. Like all methods it may be ``async``."""
@@ -336,6 +349,16 @@ class TaskFunction(Generic[Arguments, Returned]):
 
     def __repr__(self) -> str:
         return f"<task {self.__module__}:{self.__qualname__}>"
+
+
+def _merged(levels: Sequence[Mapping[str, Any]]) -> Any:
+    """Return the options of classes, the base first; pauses of a base do not hold for a policy with its own."""
+    merged: dict[str, Any] = {}
+    for level in levels:
+        if not isinstance(level.get("retry", 0), int):
+            merged.pop("retry_interval", None)
+        merged.update(level)
+    return merged
 
 
 def seconds_of(name: str, value: float) -> float:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from taskqueue import Fail, Interrupted, Job, JobTimeout, Retry, Snooze, task
+from taskqueue import ClassOptions, Fail, Interrupted, Job, JobTimeout, Retry, Snooze, task
+from taskqueue.retry import exponential
 
 
 class Mail(Job):
@@ -51,6 +52,52 @@ def test_the_hooks_of_a_job_do_nothing_by_themselves() -> None:
     mail.finalize()
 
     assert (mail.data, mail.state, dict(mail.options)) == (None, None, {})
+
+
+class Base(Job):
+    options: ClassVar[ClassOptions] = {"queue": "mail", "retry": 3, "retry_interval": 5, "tags": ["a"]}
+
+
+class Urgent(Base):
+    options: ClassVar[ClassOptions] = {"priority": -5, "tags": ["b"]}
+
+
+class Patient(Base):
+    options: ClassVar[ClassOptions] = {"retry": exponential(5), "queue": "slow"}
+
+
+class Both(Urgent, Patient):
+    pass
+
+
+class Heir(Both):
+    options: ClassVar[ClassOptions] = {"retry": 0}
+
+
+class Unchanged(Base):
+    pass
+
+
+def test_a_subclass_has_the_options_of_its_bases_and_its_own_win() -> None:
+    assert Urgent.options == {"queue": "mail", "retry": 3, "retry_interval": 5, "tags": ["b"], "priority": -5}
+    assert Base.options == {"queue": "mail", "retry": 3, "retry_interval": 5, "tags": ["a"]}
+    assert Unchanged.options is Base.options
+
+
+def test_a_policy_of_a_subclass_takes_the_place_of_inherited_pauses() -> None:
+    assert Patient.options == {"queue": "slow", "retry": exponential(5), "tags": ["a"]}
+
+
+def test_options_of_several_bases_are_merged_in_the_order_of_methods() -> None:
+    assert Both.options == {"queue": "slow", "retry": exponential(5), "tags": ["b"], "priority": -5}
+    assert Heir.options == {**Both.options, "retry": 0}
+
+
+def test_options_that_are_no_mapping_are_left_to_be_refused() -> None:
+    class Wrong(Base):
+        options: ClassVar[Any] = ["retry"]
+
+    assert Wrong.options == ["retry"]
 
 
 def test_a_task_can_still_be_called() -> None:
