@@ -17,6 +17,7 @@ from taskqueue.model.options import named, value_of
 from taskqueue.model.options.table import OPTIONS
 from taskqueue.model.record import Record
 from taskqueue.model.schedules import Again, Cron, Custom, Every, Trigger, fire, is_relative, moment_of, seconds_of
+from taskqueue.model.schedules.cron_fields import DAY_NUMBERS, FIELDS
 from taskqueue.model.schedules.schedule import (
     NAME_SHAPE,
     RECENT,
@@ -63,6 +64,11 @@ OF_OTHERS: Mapping[str, str] = {
 def refuse_names(name: str, options: Mapping[str, Any]) -> None:
     """Refuse an option that no job has, and that looks like one of a schedule."""
     for option in options:
+        if option in FIELDS and option not in OPTIONS:
+            raise InvalidOption(
+                f"schedule {name}: there is no option {option!r}: pass cron='15 3 * * mon' with minute, hour, day, "
+                f"month and weekday; {DAY_NUMBERS}"
+            )
         meant = OF_OTHERS.get(option)
         hint = f": did you mean {meant}?" if meant else "" if option in OPTIONS else nearest(option, OF_SCHEDULES)
         if hint:

@@ -37,7 +37,9 @@ class Cron:
 
     def __post_init__(self) -> None:
         if not isinstance(self.expr, str):
-            raise InvalidOption(f"cron {self.expr!r} is no text: write such as '15 3 * * 1-5'")
+            from taskqueue.model.schedules.cron_fields import DAY_NUMBERS
+
+            raise InvalidOption(f"cron {self.expr!r} is no text: write such as '15 3 * * 1-5'; {DAY_NUMBERS}")
         object.__setattr__(self, "expr", _checked(self.expr))
         _zone(self.tz)
 
@@ -87,16 +89,15 @@ def _of_plain(plain: str, after: datetime) -> Iterator[datetime]:
 @cache
 def _checked(written: str) -> str:
     """Return the expression with single spaces, or raise ``InvalidOption``."""
-    from taskqueue.model.schedules.cron_fields import SHORT, Unreadable
+    from taskqueue.model.schedules.cron_fields import SHORT, Unreadable, hint
 
     expr = " ".join(written.split())
     try:
         times = local_times(expr, _ANY_TIME)
     except Unreadable as unread:
-        raise InvalidOption(
-            f"cron {written!r} cannot be read, {unread}: write minute, hour, day, month and weekday, "
-            f"such as '15 3 * * 1-5', or one of {', '.join(SHORT)}"
-        ) from None
+        usual = f"write minute, hour, day, month and weekday, such as '15 3 * * 1-5', or one of {', '.join(SHORT)}"
+        way_out = hint(written, _is_zone) or usual
+        raise InvalidOption(f"cron {written!r} cannot be read, {unread}: {way_out}") from None
     if next(times, None) is None:
         raise InvalidOption(f"cron {written!r} matches no day: correct day and month")
     return expr
@@ -107,6 +108,14 @@ def _read(expr: str) -> tuple[str, ...]:
     from taskqueue.model.schedules.cron_fields import read  # most processes never meet a cron expression
 
     return read(expr)
+
+
+def _is_zone(name: str) -> bool:
+    try:
+        _zone(name)
+    except InvalidOption:
+        return False
+    return True
 
 
 def in_zone(moment: datetime, tz: str) -> datetime:

@@ -2,14 +2,15 @@
 
 A field is ``*`` or a list of numbers, names, ranges and steps: ``5``, ``mon``, ``9-17``, ``22-2`` (over the end and on
 from the beginning), ``*/15``, ``5/15`` (from 5 to the end), ``9-17/2``. A day may also be ``L``, the last of the month,
-a weekday ``fri#2``, the second in the month, or ``L5``, the last Friday; both may be ``?`` for ``*``.
+a weekday ``fri#2``, the second in the month, or ``L5``, the last Friday; both may be ``?`` for ``*``. Forms of
+other systems are recognized, to say what to write here.
 """
 
 from __future__ import annotations
 
 import calendar
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 
 from taskqueue.model.lazy_dataclass import dataclass
@@ -23,6 +24,23 @@ SHORT: Mapping[str, str] = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
+
+DAY_NUMBERS = (
+    "0 is Sunday here and in Celery, Monday in APScheduler, and 1 is Sunday in Quartz: names such as mon are safe"
+)
+"""What people must know who bring numbers of weekdays from elsewhere."""
+
+FIELDS = ("second", "minute", "hour", "day", "month", "week", "day_of_week", "day_of_month", "month_of_year")
+"""Arguments for the fields of an expression, as Celery, APScheduler and Huey have them."""
+
+_DAYS: Mapping[str, str] = {
+    **{name: name[:3] for name in ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday")},
+    "day": "*",
+    "weekday": "mon-fri",
+    "weekend": "sat,sun",
+}
+_UNITS = {"second": "s", "minute": "m", "hour": "h"}
+_CLOCK = r"(?P<hour>\d{1,2})(:(?P<minute>\d{2}))? ?(?P<half>[ap]m)?"
 
 _MONTHS = {name.lower(): number for number, name in enumerate(calendar.month_abbr) if name}
 _WEEKDAYS = {name: number for number, name in enumerate(("sun", "mon", "tue", "wed", "thu", "fri", "sat"))}
@@ -145,3 +163,75 @@ def _numbered(part: str) -> str | None:
     if part.startswith("l") and len(part) > 1:
         return f"l{_value(part[1:], _WEEKDAY, part) % 7}"
     return None
+
+
+def hint(written: str, is_zone: Callable[[str], bool]) -> str:
+    """Return what to write for an expression that is none here, "" if it is of no known dialect."""
+    fields = written.split()
+    first, last, text = fields[0] if fields else "", fields[-1] if fields else "", " ".join(fields).lower()
+    name, _, zone = first.partition("=")
+    if name.upper() in ("CRON_TZ", "TZ") and _can_be_read(rest := " ".join(fields[1:])):
+        return f"the time zone is an option: pass cron={rest!r}, tz={zone!r}"
+    if _can_be_read(rest := " ".join(fields[:-1])) and is_zone(last):
+        return f"the time zone is an option: pass cron={rest!r}, tz={last!r}"
+    if text == "@reboot":
+        return "nothing runs when a host starts: a systemd unit may run `taskqueue add`"
+    if first.lower() == "@every" and len(fields) == 2:
+        return f"an interval is an option: pass every={last!r}"
+    return _many_fields(fields) or _phrase(text) or _marks(fields)
+
+
+def _can_be_read(expr: str) -> bool:
+    try:
+        return bool(read(expr))
+    except Unreadable:
+        return False
+
+
+def _many_fields(fields: list[str]) -> str:
+    """Return the hint for expressions with a field for seconds, years or both."""
+    if len(fields) not in (6, 7):
+        return ""
+    without_seconds, without_year = " ".join(fields[1:6]), " ".join(fields[:5])
+    has_seconds, ends_in_years = _can_be_read(without_seconds), re.fullmatch(r"\d{4}(-\d{4})?|\*", fields[5])
+    if len(fields) == 6 and not has_seconds and ends_in_years and _can_be_read(without_year):
+        return f"there is no field for years: pass cron={without_year!r}, and until= for the end"
+    if not has_seconds:
+        return ""
+    step = re.fullmatch(r"(\*|0)/(\d+)", fields[0])
+    if step is not None and len(fields) == 6 and fields[1:3] == ["*", "*"]:
+        return f"there is no field for seconds: pass every='{step[2]}s'"
+    numbers = f"; {DAY_NUMBERS}" if re.search(r"\d", without_seconds.rpartition(" ")[2]) else ""
+    return f"there is no field for seconds or years: pass cron={without_seconds!r}{numbers}"
+
+
+def _phrase(text: str) -> str:
+    """Return the hint for a time in English."""
+    interval = re.fullmatch(r"every (?P<number>\d+ )?(?P<unit>second|minute|hour)s?", text)
+    if interval is not None:
+        return f"an interval is an option: pass every='{(interval['number'] or '1').strip()}{_UNITS[interval['unit']]}'"
+    found = re.fullmatch(rf"(?P<every>every |on )?(?P<day>[a-z]+?)?s?,? ?(?:at )?{_CLOCK}", text)
+    if found is None or not (found["half"] or found["minute"] or found["day"]):
+        return ""
+    day = _DAYS.get("day" if found["day"] in (None, "daily", "at") else str(found["day"]))
+    if day is None:
+        return ""
+    hour, minute = int(found["hour"]), int(found["minute"] or 0)
+    if found["half"]:
+        if not 1 <= hour <= 12:
+            return ""
+        hour = hour % 12 + (12 if found["half"] == "pm" else 0)
+    if hour > 23 or minute > 59:
+        return ""
+    return f"times are cron expressions: pass cron='{minute} {hour} * * {day}'"
+
+
+def _marks(fields: list[str]) -> str:
+    """Return the hint for characters that only one system has."""
+    if len(fields) != 5:
+        return ""
+    if any(re.match(r"[Hh](\(|/|$)", field) for field in fields):
+        return "H is a number that Jenkins chooses: write one yourself"
+    if re.search(r"\d?W", fields[2].upper()):
+        return "W, the nearest working day of Quartz, has no equivalent: write a class with next(after), and pass at="
+    return ""
