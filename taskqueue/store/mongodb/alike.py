@@ -51,17 +51,17 @@ class Alike:
             if holder is not None:
                 return [holder]
         jobs = self._connection.collections.jobs
-        found = self._others(new.job)
-        if found is None:
+        documents = self._others(new.job)
+        if documents is None:
             where = {**_PENDING, "job": new.job} | ({} if ignore_data else _comparable(decode(new.data)))
-            found = list(jobs.find(where).hint(OUTCOMES))
+            documents = list(jobs.find(where).hint(OUTCOMES))
         else:
-            found += jobs.find(holds(once_key.of_class(new.job)))
-            found += jobs.find(_keyed(new.job)).hint(UNIQUE) if ignore_data else ()
-        pending = [one for one in records(found) if one.job == new.job]
-        equal = [one for one in pending if ignore_data or same(one.data, new.data)]
-        equal.sort(key=lambda one: (one.status is not Status.PROCESSING, one.created_at, one.id))
-        return [undoubted(one, new.created_at) for one in equal[:ALIKE]]
+            documents += jobs.find(holds(once_key.of_class(new.job)))
+            documents += jobs.find(_keyed(new.job)).hint(UNIQUE) if ignore_data else ()
+        pending = [record for record in records(documents) if record.job == new.job]
+        equal = [record for record in pending if ignore_data or same(record.data, new.data)]
+        equal.sort(key=lambda record: (record.status is not Status.PROCESSING, record.created_at, record.id))
+        return [undoubted(record, new.created_at) for record in equal[:ALIKE]]
 
     def _others(self, job: str) -> list[Document] | None:
         """Return the pending documents of the class without a key of ``add_job_once``; None if they are many."""
@@ -73,20 +73,26 @@ class Alike:
         last, ids = self._known.pop(job, (None, []))
         newest, since = self._since(last)
         if since is not None:
-            ids = [*ids, *(one["_id"] for one in since if _is_other(one, job) and one["_id"] not in ids)]
+            ids = [
+                *ids,
+                *(document["_id"] for document in since if _is_other(document, job) and document["_id"] not in ids),
+            ]
         else:
-            others = {**_PENDING, "job": job, "$nor": [{"unique": once_key.of_class(job)}, _between(job)]}
-            ids = [one["_id"] for one in jobs.find(others, {"_id": True}).hint(OUTCOMES).limit(once_key.FEW + 1)]
+            of_others = {**_PENDING, "job": job, "$nor": [{"unique": once_key.of_class(job)}, _between(job)]}
+            ids = [
+                document["_id"]
+                for document in jobs.find(of_others, {"_id": True}).hint(OUTCOMES).limit(once_key.FEW + 1)
+            ]
         if len(ids) > once_key.FEW:
             self._many[job] = once_key.FEW
             return None
-        found = list(jobs.find({"_id": {"$in": ids}, **_PENDING}).hint(BY_ID)) if ids else []
+        documents = list(jobs.find({"_id": {"$in": ids}, **_PENDING}).hint(BY_ID)) if ids else []
         if newest is not None:
             if len(self._known) + len(self._many) >= KNOWN:
                 self._known.clear()
                 self._many.clear()
-            self._known[job] = (newest, [one["_id"] for one in found])
-        return found
+            self._known[job] = (newest, [document["_id"] for document in documents])
+        return documents
 
     def _since(self, last: ObjectId | None) -> tuple[Any, list[Document] | None]:
         """Return the record up to which all are known now, and the newer ones; None if that is unknown."""
@@ -94,19 +100,19 @@ class Alike:
         fields = {"job": True, "unique": True, "status": True}
         newest = None
         for most in _BACK:
-            found = list(jobs.find({}, fields).sort("$natural", DESCENDING).limit(-most))
-            newest = newest or (found[min(len(found), _AGAIN) - 1]["_id"] if found else None)
-            ids = [one["_id"] for one in found]
+            documents = list(jobs.find({}, fields).sort("$natural", DESCENDING).limit(-most))
+            newest = newest or (documents[min(len(documents), _AGAIN) - 1]["_id"] if documents else None)
+            ids = [document["_id"] for document in documents]
             if last is not None and last in ids:
-                return newest, found[: ids.index(last)]
-            if last is None or len(found) < most:
+                return newest, documents[: ids.index(last)]
+            if last is None or len(documents) < most:
                 break
         return newest, None
 
 
-def _is_other(one: Document, job: str) -> bool:
-    is_pending = isinstance(one.get("status"), int) and one["status"] <= Status.PROCESSING
-    return is_pending and one.get("job") == job and not once_key.is_of(job, one.get("unique"))
+def _is_other(document: Document, job: str) -> bool:
+    is_pending = isinstance(document.get("status"), int) and document["status"] <= Status.PROCESSING
+    return is_pending and document.get("job") == job and not once_key.is_of(job, document.get("unique"))
 
 
 def _between(job: str) -> Document:

@@ -23,24 +23,26 @@ _FIELDS = {"_id": False, "error.type": True, **dict.fromkeys(_NAMES, True)}
 def samples(connection: Connection, since: datetime, until: datetime, limit: int) -> list[Sample]:
     """Return up to ``limit`` samples of ends after ``since`` and up to ``until``, by the index of outcomes."""
     ended: Document = {"status": {"$in": _ENDED}, "ended_at": {"$gt": since, "$lte": until}}
-    found = connection.collections.jobs.find(ended, _FIELDS).sort("ended_at", DESCENDING).hint(OUTCOMES).limit(limit)
-    return list(readable(found, _sample, "a job that ended"))
+    documents = (
+        connection.collections.jobs.find(ended, _FIELDS).sort("ended_at", DESCENDING).hint(OUTCOMES).limit(limit)
+    )
+    return list(readable(documents, _sample, "a job that ended"))
 
 
-def _sample(kept: Document) -> Sample:
-    status = Status(kept["status"])
-    started_at = kept.get("started_at") if status is not Status.CANCELED else None
-    since = moment(int(kept["rank"])) - kept["priority"] * PRIORITY_STEP
+def _sample(document: Document) -> Sample:
+    status = Status(document["status"])
+    started_at = document.get("started_at") if status is not Status.CANCELED else None
+    since = moment(int(document["rank"])) - document["priority"] * PRIORITY_STEP
     return Sample(
-        queue=text(kept["queue"]),
-        job=text(kept["job"]),
-        tags=tags_in(kept.get("tags")),
+        queue=text(document["queue"]),
+        job=text(document["job"]),
+        tags=tags_in(document.get("tags")),
         status=status,
-        ended_at=needed_time_in(kept["ended_at"]),
-        attempts=kept["failures"] + kept["crashes"] + (status is Status.DONE),
+        ended_at=needed_time_in(document["ended_at"]),
+        attempts=document["failures"] + document["crashes"] + (status is Status.DONE),
         waited=_milliseconds(since, started_at),
-        ran=_milliseconds(started_at, kept["ended_at"]),
-        error=kept["error"]["type"] if "error" in kept and status is not Status.CANCELED else None,
+        ran=_milliseconds(started_at, document["ended_at"]),
+        error=document["error"]["type"] if "error" in document and status is not Status.CANCELED else None,
     )
 
 

@@ -23,7 +23,7 @@ class Audit:
     def record(self, entry: AuditEntry) -> None:
         """Store the entry, and remove entries that are too old."""
         audit = self._connection.collections.audit
-        kept = {
+        document = {
             "at": entry.at,
             "by": entry.by,
             "action": entry.action,
@@ -31,7 +31,7 @@ class Audit:
             "source": entry.source,
             "about": json.dumps(dict(entry.about)),  # as text: its keys may hold any character
         }
-        audit.insert_one(kept)
+        audit.insert_one(document)
         ends = entry.at - KEPT_FOR
         audit.delete_many({"_id": {"$lt": ObjectId.from_datetime(ends)}, "at": {"$lt": ends}})
 
@@ -40,17 +40,17 @@ class Audit:
         if before is not None and not ObjectId.is_valid(before):
             raise wrong_audit_cursor(before)
         where: Document = {} if before is None else {"_id": {"$lt": ObjectId(before)}}
-        found = self._connection.collections.audit.find(where).sort("_id", -1).limit(limit)
-        return list(readable(found, _entry, "an entry of the audit"))
+        documents = self._connection.collections.audit.find(where).sort("_id", -1).limit(limit)
+        return list(readable(documents, _entry, "an entry of the audit"))
 
 
-def _entry(kept: Document) -> AuditEntry:
+def _entry(document: Document) -> AuditEntry:
     return AuditEntry(
-        at=needed_time_in(kept["at"]),
-        by=text(kept["by"]),
-        action=text(kept["action"]),
-        target=text(kept["target"]),
-        source=text(kept["source"]),
-        about=mapping(kept["about"]),
-        cursor=str(kept["_id"]),
+        at=needed_time_in(document["at"]),
+        by=text(document["by"]),
+        action=text(document["action"]),
+        target=text(document["target"]),
+        source=text(document["source"]),
+        about=mapping(document["about"]),
+        cursor=str(document["_id"]),
     )

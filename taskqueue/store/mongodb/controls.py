@@ -36,21 +36,23 @@ class StoredControls:
 
     def controls(self) -> Controls:
         began_at = _now()
-        found = Controls(
+        controls = Controls(
             readable(self._connection.collections.controls.find().sort("_id"), _control, "a decision of an operator")
         )
-        self._known, self._read_at = found, began_at
-        return found
+        self._known, self._read_at = controls, began_at
+        return controls
 
     def set(self, control: Control) -> None:
         """Set the control, and wait until every claim that begins now obeys it."""
-        kept = {
+        document = {
             "since": control.since,
             "by": control.by,
             "reason": control.reason,
             "count": control.count,
         }
-        self._connection.collections.controls.replace_one({"_id": _id(control.kind, control.name)}, kept, upsert=True)
+        self._connection.collections.controls.replace_one(
+            {"_id": _id(control.kind, control.name)}, document, upsert=True
+        )
         self._read_at = float("-inf")
         time.sleep(FRESH_FOR + MARGIN)
 
@@ -68,12 +70,12 @@ def _id(kind: Kind, name: str) -> Document:
     return {"kind": kind.value, "name": name}
 
 
-def _control(kept: Document) -> Control:
+def _control(document: Document) -> Control:
     return Control(
-        kind=Kind(kept["_id"]["kind"]),
-        name=kept["_id"]["name"],
-        since=needed_time_in(kept["since"]),
-        by=text(kept["by"]),
-        reason=kept["reason"],
-        count=kept["count"],
+        kind=Kind(document["_id"]["kind"]),
+        name=document["_id"]["name"],
+        since=needed_time_in(document["since"]),
+        by=text(document["by"]),
+        reason=document["reason"],
+        count=document["count"],
     )

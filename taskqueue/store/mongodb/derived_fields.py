@@ -44,37 +44,37 @@ class DerivedFields:
             if not error.timeout:
                 raise
             is_complete = False
-        flaws = {kept["_id"]: tuple(_anew(kept)) for kept in suspects}
-        found = [Disagreement(f"job {id}", fields, id) for id, fields in flaws.items() if fields]
-        return Disagreements(found[:limit], is_complete)
+        flaws = {document["_id"]: tuple(_anew(document)) for document in suspects}
+        disagreements = [Disagreement(f"job {id}", fields, id) for id, fields in flaws.items() if fields]
+        return Disagreements(disagreements[:limit], is_complete)
 
-    def write_again(self, found: Sequence[Disagreement]) -> int:
+    def write_again(self, disagreements: Sequence[Disagreement]) -> int:
         """Write the fields of these jobs again, and return of how many; leave jobs that change at this moment."""
         jobs = self._connection.collections.jobs
         changes = []
-        for kept in jobs.find({"_id": {"$in": [one.job for one in found]}}):
-            fields = _anew(kept)
+        for document in jobs.find({"_id": {"$in": [disagreement.job for disagreement in disagreements]}}):
+            fields = _anew(document)
             if fields:
-                changes.append(UpdateOne(_unchanged(kept, fields), setting(fields), hint=BY_ID))
+                changes.append(UpdateOne(_unchanged(document, fields), setting(fields), hint=BY_ID))
         return jobs.bulk_write(changes, ordered=False).matched_count if changes else 0
 
 
-def _anew(kept: Document) -> Document:
+def _anew(document: Document) -> Document:
     """Return the derived fields that disagree, with the values that they should have; none for a damaged document."""
-    present = record(kept)
+    present = record(document)
     if present.damage:
         return {}
     moved = moving(present)
     derived = {"due": moved["due"], "expires": moved["expires"]}
     if present.status < Status.PROCESSING:
         derived |= {"rank": present.at_rank().rank, "forced": forced(present), "lane": lane(present)}
-    return {name: value for name, value in derived.items() if kept.get(name) != value}
+    return {name: value for name, value in derived.items() if document.get(name) != value}
 
 
-def _unchanged(kept: Document, fields: Document) -> Document:
+def _unchanged(document: Document, fields: Document) -> Document:
     """Return the filter for the document as it was read: its sources, and the fields that disagree."""
-    where = {"_id": kept["_id"]}
-    return where | {name: kept.get(name, {"$exists": False}) for name in (*_SOURCES, *fields)}
+    where = {"_id": document["_id"]}
+    return where | {name: document.get(name, {"$exists": False}) for name in (*_SOURCES, *fields)}
 
 
 def _or_none(field: str) -> Document:

@@ -84,10 +84,10 @@ class EventLog:
         if cursor is None:
             return [], str(reached)
         start, read = (pruned, 0) if cursor == OLDEST else _position(cursor)
-        kept = self._behind(start, read + limit)
-        if not kept or kept[0]["_id"] > start + 1:
+        pages = self._behind(start, read + limit)
+        if not pages or pages[0]["_id"] > start + 1:
             self._refuse_unknown(start)
-        whole = self._without_holes(start, kept)
+        whole = self._without_holes(start, pages)
         events = [event for page in whole for event in _events(page)][read : read + limit]
         if len(events) == limit:
             return events, events[-1].cursor
@@ -102,19 +102,19 @@ class EventLog:
             page = pages.find_one({"_id": {"$gte": middle}}, {"at": True}, sort=[("_id", ASCENDING)])
             is_before = page is not None and isinstance(page.get("at"), datetime) and page["at"] < since
             first, end = (middle + 1, end) if is_before else (first, middle)
-        found = pages.find({"_id": {"$gte": first, "$lt": first + limit}, "events.job": id}).sort("_id", ASCENDING)
-        return [event for page in found for event in _events(page) if event.job_id == id]
+        documents = pages.find({"_id": {"$gte": first, "$lt": first + limit}, "events.job": id}).sort("_id", ASCENDING)
+        return [event for page in documents for event in _events(page) if event.job_id == id]
 
     def prune(self, before: datetime, limit: int) -> int:
         """Remove up to ``limit`` pages of events that were recorded before the time, and return how many."""
         events = self._connection.collections.events
         oldest = events.find({}, {"at": True}).sort("_id", ASCENDING).limit(limit)
         gone = []
-        for one in oldest:
-            at = one.get("at")
+        for page in oldest:
+            at = page.get("at")
             if isinstance(at, datetime) and at >= before:
                 break
-            gone.append(one["_id"])
+            gone.append(page["_id"])
         if not gone:
             return 0
         self._connection.collections.facts.update_one(_COUNTER, {"$max": {"pruned": gone[-1]}}, upsert=True)
@@ -154,8 +154,8 @@ class EventLog:
     def _behind(self, start: int, limit: int) -> list[Document]:
         """Return the pages after a number, as many as it takes for this many events."""
         pages = []
-        with self._connection.collections.events.find({"_id": {"$gt": start}}) as found:
-            for page in found.sort("_id", ASCENDING).limit(limit):
+        with self._connection.collections.events.find({"_id": {"$gt": start}}) as cursor:
+            for page in cursor.sort("_id", ASCENDING).limit(limit):
                 if not isinstance(page.get("events"), list):
                     log.error("skipped an unreadable page of the event log: %s", page["_id"])
                     page["events"] = []
@@ -183,17 +183,17 @@ class EventLog:
         if start < pruned or pages.find_one({"_id": start}, {"_id": True}) is None:
             raise CursorTooOld(str(start))
 
-    def _without_holes(self, start: int, kept: Sequence[Document]) -> list[Document]:
+    def _without_holes(self, start: int, known_pages: Sequence[Document]) -> list[Document]:
         """Return these pages and those missing among them, which are empty if their writers have not come in time."""
-        pages = {int(page["_id"]): page for page in kept}
+        pages = {int(page["_id"]): page for page in known_pages}
         last = max(pages, default=start)
         deadline = time.monotonic() + GAP_TIMEOUT
         while missing := [number for number in range(start + 1, last) if number not in pages]:
             time.sleep(GAP_PAUSE)
             if time.monotonic() > deadline:
                 self._fill(missing, pages[last]["at"])
-            found = self._connection.collections.events.find({"_id": {"$in": missing}})
-            pages.update((int(page["_id"]), page) for page in found)
+            missing_pages = self._connection.collections.events.find({"_id": {"$in": missing}})
+            pages.update((int(page["_id"]), page) for page in missing_pages)
         return [pages[number] for number in sorted(pages)]
 
     def _fill(self, numbers: Sequence[int], at: datetime) -> None:
@@ -208,9 +208,9 @@ def _insert(events: Collection[Document], numbered: Sequence[Document]) -> list[
         events.insert_many(numbered, ordered=False)
     except BulkWriteError as error:
         refused = error.details["writeErrors"]
-        if error.details["writeConcernErrors"] or any(one["code"] != DUPLICATE for one in refused):
+        if error.details["writeConcernErrors"] or any(failure["code"] != DUPLICATE for failure in refused):
             raise
-        return sorted(int(one["index"]) for one in refused)
+        return sorted(int(failure["index"]) for failure in refused)
     return []
 
 
@@ -227,10 +227,10 @@ def _page(number: int, events: Sequence[Event]) -> Document:
 
 
 def _document(event: Event) -> Document:
-    kept: Document = {"key": event.id, "name": event.name, "at": event.at}
+    document: Document = {"key": event.id, "name": event.name, "at": event.at}
     if event.status is None:
-        return {**kept, "node": event.node, "about": dict(event.about)}
-    return {**kept, "job": event.job_id, "status": int(event.status)}
+        return {**document, "node": event.node, "about": dict(event.about)}
+    return {**document, "job": event.job_id, "status": int(event.status)}
 
 
 def _events(page: Document) -> list[Event]:
@@ -241,17 +241,17 @@ def _events(page: Document) -> list[Event]:
     return list(readable(zip(page["events"], cursors, strict=True), _event, "an event"))
 
 
-def _event(found: tuple[Document, str]) -> Event:
-    kept, cursor = found
-    status = kept.get("status")
+def _event(placed: tuple[Document, str]) -> Event:
+    document, cursor = placed
+    status = document.get("status")
     return Event(
-        id=kept["key"],
-        name=text(kept["name"]),
-        at=needed_time_in(kept["at"]),
-        job_id=id_in(kept.get("job")),
+        id=document["key"],
+        name=text(document["name"]),
+        at=needed_time_in(document["at"]),
+        job_id=id_in(document.get("job")),
         status=None if status is None else Status(status),
-        node=kept.get("node", ""),
-        about=kept.get("about", {}),
+        node=document.get("node", ""),
+        about=document.get("about", {}),
         cursor=cursor,
     )
 

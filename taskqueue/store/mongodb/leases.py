@@ -25,11 +25,11 @@ class Leases:
     def acquire(self, lease: Lease, now: datetime) -> Lease:
         leases = self._connection.collections.leases
         change = {"$set": {"until": whole(lease.until), "about": dict(lease.about)}}
-        mine = leases.find_one_and_update(
+        document = leases.find_one_and_update(
             {"_id": lease.name, "holder": _kept(lease.holder)}, change, return_document=ReturnDocument.AFTER
         )
-        if mine is not None:
-            return _lease(mine)
+        if document is not None:
+            return _lease(document)
         change["$set"] |= {"holder": _kept(lease.holder), "since": whole(lease.since)}
         tries = Tries(self._connection.address.shown, f"lease {lease.name}")
         while True:
@@ -61,11 +61,11 @@ def _kept(holder: Holder) -> Document:
     return {"seat": holder.seat, "incarnation": holder.incarnation}
 
 
-def _lease(kept: Document) -> Lease:
+def _lease(document: Document) -> Lease:
     return Lease(
-        name=kept["_id"],
-        holder=Holder(**kept["holder"]),
-        since=needed_time_in(kept["since"]),
-        until=needed_time_in(kept["until"]),
-        about=dict(kept["about"]),
+        name=document["_id"],
+        holder=Holder(**document["holder"]),
+        since=needed_time_in(document["since"]),
+        until=needed_time_in(document["until"]),
+        about=dict(document["about"]),
     )

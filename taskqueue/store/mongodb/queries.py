@@ -81,13 +81,13 @@ class OrderedFind:
             self._go_on(after)
         if self._low is not None and self._high is not None and self._low >= self._high:
             return []
-        found: list[Document] = []
+        documents: list[Document] = []
         walked, step = 0, WALKED
         while not self._are_at_most(2 * step):
             edge = self._edge(step)
-            found += self._walked(edge).limit(limit - len(found))
-            if edge is None or len(found) == limit:
-                return found
+            documents += self._walked(edge).limit(limit - len(documents))
+            if edge is None or len(documents) == limit:
+                return documents
             self._go_on(edge)
             walked += step
             step = 3 * walked
@@ -105,19 +105,19 @@ class OrderedFind:
     def _edge(self, step: int) -> Place | None:
         """Return the place after this many records, None if there are fewer."""
         fields = dict.fromkeys(("_id", *self._fields), True)
-        found = self._within(self._jobs.find({}, fields), self._low, self._high).skip(step).limit(1)
-        return next((tuple(one.get(field) for field in self._fields) for one in found), None)
+        documents = self._within(self._jobs.find({}, fields), self._low, self._high).skip(step).limit(1)
+        return next((tuple(document.get(field) for field in self._fields) for document in documents), None)
 
     def _walked(self, edge: Place | None) -> Cursor[Document]:
         """Return the matching records up to this place."""
         low, high = (edge or self._low, self._high) if self._falls else (self._low, edge or self._high)
         return self._within(self._jobs.find(self._where), low, high)
 
-    def _within(self, found: Cursor[Document], low: Place | None, high: Place | None) -> Cursor[Document]:
-        found = found.hint(self._index).sort(self._order)
+    def _within(self, cursor: Cursor[Document], low: Place | None, high: Place | None) -> Cursor[Document]:
+        cursor = cursor.hint(self._index).sort(self._order)
         if low is not None:
-            found = found.min(list(zip(self._fields, low, strict=True)))
-        return found if high is None else found.max(list(zip(self._fields, high, strict=True)))
+            cursor = cursor.min(list(zip(self._fields, low, strict=True)))
+        return cursor if high is None else cursor.max(list(zip(self._fields, high, strict=True)))
 
     def _go_on(self, place: Place) -> None:
         """Start at this place; in a descending order it is the exclusive end of the rest."""
@@ -128,41 +128,41 @@ class OrderedFind:
 
     def _sorted(self, limit: int) -> list[Document]:
         """Return the first of all that have these statuses."""
-        found: list[Document] = []
+        documents: list[Document] = []
         for index, where in self._ranges:
-            found += self._jobs.find({"$and": [where, self._where]}).hint(index).sort(self._order).limit(limit)
+            documents += self._jobs.find({"$and": [where, self._where]}).hint(index).sort(self._order).limit(limit)
         if len(self._ranges) == 1:
-            return found
-        ids = [one["_id"] for one in found]
+            return documents
+        ids = [document["_id"] for document in documents]
         return list(self._jobs.find({"_id": {"$in": ids}}).sort(self._order).limit(limit))
 
 
 def _ranges(query: Query, statuses: Sequence[int]) -> list[tuple[str, Document]]:
     """Return index ranges that have all records of these statuses that may match, no two the same."""
-    found: list[tuple[str, Document]] = []
+    parts: list[tuple[str, Document]] = []
     left = set(statuses)
     if Status.WAITING in left and (queue := queue_of(query)) is not None:
         left.remove(Status.WAITING)
-        found.append((WAITING_IN_QUEUE, {"status": int(Status.WAITING), "queue": queue}))
+        parts.append((WAITING_IN_QUEUE, {"status": int(Status.WAITING), "queue": queue}))
     _, latest = bounds_of("ready_at", query)
     is_behind = has_field("waiting_for", query)
     if Status.POSTPONED in left and (latest is not None or is_behind):
         left.remove(Status.POSTPONED)
         postponed = {"status": int(Status.POSTPONED)}
-        found.append((BEHIND, {**postponed, "waiting_for": {"$exists": True}}))
+        parts.append((BEHIND, {**postponed, "waiting_for": {"$exists": True}}))
         if not is_behind and latest is not None:
             alone = {"waiting_for": {"$exists": False}}
-            found.append((DUE, {**postponed, **alone, "due": {"$exists": True, "$lte": _at(latest)}}))
+            parts.append((DUE, {**postponed, **alone, "due": {"$exists": True, "$lte": _at(latest)}}))
     pending = [status for status in sorted(left) if status <= Status.PROCESSING]
     ended = [status for status in sorted(left) if status > Status.PROCESSING]
     earliest, _ = bounds_of("ended_at", query)
     if earliest is None:
         pending, ended = sorted(left), []
     if pending:
-        found.append((OUTCOMES, {"status": {"$in": pending}}))
+        parts.append((OUTCOMES, {"status": {"$in": pending}}))
     if ended and earliest is not None:
-        found.append((OUTCOMES, {"status": {"$in": ended}, "ended_at": {"$gte": _at(earliest)}}))
-    return found
+        parts.append((OUTCOMES, {"status": {"$in": ended}, "ended_at": {"$gte": _at(earliest)}}))
+    return parts
 
 
 def _added(query: Query) -> tuple[Place | None, Place | None]:
@@ -199,9 +199,9 @@ class Queries:
             where = {"$and": [where, _behind(name, DESCENDING if is_falling else ASCENDING, *after)]}
         statuses = statuses_of(query)
         if name == "ended_at" and not fields_of(query) & _SELECTIVE:
-            found = self._by_end(statuses, where, is_falling, limit)
-            if statuses is not None or len(found) == limit:  # else one may have a damaged status
-                return records(found)
+            documents = self._by_end(statuses, where, is_falling, limit)
+            if statuses is not None or len(documents) == limit:  # else one may have a damaged status
+                return records(documents)
         if order == "rank" and statuses is not None and not fields_of(query) & _SELECTIVE:
             return records(self._by_rank(statuses, where, queue_of(query) is not None, limit))
         is_placed = after is None or after[0] is not None
@@ -213,8 +213,8 @@ class Queries:
 
     def count(self, query: Query, most: int | None = None) -> int:
         if fields_of(query) <= {"queue", "status"}:
-            found = sum(number for key, number in self.tally().items() if holds_for(query, *key))
-            return found if most is None else min(found, most)
+            counted = sum(number for key, number in self.tally().items() if holds_for(query, *key))
+            return counted if most is None else min(counted, most)
         bound: dict[str, Any] = {} if most is None else {"limit": most}
         return self._connection.collections.jobs.count_documents(filter_of(query), **bound)
 
@@ -226,23 +226,23 @@ class Queries:
         self, where: Document, name: str, is_falling: bool, limit: int, index: str | None = None
     ) -> list[Document]:
         direction = DESCENDING if is_falling else ASCENDING
-        found = self._connection.collections.jobs.find(where).limit(limit)
+        cursor = self._connection.collections.jobs.find(where).limit(limit)
         if index is not None:
-            found = found.hint(index)
-        return list(found.sort([(name, direction), ("_id", direction)] if name != "id" else [("_id", direction)]))
+            cursor = cursor.hint(index)
+        return list(cursor.sort([(name, direction), ("_id", direction)] if name != "id" else [("_id", direction)]))
 
     def _by_end(self, statuses: Sequence[int] | None, where: Document, is_falling: bool, limit: int) -> list[Document]:
         """Return the first by end: ended ones of each status by their index, and those without an end."""
         wanted = [int(status) for status in Status] if statuses is None else statuses
         final = [status for status in wanted if Status(status).is_final]
-        pending = {"$and": [{"status": {"$in": [one for one in wanted if one not in final]}}, where]}
-        found: list[Document] = []
+        pending = {"$and": [{"status": {"$in": [status for status in wanted if status not in final]}}, where]}
+        documents: list[Document] = []
         for is_final in (True, False) if is_falling else (False, True):
             if is_final:
-                found += self._first_ended(final, where, is_falling, limit)
-            elif len(found) < limit and len(final) < len(wanted):
-                found += self._sorted(pending, "id", is_falling, limit)
-        return found[:limit]
+                documents += self._first_ended(final, where, is_falling, limit)
+            elif len(documents) < limit and len(final) < len(wanted):
+                documents += self._sorted(pending, "id", is_falling, limit)
+        return documents[:limit]
 
     def _first_ended(self, statuses: Sequence[int], where: Document, is_falling: bool, limit: int) -> list[Document]:
         """Return the first of these statuses by end, each walked as far as it may be among the first of all.
@@ -260,11 +260,11 @@ class Queries:
         """Return the first of a status by end and id; the index has no ids, so those of the last end are sorted."""
         jobs, direction = self._connection.collections.jobs, DESCENDING if is_falling else ASCENDING
         of_status: Document = {"$and": [{"status": status}, where]}
-        found = list(jobs.find(of_status).hint(OUTCOMES).sort("ended_at", direction).limit(limit))
-        if len(found) < limit:
-            return found
-        last = found[-1].get("ended_at")
-        before = [one for one in found if one.get("ended_at") != last]
+        documents = list(jobs.find(of_status).hint(OUTCOMES).sort("ended_at", direction).limit(limit))
+        if len(documents) < limit:
+            return documents
+        last = documents[-1].get("ended_at")
+        before = [document for document in documents if document.get("ended_at") != last]
         at_last: Document = {"$and": [{"status": status, "ended_at": last}, where]}
         ties = jobs.find(at_last).hint(OUTCOMES).sort("_id", direction).limit(limit - len(before))
         return [*before, *ties]
@@ -273,29 +273,29 @@ class Queries:
         """Return the first by rank: waiting ones of each kind by their index."""
         jobs, by_rank = self._connection.collections.jobs, [("rank", ASCENDING), ("_id", ASCENDING)]
         index = WAITING_IN_QUEUE if is_of_queue else WAITING
-        found: list[Document] = []
+        documents: list[Document] = []
         for status in statuses:
             if status != Status.WAITING:
-                found += self._sorted({"$and": [{"status": status}, where]}, "rank", False, limit)
+                documents += self._sorted({"$and": [{"status": status}, where]}, "rank", False, limit)
                 continue
             for forced in _FORCED:
                 of_kind: Document = {"$and": [{"status": status, "forced": forced}, where]}
-                found += jobs.find(of_kind).hint(index).sort(by_rank).limit(limit)
-        return sorted(found, key=_rank)[:limit]
+                documents += jobs.find(of_kind).hint(index).sort(by_rank).limit(limit)
+        return sorted(documents, key=_rank)[:limit]
 
     def waiting_since(self) -> Mapping[str, datetime]:
         """Return since when the first job of each queue waits, by one look into the index for each."""
         jobs = self._connection.collections.jobs
         in_order = {"queue": ASCENDING, "forced": ASCENDING, "rank": ASCENDING, "_id": ASCENDING}
         first = {name: {"$first": f"${name}"} for name in ("rank", "priority")}
-        found: dict[str, datetime] = {}
+        since_by_queue: dict[str, datetime] = {}
         for forced in _FORCED:  # with more than one the server would walk all that wait
             of_kind: Document = {"status": int(Status.WAITING), "forced": forced, **RANKED}
             steps: list[Document] = [{"$match": of_kind}, {"$sort": in_order}, {"$group": {"_id": "$queue", **first}}]
             firsts = jobs.aggregate(steps, hint=WAITING_IN_QUEUE)
             for queue, since in readable(firsts, _since, "a waiting job"):
-                found[queue] = min(since, found.get(queue, since))
-        return found
+                since_by_queue[queue] = min(since, since_by_queue.get(queue, since))
+        return since_by_queue
 
     def waiting_lanes(self, limit: int) -> Mapping[str, int]:
         """Return how many records wait in each lane, from an index alone."""
@@ -303,11 +303,11 @@ class Queries:
         steps: list[Document] = [{"$match": waiting}, {"$project": {"_id": False, "lane": True}}, {"$limit": limit}]
         group = {"$group": {"_id": "$lane", "records": {"$sum": 1}}}
         groups = self._connection.collections.jobs.aggregate([*steps, group], hint=LIMITED)
-        found: dict[str, int] = {}
-        for kept, number in readable(groups, lambda kept: (text(kept["_id"]), kept["records"]), "waiting jobs"):
-            lane = kept.partition(" ")[2]  # documents have the queue before it
-            found[lane] = found.get(lane, 0) + number
-        return found
+        by_lane: dict[str, int] = {}
+        for queued, number in readable(groups, lambda group: (text(group["_id"]), group["records"]), "waiting jobs"):
+            lane = queued.partition(" ")[2]  # documents have the queue before it
+            by_lane[lane] = by_lane.get(lane, 0) + number
+        return by_lane
 
     def present(self, now: datetime) -> Present:
         """Return how many records have not ended, by what they wait for; ``due`` exists only for times."""
@@ -317,7 +317,7 @@ class Queries:
         tally = self.counts.read(reads)
         due, later = (reads.count({"due": {sign: now}}, DUE) for sign in ("$lte", "$gt"))
         waiting, postponed, running = (
-            sum(records for (_, kept), records in tally.items() if kept is status)
+            sum(records for (_, kept_status), records in tally.items() if kept_status is status)
             for status in (Status.WAITING, Status.POSTPONED, Status.PROCESSING)
         )
         return Present(
@@ -341,17 +341,17 @@ def _behind(name: str, direction: int, value: Any, id: JobId) -> Document:
     return {"$or": [same, {name: {further: value}}, *empty]}
 
 
-def _end(one: Document) -> tuple[Any, ...]:
+def _end(document: Document) -> tuple[Any, ...]:
     """Return the sort key of an ended job; a damaged time counts as none."""
-    at = one.get("ended_at")
-    return (isinstance(at, datetime), at if isinstance(at, datetime) else EPOCH, one["_id"])
+    at = document.get("ended_at")
+    return (isinstance(at, datetime), at if isinstance(at, datetime) else EPOCH, document["_id"])
 
 
-def _rank(one: Document) -> tuple[Any, ...]:
+def _rank(document: Document) -> tuple[Any, ...]:
     """Return the sort key of a pending job; a damaged rank comes last, as in the database."""
-    rank = one.get("rank")
+    rank = document.get("rank")
     is_damaged = type(rank) not in (int, float, Int64)
-    return (is_damaged, 0 if is_damaged else rank, one["_id"])
+    return (is_damaged, 0 if is_damaged else rank, document["_id"])
 
 
 def _since(first: Document) -> tuple[str, datetime]:

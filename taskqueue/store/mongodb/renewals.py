@@ -43,12 +43,12 @@ class Renewals:
         claims: dict[JobId, ClaimState] = {}
         if held:
             self.note(holder, notes)
-            mine = jobs.find(held_by(holder), {"claims": True, "cancel": True}).hint(HELD)
-            claims.update(readable(mine, _claim_state, "a claim"))
-        others: Document = {**_RUNNING, "holder.incarnation": {"$ne": holder.incarnation}}
-        others["ready_at"] = {"$gte": EPOCH, "$lt": LATEST}
-        first = jobs.find(others, {"ready_at": True}).hint(HELD).sort("ready_at", ASCENDING).limit(1)
-        return Renewal(claims=claims, others_end_at=next((one["ready_at"] for one in first), None))
+            held = jobs.find(held_by(holder), {"claims": True, "cancel": True}).hint(HELD)
+            claims.update(readable(held, _claim_state, "a claim"))
+        of_others: Document = {**_RUNNING, "holder.incarnation": {"$ne": holder.incarnation}}
+        of_others["ready_at"] = {"$gte": EPOCH, "$lt": LATEST}
+        first = jobs.find(of_others, {"ready_at": True}).hint(HELD).sort("ready_at", ASCENDING).limit(1)
+        return Renewal(claims=claims, others_end_at=next((document["ready_at"] for document in first), None))
 
     def note(self, holder: Holder, notes: Mapping[JobId, Note]) -> None:
         """Record the notes on claims that ``holder`` still holds."""
@@ -61,11 +61,11 @@ class Renewals:
             [UpdateOne({"_id": id, **held_by(holder)}, {"$set": fields}) for id, fields in changed.items()],
             ordered=False,
         )
-        self._limit_use.began({id: one.loaded_at for id, one in notes.items() if one.loaded_at is not None})
+        self._limit_use.began({id: note.loaded_at for id, note in notes.items() if note.loaded_at is not None})
         status_event = [id for id in changed if notes[id].progress is not None]
         if status_event and result.matched_count:
             held = jobs.find({"_id": {"$in": status_event}, **held_by(holder)}, {"claims": True})
-            self._event_writer.submit([_progressed(one, notes[one["_id"]]) for one in held])
+            self._event_writer.submit([_progressed(document, notes[document["_id"]]) for document in held])
 
     def expired(self, now: datetime, limit: int) -> list[Record]:
         over = {**_RUNNING, "ready_at": {"$lte": now}}
@@ -82,16 +82,16 @@ class Renewals:
         """Return who holds PROCESSING records at these seats, each once."""
         at_seats = {"$match": {**_RUNNING, "holder.seat": {"$in": list(seats)}}}
         each = {"$group": {"_id": {"seat": "$holder.seat", "incarnation": "$holder.incarnation"}}}
-        found = self._connection.collections.jobs.aggregate([at_seats, each], hint=HELD)
-        return list(readable(found, _holder, "the holder of a claim"))
+        groups = self._connection.collections.jobs.aggregate([at_seats, each], hint=HELD)
+        return list(readable(groups, _holder, "the holder of a claim"))
 
 
 def _holder(group: Document) -> Holder:
     return Holder(seat=str(group["_id"]["seat"]), incarnation=str(group["_id"]["incarnation"]))
 
 
-def _claim_state(kept: Document) -> tuple[JobId, ClaimState]:
-    return kept["_id"], ClaimState(claims=kept["claims"], cancel_reason=_reason(kept.get("cancel")))
+def _claim_state(document: Document) -> tuple[JobId, ClaimState]:
+    return document["_id"], ClaimState(claims=document["claims"], cancel_reason=_reason(document.get("cancel")))
 
 
 def _reason(request: Any) -> str | None:
@@ -115,8 +115,8 @@ def _fields(note: Note) -> Document:
     return fields
 
 
-def _progressed(kept: Document, note: Note) -> Event:
+def _progressed(document: Document, note: Note) -> Event:
     at = note.progress_at
     assert at is not None, "progress comes with its time"
-    id = event_id(kept["_id"], kept["claims"], "progress", milliseconds(at))
-    return Event(id=id, job_id=kept["_id"], name="progress", at=at, status=Status.PROCESSING)
+    id = event_id(document["_id"], document["claims"], "progress", milliseconds(at))
+    return Event(id=id, job_id=document["_id"], name="progress", at=at, status=Status.PROCESSING)

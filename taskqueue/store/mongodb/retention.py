@@ -78,38 +78,38 @@ class Retention:
         for name, ids in self._tally.unfinished_removals(now):
             self._tally.count_again()
             left = self._connection.collections.jobs.find({"_id": {"$in": ids}}, {"_id": True})
-            self._log_lines.remove(sorted(set(ids).difference(one["_id"] for one in left)))
+            self._log_lines.remove(sorted(set(ids).difference(document["_id"] for document in left)))
             self._tally.end_removal(name)
 
     def _unneeded(self, status: Status, ended_before: datetime) -> Iterator[tuple[JobId, Any]]:
         """Yield the records that have this status for long enough and that no pending job needs, with their queues."""
         old: Document = {"status": int(status), "ended_at": {"$lt": ended_before}, "after.at": {"$exists": False}}
         old["created_at"] = {"$not": {"$gt": self._history.counted_until()}}
-        found = self._connection.collections.latest.find(old, _LOOKED_AT).hint(OUTCOMES)
-        while page := list(islice(found, PAGE)):
+        documents = self._connection.collections.latest.find(old, _LOOKED_AT).hint(OUTCOMES)
+        while page := list(islice(documents, PAGE)):
             needed = self._needed(page) | self._unfinished()
-            yield from ((one["_id"], one.get("queue")) for one in page if one["_id"] not in needed)
+            yield from ((document["_id"], document.get("queue")) for document in page if document["_id"] not in needed)
 
     def _unfinished(self) -> set[JobId]:
         """Return the jobs of batches whose shared entry of the outbox is not cleared."""
         latest = self._connection.collections.latest
         entries = latest.find({"after.at": {"$exists": True}}, {"after.batch": True}).hint(LEFTOVERS)
-        return {id for one in entries for entry in one["after"] for id in entry.get("batch", ())}
+        return {id for document in entries for entry in document["after"] for id in entry.get("batch", ())}
 
-    def _needed(self, found: Sequence[Document]) -> set[JobId]:
+    def _needed(self, documents: Sequence[Document]) -> set[JobId]:
         """Return which of these a pending job needs: its children, its dependencies, and their recovered copies."""
         jobs = self._connection.collections.jobs
-        jobs_of = {one["_id"]: {one["_id"], *origins_in(one.get("given"))} for one in found}
+        jobs_of = {document["_id"]: {document["_id"], *origins_in(document.get("given"))} for document in documents}
         ids = list(set().union(*jobs_of.values()))
         pending = {"$lte": int(Status.PROCESSING)}
         dependents = jobs.find({"depends_on.id": {"$in": ids}, "status": pending}, {"depends_on.id": True})
-        awaited = {edge["id"] for one in dependents.hint(DEPENDENTS) for edge in one["depends_on"]}
+        awaited = {edge["id"] for document in dependents.hint(DEPENDENTS) for edge in document["depends_on"]}
         needed = {id for id, same in jobs_of.items() if not awaited.isdisjoint(same)}
-        parents = list({one["parent"] for one in found if "parent" in one})
+        parents = list({document["parent"] for document in documents if "parent" in document})
         if parents:
             waiting = jobs.find({"_id": {"$in": parents}, "status": pending}, {"_id": True})
-            at_it = {one["_id"] for one in waiting}
-            needed.update(one["_id"] for one in found if one.get("parent") in at_it)
+            at_it = {document["_id"] for document in waiting}
+            needed.update(document["_id"] for document in documents if document.get("parent") in at_it)
         return needed
 
     def flush(
@@ -140,7 +140,7 @@ class Retention:
         jobs = self._connection.collections.jobs
         where: Document = {} if behind is None else {"_id": {"$gt": behind}}
         page = jobs.find(where, {"_id": True}).sort("_id").skip(AT_ONCE - 1).limit(1)
-        last = next((one["_id"] for one in page), None)
+        last = next((document["_id"] for document in page), None)
         portion: Document = {} if last is None else {"_id": {**where.get("_id", {}), "$lte": last}}
         return jobs.delete_many(portion).deleted_count, last
 

@@ -34,16 +34,16 @@ class UniqueKeys:
         """Admit and return the records in doubt whose key is free; the others need a recheck."""
         if not new:
             return set()
-        given = self._given({one.unique for one in new if one.unique is not None})
-        free = [one for one in new if one.unique not in given]
+        given = self._given({job.unique for job in new if job.unique is not None})
+        free = [job for job in new if job.unique not in given]
         changes = []
-        for one in free:
-            change = setting(moving(one)) | {"$pull": {"after": {"token": tokens[one.id]}}}
-            changes.append(UpdateOne(_untouched(one), change, hint=UNIQUE))  # a missing index is found out
+        for job in free:
+            change = setting(moving(job)) | {"$pull": {"after": {"token": tokens[job.id]}}}
+            changes.append(UpdateOne(_untouched(job), change, hint=UNIQUE))  # a missing index is found out
         jobs = self._connection.collections.jobs
         if not changes or jobs.bulk_write(changes, ordered=False).matched_count < len(changes):
             return set()
-        return {one.id for one in free}
+        return {job.id for job in free}
 
     def check(self, keys: Collection[str]) -> None:
         """Check, for records that are not cleared, that the unique index exists."""
@@ -59,16 +59,20 @@ class UniqueKeys:
 
     def taken(self, key: str, giver: JobId) -> list[JobId]:
         """Make the present holder of the key wait for its previous holder, if it is still in doubt."""
-        found = self._connection.collections.jobs.find_one(holds(key), {"_id": True})
-        if found is None or not self._put_behind(found["_id"], giver):
+        document = self._connection.collections.jobs.find_one(holds(key), {"_id": True})
+        if document is None or not self._put_behind(document["_id"], giver):
             return []
-        return [found["_id"]]
+        return [document["_id"]]
 
     def _given(self, keys: Collection[str]) -> dict[str, JobId]:
         jobs = self._connection.collections.jobs
         where = {"after.successor.unique": {"$in": list(keys)}}
-        found = jobs.find(where, {"after.successor.unique": True}).hint(GIVEN)
-        pairs = [(kept.get("successor", {}).get("unique"), one["_id"]) for one in found for kept in one["after"]]
+        documents = jobs.find(where, {"after.successor.unique": True}).hint(GIVEN)
+        pairs = [
+            (entry.get("successor", {}).get("unique"), document["_id"])
+            for document in documents
+            for entry in document["after"]
+        ]
         return {key: id for key, id in pairs if key in keys}
 
     def _put_behind(self, id: JobId, giver: JobId) -> bool:
@@ -123,12 +127,12 @@ def of_period(jobs: Jobs[Document], new: Record, session: ClientSession | None =
     if PERIOD not in new.given:
         return None
     where: Document = {**HAS_PERIOD, PERIOD_KEY: new.unique}
-    found = jobs.find_one(where, session=session, hint=PERIODS)
-    if found is None:
+    document = jobs.find_one(where, session=session, hint=PERIODS)
+    if document is None:
         return None
-    kept = record(found)
-    if keeps_out(kept, new):
-        return kept
-    over = {"_id": kept.id, f"given.{PERIOD}": found["given"][PERIOD]}
+    holder = record(document)
+    if keeps_out(holder, new):
+        return holder
+    over = {"_id": holder.id, f"given.{PERIOD}": document["given"][PERIOD]}
     jobs.update_one(over, {"$unset": {f"given.{PERIOD}": ""}}, session=session)
     return None
