@@ -134,12 +134,16 @@ class CursorTooOld(TaskqueueError, LookupError):
 class WaitTimeout(TaskqueueError, TimeoutError):
     """A wait ended before all jobs did."""
 
-    def __init__(self, open_jobs: Sequence[object], timeout: float, unread: int = 0) -> None:
+    def __init__(
+        self, open_jobs: Sequence[object], timeout: float, unread: int = 0, store: str = "", nodes: str = ""
+    ) -> None:
         named = ", ".join(str(job) for job in open_jobs[:5])
         more = f" and {len(open_jobs) - 5:,} more" if len(open_jobs) > 5 else ""
         late = f" ({unread:,} of them could not be read in time, and may have ended)" if unread else ""
+        where = f" (store {store})" if store else ""
         super().__init__(
-            f"after {timeout:g} s still open: {named}{more}{late}; `taskqueue why ID` says what each waits for"
+            f"after {timeout:g} s still open: {named}{more}{late}; `taskqueue why ID` says what each waits for{where}"
+            + (f". {nodes}" if nodes else "")
         )
         self.open_jobs = tuple(open_jobs)
 

@@ -18,6 +18,7 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.query import Compare, Operator
 from taskqueue.model.record import Record, Status
 from taskqueue.scheduler import json_shapes
+from taskqueue.scheduler.wait import timed_out
 
 if TYPE_CHECKING:
     from taskqueue.scheduler.process import Process
@@ -102,7 +103,7 @@ def _wait(context: StoreContext, waited: Sequence[JobId], timeout: float | None)
                 still_open = [one.id for one in _records(context, waited) if one.status.is_pending]
                 if not still_open:  # the last one has ended since that look
                     return
-                raise WaitTimeout(still_open, timeout)
+                raise timed_out(context.store, still_open, timeout)
 
 
 def _waited(context: StoreContext, processes: Sequence[Process], until: float | None) -> bool:

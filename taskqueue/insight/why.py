@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from shlex import quote
 from typing import TypeAlias
@@ -92,6 +92,17 @@ def why_no_node(leases: Sequence[Lease], controls: Controls, queue: str, now: da
     """Say why no node takes jobs of the queue, and what to do; empty if a node does."""
     is_taken, sentence = _nodes_taking(leases, controls, queue, now)
     return "" if is_taken else sentence
+
+
+def nodes_for(store: Store, records: Iterable[Record]) -> str:
+    """Say why no node takes one of these jobs, or else which nodes take them; empty if none of them waits."""
+    waiting = [record for record in records if record.status in (Status.WAITING, Status.POSTPONED)]
+    if not waiting:
+        return ""
+    leases, controls, now = store.leases(), store.controls(), store.now()
+    queues = dict.fromkeys(record.queue for record in waiting)
+    answers = [_nodes_taking(leases, controls, queue, now) for queue in queues]
+    return next((sentence for is_taken, sentence in answers if not is_taken), answers[0][1])
 
 
 def end_of(record: Record) -> str:

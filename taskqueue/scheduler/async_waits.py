@@ -10,14 +10,14 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from taskqueue.errors import JobFailed, JobNotFound, WaitTimeout
+from taskqueue.errors import JobFailed, JobNotFound
 from taskqueue.insight.records import LAST_LOOK, read
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Record, Status
 from taskqueue.scheduler.async_steps import AsyncSteps, Threads
 from taskqueue.scheduler.connection import Connections
 from taskqueue.scheduler.end_listener import Listener
-from taskqueue.scheduler.wait import followed
+from taskqueue.scheduler.wait import followed, timed_out
 
 if TYPE_CHECKING:  # few waits are of running jobs
     from taskqueue.scheduler.job_wait import JobWait
@@ -85,7 +85,8 @@ class AsyncWaits:
                     waiter.take(record.id, record)
                 if not waiter.over.done() and timeout is not None:
                     still_open = [id for id in ids if id in waiter.open]
-                    raise WaitTimeout(still_open, timeout, len(look_at) - len(records))
+                    unread, store = len(look_at) - len(records), self._connections.store
+                    raise await self._threads.call(timed_out, store, still_open, timeout, unread)
             waiter.over.result()
             return waiter.ended
         finally:

@@ -13,7 +13,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-from taskqueue.errors import CursorTooOld, InvalidOption, WaitTimeout
+from taskqueue.errors import CursorTooOld, InvalidOption
 from taskqueue.insight.records import LARGEST_PAGE, LAST_LOOK, read
 from taskqueue.model.events import ANY, FLUSHED, checked
 from taskqueue.model.ids import JobId
@@ -27,7 +27,7 @@ from taskqueue.scheduler.connection import Connections
 from taskqueue.scheduler.end_listener import SECOND_LOOK
 from taskqueue.scheduler.event import EventSnapshot
 from taskqueue.scheduler.poll import Poll, Ready, Steps, items, patiently
-from taskqueue.scheduler.wait import timeout_of
+from taskqueue.scheduler.wait import timed_out, timeout_of
 from taskqueue.store import OLDEST
 from taskqueue.store import Event as StoredEvent
 from taskqueue.store.bell import NEWS
@@ -266,7 +266,7 @@ class EventStream(Generic[AnyEvent]):
         _, cursor = yield from self._followed(cursor, heard, time.monotonic(), None, ())
         yield from self._late_ends(cursor, ended, heard, deadline)
         if open_ids and timeout is not None:
-            raise WaitTimeout([id for id in ids if id in open_ids], timeout, len(look_at) - len(records))
+            raise timed_out(store, [id for id in ids if id in open_ids], timeout, len(look_at) - len(records))
 
     def _begin(self) -> str:
         """Return the cursor up to which bound callbacks were called; the newest if later events were removed."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Collection, Generator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from taskqueue.errors import WaitTimeout
-from taskqueue.insight.records import LAST_LOOK, PAGE, read
+from taskqueue.errors import StoreUnavailable, WaitTimeout
+from taskqueue.insight.records import LAST_LOOK, PAGE, present, read
 from taskqueue.model.ids import JobId
 from taskqueue.model.options import named
 from taskqueue.model.query import Compare, Operator
@@ -22,6 +23,10 @@ from taskqueue.store import Store
 
 if TYPE_CHECKING:  # few waits are of running jobs
     from taskqueue.scheduler.job_wait import JobWait
+
+
+LOOKED_AT = 20
+"""The most open jobs whose queues the error of a wait looks at."""
 
 
 def ends(
@@ -60,10 +65,22 @@ def ends(
             if not open_ids:
                 return
             if is_over and timeout is not None:
-                raise WaitTimeout([id for id in ids if id in open_ids], timeout, len(look_at) - len(records))
+                still_open = [id for id in ids if id in open_ids]
+                raise timed_out(store, still_open, timeout, len(look_at) - len(records))
             look_at = [*(listener.take(watch, deadline, job_wait) & open_ids.keys())]
     finally:
         listener.dismiss(watch)
+
+
+def timed_out(store: Store, open_ids: Sequence[JobId], timeout: float, unread: int = 0) -> WaitTimeout:
+    """Return the error of a wait that ended before these jobs; it says which nodes take the first of them."""
+    nodes = ""
+    if timeout:  # who only looks may look often
+        from taskqueue.insight import why  # few waits end so
+
+        with suppress(StoreUnavailable):
+            nodes = why.nodes_for(store, present(store, open_ids[:LOOKED_AT]))
+    return WaitTimeout(open_ids, timeout, unread, store.url, nodes)
 
 
 def of_running_job(store: Store, ids: Collection[JobId]) -> JobWait | None:

@@ -25,7 +25,7 @@ from taskqueue.store import Settlement, Store
 from tests.nodes import eventually
 from tests.scheduler.jobs import Broken, Echo
 from tests.scheduler.meanwhile import Meanwhile
-from tests.scheduler.playing import LIMIT, begin, end, play, take
+from tests.scheduler.playing import LIMIT, begin, end, play, seat, take
 
 FAILED = Failed(failure=Failure(type="ValueError", message="no such address", traceback="Traceback …"))
 
@@ -126,6 +126,35 @@ def test_the_end_of_the_time_names_what_is_open(scheduler: Scheduler, store: Sto
     assert over.value.open_jobs == tuple(process.id for process in opened)
     assert f"after 0.05 s still open: {opened[0].id}" in str(over.value)
     assert "and 2 more; `taskqueue why ID`" in str(over.value)
+
+
+@pytest.mark.parametrize("url", ["sqlite", "mongodb"], indirect=True)
+@pytest.mark.parametrize("calls_back", [False, True])
+def test_the_end_of_the_time_names_the_store_and_the_nodes(
+    scheduler: Scheduler, store: Store, calls_back: bool
+) -> None:
+    if calls_back:
+        scheduler.on("done", print)
+    in_default, in_mail = scheduler.add_job(Echo), scheduler.add_job(Echo, queue="mail")
+
+    def said(*processes: Process) -> str:
+        with pytest.raises(WaitTimeout) as over:
+            scheduler.wait_for(list(processes), timeout=0.05)
+        return str(over.value).partition("says what each waits for")[2]
+
+    assert said(in_default) == (
+        f" (store {store.url}). No node is running on this store: start one with `taskqueue-node`."
+    )
+    seat(store, "web-1", queues={"mail": None})
+    assert said(in_mail).startswith(f" (store {store.url}). Nodes that take jobs of this queue: web-1 (")
+    seat(store, "web-1", queues={"mail": None})
+    assert ". No node takes jobs of queue default (web-1 takes mail): start one with" in said(in_mail, in_default)
+    [running] = take(store, most=1)
+    begin(store, running)
+    assert said(scheduler.get_job(running.id)) == f" (store {store.url})"
+    with pytest.raises(WaitTimeout) as over:
+        in_mail.wait(timeout=0)
+    assert str(over.value).endswith(f" (store {store.url})")  # a look without a wait reads nothing more
 
 
 def test_a_wait_between_two_attempts_goes_on(scheduler: Scheduler, store: Store) -> None:
