@@ -23,7 +23,7 @@ from taskqueue.errors import (
     WaitTimeout,
 )
 from taskqueue.exit_codes import Exit
-from taskqueue.model.options import OF_OTHERS
+from taskqueue.model import other_systems
 from taskqueue.store.redaction import concealed_arguments, concealed_in
 
 EXITS: Sequence[tuple[type[TaskqueueError], Exit]] = (
@@ -119,12 +119,20 @@ def _wording(error: click.ClickException) -> str:
     if isinstance(error, click.BadParameter) and _is_value(error) and error.param is not None:
         return f"{_written(error.param)}{_origin(error)}: {error.message}"
     if isinstance(error, click.NoSuchOption):
-        ours = OF_OTHERS.get(error.option_name.lstrip("-").replace("-", "_"))
+        ours = _option_here(error)
         if ours is not None:
             return f"No such option: {error.option_name}: did you mean --{ours}?"
     if isinstance(error, click.UsageError) and error.ctx is not None:
         return f"{error.format_message().rstrip('.')} (see {error.ctx.command_path} --help)"
     return error.format_message()
+
+
+def _option_here(error: click.NoSuchOption) -> str | None:
+    """Return the option of the command that has the meaning of an option of another system; None if there is none."""
+    name = error.option_name.lstrip("-")
+    known = set() if error.ctx is None else {option for param in error.ctx.command.params for option in param.opts}
+    meant = (other_systems.COMMAND_OPTIONS.get(name), other_systems.OPTIONS.get(name.replace("-", "_")))
+    return next((ours for ours in meant if f"--{ours}" in known), None)
 
 
 def _written(param: click.Parameter) -> str:

@@ -23,6 +23,7 @@ from taskqueue.model.job import (
     Job,
     JobTimeout,
     Retry,
+    RunFacilities,
     Snooze,
     TaskFunction,
     seconds_of,
@@ -32,6 +33,7 @@ from taskqueue.model.job_types import JobTypes
 from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.lifecycle.outcomes import Outcome
+from taskqueue.model.other_systems import OF_JOBS
 from taskqueue.model.record import Failure, Status
 from taskqueue.model.runnable import check_arguments
 from taskqueue.model.serializer import clean, decode, encode
@@ -337,6 +339,14 @@ def _named(leaf: Leaf) -> Failure:
     return Failure(type=kind, message=message, bases=tuple(bases))
 
 
+def _way_of(error: BaseException) -> str:
+    """Return the way out for an attribute that jobs of another system have; empty for other errors."""
+    if not isinstance(error, AttributeError) or not isinstance(error.obj, RunFacilities):
+        return ""
+    way = OF_JOBS.get(error.name or "")
+    return f": {way}" if way else ""
+
+
 def _joined(shown: list[Leaf]) -> str:
     """Return the messages of several errors, each once."""
     is_mixed = len({type(leaf.error) for leaf in shown}) > 1
@@ -366,6 +376,6 @@ def _leave_out_interrupts(error: BaseException) -> None:
 
 def _message(error: BaseException) -> str:
     try:
-        return str(error)
+        return f"{error}{_way_of(error)}"
     except BaseException as broken:  # __str__ is user code, and a run ends with its error whatever that raises
         return f"(its __str__ raised {type(broken).__name__})"

@@ -21,6 +21,7 @@ from typing_extensions import ParamSpec
 from taskqueue.errors import JobFailed
 from taskqueue.model.ids import JobId
 from taskqueue.model.log_fields import CURRENT
+from taskqueue.model.other_systems import OF_SCHEDULERS, missing
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules import Duration
 from taskqueue.scheduler import async_methods as methods
@@ -122,6 +123,11 @@ class AsyncScheduler:
     history = methods.plain(Scheduler.history)
     why = methods.plain(Scheduler.why)
     flush = methods.plain(Scheduler.flush)
+
+    if not TYPE_CHECKING:  # a type checker would accept every name
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing(self, name, OF_SCHEDULERS)
 
     async def add_job(
         self,

@@ -16,6 +16,7 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.log_fields import CURRENT
 from taskqueue.model.options import checked
 from taskqueue.model.options.table import Scope
+from taskqueue.model.other_systems import OF_SCHEDULERS, missing
 from taskqueue.model.query import PENDING, Compare, Operator, parse
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules import Duration
@@ -81,6 +82,11 @@ class Scheduler(Events, Operations, Schedules):
         self._may_run_now = self._connections.immediate is not None
         self._listening = EventStream(partial(Event, self), self._connections)
         self._unclosed = weakref.finalize(self, leave_open, self._connections)
+
+    if not TYPE_CHECKING:  # a type checker would accept every name
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing(self, name, OF_SCHEDULERS)
 
     def add_job(
         self,

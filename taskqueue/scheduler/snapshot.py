@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from taskqueue.errors import InvalidOption, JobNotFound
 from taskqueue.execution.declared_options import known_types
@@ -12,6 +12,7 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.recovered_copy import copy_of, origin_of, scheduled_time_of
 from taskqueue.model.options import checked
 from taskqueue.model.options.new_record import in_force
+from taskqueue.model.other_systems import OF_PROCESSES, missing
 from taskqueue.model.record import Attempt, Cause, Failure, Record, Status
 from taskqueue.model.serializer import decode
 from taskqueue.model.shown_text import as_code
@@ -24,6 +25,11 @@ class JobSnapshot:
     """The record when last read."""
     existed: bool
     """Whether the add call found this existing job, with the same id, unique key, or class and data."""
+
+    if not TYPE_CHECKING:  # a type checker would accept every name
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing(self, name, OF_PROCESSES)
 
     @property
     def id(self) -> JobId:

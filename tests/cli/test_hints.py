@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 
+from taskqueue.cli import node
 from taskqueue.exit_codes import Exit
 from taskqueue.model.record import Failure
 from taskqueue.store import Store
@@ -54,6 +55,26 @@ def test_an_option_of_another_name_is_named(taskqueue: Taskqueue, option: str, o
 
     assert answer.code == Exit.USAGE
     assert f"No such option: {option}: did you mean {ours}?" in answer.complaint
+
+
+@pytest.mark.parametrize(
+    ("option", "ours"),
+    [
+        ("--concurrency", "--max-children"), ("-c", "--max-children"), ("-Q", "--work-on"), ("--queues", "--work-on"),
+        ("--broker", "--url"), ("--loglevel", "--log-level"), ("--pool", "--pm"), ("-A", "--bootstrap"),
+        ("--max-tasks-per-child", "--max-jobs-per-child"), ("--hostname", "--name"),
+    ],
+)  # fmt: skip
+def test_an_option_of_other_workers_leads_to_that_of_the_node(
+    capsys: pytest.CaptureFixture[str], option: str, ours: str
+) -> None:
+    assert node.main([option, "4"]) == Exit.USAGE
+    assert f"No such option: {option}: did you mean {ours}?" in capsys.readouterr().err
+
+
+def test_an_option_is_named_only_if_the_command_has_it(taskqueue: Taskqueue) -> None:
+    assert "No such option: --port: did you mean --listen?" in taskqueue("web", "--port", "80").complaint
+    assert "did you mean" not in taskqueue("stats", "--port", "80").complaint
 
 
 def _words(text: str) -> list[str]:

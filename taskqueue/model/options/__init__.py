@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from taskqueue.errors import InvalidOption
+from taskqueue.model import other_systems
 from taskqueue.model.options.table import OPTIONS, Scope
 from taskqueue.model.retry import RetryPolicy
 from taskqueue.model.shown_text import as_code
@@ -60,30 +61,12 @@ def named(name: str, value: Any, check: Callable[[Any], Any]) -> Any:
         raise InvalidOption(f"{name}={_short(value)}{said if said.startswith(' ') else f': {refused}'}") from None
 
 
-OF_OTHERS: Mapping[str, str] = {
-    "countdown": "at",
-    "delay": "at",
-    "eta": "at",
-    "run_at": "at",
-    "max_retries": "retry",
-    "retries": "retry",
-    "expire": "expires",
-    "retry_backoff": "retry",
-    "autoretry_for": "retry_on",
-    "time_limit": "timeout",
-    "job_timeout": "timeout",
-    "rate_limit": "limits",
-    "acks_late": "on_crash",
-    "job_id": "id",
-    "task_id": "id",
-}
-"""Options of other systems, with the equivalent here."""
-
-
 def _hint(name: object, as_data: str) -> str:
     """Return the way out for an unknown name; ``as_data`` is the call that passes it as data."""
-    if str(name) in OF_OTHERS:
-        return f"did you mean {OF_OTHERS[str(name)]}?"
+    if str(name) in other_systems.OPTIONS:
+        return f"did you mean {other_systems.OPTIONS[str(name)]}?"
+    if str(name) in other_systems.WAYS:
+        return other_systems.WAYS[str(name)]
     from difflib import get_close_matches
 
     near = get_close_matches(str(name), OPTIONS, n=3)

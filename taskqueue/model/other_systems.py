@@ -1,0 +1,96 @@
+"""Words of Celery, RQ, Huey and Dramatiq that have no meaning here, each with the word or the way that has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+OPTIONS: Mapping[str, str] = {
+    **dict.fromkeys(("countdown", "delay", "delay_seconds", "eta", "run_at", "scheduled_time"), "at"),
+    **dict.fromkeys(("max_retries", "retries", "retry_backoff", "retry_backoff_max", "retry_jitter"), "retry"),
+    **dict.fromkeys(("retry_kwargs", "retry_policy", "min_backoff", "max_backoff", "backoff"), "retry"),
+    **dict.fromkeys(("default_retry_delay", "retry_delay"), "retry_interval"),
+    **dict.fromkeys(("autoretry_for", "dont_autoretry_for", "retry_when", "throws", "retry_for"), "retry_on"),
+    **dict.fromkeys(("expire", "max_age", "ttl"), "expires"),
+    **dict.fromkeys(("time_limit", "soft_time_limit", "job_timeout"), "timeout"),
+    **dict.fromkeys(("rate_limit", "max_concurrency"), "limits"),
+    **dict.fromkeys(("acks_late", "task_acks_late", "reject_on_worker_lost"), "on_crash"),
+    **dict.fromkeys(("job_id", "task_id"), "id"),
+    **dict.fromkeys(("queue_name", "routing_key", "exchange"), "queue"),
+    "at_front": "priority",
+    "headers": "meta",
+}
+"""Options of a job, with the option here."""
+
+_HOOKS = "add a job with depends_on, or define on_success and on_last_failure on a class of jobs"
+_RESULTS = "the result is a part of the job, which nodes keep for --keep-done and --keep-failed"
+
+WAYS: Mapping[str, str] = {
+    "bind": "call current_job() in the task, or declare it with @task(context=True)",
+    **dict.fromkeys(("link", "link_error", "on_success", "on_failure", "pipe_target"), _HOOKS),
+    **dict.fromkeys(("ignore_result", "store_results", "result_ttl", "failure_ttl", "result_expires"), _RESULTS),
+    "crontab": "scheduler.schedule(name, job, cron='0 3 * * *') starts jobs again and again",
+    "base": "subclass Job instead of writing a function",
+    "serializer": "data are JSON with dates, Decimal, bytes and declared types",
+}
+"""Options of a job that none here has the meaning of, with the way to what they are for."""
+
+COMMAND_OPTIONS: Mapping[str, str] = {
+    **dict.fromkeys(("c", "concurrency", "workers", "processes", "threads", "autoscale"), "max-children"),
+    **dict.fromkeys(("Q", "queue", "queues"), "work-on"),
+    **dict.fromkeys(("broker", "redis-url", "database-url"), "url"),
+    **dict.fromkeys(("n", "hostname"), "name"),
+    **dict.fromkeys(("l", "loglevel", "logging-level"), "log-level"),
+    **dict.fromkeys(("P", "pool", "worker-type"), "pm"),
+    **dict.fromkeys(("max-tasks-per-child", "max-jobs", "maxtasksperchild"), "max-jobs-per-child"),
+    "max-memory-per-child": "max-memory",
+    **dict.fromkeys(("A", "app", "include", "require"), "bootstrap"),
+    **dict.fromkeys(("p", "port", "address", "bind", "host"), "listen"),
+}
+"""Options of commands, with the option that the command here has."""
+
+OF_JOBS: Mapping[str, str] = {
+    "retry": "raise Retry(60), with the option retry, to run it again",
+    "request": "a job has id, attempt and meta by itself",
+    "update_state": "progress(50, 'half') and checkpoint(state) report what a job does",
+    "get_id": "its id is the attribute id",
+    "retries": "its attempt is the attribute attempt, from 1",
+    "save_meta": "progress(50, 'half') and checkpoint(state) report what a job does",
+    "apply_async": "add_job of its scheduler adds a job",
+    "delay": "add_job of its scheduler adds a job",
+}
+"""Attributes of a running job."""
+
+_WAIT = "wait(timeout, raise_on_error=True) waits, and then result has the value"
+
+OF_PROCESSES: Mapping[str, str] = {
+    **dict.fromkeys(("get", "get_result", "return_value", "join", "latest_result"), _WAIT),
+    **dict.fromkeys(("state", "get_status", "ready", "is_finished"), "status, is_final and is_pending say its state"),
+    "successful": "is_done says whether it has succeeded",
+    **dict.fromkeys(("revoke", "abort", "forget", "delete"), "cancel() ends it"),
+    **dict.fromkeys(("traceback", "exc_info"), "error has its type, message and traceback"),
+    **dict.fromkeys(("get_id", "task_id", "job_id"), "its id is the attribute id"),
+    "requeue": "scheduler.recover_job(id) adds a copy of it",
+    "info": "progress, progress_message and result say what is known",
+}
+"""Attributes of the handle of a job."""
+
+_ADD = "add_job(job, data, **options) adds a job"
+_ADD_LATER = "add_job(job, data, at='+10 minutes') adds a job for later"
+
+OF_SCHEDULERS: Mapping[str, str] = {
+    **dict.fromkeys(("enqueue", "enqueue_call", "send_task", "apply_async", "send", "delay", "enqueue_job"), _ADD),
+    **dict.fromkeys(("enqueue_at", "enqueue_in"), _ADD_LATER),
+    **dict.fromkeys(("enqueue_many", "send_many"), "add_jobs([(job, data), …]) adds many"),
+    **dict.fromkeys(("fetch_job", "AsyncResult", "result"), "get_job(id) returns a job"),
+    "task": "decorate functions with task of the module taskqueue; they need no scheduler",
+    **dict.fromkeys(("periodic_task", "add_periodic_task", "cron"), "schedule(name, job, cron='0 3 * * *') does so"),
+    **dict.fromkeys(("empty", "purge"), "cancel_jobs(query) ends waiting jobs, and flush() removes all"),
+}
+"""Attributes of a scheduler."""
+
+
+def missing(owner: object, name: str, words: Mapping[str, str]) -> AttributeError:
+    """Return the error for an attribute that the owner does not have, with the way of a word of another system."""
+    way = words.get(name)
+    hint = f": {way}" if way else ""
+    return AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=owner)
