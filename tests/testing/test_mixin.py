@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from unittest import IsolatedAsyncioTestCase, TestCase
 
@@ -85,20 +86,19 @@ def test_errors_and_left_nodes_leave_nothing_behind(tmp_path: Path) -> None:
         "        with self.assertRaisesRegex(TypeError, 'Alone is no TestCase: name one after TaskqueueMixin'):\n"
         "            Alone().setUp()\n"
     )
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    ran = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "unittest", "-v"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path.cwd()), "TMPDIR": str(temporary)},
-        capture_output=True,
-        text=True,
-    )
-    assert "Ran 2 tests" in ran.stderr, ran.stderr
-    assert "Exception ignored" not in ran.stderr, ran.stderr
-    assert "FAILED (errors=1)" in ran.stderr
-    assert "ValueError: on purpose" in ran.stderr
-    assert list(temporary.iterdir()) == []
+    with tempfile.TemporaryDirectory(dir="/tmp") as temporary:  # the path of a socket has a limit
+        ran = subprocess.run(
+            [sys.executable, "-W", "error", "-m", "unittest", "-v"],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(Path.cwd()), "TMPDIR": temporary},
+            capture_output=True,
+            text=True,
+        )
+        assert "Ran 2 tests" in ran.stderr, ran.stderr
+        assert "Exception ignored" not in ran.stderr, ran.stderr
+        assert "FAILED (errors=1)" in ran.stderr
+        assert "ValueError: on purpose" in ran.stderr
+        assert os.listdir(temporary) == []
 
 
 @pytest.mark.parametrize("before", ["sqlite:///srv/shop.db", None])
