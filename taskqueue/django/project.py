@@ -16,6 +16,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from taskqueue.errors import ConfigError
 from taskqueue.store.open import resolved
+from taskqueue.store.sqlite.url import IMMEDIATE
 
 URL = "URL"
 """The key of the address."""
@@ -39,6 +40,8 @@ def address() -> str | None:
     if not isinstance(value, (str, os.PathLike)):
         raise ImproperlyConfigured(f"TASKQUEUE['URL'] is {value!r}: pass a path or a URL")
     text = os.fspath(value)
+    if text == IMMEDIATE:
+        return text
     if "://" not in text and not os.path.isabs(text):
         raise ImproperlyConfigured(
             f"TASKQUEUE['URL'] is {text!r}, which is another file in each working folder: write BASE_DIR / {text!r}"

@@ -92,16 +92,35 @@ def test_jobs_of_a_django_project_read_its_models_on_a_node(tmp_path: Path) -> N
             return (await Order.objects.aget(pk=order)).number
         """,
     )
+    project.write(
+        "shop/tasks.py",
+        """
+        import django
+
+        if django.VERSION >= (6, 0):
+            from django.tasks import task
+        else:
+            from django_tasks import task
+
+
+        @task(takes_context=True)
+        def double(context, number):
+            return 2 * number + context.attempt
+        """,
+    )
+    project.set("TASKS = {'default': {'BACKEND': 'taskqueue.django.backend.TaskBackend'}}")
     project.migrate()
     project.python("""
     from shop.jobs import anumber, number
     from shop.models import Order
+    from shop.tasks import double
     from taskqueue import Scheduler
 
     with Scheduler() as scheduler:
         for job, wanted in ((number, 7), (anumber, 8)):
             job.add(scheduler, Order.objects.create(number=wanted).pk)
+    double.enqueue(4)
     """)
 
     with project.running("node"):
-        assert project.results(2) == [7, 8]
+        assert project.results(3) == [7, 8, 9]

@@ -69,7 +69,7 @@ class Project:
     def set(self, text: str) -> None:
         """Add lines to the settings."""
         file = self.folder / "project/settings.py"
-        file.write_text(file.read_text() + dedent(text))
+        file.write_text(f"{file.read_text()}{dedent(text)}\n")
 
     def manage(self, *arguments: str, **variables: str) -> str:
         """Run ``manage.py`` in the working folder, and return what it printed; it must succeed."""

@@ -7,7 +7,6 @@ import os
 import sys
 import sysconfig
 from collections.abc import Collection, Sequence
-from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -18,7 +17,7 @@ from taskqueue.errors import ConfigError
 from taskqueue.exit_codes import Exit
 
 PRELOAD = "taskqueue.django.preload"
-BOOTSTRAP = Path(django.__file__).with_name("bootstrap.py")
+BOOTSTRAP = os.path.join(os.path.dirname(django.__file__), "bootstrap.py")
 
 
 class Command(BaseCommand):
@@ -80,7 +79,7 @@ def _bootstrap(arguments: Sequence[str]) -> Sequence[str]:
     own = os.environ.get("TASKQUEUE_BOOTSTRAP")
     if own:
         os.environ["TASKQUEUE_BOOTSTRAP"] = os.path.abspath(own)  # workers may have another folder
-    return ["--bootstrap", str(BOOTSTRAP)]
+    return ["--bootstrap", BOOTSTRAP]
 
 
 def _preload() -> Sequence[str]:
