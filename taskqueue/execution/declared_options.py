@@ -16,6 +16,8 @@ from taskqueue.model.job import Job, TaskFunction
 from taskqueue.model.job_path import PATH_SHAPE
 from taskqueue.model.job_types import JobTypes, types_of
 from taskqueue.model.main_module import main_module
+from taskqueue.model.options import checked
+from taskqueue.model.options.table import Scope
 from taskqueue.model.shown_text import as_code
 
 
@@ -72,6 +74,11 @@ def options_of(job: Any) -> Mapping[str, Any]:
             f"event loop: define {job.__qualname__ if isinstance(job, TaskFunction) else 'start'} with async def"
         )
     return options
+
+
+def check(job: TaskFunction[..., Any]) -> None:
+    """Raise ``InvalidOption`` for a wrong option of a task, when it is declared."""
+    checked(options_of(job), f"options of {job.__module__}:{job.__qualname__}", Scope.CLASS)
 
 
 def _is_async(job: Any) -> bool:

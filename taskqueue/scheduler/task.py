@@ -184,7 +184,8 @@ def task(
     """Make a function a job: ``@task`` or ``@task(retry=5, queue="mail")``; the data are its arguments by name.
 
     With ``context=True`` the function gets the running job, a ``RunningJob``, as its first argument. Raises
-    ``InvalidJob`` for a lambda, a nested function or a generator, which no worker could import or run.
+    ``InvalidJob`` for a lambda, a nested function or a generator, which no worker could import or run, and
+    ``InvalidOption`` for a wrong option.
     """
     if not isinstance(context, bool):
         raise InvalidOption(f"task(context={as_code(context)}): pass True or False")
@@ -196,10 +197,13 @@ def task(
 
 
 def _declared(function: Callable[..., Any], options: ClassOptions, context: bool) -> Task[..., Any]:
-    from taskqueue.model import runnable  # imports the options, which a program without tasks does without
+    from taskqueue.execution import declared_options  # imports the options, which a program without tasks needs not
+    from taskqueue.model import runnable
 
     runnable.check_declared(function)
-    return Task(function, options, context)
+    declared = Task(function, options, context)
+    declared_options.check(declared)
+    return declared
 
 
 def _signature_of_data(function: Callable[..., Any]) -> inspect.Signature:

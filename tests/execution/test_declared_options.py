@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -70,7 +70,21 @@ def test_concurrency_is_for_coroutine_functions(scheduler: Scheduler) -> None:
     with pytest.raises(InvalidOption, match=r"concurrency=5 is for jobs that share an event loop: define start with"):
         scheduler.add_job(Blocking)
     with pytest.raises(InvalidOption, match=r"define .*send with async def"):
-        scheduler.add_job(send)
+        task(concurrency=5)(send)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"retyr": 3}, rf"^options of {__name__}:send: there is no option 'retyr': did you mean retry"),
+        ({"queue": ""}, rf"^options of {__name__}:send: queue='': pass a name"),
+        ({"id": "a"}, rf"^options of {__name__}:send: id belongs to one job: pass it to add_job$"),
+        ({"bind": True}, r"there is no option 'bind': call current_job\(\) in the task, or declare it with"),
+    ],
+)
+def test_options_of_a_task_are_checked_when_it_is_declared(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidOption, match=words):
+        cast(Any, task)(**options)(send)
 
 
 def test_jobs_with_concurrency_run_one_at_a_time_in_the_caller(scheduler: Scheduler) -> None:
@@ -93,7 +107,6 @@ class Blocking(Job):
         pass
 
 
-@task(concurrency=5)
 def send() -> None:
     """Send nothing."""
 
