@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Sequence
 
@@ -24,6 +25,7 @@ from taskqueue.errors import (
 )
 from taskqueue.exit_codes import Exit
 from taskqueue.model import other_systems
+from taskqueue.model.wording import or_nearest
 from taskqueue.store.redaction import concealed_arguments, concealed_in
 
 EXITS: Sequence[tuple[type[TaskqueueError], Exit]] = (
@@ -117,7 +119,7 @@ def _is_value(error: click.ClickException) -> bool:
 
 def _wording(error: click.ClickException) -> str:
     if isinstance(error, click.BadParameter) and _is_value(error) and error.param is not None:
-        return f"{_written(error.param)}{_origin(error)}: {error.message}"
+        return f"{_written(error.param)}{_origin(error)}: {error.message}{_nearest_choice(error)}"
     if isinstance(error, click.NoSuchOption):
         ours = _option_here(error)
         if ours is not None:
@@ -138,6 +140,14 @@ def _option_here(error: click.NoSuchOption) -> str | None:
 def _written(param: click.Parameter) -> str:
     """Return the parameter as it is written on the command line."""
     return max(param.opts, key=len) if isinstance(param, click.Option) else str(param.name).upper()
+
+
+def _nearest_choice(error: click.BadParameter) -> str:
+    """Return the question whether the most similar choice was meant; empty for none."""
+    found = re.match("'(.*)' is not one of ", error.message)
+    if found is None or error.param is None or not isinstance(error.param.type, click.Choice):
+        return ""
+    return or_nearest(found[1], map(str, error.param.type.choices))
 
 
 def _origin(error: click.BadParameter) -> str:

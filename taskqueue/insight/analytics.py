@@ -13,6 +13,7 @@ from taskqueue.model.options import named
 from taskqueue.model.schedules import ago
 from taskqueue.model.shown_text import as_code
 from taskqueue.model.timestamps import MILLISECOND, milliseconds, moment
+from taskqueue.model.wording import or_nearest
 from taskqueue.store import Store
 
 MOST = 10_000_000
@@ -91,4 +92,5 @@ def _grouping(by: object) -> Grouping:
     try:
         return Grouping(by)
     except ValueError:
-        raise InvalidOption(f"by={as_code(by)}: figures are by {', '.join(one.value for one in Grouping)}") from None
+        known = [one.value for one in Grouping]
+        raise InvalidOption(f"by={as_code(by)}: figures are by {', '.join(known)}{or_nearest(by, known)}") from None

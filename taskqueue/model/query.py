@@ -17,6 +17,7 @@ from taskqueue.model.record import Record, Status
 from taskqueue.model.serializer import as_bson
 from taskqueue.model.shown_text import as_code
 from taskqueue.model.timestamps import milliseconds
+from taskqueue.model.wording import or_nearest
 
 Scalar: TypeAlias = str | int | float | bool | None
 
@@ -178,7 +179,10 @@ def _entry(name: str, value: Any, depth: int) -> Query:
         parts = tuple(parse(part, depth + 1) for part in value)
         return And(parts) if name == "$and" else Or(parts)
     if not isinstance(name, str) or (name not in FIELDS and not _is_data_path(name) and not _is_meta(name)):
-        raise InvalidQuery(f"a query cannot name {as_code(name)}: use {', '.join(FIELDS)}, data.KEY or meta.KEY")
+        raise InvalidQuery(
+            f"a query cannot name {as_code(name)}: use {', '.join(FIELDS)}, data.KEY or meta.KEY"
+            f"{or_nearest(name, FIELDS)}"
+        )
     if not isinstance(value, Mapping):
         return _compare(name, Operator.EQ, value)
     if not value:
@@ -203,8 +207,10 @@ def _operator(name: str, word: object) -> Operator:
     try:
         return Operator(word)
     except ValueError:
-        known = ", ".join(operator.value for operator in Operator)
-        raise InvalidQuery(f"{name}: there is no operator {word!r}: use {known}, $and or $or") from None
+        known = [operator.value for operator in Operator]
+        raise InvalidQuery(
+            f"{name}: there is no operator {word!r}: use {', '.join(known)}, $and or $or{or_nearest(word, known)}"
+        ) from None
 
 
 def _compare(name: str, operator: Operator, value: Any) -> Compare:
@@ -254,7 +260,8 @@ def _value(name: str, value: Any) -> Any:
         return int(value) if isinstance(value, int) else value
     if (name in TEXTS or _is_meta(name)) and isinstance(value, str):
         return str(getattr(value, "value", value))
-    raise InvalidQuery(f"{name} cannot be compared with {value!r}: pass {_expected(name)}")
+    near = or_nearest(value, Status.__members__) if name == "status" else ""
+    raise InvalidQuery(f"{name} cannot be compared with {value!r}: pass {_expected(name)}{near}")
 
 
 def _is_unicode(text: str) -> bool:

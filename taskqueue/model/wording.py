@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from taskqueue.model.controls import Control
 
+LONGEST_NAME = 200
+"""The most characters of a mistyped name that are compared with known names, which takes their square."""
+
 _STEPS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
@@ -88,10 +91,22 @@ def times(number: int) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the question whether the most similar name was meant, as the rest of a sentence; empty for none."""
+    near = _nearest(name, known)
+    return f": did you mean {near}?" if near else ""
+
+
+def or_nearest(name: object, known: Iterable[str]) -> str:
+    """Return the same question after a sentence that lists the known names; empty for none."""
+    near = _nearest(name, known) if isinstance(name, str) else ""
+    return f"; did you mean {near}?" if near else ""
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
     from difflib import get_close_matches
 
-    near = get_close_matches(name, set(known) - {name}, n=1)
-    return f": did you mean {near[0]}?" if near else ""
+    names = {other.lower(): other for other in known if other != name}
+    near = get_close_matches(name[:LONGEST_NAME].lower(), names, n=1)
+    return names[near[0]] if near else ""
 
 
 def some(names: Sequence[str], most: int = 5) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from taskqueue.errors import DuplicateId, InvalidQuery
 from taskqueue.model.record import Record
 from taskqueue.model.serializer import same
+from taskqueue.model.wording import or_nearest
 from taskqueue.store.bell import CONTROLS, ENDS, NEWS, PLANS, STOPS, WORK
 
 ORDERS = ("id", "created_at", "ended_at", "rank")
@@ -21,7 +22,10 @@ def order_of(order: str) -> tuple[str, bool]:
     """Return the field of the order, and whether it descends; raise ``InvalidQuery`` for an unknown one."""
     field = order.removeprefix("-")
     if field not in ORDERS:
-        raise InvalidQuery(f"order={order!r}: use {', '.join(ORDERS)}, or one of them with a '-' before it to descend")
+        raise InvalidQuery(
+            f"order={order!r}: use {', '.join(ORDERS)}, or one of them with a '-' before it to descend"
+            f"{or_nearest(field, ORDERS)}"
+        )
     return field, order.startswith("-")
 
 

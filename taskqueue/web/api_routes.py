@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from taskqueue.errors import TaskqueueError
+from taskqueue.model.wording import or_nearest
 from taskqueue.web.api import ROUTES
 from taskqueue.web.api.openapi import PREFIX, document
 from taskqueue.web.api.route import Answer, ApiRoute, Call, Schema
@@ -111,7 +112,8 @@ def _parameters(request: Request, route: ApiRoute) -> dict[str, Any]:
     pairs = request.query_params.multi_items()
     for name, _ in pairs:
         if name not in known:
-            raise _wrong(f"there is no parameter {name[:100]!r}: use {', '.join(known) or 'none'}")
+            near = or_nearest(name, known)
+            raise _wrong(f"there is no parameter {name[:100]!r}: use {', '.join(known) or 'none'}{near}")
         if len(request.query_params.getlist(name)) > 1:
             raise _wrong(f"{name} is there more than once")
     found: dict[str, Any] = {}

@@ -111,6 +111,10 @@ def test_a_name_that_no_job_has_is_said_with_the_nearest_one(taskqueue: Taskqueu
     [
         ("[1]", "taskqueue: --query takes a JSON object"),
         ("{", "taskqueue: --query: '{' is not JSON"),
+        (
+            '{"status": "faild"}',
+            "taskqueue: status cannot be compared with 'faild': pass a Status, its number or its name",
+        ),
         ('{"colour": 1}', "taskqueue: a query cannot name 'colour'"),
         ('{"status": {"$near": 1}}', "taskqueue: status: there is no operator '$near'"),
     ],
@@ -120,6 +124,23 @@ def test_a_query_that_is_none_is_one_line(taskqueue: Taskqueue, query: str, comp
 
     assert answer.code == Exit.CONFIG
     assert answer.complaint.startswith(complaint)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["list", "--query", '{"status": "faild"}'], "its number or its name; did you mean FAILED?"),
+        (["list", "--status", "faild"], "'final'.; did you mean failed?"),
+        (["events", "--event", "retred"], "did you mean retried?"),
+        (["schedule", "add", "nightly", "shop:Job", "--every", "1d", "--overlap", "skipp"], "did you mean skip?"),
+        (["analytics", "--by", "clas"], "did you mean class?"),
+    ],
+)
+def test_the_nearest_of_some_words_is_suggested(taskqueue: Taskqueue, arguments: list[str], hint: str) -> None:
+    answer = taskqueue(*arguments)
+
+    assert answer.code in (Exit.CONFIG, Exit.USAGE)
+    assert hint in answer.complaint
 
 
 def test_the_newest_jobs_come_first_and_the_rest_is_counted(taskqueue: Taskqueue, store: Store) -> None:

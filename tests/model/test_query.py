@@ -149,6 +149,12 @@ def test_a_comparison_judges_data_by_itself() -> None:
     [
         ("status = 2", "a query is a mapping"),
         ({"state": 1}, "cannot name 'state': use id, parent, waiting_for, job"),
+        ({"statsu": 1}, "data.KEY or meta.KEY; did you mean status?"),
+        ({"created": 1}, "; did you mean created_at?"),
+        ({"Queue": "mail"}, "; did you mean queue?"),
+        ({"queue": {"lte": 1}}, "$and or $or; did you mean $lte?"),
+        ({"status": "FALED"}, "pass a Status, its number or its name; did you mean FAILED?"),
+        ({"status": {"$in": ["DONE", "procesing"]}}, "its number or its name; did you mean PROCESSING?"),
         ({1: 1}, "cannot name 1"),
         ({"data": 1}, "cannot name 'data'"),
         ({"data.": 1}, "cannot name 'data.'"),

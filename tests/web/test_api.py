@@ -127,6 +127,7 @@ def test_the_audit_masks_queries_of_commands_by_the_patterns_of_the_dashboard(
         ({"limit": "0"}, "limit: 0 is less than the minimum of 1"),
         ({"limit": "x"}, "limit: 'x' is not of type 'integer'"),
         ({"order": "name"}, "order: 'name' is not one of"),
+        ({"order": "create_at"}, "order: 'create_at' is not one of"),
         ({"colour": "red"}, "there is no parameter 'colour': use status, queue"),
         ([("queue", "a"), ("queue", "b")], "queue is there more than once"),
     ],
@@ -136,6 +137,23 @@ def test_a_wrong_parameter_is_named(api: Api, params: Any, said: str) -> None:
 
     assert answer.status_code == 422
     assert answer.json()["detail"].startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("params", "hint"),
+    [
+        ({"order": "create_at"}, "; did you mean created_at?"),
+        ({"status": "faild"}, "did you mean FAILED?"),
+        ({"statsu": "failed"}, "; did you mean status?"),
+        ({"query": '{"statsu": 1}'}, "; did you mean status?"),
+        ({"query": '{"status": "faild"}'}, "; did you mean FAILED?"),
+    ],
+)
+def test_the_nearest_name_is_suggested(api: Api, params: Any, hint: str) -> None:
+    answer = api().get("jobs", params=params)
+
+    assert answer.status_code == 422
+    assert answer.json()["detail"].endswith(hint)
 
 
 def wrong_values() -> list[tuple[str, str]]:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from jsonschema import Draft202012Validator
 from starlette.requests import Request
 
+from taskqueue.model.wording import or_nearest
 from taskqueue.scheduler.scheduler import Scheduler
 from taskqueue.web.actions import Actions
 from taskqueue.web.dashboard import Dashboard
@@ -68,7 +69,8 @@ class Checked:
         error = next(self._validator.iter_errors(value), None)
         if error is not None:
             path = ".".join(map(str, (where, *error.absolute_path)))
-            raise Problem("invalid-parameter", f"{path}: {error.message[:300]}")
+            near = or_nearest(error.instance, error.validator_value) if error.validator == "enum" else ""
+            raise Problem("invalid-parameter", f"{path}: {error.message[:300]}{near}")
 
 
 class Param(Checked):
