@@ -278,3 +278,43 @@ def test_a_wrong_setting_ends_the_command_with_what_is_wrong(project: Project) -
 
     assert done.returncode == Exit.CONFIG
     assert done.stdout.strip() == "CommandError: TASKQUEUE has no key 'MAX_CHILDS': did you mean 'MAX_CHILDREN'?"
+
+
+def test_jobs_and_tasks_run_at_once_within_a_test_case_of_django(project: Project) -> None:
+    project.write("shop/jobs.py", JOBS)
+    project.write(
+        "shop/tests.py",
+        """
+        from django.db import transaction
+        from django.test import TestCase, TransactionTestCase
+
+        from shop.jobs import invoice
+        from shop.models import Order
+        from taskqueue import Scheduler
+
+        scheduler = Scheduler()
+
+
+        def order():
+            with transaction.atomic():
+                made = Order.objects.create(number=7)
+                transaction.on_commit(lambda: invoice.add(scheduler, made.pk))
+            return made
+
+
+        class InTransaction(TestCase):
+            def test_a_job_sees_what_is_not_committed(self):
+                with self.captureOnCommitCallbacks(execute=True):
+                    made = order()
+                    self.assertFalse(Order.objects.get(pk=made.pk).invoiced)
+                self.assertTrue(Order.objects.get(pk=made.pk).invoiced)
+
+
+        class Committed(TransactionTestCase):
+            def test_a_job_runs_on_commit(self):
+                self.assertTrue(Order.objects.get(pk=order().pk).invoiced)
+        """,
+    )
+    project.set("TASKQUEUE = {'URL': 'immediate:'}")
+
+    assert "Ran 2 tests" in project.manage("test", "shop")
