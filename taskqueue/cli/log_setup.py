@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import logging.config
+import os
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from datetime import datetime, timezone, tzinfo
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from taskqueue.cli import config_file, output
 from taskqueue.cli.ids import short
@@ -75,8 +76,13 @@ class AsciiJsonFormatter(JsonFormatter):
 class TextFormatter(logging.Formatter):
     """Write a record as one line for eyes, time, level, short id of the job and message; a traceback indented below it.
 
-    No text of a message or an error starts a line, so that no line can be forged.
+    The time has its offset and the zone of the process that made the formatter: the node, for its workers too, where a
+    job may change ``TZ``. No text of a message or an error starts a line, so that no line can be forged.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._zone = _zone_of_process()
 
     _second: tuple[int, str] = (0, "")
     """The second of the last line, and its text: a node that is busy logs thousands in each (2 of 16 us)."""
@@ -85,13 +91,25 @@ class TextFormatter(logging.Formatter):
         """Return the line, and the lines of the traceback."""
         second = int(record.created)
         if second != self._second[0]:
-            self._second = (second, time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(second)))
+            self._second = (second, datetime.fromtimestamp(second, self._zone).isoformat(" "))
         message = concealed_in(record.getMessage())
         id = getattr(record, "job_id", OF_NO_RUN.job_id)
         job = "" if id == OF_NO_RUN.job_id else f"{short(id)} "
         line = logged(f"{self._second[1]} {record.levelname:7} {job}{message}")
         trace = _trace(self, record)
         return f"{line}\n{textwrap.indent(shown(trace), '    ', lambda _: True)}" if trace else line
+
+
+def _zone_of_process() -> tzinfo | None:
+    """Return the zone of this process, as it is now, whatever the environment says later."""
+    name = os.environ.get("TZ")
+    try:
+        if name is not None:
+            return ZoneInfo(name.removeprefix(":") or "UTC")
+        with open("/etc/localtime", "rb") as file:
+            return ZoneInfo.from_file(file)
+    except (OSError, ValueError, LookupError):  # no file, or a zone that has no name
+        return datetime.now().astimezone().tzinfo
 
 
 def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:

@@ -6,8 +6,10 @@ import json
 import logging
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -91,8 +93,49 @@ def test_text_logs_are_for_people(capsys: pytest.CaptureFixture[str]) -> None:
         logging.getLogger("library").error("no such address")
 
     first, second = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d WARNING seat web-1 is lost", first)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d\d:\d\d WARNING seat web-1 is lost", first)
     assert second.endswith(" ERROR   6507a1b2..00000c no such address")
+
+
+@pytest.mark.parametrize(
+    ("zone", "winter", "summer"),
+    [
+        ("Europe/Berlin", "2026-01-15 13:00:00+01:00", "2026-07-15 14:00:00+02:00"),
+        ("Asia/Kolkata", "2026-01-15 17:30:00+05:30", "2026-07-15 17:30:00+05:30"),
+        ("IST-5:30", "2026-01-15 17:30:00+05:30", "2026-07-15 17:30:00+05:30"),  # in the words of POSIX
+        (":Asia/Kolkata", "2026-01-15 17:30:00+05:30", "2026-07-15 17:30:00+05:30"),
+        ("", "2026-01-15 12:00:00+00:00", "2026-07-15 12:00:00+00:00"),
+    ],
+)
+def test_lines_have_the_zone_in_which_the_log_was_set_up(
+    monkeypatch: pytest.MonkeyPatch, zone: str, winter: str, summer: str
+) -> None:
+    with monkeypatch.context() as environment:
+        environment.setenv("TZ", zone)
+        time.tzset()
+        log_setup.configure("info", "text")
+        [handler] = logging.root.handlers
+        environment.setenv("TZ", "America/Los_Angeles")  # as a job or its framework does in a worker
+        time.tzset()
+        written = []
+        for at in ("2026-01-15T12:00:00+00:00", "2026-07-15T12:00:00+00:00"):
+            record = logging.makeLogRecord({"msg": "idle", "created": datetime.fromisoformat(at).timestamp()})
+            written.append(handler.format(record).partition(" INFO")[0][:25])
+    time.tzset()
+
+    assert written == [winter, summer]
+
+
+def test_without_a_variable_lines_have_the_zone_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TZ", raising=False)
+    time.tzset()
+    log_setup.configure("info", "text")
+    [handler] = logging.root.handlers
+    moment = datetime.now(timezone.utc).replace(microsecond=0)
+
+    line = handler.format(logging.makeLogRecord({"msg": "idle", "created": moment.timestamp()}))
+
+    assert line.startswith(moment.astimezone().isoformat(" "))
 
 
 @pytest.mark.parametrize("form", log_setup.FORMATS)
