@@ -16,6 +16,7 @@ JOBS = """
 import logging
 import os
 
+from asgiref.sync import sync_to_async
 from django.db import connection
 
 from shop.models import Order
@@ -38,7 +39,8 @@ def imported_here():
 
 @task
 async def ainvoice(order: int):
-    return (await Order.objects.aget(pk=order)).number
+    was_open = await sync_to_async(lambda: connection.connection is not None)()
+    return [(await Order.objects.aget(pk=order)).number, was_open]
 
 
 @task
@@ -178,7 +180,7 @@ def test_an_async_job_uses_the_database_without_leaving_a_thread_or_connection(p
     """)
 
     with project.running("node"):
-        assert project.results(2) == [7, 8]
+        assert project.results(2) == [[7, False], [8, False]]
         with Scheduler(project.url) as scheduler:
             pids = {attempt.pid for job in scheduler.get_jobs({}) for attempt in job.attempts}
     assert len(pids) == 1, "the worker was replaced"
