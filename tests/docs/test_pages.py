@@ -83,6 +83,16 @@ def test_a_reader_who_follows_the_page_sees_what_it_says(name: str, tmp_path: Pa
     follow(name, tmp_path, {"127.0.0.1:8030": f"127.0.0.1:{port}"})
 
 
+def test_the_tutorial_has_a_store_that_the_readme_does_not_share() -> None:
+    page = list(pages.blocks(CHECKOUT / "docs/tutorial.md"))
+    sets_store = ["TASKQUEUE_URL" in block.text for block in page if block.mark == "environment"]
+    first_node = next(number for number, block in enumerate(page) if block.mark == "background")
+
+    assert sets_store == [True]
+    assert any(block.mark == "environment" for block in page[:first_node])
+    assert not any("TASKQUEUE_URL" in block.text for block in pages.blocks(CHECKOUT / "README.md"))
+
+
 def test_a_reader_gets_from_one_host_to_a_cluster(mongo_set: str, tmp_path: Path) -> None:
     database = with_database(mongo_set, f"docs-{ObjectId()}")
     open_store(str(tmp_path / "old.db")).close()  # what the reader has had until now
