@@ -73,6 +73,7 @@ STATUSES: Mapping[str, int] = {
     "masked-value": 422,
     "too-many-logins": 429,
     "too-many-requests": 429,
+    "head-too-large": 431,
     "config-error": 500,
     "error": 500,
     "internal-error": 500,

@@ -18,6 +18,9 @@ log = logging.getLogger(__name__)
 LARGEST_BODY = 1024 * 1024
 """Bytes of a request that are read at most."""
 
+LARGEST_HEAD = 16 * 1024
+"""Bytes of the address and the headers of a request: reading many cookies would delay everybody."""
+
 LONGEST_LENGTH = 20
 """Digits of a content-length."""
 
@@ -58,11 +61,11 @@ class RequestChecks:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        scope = _behind_proxies(scope, headers, self._settings)
-        problem = self._refusal(headers)
+        problem = _head_refusal(scope) or self._refusal(headers)
         if problem is not None:
             await problem_response(problem)(scope, receive, _with_headers(send))
             return
+        scope = _behind_proxies(scope, headers, self._settings)
         try:
             await self._app(scope, _bounded(receive), _with_headers(send))
         except BodyTooLarge:
@@ -85,6 +88,18 @@ class RequestChecks:
         if not length.isascii() or not length.isdigit() or len(length) > LONGEST_LENGTH:
             return Problem("malformed-request", "the content-length is no number")
         return _too_large() if int(length) > LARGEST_BODY else None
+
+
+def _head_refusal(scope: Scope) -> Problem | None:
+    length = len(scope["path"]) + len(scope["query_string"])
+    length += sum(len(name) + len(value) for name, value in scope["headers"])
+    if length <= LARGEST_HEAD:
+        return None
+    return Problem(
+        "head-too-large",
+        f"the address and the headers are {length:,} bytes, more than {LARGEST_HEAD:,}: remove the cookies of this "
+        "host, or shorten the filter",
+    )
 
 
 def _proxied(header: str) -> Problem:

@@ -298,6 +298,19 @@ def test_large_bodies_are_refused(browser: MakeBrowser) -> None:
     assert client.post("/login", content=chunks, headers=form).status_code == 413
 
 
+def test_large_heads_are_refused_before_anything_reads_them(browser: MakeBrowser) -> None:
+    client = browser()
+    for path, headers in (
+        ("/login", {"cookie": "; ".join(f"a{number}=1" for number in range(3000))}),
+        ("/login", {f"x-{number}": "1" * 100 for number in range(200)}),
+        ("/jobs?query=" + "x" * 17_000, {}),
+    ):
+        refused = client.get(path, headers=headers)
+        assert refused.status_code == 431
+        assert "the address and the headers are" in refused.text
+    assert client.get("/login", headers={"cookie": "a=" + "1" * 15_000}).status_code == 200
+
+
 def test_a_client_that_leaves_amid_its_request_is_no_error(scheduler: Scheduler, people: tuple[Path, Any]) -> None:
     async def receive() -> Any:
         return {"type": "http.disconnect"}
