@@ -86,8 +86,15 @@ class Fork:
         return int.from_bytes(answer, "big", signed=True)
 
 
-def start(arguments: Sequence[str], folder: Path, environment: Mapping[str, str], output: int) -> Fork:
-    """Start a node with these arguments that writes to the descriptor ``output``."""
+def start(
+    arguments: Sequence[str], folder: Path, environment: Mapping[str, str], output: int, wrapper: Sequence[str] = ()
+) -> Fork | subprocess.Popen[bytes]:
+    """Start a node with these arguments that writes to the descriptor ``output``; with a wrapper as that starts it."""
+    if wrapper:
+        command = [*wrapper, sys.executable, "-m", PROGRAM, *arguments]
+        return subprocess.Popen(
+            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+        )
     request = json.dumps({"arguments": list(arguments), "folder": str(folder), "environment": dict(environment)})
     answers, writer = os.pipe()
     socket.send_fds(_server(), [request.encode()], [writer, output])

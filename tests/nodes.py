@@ -9,7 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -37,7 +37,9 @@ class Node:
         options: Iterable[str],
         environment: Mapping[str, str],
         output: int | None = None,
+        wrapper: Sequence[str] = (),
     ) -> None:
+        """``wrapper`` is a command that starts the one after it, as ``setpriv`` does."""
         self._told = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._place = tempfile.TemporaryDirectory(prefix="tq-")
         address = f"{self._place.name}/notify"
@@ -47,7 +49,7 @@ class Node:
         environment = {**os.environ, "PYTHONPATH": str(Path.cwd()), **environment, "NOTIFY_SOCKET": address}
         with self.log.open("wb") as log:
             to = log.fileno() if output is None else output
-            self.process = fork_server.start(["--url", url, *options], folder, environment, to)
+            self.process = fork_server.start(["--url", url, *options], folder, environment, to, wrapper)
 
     @property
     def pid(self) -> int:
@@ -119,9 +121,11 @@ class Node:
 
 
 @contextmanager
-def node(url: str, folder: Path, *options: str, ready: str = "READY=1", **environment: str) -> Iterator[Node]:
+def node(
+    url: str, folder: Path, *options: str, ready: str = "READY=1", wrapper: Sequence[str] = (), **environment: str
+) -> Iterator[Node]:
     """Start a node, wait until it tells ``ready``, and end it with all its processes when the block is left."""
-    started = Node(url, folder, options, environment)
+    started = Node(url, folder, options, environment, wrapper=wrapper)
     try:
         started.heed(ready)
         yield started

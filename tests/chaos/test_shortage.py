@@ -1,9 +1,11 @@
-"""The system has no descriptors left for a while: what runs goes on, and what waits runs when there are some again."""
+"""The system has no descriptors or processes left for a while: what runs goes on, and what waits runs later."""
 
 from __future__ import annotations
 
 import os
 import resource
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,15 @@ from taskqueue import Scheduler, Status
 from tests.acceptance.work import Echo, Gate
 from tests.nodes import LIMIT, Node, eventually, node, title
 
+MOST_PROCESSES = 60
+OTHERS = """
+import threading
+for _ in range(100):
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+print("all", flush=True)
+input()
+"""
+
 OPTIONS = ("--pm", "dynamic", "--min-children", "1", "--max-children", "2", "--lease", "6")
 
 
@@ -25,6 +36,37 @@ def no_descriptors(pid: int) -> Iterator[None]:
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, hard))
     yield
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def of_a_user() -> list[str]:
+    """Return the command that starts another one for a user for whom the limit of processes holds: not for root."""
+    if os.getuid() != 0:
+        return []
+    return ["setpriv", "--ruid", str(100_000 + os.getpid()), "--bounding-set", "-sys_resource,-sys_admin"]
+
+
+def bounded() -> list[str]:
+    """Return the command that starts a node which cannot fork while its user has many threads."""
+    return [*of_a_user(), *(["prlimit", f"--nproc={MOST_PROCESSES}"] if os.getuid() == 0 else [])]
+
+
+@contextmanager
+def no_processes(pid: int) -> Iterator[None]:
+    """Let a bounded process fork no more in the block."""
+    if os.getuid() != 0:
+        soft, hard = resource.prlimit(pid, resource.RLIMIT_NPROC)
+        resource.prlimit(pid, resource.RLIMIT_NPROC, (1, hard))
+        yield
+        resource.prlimit(pid, resource.RLIMIT_NPROC, (soft, hard))
+        return
+    command = [*of_a_user(), sys.executable, "-c", OTHERS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as others:
+        assert others.stdin is not None
+        assert others.stdout is not None
+        assert others.stdout.readline() == b"all\n"
+        yield
+        others.stdin.close()
+        others.kill()
 
 
 def idle(started: Node) -> list[psutil.Process]:
@@ -61,4 +103,29 @@ def test_a_shortage_of_descriptors_ends_nothing_and_is_over_by_itself(tmp_path: 
         assert [attempt.outcome for attempt in long.attempts] == ["Done"]
         assert ("raise the limit of open files" in started.log.read_text()) == (short == "manager")
         assert ("workers can be started again" in started.log.read_text()) == (short == "manager")
+        assert started.stop() == 0
+
+
+def test_a_shortage_of_processes_ends_nothing_and_is_over_by_itself(tmp_path: Path, url: str) -> None:
+    os.mkfifo(tmp_path / "gate")
+    facts = {"file": str(tmp_path / "facts"), "gate": str(tmp_path / "gate")}
+    with Scheduler(url) as scheduler, node(url, tmp_path, *OPTIONS, wrapper=bounded()) as started:
+        long = scheduler.add_job(Gate, facts)
+        eventually((tmp_path / "facts").exists)
+        scheduler.wait_for([scheduler.add_job(Echo, 1)], timeout=LIMIT)
+        with no_processes(started.manager().pid):
+            [other] = eventually(lambda: idle(started))
+            other.kill()
+            waiting = [scheduler.add_job(Echo, number) for number in range(10)]
+            started.heed("no worker can be started (Resource temporarily unavailable): raise the limit of processes")
+            eventually(lambda: {process.refresh().status for process in waiting} == {Status.WAITING})
+            eventually(lambda: "raise the limit of processes" in waiting[0].why())
+        scheduler.wait_for(waiting, timeout=LIMIT)
+
+        assert {process.status for process in waiting} == {Status.DONE}
+        assert long.refresh().status is Status.PROCESSING
+        open_gate(tmp_path / "gate")
+        scheduler.wait_for([long], timeout=LIMIT)
+        assert [attempt.outcome for attempt in long.attempts] == ["Done"]
+        assert "workers can be started again" in started.log.read_text()
         assert started.stop() == 0

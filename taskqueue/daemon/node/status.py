@@ -98,7 +98,7 @@ class NodeStatus:
             "running": self.running,
             "waits": self.waits(),
             "leads": self.leads,
-            "degraded": self.degraded or self.shortage,
+            "degraded": self.degraded or self.pool.shortage,
             "phase": self.phase,
         }
 
