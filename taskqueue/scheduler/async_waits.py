@@ -112,12 +112,15 @@ class AsyncWaits:
         return read(self._connections.store, ids, time.monotonic() + LAST_LOOK)
 
     def _add(self, waiter: Waiter, ids: Collection[JobId]) -> None:
+        if self._listener is not None and self._listener.is_closed:  # the store was left, with the waits of its reader
+            self._listener = self._reader = self._steps = None
+            self._waiters, self._changes = {}, deque()
         waiters, alone = self._waiters, (waiter,)
         for id in ids:
             waiters[id] = waiters.get(id, ()) + alone
         self._changes.append((ids, True))  # also of a job that is watched: it is read for each new wait
         if self._reader is None:
-            self._reader = asyncio.create_task(self._read_for_all())
+            self._reader = asyncio.create_task(self._read_for_all(waiters, self._changes))
         elif self._steps is not None:
             self._steps.nudge()
 
@@ -135,34 +138,38 @@ class AsyncWaits:
         if not self._waiters and self._steps is not None:
             self._steps.nudge()
 
-    async def _read_for_all(self) -> None:
-        """Give each waiter the records of its jobs until nobody waits."""
+    async def _read_for_all(
+        self, waiters: Mapping[JobId, tuple[Waiter, ...]], changes: deque[tuple[Collection[JobId], bool]]
+    ) -> None:
+        """Give each waiter the records of its jobs until nobody waits, or until the scheduler leaves the store."""
         try:
             if self._listener is None or self._listener.is_closed:
                 self._listener = await self._threads.call(self._connections.listener_of_loop)
                 weakref.finalize(self, self._listener.close)  # the loop of these waits is gone
             store = self._connections.store
-            steps = AsyncSteps(followed(store, self._listener, self._changes), self._threads)
+            steps = AsyncSteps(followed(store, self._listener, changes), self._threads)
             self._steps = steps
             async with aclosing(steps.items()) as pages:
                 async for found in pages:
                     for number, (id, record) in enumerate(found.items(), 1):
-                        for waiter in self._waiters.get(id, ()):
+                        for waiter in waiters.get(id, ()):
                             waiter.take(id, record)
                         if number % AT_ONCE == 0:
                             await asyncio.sleep(0)
-                    if not self._waiters:
+                    if not waiters:
                         return
         except Exception as error:
-            self._end_all(error)
+            _end_all(waiters, error)
         finally:
-            self._end_all(None)
-            self._reader = self._steps = None
+            _end_all(waiters, None)
+            if self._reader is asyncio.current_task():
+                self._reader = self._steps = None
 
-    def _end_all(self, error: Exception | None) -> None:
-        """End all waits, with the error of the reader, or because it was canceled with its loop."""
-        for waiter in {waiter for waiters in self._waiters.values() for waiter in waiters}:
-            if error is None:
-                waiter.over.cancel()
-            elif not waiter.over.done():
-                waiter.over.set_exception(error)
+
+def _end_all(waiters: Mapping[JobId, tuple[Waiter, ...]], error: Exception | None) -> None:
+    """End all waits, with the error of their reader, or because it was canceled with its loop."""
+    for waiter in {waiter for of_job in waiters.values() for waiter in of_job}:
+        if error is None:
+            waiter.over.cancel()
+        elif not waiter.over.done():
+            waiter.over.set_exception(error)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from taskqueue import AsyncScheduler, NewJob, RunningJob, Scheduler
+from taskqueue.errors import StoreUnavailable
 from taskqueue.scheduler.connection import StoreOpener, standing_in
 from taskqueue.store.open import open_store
 from taskqueue.testing import Jobs, MovableClock
@@ -73,6 +75,29 @@ def test_an_asyncio_client_made_before_waits_in_the_store_of_each_test(tmp_path:
             node.run_pending()
 
     assert asyncio.run(two_tests_in_one_loop()) == [True, True]
+
+
+def test_a_wait_of_a_test_that_is_over_ends_alone(tmp_path: Path) -> None:
+    one, two = (StoreOpener(open=partial(open_store, str(tmp_path / name))) for name in ("one.db", "two.db"))
+
+    async def two_tests_in_one_loop() -> bool:
+        async with AsyncScheduler() as client:
+            with standing_in(one):
+                left = asyncio.create_task((await client.add_job(Mail, at="+1h")).wait(timeout=60))
+                await done_in(client)  # so the reader of both has begun
+            with standing_in(two):
+                assert await done_in(client)
+                with pytest.raises(StoreUnavailable, match="closed while jobs were waited for"):
+                    await left
+                return await done_in(client)
+
+    async def done_in(client: AsyncScheduler) -> bool:
+        process = await client.add_job(Mail, {"to": "ann"})
+        waiting = asyncio.create_task(process.wait(timeout=60))
+        await asyncio.to_thread(client.blocking.run_pending, ignore_time=False)
+        return (await waiting).is_done
+
+    assert asyncio.run(two_tests_in_one_loop())
 
 
 def test_a_scheduler_without_an_address_is_back_on_its_own_store_after_the_test(
