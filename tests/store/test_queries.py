@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -424,10 +425,10 @@ def test_a_page_of_what_matches_continues_behind_the_last_one(store: Store) -> N
     assert ids([*first, *second]) == ids(records[::2])
 
 
-@pytest.mark.parametrize("order", ["data", "--id", ""])
-def test_an_unknown_order_is_refused(store: Store, order: str) -> None:
-    message = f"order='{order}': use id, created_at, ended_at, rank, or one of them with a '-' before it to descend"
-    with pytest.raises(InvalidQuery, match=f"^{message}$"):
+@pytest.mark.parametrize(("order", "nearest"), [("data", ""), ("--id", "; did you mean id?"), ("", "")])
+def test_an_unknown_order_is_refused(store: Store, order: str, nearest: str) -> None:
+    use = "use id, created_at, ended_at, rank, or one of them with a '-' before it to descend"
+    with pytest.raises(InvalidQuery, match=re.escape(f"order='{order}': {use}{nearest}") + "$"):
         store.find(EVERYTHING, order=order)
 
 

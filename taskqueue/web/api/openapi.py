@@ -14,7 +14,7 @@ from taskqueue.web.problems import MEDIA_TYPE, STATUSES
 
 PREFIX = "/api/v1"
 
-ALWAYS = (400, 401, 403, 422, 429, 503)
+ALWAYS = (400, 401, 403, 422, 429, 431, 503)
 """Statuses that every operation may have.
 
 A wrong host or text, nobody known, not allowed, a wrong value, too many requests of the user, no store.
