@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 from typing_extensions import Self
 
-from tests.servers import PATIENCE, ServerMissing, free_port
+from tests.servers import PATIENCE, ServerMissing, launch_at
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 UNPACKED = CHECKOUT / ".venv/postgresql"
@@ -77,19 +77,7 @@ class PostgreSQL:
         """Start it, on the port it had before if it had one, and return once it takes connections."""
         if not self._data.exists():
             self._create()
-        if self.port:
-            self._launch()
-            return
-        for _ in range(5):
-            self.port = free_port()
-            try:
-                self._launch()
-            except ServerMissing:
-                if "Address already in use" not in self._log():
-                    raise
-                continue
-            return
-        raise ServerMissing(f"five ports in a row were taken by others; the last one was {self.port}")
+        launch_at(self.port, self._launch, self._log)
 
     def stop(self) -> None:
         """End it at once; the server removes what it keeps outside of its folder."""
@@ -160,7 +148,8 @@ class PostgreSQL:
             shutil.rmtree(self._data, ignore_errors=True)
             raise ServerMissing(f"initdb ended with {done.returncode}: {done.stdout[-2000:]}")
 
-    def _launch(self) -> None:
+    def _launch(self, port: int) -> None:
+        self.port = port
         settings = {**self.options, "port": str(self.port), "listen_addresses": "127.0.0.1"}
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         with (self.folder / "postgresql.log").open("wb") as log:

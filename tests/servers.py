@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -41,7 +41,7 @@ Client = MongoClient[dict[str, Any]]
 
 
 class ServerMissing(RuntimeError):
-    """No MongoDB server could be found or started."""
+    """No database server could be found or started."""
 
 
 def server_binary() -> Path:
@@ -91,6 +91,23 @@ def free_port() -> int:
     raise ServerMissing(f"no free port between {PORTS.start} and {PORTS.stop}")
 
 
+def launch_at(port: int, launch: Callable[[int], None], log: Callable[[], str]) -> None:
+    """Launch a server at the port that it had before, or for 0 at a free one that nobody else takes meanwhile."""
+    if port:
+        launch(port)
+        return
+    for _ in range(5):
+        port = free_port()
+        try:
+            launch(port)
+        except ServerMissing:
+            if "Address already in use" not in log():
+                raise
+            continue
+        return
+    raise ServerMissing(f"five ports in a row were taken by others; the last one was {port}")
+
+
 class Server:
     """One mongod with a folder and a port of its own; it dies with the thread that started it."""
 
@@ -113,19 +130,7 @@ class Server:
     def start(self) -> None:
         """Start it, on the port it had before if it had one, and return once it takes connections."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        if self.port:
-            self._launch()
-            return
-        for _ in range(5):
-            self.port = free_port()
-            try:
-                self._launch()
-            except ServerMissing:
-                if "Address already in use" not in self._log():
-                    raise
-                continue
-            return
-        raise ServerMissing(f"five ports in a row were taken by others; the last one was {self.port}")
+        launch_at(self.port, self._launch, self._log)
 
     def kill(self) -> None:
         """End it like a power cut."""
@@ -146,7 +151,8 @@ class Server:
         with MongoClient[dict[str, Any]](self.url, serverSelectionTimeoutMS=int(PATIENCE * 1000)) as client:
             yield client
 
-    def _launch(self) -> None:
+    def _launch(self, port: int) -> None:
+        self.port = port
         command = [str(server_binary()), "--dbpath", str(self.folder), "--logpath", str(self.folder / "mongod.log")]
         command += ["--port", str(self.port), "--bind_ip", "127.0.0.1", "--nounixsocket", *SMALL, *FOR_TESTS]
         self.process = subprocess.Popen(

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from taskqueue import Scheduler, Status
+from taskqueue import Process, Scheduler, Status
 from tests.acceptance.work import Echo, Gate
 from tests.nodes import LIMIT, Node, eventually, node, title
 
@@ -73,9 +73,15 @@ def idle(started: Node) -> list[psutil.Process]:
     return [worker for worker in started.workers() if title(worker) == "taskqueue: worker idle"]
 
 
-def open_gate(path: Path) -> None:
-    with path.open("w") as gate:
-        gate.write("go")
+def all_goes_on(scheduler: Scheduler, waiting: list[Process], long: Process, gate: Path) -> None:
+    """Check that jobs which waited run now, beside one that has run on and ends when its gate is opened."""
+    scheduler.wait_for(waiting, timeout=LIMIT)
+    assert {process.status for process in waiting} == {Status.DONE}
+    assert long.refresh().status is Status.PROCESSING
+    with gate.open("w") as opened:
+        opened.write("go")
+    scheduler.wait_for([long], timeout=LIMIT)
+    assert [attempt.outcome for attempt in long.attempts] == ["Done"]
 
 
 @pytest.mark.parametrize("short", ["node", "manager"])
@@ -94,13 +100,7 @@ def test_a_shortage_of_descriptors_ends_nothing_and_is_over_by_itself(tmp_path: 
             if short == "manager":
                 started.heed("no worker can be started")
                 eventually(lambda: {process.refresh().status for process in waiting} == {Status.WAITING})
-        scheduler.wait_for(waiting, timeout=LIMIT)
-
-        assert {process.status for process in waiting} == {Status.DONE}
-        assert long.refresh().status is Status.PROCESSING
-        open_gate(tmp_path / "gate")
-        scheduler.wait_for([long], timeout=LIMIT)
-        assert [attempt.outcome for attempt in long.attempts] == ["Done"]
+        all_goes_on(scheduler, waiting, long, tmp_path / "gate")
         assert ("raise the limit of open files" in started.log.read_text()) == (short == "manager")
         assert ("workers can be started again" in started.log.read_text()) == (short == "manager")
         assert started.stop() == 0
@@ -120,12 +120,6 @@ def test_a_shortage_of_processes_ends_nothing_and_is_over_by_itself(tmp_path: Pa
             started.heed("no worker can be started (Resource temporarily unavailable): raise the limit of processes")
             eventually(lambda: {process.refresh().status for process in waiting} == {Status.WAITING})
             eventually(lambda: "raise the limit of processes" in waiting[0].why())
-        scheduler.wait_for(waiting, timeout=LIMIT)
-
-        assert {process.status for process in waiting} == {Status.DONE}
-        assert long.refresh().status is Status.PROCESSING
-        open_gate(tmp_path / "gate")
-        scheduler.wait_for([long], timeout=LIMIT)
-        assert [attempt.outcome for attempt in long.attempts] == ["Done"]
+        all_goes_on(scheduler, waiting, long, tmp_path / "gate")
         assert "workers can be started again" in started.log.read_text()
         assert started.stop() == 0
