@@ -54,7 +54,7 @@ class Graph:
     width: int
     height: int
     left_out: int
-    """How many more jobs were found."""
+    """How many more jobs were found than are drawn."""
     is_more: bool
     """Whether there may be still more."""
     says: str
@@ -66,39 +66,39 @@ def graph_of(scheduler: Scheduler, process: Process) -> Graph | None:
     None if it has none of these. A job is not found any more by one that it depended on and that has ended, but in its
     workflow: stores keep no order of those.
     """
-    found = _related(scheduler, process)
-    if len(found) < 2:
+    related = _related(scheduler, process)
+    if len(related) < 2:
         return None
-    kept = _nearest(found, process)
-    depth = _depths(kept)
-    boxes = _boxes(kept, depth, process)
-    here = depth[process.id]
-    before = sum(1 for one in depth.values() if one < here)
-    after = sum(1 for one in depth.values() if one > here)
+    drawn = _nearest(related, process)
+    depths = _depths(drawn)
+    boxes = _boxes(drawn, depths, process)
+    own_depth = depths[process.id]
+    before = sum(1 for depth in depths.values() if depth < own_depth)
+    after = sum(1 for depth in depths.values() if depth > own_depth)
     return Graph(
         boxes=list(boxes.values()),
-        lines=_lines(kept, boxes),
-        width=4 + (max(depth.values()) + 1) * (WIDTH + GAP_X) - GAP_X,
+        lines=_lines(drawn, boxes),
+        width=4 + (max(depths.values()) + 1) * (WIDTH + GAP_X) - GAP_X,
         height=2 + max(box.y for box in boxes.values()) + HEIGHT,
-        left_out=len(found) - len(kept),
-        is_more=len(found) >= MOST_MEMBERS,
+        left_out=len(related) - len(drawn),
+        is_more=len(related) >= MOST_MEMBERS,
         says=f"{before} before, {after} after",
     )
 
 
-def _boxes(kept: Mapping[JobId, Process], depth: Mapping[JobId, int], process: Process) -> dict[JobId, Box]:
+def _boxes(drawn: Mapping[JobId, Process], depths: Mapping[JobId, int], process: Process) -> dict[JobId, Box]:
     """Return a box for each job: a column for each depth, in it one row after the other."""
     rows: Counter[int] = Counter()
     boxes: dict[JobId, Box] = {}
-    for one in sorted(kept.values(), key=lambda other: (depth[other.id], str(other.id))):
-        column = depth[one.id]
-        word = WORDS[one.status]
-        boxes[one.id] = Box(
-            id=str(one.id),
-            text=_cut(name(one.job)),
+    for job in sorted(drawn.values(), key=lambda other: (depths[other.id], str(other.id))):
+        column = depths[job.id]
+        word = WORDS[job.status]
+        boxes[job.id] = Box(
+            id=str(job.id),
+            text=_cut(name(job.job)),
             kind=word.replace(" ", "-"),
-            says=f"{one.job} {one.id}: {word}",
-            is_self=one.id == process.id,
+            says=f"{job.job} {job.id}: {word}",
+            is_self=job.id == process.id,
             x=2 + column * (WIDTH + GAP_X),
             y=2 + rows[column] * (HEIGHT + GAP_Y),
         )
@@ -106,53 +106,53 @@ def _boxes(kept: Mapping[JobId, Process], depth: Mapping[JobId, int], process: P
     return boxes
 
 
-def _lines(kept: Mapping[JobId, Process], boxes: Mapping[JobId, Box]) -> list[Line]:
+def _lines(drawn: Mapping[JobId, Process], boxes: Mapping[JobId, Box]) -> list[Line]:
     """Return a line for each dependency, from the right edge of one job to the left edge of the next."""
     return [
         Line(
             x1=boxes[before].x + WIDTH,
             y1=boxes[before].y + HEIGHT // 2,
-            x2=boxes[one.id].x,
-            y2=boxes[one.id].y + HEIGHT // 2,
+            x2=boxes[job.id].x,
+            y2=boxes[job.id].y + HEIGHT // 2,
         )
-        for one in kept.values()
-        for before in one.depends_on
+        for job in drawn.values()
+        for before in job.depends_on
         if before in boxes
     ]
 
 
 def _related(scheduler: Scheduler, process: Process) -> Mapping[JobId, Process]:
     """Return the job, its dependencies, the jobs that wait for it, and the first members of its workflow."""
-    found = scheduler.find_jobs({"waiting_for": process.id}, limit=MOST)
+    related = scheduler.find_jobs({"waiting_for": process.id}, limit=MOST)
     if process.depends_on:
-        found += scheduler.find_jobs({"id": {"$in": list(process.depends_on[:MOST])}}, limit=MOST)
+        related += scheduler.find_jobs({"id": {"$in": list(process.depends_on[:MOST])}}, limit=MOST)
     first = workflows.workflow_of(process.tags)
     if first is not None:
         added = scheduler.find_jobs({"id": first}, limit=1) or [process]
         members = {"created_at": added[0].created_at, "tags": f"{WORKFLOW_TAG}{first}"}  # all were added at once
-        found += scheduler.find_jobs(members, order="id", limit=MOST_MEMBERS)
-    return {**{one.id: one for one in found}, process.id: process}
+        related += scheduler.find_jobs(members, order="id", limit=MOST_MEMBERS)
+    return {**{job.id: job for job in related}, process.id: process}
 
 
-def _nearest(found: Mapping[JobId, Process], process: Process) -> Mapping[JobId, Process]:
+def _nearest(related: Mapping[JobId, Process], process: Process) -> Mapping[JobId, Process]:
     """Return the job, those next to it, and others as long as there is room."""
-    near = [*process.depends_on, *(one.id for one in found.values() if process.id in one.depends_on)]
-    order = dict.fromkeys([process.id, *(id for id in near if id in found), *found])
-    return {id: found[id] for id in list(order)[:MOST]}
+    near = [*process.depends_on, *(job.id for job in related.values() if process.id in job.depends_on)]
+    order = dict.fromkeys([process.id, *(id for id in near if id in related), *related])
+    return {id: related[id] for id in list(order)[:MOST]}
 
 
-def _depths(kept: Mapping[JobId, Process]) -> dict[JobId, int]:
-    """Return how many jobs lie at most before each; dependencies have no circles."""
-    depth = dict.fromkeys(kept, 0)
-    for _ in kept:
+def _depths(drawn: Mapping[JobId, Process]) -> dict[JobId, int]:
+    """Return the length of the longest chain of jobs before each one; dependencies have no cycles."""
+    depths = dict.fromkeys(drawn, 0)
+    for _ in drawn:
         moved = False
-        for one in kept.values():
-            deepest = max((depth[id] + 1 for id in one.depends_on if id in depth), default=0)
-            if deepest > depth[one.id]:
-                depth[one.id], moved = deepest, True
+        for job in drawn.values():
+            deepest = max((depths[id] + 1 for id in job.depends_on if id in depths), default=0)
+            if deepest > depths[job.id]:
+                depths[job.id], moved = deepest, True
         if not moved:
             break
-    return depth
+    return depths
 
 
 def _cut(text: str) -> str:

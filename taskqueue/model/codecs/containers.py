@@ -33,14 +33,14 @@ class Items(Form):
         if not isinstance(value, list | tuple | set | frozenset) or (self._kind is list and isinstance(value, set)):
             raise misfit(value, path, self.name)
         if isinstance(value, list | tuple):
-            return [self._item.encode(one, f"{path}[{index}]") for index, one in enumerate(value)]
-        found = [self._item.encode(one, f"{path}{{{one!r}}}") for one in value]
-        return sorted(found, key=lambda one: json.dumps(one, sort_keys=True, default=str))
+            return [self._item.encode(item, f"{path}[{index}]") for index, item in enumerate(value)]
+        encoded = [self._item.encode(item, f"{path}{{{item!r}}}") for item in value]
+        return sorted(encoded, key=lambda item: json.dumps(item, sort_keys=True, default=str))
 
     def decode(self, plain: Any, path: str) -> Any:
         if not isinstance(plain, list):
             raise misfit(plain, path, self.name)
-        items = [self._item.decode(one, f"{path}[{index}]") for index, one in enumerate(plain)]
+        items = [self._item.decode(item, f"{path}[{index}]") for index, item in enumerate(plain)]
         try:
             return self._kind(items)
         except TypeError as error:  # a set of items that cannot be hashed
@@ -60,11 +60,11 @@ class Row(Form):
         return isinstance(value, tuple) and len(value) == len(self._items)
 
     def encode(self, value: Any, path: str) -> Any:
-        return [one.encode(item, f"{path}[{index}]") for index, (one, item) in enumerate(self._pairs(value, path))]
+        return [form.encode(item, f"{path}[{index}]") for index, (form, item) in enumerate(self._pairs(value, path))]
 
     def decode(self, plain: Any, path: str) -> Any:
         pairs = enumerate(self._pairs(plain, path))
-        return tuple(one.decode(item, f"{path}[{index}]") for index, (one, item) in pairs)
+        return tuple(form.decode(item, f"{path}[{index}]") for index, (form, item) in pairs)
 
     def _pairs(self, value: Any, path: str) -> list[tuple[Form, Any]]:
         if not isinstance(value, list | tuple) or len(value) != len(self._items):
@@ -88,18 +88,18 @@ class Table(Form):
     def encode(self, value: Any, path: str) -> Any:
         if not self.holds(value):
             raise misfit(value, path, self.name)
-        return {self._written(key, path): self._item.encode(one, f"{path}[{key!r}]") for key, one in value.items()}
+        return {self._written(key, path): self._item.encode(item, f"{path}[{key!r}]") for key, item in value.items()}
 
     def decode(self, plain: Any, path: str) -> Any:
         if not self.holds(plain):
             raise misfit(plain, path, self.name)
-        return {self._read(key, path): self._item.decode(one, f"{path}[{key!r}]") for key, one in plain.items()}
+        return {self._read(key, path): self._item.decode(item, f"{path}[{key!r}]") for key, item in plain.items()}
 
     def _written(self, key: Any, path: str) -> Any:
-        found = self._key.encode(self._read(key, path) if isinstance(key, str) else key, f"{path} key")
-        if isinstance(found, list | dict):
+        encoded = self._key.encode(self._read(key, path) if isinstance(key, str) else key, f"{path} key")
+        if isinstance(encoded, list | dict):
             raise InvalidJob(f"{path} key: {key!r} is not kept as text: use keys that are")
-        return str(found) if self._digits else found
+        return str(encoded) if self._digits else encoded
 
     def _read(self, key: str, path: str) -> Any:
         plain: Any = key
@@ -134,7 +134,7 @@ class Fields(Form):
         if not dataclasses.is_dataclass(self._kind):
             return {name: self._form(hint) for name, hint in self._hints.items()}
         kind: Any = self._kind
-        fields = [one.name for one in dataclasses.fields(kind) if one.init]
+        fields = [field.name for field in dataclasses.fields(kind) if field.init]
         for name, parameter in inspect.signature(kind).parameters.items():
             if name not in fields and parameter.default is parameter.empty and parameter.kind in _BY_NAME:
                 raise InvalidJob(
@@ -153,7 +153,9 @@ class Fields(Form):
         if dataclasses.is_dataclass(self._kind):
             fields = dataclasses.fields(self._kind)
             missing = dataclasses.MISSING
-            return frozenset(one.name for one in fields if one.default is missing and one.default_factory is missing)
+            return frozenset(
+                field.name for field in fields if field.default is missing and field.default_factory is missing
+            )
         return frozenset(self._forms).difference(self._kind._field_defaults)
 
     def holds(self, value: Any) -> bool:
@@ -169,7 +171,7 @@ class Fields(Form):
                 raise InvalidJob(f"{path}: {self.name} has no {name!r}: it has {', '.join(self._forms)}")
         self._check({**given, **dict.fromkeys(names)} if names else given, path)
         try:
-            return {name: self._forms[name].encode(one, self._path(path, name)) for name, one in given.items()}
+            return {name: self._forms[name].encode(item, self._path(path, name)) for name, item in given.items()}
         except RecursionError:
             raise InvalidJob(f"{path[:100]}... is nested too deeply, or contains itself: pass flat data") from None
 
@@ -178,11 +180,12 @@ class Fields(Form):
             raise misfit(plain, path, self.name)
         self._check(plain, path)
         forms = self._forms
-        found = {name: forms[name].decode(one, self._path(path, name)) for name, one in plain.items() if name in forms}
+        known = {name: item for name, item in plain.items() if name in forms}
+        fields = {name: forms[name].decode(item, self._path(path, name)) for name, item in known.items()}
         if self._is_dict:
-            return found
+            return fields
         try:
-            return self._kind(**found)
+            return self._kind(**fields)
         except (TypeError, ValueError) as error:
             raise InvalidJob(f"{path}: {error}") from None
         except Exception as error:  # of its __post_init__
@@ -209,19 +212,19 @@ class Either(Form):
 
     def __init__(self, forms: Sequence[Form]) -> None:
         self._forms = forms
-        self.name = " or ".join(one.name for one in forms)
-        self.is_native = all(one.is_native for one in forms)
+        self.name = " or ".join(form.name for form in forms)
+        self.is_native = all(form.is_native for form in forms)
 
     def holds(self, value: Any) -> bool:
-        return any(one.holds(value) for one in self._forms)
+        return any(form.holds(value) for form in self._forms)
 
     def encode(self, value: Any, path: str) -> Any:
-        found = [one for one in self._forms if one.holds(value)]
-        if not found:
+        fitting = [form for form in self._forms if form.holds(value)]
+        if not fitting:
             return self._first(self._forms, value, path, encoded=True)
-        if len(found) == 1 and (value is None or (len(self._forms) == 2 and self._is_optional)):
-            return found[0].encode(value, path)
-        plain = self._first(found, value, path, encoded=True)
+        if len(fitting) == 1 and (value is None or (len(self._forms) == 2 and self._is_optional)):
+            return fitting[0].encode(value, path)
+        plain = self._first(fitting, value, path, encoded=True)
         restored = self.decode(plain, path)
         if type(restored) is not type(value) and not self.is_native:
             raise InvalidJob(
@@ -235,17 +238,17 @@ class Either(Form):
 
     @cached_property
     def _is_optional(self) -> bool:
-        return any(one.holds(None) for one in self._forms)
+        return any(form.holds(None) for form in self._forms)
 
     def _first(self, forms: Sequence[Form], value: Any, path: str, *, encoded: bool) -> Any:
         refusals = []
-        for one in forms:
+        for form in forms:
             try:
-                return one.encode(value, path) if encoded else one.decode(value, path)
+                return form.encode(value, path) if encoded else form.decode(value, path)
             except InvalidJob as refused:
                 refusals.append(refused)
         # The error about a part says more than the error about the whole.
-        inner = [one for one in refusals if not str(one).startswith(f"{path}: ")]
+        inner = [refusal for refusal in refusals if not str(refusal).startswith(f"{path}: ")]
         raise inner[0] if len(inner) == 1 else misfit(value, path, self.name)
 
 

@@ -44,75 +44,75 @@ OPTIONS_KEPT = 1000
 _KNOWN_OPTIONS: dict[str, Options] = {}
 
 
-def lane_in(kept: str | None) -> str:
+def lane_in(value: str | None) -> str:
     """Return the lane of a text that starts with the queue; raise ``ValueError`` if it is none."""
-    return "" if kept is None else lane_of(kept.partition(" ")[2])
+    return "" if value is None else lane_of(value.partition(" ")[2])
 
 
-def time_in(kept: Any) -> datetime | None:
+def time_in(value: Any) -> datetime | None:
     """Return the time, None for none; raise ``TypeError`` for anything else, such as one out of the calendar."""
-    if kept is None or type(kept) is datetime:
-        return kept
-    raise TypeError(f"{kept!r} is no time in the years 1 to 9999")
+    if value is None or type(value) is datetime:
+        return value
+    raise TypeError(f"{value!r} is no time in the years 1 to 9999")
 
 
-def needed_time_in(kept: Any) -> datetime:
+def needed_time_in(value: Any) -> datetime:
     """Return the time; raise ``TypeError`` for anything else, such as one out of the calendar."""
-    found = time_in(kept)
-    if found is None:
+    time = time_in(value)
+    if time is None:
         raise TypeError("a time is missing")
-    return found
+    return time
 
 
-def id_in(kept: Any) -> ObjectId | None:
+def id_in(value: Any) -> ObjectId | None:
     """Return the id, None for none; raise ``TypeError`` for anything else."""
-    if kept is None or type(kept) is ObjectId:
-        return kept
-    raise TypeError(f"{kept!r} is no id of a job")
+    if value is None or type(value) is ObjectId:
+        return value
+    raise TypeError(f"{value!r} is no id of a job")
 
 
-def ids_in(kept: Any) -> tuple[ObjectId, ...]:
+def ids_in(values: Any) -> tuple[ObjectId, ...]:
     """Return the ids; raise ``TypeError`` for anything else."""
-    ids = tuple(kept or ())
+    ids = tuple(values or ())
     if any(type(id) is not ObjectId for id in ids):
-        raise TypeError(f"{kept!r} are no ids of jobs")
+        raise TypeError(f"{values!r} are no ids of jobs")
     return ids
 
 
-def tags_in(kept: Any) -> tuple[str, ...]:
+def tags_in(values: Any) -> tuple[str, ...]:
     """Return the tags; raise ``TypeError`` for anything else."""
-    return tuple(map(text, kept or ()))
+    return tuple(map(text, values or ()))
 
 
-def data_in(kept: Any) -> str:
+def data_in(data: Any) -> str:
     """Return the data as Extended JSON text: accepted data are returned, also under a raised limit."""
-    return encode(kept, limit=ROOM)
+    return encode(data, limit=ROOM)
 
 
-def dependencies_in(kept: Any) -> tuple[Dependency, ...]:
+def dependencies_in(values: Any) -> tuple[Dependency, ...]:
     """Return the dependencies; raise for anything else."""
-    return tuple(Dependency(id=one["id"], on_failure=OnFailure(one["on_failure"])) for one in kept or ())
+    return tuple(Dependency(id=value["id"], on_failure=OnFailure(value["on_failure"])) for value in values or ())
 
 
-def attempts_in(kept: Any) -> tuple[Attempt, ...]:
+def attempts_in(values: Any) -> tuple[Attempt, ...]:
     """Return the attempts; raise for anything else."""
-    return tuple(attempt_of(one, needed_time_in) for one in kept or ())
+    return tuple(attempt_of(value, needed_time_in) for value in values or ())
 
 
-def options_in(kept: Mapping[str, Any]) -> Options:
-    """Return the options, once for all jobs that have the same; most have. Written out, 1 and True are two."""
-    text = repr(kept)
-    known = _KNOWN_OPTIONS.get(text)
-    if known is None:
+def options_in(given: Mapping[str, Any]) -> Options:
+    """Return the options; jobs with the same options share one object. ``repr`` tells 1 from True, a dict does not."""
+    text = repr(given)
+    options = _KNOWN_OPTIONS.get(text)
+    if options is None:
         if len(_KNOWN_OPTIONS) >= OPTIONS_KEPT:
             _KNOWN_OPTIONS.clear()
-        known = _KNOWN_OPTIONS[text] = options_of(kept)
-    return known
+        options = _KNOWN_OPTIONS[text] = options_of(given)
+    return options
 
 
-def status_in(kept: Any) -> Status:
+def status_in(value: Any) -> Status:
     """Return the status; one that cannot be read counts as FAILED, as in its record."""
-    return Status(kept) if kept in _STATUSES else Status.FAILED
+    return Status(value) if value in _STATUSES else Status.FAILED
 
 
 _STATUSES = [int(status) for status in Status]
@@ -190,7 +190,7 @@ _BLANK = Record(id=ObjectId(b"\0" * 12), job="", created_at=EPOCH, ready_at=None
 _OWN = ("id", "data", "created_at", "ready_at", "rank")
 """The fields that differ between jobs of one class with the same options."""
 
-_SHARED = operator.attrgetter(*(one.name for one in fields(Record) if one.name not in _OWN))
+_SHARED = operator.attrgetter(*(field.name for field in fields(Record) if field.name not in _OWN))
 
 
 def document(record: Record) -> Document:
@@ -210,7 +210,7 @@ def document(record: Record) -> Document:
         "lane": lane(record),
         "cancel": record.cancel and _cancel(record.cancel),
         "parent": record.parent,
-        "depends_on": [_dependency(one) for one in record.depends_on] or None,
+        "depends_on": [_dependency(dependency) for dependency in record.depends_on] or None,
         "origin": record.origin and origins.document(record.origin),
     }
     whole = present(given | moving(record))
@@ -219,15 +219,15 @@ def document(record: Record) -> Document:
 
 
 def documents(records: Sequence[Record]) -> list[Document]:
-    """Return the whole document of each; a waiting job that differs in little from the one before is made from that."""
+    """Return the whole document of each; a waiting job is made from the one before if only ``_OWN`` fields differ."""
     made: list[Document] = []
     shared: tuple[Any, ...] = ()
-    for one in records:
-        before, shared = shared, _SHARED(one)
-        if made and one.status is Status.WAITING and all(map(operator.is_, before, shared)):
-            made.append({**made[-1], **_own(one)})
+    for record in records:
+        before, shared = shared, _SHARED(record)
+        if made and record.status is Status.WAITING and all(map(operator.is_, before, shared)):
+            made.append({**made[-1], **_own(record)})
         else:
-            made.append(document(one))
+            made.append(document(record))
     return made
 
 
@@ -318,36 +318,36 @@ def present(fields: Document) -> Document:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def record(kept: Document) -> Record:
+def record(stored: Document) -> Record:
     """Return the record of a document; a damaged one gives its readable fields and ``damage``."""
     try:
-        return _record(kept)
+        return _record(stored)
     except Exception:
-        return _damaged(kept)
+        return _damaged(stored)
 
 
-def _record(kept: Document) -> Record:
+def _record(stored: Document) -> Record:
     """Return the record; raise if a field is not of the type that it was written with."""
-    if tuple(map(type, _plain(kept))) != _PLAIN or not is_rank(kept["rank"], kept["priority"]):
+    if tuple(map(type, _plain(stored))) != _PLAIN or not is_rank(stored["rank"], stored["priority"]):
         raise TypeError("a field is not of the type that it was written with")
     return changed(
         _BLANK,
-        **{name: READERS[name](kept[name]) for name in _OTHERS.intersection(kept)},
-        id=kept["_id"],
-        job=kept["job"],
-        data=data_in(kept["data"]),
-        queue=kept["queue"],
-        priority=kept["priority"],
-        options=options_in(kept["options"]),
-        given=kept["given"],
-        created_at=kept["created_at"],
-        status=Status(kept["status"]),
-        cause=Cause(kept["cause"]),
-        rank=int(kept["rank"]),
-        claims=kept["claims"],
-        failures=kept["failures"],
-        crashes=kept["crashes"],
-        progress=kept["progress"],
+        **{name: READERS[name](stored[name]) for name in _OTHERS.intersection(stored)},
+        id=stored["_id"],
+        job=stored["job"],
+        data=data_in(stored["data"]),
+        queue=stored["queue"],
+        priority=stored["priority"],
+        options=options_in(stored["options"]),
+        given=stored["given"],
+        created_at=stored["created_at"],
+        status=Status(stored["status"]),
+        cause=Cause(stored["cause"]),
+        rank=int(stored["rank"]),
+        claims=stored["claims"],
+        failures=stored["failures"],
+        crashes=stored["crashes"],
+        progress=stored["progress"],
     )
 
 
@@ -362,9 +362,9 @@ _OTHERS = frozenset(READERS).difference(
 """The fields that not every document has."""
 
 
-def _damaged(kept: Document) -> Record:
+def _damaged(stored: Document) -> Record:
     """Return the readable fields of a document and name the others; raise if its id is invalid."""
-    id = kept["_id"]
+    id = stored["_id"]
     if not isinstance(id, ObjectId):
         raise TypeError(f"{id!r} is no id of a job")
     fallback = Record(
@@ -372,15 +372,15 @@ def _damaged(kept: Document) -> Record:
     )
     reading = Reading()
     fields = {
-        name: reading.field(name, functools.partial(read, kept.get(name)), getattr(fallback, name))
+        name: reading.field(name, functools.partial(read, stored.get(name)), getattr(fallback, name))
         for name, read in READERS.items()
     }
     return Record(id=id, damage=reading.damage, **fields)
 
 
-def records(kept: Iterable[Document]) -> list[Record]:
+def records(stored: Iterable[Document]) -> list[Record]:
     """Return the records that documents describe, in order, without those whose very id cannot be read."""
-    return list(readable(kept, record, "a job with the document"))
+    return list(readable(stored, record, "a job with the document"))
 
 
 def unmoved(before: Record) -> Document:
@@ -409,7 +409,7 @@ def held_by(holder: Holder) -> Document:
 
 
 def cancel_request(reason: str, requested_at: datetime) -> Document:
-    """Return the cancel request as it is kept in a record."""
+    """Return the cancel request as it is stored in a record."""
     return {"requested_at": requested_at, "reason": clipped(reason)}
 
 

@@ -51,26 +51,26 @@ def _on_field(compare: Compare) -> Document:
     if compare.operator is Operator.EXISTS:
         return {name: {"$exists": value}}
     if compare.operator is Operator.IN:
-        return {name: {"$in": [_kept(compare.field, item) for item in value]}}
+        return {name: {"$in": [_stored(compare.field, item) for item in value]}}
     if compare.operator is Operator.CONTAINS:
         return {name: {"$regex": re.escape(value)}}
-    return {name: {compare.operator.value: _kept(compare.field, value)}}
+    return {name: {compare.operator.value: _stored(compare.field, value)}}
 
 
-def _on_computed(compare: Compare, found: Document) -> Document:
-    """Return the expression for a field that is computed: nothing is less than a number, but compares with none."""
+def _on_computed(compare: Compare, computed: Document) -> Document:
+    """Return the expression for a computed field; MongoDB sorts null below numbers, so null needs its own check."""
     value: Any = compare.value
     if compare.operator is Operator.EXISTS:
-        return {"$gt" if value else "$eq": [found, None]}
+        return {"$gt" if value else "$eq": [computed, None]}
     if compare.operator is Operator.IN:
-        return {"$in": [found, [_kept(compare.field, item) for item in value]]}
-    compared = {compare.operator.value: [found, _kept(compare.field, value)]}
+        return {"$in": [computed, [_stored(compare.field, item) for item in value]]}
+    compared = {compare.operator.value: [computed, _stored(compare.field, value)]}
     if compare.operator in (Operator.EQ, Operator.NE):
         return compared
-    return {"$and": [{"$gt": [found, None]}, compared]}
+    return {"$and": [{"$gt": [computed, None]}, compared]}
 
 
-def _kept(field: str, value: Any) -> Any:
+def _stored(field: str, value: Any) -> Any:
     """Return the value in the form of documents."""
     if value is None:
         return None

@@ -104,10 +104,10 @@ def _end_duplicates(collections: Collections, shown: str, now: datetime) -> None
     jobs = collections.jobs
     tried: dict[JobId, Tries] = {}
     while shared := list(jobs.aggregate(oldest_first, allowDiskUse=True)):
-        for one in shared:
-            key, oldest = one["_id"], one["oldest"]
-            for kept in jobs.find({**holds(key), "_id": {"$ne": oldest}}):
-                before = record(kept)
+        for group in shared:
+            key, oldest = group["_id"], group["oldest"]
+            for duplicate in jobs.find({**holds(key), "_id": {"$ne": oldest}}):
+                before = record(duplicate)
                 tried.setdefault(before.id, Tries(shown, f"job {before.id} with unique={key!r}")).another()
                 _end_duplicate(collections, before, key, oldest, now)
 

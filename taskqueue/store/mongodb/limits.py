@@ -115,9 +115,9 @@ class LimitUse:
         refused = self._push([_use(request, limit_key, holder, lease_ends) for request, limit_key in uses])
         failed = {uses[index][0].id for index in refused}
         self.hand_back([request for request in requests if request.id in failed], holder)
-        got = [request for request in requests if request.id not in failed]
-        self._mine.update((request.id, request) for request in got)
-        return got
+        granted = [request for request in requests if request.id not in failed]
+        self._mine.update((request.id, request) for request in granted)
+        return granted
 
     def hand_back(self, requests: Sequence[UseRequest], holder: Holder) -> None:
         """Free the uses of claims that this holder did not make; another holder may have some for the same job."""
@@ -139,9 +139,9 @@ class LimitUse:
         self.free_failed()
         if not self._mine:
             return
-        mine = {"$eq": ["$$one.incarnation", holder.incarnation]}
-        kept = {"$mergeObjects": ["$$one", {"until": {"$add": [whole(lease_ends), "$$one.lasts"]}}]}
-        held = {"$map": {"input": "$held", "as": "one", "in": {"$cond": [mine, kept, "$$one"]}}}
+        mine = {"$eq": ["$$use.incarnation", holder.incarnation]}
+        renewed = {"$mergeObjects": ["$$use", {"until": {"$add": [whole(lease_ends), "$$use.lasts"]}}]}
+        held = {"$map": {"input": "$held", "as": "use", "in": {"$cond": [mine, renewed, "$$use"]}}}
         self._slots.update_many({"held.incarnation": holder.incarnation}, [{"$set": {"held": held}}])
 
     def began(self, starts: Mapping[JobId, datetime]) -> None:
@@ -156,17 +156,17 @@ class LimitUse:
         if changes:
             self._slots.bulk_write(changes, ordered=False)
 
-    def release(self, freed: Sequence[Freed]) -> None:
+    def release(self, ended_runs: Sequence[Freed]) -> None:
         """Free the limits of ended runs; harmless if done twice."""
         changes = []
-        for one in freed:
-            mine = self._mine.get(one.id)
-            if mine is not None and mine.claims == one.claims:  # it may be a newer claim of the same job
-                del self._mine[one.id]
-            for limit_key in limit_keys_of(one.lane):
-                run = _run(one.id, one.claims)
-                kept = limit_key.per is not None and one.began_at is not None
-                changes.append(_keep(limit_key, run, one.began_at) if kept else _pull(limit_key.key, run))
+        for freed in ended_runs:
+            mine = self._mine.get(freed.id)
+            if mine is not None and mine.claims == freed.claims:  # it may be a newer claim of the same job
+                del self._mine[freed.id]
+            for limit_key in limit_keys_of(freed.lane):
+                run = _run(freed.id, freed.claims)
+                counts_on = limit_key.per is not None and freed.began_at is not None
+                changes.append(_keep(limit_key, run, freed.began_at) if counts_on else _pull(limit_key.key, run))
         if changes:
             self._slots.bulk_write(changes, ordered=False)
 
@@ -187,18 +187,19 @@ class LimitUse:
         """Return the uses of each key, including expired ones."""
         held: dict[str, list[Document]] = {key: [] for key in keys}
         if held:
-            held.update((one["_id"], self._whole(one)) for one in self._slots.find({"_id": {"$in": list(held)}}))
+            slots = self._slots.find({"_id": {"$in": list(held)}})
+            held.update((slot["_id"], self._readable_uses(slot)) for slot in slots)
         return held
 
-    def _whole(self, kept: Document) -> list[Document]:
+    def _readable_uses(self, slot: Document) -> list[Document]:
         """Return the uses of a key that can be read, and remove all others: a damaged one would stop every claim."""
-        held = kept.get("held")
-        listed = held if isinstance(held, list) else []
-        whole = [one for one in listed if isinstance(one, dict) and isinstance(one.get("until"), datetime)]
-        if whole != held:
-            log.error("removed unreadable uses of limit %s", kept["_id"])
-            self._slots.update_one({"_id": kept["_id"], "held": held}, {"$set": {"held": whole}})
-        return whole
+        held = slot.get("held")
+        uses = held if isinstance(held, list) else []
+        readable = [use for use in uses if isinstance(use, dict) and isinstance(use.get("until"), datetime)]
+        if readable != held:
+            log.error("removed unreadable uses of limit %s", slot["_id"])
+            self._slots.update_one({"_id": slot["_id"], "held": held}, {"$set": {"held": readable}})
+        return readable
 
     def _push(self, changes: list[UpdateOne]) -> set[int]:
         """Take the uses and return the refused ones: the key is full, or another node takes this job."""
@@ -207,10 +208,10 @@ class LimitUse:
         try:
             self._slots.bulk_write(changes, ordered=False)
         except BulkWriteError as error:
-            errors = error.details["writeErrors"]
-            if any(one["code"] != DUPLICATE for one in errors):
+            refusals = error.details["writeErrors"]
+            if any(refusal["code"] != DUPLICATE for refusal in refusals):
                 raise
-            return {int(one["index"]) for one in errors}
+            return {int(refusal["index"]) for refusal in refusals}
         return set()
 
     @property

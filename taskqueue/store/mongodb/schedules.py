@@ -38,11 +38,11 @@ class Schedules:
     def due(self, now: datetime, limit: int) -> tuple[list[NamedSchedule], datetime | None]:
         plans = self._connection.collections.plans
         timed = plans.find({"next_run_at": {"$exists": True, "$gte": EPOCH}}).hint(NEXT).sort("next_run_at").limit(1)
-        soonest: datetime | None = next((kept["next_run_at"] for kept in timed), None)
+        soonest: datetime | None = next((schedule["next_run_at"] for schedule in timed), None)
         if soonest is None or soonest > now:
             return [], soonest
-        found = plans.find({"next_run_at": {"$exists": True, "$lte": now}}).hint(NEXT).sort("next_run_at").limit(limit)
-        return list(readable(found, _schedule, "a schedule")), soonest
+        due = plans.find({"next_run_at": {"$exists": True, "$lte": now}}).hint(NEXT).sort("next_run_at").limit(limit)
+        return list(readable(due, _schedule, "a schedule")), soonest
 
     def replace(
         self, before: NamedSchedule | None, after: NamedSchedule | None, jobs: Sequence[Record], now: datetime
@@ -51,19 +51,22 @@ class Schedules:
         if after is None:
             assert before is not None
             return bool(plans.delete_one({"_id": before.name, "version": before.version}).deleted_count)
-        kept = {} if after.damage else _document(after)
+        document_after = {} if after.damage else _document(after)
         if jobs:
-            kept |= {"starts": [document(job) for job in jobs], "starts_at": now}
+            document_after |= {"starts": [document(job) for job in jobs], "starts_at": now}
         if before is None:
             try:
-                plans.insert_one(kept)
+                plans.insert_one(document_after)
             except DuplicateKeyError:
                 return False
         else:
             self._complete({"_id": before.name, "version": before.version, "starts_at": {"$exists": True}})
             where = {"_id": before.name, "version": before.version, "starts_at": {"$exists": False}}
-            done = plans.update_one(where, _aside(after)) if after.damage else plans.replace_one(where, kept)
-            if not done.matched_count:
+            if after.damage:
+                result = plans.update_one(where, _update_of_damaged(after))
+            else:
+                result = plans.replace_one(where, document_after)
+            if not result.matched_count:
                 return False
         if jobs:
             self._complete({"_id": after.name, "version": after.version, "starts_at": now})
@@ -74,8 +77,8 @@ class Schedules:
 
         The leader repairs schedules that change at the same time.
         """
-        for kept in list(self._connection.collections.plans.find({"awaits": {"$exists": True}})):
-            before = _schedule(kept)
+        for stored in list(self._connection.collections.plans.find({"awaits": {"$exists": True}})):
+            before = _schedule(stored)
             after = reconciled(before, None, now)
             if after is not None:
                 self.replace(before, *after, now)
@@ -85,21 +88,21 @@ class Schedules:
         return self._complete({"starts_at": {"$lte": now - LEFT_AFTER}})
 
     def _complete(self, where: Document) -> int:
-        """Start the jobs that are kept in these schedules."""
+        """Start the jobs that these schedules still have to add."""
         plans = self._connection.collections.plans
         completed = 0
-        for kept in plans.find(where, {"starts": True, "version": True}):
-            self._start([one for one in records(kept["starts"]) if not one.damage])
-            done = {"_id": kept["_id"], "starts.0._id": kept["starts"][0]["_id"]}
-            plans.update_one(done, {"$unset": {"starts": "", "starts_at": ""}})
+        for stored in plans.find(where, {"starts": True, "version": True}):
+            self._start([job for job in records(stored["starts"]) if not job.damage])
+            unchanged = {"_id": stored["_id"], "starts.0._id": stored["starts"][0]["_id"]}
+            plans.update_one(unchanged, {"$unset": {"starts": "", "starts_at": ""}})
             completed += 1
         return completed
 
     def _start(self, jobs: Sequence[Record]) -> None:
-        """Add the jobs that are not known yet."""
-        found = self._connection.collections.jobs.find({"_id": {"$in": [job.id for job in jobs]}}, {"_id": True})
-        known = {one["_id"] for one in found}
-        new = [job for job in jobs if job.id not in known]
+        """Add the jobs that the store does not have yet."""
+        present_jobs = self._connection.collections.jobs.find({"_id": {"$in": [job.id for job in jobs]}}, {"_id": True})
+        present_ids = {job["_id"] for job in present_jobs}
+        new = [job for job in jobs if job.id not in present_ids]
         if new:
             self._inserts.add(new)
 
@@ -117,18 +120,18 @@ def _document(schedule: NamedSchedule) -> Document:
     )
 
 
-def _aside(schedule: NamedSchedule) -> Document:
+def _update_of_damaged(schedule: NamedSchedule) -> Document:
     """Return the update for a damaged schedule; unreadable fields stay as they are."""
     fields = {"version": schedule.version, "next_run_at": schedule.next_run_at, "awaits": schedule.awaits}
     return setting(fields | ({"about": schedule_codec.document(schedule)} if schedule.kept else {}))
 
 
-def _schedule(kept: Document) -> NamedSchedule:
+def _schedule(stored: Document) -> NamedSchedule:
     return schedule_codec.schedule_of(
-        text(kept["_id"]),
-        kept.get("version"),
-        about=lambda: kept["about"],
-        template=lambda: record(kept["template"]),
-        next_run_at=lambda: time_in(kept.get("next_run_at")),
-        awaits=lambda: id_in(kept.get("awaits")),
+        text(stored["_id"]),
+        stored.get("version"),
+        about=lambda: stored["about"],
+        template=lambda: record(stored["template"]),
+        next_run_at=lambda: time_in(stored.get("next_run_at")),
+        awaits=lambda: id_in(stored.get("awaits")),
     )
