@@ -87,17 +87,17 @@ def types_of(job: Any) -> JobTypes | None:
     They are determined once and cached with the class or task, because every add needs them.
     """
     try:
-        known: JobTypes | None = job.__dict__[_ATTRIBUTE]
+        types: JobTypes | None = job.__dict__[_ATTRIBUTE]
     except (AttributeError, KeyError):
         if isinstance(job, TaskFunction):
-            found = _of_function(job)
+            declared = _of_function(job)
         elif isinstance(job, type) and issubclass(job, Job):
-            found = _of_class(job)
+            declared = _of_class(job)
         else:
             return None
-        known = None if found == _NONE else found
-        setattr(job, _ATTRIBUTE, known)
-    return known
+        types = None if declared == _NONE else declared
+        setattr(job, _ATTRIBUTE, types)
+    return types
 
 
 def _of_class(kind: type[Job[Any, Any]]) -> JobTypes:
@@ -150,9 +150,9 @@ def _form(hint: Any, natives: bool = False) -> Form | None:
         return None
     from taskqueue.model.codecs import Form, form
 
-    found = form(hint)
-    takes_any = type(found) is Form
-    return None if takes_any or (found.is_native and not natives) else found
+    made = form(hint)
+    takes_any = type(made) is Form
+    return None if takes_any or (made.is_native and not natives) else made
 
 
 def data_parameter(kind: type[Job[Any, Any]]) -> inspect.Parameter | None:
@@ -161,8 +161,10 @@ def data_parameter(kind: type[Job[Any, Any]]) -> inspect.Parameter | None:
     parameters = list(inspect.signature(kind.start).parameters.values())
     if not isinstance(inspect.getattr_static(kind, "start"), staticmethod | classmethod):
         parameters = parameters[1:]
-    found = [one for one in parameters if one.kind in kinds and (one.default is one.empty or one.name == "data")]
-    return found[0] if found else None
+    for parameter in parameters:
+        if parameter.kind in kinds and (parameter.default is parameter.empty or parameter.name == "data"):
+            return parameter
+    return None
 
 
 def _hint(owner: Any, name: str, names: Mapping[str, Any], *, needed: bool = False) -> Any:
@@ -190,8 +192,9 @@ def _hint(owner: Any, name: str, names: Mapping[str, Any], *, needed: bool = Fal
 
 def _parameters(kind: type) -> tuple[Any, Any]:
     """Return the parameters that a class gives to ``Job[Data, Result]``; None for parameters that it leaves open."""
-    found = _arguments(kind)
-    data, result = (None if getattr(one, "__bound__", one) is not one else one for one in found)
+    data, result = (
+        None if getattr(argument, "__bound__", argument) is not argument else argument for argument in _arguments(kind)
+    )
     return data, result
 
 
@@ -202,6 +205,6 @@ def _arguments(kind: type) -> tuple[Any, ...]:
             return given
         if isinstance(origin, type) and issubclass(origin, Job):
             meant = dict(zip(getattr(origin, "__parameters__", ()), given, strict=False))
-            return tuple(meant.get(one, one) for one in _arguments(origin))
+            return tuple(meant.get(argument, argument) for argument in _arguments(origin))
     bases = [base for base in kind.__bases__ if issubclass(base, Job) and base is not Job]
     return _arguments(bases[0]) if bases else (None, None)

@@ -86,37 +86,38 @@ def many(entries: Iterable[Any], defaults: Mapping[str, Any], now: datetime) -> 
             yield _record_like(like, job, data, now, f"{where}.", options)
 
 
-def existed(new: Record, kept: Record) -> bool:
+def existed(new: Record, stored: Record) -> bool:
     """Return whether the stored record was there before the new one."""
-    return kept is not new and (kept.id != new.id or kept.created_at != new.created_at)
+    return stored is not new and (stored.id != new.id or stored.created_at != new.created_at)
 
 
 def many_added(store: Store, new: Sequence[Record]) -> list[Record]:
     """Add the records and return the stored ones; some may change other jobs that have their unique keys."""
-    if not [one for one in new if "on_duplicate" in one.given]:
+    if not any("on_duplicate" in record.given for record in new):
         return store.add(new)
     from taskqueue.scheduler import duplicates
 
     duplicates.check_many(new)
-    return [duplicates.resolved(store, one, kept) for one, kept in zip(new, store.add(new), strict=True)]
+    pairs = zip(new, store.add(new), strict=True)
+    return [duplicates.resolved(store, record, stored) for record, stored in pairs]
 
 
-def after_duplicate(store: Store, new: Record, kept: Record, session: Any) -> Record:
+def after_duplicate(store: Store, new: Record, stored: Record, session: Any) -> Record:
     """Return the job that then has the unique key of the new one, which may be another."""
     from taskqueue.scheduler import duplicates
 
     if session is not None:
         duplicates.check_alone(new, "another job is not changed in a transaction of yours")
-    return duplicates.resolved(store, new, kept)
+    return duplicates.resolved(store, new, stored)
 
 
 def _checked_order(
     job: Any, data: Any, options: Mapping[str, Any], defaults: Mapping[str, Any], now: datetime, where: str
 ) -> Order:
-    path, found = path_of(job), known(job)
+    path, known_job = path_of(job), known(job)
     name = repr(path) if isinstance(job, str) else path.rpartition(":")[2]
     given = checked(options, f"{where}{path}", call=f"{'' if where else 'add_job'}({name}, ")
-    every = merged(given, checked(declared(found), f"options of {path}", Scope.CLASS), defaults)
+    every = merged(given, checked(declared(known_job), f"options of {path}", Scope.CLASS), defaults)
     if every["receives"] and jobs_in(every["depends_on"]):
         data = _known_part(job, data, every, where)
     elif "receives" in given:
@@ -124,7 +125,7 @@ def _checked_order(
     else:
         data = _checked_data(job, data, where)
     new = record(job=path, data=encode(data, f"{where}data"), options=every, given=given, id=JobId(), now=now)
-    return Order(record=_undeclared(new) if isinstance(found, str) else new, given=given, options=every)
+    return Order(record=_undeclared(new) if isinstance(known_job, str) else new, given=given, options=every)
 
 
 def _record_like(like: Order, job: Any, data: Any, now: datetime, where: str, options: Mapping[str, Any]) -> Record:
@@ -132,17 +133,17 @@ def _record_like(like: Order, job: Any, data: Any, now: datetime, where: str, op
 
     Measured, this takes a tenth of the time of ``new_record.record``.
     """
-    data, like_it = _checked_data(job, data, where), like.record
+    data, template = _checked_data(job, data, where), like.record
     if META in options:
-        own = checked({META: options[META]}, f"{where}{like_it.job}")
-        like_it = changed(like_it, given={**like_it.given, **own})
+        own = checked({META: options[META]}, f"{where}{template.job}")
+        template = changed(template, given={**template.given, **own})
     return changed(
-        like_it,
+        template,
         id=JobId(),
         data=encode(data, f"{where}data"),
         created_at=now,
         ready_at=now,
-        rank=rank_of(now, like_it.priority),
+        rank=rank_of(now, template.priority),
     )
 
 
@@ -182,10 +183,13 @@ def _order_like(job: Any, options: Mapping[str, Any], defaults: Mapping[str, Any
 
     Checking options and making a record of them take longer than everything else before a job is stored.
     """
-    path, found = (_facts(job).path, job) if isinstance(job, type | TaskFunction) else (path_of(job), known(job))
-    of_class = declared(found)
+    if isinstance(job, type | TaskFunction):
+        path, known_job = _facts(job).path, job
+    else:
+        path, known_job = path_of(job), known(job)
+    of_class = declared(known_job)
     if not options and not of_class and not defaults:
-        return _first_order(path, isinstance(found, str), (), (), ())
+        return _first_order(path, isinstance(known_job, str), (), (), ())
     if META in options:
         options = {name: value for name, value in options.items() if name != META}
     levels = (options, of_class, defaults)
@@ -193,13 +197,15 @@ def _order_like(job: Any, options: Mapping[str, Any], defaults: Mapping[str, Any
         if level and not CONSTANT.issuperset(level):
             return None
     try:
-        return _first_order(path, isinstance(found, str), *[_level(level) if level else () for level in levels])
+        return _first_order(path, isinstance(known_job, str), *[_level(level) if level else () for level in levels])
     except (InvalidJob, TypeError):  # wrong, or of a kind that cannot be remembered
         return None
 
 
 def _level(options: Mapping[str, Any]) -> Level:
-    return tuple([(name, type(it), tuple(it) if type(it) is list else it) for name, it in options.items()])
+    return tuple(
+        [(name, type(value), tuple(value) if type(value) is list else value) for name, value in options.items()]
+    )
 
 
 @functools.lru_cache(maxsize=512)
@@ -266,14 +272,14 @@ def add_once(store: Store, order: Order, cancel_running: str | None) -> Record:
         tries.another()
         alike = store.alike(new, order.options["ignore_data"]) if order.record.unique is None else []
         if not alike:
-            alike = store.add([new])  # the unique index decides among those who come at once
-        kept = next((one for one in alike if one.id == new.id or not _differs(one, order)), None)
-        if kept is not None:
-            return kept
-        placed = [store.replace(new, old, cancel_running, new.created_at) for old in alike]
-        replaced = next((one for one in placed if one is not None), None)
-        if replaced is not None:
-            return replaced
+            alike = store.add([new])  # of callers at the same time, the unique index lets one add
+        equal = next((stored for stored in alike if stored.id == new.id or not _differs(stored, order)), None)
+        if equal is not None:
+            return equal
+        replacements = [store.replace(new, old, cancel_running, new.created_at) for old in alike]
+        replacement = next((record for record in replacements if record is not None), None)
+        if replacement is not None:
+            return replacement
 
 
 def _once_key(order: Order) -> str:
@@ -286,60 +292,64 @@ def _once_key(order: Order) -> str:
     return once_key.of_data(record.job, record.data)
 
 
-def _differs(kept: Record, order: Order) -> bool:
+def _differs(stored: Record, order: Order) -> bool:
     new = order.record
-    return bool(changed_options(kept, order.given)) or kept.job != new.job or not same(kept.data, new.data)
+    return bool(changed_options(stored, order.given)) or stored.job != new.job or not same(stored.data, new.data)
 
 
 def check_related_jobs(store: Store, new: Sequence[Record]) -> None:
     """Raise ``InvalidOption`` if one of the records, not added yet, names an unknown job or waits for itself."""
-    related = [one for one in new if one.depends_on or one.parent is not None]
+    related = [job for job in new if job.depends_on or job.parent is not None]
     if not related:
         return
-    together = {one.id: one for one in new}
-    named = {id for one in related for _, id in _named(one)}
-    known = {one.id: one for one in present(store, named.difference(together))} | together
-    for one in related:
-        for option, id in _named(one):
-            if id not in known:
+    together = {job.id: job for job in new}
+    named = {id for job in related for _, id in _named(job)}
+    jobs = {job.id: job for job in present(store, named.difference(together))} | together
+    for job in related:
+        for option, id in _named(job):
+            if id not in jobs:
                 raise InvalidOption(
-                    f"{one.job}: {option}={id}: there is no such job: it was never added to this store, "
+                    f"{job.job}: {option}={id}: there is no such job: it was never added to this store, "
                     "or it ended and was pruned; leave it out"
                 )
-            if id in together and together[id].unique is not None and id != one.id:
+            if id in together and together[id].unique is not None and id != job.id:
                 raise InvalidOption(
-                    f"{one.job}: {option}={id}: that job is added by the same call with unique="
+                    f"{job.job}: {option}={id}: that job is added by the same call with unique="
                     f"{together[id].unique!r}, and is not stored where another job has the key: "
                     "add it first, and name the job that is returned"
                 )
-    for one in related:
-        if one.parent is not None and known[one.parent].status in TREE_ENDS:
-            status = known[one.parent].status.name
-            raise InvalidOption(f"{one.job}: parent={one.parent}: it has ended as {status}, and so its parts do")
-    _refuse_circle("depends_on", {one.id: [dependency.id for dependency in one.depends_on] for one in related})
-    _refuse_circle("parent", {one.id: [one.parent] for one in related if one.parent is not None})
+    for job in related:
+        if job.parent is not None and jobs[job.parent].status in TREE_ENDS:
+            status = jobs[job.parent].status.name
+            raise InvalidOption(
+                f"{job.job}: parent={job.parent}: that job has ended as {status}, and its children end with it: "
+                "leave parent out"
+            )
+    dependencies = {job.id: [dependency.id for dependency in job.depends_on] for job in related}
+    _refuse_cycle("depends_on", dependencies)
+    _refuse_cycle("parent", {job.id: [job.parent] for job in related if job.parent is not None})
 
 
 def _named(record: Record) -> Iterator[tuple[str, JobId]]:
-    yield from (("depends_on", one.id) for one in record.depends_on)
+    yield from (("depends_on", dependency.id) for dependency in record.depends_on)
     if record.parent is not None:
         yield "parent", record.parent
 
 
-def _refuse_circle(option: str, edges: Mapping[JobId, Iterable[JobId]]) -> None:
-    circle = _circle(edges)
-    if circle:
-        raise InvalidOption(f"{option} makes a circle: {' -> '.join(str(id) for id in circle)}: break it")
+def _refuse_cycle(option: str, edges: Mapping[JobId, Iterable[JobId]]) -> None:
+    cycle = _cycle(edges)
+    if cycle:
+        raise InvalidOption(f"{option} makes a cycle: {' -> '.join(str(id) for id in cycle)}: break it")
 
 
-def _circle(edges: Mapping[JobId, Iterable[JobId]]) -> list[JobId]:
-    """Return the ids along a circle, the first one again at the end; nothing if there is none."""
+def _cycle(edges: Mapping[JobId, Iterable[JobId]]) -> list[JobId]:
+    """Return the ids along a cycle, the first one again at the end; an empty list if there is none."""
     safe: set[JobId] = set()
     for start in edges:
         path: dict[JobId, Iterator[JobId]] = {} if start in safe else {start: iter(edges[start])}
         while path:
-            at, ways = next(reversed(path.items()))
-            for id in ways:
+            last, next_ids = next(reversed(path.items()))
+            for id in next_ids:
                 if id in path:
                     ids = list(path)
                     return [*ids[ids.index(id) :], id]
@@ -347,6 +357,6 @@ def _circle(edges: Mapping[JobId, Iterable[JobId]]) -> list[JobId]:
                     path[id] = iter(edges[id])
                     break
             else:
-                safe.add(at)
-                del path[at]
+                safe.add(last)
+                del path[last]
     return []

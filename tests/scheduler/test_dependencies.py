@@ -100,7 +100,7 @@ def test_an_unknown_dependency_is_refused(scheduler: Scheduler) -> None:
     assert list(scheduler.get_jobs()) == []
 
 
-def test_jobs_that_are_added_together_may_depend_on_each_other_but_not_in_a_circle(scheduler: Scheduler) -> None:
+def test_jobs_that_are_added_together_may_depend_on_each_other_but_not_in_a_cycle(scheduler: Scheduler) -> None:
     a, b, c = ObjectId(), ObjectId(), ObjectId()
     scheduler.add_jobs(
         [
@@ -111,9 +111,9 @@ def test_jobs_that_are_added_together_may_depend_on_each_other_but_not_in_a_circ
     )
     assert [process.result for process in scheduler.run_pending()] == [1, 2, 3]
 
-    for circle in ({a: [a]}, {a: [b], b: [a]}, {a: [b], b: [c], c: [a]}, {c: [a], a: [b], b: [a]}):
-        with pytest.raises(InvalidOption, match=f"makes a circle.* {a} -> "):
-            scheduler.add_jobs([(Echo, 1, {"id": id, "depends_on": others}) for id, others in circle.items()])
+    for cycle in ({a: [a]}, {a: [b], b: [a]}, {a: [b], b: [c], c: [a]}, {c: [a], a: [b], b: [a]}):
+        with pytest.raises(InvalidOption, match=f"makes a cycle.* {a} -> "):
+            scheduler.add_jobs([(Echo, 1, {"id": id, "depends_on": others}) for id, others in cycle.items()])
 
 
 def test_the_same_job_with_another_dependency_takes_its_place(scheduler: Scheduler) -> None:
