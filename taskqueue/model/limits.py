@@ -207,7 +207,10 @@ def with_concurrency(lane: str, job: str, concurrency: int) -> str:
 
 
 def _text(limit_keys: Iterable[LimitKey]) -> str:
-    rows = [[one.key, one.count, one.per] for one in sorted(limit_keys, key=lambda one: one.key)]
+    rows = [
+        [limit_key.key, limit_key.count, limit_key.per]
+        for limit_key in sorted(limit_keys, key=lambda limit_key: limit_key.key)
+    ]
     return json.dumps(rows, separators=(",", ":")) if rows else ""
 
 
@@ -215,7 +218,7 @@ def _text(limit_keys: Iterable[LimitKey]) -> str:
 def limit_keys_of(lane: str) -> tuple[LimitKey, ...]:
     """Return the limit keys of a lane; none if it cannot be read, which a claim will detect."""
     try:
-        return tuple(one for one in _parsed(lane) if not one.key.startswith(_AT_A_WORKER))
+        return tuple(limit_key for limit_key in _parsed(lane) if not limit_key.key.startswith(_AT_A_WORKER))
     except (TypeError, ValueError):
         return ()
 
@@ -224,10 +227,10 @@ def limit_keys_of(lane: str) -> tuple[LimitKey, ...]:
 def concurrency_of(lane: str) -> tuple[str, int]:
     """Return the class of a lane and how many of its jobs one worker runs at once; "" if that is one."""
     try:
-        found = [one for one in _parsed(lane) if one.key.startswith(_AT_A_WORKER)]
+        limit_keys = [limit_key for limit_key in _parsed(lane) if limit_key.key.startswith(_AT_A_WORKER)]
     except (TypeError, ValueError):
-        found = []
-    return (found[0].key.removeprefix(_AT_A_WORKER), found[0].count) if found else ("", 1)
+        limit_keys = []
+    return (limit_keys[0].key.removeprefix(_AT_A_WORKER), limit_keys[0].count) if limit_keys else ("", 1)
 
 
 @functools.lru_cache(maxsize=2048)
@@ -238,8 +241,8 @@ def lane_of(text: str) -> str:
 
 
 def _parsed(lane: str) -> tuple[LimitKey, ...]:
-    found = json.loads(lane) if lane else ()
-    return tuple(LimitKey(key=str(key), count=int(count), per=per and float(per)) for key, count, per in found)
+    rows = json.loads(lane) if lane else ()
+    return tuple(LimitKey(key=str(key), count=int(count), per=per and float(per)) for key, count, per in rows)
 
 
 def has_rate(lane: str) -> bool:

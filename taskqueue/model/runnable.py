@@ -47,11 +47,11 @@ def check_arguments(task: TaskFunction[..., Any], data: Any) -> None:
             f"data of {task.__qualname__} is {data!r}: pass a mapping, its keys are the function's arguments"
         )
     given = data or {}
-    known = _arguments(task)
-    if known.needed <= given.keys() <= known.accepted:
+    arguments = _arguments(task)
+    if arguments.needed <= given.keys() <= arguments.accepted:
         return
     try:
-        known.signature.bind(**given)
+        arguments.signature.bind(**given)
     except TypeError as refused:
         raise InvalidJob(f"{task.__qualname__}() cannot be called with this data: {refused}") from None
 
@@ -71,7 +71,11 @@ def _check_class(kind: type[Job]) -> None:
         parameters = inspect.signature(kind).parameters.values()
     except (TypeError, ValueError):  # made by a tool that hides its signature
         return
-    needed = [one.name for one in parameters if one.default is one.empty and one.kind in _BY_NAME]
+    needed = [
+        parameter.name
+        for parameter in parameters
+        if parameter.default is parameter.empty and parameter.kind in _BY_NAME
+    ]
     if needed:
         raise InvalidJob(
             f"{kind.__qualname__}() needs {', '.join(map(repr, needed))}, and a worker makes it without arguments: "
@@ -90,13 +94,21 @@ def _check_method(kind: type[Job], name: str) -> None:
     passed = "the error" if name in _WITH_ERROR else ""
     if name == "start" and data_parameter(kind) is not None:
         passed = "the data"
-    by_place = [one for one in parameters if one.kind in _BY_PLACE]
-    if name in _WITH_ERROR and not by_place and not any(one.kind is one.VAR_POSITIONAL for one in parameters):
+    by_place = [parameter for parameter in parameters if parameter.kind in _BY_PLACE]
+    if (
+        name in _WITH_ERROR
+        and not by_place
+        and not any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
+    ):
         raise InvalidJob(
             f"{kind.__qualname__}.{name}() does not take the error that a worker passes: write {name}(self, error)"
         )
     first = by_place[:1] if passed else []
-    needed = [one.name for one in parameters if one.default is one.empty and one.kind in _BY_NAME and one not in first]
+    needed = [
+        parameter.name
+        for parameter in parameters
+        if parameter.default is parameter.empty and parameter.kind in _BY_NAME and parameter not in first
+    ]
     if needed:
         raise InvalidJob(
             f"{kind.__qualname__}.{name}() needs {' and '.join(map(repr, needed))}, and a worker passes "
@@ -146,9 +158,11 @@ class _Arguments(NamedTuple):
 def _arguments(function: Callable[..., object]) -> _Arguments:
     """Return the arguments, found once: the signature and a call of its ``bind`` take half as long as an add."""
     signature = inspect.signature(function)
-    single = [one for one in signature.parameters.values() if one.kind in _BY_NAME]
+    single = [parameter for parameter in signature.parameters.values() if parameter.kind in _BY_NAME]
     return _Arguments(
         signature,
-        needed=frozenset(one.name for one in single if one.default is one.empty),
-        accepted=frozenset(one.name for one in single if one.kind is not inspect.Parameter.POSITIONAL_ONLY),
+        needed=frozenset(parameter.name for parameter in single if parameter.default is parameter.empty),
+        accepted=frozenset(
+            parameter.name for parameter in single if parameter.kind is not inspect.Parameter.POSITIONAL_ONLY
+        ),
     )

@@ -87,23 +87,23 @@ def recover(store: Store, id: JobId, at: Any, data: Any = SAME_DATA) -> Record:
     if data is not SAME_DATA:
         text = _encoded(again, data)
         again = revised(again if _is_same(text, ended) else with_own_key(again), {}, text, now)
-    [kept] = store.add([again])
-    if kept.id != again.id:
+    [stored] = store.add([again])
+    if stored.id != again.id:
         way_out = f"recover job {id} when that one has ended"
-        raise KeyTaken(again.unique, kept.id, kept.job, kept.status.name, end_of(kept), way_out)
-    return kept
+        raise KeyTaken(again.unique, stored.id, stored.job, stored.status.name, end_of(stored), way_out)
+    return stored
 
 
 def recoverable(store: Store, query: Query) -> tuple[list[JobId], int]:
     """Return the ids of all jobs that match, have ended, and were not recovered before, and how many were."""
-    found: list[JobId] = []
+    ids: list[JobId] = []
     left_out = 0
     for ended in records.matching(store, And((query, FINAL))):
         if copy_of(ended) is None:
-            found.append(ended.id)
+            ids.append(ended.id)
         else:
             left_out += 1
-    return found, left_out
+    return ids, left_out
 
 
 def recover_all(store: Store, query: Query, at: Any) -> Recovered:
@@ -120,12 +120,12 @@ def recover_all(store: Store, query: Query, at: Any) -> Recovered:
         present = records.present(store, matching[start : start + BATCH])
         new = [ended for ended in present if copy_of(ended) is None]
         copies = _copies(store, [(ended, copy_id(ended.id, ended.ended_at or ended.created_at)) for ended in new], at)
-        kept = store.add(copies) if copies else []
-        mine = [one for copy, one in zip(copies, kept, strict=True) if one.id == copy.id]
-        own = [one for copy, one in zip(copies, kept, strict=True) if not existed(copy, one)]
+        stored = store.add(copies) if copies else []
+        mine = [record for copy, record in zip(copies, stored, strict=True) if record.id == copy.id]
+        own = [record for copy, record in zip(copies, stored, strict=True) if not existed(copy, record)]
         added += own
         left_out += len(present) - len(copies) + len(mine) - len(own)
-        taken += len(kept) - len(mine)
+        taken += len(stored) - len(mine)
     return Recovered(added, left_out, taken)
 
 
@@ -134,9 +134,9 @@ def cancel_all(store: Store, query: Query, reason: str) -> tuple[int, int]:
 
     Return how many are canceled, and how many that had begun were asked to end.
     """
-    found = And((query, PENDING, Compare("created_at", Operator.LTE, milliseconds(store.now()))))
+    pending = And((query, PENDING, Compare("created_at", Operator.LTE, milliseconds(store.now()))))
     canceled = asked = 0
-    for page in records.pages(store, found, BATCH):
+    for page in records.pages(store, pending, BATCH):
         now_canceled, now_asked = cancel_each(store, [record.id for record in page], reason)
         canceled, asked = canceled + now_canceled, asked + now_asked
     return canceled, asked
@@ -148,7 +148,9 @@ def cancel_each(store: Store, ids: Sequence[JobId], reason: str) -> tuple[int, i
     for start in range(0, len(ids), BATCH):
         now = store.now()
         for record in store.cancel_many(ids[start : start + BATCH], reason, now):
-            canceled += record.status is Status.CANCELED and record.ended_at == now  # else somebody was faster
+            canceled += (
+                record.status is Status.CANCELED and record.ended_at == now
+            )  # otherwise another caller canceled it first
             asked += record.status.is_pending
     return canceled, asked
 

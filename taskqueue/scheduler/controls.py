@@ -71,9 +71,9 @@ def limit_states(store: Store, most: int = MOST_KEYS) -> list[LimitState]:
     for lane, number in store.waiting_lanes(MOST_WAITING).items():
         for limit_key in controls.limit_keys(lane):
             waiting[limit_key] = waiting.get(limit_key, 0) + number
-    wanted = sorted({*holders, *waiting}, key=lambda one: (-waiting.get(one, 0), one.key))[:most]
+    wanted = sorted({*holders, *waiting}, key=lambda limit_key: (-waiting.get(limit_key, 0), limit_key.key))[:most]
     used = store.limit_usage(sorted({limit_key.key for limit_key in wanted}), now)
-    found = [
+    states = [
         LimitState(
             limit_key=limit_key,
             control=controls.limit_of(limit_key),
@@ -83,7 +83,7 @@ def limit_states(store: Store, most: int = MOST_KEYS) -> list[LimitState]:
         )
         for limit_key in wanted
     ]
-    return sorted(found, key=lambda one: not (one.is_full and one.waiting))
+    return sorted(states, key=lambda state: not (state.is_full and state.waiting))
 
 
 _CLASS = r"[^\W\d]\w*(\.[^\W\d]\w*)*\.[A-Z]\w*"
@@ -93,7 +93,7 @@ _CLASS = r"[^\W\d]\w*(\.[^\W\d]\w*)*\.[A-Z]\w*"
 def pause(store: Store, queue: str | None, reason: str, by: str | None) -> Control:
     """Pause the queue, or with None every queue, and return the pause; one that is paused stays so since then."""
     name = EVERY_QUEUE if queue is None else _queue(queue)
-    return _imposed(store, Kind.PAUSE, name, reason, by)
+    return _set_once(store, Kind.PAUSE, name, reason, by)
 
 
 def resume(store: Store, queue: str | None) -> bool:
@@ -103,7 +103,7 @@ def resume(store: Store, queue: str | None) -> bool:
 
 def drain(store: Store, node: str, reason: str, by: str | None) -> Control:
     """Drain the node of this name, running or not."""
-    return _imposed(store, Kind.DRAIN, _node(node), reason, by)
+    return _set_once(store, Kind.DRAIN, _node(node), reason, by)
 
 
 def undrain(store: Store, node: str) -> bool:
@@ -118,22 +118,22 @@ def set_limit(store: Store, name: Any, limit: Any, reason: str, by: str | None) 
     if value.name not in (None, shared):
         raise InvalidOption(f"limit {value} has another name than {shared or path}: leave its name out")
     family = family_of(replace(value, name=shared), path)
-    made = _control(store.now(), Kind.LIMIT, family, reason, by)
-    store.set_control(changed := replace(made, count=value.count))
-    return changed
+    control = replace(_control(store.now(), Kind.LIMIT, family, reason, by), count=value.count)
+    store.set_control(control)
+    return control
 
 
 def reset_limit(store: Store, name: Any) -> int:
     """Let the limits of this name, or of this class, have their declared numbers; return how many had others."""
     shared, path = _scope(name)
     scope = scope_of(shared, path)
-    changed = [one for one in in_force(store, Kind.LIMIT) if Family.of(one.name).scope == scope]
-    return sum(store.clear_control(one.kind, one.name) for one in changed)
+    changed = [control for control in in_force(store, Kind.LIMIT) if Family.of(control.name).scope == scope]
+    return sum(store.clear_control(control.kind, control.name) for control in changed)
 
 
 def in_force(store: Store, kind: Kind) -> list[Control]:
     """Return the controls of this kind, by name."""
-    return [one for one in store.controls().kept if one.kind is kind]
+    return [control for control in store.controls().kept if control.kind is kind]
 
 
 def until_idle(store: Store, control: Control, timeout: float | None) -> None:
@@ -166,11 +166,13 @@ def running_of(control: Control) -> Query:
     return And((RUNNING, Compare(field, Operator.EQ, control.name)))
 
 
-def _imposed(store: Store, kind: Kind, name: str, reason: str, by: str | None) -> Control:
-    wished = _control(store.now(), kind, name, reason, by)
-    since = next((one.since for one in in_force(store, kind) if one.name == name), wished.since)
-    store.set_control(made := replace(wished, since=since))
-    return made
+def _set_once(store: Store, kind: Kind, name: str, reason: str, by: str | None) -> Control:
+    """Set a control, and return it; one that is set already keeps its time."""
+    new = _control(store.now(), kind, name, reason, by)
+    since = next((control.since for control in in_force(store, kind) if control.name == name), new.since)
+    control = replace(new, since=since)
+    store.set_control(control)
+    return control
 
 
 def _control(now: datetime, kind: Kind, name: str, reason: str, by: str | None) -> Control:

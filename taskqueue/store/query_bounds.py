@@ -35,8 +35,12 @@ def statuses_of(query: Query) -> list[int] | None:
         case Compare(field="status"):
             return [int(status) for status in Status if query.holds([int(status)])]
         case And(parts=parts):
-            restricted = [found for found in map(statuses_of, parts) if found is not None]
-            return None if not restricted else [one for one in restricted[0] if all(one in each for each in restricted)]
+            restricted = [statuses for statuses in map(statuses_of, parts) if statuses is not None]
+            return (
+                None
+                if not restricted
+                else [status for status in restricted[0] if all(status in statuses for statuses in restricted)]
+            )
     return None
 
 
@@ -73,5 +77,5 @@ def queue_of(query: Query) -> str | None:
         case Compare(field="queue", operator=Operator.IN, value=(str(name),)):
             return name
         case And(parts=parts):
-            return next((found for found in map(queue_of, parts) if found is not None), None)
+            return next((queue for queue in map(queue_of, parts) if queue is not None), None)
     return None

@@ -216,10 +216,10 @@ class Custom(Form):
 
 def _classes(kind: Any) -> tuple[type, ...]:
     """Return the classes of a type's values."""
-    found = get_origin(kind) or kind
-    if found in (Union, types.UnionType):
-        return tuple(each for one in get_args(kind) for each in _classes(one))
-    return (found,) if isinstance(found, type) and found is not Any else (object,)
+    origin = get_origin(kind) or kind
+    if origin in (Union, types.UnionType):
+        return tuple(kind_of_one for argument in get_args(kind) for kind_of_one in _classes(argument))
+    return (origin,) if isinstance(origin, type) and origin is not Any else (object,)
 
 
 class Model:

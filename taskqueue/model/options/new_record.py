@@ -36,7 +36,7 @@ def record(
     later = is_later(ready_at, now)
     starts_at = ready_at if later else now
     expires_at = checked_expiry(options["expires"], starts_at, "pass")
-    made = Record(
+    new = Record(
         id=options["id"] or id,
         job=job,
         data=data,
@@ -58,26 +58,26 @@ def record(
         ready_at=ready_at,
     ).at_rank()
     if options["unique_for"] is not None or options["on_duplicate"] != "return":
-        made = _of_key(made, options, trigger is not None)
+        new = _of_key(new, options, trigger is not None)
     if trigger is not None:
-        made = replace(made, origin=series.series(options, trigger, made, now))
-    for awaited in made.depends_on:
-        made = behind(made, awaited.id)
-    return made
+        new = replace(new, origin=series.series(options, trigger, new, now))
+    for awaited in new.depends_on:
+        new = behind(new, awaited.id)
+    return new
 
 
-def _of_key(made: Record, options: Mapping[str, Any], recurs: bool) -> Record:
+def _of_key(new: Record, options: Mapping[str, Any], recurs: bool) -> Record:
     """Return the record with the rules of its unique key."""
     seconds, action = options["unique_for"], options["on_duplicate"]
     named = f"on_duplicate={action!r}" if seconds is None else f"unique_for={seconds:g}"
-    if made.unique is None:
+    if new.unique is None:
         raise InvalidOption(f"{named} says what becomes of a unique key: pass unique as well")
     if recurs:
         raise InvalidOption(f"{named} is for jobs that run once: leave out interval, or {named.partition('=')[0]}")
-    given = {**made.given, "on_duplicate": action}
+    given = {**new.given, "on_duplicate": action}
     if seconds is not None:
-        given |= {"unique_for": seconds, PERIOD: period(made.unique, seconds, starts_at(made))}
-    return replace(made, given=given)
+        given |= {"unique_for": seconds, PERIOD: period(new.unique, seconds, starts_at(new))}
+    return replace(new, given=given)
 
 
 def _lane(job: str, data: str, options: Mapping[str, Any]) -> str:

@@ -87,11 +87,11 @@ def read(expr: str) -> tuple[str, ...]:
     if len(written) != 5:
         raise Unreadable(f"it has {len(written)} of five fields")
     minute, hour, day, month, weekday = [
-        ["*"] if one == "?" and place in (2, 4) else one.split(",") for place, one in enumerate(written)
+        ["*"] if text == "?" and place in (2, 4) else text.split(",") for place, text in enumerate(written)
     ]
     times, months = f"{_list(minute, _MINUTE)} {_list(hour, _HOUR)}", _list(month, _MONTH)
-    by_day = tuple(f"{times} {one} {months} *" for one in _days(day))
-    by_weekday = tuple(f"{times} * {months} {one}" for one in _weekdays(weekday))
+    by_day = tuple(f"{times} {text} {months} *" for text in _days(day))
+    by_weekday = tuple(f"{times} * {months} {text}" for text in _weekdays(weekday))
     either = by_weekday if "*" in day else by_day if "*" in weekday else by_day + by_weekday
     every_day = f"{times} * {months} *"
     return (every_day,) if every_day in either else either
@@ -99,10 +99,10 @@ def read(expr: str) -> tuple[str, ...]:
 
 def _days(parts: list[str]) -> list[str]:
     """Return the field in parts; up to croniter 6.0 ``1,31`` left out the 1st of March, as February has no 31st."""
-    found = _numbers([part for part in parts if part != "l"], _MONTH_DAY)
-    if len(found) == _MONTH_DAY.size:
+    numbers = _numbers([part for part in parts if part != "l"], _MONTH_DAY)
+    if len(numbers) == _MONTH_DAY.size:
         return ["*"]
-    in_each_month, in_some = [day for day in found if day <= 28], [day for day in found if day > 28]
+    in_each_month, in_some = [day for day in numbers if day <= 28], [day for day in numbers if day > 28]
     return [*(_joined(days) for days in (in_each_month, in_some) if days), *(["l"] if "l" in parts else [])]
 
 
@@ -115,8 +115,8 @@ def _weekdays(parts: list[str]) -> list[str]:
 
 def _list(parts: list[str], kind: _Kind) -> str:
     """Return the field as the numbers that it names, or ``*`` for all of them."""
-    found = _numbers(parts, kind)
-    return "*" if len(found) == kind.size else _joined(found)
+    numbers = _numbers(parts, kind)
+    return "*" if len(numbers) == kind.size else _joined(numbers)
 
 
 def _numbers(parts: list[str], kind: _Kind) -> list[int]:
@@ -129,16 +129,16 @@ def _joined(numbers: list[int]) -> str:
 
 def _range(part: str, kind: _Kind) -> list[int]:
     """Return the numbers that a part of a list names."""
-    found = re.fullmatch(_PART, part)
-    if found is None or (found["low"] == "*" and found["high"]):
+    match = re.fullmatch(_PART, part)
+    if match is None or (match["low"] == "*" and match["high"]):
         raise Unreadable(f"{part!r} names nothing")
-    step = int(found["step"] or 1)
+    step = int(match["step"] or 1)
     if step == 0:
         raise Unreadable(f"{part!r} has no step")
-    low = kind.first if found["low"] == "*" else _value(found["low"], kind, part)
-    if found["low"] == "*" or (found["step"] and not found["high"]):
+    low = kind.first if match["low"] == "*" else _value(match["low"], kind, part)
+    if match["low"] == "*" or (match["step"] and not match["high"]):
         return list(range(kind.first if low > kind.last else low, kind.last + 1, step))
-    high = _value(found["high"], kind, part) if found["high"] else low
+    high = _value(match["high"], kind, part) if match["high"] else low
     if low > kind.last:  # Sunday as the first of a range
         low, high = kind.first, high % kind.size
     if high < low:
@@ -157,9 +157,9 @@ def _value(written: str, kind: _Kind, part: str) -> int:
 
 def _numbered(part: str) -> str | None:
     """Return the weekday with its number in the month that the part names, as ``1#2`` or ``l5``; None for another."""
-    found = re.fullmatch(_NUMBERED, part)
-    if found is not None:
-        return f"{_value(found['weekday'], _WEEKDAY, part) % 7}#{found['number']}"
+    match = re.fullmatch(_NUMBERED, part)
+    if match is not None:
+        return f"{_value(match['weekday'], _WEEKDAY, part) % 7}#{match['number']}"
     if part.startswith("l") and len(part) > 1:
         return f"l{_value(part[1:], _WEEKDAY, part) % 7}"
     return None
@@ -210,17 +210,17 @@ def _phrase(text: str) -> str:
     interval = re.fullmatch(r"every (?P<number>\d+ )?(?P<unit>second|minute|hour)s?", text)
     if interval is not None:
         return f"an interval is an option: pass every='{(interval['number'] or '1').strip()}{_UNITS[interval['unit']]}'"
-    found = re.fullmatch(rf"(?P<every>every |on )?(?P<day>[a-z]+?)?s?,? ?(?:at )?{_CLOCK}", text)
-    if found is None or not (found["half"] or found["minute"] or found["day"]):
+    match = re.fullmatch(rf"(?P<every>every |on )?(?P<day>[a-z]+?)?s?,? ?(?:at )?{_CLOCK}", text)
+    if match is None or not (match["half"] or match["minute"] or match["day"]):
         return ""
-    day = _DAYS.get("day" if found["day"] in (None, "daily", "at") else str(found["day"]))
+    day = _DAYS.get("day" if match["day"] in (None, "daily", "at") else str(match["day"]))
     if day is None:
         return ""
-    hour, minute = int(found["hour"]), int(found["minute"] or 0)
-    if found["half"]:
+    hour, minute = int(match["hour"]), int(match["minute"] or 0)
+    if match["half"]:
         if not 1 <= hour <= 12:
             return ""
-        hour = hour % 12 + (12 if found["half"] == "pm" else 0)
+        hour = hour % 12 + (12 if match["half"] == "pm" else 0)
     if hour > 23 or minute > 59:
         return ""
     return f"times are cron expressions: pass cron='{minute} {hour} * * {day}'"

@@ -55,16 +55,16 @@ def moment_of(value: object, now: datetime) -> datetime:
         case bool():
             raise _no_time(value)
         case datetime():
-            found = _with_zone(value)
+            moment = _with_zone(value)
         case int() | float():
             if 0 <= value <= LONGEST:  # a duration, which would be a time long past
                 raise _no_time(value)
-            found = EPOCH + timedelta(seconds=value) if LONGEST < value < _LATEST_SECONDS else LATEST
+            moment = EPOCH + timedelta(seconds=value) if LONGEST < value < _LATEST_SECONDS else LATEST
         case str():
-            found = _from_text(value.strip(), now)
+            moment = _from_text(value.strip(), now)
         case _:
             raise _no_time(value)
-    return _within(found, value)
+    return _within(moment, value)
 
 
 def seconds_of(value: object) -> float:
@@ -76,16 +76,16 @@ def seconds_of(value: object) -> float:
         case bool():
             raise _no_duration(value)
         case int() | float():
-            found = float(value) if 0 <= value <= LONGEST else -1
+            seconds = float(value) if 0 <= value <= LONGEST else -1
         case timedelta():
-            found = value.total_seconds()
+            seconds = value.total_seconds()
         case str():
-            found = _parse(value)
+            seconds = _parse(value)
         case _:
             raise _no_duration(value)
-    if not 0 <= found <= LONGEST:
+    if not 0 <= seconds <= LONGEST:
         raise InvalidOption(f"{as_code(value)} is out of range: pass a duration between 0 and ten years")
-    return found
+    return seconds
 
 
 def ago(value: object, end: datetime) -> datetime:
@@ -113,10 +113,10 @@ def _moment_ago(value: object, end: datetime) -> datetime:
 
 def instant(local: datetime, zone: tzinfo) -> datetime:
     """Return the UTC instant of a local time: the first of two; for a skipped time, the first instant after it."""
-    found = local.replace(tzinfo=zone, fold=0).astimezone(timezone.utc)
-    if found.astimezone(zone).replace(tzinfo=None) == local:
-        return found
-    return _change(local.replace(tzinfo=zone, fold=1).astimezone(timezone.utc), found, zone)
+    utc = local.replace(tzinfo=zone, fold=0).astimezone(timezone.utc)
+    if utc.astimezone(zone).replace(tzinfo=None) == local:
+        return utc
+    return _change(local.replace(tzinfo=zone, fold=1).astimezone(timezone.utc), utc, zone)
 
 
 def _change(before: datetime, after: datetime, zone: tzinfo) -> datetime:
@@ -160,27 +160,27 @@ def _from_text(text: str, now: datetime) -> datetime:
         raise _no_time(text)
     plain, zone = _split_zone(text)
     try:
-        found = datetime.fromisoformat(_for_python_3_10(re.sub(r"[zZ]$", "+00:00", plain)))
+        parsed = datetime.fromisoformat(_for_python_3_10(re.sub(r"[zZ]$", "+00:00", plain)))
     except ValueError:
         raise _no_time(text) from None
-    if zone is None and found.utcoffset() is None:
+    if zone is None and parsed.utcoffset() is None:
         raise InvalidOption(f"{text!r} has no time zone: append one, as in '{text} UTC' or '{text} Europe/Berlin'")
     if zone is None:
-        return found
-    if found.tzinfo is not None:
+        return parsed
+    if parsed.tzinfo is not None:
         raise InvalidOption(f"{text!r} names two zones: keep the offset or the name")
     try:
-        return instant(found, zone)
+        return instant(parsed, zone)
     except OverflowError:  # out of range, as the caller finds
-        return found.replace(tzinfo=zone)
+        return parsed.replace(tzinfo=zone)
 
 
 def _for_python_3_10(text: str) -> str:
     """Return ISO text with six digits of the second and minutes of the offset: Python 3.10 reads no other."""
-    found = _CLOCK_TIME.fullmatch(text)
-    if found is None:
+    match = _CLOCK_TIME.fullmatch(text)
+    if match is None:
         return text
-    start, fraction, hours, minutes = found.groups(default="")
+    start, fraction, hours, minutes = match.groups(default="")
     return start + (f".{fraction:0<6.6}" if fraction else "") + (hours and f"{hours}:{minutes or '00'}")
 
 
@@ -204,9 +204,9 @@ def _with_zone(value: datetime) -> datetime:
     return value
 
 
-def _within(found: datetime, value: object) -> datetime:
-    if EPOCH <= found < LATEST:
-        moment = whole(found.astimezone(timezone.utc) + _ALMOST_A_MILLISECOND)
+def _within(time: datetime, value: object) -> datetime:
+    if EPOCH <= time < LATEST:
+        moment = whole(time.astimezone(timezone.utc) + _ALMOST_A_MILLISECOND)
         if moment < LATEST:
             return moment
     raise InvalidOption(f"{as_code(value)} is out of range: pass a time between the years 1970 and 9000")

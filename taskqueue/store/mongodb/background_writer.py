@@ -165,9 +165,9 @@ class EventWriter:
     def _await(self, seconds: float) -> list[Batch]:
         """Wait for the submitted batches for at most that long, and return the unfinished ones."""
         with self._lock:
-            batches = [one for one in (self._under_way, self._buffered) if one is not None and not one.is_empty]
+            batches = [batch for batch in (self._under_way, self._buffered) if batch is not None and not batch.is_empty]
         deadline = time.monotonic() + seconds
-        return [one for one in batches if not one.is_over.wait(max(0.0, deadline - time.monotonic()))]
+        return [batch for batch in batches if not batch.is_over.wait(max(0.0, deadline - time.monotonic()))]
 
     def _work(self) -> None:
         """Write batch after batch until the buffer is empty."""
@@ -212,12 +212,12 @@ class EventWriter:
 
     def _forget(self, done: Sequence[Done]) -> None:
         """Clear the completed outbox entries, and ring; if that is lost, they are completed once more."""
-        for freed_at in {one.freed_at for one in done}:
-            together = [one for one in done if one.freed_at == freed_at]
-            change: Document = {"$pull": {"after": {"token": {"$in": list({one.token for one in together})}}}}
+        for freed_at in {entry.freed_at for entry in done}:
+            entries = [entry for entry in done if entry.freed_at == freed_at]
+            change: Document = {"$pull": {"after": {"token": {"$in": list({entry.token for entry in entries})}}}}
             if freed_at is not None:
                 change["$set"] = {"freed": freed_at}
-            ids = [one.id for one in together]
+            ids = [entry.id for entry in entries]
             self._connection.collections.latest.update_many({"_id": {"$in": ids}}, change, hint=BY_ID)
 
 
