@@ -165,7 +165,7 @@ def _script_options() -> set[str]:
     written = [
         re.findall(r"^ +(?:parser\.add_argument\()?\"(--[a-z-]+)\"", one.read_text(), re.MULTILINE) for one in scripts
     ]
-    shells = [OPTION.findall((CHECKOUT / path).read_text()) for path in (".ci/run", "bin/test")]
+    shells = [OPTION.findall((CHECKOUT / path).read_text()) for path in (".ci/run", "bin/docs", "bin/test")]
     return {option for each in (*written, *shells) for option in each}
 
 

@@ -356,7 +356,7 @@ def _command(name: str, command: click.Command, root: click.Context) -> str:
     rows = (
         (f"`{_written(option)}`", _default(option), (option.help or "").rstrip(".")) for option in _options(command)
     )
-    return f"### `taskqueue {name} {usage}`\n\n{described}\n\n{_table(('option', 'default', 'meaning'), rows)}".rstrip()
+    return f"## `taskqueue {name} {usage}`\n\n{described}\n\n{_table(('option', 'default', 'meaning'), rows)}".rstrip()
 
 
 def _options(command: click.Command) -> list[click.Option]:

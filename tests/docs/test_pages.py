@@ -182,6 +182,20 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
 
 
+def anchors(page: Path) -> set[str]:
+    """Return the headings of a page as links name them."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"(?ms)^```.*?^```$", "", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_links_into_a_page_lead_to_a_heading(page: Path) -> None:
+    links = re.findall(r"\]\(([^):]*)#([^)]+)\)", page.read_text())
+    assert [
+        f"{path}#{heading}" for path, heading in links if heading not in anchors(page.parent / path if path else page)
+    ] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_a_file_that_a_page_names_exists(page: Path) -> None:
     named = re.findall(r"`((?:taskqueue|tests|docs|bin|systemd)/[^` :]+)", page.read_text())
