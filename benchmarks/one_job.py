@@ -28,7 +28,7 @@ from benchmarks.scale import Scale
 from benchmarks.store_costs import claimed, settled
 from taskqueue import Scheduler
 from taskqueue.cli.scratch_stores import ScratchStores, scratch_stores
-from taskqueue.scheduler import add
+from taskqueue.scheduler import new_jobs
 from taskqueue.store import Store
 from taskqueue.store.open import open_store
 
@@ -45,7 +45,7 @@ def in_the_store(store: Store, jobs: int) -> dict[str, float]:
     }
     _, cursor = store.events(None)
     for _ in range(jobs):
-        record = _timed(taken["make the record"], lambda: add.one(Empty, None, {}, {}, store.now()))
+        record = _timed(taken["make the record"], lambda: new_jobs.record_of(Empty, None, {}, {}, store.now()))
         _timed(taken["add"], lambda: store.add([record]))  # noqa: B023 - called at once
         runs = _timed(taken["claim"], lambda: claimed(store, 1))
         _timed(taken["settle"], lambda: settled(store, runs))  # noqa: B023
@@ -59,7 +59,7 @@ def journaled(stores: ScratchStores, jobs: int) -> float:
         journal = Path(f"{_path(url)}-wal")
         before = journal.stat().st_size
         for _ in range(jobs):
-            store.add([add.one(Empty, None, {}, {}, store.now())])
+            store.add([new_jobs.record_of(Empty, None, {}, {}, store.now())])
             settled(store, claimed(store, 1))
         return (journal.stat().st_size - before) / jobs
 

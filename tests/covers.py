@@ -117,7 +117,7 @@ COVERS: Mapping[str, str] = {
     ),
     "scheduler/test_clients.py": "",
     "scheduler/test_costs.py": "",
-    "scheduler/test_dependencies.py": "",
+    "scheduler/test_dependencies.py": "scheduler/related_jobs",
     "scheduler/test_event_stream.py": "scheduler/event scheduler/poll",
     "scheduler/test_find_jobs.py": "",
     "scheduler/test_audit.py": "scheduler/audit_trail model/secret_keys",
@@ -133,7 +133,9 @@ COVERS: Mapping[str, str] = {
     "scheduler/test_transactions.py": (
         "store/caller_transaction store/sqlite/caller_transaction store/mongodb/caller_transaction"
     ),
-    "scheduler/test_types.py": ("model/codecs/__init__ model/codecs/containers model/codecs/scalars model/job_types"),
+    "scheduler/test_types.py": (
+        "scheduler/new_jobs model/codecs/__init__ model/codecs/containers model/codecs/scalars model/job_types"
+    ),
     "scheduler/test_wait.py": "scheduler/end_listener insight/records",
     "insight/test_why.py": "insight/why insight/queue_sharing model/wording",
     "store/test_unique_periods.py": "model/unique_period",

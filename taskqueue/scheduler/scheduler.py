@@ -21,7 +21,7 @@ from taskqueue.model.query import PENDING, Compare, Operator, parse
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules import Duration
 from taskqueue.model.shown_text import as_code
-from taskqueue.scheduler import add, job_meta, wait
+from taskqueue.scheduler import add, job_meta, new_jobs, related_jobs, wait
 from taskqueue.scheduler.changes import SAME_DATA, cancel_all, recover, recover_all, update
 from taskqueue.scheduler.connection import Connections, leave_open
 from taskqueue.scheduler.event import Event
@@ -109,19 +109,19 @@ class Scheduler(Events, Operations, Schedules):
         every: Mapping[str, Any] = options
         if self._before_add is not None or CURRENT.get() is not None:
             every = job_meta.completed(self._before_add, job, data, options)
-        new = add.one(job, data, every, self._defaults, store.now())
+        new = new_jobs.record_of(job, data, every, self._defaults, store.now())
         if new.depends_on or new.parent is not None:
-            add.check_related_jobs(store, [new])
+            related_jobs.check(store, [new])
         if self._may_run_now:
             self._check_now([new], session)
-        [kept] = (store if session is None else session_inserts(store, session)).add([new])
-        if kept is not new and "on_duplicate" in new.given:
-            kept = add.after_duplicate(store, new, kept, session)
+        [stored] = (store if session is None else session_inserts(store, session)).add([new])
+        if stored is not new and "on_duplicate" in new.given:
+            stored = add.after_duplicate(store, new, stored, session)
         if self._may_run_now:
-            return self._run_now([Process(self, kept, existed=add.existed(new, kept))])[0]
-        if kept is new:  # a session may be aborted, for which there is no ring
-            return Process(self, kept, silence=silence if session is None else None)
-        return Process(self, kept, existed=add.existed(new, kept))
+            return self._run_now([Process(self, stored, existed=add.existed(new, stored))])[0]
+        if stored is new:  # a session may be aborted, for which there is no ring
+            return Process(self, stored, silence=silence if session is None else None)
+        return Process(self, stored, existed=add.existed(new, stored))
 
     def add_jobs(self, jobs: Iterable[Entry], **refused: Never) -> list[Process]:
         """Store many jobs, each ``(job, data)`` or ``(job, data, options)``, in one round trip.
@@ -131,11 +131,13 @@ class Scheduler(Events, Operations, Schedules):
         for name in refused:
             raise InvalidOption(f"add_jobs: {name} goes with each job: pass (job, data, {{{name!r}: …}})")
         store = self._connections.store
-        records = list(add.many(job_meta.completed_entries(self._before_add, jobs), self._defaults, store.now()))
-        add.check_related_jobs(store, records)
+        records = list(
+            new_jobs.records_of(job_meta.completed_entries(self._before_add, jobs), self._defaults, store.now())
+        )
+        related_jobs.check(store, records)
         self._check_now(records)
         added = zip(records, add.many_added(store, records), strict=True) if records else ()
-        return self._run_now([Process(self, kept, existed=add.existed(new, kept)) for new, kept in added])
+        return self._run_now([Process(self, stored, existed=add.existed(new, stored)) for new, stored in added])
 
     def add_job_once(
         self,
@@ -159,12 +161,12 @@ class Scheduler(Events, Operations, Schedules):
             raise InvalidOption(f"replace_running={as_code(replace_running)}: pass 'after' or 'cancel'")
         store = self._connections.store
         every = job_meta.completed(self._before_add, job, data, options)
-        order = add.order(job, data, every, self._defaults, store.now())
-        add.check_related_jobs(store, [order.record])
+        order = new_jobs.order(job, data, every, self._defaults, store.now())
+        related_jobs.check(store, [order.record])
         self._check_now([order.record])
         reason = "replaced by another add_job_once" if replace_running == "cancel" else None
-        kept = add.add_once(store, order, reason)
-        return self._run_now([Process(self, kept, existed=add.existed(order.record, kept))])[0]
+        stored = add.add_once(store, order, reason)
+        return self._run_now([Process(self, stored, existed=add.existed(order.record, stored))])[0]
 
     def run_job(
         self,
@@ -190,7 +192,7 @@ class Scheduler(Events, Operations, Schedules):
 
         store = self._connections.store
         every = job_meta.completed(self._before_add, job, data, options)
-        new = add.one(at_hand(job), data, every, self._defaults, store.now())
+        new = new_jobs.record_of(at_hand(job), data, every, self._defaults, store.now())
         if new.status is not Status.WAITING:
             raise InvalidOption("run_job runs the job now: leave out at and depends_on, or use add_job")
         self._check_now([new])

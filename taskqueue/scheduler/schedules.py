@@ -31,7 +31,7 @@ from taskqueue.model.schedules.schedule import (
 from taskqueue.model.schedules.series import AT_ONCE
 from taskqueue.model.shown_text import as_code
 from taskqueue.model.wording import nearest
-from taskqueue.scheduler import add
+from taskqueue.scheduler import new_jobs
 from taskqueue.store import Store
 from taskqueue.store.tries import Tries
 
@@ -109,7 +109,7 @@ def schedule_from(
     for option in ONE_JOB:
         if option in options:
             raise InvalidOption(f"schedule {name}: {option} belongs to one job, a schedule starts many: leave it out")
-    order = add.order(job, data, options, _repeatable(defaults), now, f"schedule {name}: ")
+    order = new_jobs.order(job, data, options, _repeatable(defaults), now, f"schedule {name}: ")
     template = replace(order.record, origin=None)
     if template.unique is not None or template.depends_on:
         raise InvalidOption(f"schedule {name}: its job has unique or depends_on, which belong to one job: see overlap")
