@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from taskqueue.model.history import HistoryEntry
     from taskqueue.model.job import Fail, Interrupted, Job, JobTimeout, Retry, Snooze
     from taskqueue.model.limits import Limit, Rate
-    from taskqueue.model.options.table import ClassOptions, JobOptions
+    from taskqueue.model.options.table import ClassOptions, JobOptions, ScheduleEntry
     from taskqueue.model.record import Status
     from taskqueue.model.running_job import RunningJob, current_job
     from taskqueue.model.schedules import Again, Cron, Custom, Every
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from taskqueue.scheduler import workflows
     from taskqueue.scheduler.async_handles import AsyncEvent, AsyncProcess, AsyncSchedule
     from taskqueue.scheduler.async_scheduler import AsyncScheduler
+    from taskqueue.scheduler.declared_schedules import ScheduleChanges
     from taskqueue.scheduler.event import Event
     from taskqueue.scheduler.job_meta import NewJob
     from taskqueue.scheduler.process import Process
@@ -58,6 +59,8 @@ __all__ = [
     "RunOutcome",
     "RunningJob",
     "Schedule",
+    "ScheduleChanges",
+    "ScheduleEntry",
     "Scheduler",
     "ShellJob",
     "Snooze",
@@ -98,6 +101,8 @@ _FILES = {
     "RunOutcome": "taskqueue.execution.run_hooks",
     "RunningJob": "taskqueue.model.running_job",
     "Schedule": "taskqueue.scheduler.schedule",
+    "ScheduleChanges": "taskqueue.scheduler.declared_schedules",
+    "ScheduleEntry": "taskqueue.model.options.table",
     "Scheduler": "taskqueue.scheduler.scheduler",
     "ShellJob": "taskqueue.execution.shell_job",
     "Snooze": "taskqueue.model.job",

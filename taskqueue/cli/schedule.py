@@ -227,6 +227,7 @@ def _report(context: StoreContext, schedule: NamedSchedule, *, as_json: bool) ->
         "options": ", ".join(f"{name}={value!r}" for name, value in schedule.template.given.items())
         or "from the class",
         "rules": f"overlap {schedule.overlap.value}, misfire {schedule.misfire}, grace {span(schedule.grace)}",
+        "declared": f"by application {schedule.application}" if schedule.application else "-",
         "started": f"{schedule.fired:,}",
         "missed": f"{schedule.missed:,}",
         "last jobs": ", ".join(ids.short(id) for id in schedule.recent[-5:]) or "-",

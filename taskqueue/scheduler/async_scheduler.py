@@ -103,6 +103,7 @@ class AsyncScheduler:
     cancel_jobs = methods.long(Scheduler.cancel_jobs)
     cursor = methods.plain(Scheduler.cursor)
     schedule = methods.schedule(methods.plain(Scheduler.schedule))
+    schedules = methods.plain(Scheduler.schedules)
     get_schedule = methods.schedule(methods.plain(Scheduler.get_schedule))
     pause = methods.long(Scheduler.pause)
     resume = methods.plain(Scheduler.resume)

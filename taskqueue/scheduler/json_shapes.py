@@ -197,6 +197,7 @@ def schedule(named: NamedSchedule) -> dict[str, Any]:
         "until": _time(named.until),
         "max_runs": named.max_runs,
         "stop_after_failures": named.stop_after_failures,
+        "application": named.application,
         "fired": named.fired,
         "missed": named.missed,
         "misses": [

@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from taskqueue.model.job import Data
-    from taskqueue.model.options.table import ScheduledOptions, When
+    from taskqueue.model.options.table import Overlapping, ScheduledOptions, ScheduleEntry, ScheduleOptions, When
     from taskqueue.model.schedules import Again, Cron, Custom, Every
+    from taskqueue.scheduler.declared_schedules import ScheduleChanges
     from taskqueue.scheduler.process import Jobs
     from taskqueue.scheduler.schedule import Schedule
-    from taskqueue.scheduler.signatures import Addable, Overlapping
+    from taskqueue.scheduler.signatures import Addable
 
 NO_DATA: Any = None
 """The data of a job that is added without data; of any type."""
@@ -62,7 +63,11 @@ class Schedules:
         self._connections.refuse_if_immediate("schedule()")
         store = self._connections.store
         now = store.now()
-        rules = {
+        definition: ScheduleOptions = {
+            "every": every,
+            "cron": cron,
+            "at": at,
+            "tz": tz,
             "overlap": overlap,
             "misfire": misfire,
             "grace": grace,
@@ -70,11 +75,36 @@ class Schedules:
             "max_runs": max_runs,
             "stop_after_failures": stop_after_failures,
         }
-        schedules.refuse_names(name, options)
-        trigger = schedules.trigger_of(every, cron, at, tz)
-        every_option = job_meta.completed(None, job, data, options)
-        plan = schedules.schedule_from(name, job, data, trigger, rules, every_option, self._defaults, now)
+        given = {**options, **definition}
+        completed = job_meta.completed(None, job, data, given)
+        plan = schedules.plan_of(name, job, data, completed, self._defaults, now)
         return handle.Schedule(cast("Jobs", self), store, schedules.define(store, plan, now))
+
+    def schedules(
+        self,
+        entries: Mapping[str, ScheduleEntry],
+        *,
+        application: str,
+        dry_run: bool = False,
+        force: bool = False,
+    ) -> ScheduleChanges:
+        """Make these the schedules of the application, exactly these, and return what changed.
+
+        ``entries`` maps names to what ``schedule`` takes: ``{"nightly": {"job": CleanJob, "cron": "15 3 * * *"}}``.
+        Schedules that the application declared before and that are missing here are removed; schedules of other
+        applications, or that a call or a command has defined, stay as they are. A set is applied once: if it was
+        applied already, nothing is done; if another set has replaced it since then, that is logged, and nothing is
+        done unless ``force`` is true. With ``dry_run`` nothing is changed. Raises ``InvalidOption`` if a name is taken.
+        """
+        from taskqueue.scheduler import declared_schedules
+
+        self._connections.refuse_if_immediate("schedules()")
+        store = self._connections.store
+        plans = declared_schedules.plans_of(entries, application, self._defaults, store.now())
+        if dry_run:
+            return declared_schedules.compare(store, application, plans)
+        apply = declared_schedules.apply_again if force else declared_schedules.apply_once
+        return apply(store, application, plans)
 
     def get_schedule(self, name: str) -> Schedule:
         """Return the schedule of this name; raise ``ScheduleNotFound`` if there is none."""

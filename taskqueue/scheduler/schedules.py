@@ -91,6 +91,32 @@ def trigger_of(every: Any, cron: Any, at: Any, tz: str | None) -> Trigger:
     return Custom(at) if isinstance(at, str) else Custom(class_path(at, "next"))
 
 
+DEFAULTS: Mapping[str, Any] = {
+    "overlap": "skip",
+    "misfire": "once",
+    "grace": 60.0,
+    **dict.fromkeys(RULES),
+}
+"""The rules of a schedule that passes none."""
+
+
+def plan_of(
+    name: Any,
+    job: Any,
+    data: Any,
+    given: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    now: datetime,
+    application: str | None = None,
+) -> NamedSchedule:
+    """Return the checked schedule of a call, which gives its trigger, its rules and the options of its jobs."""
+    options = {option: value for option, value in given.items() if option not in OF_SCHEDULES}
+    refuse_names(name, options)
+    trigger = trigger_of(given.get("every"), given.get("cron"), given.get("at"), given.get("tz"))
+    rules = {rule: given.get(rule, default) for rule, default in DEFAULTS.items()}
+    return replace(schedule_from(name, job, data, trigger, rules, options, defaults, now), application=application)
+
+
 def schedule_from(
     name: Any,
     job: Any,
@@ -130,23 +156,50 @@ def define(store: Store, plan: NamedSchedule, now: datetime) -> NamedSchedule:
         tries.another()
         found = store.schedules([plan.name])
         if not found:
+            check_end(plan, now)
             new, jobs = fire.begun(plan, now)
-            _check_end(new, now)
             if store.replace_schedule(None, new, jobs, now):
                 return new
             continue
         [old] = found
+        words = conflict(old, plan)
+        if words:
+            raise InvalidOption(words)
         again = _redefined(old, plan)
         if again is None:
             return old
         if again.until != old.until:
-            _check_end(replace(again, next_run_at=fire.first_time(plan, now)), now)
+            check_end(plan, now)
         jobs = []
         if again.trigger != old.trigger or old.stage is Stage.ENDED:
             again = replace(again, awaits=None, next_run_at=None)
             again, jobs = (again, []) if again.stage is Stage.PAUSED else fire.begun(again, now)
         if store.replace_schedule(old, again, jobs, now):
             return again
+
+
+def check_end(plan: NamedSchedule, now: datetime) -> None:
+    """Refuse a last time before the first one; one that was defined when it lay ahead may be defined again."""
+    first = fire.first_time(plan, now) or now
+    if plan.until is not None and plan.until < first:
+        raise InvalidOption(
+            f"schedule {plan.name}: until={plan.until:%Y-%m-%d %H:%M:%S} UTC is before its first time, "
+            f"{first:%Y-%m-%d %H:%M:%S} UTC: pass a later one"
+        )
+
+
+def conflict(old: NamedSchedule, plan: NamedSchedule) -> str:
+    """Return why an application may not declare the stored schedule; empty if it may.
+
+    One without an application, from a call or a command, is adopted if its definition is the same.
+    """
+    if plan.application in (None, old.application) or (old.application is None and same_definition(old, plan)):
+        return ""
+    owner = "a call or a command has defined it" if old.application is None else f"application {old.application} has it"
+    return (
+        f"schedule {plan.name} cannot be declared by application {plan.application}, {owner}: rename yours, or remove "
+        f"that one with `taskqueue schedule remove {plan.name}`"
+    )
 
 
 def pause(store: Store, name: str, reason: str) -> NamedSchedule:
@@ -169,6 +222,18 @@ def resume(store: Store, name: str) -> NamedSchedule:
         return fire.begun(next_version(plan, stage=Stage.ACTIVE, reason="", ended=ended), now)
 
     return _changed(store, name, resumed)
+
+
+def remove_of(store: Store, name: str, application: str) -> None:
+    """Remove the schedule if it is one of the application; jobs that it has started stay."""
+    tries = Tries(store.url, f"schedule {name}")
+    while True:
+        tries.another()
+        found = store.schedules([name])
+        if not found or found[0].application != application:
+            return
+        if store.replace_schedule(found[0], None, [], store.now()):
+            return
 
 
 def remove(store: Store, name: str) -> None:
@@ -240,19 +305,10 @@ def _after(trigger: Trigger, reference: datetime) -> datetime | None:
     return next_of(trigger, reference) if isinstance(trigger, Custom) else trigger.after(reference)
 
 
-def _check_end(plan: NamedSchedule, now: datetime) -> None:
-    """Refuse a last time before the first one; one that was defined when it lay ahead may be defined again."""
-    first = plan.next_run_at or now
-    if plan.until is not None and plan.until < first:
-        raise InvalidOption(
-            f"schedule {plan.name}: until={plan.until:%Y-%m-%d %H:%M:%S} UTC is before its first time, "
-            f"{first:%Y-%m-%d %H:%M:%S} UTC: pass a later one"
-        )
-
-
 def _redefined(old: NamedSchedule, new: NamedSchedule) -> NamedSchedule | None:
     """Return the old schedule with the new definition, None if both are the same."""
-    if same_definition(old, new) and old.stage is not Stage.ENDED:
+    is_intact = not old.damage and old.stage is not Stage.ENDED
+    if is_intact and new.application in (None, old.application) and same_definition(old, new):
         return None
     stage = Stage.PAUSED if old.stage is Stage.PAUSED and not old.damage else Stage.ACTIVE
     return replace(
@@ -265,6 +321,7 @@ def _redefined(old: NamedSchedule, new: NamedSchedule) -> NamedSchedule | None:
         missed=old.missed,
         misses=old.misses,
         recent=old.recent,  # failures are counted from zero
+        application=new.application or old.application,
         created_at=old.created_at,
         version=old.version + 1,
     )

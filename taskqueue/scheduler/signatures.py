@@ -35,5 +35,4 @@ if TYPE_CHECKING:
     """A job of ``add_jobs`` with its data and options; jobs of several classes may be added at once."""
 
 Running: TypeAlias = Literal["after", "cancel"]
-Overlapping: TypeAlias = Literal["skip", "queue_one", "allow", "cancel_previous"]
 Arguments: TypeAlias = Mapping[str, Any] | None

@@ -47,6 +47,7 @@ FOLLOWED = [
     "docs/ancestors/from-recruiter.md",
     "docs/how-to/operations/production.md",
     "docs/how-to/jobs/readiness.md",
+    "docs/how-to/jobs/schedules-as-code.md",
     "docs/how-to/jobs/stepwise.md",
     "docs/how-to/jobs/tasks.md",
     "docs/how-to/jobs/testing.md",

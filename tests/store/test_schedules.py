@@ -65,6 +65,7 @@ def test_a_plan_is_kept_as_it_is(store: Store) -> None:
         until=NOON + HOUR,
         max_runs=9,
         stop_after_failures=2,
+        application="shop",
         stage=Stage.PAUSED,
         reason="holidays",
         next_run_at=NOON + MINUTE,

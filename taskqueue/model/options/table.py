@@ -16,7 +16,7 @@ from taskqueue.model.meta import checked_meta
 from taskqueue.model.options import readers, validators
 from taskqueue.model.record import RUN_FIELDS, OnCrash, OnFailure
 from taskqueue.model.retry import RetryPolicy
-from taskqueue.model.schedules import Duration, Moment, seconds_of
+from taskqueue.model.schedules import Again, Cron, Custom, Duration, Every, Moment, seconds_of
 from taskqueue.model.schedules.series import FAILURES_LIMIT, interval, reference
 
 
@@ -289,6 +289,35 @@ class ScheduledOptions(CommonOptions, total=False):
     """The types of the options that the jobs of a schedule may have."""
 
     meta: Mapping[str, str] | Sequence[str]
+
+
+Overlapping: TypeAlias = Literal["skip", "queue_one", "allow", "cancel_previous"]
+
+
+class ScheduleOptions(ScheduledOptions, total=False):
+    """The types of what defines a schedule besides its name and its job: its trigger, its rules, and ``data``."""
+
+    data: Any
+    every: Duration | Every | Again | None
+    cron: str | Cron | None
+    at: type | str | Custom | None
+    tz: str | None
+    overlap: Overlapping
+    misfire: str
+    grace: Duration
+    until: When | None
+    max_runs: int | None
+    stop_after_failures: int | None
+
+
+class _Job(TypedDict):
+    """What an entry cannot do without."""
+
+    job: Any
+
+
+class ScheduleEntry(ScheduleOptions, _Job):
+    """The types of an entry of ``schedules``: the arguments of ``schedule`` by name, ``job`` among them."""
 
 
 class SchedulerOptions(CommonOptions, total=False):

@@ -81,6 +81,8 @@ class NamedSchedule:
     until: datetime | None = None
     max_runs: int | None = None
     stop_after_failures: int | None = None
+    application: str | None = None
+    """The application that declares it in its code; None if a call or a command has defined it."""
 
     stage: Stage = Stage.ACTIVE
     reason: str = ""
@@ -129,7 +131,10 @@ def made_up(misfire: str) -> int:
     return 1 if misfire == "once" else 0
 
 
-_SIMPLE = ("misfire", "grace", "expires_for", "max_runs", "stop_after_failures", "reason", "fired", "missed")
+_SIMPLE = (
+    *("misfire", "grace", "expires_for", "max_runs", "stop_after_failures", "application"),
+    *("reason", "fired", "missed"),
+)
 
 
 def set_aside(schedule: NamedSchedule) -> NamedSchedule:
@@ -222,6 +227,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "until": or_none(moment),
     "max_runs": or_none(number),
     "stop_after_failures": or_none(number),
+    "application": or_none(text),
     "stage": Stage,
     "reason": text,
     "fired": number,
@@ -234,17 +240,20 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
 _UNKNOWN: Mapping[str, Any] = {"trigger": UnreadableTrigger(), "created_at": EPOCH}
 
 
+def definition(schedule: NamedSchedule) -> dict[str, Any]:
+    """Return what defines the schedule, part by part, whatever its present state and whoever declares it."""
+    defined = ("trigger", "expires_for", "overlap", "misfire", "grace", "until", "max_runs", "stop_after_failures")
+    moving = ("id", "created_at", "ready_at", "rank", "expires_at")
+    template = schedule.template
+    return {
+        **{name: getattr(schedule, name) for name in defined},
+        **{one.name: getattr(template, one.name) for one in fields(template) if one.name not in moving},
+    }
+
+
 def same_definition(one: NamedSchedule, other: NamedSchedule) -> bool:
     """Return whether both have the same definition, whatever their present state."""
-    defined = ("trigger", "expires_for", "overlap", "misfire", "grace", "until", "max_runs", "stop_after_failures")
-    if any(getattr(one, name) != getattr(other, name) for name in defined):
-        return False
-    return _as_defined(one.template) == _as_defined(other.template)
-
-
-def _as_defined(template: Record) -> dict[str, Any]:
-    moving = ("id", "created_at", "ready_at", "rank", "expires_at")
-    return {one.name: getattr(template, one.name) for one in fields(template) if one.name not in moving}
+    return definition(one) == definition(other)
 
 
 def _missed(miss: Miss) -> dict[str, Any]:

@@ -1,0 +1,235 @@
+"""The schedules that an application declares in its code: these exist, and no others of the application.
+
+A set applies once, with the deployment that brings it. A lease remembers which sets were applied, so that an older
+deployment that restarts does not undo a newer one; a second lease gives the turn to one process at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import secrets
+import select
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from datetime import datetime, timedelta
+from typing import Any
+
+from taskqueue.errors import InvalidOption, StoreContended
+from taskqueue.model.lazy_dataclass import dataclass
+from taskqueue.model.record import Holder
+from taskqueue.model.schedules import is_relative
+from taskqueue.model.schedules.schedule import NAME_SHAPE, NamedSchedule, definition
+from taskqueue.model.shown_text import as_code
+from taskqueue.scheduler.schedules import check_end, conflict, define, plan_of, remove_of
+from taskqueue.store import Lease, Store
+from taskqueue.store.bell import CONTROLS
+from taskqueue.store.tries import Tries
+
+log = logging.getLogger(__name__)
+
+APPLIED, TURN = "schedules of ", "turn of schedules of "
+"""The prefixes of the two leases of an application."""
+
+REMEMBERED = 100
+"""How many of the last sets an application is remembered to have had."""
+
+TURN_LASTS = timedelta(seconds=30)
+"""How long a process that was killed in the middle keeps others from their turn."""
+
+LOOKS_EVERY = 0.3
+"""Seconds after which a process that waits for its turn tries again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleChanges:
+    """What the schedules of an application become, or would become."""
+
+    added: tuple[str, ...] = ()
+    """The names of new schedules."""
+    changed: Mapping[str, tuple[str, ...]]
+    """The names of redefined schedules, each with the parts that change."""
+    removed: tuple[str, ...] = ()
+    """The names of schedules that the code no longer declares."""
+    is_outdated: bool = False
+    """Whether nothing was done because another set has replaced this one since it was applied."""
+
+
+NOTHING = ScheduleChanges(changed={})
+"""Nothing changes."""
+
+
+def plans_of(entries: Any, application: Any, defaults: Mapping[str, Any], now: datetime) -> list[NamedSchedule]:
+    """Return the checked schedules of a set, by name; raise ``InvalidOption``."""
+    if not isinstance(application, str) or not re.fullmatch(NAME_SHAPE, application) or not application.isprintable():
+        raise InvalidOption(
+            f"application={as_code(application)}: pass the name of your application, text of 1 to 200 characters "
+            "without spaces and '/'"
+        )
+    if not isinstance(entries, Mapping):
+        raise InvalidOption(f"schedules={as_code(entries)}: pass a mapping of names to schedules")
+    return [_plan(name, entries[name], application, defaults, now) for name in sorted(entries, key=str)]
+
+
+def _plan(name: Any, entry: Any, application: str, defaults: Mapping[str, Any], now: datetime) -> NamedSchedule:
+    if not isinstance(entry, Mapping) or "job" not in entry:
+        raise InvalidOption(
+            f"schedule {name}: {as_code(entry)} is no schedule: pass a mapping such as "
+            "{'job': CleanJob, 'cron': '15 3 * * *'}"
+        )
+    until = entry.get("until")
+    if is_relative(until) or isinstance(until, timedelta):
+        raise InvalidOption(f"schedule {name}: until={until!s} is another time at each start: pass a time of the clock")
+    given = {key: value for key, value in entry.items() if key not in ("job", "data")}
+    return plan_of(name, entry["job"], entry.get("data"), given, defaults, now, application)
+
+
+def apply_once(store: Store, application: str, plans: Sequence[NamedSchedule]) -> ScheduleChanges:
+    """Make these the schedules of the application if no process has done that before."""
+    digest = _digest(plans)
+    if _last(_applied(store, application)) == digest:
+        return NOTHING
+    with _turn(store, application) as turn:
+        applied = _applied(store, application)
+        if _last(applied) == digest:
+            return NOTHING
+        if digest in applied:
+            log.warning(
+                "the schedules of application %s stay as they are: another deployment has replaced those of this one, "
+                "which were applied at %s; to return to them, apply them by force or with `taskqueue schedule sync`",
+                application,
+                applied[digest],
+            )
+            return ScheduleChanges(changed={}, is_outdated=True)
+        return _apply(store, application, plans, turn)
+
+
+def apply_again(store: Store, application: str, plans: Sequence[NamedSchedule]) -> ScheduleChanges:
+    """Make these the schedules of the application, whatever was applied before."""
+    with _turn(store, application) as turn:
+        return _apply(store, application, plans, turn)
+
+
+def compare(store: Store, application: str, plans: Sequence[NamedSchedule]) -> ScheduleChanges:
+    """Return what would change; raise ``InvalidOption`` if a name belongs to another application, or to an operator."""
+    stored, now = {schedule.name: schedule for schedule in store.schedules()}, store.now()
+    conflicts = [
+        words for plan in plans if (old := stored.get(plan.name)) is not None and (words := conflict(old, plan))
+    ]
+    if conflicts:
+        raise InvalidOption(f"application {application}: nothing was changed: {'; '.join(conflicts)}")
+    new = [plan for plan in plans if plan.name not in stored]
+    for plan in new:
+        check_end(plan, now)
+    declared = {plan.name for plan in plans}
+    changes = {plan.name: _difference(stored[plan.name], plan) for plan in plans if plan.name in stored}
+    return ScheduleChanges(
+        added=tuple(plan.name for plan in new),
+        changed={name: parts for name, parts in changes.items() if parts},
+        removed=tuple(name for name, old in stored.items() if old.application == application and name not in declared),
+    )
+
+
+def _difference(old: NamedSchedule, new: NamedSchedule) -> tuple[str, ...]:
+    """Return the parts of the definition that change."""
+    if old.damage:
+        return ("unreadable parts",)
+    before, after = definition(old), definition(new)
+    parts = [name for name, value in after.items() if before[name] != value]
+    if old.application != new.application:
+        parts.append("application")
+    return tuple(parts)
+
+
+class _Turn:
+    """The right to change the schedules of an application, which one process has at a time."""
+
+    def __init__(self, store: Store, application: str) -> None:
+        self._store = store
+        self._name = f"{TURN}{application}"
+        self._what = f"the set of schedules of application {application}"
+        self._holder = Holder(seat=f"process {os.getpid()} of {socket.gethostname()}", incarnation=secrets.token_hex(8))
+
+    def wait(self) -> None:
+        """Return when it is this process's turn."""
+        tries, rings = Tries(self._store.url, self._what), select.poll()
+        with closing(self._store.bell(CONTROLS)) as bell:
+            rings.register(bell.fileno(), select.POLLIN)
+            while not self._is_taken():
+                tries.another()
+                rings.poll(LOOKS_EVERY * 1000)
+                bell.clear()
+
+    def extend(self) -> None:
+        """Keep the turn for longer; raise ``StoreContended`` if this process stood still and lost it."""
+        if not self._is_taken():
+            raise StoreContended(self._store.url, self._what, 1)
+
+    def end(self) -> None:
+        """Give the turn to another process."""
+        self._store.resign(self._name, self._holder)
+
+    def _is_taken(self) -> bool:
+        now = self._store.now()
+        turn = Lease(name=self._name, holder=self._holder, since=now, until=now + TURN_LASTS)
+        return self._store.acquire(turn, now).holder == self._holder
+
+
+@contextmanager
+def _turn(store: Store, application: str) -> Iterator[_Turn]:
+    turn = _Turn(store, application)
+    turn.wait()
+    try:
+        yield turn
+    finally:
+        turn.end()
+
+
+def _apply(store: Store, application: str, plans: Sequence[NamedSchedule], turn: _Turn) -> ScheduleChanges:
+    """Define all, remove the others, and remember the set last: a process that was killed before is done again."""
+    changes = compare(store, application, plans)
+    for plan in plans:
+        turn.extend()
+        define(store, plan, store.now())
+    for name in changes.removed:
+        turn.extend()
+        remove_of(store, name, application)
+    turn.extend()
+    _remember(store, application, _digest(plans))
+    return changes
+
+
+def _digest(plans: Sequence[NamedSchedule]) -> str:
+    """Return a text that two sets have in common only if they are equal."""
+    return hashlib.sha256(repr([(plan.name, definition(plan)) for plan in plans]).encode()).hexdigest()[:32]
+
+
+def _applied(store: Store, application: str) -> dict[str, str]:
+    """Return the sets that were applied, the last one last, each with its time."""
+    lease = next((lease for lease in store.leases() if lease.name == f"{APPLIED}{application}"), None)
+    sets: Any = {} if lease is None else lease.about.get("sets")
+    return {str(digest): str(at) for digest, at in sets} if isinstance(sets, list) else {}
+
+
+def _last(applied: Mapping[str, str]) -> str | None:
+    return next(reversed(list(applied)), None)
+
+
+def _remember(store: Store, application: str, digest: str) -> None:
+    now = store.now()
+    applied = _applied(store, application)
+    applied.pop(digest, None)
+    sets = [*applied.items(), (digest, now.isoformat(timespec="seconds"))][-REMEMBERED:]
+    store.acquire(
+        Lease(
+            name=f"{APPLIED}{application}",
+            holder=Holder(seat="schedules", incarnation=application),
+            since=now,
+            until=now,
+            about={"sets": [list(one) for one in sets]},
+        ),
+        now,
+    )
