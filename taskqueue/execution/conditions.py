@@ -79,9 +79,9 @@ def _outcome(denial: str | None, error: BaseException | None, interrupts: Interr
 
 def _job(loaded: Loaded, context: JobContext, data: Any) -> Job:
     """Return the argument of predicates: the job itself, or for other work a job with its id, data and scheduler."""
-    made = loaded.make() if isinstance(loaded.make, type) and issubclass(loaded.make, Job) else Job()
-    vars(made).update(data=data, _context=context)
-    return made
+    job = loaded.make() if isinstance(loaded.make, type) and issubclass(loaded.make, Job) else Job()
+    vars(job).update(data=data, _context=context)
+    return job
 
 
 @dataclass(frozen=True)

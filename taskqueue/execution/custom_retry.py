@@ -84,23 +84,23 @@ def with_decision(question: Question, outcome: Outcome, took: float, chance: flo
     return replace(outcome, decision=decision)
 
 
-def bound(kept: RetryPolicy, find: Finder) -> RetryPolicy:
+def bound(policy: RetryPolicy, find: Finder) -> RetryPolicy:
     """Return the policy with its custom parts able to ask the user's class."""
-    match kept:
+    match policy:
         case CustomRetry():
-            return _Asking(kept, find)
+            return _Asking(policy, find)
         case FilteredRetry(policy=inner):
-            return replace(kept, policy=bound(inner, find))
+            return replace(policy, policy=bound(inner, find))
         case SelectedRetry(cases=cases):
             return SelectedRetry(tuple(replace(case, policy=bound(case.policy, find)) for case in cases))
-    return kept
+    return policy
 
 
 class _Asking:
     """A policy that makes the user's class and asks it."""
 
-    def __init__(self, kept: CustomRetry, find: Finder) -> None:
-        self._kept = kept
+    def __init__(self, policy: CustomRetry, find: Finder) -> None:
+        self._policy = policy
         self._find = find
 
     def decide(self, situation: Situation) -> Decision:
@@ -109,7 +109,7 @@ class _Asking:
             return _understood(self._make().decide(situation))
         except (Exception, SystemExit) as error:
             return GiveUp(
-                refusal=Refusal.UNDECIDED, reason=f"its retry policy {self._kept.path} failed: {brief(error)}"
+                refusal=Refusal.UNDECIDED, reason=f"its retry policy {self._policy.path} failed: {brief(error)}"
             )
 
     def is_last(self, situation: Situation) -> bool:
@@ -121,13 +121,13 @@ class _Asking:
 
     def document(self) -> dict[str, Any]:
         """Return the policy as it is kept."""
-        return self._kept.document()
+        return self._policy.document()
 
     def __str__(self) -> str:
-        return str(self._kept)
+        return str(self._policy)
 
     def _make(self) -> Any:
-        return self._find(self._kept.path)(**self._kept.settings)
+        return self._find(self._policy.path)(**self._policy.settings)
 
 
 def _understood(answer: object) -> RetryIn | GiveUp:

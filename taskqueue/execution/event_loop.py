@@ -98,8 +98,8 @@ class EventLoop:
             return
         self._requested_at = None
         left: Iterable[asyncio.Task[Any]] = asyncio.all_tasks(self._loop) if task.done() else (task,)
-        for one in left:
-            one.cancel(reason)
+        for running in left:
+            running.cancel(reason)
 
     def _cancel_rest(self) -> None:
         """End the tasks that the job left running; close a loop that keeps some, lest they run in the next job."""

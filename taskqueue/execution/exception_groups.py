@@ -26,16 +26,16 @@ class Leaf(NamedTuple):
 
 def leaves(error: BaseException) -> list[Leaf]:
     """Return the errors of a group, however deeply nested, in order; an error that is no group is the only one."""
-    found: list[Leaf] = []
+    errors: list[Leaf] = []
     rest = [Leaf(error)]
     while rest:
         leaf = rest.pop()
         members = _members(leaf.error)
         if not members:
-            found.append(leaf)
+            errors.append(leaf)
         groups = (*leaf.groups, type(leaf.error))
         rest += (Leaf(member, groups) for member in reversed(members))
-    return found
+    return errors
 
 
 def related(error: BaseException) -> Iterator[BaseException]:
@@ -43,13 +43,13 @@ def related(error: BaseException) -> Iterator[BaseException]:
     seen: set[int] = set()  # by identity: an error's == may be the user's own, and raise
     rest: list[BaseException | None] = [error]
     while rest:
-        found = rest.pop()
-        if found is None or id(found) in seen:  # an error may be its own cause
+        current = rest.pop()
+        if current is None or id(current) in seen:  # an error may be its own cause
             continue
-        seen.add(id(found))
-        yield found
-        rest += _members(found)
-        rest.append(found.__context__ if found.__cause__ is None else found.__cause__)
+        seen.add(id(current))
+        yield current
+        rest += _members(current)
+        rest.append(current.__context__ if current.__cause__ is None else current.__cause__)
 
 
 def _members(error: BaseException) -> tuple[BaseException, ...]:

@@ -262,7 +262,7 @@ def _log_others(error: BaseException) -> None:
 
 def came_up_after(error: BaseException, *kinds: type[BaseException]) -> bool:
     """Return whether the error is of one of these kinds, or came up while one was handled, say in a ``finally``."""
-    return any(isinstance(found, kinds) for found in related(error))
+    return any(isinstance(other, kinds) for other in related(error))
 
 
 def overdue(message: str) -> Failure:
@@ -364,8 +364,8 @@ def _of_the_job(error: BaseException) -> Any:
 
 def _leave_out_interrupts(error: BaseException) -> None:
     """Let the tracebacks of the error, and of all errors that are shown with it, end with the job's code."""
-    for found in related(error):
-        last = trace = found.__traceback__
+    for shown in related(error):
+        last = trace = shown.__traceback__
         while trace is not None:
             if trace.tb_frame.f_globals.get("__name__") != _BEHIND_JOBS:
                 last = trace

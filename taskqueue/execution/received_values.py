@@ -43,7 +43,7 @@ def _completed(loaded: Loaded, context: JobContext) -> str:
         return context.data
     received.check(context.run.receives, len(record.depends_on), context.run.job)
     sources = _sources(context.scheduler, record)
-    results = [None if one.result is None else decode(one.result) for one in sources]
+    results = [None if source.result is None else decode(source.result) for source in sources]
     data = received.completed(decode(context.data), context.run.receives, results)
     types = types_of(loaded.target) if loaded.work in ("start", "function") else None
     try:
@@ -56,12 +56,12 @@ def _completed(loaded: Loaded, context: JobContext) -> str:
 
 
 def _sources(scheduler: Any, record: Record) -> list[Record]:
-    ids: list[JobId] = [one.id for one in record.depends_on]
-    found = _read(scheduler, ids)
+    ids: list[JobId] = [dependency.id for dependency in record.depends_on]
+    records = _read(scheduler, ids)
     for id in ids:
-        if id not in found:
-            raise InvalidJob(f"the result of job {id} is gone with the job: recover that one, and add this one again")
-    return [found[id] for id in ids]
+        if id not in records:
+            raise InvalidJob(f"the result of job {id} is gone with the job: recover that job, and add this one again")
+    return [records[id] for id in ids]
 
 
 def _read(scheduler: Any, ids: Sequence[JobId]) -> dict[JobId, Record]:
@@ -78,11 +78,11 @@ def _from(misfit: str, receives: Sequence[str], sources: Sequence[Record]) -> st
     """Say which job a value that does not fit came from."""
     for name, what in received.parts(receives).items():
         place = rf"data(\.{re.escape(name)}\b|\['{re.escape(name)}'\])" if name else "data"
-        found = re.match(rf"{place}(\[(?P<index>\d+)\])?", misfit)
-        if found is None:
+        match = re.match(rf"{place}(\[(?P<index>\d+)\])?", misfit)
+        if match is None:
             continue
-        if what == received.ONE or found["index"] is not None:
-            source = sources[int(found["index"] or 0) if what == received.ALL else 0]
+        if what == received.ONE or match["index"] is not None:
+            source = sources[int(match["index"] or 0) if what == received.ALL else 0]
             return f"; it is the result of job {source.id} ({source.job})"
         return f"; it is the results of {len(sources):,} jobs, the first of them {sources[0].id} ({sources[0].job})"
     return ""

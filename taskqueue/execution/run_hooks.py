@@ -70,14 +70,14 @@ def unusable(hook: AroundRun, context: JobContext) -> Ran | None:
 
 async def run_within(hook: AroundRun, loaded: Loaded, context: JobContext, interrupts: Interrupts) -> Ran:
     """Run the job as ``execute`` does, within the hook; only an error of ours that it raises changes the outcome."""
-    one = _Surrounded(loaded, context, interrupts)
+    surrounded = _Surrounded(loaded, context, interrupts)
     error: BaseException | None = None
     try:
         with interrupts:
-            await one.call(hook)
+            await surrounded.call(hook)
     except BaseException as raised:
         error = raised
-    ran = one.decided(error)
+    ran = surrounded.decided(error)
     return await execute(loaded, context, interrupts) if ran is None else ran
 
 

@@ -29,11 +29,11 @@ class ControlsView:
             return None
         before, self._controls = self._controls.kept, answer.value
         self.drain = self._controls.drain_of(self._seat)
-        for lifted in (one for one in before if one not in self._controls.kept):
+        for lifted in (control for control in before if control not in self._controls.kept):
             log.info("no longer in force: %s", lifted)
-        new = [one for one in self._controls.kept if one not in before]
-        for one in new:
-            log.info("%s, by %s%s", one, one.by, f": {one.reason}" if one.reason else "")
+        new = [control for control in self._controls.kept if control not in before]
+        for control in new:
+            log.info("%s, by %s%s", control, control.by, f": {control.reason}" if control.reason else "")
         return new
 
 

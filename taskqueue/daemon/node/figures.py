@@ -133,4 +133,6 @@ class Figures:
 
 def copied(table: Mapping[str, Histogram]) -> dict[str, tuple[Sequence[float], list[int], float]]:
     """Return bounds, counts and sum of each histogram; the table may grow at the same time."""
-    return {name: (one.bounds, one.counts.copy(), one.total) for name, one in dict(table).items()}
+    return {
+        name: (histogram.bounds, histogram.counts.copy(), histogram.total) for name, histogram in dict(table).items()
+    }

@@ -62,10 +62,10 @@ class Rescuer:
         kills_until = time.monotonic() + leftovers.KILL_TAKES_AT_MOST  # for all batches: the loop waits for it
         while True:
             now = self._store.now()
-            found = find()
-            settled = self._settle(_losses(found, now, lease_end), now, kills_until)
+            lost_claims = find()
+            settled = self._settle(_losses(lost_claims, now, lease_end), now, kills_until)
             rescued += settled
-            if len(found) < BATCH or not settled:
+            if len(lost_claims) < BATCH or not settled:
                 return rescued
 
     def _settle(self, settlements: Sequence[Settlement], now: datetime, kills_until: float) -> int:
@@ -83,10 +83,18 @@ class Rescuer:
         return len(accepted)
 
 
-def _losses(found: Iterable[Record], now: datetime, lease_end: Callable[[Record], datetime | None]) -> list[Settlement]:
+def _losses(
+    lost_claims: Iterable[Record], now: datetime, lease_end: Callable[[Record], datetime | None]
+) -> list[Settlement]:
     """Return settlements as lost; a record with an unreadable holder has no fence to settle it by."""
     return [
-        Settlement(claims=one.claims, holder=one.holder, after=lost(one, now), lease_end=lease_end(one), is_unseen=True)
-        for one in found
-        if one.holder is not None
+        Settlement(
+            claims=record.claims,
+            holder=record.holder,
+            after=lost(record, now),
+            lease_end=lease_end(record),
+            is_unseen=True,
+        )
+        for record in lost_claims
+        if record.holder is not None
     ]

@@ -189,8 +189,8 @@ class WorkerPage:
 
     def read_position(self, number: int) -> str | None:
         """Return the positions of the loops of run ``number``; None if the page has none."""
-        found = [place for at in _POSITIONS_AT if (place := self._position_at(at)) is not None]
-        _, run, text = max(found, default=(0, 0, ""))
+        positions = [position for at in _POSITIONS_AT if (position := self._position_at(at)) is not None]
+        _, run, text = max(positions, default=(0, 0, ""))
         return text if text and run == number else None
 
     def _position_at(self, at: int) -> tuple[int, int, str] | None:
@@ -224,10 +224,10 @@ class WorkerPage:
         end = self.logged
         size = min(end - since, MOST_BYTES)
         at = (end - size) % _LINES_SIZE
-        found = bytes(self._page[_LINES_AT + at : _LINES_AT + min(at + size, _LINES_SIZE)])
-        found += self._page[_LINES_AT : _LINES_AT + size - len(found)]
+        text = bytes(self._page[_LINES_AT + at : _LINES_AT + min(at + size, _LINES_SIZE)])
+        text += self._page[_LINES_AT : _LINES_AT + size - len(text)]
         overwritten = self.logged - end  # by a worker that kept writing
-        lines = found[overwritten:].splitlines(keepends=True)
+        lines = text[overwritten:].splitlines(keepends=True)
         if size < end - since or overwritten:
             lines = lines[1:]  # its beginning is missing
         mark = b"[%d," % number

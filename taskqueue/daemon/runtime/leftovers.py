@@ -58,9 +58,9 @@ def mark_worker() -> bool:
 
 def worker_of(pid: int) -> int:
     """Return the pid of the living worker whose jobs have started the process; 0 if there is none."""
-    kept = _limit_of(pid) or _limit_shown(pid)
-    worker = kept % (1 << _PID)
-    return worker if kept == _mark(_WORKER, worker, host.born_at(worker) or 0) else 0
+    mark = _limit_of(pid) or _limit_shown(pid)
+    worker = mark % (1 << _PID)
+    return worker if mark == _mark(_WORKER, worker, host.born_at(worker) or 0) else 0
 
 
 def kill(within: float = KILL_TAKES_AT_MOST) -> int:
@@ -72,14 +72,14 @@ def kill(within: float = KILL_TAKES_AT_MOST) -> int:
     ends_at = time.monotonic() + within
     ended: set[int] = set()
     stuck: set[int] = set()
-    while found := dict(_marked_orphans()):
-        for pidfd in found.values():
+    while orphans := dict(_marked_orphans()):
+        for pidfd in orphans.values():
             with contextlib.suppress(PermissionError, ProcessLookupError):
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-        _await_deaths(found.values(), ends_at)
-        stuck = {pid for pid, pidfd in found.items() if not host.is_dead(pidfd)}
-        ended |= found.keys() - stuck
-        _close(found.values())
+        _await_deaths(orphans.values(), ends_at)
+        stuck = {pid for pid, pidfd in orphans.items() if not host.is_dead(pidfd)}
+        ended |= orphans.keys() - stuck
+        _close(orphans.values())
         if time.monotonic() >= ends_at:
             break
     if stuck:
@@ -97,16 +97,16 @@ def _marked_orphans() -> Iterator[tuple[int, int]]:
         if not name.isdigit():
             continue
         pid = int(name)
-        kept = _limit_of(pid)
-        if not _is_mark(kept, _MANAGER, _WORKER):
+        mark = _limit_of(pid)
+        if not _is_mark(mark, _MANAGER, _WORKER):
             continue
-        if kept not in lives:
-            lives[kept] = _has_manager(kept)
-        if lives[kept]:
+        if mark not in lives:
+            lives[mark] = _has_manager(mark)
+        if lives[mark]:
             continue
         with contextlib.suppress(ProcessLookupError):
             pidfd = os.pidfd_open(pid)
-            if _limit_of(pid) == kept and not host.is_dead(
+            if _limit_of(pid) == mark and not host.is_dead(
                 pidfd
             ):  # the pidfd is open: the pid cannot be reused any more
                 yield pid, pidfd
@@ -115,8 +115,8 @@ def _marked_orphans() -> Iterator[tuple[int, int]]:
 
 
 def _mark_this(sign: int) -> None:
-    kept = _mark(sign, os.getpid(), host.born_at(os.getpid()) or 0)
-    resource.setrlimit(_LOCKS, (kept, resource.getrlimit(_LOCKS)[1]))
+    mark = _mark(sign, os.getpid(), host.born_at(os.getpid()) or 0)
+    resource.setrlimit(_LOCKS, (mark, resource.getrlimit(_LOCKS)[1]))
 
 
 def _mark(sign: int, pid: int, born: int) -> int:
@@ -124,17 +124,17 @@ def _mark(sign: int, pid: int, born: int) -> int:
     return ((sign << _SPACE | space) << _BORN | born % (1 << _BORN)) << _PID | pid
 
 
-def _is_mark(kept: int, *signs: int) -> bool:
+def _is_mark(mark: int, *signs: int) -> bool:
     """Return whether this is a mark made in the pid namespace of this process."""
-    return kept >> (_PID + _BORN) in [_mark(sign, 0, 0) >> (_PID + _BORN) for sign in signs]
+    return mark >> (_PID + _BORN) in [_mark(sign, 0, 0) >> (_PID + _BORN) for sign in signs]
 
 
-def _has_manager(kept: int) -> bool:
+def _has_manager(mark: int) -> bool:
     """Return whether the manager lives that has made this mark, or that has the living worker that did."""
-    is_worker = _is_mark(kept, _WORKER)
-    pid = kept % (1 << _PID)
+    is_worker = _is_mark(mark, _WORKER)
+    pid = mark % (1 << _PID)
     born = host.born_at(pid)
-    if born is not None and _mark(_WORKER if is_worker else _MANAGER, pid, born) != kept:
+    if born is not None and _mark(_WORKER if is_worker else _MANAGER, pid, born) != mark:
         return False
     if is_worker and not _is_below_its_manager(pid):
         return False
@@ -167,8 +167,8 @@ def _limit_shown(pid: int) -> int:
         shown = Path(f"/proc/{pid}/limits").read_text()
     except OSError:
         return 0
-    found = re.search(r"^Max file locks +([0-9]+)", shown, re.MULTILINE)
-    return 0 if found is None else int(found[1])
+    match = re.search(r"^Max file locks +([0-9]+)", shown, re.MULTILINE)
+    return 0 if match is None else int(match[1])
 
 
 def _await_deaths(pidfds: Iterable[int], ends_at: float) -> None:

@@ -53,24 +53,24 @@ class ConcurrentLoop(WatchedLoop):
         task = None
         with suppress(RuntimeError):
             task = asyncio.current_task(self._loop)
-        return next((one for one in tuple(self._runs.values()) if task is one.task or task in one.tasks), None)
+        return next((run for run in tuple(self._runs.values()) if task is run.task or task in run.tasks), None)
 
     def restore(self, job: str) -> None:
         """Set back the settings of the loop that a job has changed."""
         self._settings.restore(job)
 
     def _blocking(self) -> str:
-        one = self.current()
-        self._fields = None if one is None else one.fields
-        return f"{one.run.job} {one.run.id}" if one is not None else "one of its callbacks"
+        run = self.current()
+        self._fields = None if run is None else run.fields
+        return f"{run.run.job} {run.run.id}" if run is not None else "one of its callbacks"
 
     def _create_task(
         self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **arguments: Any
     ) -> asyncio.Task[Any]:
         task = asyncio.Task(coroutine, loop=loop, **arguments)
-        one = CURRENT.get(None)
-        if one is not None:
-            one.add_task(task)
+        run = CURRENT.get(None)
+        if run is not None:
+            run.add_task(task)
         return task
 
 

@@ -93,11 +93,11 @@ class ConcurrentWorker(Worker):
         if self._look_handle is not None:
             self._look_handle.cancel()
             self._look_handle = None
-        one = ConcurrentRun(run, slot)
-        self._runs[one.key] = one
+        begun = ConcurrentRun(run, slot)
+        self._runs[begun.key] = begun
         self._shared_loop.set_busy()
-        one.task = RunTask(self._execute(one), self._loop, one.interrupts)
-        one.task.add_done_callback(self._on_done)
+        begun.task = RunTask(self._execute(begun), self._loop, begun.interrupts)
+        begun.task.add_done_callback(self._on_done)
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
@@ -128,38 +128,38 @@ class ConcurrentWorker(Worker):
 
     # Runs
 
-    async def _execute(self, one: ConcurrentRun) -> None:
+    async def _execute(self, current: ConcurrentRun) -> None:
         """Execute one run from its start to the end of its hooks."""
-        run = one.run
-        one.enter()
+        run = current.run
+        current.enter()
         if run.not_before is not None:
             await asyncio.sleep(max(0.0, run.not_before - time.monotonic()))
         child_process.title(f"worker {run.job.rpartition(':')[2]}, {len(self._runs)} at once")
-        context = ConcurrentContext(one, self._outgoing, self._open_scheduler, self._shared_loop)
-        one.fields = context.fields
+        context = ConcurrentContext(current, self._outgoing, self._open_scheduler, self._shared_loop)
+        current.fields = context.fields
         if self._loader.run_hooks is not None:
             context.set_hooks(*self._loader.run_hooks)
-        log_fields.CURRENT.set(one.fields)
-        ran = await attempt(context, self._loader, one.interrupts)
-        if one.task is not None and one.task.was_canceled:
-            ran = one.task.end_of(ran)
-        await one.forget_cancel()
-        await self._end_tasks(one)
+        log_fields.CURRENT.set(current.fields)
+        ran = await attempt(context, self._loader, current.interrupts)
+        if current.task is not None and current.task.was_canceled:
+            ran = current.task.end_of(ran)
+        await current.forget_cancel()
+        await self._end_tasks(current)
         self._unsent += context.close()
         has_hooks = ran.job is not None or (context.run_ended is not None and ran.took is not None)
-        self._post_soon(self._ended(one, ran, context, confirm=has_hooks))
+        self._post_soon(self._ended(current, ran, context, confirm=has_hooks))
         if has_hooks:
-            await self._call_hooks(one, ran, context)
-        one.is_over = True
-        del self._runs[one.key]
+            await self._call_hooks(current, ran, context)
+        current.is_over = True
+        del self._runs[current.key]
         self._after_run(run)
 
-    def _ended(self, one: ConcurrentRun, ran: Ran, context: ConcurrentContext, *, confirm: bool) -> Ended:
+    def _ended(self, current: ConcurrentRun, ran: Ran, context: ConcurrentContext, *, confirm: bool) -> Ended:
         if confirm:
-            self._settled[one.key] = self._loop.create_future()
+            self._settled[current.key] = self._loop.create_future()
         return Ended(
-            id=one.run.id,
-            claims=one.run.claims,
+            id=current.run.id,
+            claims=current.run.claims,
             outcome=type(ran.outcome).__name__,
             fields=outcome_fields(ran.outcome),
             pid=self._pid,
@@ -168,27 +168,27 @@ class ConcurrentWorker(Worker):
             confirm=confirm,
         )
 
-    async def _call_hooks(self, one: ConcurrentRun, ran: Ran, context: ConcurrentContext) -> None:
+    async def _call_hooks(self, current: ConcurrentRun, ran: Ran, context: ConcurrentContext) -> None:
         try:
-            settled = await asyncio.wait_for(self._settled[one.key], SETTLED_WITHIN)
+            settled = await asyncio.wait_for(self._settled[current.key], SETTLED_WITHIN)
         except asyncio.TimeoutError:
-            self._settled.pop(one.key, None)
-            job, extra = one.run.job, dict(context.fields.items())
+            self._settled.pop(current.key, None)
+            job, extra = current.run.job, dict(context.fields.items())
             log.warning("outcome of %s not settled within %g s, hooks skipped", job, SETTLED_WITHIN, extra=extra)
         else:
             if settled.accepted:
-                await await_hooks(ran, Status(settled.status), context, one.interrupts)
-                await one.forget_cancel()
-                await self._end_tasks(one)
-        self._post_soon(Ready(slot=one.slot.number))
+                await await_hooks(ran, Status(settled.status), context, current.interrupts)
+                await current.forget_cancel()
+                await self._end_tasks(current)
+        self._post_soon(Ready(slot=current.slot.number))
 
-    async def _end_tasks(self, one: ConcurrentRun) -> None:
+    async def _end_tasks(self, current: ConcurrentRun) -> None:
         """End the tasks that a job left running; ask to be replaced if some do not end."""
-        if not one.tasks:
+        if not current.tasks:
             return
-        left = await one.end_tasks()
+        left = await current.end_tasks()
         if left and not self._to_be_replaced:
-            self._last_run = one.run
+            self._last_run = current.run
             self._request_replacement(f"tasks left by a job ignored cancellation: {left}")
             self._flush()
 
@@ -221,9 +221,9 @@ class ConcurrentWorker(Worker):
 
     def _tasks_of(self, job: str) -> Iterable[tuple[str, Any]]:
         """Yield the tasks of the job, then those of other runs that must end: one answer serves all of them."""
-        for (id, _), one in sorted(self._runs.copy().items(), key=lambda run: run[0][0] != job):
-            if id == job or one.interrupts.stop_reason is not None:
-                yield from ((id, task) for task in (one.task, *one.tasks) if task is not None)
+        for (id, _), current in sorted(self._runs.copy().items(), key=lambda run: run[0][0] != job):
+            if id == job or current.interrupts.stop_reason is not None:
+                yield from ((id, task) for task in (current.task, *current.tasks) if task is not None)
 
     def _on_sigterm(self, _signum: int, frame: FrameType | None) -> None:
         """Cancel the runs that must end; if one of them blocks the loop, interrupt that run."""
@@ -234,15 +234,15 @@ class ConcurrentWorker(Worker):
         is_ours = is_unheard or now - signalled_at <= SIGNAL_IS_OURS_FOR  # unheard: the host may have stood still
         if not is_ours or self._interrupts.leaving:
             self._interrupts.leaving = True
-            for one in runs:
-                one.interrupts.reason = one.interrupts.reason or "shutdown"
+            for run in runs:
+                run.interrupts.reason = run.interrupts.reason or "shutdown"
             if not runs:
                 self._loop.call_soon_threadsafe(self._leave)
-        ending = [one for one in runs if one.interrupts.stop_reason is not None]
+        ending = [run for run in runs if run.interrupts.stop_reason is not None]
         is_blocked = False
-        for one in ending:
-            is_blocked |= one.note_cancel_request(now)
-            self._loop.call_soon_threadsafe(one.cancel)
+        for run in ending:
+            is_blocked |= run.note_cancel_request(now)
+            self._loop.call_soon_threadsafe(run.cancel)
         if is_blocked and frame is not None and frame.f_code not in UNSAFE_FRAMES:
             current = self._shared_loop.current()
             if current in ending and current is not None:

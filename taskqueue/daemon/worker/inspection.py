@@ -117,8 +117,8 @@ class Inspection:
             return ""
         left = dict(_left_children())
         self.look_again_after = CHILDREN_FOR if left else None
-        found = self._left.outlived(left, time.monotonic())
-        return f"a process outlived the job that had started it by {CHILDREN_FOR:g} s: {found}" if found else ""
+        outlived = self._left.outlived(left, time.monotonic())
+        return f"a process outlived the job that had started it by {CHILDREN_FOR:g} s: {outlived}" if outlived else ""
 
     def _lowest_free(self) -> int:
         """Return the lowest free descriptor, which rises with each one left open; -1 for none."""
@@ -169,9 +169,9 @@ def _has_open(file: str) -> bool:
 
 def _left_children() -> Iterator[tuple[int, str]]:
     """Yield each living child that ``multiprocessing`` does not keep with the program: its pid, and in words."""
-    kept = set(_kept_by_multiprocessing())
+    exempt = set(_kept_by_multiprocessing())
     for pid in child_process.children():
-        if pid not in kept and (described := child_process.described(pid)):
+        if pid not in exempt and (described := child_process.described(pid)):
             yield pid, described
 
 

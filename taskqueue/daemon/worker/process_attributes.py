@@ -143,20 +143,20 @@ class ProcessAttributes:
                     self._lost = LIMITS[number]
                 yield LIMITS[number]
 
-    def _set_rest_back(self, found: Mapping[str, Any]) -> None:
+    def _set_rest_back(self, present: Mapping[str, Any]) -> None:
         """Set back what reading it has not; what an operator has changed, the processors, is the new state."""
-        if found["folder"] != self._folder:
+        if present["folder"] != self._folder:
             with contextlib.suppress(OSError):
                 os.chdir(self._folder)
-        if found.get("Cpus_allowed") != self._before.get("Cpus_allowed"):
+        if present.get("Cpus_allowed") != self._before.get("Cpus_allowed"):
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(0, self._processors)
-        if found["nice"] != self._nice:
+        if present["nice"] != self._nice:
             try:
                 os.setpriority(os.PRIO_PROCESS, 0, self._nice)
             except OSError:
                 self._lost = "the nice value"
-        if found["oom_score_adj"] != self._before["oom_score_adj"]:
+        if present["oom_score_adj"] != self._before["oom_score_adj"]:
             try:
                 os.pwrite(self._oom_file, self._before["oom_score_adj"], 0)
             except OSError:  # without CAP_SYS_RESOURCE it cannot be lowered below what it was set to with it
@@ -173,11 +173,11 @@ class ProcessAttributes:
 
 def _namespaces() -> dict[str, int]:
     """Return the number of each namespace that the system knows."""
-    found = {}
+    inodes = {}
     for name in _NAMESPACES:
         with contextlib.suppress(OSError):
-            found[name] = os.stat(f"/proc/self/ns/{name}").st_ino
-    return found
+            inodes[name] = os.stat(f"/proc/self/ns/{name}").st_ino
+    return inodes
 
 
 def _opened(file: str) -> int:

@@ -87,8 +87,8 @@ def running_tasks() -> Iterator[tuple[str, Any]]:
         yield "", task
 
 
-def _frames(found: Iterable[tuple[str, int | None, str]]) -> list[str]:
-    frames = without_worker([frame(*one) for one in found])
+def _frames(places: Iterable[tuple[str, int | None, str]]) -> list[str]:
+    frames = without_worker([frame(*place) for place in places])
     left = len(frames) - MOST_FRAMES
     return frames if left <= 0 else [*frames[:MOST_FRAMES], f"  … {left} earlier frames"]
 
@@ -102,19 +102,19 @@ def _callers(latest: FrameType | None) -> Iterator[tuple[str, int | None, str]]:
 
 def _awaited(coroutine: Any) -> list[tuple[str, int | None, str]]:
     """Return the frames of a coroutine and of the coroutines that it awaits, innermost first."""
-    found: list[tuple[str, int | None, str]] = []
-    while coroutine is not None and len(found) < 10 * MOST_FRAMES:
+    frames: list[tuple[str, int | None, str]] = []
+    while coroutine is not None and len(frames) < 10 * MOST_FRAMES:
         for prefix, awaits in (("cr_", "cr_await"), ("gi_", "gi_yieldfrom"), ("ag_", "ag_await")):
             if hasattr(coroutine, f"{prefix}frame"):
                 suspended = getattr(coroutine, f"{prefix}frame")
                 coroutine = getattr(coroutine, awaits)
                 if suspended is not None:
-                    found.append(_place(suspended))
+                    frames.append(_place(suspended))
                 break
         else:
             break
-    found.reverse()
-    return found
+    frames.reverse()
+    return frames
 
 
 def _place(of: FrameType) -> tuple[str, int | None, str]:
