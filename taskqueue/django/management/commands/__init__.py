@@ -1,1 +1,1 @@
-"""Management commands."""
+"""The package in which Django looks for the command ``taskqueue``."""
