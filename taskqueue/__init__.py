@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from taskqueue.scheduler import workflows
     from taskqueue.scheduler.async_handles import AsyncEvent, AsyncProcess, AsyncSchedule
     from taskqueue.scheduler.async_scheduler import AsyncScheduler
+    from taskqueue.scheduler.declarations import schedule
     from taskqueue.scheduler.declared_schedules import ScheduleChanges
     from taskqueue.scheduler.event import Event
     from taskqueue.scheduler.job_meta import NewJob
@@ -68,6 +69,7 @@ __all__ = [
     "StepwiseJob",
     "Task",
     "current_job",
+    "schedule",
     "task",
     "workflows",
 ]
@@ -110,6 +112,7 @@ _FILES = {
     "StepwiseJob": "taskqueue.model.stepwise",
     "Task": "taskqueue.scheduler.task",
     "current_job": "taskqueue.model.running_job",
+    "schedule": "taskqueue.scheduler.declarations",
     "task": "taskqueue.scheduler.task",
     "workflows": "taskqueue.scheduler.workflows",
 }

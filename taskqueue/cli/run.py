@@ -6,9 +6,8 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import click
 
 from taskqueue.cli import exit, log_setup, node, run_lines
+from taskqueue.cli.application_module import folder_of
 from taskqueue.cli.node_options import POOL, settings_from
 from taskqueue.daemon.runtime import child_process, standard_streams
 from taskqueue.errors import ConfigError, TaskqueueError
@@ -110,38 +110,3 @@ def _reported(start: Callable[[], int]) -> int:
         return start()
     except TaskqueueError as error:
         return exit.complain("taskqueue", error)
-
-
-def folder_of(application: str) -> Path:
-    """Return the folder that must be importable for the application. Raises ``ConfigError``."""
-    path = Path(application)
-    if path.suffix != ".py":
-        return _folder_of_module(application)
-    if not path.is_file():
-        raise ConfigError(f"there is no file {application}: pass a Python file, or the name of a module")
-    try:
-        compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
-    except (SyntaxError, ValueError) as error:
-        raise ConfigError(f"{application} cannot be compiled: {error}") from None
-    folder = (path.resolve() if path.is_symlink() else path.absolute()).parent  # a folder's link may change
-    while (folder / "__init__.py").is_file():
-        folder = folder.parent
-    return folder
-
-
-def _folder_of_module(name: str) -> Path:
-    """Return the current folder if the module is found from there, without importing it."""
-    here = Path.cwd()
-    if not _is_found(name, [str(here)]) and not _is_found(name, None):
-        raise ConfigError(f"there is no module {name} in {here}: pass a Python file, or the name of a module")
-    return here
-
-
-def _is_found(name: str, folders: Sequence[str] | None) -> bool:
-    """Return whether each part of the dotted name is a module in the package before it."""
-    for part in name.split("."):
-        found = PathFinder.find_spec(part, folders)
-        if found is None:
-            return False
-        folders = list(found.submodule_search_locations or ())
-    return True

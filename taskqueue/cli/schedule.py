@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,6 +21,9 @@ from taskqueue.model.schedules.series import AT_ONCE
 from taskqueue.model.wording import count, local, span
 from taskqueue.scheduler import json_shapes
 from taskqueue.scheduler.schedules import ONE_JOB, RULES
+
+if TYPE_CHECKING:
+    from taskqueue.scheduler.declared_schedules import ScheduleChanges
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="Write JSON for programs.")
 
@@ -210,6 +214,53 @@ def _preview(context: StoreContext, name: str, count: int, as_json: bool) -> Non
     tz = trigger.tz if isinstance(trigger, Cron) else UTC
     for at in times:
         output.line(f"{local(at)}{f', {in_zone(at, tz):%Y-%m-%d %H:%M:%S} {tz}' if tz != UTC else ''}")
+
+
+@schedule_command.command("sync")
+@click.argument("application", metavar="FILE_OR_MODULE")
+@click.option(
+    "--name", metavar="NAME", help="The name under which the store keeps the application; default: that of the module."
+)
+@click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
+@_as_json
+@pass_new_store
+def _sync(context: StoreContext, application: str, name: str | None, dry_run: bool, as_json: bool) -> None:
+    """Make the schedules of an application exactly those that its code declares with @schedule.
+
+    The module is imported here, with what it imports. Schedules that it declared before and no longer declares are
+    removed; schedules of operators and of other applications stay. An older set is applied again, too.
+    """
+    from taskqueue.cli import application_module
+    from taskqueue.scheduler import declarations
+
+    folder, module = str(application_module.folder_of(application)), application_module.module_of(application)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    declarations.import_application(module)
+    entries, kept_as = declarations.declared(), name or module
+    if dry_run:
+        changes = context.scheduler.schedules(entries, application=kept_as, dry_run=True)
+    else:
+        with context.acting("sync schedules", kept_as):
+            changes = context.scheduler.schedules(entries, application=kept_as, force=True)
+    if as_json:
+        output.write({"application": kept_as, "dry_run": dry_run, **json_shapes.schedule_changes(changes)})
+        return
+    for line in _lines(changes):
+        output.line(line)
+    number = len(changes.added) + len(changes.changed) + len(changes.removed)
+    done = "would change" if dry_run else "changed"
+    output.line(f"{count(number, 'schedule') if number else 'nothing'} of application {kept_as} {done}")
+
+
+def _lines(changes: ScheduleChanges) -> Iterator[str]:
+    """Yield a line for each schedule that changes."""
+    for name in changes.added:
+        yield f"add     {name}"
+    for name, parts in changes.changed.items():
+        yield f"change  {name}: {', '.join(parts)}"
+    for name in changes.removed:
+        yield f"remove  {name}"
 
 
 def _report(context: StoreContext, schedule: NamedSchedule, *, as_json: bool) -> None:

@@ -58,6 +58,9 @@ class ScheduleChanges:
     """Whether nothing was done because another set has replaced this one since it was applied."""
 
 
+_PARTS = ("trigger", "job", "data", "overlap", "misfire", "grace", "until", "max_runs", "stop_after_failures")
+"""The parts of a definition that are no options of its jobs."""
+
 NOTHING = ScheduleChanges(changed={})
 """Nothing changes."""
 
@@ -138,7 +141,11 @@ def _difference(old: NamedSchedule, new: NamedSchedule) -> tuple[str, ...]:
     if old.damage:
         return ("unreadable parts",)
     before, after = definition(old), definition(new)
-    parts = [name for name, value in after.items() if before[name] != value]
+    parts = [name for name in _PARTS if before[name] != after[name]]
+    options = before["given"].keys() | after["given"].keys()
+    parts += sorted(name for name in options if before["given"].get(name) != after["given"].get(name))
+    if not parts and before != after:
+        parts.append("options of its class")
     if old.application != new.application:
         parts.append("application")
     return tuple(parts)

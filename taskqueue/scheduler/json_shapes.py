@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from taskqueue.model.history import Durations, HistoryEntry
     from taskqueue.model.log_lines import LogLine
     from taskqueue.scheduler.controls import LimitState
+    from taskqueue.scheduler.declared_schedules import ScheduleChanges
     from taskqueue.scheduler.event import EventSnapshot
 
 
@@ -207,6 +208,15 @@ def schedule(named: NamedSchedule) -> dict[str, Any]:
         "recent": [str(id) for id in named.recent],
         "created_at": _time(named.created_at),
         "damage": named.damage or None,
+    }
+
+
+def schedule_changes(changes: ScheduleChanges) -> dict[str, Any]:
+    """Return what the schedules of an application become."""
+    return {
+        "added": list(changes.added),
+        "changed": {name: list(parts) for name, parts in changes.changed.items()},
+        "removed": list(changes.removed),
     }
 
 

@@ -61,6 +61,14 @@ OF_OTHERS: Mapping[str, str] = {
 """Options of schedules in other systems, with the equivalent here."""
 
 
+def check_name(name: Any) -> None:
+    """Raise ``InvalidOption`` for what cannot be the name of a schedule."""
+    if not isinstance(name, str) or not re.fullmatch(NAME_SHAPE, name) or not name.isprintable():
+        raise InvalidOption(
+            f"a schedule's name is {as_code(name)}: pass text of 1 to 200 characters without spaces and '/'"
+        )
+
+
 def refuse_names(name: str, options: Mapping[str, Any]) -> None:
     """Refuse an option that no job has, and that looks like one of a schedule."""
     for option in options:
@@ -128,10 +136,7 @@ def schedule_from(
     now: datetime,
 ) -> NamedSchedule:
     """Return the checked schedule of a call; raise ``InvalidJob`` or ``InvalidOption``."""
-    if not isinstance(name, str) or not re.fullmatch(NAME_SHAPE, name) or not name.isprintable():
-        raise InvalidOption(
-            f"a schedule's name is {as_code(name)}: pass text of 1 to 200 characters without spaces and '/'"
-        )
+    check_name(name)
     for option in ONE_JOB:
         if option in options:
             raise InvalidOption(f"schedule {name}: {option} belongs to one job, a schedule starts many: leave it out")

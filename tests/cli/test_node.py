@@ -16,9 +16,8 @@ from pathlib import Path
 import pytest
 
 from taskqueue import Scheduler
-from taskqueue.cli import log_setup, main, node, node_options, run
+from taskqueue.cli import log_setup, main, node, node_options
 from taskqueue.daemon.settings import Lead, Order, PoolMode, Settings
-from taskqueue.errors import ConfigError
 from taskqueue.exit_codes import Exit
 from taskqueue.store import Store
 from tests import nodes
@@ -248,26 +247,6 @@ def test_help_and_version_are_answered(taskqueue_node: Taskqueue, option: str) -
 
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.startswith(("Usage: taskqueue-node", "taskqueue-node, version"))
-
-
-def test_the_application_s_folder_is_the_one_its_imports_begin_in(tmp_path: Path) -> None:
-    package = tmp_path / "shop" / "mail"
-    package.mkdir(parents=True)
-    for file in (package / "jobs.py", package / "__init__.py", tmp_path / "shop" / "__init__.py", tmp_path / "app.py"):
-        file.touch()
-
-    assert run.folder_of(str(tmp_path / "app.py")) == tmp_path
-    assert run.folder_of(str(package / "jobs.py")) == tmp_path
-
-
-def test_a_module_is_found_from_here_or_where_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "app.py").touch()
-    monkeypatch.chdir(tmp_path)
-
-    assert run.folder_of("app") == tmp_path
-    assert run.folder_of("json.decoder") == tmp_path
-    with pytest.raises(ConfigError, match="there is no module nowhere in "):
-        run.folder_of("nowhere")
 
 
 @pytest.mark.parametrize(

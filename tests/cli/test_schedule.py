@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +17,7 @@ from taskqueue.model.schedules import Again, Cron, Custom, Every
 from taskqueue.model.schedules.schedule import Miss, next_version
 from taskqueue.store import Store
 from tests.cli.conftest import Answer
+from tests.nodes import LIMIT
 
 Command = Callable[..., Answer]
 THREE = datetime.fromisoformat("2026-07-01T03:00+00:00")
@@ -168,3 +174,102 @@ def test_each_change_of_a_schedule_is_json_for_programs(taskqueue: Command, stor
     assert (paused["stage"], paused["reason"], resumed["stage"]) == ("paused", "audit", "active")
     assert (job["job"], job["status"]) == ("shop:Report", "WAITING")
     assert (removed["name"], removed["removed"]) == ("nightly", True)
+
+
+SHOP = """
+from taskqueue import schedule, task
+
+@schedule("nightly", cron="15 3 * * *", retry=3)
+@task
+def clean():
+    pass
+
+@schedule("often", every="10m")
+@task
+def poll():
+    pass
+"""
+
+
+def sync(url: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Sync the schedules of ``shop.py`` in a process of its own."""
+    command = [sys.executable, "-m", "taskqueue", "--url", url, "schedule", "sync", str(folder / "shop.py"), *options]
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}  # the file changes within a second
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT)
+
+
+def test_sync_makes_the_schedules_exactly_those_of_the_code(
+    taskqueue: Command, url: str, store: Store, tmp_path: Path
+) -> None:
+    taskqueue("schedule", "add", "by-hand", "shop:poll", "--every", "1h")
+    (tmp_path / "shop.py").write_text(SHOP)
+    first = sync(url, tmp_path)
+    (tmp_path / "shop.py").write_text(
+        SHOP.replace("retry=3", "retry=4, tz='Europe/Berlin'").replace('"often"', '"new"')
+    )
+    before = store.schedules()
+    preview = sync(url, tmp_path, "--dry-run")
+    unchanged = store.schedules()
+    second = sync(url, tmp_path)
+    third = sync(url, tmp_path)
+
+    assert first.stdout.splitlines() == [
+        "add     nightly",
+        "add     often",
+        "2 schedules of application shop changed",
+    ], first.stderr
+    lines = ["add     new", "change  nightly: trigger, retry", "remove  often"]
+    assert preview.stdout.splitlines() == [*lines, "3 schedules of application shop would change"]
+    assert unchanged == before
+    assert second.stdout.splitlines() == [*lines, "3 schedules of application shop changed"]
+    assert third.stdout.splitlines() == ["nothing of application shop changed"]
+    assert [(plan.name, plan.application) for plan in store.schedules()] == [
+        ("by-hand", None),
+        ("new", "shop"),
+        ("nightly", "shop"),
+    ]
+    assert "declared   by application shop" in taskqueue("schedule", "show", "new").out
+    assert [entry.target for entry in store.audit(100) if entry.action == "sync schedules"] == ["shop"] * 3
+
+
+def test_sync_writes_json_and_takes_another_name(url: str, store: Store, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    answer = sync(url, tmp_path, "--json", "--name", "backend")
+
+    assert json.loads(answer.stdout) == {
+        "application": "backend",
+        "dry_run": False,
+        "added": ["nightly", "often"],
+        "changed": {},
+        "removed": [],
+    }
+    assert {plan.application for plan in store.schedules()} == {"backend"}
+
+
+def test_sync_restores_an_older_set_and_what_was_removed_by_hand(
+    taskqueue: Command, url: str, store: Store, tmp_path: Path
+) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    sync(url, tmp_path)
+    taskqueue("schedule", "remove", "often")
+
+    assert sync(url, tmp_path).stdout.splitlines()[0] == "add     often"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("nothing\n", "module shop cannot be imported: NameError: name 'nothing' is not defined"),
+        (SHOP.replace('"often"', '"by-hand"'), "schedule by-hand cannot be declared by application shop"),
+    ],
+)
+def test_sync_changes_nothing_of_an_application_that_is_wrong(
+    taskqueue: Command, url: str, store: Store, tmp_path: Path, text: str, complaint: str
+) -> None:
+    taskqueue("schedule", "add", "by-hand", "shop:poll", "--every", "1h")
+    (tmp_path / "shop.py").write_text(text)
+    answer = sync(url, tmp_path)
+
+    assert answer.returncode == Exit.CONFIG
+    assert complaint in answer.stderr
+    assert [plan.name for plan in store.schedules()] == ["by-hand"]

@@ -253,6 +253,26 @@ def test_the_dashboard_of_a_project_shows_its_jobs(project: Project) -> None:
             assert str(job.id) in answer.read().decode()
 
 
+def test_schedules_that_applications_declare_are_synced(project: Project) -> None:
+    project.write(
+        "shop/tasks.py",
+        """
+        from taskqueue import schedule, task
+
+        from shop.models import Order
+
+        @schedule("nightly", cron="0 2 * * *")
+        @task
+        def clean():
+            Order.objects.all().delete()
+        """,
+    )
+
+    added = project.manage("taskqueue", "schedules", "sync", "project")
+    assert added.splitlines() == ["add     nightly", "1 schedule of application project changed"]
+    assert "shop.tasks:clean" in project.manage("taskqueue", "schedules", "list")
+
+
 def test_schedules_and_other_commands_are_those_of_taskqueue(project: Project) -> None:
     project.manage("taskqueue", "schedules", "add", "nightly", "shop.jobs:invoice", "--cron", "0 2 * * *")
 

@@ -142,7 +142,7 @@ def test_a_dry_run_changes_nothing(scheduler: Scheduler, store: Store) -> None:
     preview = scheduler.schedules({"often": {**OFTEN, "retry": 2}, "new": OFTEN}, application="shop", dry_run=True)
 
     assert (preview.added, preview.removed) == (("new",), ("nightly",))
-    assert preview.changed == {"often": ("options", "given")}
+    assert preview.changed == {"often": ("retry",)}
     assert (store.schedules(), store.leases()) == (before, leases)
 
 
