@@ -22,7 +22,17 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 
 TOP = {
     *("taskqueue", "benchmarks", "bin", "systemd", "tests", "docs"),
-    *("README.md", "LICENSE", "MANIFEST.in", "setup.cfg", "pyproject.toml", "Dockerfile", "compose.yaml"),
+    *(
+        "README.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "LICENSE",
+        "MANIFEST.in",
+        "setup.cfg",
+        "pyproject.toml",
+        "Dockerfile",
+        "compose.yaml",
+    ),
 }
 
 # A layer imports itself and what stands on an earlier line.

@@ -23,7 +23,7 @@ html_title = "taskqueue"
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 
 root_doc = "README"
-include_patterns = ["README.md", "docs/**"]
+include_patterns = ["README.md", "SECURITY.md", "docs/**"]
 exclude_patterns = [".*", "benchmarks", "build", "dist", "systemd", "taskqueue", "tests"]
 
 myst_heading_anchors = 4

@@ -8,7 +8,7 @@ import pytest
 
 from tests.docs.names import CHECKOUT, wrong_names
 
-PAGES = (CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").rglob("*.md")))
+PAGES = (*sorted(CHECKOUT.glob("*.md")), *sorted((CHECKOUT / "docs").rglob("*.md")))
 
 FOREIGN = {
     *("--hostname", "--nginx", "--now", "--oplog", "--oplogReplay"),  # docker, certbot, systemctl, mongodump

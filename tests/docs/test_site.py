@@ -10,7 +10,7 @@ import pytest
 
 CHECKOUT = Path(__file__).parents[2]
 SITE = CHECKOUT / "docs/site"
-PAGES = sorted((CHECKOUT / "docs").rglob("*.md"))
+PAGES = [CHECKOUT / "SECURITY.md", *sorted((CHECKOUT / "docs").rglob("*.md"))]
 
 parts = runpy.run_path(str(SITE / "navigation.py"))["parts"]
 with_docstrings = runpy.run_path(str(SITE / "reference.py"))["with_docstrings"]
