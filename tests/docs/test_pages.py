@@ -40,7 +40,10 @@ FOLLOWED = [
     "docs/how-to/applications/hooks.md",
     "docs/how-to/applications/opentelemetry.md",
     "docs/how-to/applications/sentry.md",
-    "docs/how-to/applications/from-celery.md",
+    *(
+        f"docs/how-to/applications/from-{name}.md"
+        for name in ("apscheduler", "celery", "django-q", "dramatiq", "huey", "rq")
+    ),
     "docs/ancestors/from-jobboy.md",
     "docs/ancestors/from-lzq.md",
     "docs/ancestors/from-php-task-scheduler.md",
