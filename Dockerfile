@@ -8,12 +8,13 @@ RUN python -m venv /opt/taskqueue && /opt/taskqueue/bin/pip install --no-cache-d
 FROM python:3.13-slim
 COPY --from=build /opt/taskqueue /opt/taskqueue
 RUN useradd --uid 10001 --no-create-home --home-dir /var/lib/taskqueue taskqueue \
-    && install --directory --owner=taskqueue --group=taskqueue --mode=0700 /var/lib/taskqueue /run/taskqueue
+    && install --directory --owner=taskqueue --group=taskqueue --mode=0700 /run/taskqueue \
+    && install --directory --owner=taskqueue --group=root --mode=0770 /var/lib/taskqueue
 ENV PATH=/opt/taskqueue/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     RUNTIME_DIRECTORY=/run/taskqueue \
     TASKQUEUE_URL=sqlite:////var/lib/taskqueue/jobs.db
-# A number: Kubernetes checks runAsNonRoot by it.
+# A number: Kubernetes checks runAsNonRoot by it. OpenShift puts another in its place, of the group root.
 USER 10001
 WORKDIR /srv
 VOLUME /var/lib/taskqueue

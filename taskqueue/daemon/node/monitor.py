@@ -52,33 +52,47 @@ class ControlServer:
         self._is_closed = threading.Event()
 
     def start(self) -> None:
-        """Listen; a node that cannot works nevertheless, and says so."""
+        """Listen in the runtime folder, or at an abstract address; a node that cannot works nevertheless."""
         folder = control_socket.own_folder()
         path = control_socket.path_of(folder, self._node, self._incarnation)
+        try:
+            self._make_safe(folder)
+            self._listen(path)
+        except OSError as error:
+            abstract = control_socket.path_without_folder(folder, self._node, self._incarnation)
+            log.info("its control socket is %s: there can be none at %s: %s", abstract, path, error)
+            try:
+                self._listen(abstract)
+            except OSError as error_too:
+                log.warning("`taskqueue health` cannot ask this node: no socket at %s: %s", abstract, error_too)
+
+    def _make_safe(self, folder: Path) -> None:
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        if not control_socket.is_safe(folder):
+            raise PermissionError(
+                "others can write to the folder, or own it: remove it, or name another with TASKQUEUE_RUNTIME_DIR"
+            )
+        _remove_left_behind(self._node, folder)
+
+    def _listen(self, path: Path) -> None:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            with suppress(FileExistsError):
-                folder.mkdir(mode=0o700)
-            if not control_socket.is_safe(folder):
-                raise PermissionError(
-                    "others can write to the folder, or own it: remove it, or name another with TASKQUEUE_RUNTIME_DIR"
-                )
-            _remove_left_behind(self._node, folder)
             os.fchmod(listener.fileno(), 0o600)  # Linux makes the file with this mode
             with control_socket.short(path) as address:
                 listener.bind(address)
             listener.listen()
-        except OSError as error:
+        except OSError:
             listener.close()
-            log.warning("`taskqueue health` cannot ask this node: no socket at %s: %s", path, error)
-            return
+            raise
         self._listener, self._path = listener, path
         threading.Thread(target=self._serve, args=(listener,), name="taskqueue-control", daemon=True).start()
 
     def close(self) -> None:
         """Stop listening, and remove the socket."""
         if self._listener is not None and self._path is not None:
-            self._path.unlink(missing_ok=True)
+            if not control_socket.is_abstract(self._path):
+                self._path.unlink(missing_ok=True)
             self._is_closed.set()
             with suppress(OSError):
                 self._listener.shutdown(socket.SHUT_RDWR)  # ends the thread's accept

@@ -1,7 +1,12 @@
-"""Finds the control sockets of nodes, and asks a node for its health; imports next to nothing."""
+"""Finds the control sockets of nodes, and asks a node for its health; imports next to nothing.
+
+A node listens in its runtime folder. One whose folder cannot be used, as in a container whose file system is read-only
+or whose user has another number than its image, listens at an *abstract* address, which is in no file system (unix(7)).
+"""
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import json
 import os
@@ -26,6 +31,8 @@ VARIABLE = "TASKQUEUE_RUNTIME_DIR"
 
 _CREDENTIALS = struct.Struct("3i")
 _SUFFIX = ".control"
+_ABSTRACT = "@taskqueue-"
+"""How the addresses without a file begin, as the kernel shows them: with ``@`` for the zero byte."""
 
 
 class Silence(Enum):
@@ -62,8 +69,12 @@ def is_safe(folder: Path) -> bool:
 
 def _may_ask(folder: Path) -> bool:
     """Return whether the nodes of a folder may be asked: root trusts the owners of services and of the named folder."""
+    return _is_of(folder, None if _asks_any_user(folder) else os.geteuid())
+
+
+def _asks_any_user(folder: Path) -> bool:
     is_trusted = folder.is_relative_to(SYSTEM_FOLDER) or folder == Path(os.environ.get(VARIABLE, ""))
-    return _is_of(folder, None if is_trusted and os.geteuid() == 0 else os.geteuid())
+    return is_trusted and os.geteuid() == 0
 
 
 def _is_of(folder: Path, user: int | None) -> bool:
@@ -81,6 +92,20 @@ def path_of(folder: Path, node: str, incarnation: str) -> Path:
     return folder / f"{_digest(node)}-{incarnation[:8]}{_SUFFIX}"
 
 
+def path_without_folder(folder: Path, node: str, incarnation: str) -> Path:
+    """Return the abstract address of a node whose runtime folder, this one, cannot be used."""
+    return _abstract(folder, os.geteuid()) / path_of(folder, node, incarnation).name
+
+
+def _abstract(folder: Path, user: int) -> Path:
+    return Path(f"{_ABSTRACT}{user}") / _digest(str(folder))
+
+
+def is_abstract(path: Path) -> bool:
+    """Return whether the address is in no file system."""
+    return str(path).startswith(_ABSTRACT)
+
+
 def sockets(node: str | None = None) -> Iterator[Path]:
     """Yield the sockets of all nodes, or of those of one name, that this user can find on this host.
 
@@ -91,13 +116,30 @@ def sockets(node: str | None = None) -> Iterator[Path]:
     if not os.environ.get(VARIABLE):
         below = sorted(SYSTEM_FOLDER.glob("*/")) if SYSTEM_FOLDER.is_dir() else []
         folders += [Path(f"/tmp/taskqueue-{os.geteuid()}"), SYSTEM_FOLDER, *below]  # noqa: S108
-    for folder in filter(_may_ask, dict.fromkeys(folders)):
-        yield from sorted(folder.glob(pattern))
+    listening = _abstract_addresses()
+    for folder in dict.fromkeys(folders):
+        if _may_ask(folder):
+            yield from sorted(folder.glob(pattern))
+        users = "*" if _asks_any_user(folder) else os.geteuid()
+        yield from map(Path, fnmatch.filter(listening, f"{_ABSTRACT}{users}/{_digest(str(folder))}/{pattern}"))
+
+
+def _abstract_addresses() -> list[str]:
+    """Return the abstract addresses of all nodes of this host, or rather of its network namespace."""
+    try:
+        with open("/proc/net/unix", errors="replace") as table:
+            addresses = {line.rstrip("\n").rpartition(" ")[2] for line in table if _ABSTRACT in line}
+    except OSError:
+        return []
+    return sorted(address for address in addresses if address.startswith(_ABSTRACT))
 
 
 @contextmanager
 def short(path: Path) -> Iterator[str]:
     """Give the path another, short name for the block: the address of a socket has at most 107 bytes."""
+    if is_abstract(path):
+        yield "\0" + str(path)[1:]
+        return
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"
@@ -112,6 +154,8 @@ def ask(path: Path, within: float = ANSWERS_WITHIN) -> Answer:
         try:
             with short(path) as address:
                 node.connect(address)
+            if is_abstract(path) and not _is_user_of(path, peer_of(node)):  # anybody can take any such address
+                return Answer(silence=Silence.DENIED)
             answer = b"".join(iter(lambda: node.recv(65536), b""))
             if answer:
                 return Answer(health=json.loads(answer))
@@ -123,6 +167,10 @@ def ask(path: Path, within: float = ANSWERS_WITHIN) -> Answer:
             return Answer(silence=Silence.DENIED)
         except (TimeoutError, BlockingIOError):
             return Answer(silence=Silence.HUNG)
+
+
+def _is_user_of(address: Path, user: int) -> bool:
+    return address.parts[0] == f"{_ABSTRACT}{user}"
 
 
 def peer_of(connection: socket.socket) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import socket
@@ -9,7 +10,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.settings import Settings
 from taskqueue.store import Store
 from tests.daemon.node.conftest import OURS, Bench
+from tests.nodes import eventually
 from tests.store.children import in_child
 
 NOBODY = 65534
@@ -123,53 +125,81 @@ def test_a_loop_that_does_not_answer_costs_the_asker_a_moment_only(health: NodeH
     assert health.document()["backlog"] is None
 
 
-def test_a_node_without_a_folder_for_its_socket_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("TASKQUEUE_RUNTIME_DIR", str(tmp_path / "no" / "such" / "folder"))
-    server = ControlServer("web-1", "1234567890", dict)
-    server.start()
-    server.close()
-    assert "`taskqueue health` cannot ask this node: no socket at " in caplog.text
+def not_there(folder: Path) -> Path:
+    return folder / "no" / "such" / "folder"
 
 
-def test_a_folder_of_others_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    link = tmp_path / "link"
-    link.symlink_to(tmp_path)
-    monkeypatch.setenv("TASKQUEUE_RUNTIME_DIR", str(link))
-    ControlServer("web-1", "1234567890", dict).start()
-    assert "others can write to the folder, or own it" in caplog.text
+def a_link(folder: Path) -> Path:
+    (folder / "link").symlink_to(folder)
+    return folder / "link"
 
 
-def test_root_has_no_socket_in_a_folder_of_another_user(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir(mode=0o700)
+def of_another_user(folder: Path) -> Path:
     os.chown(folder, NOBODY, NOBODY)
+    return folder
+
+
+def writable_for_all(folder: Path) -> Path:
+    folder.chmod(0o2777)  # as an emptyDir of Kubernetes
+    return folder
+
+
+def writable_for_the_group(folder: Path) -> Path:
+    folder.chmod(0o770)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [not_there, a_link, of_another_user, writable_for_all, writable_for_the_group],
+    ids=lambda made: made.__name__,
+)
+def test_a_node_whose_folder_cannot_be_used_is_asked_without_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, spoiled: Callable[[Path], Path]
+) -> None:
+    caplog.set_level(logging.INFO)
+    folder = spoiled(tmp_path)
+    monkeypatch.setenv("TASKQUEUE_RUNTIME_DIR", str(folder))
+    server = ControlServer("web-1", "1234567890", lambda: {"node": "web-1"})
+    server.start()
+    [path] = control_socket.sockets("web-1")
+    answer = control_socket.ask(path)
+    monkeypatch.setenv("TASKQUEUE_RUNTIME_DIR", "/another")
+    others = [*control_socket.sockets("web-1")]
+    server.close()
     monkeypatch.setenv("TASKQUEUE_RUNTIME_DIR", str(folder))
 
-    server = ControlServer("web-1", "1234567890", dict)
-    server.start()
-    found = list(folder.iterdir())
-    server.close()
-
-    assert found == []
-    assert "others can write to the folder, or own it: remove it, or name another" in caplog.text
+    assert answer.health == {"node": "web-1"}
+    assert others == []
+    eventually(lambda: [*control_socket.sockets()] == [])
+    assert f"its control socket is {path}: there can be none at {folder}/" in caplog.text
+    assert folder == not_there(tmp_path) or [name for name in os.listdir(folder) if name != "link"] == []
 
 
-@pytest.mark.parametrize("mode", [0o777, 0o770])
-def test_a_folder_that_others_can_write_is_refused_for_root_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, mode: int
+def test_a_node_that_has_no_socket_at_all_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tmp_path.chmod(mode)
-    monkeypatch.setenv("TASKQUEUE_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("TASKQUEUE_RUNTIME_DIR", str(not_there(tmp_path)))
+    first, second = (ControlServer("web-1", "1234567890", dict) for _ in range(2))
+    first.start()
+    second.start()
+    first.close()
 
-    ControlServer("web-1", "1234567890", dict).start()
+    assert "`taskqueue health` cannot ask this node: no socket at @taskqueue-" in caplog.text
 
-    assert "others can write to the folder" in caplog.text
+
+def test_the_address_of_a_node_that_another_user_has_taken_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASKQUEUE_RUNTIME_DIR", str(not_there(tmp_path)))
+    ours = control_socket.path_without_folder(not_there(tmp_path), "web-1", "1234567890")
+    theirs = Path(str(ours).replace(f"-{os.geteuid()}/", f"-{NOBODY}/"))
+    with socket.socket(socket.AF_UNIX) as listener:
+        with control_socket.short(theirs) as address:
+            listener.bind(address)
+        listener.listen()
+
+        assert control_socket.ask(theirs).silence is control_socket.Silence.DENIED
 
 
 def test_the_mode_of_the_socket_is_set_by_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
