@@ -17,9 +17,9 @@ from typing import Any
 
 from benchmarks.figures import Figure, Sample
 from taskqueue.cli.scratch_stores import ScratchStores
-from taskqueue.daemon.node.status import version
 from taskqueue.errors import ConfigError
 from taskqueue.model.record import Holder
+from taskqueue.model.version import VERSION
 from taskqueue.store import Lease, Store
 from taskqueue.store.open import MONGODB_SCHEMES, default_url, open_store
 from taskqueue.store.sqlite.url import filesystem, location
@@ -42,7 +42,7 @@ def hardware() -> Mapping[str, Any]:
         "kernel": platform.release(),
         "python": platform.python_version(),
         "sqlite": sqlite3.sqlite_version,
-        "taskqueue": version(),
+        "taskqueue": VERSION,
         "load": round(os.getloadavg()[0], 2),
     }
 

@@ -15,7 +15,7 @@ try:
     from matplotlib.figure import Figure
 except ImportError as missing:
     raise ConfigError(
-        f"--plot needs matplotlib ({missing}): install it with `pip install 'taskqueue[bench]'`"
+        f"--plot needs matplotlib ({missing}): install it with `pip install 'taskqueue-jobs[test]'`"
     ) from missing
 
 COLOURS: Mapping[str, str] = {

@@ -16,7 +16,8 @@ try:
     from opentelemetry.trace import SpanKind
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError:
-    raise ConfigError("taskqueue.otel needs the package opentelemetry-api: pip install 'taskqueue[otel]'") from None
+    hint = "pip install 'taskqueue-jobs[otel]'"
+    raise ConfigError(f"taskqueue.otel needs the package opentelemetry-api: {hint}") from None
 
 if TYPE_CHECKING:
     from taskqueue.model.running_job import RunningJob

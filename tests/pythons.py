@@ -28,7 +28,6 @@ from __future__ import annotations
 import argparse
 import configparser
 import hashlib
-import importlib.metadata
 import os
 import re
 import shutil
@@ -206,9 +205,6 @@ def make_unstable(environment: Environment) -> None:
     wheels = ["--python-version", version, "--only-binary=:all:"]
     subprocess.run([*pip, *wheels, *requirements(), *TOOLS], check=True)
     (packages / "taskqueue.pth").write_text(f"{ROOT}\n")
-    metadata = Path(str(importlib.metadata.distribution("taskqueue").locate_file("")))
-    for described in metadata.glob("taskqueue-*.dist-info"):
-        shutil.copytree(described, packages / described.name)
     for installed in Path(sys.executable).parent.glob("taskqueue*"):
         program = environment.folder / "bin" / installed.name
         lines = installed.read_text().splitlines(keepends=True)

@@ -101,9 +101,8 @@ def test_without_the_package_it_names_the_extra(tmp_path: Path) -> None:
     (tmp_path / "opentelemetry.py").write_text("raise ImportError('none here')\n")
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import taskqueue.otel"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (
-        "ConfigError: taskqueue.otel needs the package opentelemetry-api: pip install 'taskqueue[otel]'" in ran.stderr
-    )
+    hint = "pip install 'taskqueue-jobs[otel]'"
+    assert f"ConfigError: taskqueue.otel needs the package opentelemetry-api: {hint}" in ran.stderr
 
 
 @pytest.mark.parametrize(

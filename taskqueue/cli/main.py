@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from taskqueue.cli import exit
+from taskqueue.model.version import VERSION
 from taskqueue.store.redaction import concealed
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def _hint(name: str) -> str:
     "--url", envvar="TASKQUEUE_URL", show_envvar=True, metavar="URL",
     help="The store; default: the embedded database of this user.",
 )  # fmt: skip
-@click.version_option(package_name="taskqueue", prog_name="taskqueue")
+@click.version_option(VERSION, prog_name="taskqueue")
 @click.pass_context
 def command(ctx: click.Context, url: str | None) -> None:
     """Add jobs, look at them, wait for them and end them.

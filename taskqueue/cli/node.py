@@ -14,6 +14,7 @@ from taskqueue.cli import config_file, exit, log_setup, output
 from taskqueue.cli.node_options import NODE, settings_from
 from taskqueue.daemon.runtime import child_process, standard_streams
 from taskqueue.daemon.settings import Settings
+from taskqueue.model.version import VERSION
 
 
 def start(settings: Settings, keep: Collection[int] = ()) -> int:
@@ -61,7 +62,7 @@ _CONFIG = click.Option(
     params=[_CONFIG, *NODE],
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(package_name="taskqueue", prog_name="taskqueue-node")
+@click.version_option(VERSION, prog_name="taskqueue-node")
 def command(config: Path | None, log_level: str, log_format: str, log_config: Path | None, **parameters: Any) -> int:
     """Run jobs on this host until stopped.
 

@@ -144,7 +144,7 @@ NODE = (
         metavar="[HOST:]PORT",
         default=None,
         help="Serve metrics for Prometheus, and /live and /ready, by HTTP; only to this host unless HOST is given. "
-        "Needs the extra taskqueue[metrics].",
+        "Needs the extra metrics.",
     ),
     _setting("--keep-done", type=duration, metavar="S", help="How long DONE jobs are kept."),
     _setting("--keep-failed", type=duration, metavar="S", help="How long FAILED, CANCELED and TIMEOUT jobs are kept."),

@@ -56,7 +56,7 @@ def _watch(folder: Path) -> Iterator[list[Path]]:
     try:
         import watchfiles
     except ImportError:
-        raise ConfigError("--reload needs the package watchfiles: pip install 'taskqueue[dev]'") from None
+        raise ConfigError("--reload needs the package watchfiles: pip install 'taskqueue-jobs[dev]'") from None
     found = watchfiles.watch(
         folder,
         watch_filter=watchfiles.PythonFilter(),

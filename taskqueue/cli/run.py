@@ -27,12 +27,14 @@ from taskqueue.errors import ConfigError, TaskqueueError
     "--name", metavar="NAME", help="The seat this node takes; default: development, with --burst one of its own."
 )
 @click.option(
-    "--web", is_flag=True, help="Serve the dashboard too, for every user of this host; needs the extra taskqueue[web]."
+    "--web",
+    is_flag=True,
+    help="Serve the dashboard too, for every user of this host; needs the extra web.",
 )
 @click.option("--listen", metavar="[HOST:]PORT", help="With --web: where; default: 127.0.0.1:8030.")
 @click.option(
     "--reload", is_flag=True,
-    help="Load changed code: replace the workers when a Python file changes; needs the extra taskqueue[dev].",
+    help="Load changed code: replace the workers when a Python file changes; needs the extra dev.",
 )  # fmt: skip
 @click.pass_context
 def run_command(
@@ -92,7 +94,7 @@ def _seat_of_burst() -> str:
 def _dashboard(url: str | None, listen: str | None) -> Iterator[None]:
     """Serve the dashboard in a process of its own, which leaves when this one does, however that ends."""
     if find_spec("uvicorn") is None:
-        raise ConfigError("--web needs the package uvicorn: pip install 'taskqueue[web]'")
+        raise ConfigError("--web needs the package uvicorn: pip install 'taskqueue-jobs[web]'")
     command = [sys.executable, "-m", "taskqueue", "web", "--until-closed", *(["--listen", listen] if listen else [])]
     environment = dict(os.environ) if url is None else {**os.environ, "TASKQUEUE_URL": url}
     with subprocess.Popen(command, stdin=subprocess.PIPE, env=environment) as process:

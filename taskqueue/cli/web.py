@@ -55,7 +55,7 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Write JSON for 
 @click.option("--until-closed", is_flag=True, hidden=True)
 @pass_new_store
 def web_command(context: NewStoreContext, listen: str, until_closed: bool, **settings: Any) -> int | None:
-    """Serve the dashboard, pages and JSON API, until Ctrl-C. It needs the extra web: pip install 'taskqueue[web]'.
+    """Serve the dashboard, pages and JSON API, until Ctrl-C. It needs the extra web: pip install 'taskqueue-jobs[web]'.
 
     Without --users and --header it is served only to this host, and every user of this host is an operator. Other hosts
     are served only if users come from a file or a trusted proxy.
@@ -214,7 +214,7 @@ def _file(path: Path) -> UsersFile:
 
 
 def _missing(error: ImportError) -> ConfigError:
-    return ConfigError(f"taskqueue web needs the package {error.name}: pip install 'taskqueue[web]'")
+    return ConfigError(f"taskqueue web needs the package {error.name}: pip install 'taskqueue-jobs[web]'")
 
 
 def _password() -> str:

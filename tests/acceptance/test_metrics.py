@@ -294,7 +294,7 @@ def test_a_missing_extra_is_named(tmp_path: Path) -> None:
     )
     assert said.returncode == Exit.CONFIG
     assert said.stderr == (
-        "taskqueue-node: --metrics needs the package prometheus-client: pip install 'taskqueue[metrics]'\n"
+        "taskqueue-node: --metrics needs the package prometheus-client: pip install 'taskqueue-jobs[metrics]'\n"
     )
 
 

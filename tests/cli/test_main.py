@@ -115,4 +115,4 @@ def test_help_names_the_extra_that_something_needs(found: click.Command | str, e
     with click.Context(one, info_name="taskqueue") as asked:
         text = " ".join(one.get_help(asked).split())
 
-    assert [extra for extra in extras if f"taskqueue[{extra}]" not in text] == []
+    assert [extra for extra in extras if f"the extra {extra}" not in text] == []

@@ -194,7 +194,7 @@ def test_the_package_that_watches_files_is_named_where_it_is_missing(tmp_path: P
     )
 
     assert done.returncode == Exit.CONFIG
-    assert done.stderr == "taskqueue: --reload needs the package watchfiles: pip install 'taskqueue[dev]'\n"
+    assert done.stderr == "taskqueue: --reload needs the package watchfiles: pip install 'taskqueue-jobs[dev]'\n"
 
 
 def test_the_user_s_frames_come_before_those_of_libraries() -> None:

@@ -440,7 +440,7 @@ def test_without_its_extra_the_command_names_it(url: str) -> None:
     )
 
     assert done.returncode == Exit.CONFIG
-    assert done.stderr == "taskqueue: top needs the package textual: pip install 'taskqueue[top]'\n"
+    assert done.stderr == "taskqueue: top needs the package textual: pip install 'taskqueue-jobs[top]'\n"
 
 
 def test_a_share_of_failures_is_a_plain_number(store: Store) -> None:

@@ -21,7 +21,7 @@ from taskqueue.errors import ConfigError
 def top_command(context: StoreContext, read_only: bool, every: float) -> int:
     """Watch nodes, queues, running jobs and failures on a live screen, and act on them with keys.
 
-    ? shows the keys, q ends. It needs a terminal and the extra top: pip install 'taskqueue[top]'.
+    It needs a terminal and the extra top: pip install 'taskqueue-jobs[top]'. ? shows the keys, q ends.
     """
     if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)) or os.environ.get("TERM", "dumb") == "dumb":
         raise click.UsageError(
@@ -30,7 +30,7 @@ def top_command(context: StoreContext, read_only: bool, every: float) -> int:
     try:
         import textual  # noqa: F401
     except ImportError:
-        raise ConfigError("top needs the package textual: pip install 'taskqueue[top]'") from None
+        raise ConfigError("top needs the package textual: pip install 'taskqueue-jobs[top]'") from None
     from taskqueue.cli.top.app import Top
 
     return Top(context.store, every=every, is_read_only=read_only).run_on_terminal()

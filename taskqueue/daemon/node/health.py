@@ -11,11 +11,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
-from taskqueue.daemon.node.status import WORKS, NodeStatus, version
+from taskqueue.daemon.node.status import WORKS, NodeStatus
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.settings import Settings
 from taskqueue.insight import host
 from taskqueue.model.record import Holder, Status
+from taskqueue.model.version import VERSION
 from taskqueue.store import Lease, Store
 
 READ_EVERY = 2.0
@@ -144,7 +145,7 @@ class NodeHealth:
             "leads": status.leads,
             "pid": os.getpid(),
             "incarnation": self._holder.incarnation,
-            "version": version(),
+            "version": VERSION,
             "store": {"url": self._store_url, "answers": not status.degraded, "error": status.degraded},
             "pool": {
                 "mode": self._settings.pm.value,

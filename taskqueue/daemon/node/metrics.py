@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from taskqueue.daemon.node.figures import Figures, copied
 from taskqueue.daemon.node.health import Backlog, BacklogReader, NodeHealth
-from taskqueue.daemon.node.status import NodeStatus, version
+from taskqueue.daemon.node.status import NodeStatus
 from taskqueue.errors import ConfigError
 from taskqueue.model.history import MOST_CLASSES, OTHER
 from taskqueue.model.record import Status
+from taskqueue.model.version import VERSION
 
 try:
     from prometheus_client import CollectorRegistry, ProcessCollector
@@ -19,7 +20,7 @@ try:
     from prometheus_client.exposition import choose_encoder
     from prometheus_client.registry import Collector
 except ImportError:
-    raise ConfigError("--metrics needs the package prometheus-client: pip install 'taskqueue[metrics]'") from None
+    raise ConfigError("--metrics needs the package prometheus-client: pip install 'taskqueue-jobs[metrics]'") from None
 
 Row = tuple[Sequence[str], float]
 
@@ -91,7 +92,7 @@ class Metrics(Collector):
 
     def _of_node(self) -> Iterator[Metric]:
         health = self._health.document()
-        yield _gauge("node_info", "This node.", ("node", "version"), [((self._node, version()), 1)])
+        yield _gauge("node_info", "This node.", ("node", "version"), [((self._node, VERSION), 1)])
         yield _gauge("live", "1 while the loop of this node turns.", (), [((), float(health["live"]))])
         yield _gauge("ready", "1 while this node takes jobs.", (), [((), float(health["ready"]))])
         yield _gauge("leader", "1 on the node that leads the cluster.", (), [((), float(health["leads"]))])

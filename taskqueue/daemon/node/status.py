@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import socket
 from collections.abc import Callable, Mapping
-from importlib import metadata
 from typing import Any
 
 from taskqueue.daemon.protocol.messages import PoolStatus
 from taskqueue.daemon.runtime import child_process, systemd
 from taskqueue.daemon.settings import Lead, Settings
 from taskqueue.insight import host
+from taskqueue.model.version import VERSION
 from taskqueue.store import Store
 
 UNSEATED = "waits for its seat"
@@ -61,7 +60,7 @@ class NodeStatus:
         settings = self._settings
         queues = [f"{name}{'' if bound is None else f' (at most {bound})'}" for name, bound in settings.queues.items()]
         lines = [
-            f"taskqueue {version()}: node {settings.name}",
+            f"taskqueue {VERSION}: node {settings.name}",
             f"store      {store.url}",
             f"guarantee  {store.guarantee}",
             f"pool       {settings.pm.value}, {settings.min_children} to {settings.max_children} workers",
@@ -83,7 +82,7 @@ class NodeStatus:
             "machine": host.machine(),
             "pid": os.getpid(),
             "processes": self._processes,
-            "version": version(),
+            "version": VERSION,
             "lead": settings.lead.value,
             "lease": settings.lease,
             "pm": settings.pm.value,
@@ -129,9 +128,3 @@ class NodeStatus:
             self._is_announced = True
             systemd.ready(status)
         child_process.title(f"node {self._settings.name}{' (leader)' if self.leads else ''}")
-
-
-@functools.cache
-def version() -> str:
-    """Return the version of the package that was installed when this process started."""
-    return metadata.version("taskqueue")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from http import HTTPStatus
-from importlib.metadata import version
 from typing import Any
 
+from taskqueue.model.version import VERSION
 from taskqueue.web.api import ROUTES
 from taskqueue.web.api.route import ApiRoute, Param
 from taskqueue.web.api.schemas import COMPONENTS, ref
@@ -42,7 +42,7 @@ def document(root: str) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": "taskqueue",
-            "version": version("taskqueue"),
+            "version": VERSION,
             "summary": "Jobs, queues and nodes.",
         },
         "servers": [{"url": f"{root}{PREFIX}"}],

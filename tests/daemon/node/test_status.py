@@ -47,12 +47,12 @@ def test_a_node_says_the_version_it_was_started_with_when_another_is_installed(
 ) -> None:
     status = NodeStatus(Settings())
     started_with = status.about()["version"]
-    installed = tmp_path / "taskqueue-99.0.dist-info"
+    installed = tmp_path / "taskqueue_jobs-99.0.dist-info"
     installed.mkdir()
-    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: taskqueue\nVersion: 99.0\n")
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: taskqueue-jobs\nVersion: 99.0\n")
     monkeypatch.syspath_prepend(str(tmp_path))
 
-    assert metadata.version("taskqueue") == "99.0"
+    assert metadata.version("taskqueue-jobs") == "99.0"
     assert status.about()["version"] == started_with
 
 
