@@ -12,7 +12,8 @@ from taskqueue.daemon.protocol import control_socket
 from taskqueue.daemon.runtime import host_diagnosis
 from taskqueue.errors import StoreUnavailable
 from taskqueue.exit_codes import Exit
-from taskqueue.insight import diagnosis
+from taskqueue.insight import diagnosis, needs
+from taskqueue.insight.overview_reader import OverviewReader
 from taskqueue.model.finding import Finding, Level
 from taskqueue.model.wording import count
 from taskqueue.store import Store
@@ -55,6 +56,7 @@ def _of_store(context: StoreContext, repairs: bool) -> Iterator[Finding]:
                 yield _repair(context.store)
         yield from context.store.diagnose()
         yield from diagnosis.diagnose(context.store)
+        yield from needs.of_work(OverviewReader(context.store).read().needs)
     except StoreUnavailable as error:
         says, _, do = str(error).rpartition(": ")
         yield Finding("store", says, Level.ERROR, do)

@@ -9,8 +9,9 @@ from enum import Enum
 from shlex import quote
 
 from taskqueue.insight import diagnosis, host, node_states
+from taskqueue.insight.failure_groups import FailureGroup, Lately, Trend
 from taskqueue.insight.nodes import Node
-from taskqueue.insight.overview import Failures, QueueState, Run
+from taskqueue.insight.overview import FAILURES_OVER, QueueState, Run
 from taskqueue.insight.why import why_no_node
 from taskqueue.model.controls import Control, Controls, Kind
 from taskqueue.model.finding import Finding, Level
@@ -31,6 +32,13 @@ ENOUGH = 10
 """The fewest jobs of a class that show whether a run is unusually long, or whether the class fails."""
 
 
+MANY_RETRIES, STORM = 50, 4
+"""A class is retried in vain if an hour has this many retried attempts, and this many times as many as ended jobs."""
+
+MOST_OF_CLASS = 3
+"""The most unusual errors of one class that are named."""
+
+
 class Subject(str, Enum):
     """The kind of thing that a need names."""
 
@@ -40,6 +48,7 @@ class Subject(str, Enum):
     NODE = "node"
     QUEUE = "queue"
     JOB = "job"
+    RUN = "running job"
     CLASS = "class"
     UNLOADABLE = "class that cannot be loaded"
     SCHEDULE = "schedule"
@@ -56,6 +65,8 @@ class Need:
     do: str
     """The way out, in words or as a command."""
     level: Level = Level.WARNING
+    error: str = ""
+    """The fingerprint of the error, if the need is about one."""
     control: Control | None = None
     """The pause or drain to lift, if the need is about one."""
 
@@ -109,21 +120,55 @@ def of_runs(runs: Iterable[Run], now: datetime) -> Iterator[Need]:
             longest = f"the longest took {span(run.usual.longest)}"
             says = f"it runs for {span(run.ran or 0)}, longer than any of its class in the last day ({longest})"
         if says:
-            yield Need(subject=Subject.JOB, name=str(record.id), says=f"{record.job} {record.id}: {says}", do=do)
+            yield Need(subject=Subject.RUN, name=str(record.id), says=f"{record.job} {record.id}: {says}", do=do)
 
 
-def of_failures(failures: Iterable[Failures]) -> Iterator[Need]:
-    """Yield the classes of which at least half the jobs failed in the last hour."""
-    by_job: dict[str, list[Failures]] = {}
-    for error in failures:
-        by_job.setdefault(error.job, []).append(error)
-    for job, errors in by_job.items():
-        number, ended = sum(error.number for error in errors), errors[0].ended
-        if ended >= ENOUGH and 2 * number >= ended:
-            often = f", most often by {errors[0].error.rpartition('.')[2]}" if errors[0].error else ""
-            says = f"{job} fails: {number:,} of {ended:,} jobs in the last hour{often}"
-            do = f"see them: `taskqueue list --status failed --job {quote(job)} --since 1h`"
+def of_failures(groups: Iterable[FailureGroup], lately: Lately, now: datetime) -> Iterator[Need]:
+    """Yield classes that are retried in vain, of which at least half the attempts fail, or with an unusual error."""
+    by_job: dict[str, list[FailureGroup]] = {}
+    for group in groups:
+        by_job.setdefault(group.job, []).append(group)
+    for job, of_class in by_job.items():
+        made = lately.all_of(job)
+        do = f"see them: `taskqueue list --status failed --job {quote(job)} --since 1h`"
+        if made.retried >= MANY_RETRIES and made.retried >= STORM * made.ended:
+            says = (
+                f"{job} is tried again and again: {count(made.retried, 'attempt')} failed in the last hour, and "
+                f"{count(made.ended, 'job')} ended{_often(of_class, now)}"
+            )
+            do = f"cancel those that cannot succeed: `taskqueue list --status postponed --job {quote(job)}`"
             yield Need(subject=Subject.CLASS, name=job, says=says, do=do, level=Level.ERROR)
+        elif made.all >= ENOUGH and 2 * made.failed >= made.all:
+            often = _often(of_class, now)
+            says = f"{job} fails: {made.failed:,} of {made.all:,} attempts in the last hour{often}"
+            yield Need(subject=Subject.CLASS, name=job, says=says, do=do, level=Level.ERROR)
+        else:
+            for group in [group for group in of_class if group.needs_attention][:MOST_OF_CLASS]:
+                says = f"{job} fails {_judged(group, now)}"
+                error = group.fingerprint
+                yield Need(subject=Subject.CLASS, name=job, says=says, do=do, level=Level.ERROR, error=error)
+
+
+def _often(groups: Sequence[FailureGroup], now: datetime) -> str:
+    """Return the most frequent error of a class, and since when it is new."""
+    most = max(groups, key=lambda group: group.number)
+    since = f", new since {minute(most.first_at, now)}" if most.trend is Trend.NEW else ""
+    return f", most often by {most.fingerprint}{since}" if most.fingerprint else ""
+
+
+def _judged(group: FailureGroup, now: datetime) -> str:
+    """Return since when or how much more than usual attempts fail by this error, and how many do."""
+    error = group.fingerprint or "an end without an error"
+    is_new = group.trend is Trend.NEW
+    how = f"by a new error since {minute(group.first_at, now)}" if is_new else "more than usual"
+    usually = "" if group.usual is None else f", usually {_percent(group.usual)}"
+    share = f"{_percent(group.share)}{usually}"
+    over = span(group.over.total_seconds()) if group.over < FAILURES_OVER else "hour"
+    return f"{how}: {error}: {group.number:,} of {group.attempts:,} attempts in the last {over} ({share})"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:.0f} %"
 
 
 def of_schedules(schedules: Iterable[NamedSchedule], now: datetime) -> Iterator[Need]:
@@ -148,6 +193,20 @@ def of_finding(finding: Finding, subject: Subject) -> Need:
     """Return the need of a flaw that ``doctor`` has found."""
     says = f"{finding.about}: {finding.says}"
     return Need(subject=subject, name=finding.name, says=says, do=finding.do, level=finding.level)
+
+
+def of_work(all_needs: Iterable[Need]) -> Iterator[Finding]:
+    """Yield as findings for ``doctor`` the needs that ``diagnosis`` has not: runs, failures, schedules, growth."""
+    abouts = {Subject.CLASS: "class that fails", Subject.RUN: "running job", Subject.SCHEDULE: "schedule"}
+    are_classes_well = True
+    for need in all_needs:
+        grows = need.subject is Subject.QUEUE and need.control is None and need.level is Level.WARNING
+        about = "waiting jobs" if grows else abouts.get(need.subject)
+        if about is not None:
+            are_classes_well = are_classes_well and need.subject is not Subject.CLASS
+            yield Finding(about, need.says, need.level, need.do, need.name)
+    if are_classes_well:
+        yield Finding("failures", "no class fails more than usual, or is retried in vain")
 
 
 def _of_backlog(leases: Sequence[Lease], queue: QueueState, controls: Controls, now: datetime) -> Iterator[Need]:

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from sys import intern
 
 from taskqueue.insight import diagnosis, needs, overview
+from taskqueue.insight.failure_groups import NEW_FOR, WEEK, FailureGroup, Lately, Usual, judged, usual_failures
 from taskqueue.insight.needs import Need, Subject
 from taskqueue.insight.nodes import Node, nodes_of
 from taskqueue.insight.overview import Failures, QueueState, Run, failures_of
@@ -105,8 +106,8 @@ _RUN = ("ran", "longest_run", *(f"r{number}" for number in range(len(BUCKETS) + 
 
 
 def _numbers(figures: Figures) -> Figures:
-    """Return the numbers of jobs, without times."""
-    errors = {intern(name): value for name, value in figures.items() if name.startswith("e:")}
+    """Return the numbers of jobs and errors, without times."""
+    errors = {intern(name): value for name, value in figures.items() if name.startswith(("e:", "x:"))}
     return {name: figures[name] for name in _NUMBERS if name in figures} | errors
 
 
@@ -142,6 +143,9 @@ SELDOM = 15.0
 SHARE = 50
 """The pause between two such reads is at least this many times the duration of the last one."""
 
+MOST_HOURS = 3
+"""The most hours that one read looks through for the minutes of new errors."""
+
 FEW = 10_000
 """Where more jobs than these wait for their time or for others, `taskqueue doctor` looks through them, not this."""
 
@@ -159,6 +163,8 @@ class Overview:
     running: int
     """How many jobs run in all."""
     failures: list[Failures]
+    groups: list[FailureGroup]
+    """The failed attempts of the last hour, judged: first the ones in need of attention."""
     needs: list[Need]
     """What somebody should act on, errors first."""
     tally: Mapping[tuple[str, Status], int]
@@ -174,6 +180,9 @@ class OverviewReader:
         self._store = store
         self.figures = RecentFigures(store)
         self._usual: dict[str, Durations] = {}
+        self._usual_failures = Usual()
+        self._first_minutes: dict[tuple[str, str], datetime] = {}
+        self._looked_up: set[datetime] = set()
         self._flaws: list[Need] = []
         self._seldom_at = 0.0
 
@@ -195,11 +204,13 @@ class OverviewReader:
         queues = overview.queue_states(tally, since, controls, minutes, now)
         runs = overview.runs_of(records, self._usual, now)
         failures = failures_of(overview.ended_jobs(minutes))
+        lately = Lately(minutes)
+        groups = judged(lately, self._usual_failures, now)
         all_needs = [
             *needs.of_nodes(leases, nodes, queues, now),
             *needs.of_queues(leases, queues, controls, now),
             *needs.of_runs(runs, now),
-            *needs.of_failures(failures),
+            *needs.of_failures(groups, lately, now),
             *self._flaws,
         ]
         return Overview(
@@ -209,6 +220,7 @@ class OverviewReader:
             runs=runs,
             running=max(running, len(records)),
             failures=failures,
+            groups=groups,
             needs=sorted(all_needs, key=lambda need: need.level is not Level.ERROR),
             tally=tally,
             minutes=minutes,
@@ -217,9 +229,27 @@ class OverviewReader:
     def _read_seldom(self, now: datetime, postponed: int) -> None:
         began = time.monotonic()
         self._usual = overview.usual_times(self.figures.runs(now))
+        self._usual_failures = self._with_minutes(usual_failures(self.figures.hours(now - WEEK, now), now), now)
         self._flaws = list(self._find_flaws(now, postponed))
         took = time.monotonic() - began
         self._seldom_at = began + max(SELDOM, SHARE * took)
+
+    def _with_minutes(self, usual: Usual, now: datetime) -> Usual:
+        """Return the same with the minutes of new errors, of which each call looks up some."""
+        have_ended = now - Step.HOUR.length - UNSETTLED[Step.MINUTE]
+        hours = {at for at, _ in usual.first.values() if now - NEW_FOR < at <= have_ended} - self._looked_up
+        for hour in sorted(hours)[-MOST_HOURS:]:
+            minutes = Lately(self._store.history(Step.MINUTE, hour, hour + Step.HOUR.length - MILLISECOND))
+            new = {
+                key: min(numbers)
+                for key, numbers in minutes.failures.items()
+                if usual.first.get(key, ())[:1] == (hour,)
+            }
+            self._first_minutes |= {key: moment(at) for key, at in new.items()}
+            self._looked_up.add(hour)
+        self._looked_up = {hour for hour in self._looked_up if now - hour <= NEW_FOR}
+        self._first_minutes = {key: at for key, at in self._first_minutes.items() if key in usual.first}
+        return usual.at_minutes(self._first_minutes)
 
     def _find_flaws(self, now: datetime, postponed: int) -> Iterator[Need]:
         for findings_of, subject in ((diagnosis.unloadable, Subject.UNLOADABLE), (diagnosis.blocked, Subject.JOB)):

@@ -11,8 +11,9 @@ from enum import Enum
 from operator import attrgetter
 from typing import Any, TypeAlias
 
+from taskqueue.model.fingerprint import fingerprint
 from taskqueue.model.reading import number, text
-from taskqueue.model.record import PRIORITY_STEP, Record, Status
+from taskqueue.model.record import PRIORITY_STEP, Cause, Record, Status
 from taskqueue.model.serializer import clean
 from taskqueue.model.timestamps import MILLISECOND, milliseconds, moment
 
@@ -23,7 +24,7 @@ OTHER = "other"
 """The name under which further classes, queues and errors are counted together."""
 
 MOST_ERRORS = 20
-"""How many classes of errors are distinguished for one queue and class."""
+"""How many classes of errors, and how many fingerprints, are distinguished for one queue and class."""
 
 BUCKETS = (
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0,
@@ -63,7 +64,8 @@ _KEPT = {Step.MINUTE: timedelta(hours=72), Step.HOUR: timedelta(days=90)}
 
 Figures: TypeAlias = dict[str, int]
 """Numbers by name, without zeros: see ``entry``. Times are sums of milliseconds; ``w3`` is a bucket
-of waiting times, ``r3`` one of run times, ``e:`` comes before the class of an error."""
+of waiting times, ``r3`` one of run times, ``e:`` comes before the class of an error that ended jobs, and ``x:``
+before the fingerprint of an error of failed attempts, also of retried ones."""
 
 Part: TypeAlias = dict[tuple[str, str], Figures]
 """The figures of one part of the time, by queue and class."""
@@ -129,6 +131,8 @@ class HistoryEntry:
 
 
 _ENDS = {Status.DONE: "done", Status.FAILED: "failed", Status.CANCELED: "canceled", Status.TIMEOUT: "timeout"}
+_FAILED = (Status.FAILED, Status.TIMEOUT)
+_RETRIED = (Cause.RETRY, Cause.CRASHED)
 _WAITED = tuple(f"w{number}" for number in range(len(BUCKETS) + 1))
 _RAN = tuple(f"r{number}" for number in range(len(BUCKETS) + 1))
 _LONGEST = ("longest_wait", "longest_run")
@@ -157,6 +161,8 @@ def ended_part(settled: Iterable[Record], ended: Iterable[Record]) -> Part:
             figures["started"] = figures.get("started", 0) + 1
         if after.status > Status.PROCESSING:
             _count_end(figures, after)
+        elif after.cause in _RETRIED:
+            _count_failure(figures, after)
     for after in ended:
         _count_end(part.setdefault(_key(after), {}), after)
     for key, (waits, runs) in plain.items():
@@ -197,6 +203,13 @@ def _count_end(figures: Figures, after: Record) -> None:
     waited, ran = (None, None) if after.started_at is None or after.ended_at is None else _times(after)
     error = None if after.error is None else clean(after.error.type)
     count_end(figures, status, after.failures + after.crashes + (status is Status.DONE), waited, ran, error)
+    if status in _FAILED:
+        _count_failure(figures, after)
+
+
+def _count_failure(figures: Figures, after: Record) -> None:
+    name = f"x:{fingerprint(after.error)}"
+    figures[name] = figures.get(name, 0) + 1
 
 
 def count_end(
@@ -271,11 +284,12 @@ def kept_apart(known: set[str], name: str) -> str:
 
 
 def _bound_errors(figures: Figures) -> None:
-    errors = [name for name in figures if name.startswith("e:")]
-    if len(errors) > MOST_ERRORS:
-        errors.sort(key=lambda name: (name == f"e:{OTHER}", -figures[name], name))
-        rest = sum(figures.pop(name) for name in errors[MOST_ERRORS:])
-        figures[f"e:{OTHER}"] = rest
+    for prefix in ("e:", "x:"):
+        errors = [name for name in figures if name.startswith(prefix)]
+        if len(errors) > MOST_ERRORS:
+            other = prefix + OTHER
+            errors.sort(key=lambda name: (name == other, -figures[name], name))
+            figures[other] = sum(figures.pop(name) for name in errors[MOST_ERRORS:])
 
 
 def part_text(part: Part) -> str:

@@ -87,16 +87,17 @@ def latest(text: str, job: str) -> str:
     module = f"/{job.partition(':')[0].replace('.', '/')}"
     own_files = (f"{module}.py", f"{module}/__init__.py")
     for thread in frames:
-        own = next((found for found in thread if found["file"].endswith(own_files) or not _is_library(found)), None)
+        files = [(found, found["file"]) for found in thread]
+        own = next((found for found, file in files if file.endswith(own_files) or not is_library(file)), None)
         if own is not None:
             called = "" if own is thread[0] else f" (in a call that had come to {_in_words(thread[0])})"
             return f"{_in_words(own)}{called}"
     return next((_in_words(thread[0]) for thread in frames if thread), "")
 
 
-def _is_library(found: re.Match[str]) -> bool:
+def is_library(file: str) -> bool:
     """Return whether the file of a frame is one of Python, of an installed package, or of this package."""
-    return _LIBRARY.search(found["file"]) is not None or found["file"].startswith(f"{_PACKAGE}/")
+    return _LIBRARY.search(file) is not None or file.startswith(f"{_PACKAGE}/")
 
 
 def _in_words(found: re.Match[str]) -> str:

@@ -10,11 +10,13 @@ import pytest
 from taskqueue import Scheduler
 from taskqueue.cli.systemd import unit_text
 from taskqueue.daemon.runtime import host_diagnosis
+from taskqueue.errors import TooManyRuns
 from taskqueue.exit_codes import Exit
 from taskqueue.model.finding import Level
 from tests.acceptance.work import Echo, GiveUp
 from tests.cli.conftest import Answer
 from tests.nodes import LIMIT, eventually, node
+from tests.scheduler.jobs import Broken
 from tests.store.damaging import damager
 
 
@@ -70,6 +72,24 @@ def test_each_flaw_comes_with_what_to_do(taskqueue: Callable[..., Answer], url: 
     [waiting] = findings(answer, "waiting jobs")
     assert waiting["finding"] == "queue mail: 1 job waiting. No node is running on this store"
     assert waiting["do"] == "start one: `taskqueue-node`"
+
+
+def test_jobs_that_are_retried_in_vain_are_a_finding(taskqueue: Callable[..., Answer], url: str) -> None:
+    with Scheduler(url) as scheduler:
+        assert findings(taskqueue("doctor", "--json"), "failures")[0]["level"] == "ok"
+        scheduler.add_jobs([(Broken, None, {"retry": -1})] * 20)
+        with pytest.raises(TooManyRuns):
+            scheduler.run_pending(max_runs=100)
+
+        answer = taskqueue("doctor", "--json")
+
+    [finding] = findings(answer, "class that fails")
+    assert finding["level"] == "error"
+    assert finding["finding"].startswith(
+        "tests.scheduler.jobs:Broken is tried again and again: 120 attempts failed in "
+    )
+    assert "ValueError: no such address, attempt … (raise ValueError(" in finding["finding"]
+    assert (findings(answer, "failures"), answer.code) == ([], Exit.FLAWS)
 
 
 def test_a_store_that_cannot_be_used_is_a_finding(taskqueue: Callable[..., Answer], tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from bson import ObjectId
 
 from taskqueue import Scheduler
 from taskqueue.insight import needs, overview
+from taskqueue.insight.failure_groups import Lately, Usual, judged
 from taskqueue.insight.needs import Need, Subject
 from taskqueue.insight.overview import failures_of
 from taskqueue.insight.overview_reader import Overview, OverviewReader
@@ -251,24 +252,26 @@ def test_stuck_runs_need_somebody(store: Store, fields: dict[str, Any], expected
     job = running(store, Record(id=ObjectId(), job="app:Mail", created_at=now, ready_at=now), **times)
     hours = {milliseconds(now): {("mail", "app:Mail"): {"ran": 400_000, "longest_run": 180_000, "r16": 12}}}
 
-    found = says(list(needs.of_runs(overview.runs_of([job], overview.usual_times(hours), now), now)), Subject.JOB)
+    found = says(list(needs.of_runs(overview.runs_of([job], overview.usual_times(hours), now), now)), Subject.RUN)
 
     assert [expected in one for one in found] == ([True] if expected else [])
 
 
 def test_a_class_that_mostly_fails_needs_somebody(store: Store) -> None:
     at = Step.MINUTE.begin(milliseconds(store.now()))
-    figures = {"done": 3, "failed": 5, "timeout": 2, "e:app.NoAnswer": 6}
-    part: Part = {("mail", "app:Mail"): figures, ("mail", "app:Rare"): {"failed": 2}}
+    figures = {"done": 3, "failed": 5, "timeout": 2, "e:app.NoAnswer": 6, "x:app.NoAnswer: in … s": 6, "x:": 1}
+    part: Part = {("mail", "app:Mail"): figures, ("mail", "app:Rare"): {"failed": 2, "x:": 2}}
     failures = failures_of(overview.ended_jobs({at: part}))
+    lately = Lately({at: part})
+    groups = judged(lately, Usual(), store.now())
 
     assert [(one.job, one.error, one.number) for one in failures] == [
         ("app:Mail", "app.NoAnswer", 6),
         ("app:Rare", "", 2),
         ("app:Mail", "", 1),
     ]
-    assert says(list(needs.of_failures(failures)), Subject.CLASS) == [
-        "app:Mail fails: 7 of 10 jobs in the last hour, most often by NoAnswer"
+    assert says(list(needs.of_failures(groups, lately, store.now())), Subject.CLASS) == [
+        "app:Mail fails: 7 of 10 attempts in the last hour, most often by app.NoAnswer: in … s"
     ]
 
 

@@ -61,7 +61,7 @@ def test_a_minute_has_numbers_by_queue_and_an_hour_those_of_all_queues(store: St
     eventually(lambda: failed(figures.minutes(now)) == 2)
 
     [part] = figures.minutes(now).values()
-    numbers = {"added": 1, "failed": 1, "e:shop.Broken": 1}
+    numbers = {"added": 1, "failed": 1, "e:shop.Broken": 1, "x:shop.Broken: no answer": 1}
     assert part == {("mail", "app:Mail"): numbers, ("reports", "app:Mail"): numbers}
     hours = RecentFigures(store).hours(now - timedelta(hours=1), now)
     assert [figures for part in hours.values() for figures in part.items()] == [

@@ -99,6 +99,17 @@ def test_errors_beyond_many_are_counted_together() -> None:
     assert (len(errors), errors[OTHER], errors["app.Error00"], sum(errors.values())) == (MOST_ERRORS + 1, 3, 2, 24)
 
 
+def test_fingerprints_beyond_many_are_counted_together() -> None:
+    part: Part = {}
+    for number in range(MOST_ERRORS + 3):
+        add_part(part, {("mail", "app:Mail"): {f"x:app.Error: {chr(97 + number)}": 2, "e:app.Error": 2, "failed": 2}})
+
+    figures = part[("mail", "app:Mail")]
+    assert figures[f"x:{OTHER}"] == 6
+    assert len([name for name in figures if name.startswith("x:")]) == MOST_ERRORS + 1
+    assert figures["e:app.Error"] == 2 * (MOST_ERRORS + 3)
+
+
 def test_parts_come_back_from_their_text() -> None:
     part: Part = {("mail", "app:Mail"): {"done": 2, "e:app.Bröken": 1}, ("a", "b"): {"added": 1}}
 

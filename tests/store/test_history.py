@@ -14,8 +14,9 @@ import pytest
 from taskqueue.model.history import MOST_CLASSES, OTHER, Durations, HistoryEntry, Step, entries
 from taskqueue.model.lifecycle.outcomes import Crashed, Failed, GivenUp, HandedBack, TimedOut
 from taskqueue.model.lifecycle.settle import lost
-from taskqueue.model.record import Dependency, Options, Status
+from taskqueue.model.record import Dependency, Failure, Options, Status
 from taskqueue.model.retry import FixedRetry
+from taskqueue.model.timestamps import moment
 from taskqueue.store import Settlement, Store
 from taskqueue.store.backup import back_up
 from taskqueue.store.mongodb.history import History
@@ -152,6 +153,33 @@ def test_timeouts_and_crashes_count_under_their_own_names(store: Store) -> None:
     settle(store, running(store, a_record(options=once)), Crashed(failure=BROKEN))
 
     assert by_minute(store)[NOON] == {"added": 2, "started": 2, "timeout": 1, "failed": 1, "attempts": 2}
+
+
+def failures(store: Store) -> dict[datetime, dict[str, int]]:
+    """Return how many attempts failed by errors of each fingerprint, by minute, of a store with one class."""
+    parts = store.history(Step.MINUTE, NOON - DAY, NOON + DAY)
+    found: dict[datetime, dict[str, int]] = {}
+    for at, part in parts.items():
+        for figures in part.values():
+            numbers = {name[2:]: number for name, number in figures.items() if name.startswith("x:")}
+            found.setdefault(moment(at), {}).update(numbers)
+    return {at: numbers for at, numbers in found.items() if numbers}
+
+
+def test_each_failed_attempt_counts_when_it_ends_whatever_becomes_of_its_job(store: Store) -> None:
+    error = Failure(type="app.NoAnswer", message="attempt 1 of 7: no answer")
+    retried = Options(retry=FixedRetry(times=1, interval=3600))
+    for outcome in (Failed(failure=error), TimedOut(failure=error)):
+        settle(store, running(store, a_record(options=retried)), outcome)
+    settle(store, running(store, a_record(), now=NOON + MINUTE), Failed(failure=error), now=NOON + MINUTE)
+    settle(store, running(store, a_record(), now=NOON + MINUTE), Crashed(failure=error), now=NOON + MINUTE)
+    [again] = claim(store, now=NOON + 2 * MINUTE).records
+    settle(store, again, HandedBack(), now=NOON + 2 * MINUTE)
+
+    expected = "app.NoAnswer: attempt … of …: no answer"
+    assert failures(store) == {NOON: {expected: 2}, NOON + MINUTE: {expected: 2}}
+    store.tidy_history(NOON + HOUR, 10)
+    assert failures(store) == {NOON: {expected: 2}, NOON + MINUTE: {expected: 2}}
 
 
 def test_a_settle_of_many_counts_each(store: Store) -> None:

@@ -80,7 +80,7 @@ FAILURES = (
 def need_row(need: Need) -> Row:
     """Return the row of a problem that needs action."""
     return Row(
-        key=f"{need.subject} {need.name} {need.says[:20]}",
+        key=f"{need.subject} {need.name} {need.error or need.says[:20]}",
         thing=need,
         cells=(need.level.value, need.says),
         detail=f"{need.says}. To do: {need.do}" if need.do else need.says,

@@ -21,7 +21,7 @@ def job_of(thing: object) -> str | None:
     match thing:
         case Record(id=id) | Run(record=Record(id=id)):
             return str(id)
-        case Need(subject=Subject.JOB, name=name) if name:
+        case Need(subject=Subject.JOB | Subject.RUN, name=name) if name:
             return name
     return None
 

@@ -97,7 +97,7 @@ def _shown(need: Need, view: View) -> ShownNeed:
             link = "/nodes"
             if need.control is not None and view.may_act_on(None):
                 action = Button(label="Undrain", path="/nodes/undrain", fields={"node": need.name})
-        case Subject.JOB if need.name:
+        case Subject.JOB | Subject.RUN if need.name:
             link = f"/jobs/{name}"
         case Subject.CLASS if need.name:
             link = f"/failures?job={name}"

@@ -1,0 +1,213 @@
+"""Failed attempts are judged against the last week: what is new, rises or is retried in vain needs somebody."""
+
+from __future__ import annotations
+
+import random
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from taskqueue.insight.failure_groups import FailureGroup, Lately, Trend, Usual, judged, usual_failures
+from taskqueue.insight.needs import Need, Subject, of_failures
+from taskqueue.insight.overview_reader import OverviewReader
+from taskqueue.model.finding import Level
+from taskqueue.model.history import Figures, Parts
+from taskqueue.model.lifecycle.outcomes import Done, Failed, Outcome, Run
+from taskqueue.model.lifecycle.settle import ended
+from taskqueue.model.record import Failure, Options, Record
+from taskqueue.model.retry import NO_RETRY, FixedRetry
+from taskqueue.model.timestamps import milliseconds
+from taskqueue.store import Settlement, Store
+from tests.nodes import eventually
+from tests.store.records import WEB_1, a_record, claim
+
+on_both = pytest.mark.parametrize("url", ["sqlite", "mongodb"], indirect=True)
+
+NOW = datetime(2026, 7, 8, 14, 30, tzinfo=timezone.utc)
+MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+INVOICE, KEY = ("billing", "shop:MakeInvoice"), "x:KeyError: 'vat' (rate = RATES[country])"
+
+
+def in_minutes(figures: dict[int, Figures]) -> Parts:
+    """Return the figures of invoices in the minutes that began so many minutes ago."""
+    return {milliseconds(NOW - ago * MINUTE): {INVOICE: found} for ago, found in figures.items()}
+
+
+def week(figures: Figures) -> Parts:
+    """Return a week whose hours have these figures of invoices each; the last of them ended an hour ago."""
+    first = NOW.replace(minute=0) - HOUR
+    return {milliseconds(first - ago * HOUR): {INVOICE: figures} for ago in range(7 * 24 - 1)}
+
+
+def of_key(minutes: Parts, hours: Parts) -> FailureGroup:
+    """Return the judged group of the KeyError."""
+    [group] = [
+        group for group in judged(Lately(minutes), usual_failures(hours, NOW), NOW) if group.fingerprint == KEY[2:]
+    ]
+    return group
+
+
+def sentences(minutes: Parts, hours: Parts) -> list[str]:
+    """Return what is said of the classes that fail."""
+    groups = judged(Lately(minutes), usual_failures(hours, NOW), NOW)
+    return [need.says for need in of_failures(groups, Lately(minutes), NOW)]
+
+
+def test_an_error_that_the_week_has_not_seen_is_new_since_its_first_minute() -> None:
+    minutes = in_minutes({40: {"done": 90}, 20: {"done": 40, "failed": 10, KEY: 10}, 0: {"done": 30}})
+
+    group = of_key(minutes, week({"done": 100}))
+
+    assert (group.trend, group.number, group.attempts, group.usual) == (Trend.NEW, 10, 170, 0.0)
+    assert group.first_at == NOW - 20 * MINUTE
+    [says] = sentences(minutes, week({"done": 100}))
+    assert says.startswith("shop:MakeInvoice fails by a new error since ")
+    assert says.endswith(
+        ": KeyError: 'vat' (rate = RATES[country]): 10 of 170 attempts in the last hour (5.9 %, usually 0 %)"
+    )
+
+
+def test_a_new_error_stays_new_for_a_day() -> None:
+    minutes, hours = in_minutes({5: {"done": 80, "failed": 20, KEY: 20}}), week({"done": 100})
+    for ago in range(20):
+        hours[milliseconds(NOW.replace(minute=0) - (1 + ago) * HOUR)] = {INVOICE: {"done": 80, "failed": 20, KEY: 20}}
+
+    group = of_key(minutes, hours)
+
+    assert (group.trend, group.first_at) == (Trend.NEW, NOW.replace(minute=0) - 20 * HOUR)
+
+
+@pytest.mark.parametrize(
+    ("figures", "usually", "trend"),
+    [
+        ({"done": 98, "failed": 2, KEY: 2}, {"done": 100}, Trend.USUAL),  # too few
+        ({"done": 990, "failed": 10, KEY: 10}, {"done": 100}, Trend.USUAL),  # too small a share
+        ({"done": 90, "failed": 10, KEY: 10}, {"done": 90, "failed": 10, KEY: 10}, Trend.USUAL),
+        ({"done": 70, "failed": 30, KEY: 30}, {"done": 97, "failed": 3, KEY: 3}, Trend.RISING),
+        ({"done": 5, "failed": 4, KEY: 4}, {"done": 97, "failed": 3, KEY: 3}, Trend.USUAL),
+        ({"done": 900, KEY: 100}, {"done": 970, KEY: 30}, Trend.RISING),  # attempts that are retried
+    ],
+)
+def test_a_share_is_judged_by_the_usual_one(figures: Figures, usually: Figures, trend: Trend) -> None:
+    assert of_key(in_minutes({3: figures}), week(usually)).trend is trend
+
+
+def test_what_rises_suddenly_shows_in_minutes() -> None:
+    hour = {ago: {"done": 98, "failed": 2, KEY: 2} for ago in range(1, 59)}
+
+    group = of_key(in_minutes({**hour, 0: {"done": 0, "failed": 100, KEY: 100}}), week({"done": 98, KEY: 2}))
+
+    assert (group.trend, group.over) == (Trend.RISING, 5 * MINUTE)
+
+
+def test_an_error_is_over_once_attempts_succeed_that_would_have_failed() -> None:
+    failing = {30: {"done": 50, "failed": 50, KEY: 50}}
+
+    assert of_key(in_minutes({**failing, 20: {"done": 4}}), week({"done": 100})).trend is Trend.NEW
+    assert of_key(in_minutes({**failing, 20: {"done": 9}}), week({"done": 100})).trend is Trend.OVER
+
+
+def test_the_errors_of_a_class_that_is_new_itself_are_not() -> None:
+    minutes = in_minutes({1: {"done": 180, "failed": 6, KEY: 6}})
+
+    group = of_key(minutes, {})
+
+    assert (group.trend, group.usual) == (Trend.USUAL, None)
+
+
+def test_the_same_hours_of_other_days_are_what_is_usual() -> None:
+    hours = week({"done": 1000})
+    for days in range(1, 7):
+        for ago in (0, 1):
+            at = milliseconds(NOW.replace(minute=0) - days * DAY - ago * HOUR)
+            hours[at] = {INVOICE: {"done": 60, "failed": 40, KEY: 40}}
+
+    group = of_key(in_minutes({1: {"done": 60, "failed": 40, KEY: 40}}), hours)
+
+    assert (group.trend, group.usual) == (Trend.USUAL, 0.4)
+
+
+def test_a_normal_week_raises_no_finding() -> None:
+    for seed in range(20):
+        dice = random.Random(seed)
+
+        def an_hour(dice: random.Random = dice) -> Figures:
+            failed = sum(dice.random() < 0.02 for _ in range(200))
+            return {"done": 200 - failed, "failed": failed, KEY: failed} if failed else {"done": 200}
+
+        hours = {at: {INVOICE: an_hour()} for at in week({})}
+        parts: Parts = in_minutes({})
+        for ago in range(60):
+            failed = sum(dice.random() < 0.02 for _ in range(3))
+            found: Figures = {"done": 3 - failed, "failed": failed, KEY: failed} if failed else {"done": 3}
+            parts |= in_minutes({ago: found})
+        assert sentences(parts, hours) == []
+
+
+def run_all(store: Store, jobs: list[Record], outcome: Outcome, at: datetime) -> None:
+    """Add jobs at this time, and let an attempt of each end so."""
+    store.add(jobs)
+    began = Run(node="web-1", started_at=at)
+    claimed = claim(store, len(jobs), now=at).records
+    settled = [Settlement(claims=one.claims, holder=WEB_1, after=ended(one, outcome, began, at)) for one in claimed]
+    assert len(store.settle(settled, at)) == len(jobs)
+
+
+def invoices(number: int, at: datetime, retry: bool = False) -> list[Record]:
+    """Return invoices that are added at this time."""
+    options = Options(retry=FixedRetry(times=9, interval=3600) if retry else NO_RETRY)
+    return [a_record(job="shop:MakeInvoice", created_at=at, ready_at=at, options=options) for _ in range(number)]
+
+
+def of_class(store: Store) -> list[Need]:
+    """Return what an overview says of classes."""
+    return [need for need in OverviewReader(store).read().needs if need.subject is Subject.CLASS]
+
+
+@on_both
+def test_many_failures_by_an_error_never_seen_before_need_somebody(store: Store) -> None:
+    now = store.now()
+    run_all(store, invoices(100, now - DAY), Done(), now - DAY)
+    run_all(store, invoices(40, now), Done(), now)
+    error = Failed(failure=Failure(type="KeyError", message="'vat'"))
+
+    run_all(store, invoices(10, now), error, now)
+
+    [need] = eventually(lambda: of_class(store))
+    assert (need.name, need.level) == ("shop:MakeInvoice", Level.ERROR)
+    assert "fails by a new error since" in need.says
+    assert "KeyError: 'vat': 10 of 50 attempts in the last hour (20 %, usually 0 %)" in need.says
+
+
+def test_the_minute_of_a_new_error_is_looked_up_when_it_is_hours_ago(store: Store) -> None:
+    now = store.now()
+    began = (now - 5 * HOUR).replace(minute=17, second=0, microsecond=0)
+    error = Failed(failure=Failure(type="KeyError", message="'vat'"))
+    run_all(store, invoices(100, now - 2 * DAY), Done(), now - 2 * DAY)
+    for at in (began, now):
+        run_all(store, invoices(10, at), error, at)
+        run_all(store, invoices(40, at), Done(), at)
+
+    [group] = OverviewReader(store).read().groups
+
+    assert (group.trend, group.first_at, group.number, group.attempts) == (Trend.NEW, began, 10, 50)
+
+
+@on_both
+def test_jobs_that_are_retried_in_vain_need_somebody(store: Store) -> None:
+    now = store.now()
+    error = Failed(failure=Failure(type="TimeoutError", message="no answer in 3.2 s"))
+
+    run_all(store, invoices(60, now, retry=True), error, now)
+
+    [need] = eventually(lambda: of_class(store))
+    assert (need.name, need.level) == ("shop:MakeInvoice", Level.ERROR)
+    assert need.says == (
+        "shop:MakeInvoice is tried again and again: 60 attempts failed in the last hour, and 0 jobs ended, "
+        "most often by TimeoutError: no answer in … s"
+    )
+    assert "`taskqueue list --status postponed --job shop:MakeInvoice`" in need.do
+
+
+def test_without_failures_nothing_is_judged() -> None:
+    assert judged(Lately({}), Usual(), NOW) == []
