@@ -198,6 +198,7 @@ COVERS: Mapping[str, str] = {
     "web/test_every_page.py": "",
     "web/test_new_page.py": "",
     "web/test_rights.py": "",
+    "web/test_paths.py": "web/request_checks",
     "web/test_browser.py": (
         "web/done web/overviews web/pages/audit web/pages/matching web/pages/changes web/pages/failures "
         "web/pages/job web/pages/job_form web/pages/jobs web/pages/nodes web/pages/queues web/pages/schedules"

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,7 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Write JSON for 
     "--header-role", type=click.Choice(["reader", "operator"]), default="reader", show_default=True,
     help="The role of users that --header names and --users does not.",
 )  # fmt: skip
+@click.option("--path", default="", metavar="PATH", help="The path that its addresses begin with, such as /jobs.")
 @click.option("--proxy", "proxies", multiple=True, metavar="ADDRESS", help="A trusted proxy or network; repeatable.")
 @click.option("--host-name", "hosts", multiple=True, metavar="NAME", help="A host name to answer under; repeatable.")
 @click.option(
@@ -167,16 +169,18 @@ def _serve(context: NewStoreContext, host: str, port: int, settings: dict[str, A
     try:
         from taskqueue.web.application import application
         from taskqueue.web.server import Server, listen
-        from taskqueue.web.settings import settings_from
+        from taskqueue.web.settings import path_from, settings_from
     except ImportError as error:
         raise _missing(error) from None
-    server = Server(application(context.scheduler, settings_from(**settings), context.open_anew))
+    path = path_from(settings.pop("path"))
+    checked = replace(settings_from(**settings), path=path)
+    server = Server(application(context.scheduler, checked, context.open_anew))
     with listen(host, port) as listening:
         if until_closed:
             server.stop_with_input()
         shown = f"[{host}]" if ":" in host else host
         whom = "every user of this host is an operator" if settings["local"] else "users have to log in"
-        output.line(f"dashboard at http://{shown}:{listening.getsockname()[1]}/ ({whom})")
+        output.line(f"dashboard at http://{shown}:{listening.getsockname()[1]}{path}/ ({whom})")
         sys.stdout.flush()
         with suppress(KeyboardInterrupt):  # it has left as asked
             server.run(sockets=[listening])

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from taskqueue.scheduler.async_scheduler import AsyncScheduler
 from taskqueue.scheduler.scheduler import Scheduler
 from taskqueue.web.api_routes import ApiRoutes
-from taskqueue.web.dashboard import Dashboard, path_of
+from taskqueue.web.dashboard import Dashboard, path_of, root_of
 from taskqueue.web.page_routes import PageRoutes
 from taskqueue.web.problems import Problem, problem_of_routing, problem_response
 from taskqueue.web.request_checks import HEADERS, RequestChecks
@@ -75,7 +75,7 @@ def application(
 
     async def refused(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return answer(request, problem_of_routing(error, request.method, path_of(request)))
+        return answer(request, problem_of_routing(error, request.method, root_of(request), path_of(request)))
 
     async def broken(request: Request, _: Exception) -> Response:
         """Answer an error that nobody foresaw without its text; the server logs it with its traceback."""

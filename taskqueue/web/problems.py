@@ -112,13 +112,15 @@ def problem_of(error: Exception) -> Problem:
     return Problem(next(name for kind, name in ERRORS if isinstance(error, kind)), str(error))
 
 
-def problem_of_routing(error: HTTPException, method: str, path: str) -> Problem:
-    """Return the problem for a path that is not there, or not for this method."""
-    named = repr(path[:200])
+def problem_of_routing(error: HTTPException, method: str, root: str, path: str) -> Problem:
+    """Return the problem for a path below the root that is not there, or not for this method."""
+    named = repr(f"{root}{path}"[:200])
     if error.status_code == 405:
         return Problem("method-not-allowed", f"{named} cannot be asked with {method}", error.headers)
     if path.startswith("/api/"):
-        return Problem("not-found", f"there is no operation at {named}: /api/v1/openapi.json has all", error.headers)
+        return Problem(
+            "not-found", f"there is no operation at {named}: {root}/api/v1/openapi.json has all", error.headers
+        )
     return Problem("not-found", f"there is no page at {named}", error.headers)
 
 

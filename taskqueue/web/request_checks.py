@@ -10,8 +10,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from taskqueue.errors import ConfigError
 from taskqueue.web.problems import Problem, problem_response
-from taskqueue.web.settings import Settings
+from taskqueue.web.settings import Settings, path_from
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +66,11 @@ class RequestChecks:
         if problem is not None:
             await problem_response(problem)(scope, receive, _with_headers(send))
             return
-        scope = _behind_proxies(scope, headers, self._settings)
+        try:
+            scope = _below_path(_behind_proxies(scope, headers, self._settings), self._settings)
+        except Problem as wrong_path:
+            await problem_response(wrong_path)(scope, receive, _with_headers(send))
+            return
         try:
             await self._app(scope, _bounded(receive), _with_headers(send))
         except BodyTooLarge:
@@ -126,14 +131,47 @@ def _name_of(host: str) -> str:
 
 
 def _behind_proxies(scope: Scope, headers: Headers, settings: Settings) -> Scope:
-    """Return the scope with the client and the scheme that trusted proxies name; others are not believed."""
+    """Return the scope with the client, the scheme and the path that trusted proxies name; others are not believed.
+
+    Raises ``Problem``.
+    """
     peer = scope["client"][0] if scope.get("client") else ""
     changed: MutableMapping[str, Any] = {**scope, PEER: peer}
     if settings.is_proxy(peer):
         changed["client"] = (_client(headers.getlist("x-forwarded-for"), peer, settings), 0)
         if headers.get("x-forwarded-proto", "").strip().lower() == "https":
             changed["scheme"] = "https"
+        prefix = _prefix(headers.getlist("x-forwarded-prefix"))
+        changed["root_path"] = prefix + scope.get("root_path", "")
+        changed["path"] = prefix + scope["path"]
     return changed
+
+
+def _prefix(forwarded: list[str]) -> str:
+    """Return the path that a proxy has removed from the address. Raises ``Problem``."""
+    if len(forwarded) > 1:
+        raise Problem(
+            "malformed-request",
+            "the header X-Forwarded-Prefix is there more than once: let the proxy replace the one that a client sends",
+        )
+    try:
+        return path_from("".join(forwarded).strip())
+    except ConfigError as error:
+        raise Problem("malformed-request", f"the header X-Forwarded-Prefix is wrong: {error}") from None
+
+
+def _below_path(scope: Scope, settings: Settings) -> Scope:
+    """Return the scope of a request below the path of the dashboard. Raises ``Problem`` for others."""
+    if not settings.path:
+        return scope
+    root = scope.get("root_path", "") + settings.path
+    if scope["path"] == root or scope["path"].startswith(f"{root}/"):
+        return {**scope, "root_path": root}
+    raise Problem(
+        "not-found",
+        f"there is nothing at {scope['path'][:200]!r}: the dashboard is below {root}/. A proxy in front of it must not "
+        "remove the path; one that does sends X-Forwarded-Prefix instead of --path",
+    )
 
 
 def _client(forwarded: Iterable[str], peer: str, settings: Settings) -> str:

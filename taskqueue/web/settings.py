@@ -17,7 +17,10 @@ Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 """The host names that are answered without ``hosts``: those of this host alone."""
 
+LONGEST_PATH = 200
+
 _HEADER = r"[A-Za-z][A-Za-z0-9-]{0,63}"
+_PATH = r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~-]+)+"
 _HOST = r"[a-z0-9_]([a-z0-9_.-]{0,251}[a-z0-9])?|\[[0-9a-f:]+\]"
 
 
@@ -33,6 +36,8 @@ class Settings:
     hosts: tuple[str, ...] = LOOPBACK_HOSTS
     secrets: tuple[str, ...] = ()
     addable: frozenset[str] = frozenset()
+    path: str = ""
+    """The path that every address of the dashboard begins with, such as ``/jobs``; empty for the top."""
 
     def is_proxy(self, address: str) -> bool:
         """Return whether the address of a peer is that of a trusted proxy."""
@@ -83,6 +88,17 @@ def settings_from(
         secrets=tuple(secrets),
         addable=frozenset(addable),
     )
+
+
+def path_from(text: str) -> str:
+    """Return the path that addresses begin with, without a slash at its end. Raises ``ConfigError``."""
+    path = text.removesuffix("/")
+    if path and (len(path) > LONGEST_PATH or not re.fullmatch(_PATH, path)):
+        raise ConfigError(
+            f"path {text[:LONGEST_PATH]!r} is no path of an address: pass one such as /jobs, of letters, digits "
+            f"and ._~- after each slash, {LONGEST_PATH} characters at most"
+        )
+    return path
 
 
 def _role(name: str) -> Role:

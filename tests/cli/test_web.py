@@ -148,6 +148,11 @@ def test_queues_are_for_operators(taskqueue: Command, users: str) -> None:
             "proxies such as 127.0.0.1 let in others: pass users or a header (--users, --header)",
         ),
         (("--host-name", "https://jobs"), "is no name of a host"),
+        (("--path", "jobs"), "path 'jobs' is no path of an address: pass one such as /jobs"),
+        (("--path", "//example.org"), "path '//example.org' is no path of an address"),
+        (("--path", "/jobs/../admin"), "path '/jobs/../admin' is no path of an address"),
+        (("--path", "/jobs?a=1"), "path '/jobs?a=1' is no path of an address"),
+        (("--path", "/" + 200 * "j"), "200 characters at most"),
         (("--mask", "("), "no regular expression"),
         (("--users", "/nowhere/users.json"), "): make it with `taskqueue web user add NAME`"),
     ],
@@ -195,6 +200,20 @@ def test_it_serves_this_host_until_it_is_stopped(url: str) -> None:
             process.send_signal(signal.SIGINT)
             assert stream.read() == b"\n"  # it ends as a stream does, not with a broken connection
         assert process.wait(LIMIT) == Exit.OK
+
+
+def test_it_is_served_below_a_path_alone(url: str) -> None:
+    with (
+        served(url, "--path", "/tools/jobs/") as (_, port),
+        closing(HTTPConnection("127.0.0.1", port, timeout=LIMIT)) as client,
+    ):
+        client.request("GET", "/tools/jobs/")
+        page = client.getresponse()
+        assert (page.status, b'href="/tools/jobs/queues"' in page.read()) == (200, True)
+        for path in ("/", "/jobs", "/tools/jobs2", "/queues"):
+            client.request("GET", path)
+            refused = client.getresponse()
+            assert (refused.status, b"the dashboard is below /tools/jobs/" in refused.read()) == (404, True), path
 
 
 def test_it_leaves_with_the_process_that_started_it(url: str) -> None:

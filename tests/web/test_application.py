@@ -367,6 +367,63 @@ def test_it_can_be_mounted_below_a_path(scheduler: Scheduler, people: tuple[Path
         assert client.get("/jobs/nothing").status_code == 404
 
 
+@pytest.mark.parametrize(("peer", "root"), [("10.0.0.1", "/tools"), ("203.0.113.9", "")])
+def test_the_prefix_of_a_proxy_is_believed_from_that_proxy_alone(
+    browser: MakeBrowser, people: tuple[Path, dict[str, str]], peer: str, root: str
+) -> None:
+    client = browser(client=(peer, 1), users=people[0], proxies=["10.0.0.1"], hosts=[HOST])
+    headers = {"x-forwarded-prefix": "/tools/"}
+
+    asked = client.get("/jobs?queue=mail", headers=headers)
+    done = client.post("/login", data={"name": "rita", "password": PASSWORD, "next": "/jobs"}, headers=headers)
+    document = client.get(
+        "/api/v1/openapi.json", headers={**headers, "authorization": f"Bearer {people[1]['rita']}"}
+    ).json()
+    missing = client.get("/api/v1/nothing", headers=headers).json()
+
+    assert asked.headers["location"] == f"{root}/login?next=/jobs%3Fqueue%3Dmail"
+    assert done.headers["location"] == f"{root}/jobs"
+    assert f"Path={root or '/'}" in done.headers["set-cookie"].split("; ")
+    assert document["servers"] == [{"url": f"{root}/api/v1"}]
+    assert missing["detail"] == (
+        f"there is no operation at '{root}/api/v1/nothing': {root}/api/v1/openapi.json has all"
+    )
+
+
+def test_the_prefix_of_a_proxy_comes_before_the_path_of_the_dashboard(
+    scheduler: Scheduler, people: tuple[Path, dict[str, str]]
+) -> None:
+    settings = replace(settings_from(users=people[0], proxies=["10.0.0.1"], hosts=[HOST]), path="/jobs")
+    made = application(scheduler, settings)
+    with TestClient(made, base_url=f"https://{HOST}", client=("10.0.0.1", 1), follow_redirects=False) as client:
+        headers = {"x-forwarded-prefix": "/tools"}
+        assert client.get("/jobs/", headers=headers).headers["location"] == "/tools/jobs/login?next=/"
+        assert client.get("/jobs", headers=headers).headers["location"] == f"https://{HOST}/tools/jobs/"
+        assert "the dashboard is below /tools/jobs/" in client.get("/", headers=headers).json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("prefixes", "reason"),
+    [
+        (["//evil.example"], "X-Forwarded-Prefix is wrong: path '//evil.example' is no path of an address"),
+        (["jobs"], "path 'jobs' is no path of an address"),
+        (["/jobs, /tools"], "path '/jobs, /tools' is no path of an address"),
+        (["/../admin"], "path '/../admin' is no path of an address"),
+        (['/"onload="x'], "is no path of an address"),
+        (["/jobs", "/tools"], "X-Forwarded-Prefix is there more than once"),
+    ],
+)
+def test_a_prefix_that_is_no_path_is_refused(
+    browser: MakeBrowser, people: tuple[Path, dict[str, str]], prefixes: list[str], reason: str
+) -> None:
+    client = browser(client=("10.0.0.1", 1), users=people[0], proxies=["10.0.0.1"], hosts=[HOST])
+
+    refused = client.get("/", headers=[("x-forwarded-prefix", prefix) for prefix in prefixes])
+
+    assert (refused.status_code, reason in refused.json()["detail"]) == (400, True), refused.text
+    assert "content-security-policy" in refused.headers
+
+
 def test_it_takes_a_scheduler_of_asyncio(url: str, people: tuple[Path, dict[str, str]]) -> None:
     import asyncio
 
