@@ -8,14 +8,21 @@ from typing import Any
 
 from taskqueue.insight.node_states import name_of
 from taskqueue.model.controls import Controls
-from taskqueue.model.query import And, Compare, Operator
+from taskqueue.model.query import And, Compare, Operator, Or, Query
 from taskqueue.model.record import Record, Status
-from taskqueue.model.wording import some
+from taskqueue.model.wording import count, some
 from taskqueue.store import Lease, Store
 from taskqueue.store.queue_shares import weight_of
 
 MOST_WEIGHED = 5
 """The most queues whose weight is named: each takes a look at its first waiting job."""
+
+
+MOST_BEFORE = 10_000
+"""The most jobs before a waiting job that are counted, as there may be millions."""
+
+MOST_LOOKED_AT = 200
+"""The most other queues in which jobs before a waiting job are counted, the oldest backlog first."""
 
 
 def queues_of(lease: Lease) -> Mapping[str, Any]:
@@ -36,7 +43,13 @@ def sharing(store: Store, controls: Controls, record: Record, taking: Sequence[L
     strict = [lease for lease in taking if lease.about.get("order") == "strict"]
     fair = [lease for lease in taking if lease not in strict]
     if strict:
-        yield f"{_nodes(strict)} first the job with the lowest rank of all queues (--order strict)."
+        before = _before_in_others(store, controls, record, strict)
+        number = "no job of another queue" if before == 0 else count(before, "job") + " of other queues"
+        number = f"more than {MOST_BEFORE:,} jobs of other queues" if before > MOST_BEFORE else number
+        yield (
+            f"{_nodes(strict)} first the job with the lowest rank of all queues (--order strict): "
+            f"{number} {'stands' if before < 2 else 'stand'} before it."
+        )
     if fair:
         yield from _others(store, controls, record, fair)
 
@@ -50,12 +63,35 @@ def _bound(store: Store, lease: Lease, queue: str) -> Iterator[str]:
             yield f"Node {name_of(lease)} has a bound that is used up: --work-on {quote(queue)}={bound}."
 
 
-def _others(store: Store, controls: Controls, record: Record, fair: Sequence[Lease]) -> Iterator[str]:
-    queues = [
+def before_in(record: Record, queue: str) -> Query:
+    """Return the query for the waiting jobs of a queue with a lower (rank, id) than the record's."""
+    is_before = Or((Compare("rank", Operator.LT, record.rank), Compare("id", Operator.LT, str(record.id))))
+    earlier = And((Compare("rank", Operator.LTE, record.rank), is_before))
+    waiting = Compare("status", Operator.EQ, int(Status.WAITING))
+    return And((waiting, Compare("queue", Operator.EQ, queue), earlier))
+
+
+def _before_in_others(store: Store, controls: Controls, record: Record, strict: Sequence[Lease]) -> int:
+    """Return how many jobs of other queues come first on these nodes: ``MOST_BEFORE`` and one at most."""
+    before = 0
+    for queue in _other_queues(store, controls, record, strict)[:MOST_LOOKED_AT]:
+        before += store.count(before_in(record, queue), MOST_BEFORE + 1 - before)
+        if before > MOST_BEFORE:
+            break
+    return before
+
+
+def _other_queues(store: Store, controls: Controls, record: Record, nodes: Sequence[Lease]) -> list[str]:
+    """Return the other queues with waiting jobs that these nodes take, in the order in which they are claimed."""
+    return [
         queue
         for queue in store.waiting_since()
-        if queue != record.queue and controls.pause_of(queue) is None and any(takes(lease, queue) for lease in fair)
+        if queue != record.queue and controls.pause_of(queue) is None and any(takes(lease, queue) for lease in nodes)
     ]
+
+
+def _others(store: Store, controls: Controls, record: Record, fair: Sequence[Lease]) -> Iterator[str]:
+    queues = _other_queues(store, controls, record, fair)
     if not queues:
         return
     weighed = [f"{queue} (weight {_weight(store, queue)})" for queue in queues[:MOST_WEIGHED]]

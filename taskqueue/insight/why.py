@@ -11,14 +11,14 @@ from taskqueue.errors import JobNotFound
 from taskqueue.insight import host
 from taskqueue.insight.deadlock import wait_sentences
 from taskqueue.insight.node_states import name_of, seats, trouble
-from taskqueue.insight.queue_sharing import queues_of, sharing, takes
+from taskqueue.insight.queue_sharing import MOST_BEFORE, before_in, queues_of, sharing, takes
 from taskqueue.insight.records import present
 from taskqueue.model.conditions import FAILED_CHECKS
 from taskqueue.model.controls import Controls
 from taskqueue.model.ids import JobId, occurrence_id
 from taskqueue.model.lifecycle.recovered_copy import copy_of, origin_of
 from taskqueue.model.limits import LimitKey, limit_keys_of
-from taskqueue.model.query import And, Compare, Operator, Or
+from taskqueue.model.query import Compare, Operator
 from taskqueue.model.record import Attempt, Cause, Failure, OnCrash, Record, Status
 from taskqueue.model.retry import NO_RETRY
 from taskqueue.model.schedules.next_run import ends_series
@@ -30,9 +30,6 @@ from taskqueue.store import Lease, Store
 
 CONTINUED = "\n    "
 """The prefix of the further lines of an error, so that none reads like a sentence of the report."""
-
-MOST_BEFORE = 10_000
-"""The most jobs before a waiting job that are counted, as there may be millions."""
 
 WAY_OUT_OF_UNKNOWN = "check the spelling, and whether the job imports the module"
 
@@ -273,10 +270,7 @@ def _held_back(store: Store, controls: Controls, record: Record, now: datetime, 
 
 def _place(store: Store, record: Record) -> str:
     """Say how many jobs of its queue come first: those with a lower (rank, id), as nodes take them."""
-    is_before = Or((Compare("rank", Operator.LT, record.rank), Compare("id", Operator.LT, str(record.id))))
-    earlier = And((Compare("rank", Operator.LTE, record.rank), is_before))
-    waiting = Compare("status", Operator.EQ, int(Status.WAITING))
-    before = store.count(And((waiting, Compare("queue", Operator.EQ, record.queue), earlier)), MOST_BEFORE + 1)
+    before = store.count(before_in(record, record.queue), MOST_BEFORE + 1)
     place = "it is the next" if before == 0 else f"{before:,} {'stands' if before == 1 else 'stand'} before it"
     if before > MOST_BEFORE:
         place = f"more than {MOST_BEFORE:,} stand before it"

@@ -116,7 +116,21 @@ def test_a_strict_node_is_said_to_be_one(scheduler: Scheduler, store: Store) -> 
     scheduler.add_job(Echo, queue="invoice")
     seat(store, "web-1", order="strict")
 
-    said(process, "Node web-1 takes first the job with the lowest rank of all queues (--order strict).")
+    strict = "Node web-1 takes first the job with the lowest rank of all queues (--order strict): "
+    said(process, f"{strict}no job of another queue stands before it.")
+
+
+def test_older_jobs_of_other_queues_stand_before_it_on_a_strict_node(scheduler: Scheduler, store: Store) -> None:
+    for queue in ("mail", "mail", "reports", "paused", "elsewhere"):
+        scheduler.add_job(Echo, queue=queue)
+    process = scheduler.add_job(Echo, queue="invoice")
+    scheduler.add_job(Echo, queue="mail")
+    scheduler.pause("paused")
+    seat(store, "web-1", order="strict", queues={"mail": None, "reports": None, "paused": None, "invoice": None})
+
+    answer = said(process, "In queue invoice, with priority 0, it is the next.")
+
+    assert "of all queues (--order strict): 3 jobs of other queues stand before it." in answer
 
 
 def test_a_bound_that_is_used_up_is_named(scheduler: Scheduler, store: Store) -> None:

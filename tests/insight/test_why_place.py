@@ -12,8 +12,10 @@ import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from taskqueue.insight.why import MOST_BEFORE, why
-from taskqueue.store import Store
+from taskqueue.insight.queue_sharing import MOST_BEFORE
+from taskqueue.insight.why import why
+from taskqueue.model.record import Holder
+from taskqueue.store import Lease, Store
 from taskqueue.store.mongodb import open_mongodb
 from taskqueue.store.open import open_store
 from tests.store.records import NOON, SECOND, a_record
@@ -45,6 +47,23 @@ def check(store: Store, cost: Callable[[Callable[[], object]], int]) -> None:
     assert [word for word, text in zip(words, said, strict=True) if f"priority 0, {word}." not in text] == []
     assert costs[0] < ALONE
     assert costs[-1] < 1.2 * costs[-2] + ALONE
+
+
+def test_of_a_backlog_of_another_queue_a_bound_is_counted(tmp_path: Path) -> None:
+    holder = Holder(seat="web-1", incarnation="a1")
+    with closing(open_store(f"sqlite://{tmp_path}/jobs.db?synchronous=normal")) as store:
+        store.add([a_record(queue="mail", ready_at=NOON) for _ in range(3 * MOST_BEFORE)])
+        waiting = a_record(queue="billing", ready_at=NOON + SECOND)
+        store.add([waiting])
+        now = store.now()
+        lease = Lease(name="seat:web-1", holder=holder, since=now, until=now + 60 * SECOND, about={"order": "strict"})
+        store.acquire(lease, now)
+        said: list[str] = []
+
+        cost = steps(store, lambda: said.append(why(store, waiting.id)))
+
+    assert f"more than {MOST_BEFORE:,} jobs of other queues stand before it." in said[0]
+    assert cost < 30 * MOST_BEFORE  # to count all of them takes more than 60
 
 
 def test_the_place_of_a_job_takes_sqlite_steps_for_those_before_it(tmp_path: Path) -> None:
