@@ -9,7 +9,10 @@ from pathlib import Path
 
 from taskqueue import Scheduler
 from taskqueue.exit_codes import Exit
+from taskqueue.web.users import User, UsersFile, account
 from tests.django.projects import Project
+from tests.docs import pages
+from tests.docs.names import CHECKOUT
 from tests.nodes import eventually
 
 JOBS = """
@@ -46,6 +49,31 @@ async def ainvoice(order: int):
 @task
 def warn():
     logging.getLogger("shop").warning("out of paper")
+"""
+
+URLS = """
+from django.http import HttpResponse
+from django.urls import path
+
+urlpatterns = [path("orders/", lambda request: HttpResponse(f"orders at {request.path}"))]
+"""
+
+VISIT = """
+from starlette.testclient import TestClient
+
+from project.asgi import application
+from shop.jobs import imported_here
+from taskqueue import Scheduler
+
+with Scheduler() as scheduler:
+    job = imported_here.add(scheduler)
+with TestClient(application, base_url="https://shop.example.org", follow_redirects=False) as client:
+    print(client.get("/orders/").text)
+    print(client.get("/jobs/").headers["location"])
+    login = {"name": "ana", "password": "correct horse battery", "next": "/jobs"}
+    print(client.post("/jobs/login", data=login).headers["location"])
+    print("its page is listed:", f'href="/jobs/jobs/{job.id}"' in client.get("/jobs/jobs").text)
+    print(client.get("/orders/").status_code, client.get("/jobs/nothing").status_code)
 """
 
 ADD_ORDERS = """
@@ -340,3 +368,24 @@ def test_jobs_and_tasks_run_at_once_within_a_test_case_of_django(project: Projec
     project.set("TASKQUEUE = {'URL': 'immediate:'}")
 
     assert "Ran 2 tests" in project.manage("test", "shop")
+
+
+def test_an_asgi_project_has_the_dashboard_below_a_path(project: Project) -> None:
+    page = pages.blocks(CHECKOUT / "docs/how-to/applications/django.md")
+    [asgi] = [block.text for block in page if block.mark == "file: mysite/asgi.py"]
+    project.set('ROOT_URLCONF = "project.urls"\nALLOWED_HOSTS = ["shop.example.org"]')
+    project.write("project/urls.py", URLS)
+    project.write("project/asgi.py", asgi.replace("mysite", "project"))
+    project.write("shop/jobs.py", JOBS)
+    with UsersFile(project.folder / "users.json").changing() as users:
+        users["ana"] = account(User(name="ana"), "correct horse battery")
+
+    printed = project.python(VISIT).splitlines()
+
+    assert printed[-5:] == [
+        "orders at /orders/",
+        "/jobs/login?next=/",
+        "/jobs/jobs",
+        "its page is listed: True",
+        "200 404",
+    ]
