@@ -52,7 +52,7 @@ def _clock(now: datetime) -> Finding:
 def _nodes(leases: Sequence[Lease], now: datetime) -> Iterator[Finding]:
     live = [name_of(lease) for lease in node_states.seats(leases) if host.is_live(lease, now)]
     do = "" if live else "start one: `taskqueue-node`, or `systemctl start taskqueue-node`"
-    yield Finding("nodes", f"live: {some(live) or 'none'}", Level.OK if live else Level.WARNING, do)
+    yield Finding("nodes", f"live: {some(live) or 'none'}", Level.OK if live else Level.ERROR, do)
     yield from flaws_of_nodes(leases, now)
 
 

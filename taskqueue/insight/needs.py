@@ -79,7 +79,7 @@ def of_nodes(
     if not any(node.is_live for node in nodes):
         says = f"no node is running on this store; waiting: {count(waiting, 'job')}"
         do = "start one: `taskqueue-node`, or `systemctl start taskqueue-node`"
-        yield Need(subject=Subject.NODE, name="", says=says, do=do, level=Level.ERROR if waiting else Level.WARNING)
+        yield Need(subject=Subject.NODE, name="", says=says, do=do, level=Level.ERROR)
     for finding in diagnosis.flaws_of_nodes(leases, now):
         yield of_finding(finding, Subject.NODE)
     for node in nodes:

@@ -58,7 +58,7 @@ def test_each_flaw_comes_with_what_to_do(taskqueue: Callable[..., Answer], url: 
 
     assert answer.code == Exit.FLAWS
     [nodes] = findings(answer, "nodes")
-    assert (nodes["level"], nodes["finding"]) == ("warning", "live: none")
+    assert (nodes["level"], nodes["finding"]) == ("error", "live: none")
     assert nodes["do"].startswith("start one: ")
     [unloadable] = findings(answer, "class that cannot be loaded")
     assert unloadable["finding"].startswith("not_there:Job, of 1 job: No module")

@@ -64,7 +64,8 @@ def test_an_empty_store_needs_a_node(store: Store) -> None:
 
     assert (found.nodes, found.queues, found.runs, found.failures) == ([], [], [], [])
     [need] = found.needs
-    assert (need.subject, need.says) == (Subject.NODE, "no node is running on this store; waiting: 0 jobs")
+    assert (need.subject, need.level) == (Subject.NODE, Level.ERROR)
+    assert need.says == "no node is running on this store; waiting: 0 jobs"
     assert "taskqueue-node" in need.do
 
 

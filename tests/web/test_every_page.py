@@ -174,10 +174,11 @@ def test_a_class_that_cannot_be_loaded_leads_to_its_jobs(scheduler: Scheduler, u
         store.add([later, lost])
     client = ("127.0.0.1", 5000)
     with TestClient(app(scheduler, local=True), base_url="http://127.0.0.1", client=client) as browser:
-        [need] = re.findall(r"<li class=\"error\".*?</li>", browser.get("/").text, re.DOTALL)
+        no_node, need = re.findall(r"<li class=\"error\".*?</li>", browser.get("/").text, re.DOTALL)
         [link] = re.findall(r'<a href="([^"]*)"', need)
         found = browser.get(html.unescape(link)).text
 
+    assert "No node is running on this store" in no_node
     assert "Class that cannot be loaded: gone.module:Lost" in need
     assert "deploy its module to a node" in need
     assert re.findall(r'<tr id="job-(\w+)"', found) == [str(lost.id)]
