@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from taskqueue.cli import exit
 from taskqueue.model.version import VERSION
@@ -108,7 +109,28 @@ class LazyGroup(click.Group):
             return None
         module = import_module(f"taskqueue.cli.{FILES.get(cmd_name, cmd_name)}")
         command: click.Command = getattr(module, f"{cmd_name}_command")
+        _add_url(command)
         return command
+
+
+def _use_url(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+    """Take a ``--url`` after the command for the one before it."""
+    if value is not None:
+        root = ctx.find_root()
+        root.obj = root.params["url"] = value
+        root.set_parameter_source("url", ParameterSource.COMMANDLINE)
+
+
+_URL_AFTER = click.Option(["--url"], metavar="URL", hidden=True, expose_value=False, callback=_use_url)
+"""The option of the group, for people who write it after the command, as for ``taskqueue-node``."""
+
+
+def _add_url(command: click.Command) -> None:
+    """Make the command and its subcommands accept ``--url``."""
+    if _URL_AFTER not in command.params:
+        command.params.append(_URL_AFTER)
+        for below in command.commands.values() if isinstance(command, click.Group) else ():
+            _add_url(below)
 
 
 def _hint(name: str) -> str:
@@ -124,7 +146,7 @@ def _hint(name: str) -> str:
 )
 @click.option(
     "--url", envvar="TASKQUEUE_URL", show_envvar=True, metavar="URL",
-    help="The store; default: the embedded database of this user.",
+    help="The store, before or after the command; default: the embedded database of this user.",
 )  # fmt: skip
 @click.version_option(VERSION, prog_name="taskqueue")
 @click.pass_context

@@ -57,6 +57,7 @@ def test_names_of_the_store_are_completed(url: str, store: Store, taskqueue: Tas
 
     assert completed(url, f"taskqueue show {str(job.id)[:4]}") == [str(job.id)]
     assert completed(url, "taskqueue pause m") == ["mail"]
+    assert completed(f"{url}.absent", f"taskqueue pause --url {url} m") == ["mail"]
     assert completed(url, "taskqueue schedule show n") == ["nightly"]
     assert completed(url, "taskqueue drain w") == ["web-1"]
     assert completed(url, "taskqueue list --job shop") == ["shop.mail:MailJob"]

@@ -46,6 +46,12 @@ def test_a_password_is_not_shown(taskqueue: Taskqueue) -> None:
     assert "mongodb://" in answer.out
 
 
+def test_a_store_named_after_the_command_is_an_option(taskqueue: Taskqueue) -> None:
+    found = {row["setting"]: row for row in taskqueue("config", "--url", "sqlite:///other.db", "--json").document}
+
+    assert found["url"] == {"setting": "url", "value": "sqlite:///other.db", "from": "option"}
+
+
 def test_a_wrong_setting_is_refused_as_the_node_does(taskqueue: Taskqueue) -> None:
     answer = taskqueue("config", "--lease", "1")
 

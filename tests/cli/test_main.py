@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import click
 import pytest
 
-from taskqueue.cli.main import COMMANDS, NEEDS, command
+from taskqueue.cli.main import COMMANDS, NEEDS, command, main
 from taskqueue.cli.node import command as node
+from taskqueue.exit_codes import Exit
 from tests.cli.conftest import Answer
 
 Taskqueue = Callable[..., Answer]
@@ -116,3 +118,19 @@ def test_help_names_the_extra_that_something_needs(found: click.Command | str, e
         text = " ".join(one.get_help(asked).split())
 
     assert [extra for extra in extras if f"the extra {extra}" not in text] == []
+
+
+@pytest.mark.parametrize("command", [["list"], ["stats"], ["schedule", "list"], ["audit"], ["analytics"]])
+def test_the_store_is_named_before_or_after_the_command(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    absent = f"sqlite://{tmp_path}/absent.db"
+    codes = [main([*command, "--url", url]), main(["--url", absent, *command, f"--url={url}"])]
+    assert capsys.readouterr().err == ""
+    codes += [main([*command, "--url", absent]), main(["--url", url, *command, "--url", absent])]
+
+    assert codes == [Exit.OK, Exit.OK, Exit.STORE, Exit.STORE]
+
+
+def test_the_store_of_a_group_is_named_between_its_name_and_its_verb(url: str) -> None:
+    assert main(["schedule", "--url", url, "list"]) == Exit.OK

@@ -47,6 +47,7 @@ def test_no_command_prints_the_password_of_a_mistyped_address(
     file = tmp_path / "node.toml"
     file.write_text(f"url = {json.dumps(url)}")
     codes = [main.main(["--url", url, *command]) for command in COMMANDS]
+    codes += [main.main([*command, "--url", url]) for command in COMMANDS]
     codes += [node.main(["--url", url]), node.main(["--config", str(file)]), main.main([url, "list"])]
     monkeypatch.setenv("TASKQUEUE_URL", url)
     codes += [main.main(["list"]), node.main([])]
@@ -71,6 +72,7 @@ def silent_server() -> Iterator[tuple[str, Callable[[], object]]]:
     [
         ["taskqueue.cli.main", "--url", "{}", "list"],
         ["taskqueue.cli.main", "--url={}", "add", "shop:Job", "--wait"],
+        ["taskqueue.cli.main", "list", "--url", "{}"],
         ["taskqueue.cli.main", "--url", "{}", "run", "tests.daemon.jobs"],
         ["taskqueue.cli.node", "--url", "{}"],
         ["taskqueue.cli.node", "--url={}"],
