@@ -50,6 +50,7 @@ class Subject(str, Enum):
     JOB = "job"
     RUN = "running job"
     CLASS = "class"
+    RETRIED = "class that is retried in vain"
     UNLOADABLE = "class that cannot be loaded"
     SCHEDULE = "schedule"
 
@@ -137,7 +138,7 @@ def of_failures(groups: Iterable[FailureGroup], lately: Lately, now: datetime) -
                 f"{count(made.ended, 'job')} ended{_often(of_class, now)}"
             )
             do = f"cancel those that cannot succeed: `taskqueue list --status postponed --job {quote(job)}`"
-            yield Need(subject=Subject.CLASS, name=job, says=says, do=do, level=Level.ERROR)
+            yield Need(subject=Subject.RETRIED, name=job, says=says, do=do, level=Level.ERROR)
         elif made.all >= ENOUGH and 2 * made.failed >= made.all:
             often = _often(of_class, now)
             says = f"{job} fails: {made.failed:,} of {made.all:,} attempts in the last hour{often}"
@@ -197,13 +198,14 @@ def of_finding(finding: Finding, subject: Subject) -> Need:
 
 def of_work(all_needs: Iterable[Need]) -> Iterator[Finding]:
     """Yield as findings for ``doctor`` the needs that ``diagnosis`` has not: runs, failures, schedules, growth."""
-    abouts = {Subject.CLASS: "class that fails", Subject.RUN: "running job", Subject.SCHEDULE: "schedule"}
+    classes = {Subject.CLASS: "class that fails", Subject.RETRIED: "class that fails"}
+    abouts = {**classes, Subject.RUN: "running job", Subject.SCHEDULE: "schedule"}
     are_classes_well = True
     for need in all_needs:
         grows = need.subject is Subject.QUEUE and need.control is None and need.level is Level.WARNING
         about = "waiting jobs" if grows else abouts.get(need.subject)
         if about is not None:
-            are_classes_well = are_classes_well and need.subject is not Subject.CLASS
+            are_classes_well = are_classes_well and need.subject not in classes
             yield Finding(about, need.says, need.level, need.do, need.name)
     if are_classes_well:
         yield Finding("failures", "no class fails more than usual, or is retried in vain")

@@ -161,7 +161,7 @@ def invoices(number: int, at: datetime, retry: bool = False) -> list[Record]:
 
 def of_class(store: Store) -> list[Need]:
     """Return what an overview says of classes."""
-    return [need for need in OverviewReader(store).read().needs if need.subject is Subject.CLASS]
+    return [need for need in OverviewReader(store).read().needs if need.subject in (Subject.CLASS, Subject.RETRIED)]
 
 
 @on_both

@@ -10,6 +10,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from taskqueue import Job, Scheduler
+from taskqueue.errors import TooManyRuns
+from tests.nodes import eventually
 from tests.web import jobs
 from tests.web.conftest import MakeBrowser, log_in
 
@@ -68,6 +70,23 @@ def test_jobs_are_found_by_text_of_their_error(scheduler: Scheduler, browser: Ma
     assert found == {"price": 2, "pears": 1, "Value": 1, "(.*)": 2, "Pears": 0, "x*": 0}
     assert "jobs whose error contains pears" in client.get("/jobs/matching?action=again&error=pears").text
     assert client.get("/api/v1/jobs/count?error=pears&status=final").json() == {"count": 1}
+
+
+@both
+def test_jobs_that_are_retried_in_vain_are_one_click_from_the_overview(
+    scheduler: Scheduler, browser: MakeBrowser
+) -> None:
+    added = scheduler.add_jobs([(Fickle, {"by": "key", "of": number}, {"retry": -1}) for number in range(10)])
+    with pytest.raises(TooManyRuns):
+        scheduler.run_pending(max_runs=60)
+    client = browser()
+    log_in(client)
+
+    page = eventually(lambda: found if "tried again and again" in (found := client.get("/").text) else "")
+
+    [need] = [part for part in page.split("<li ") if "tried again and again" in part]
+    link = html.unescape(re.findall(r'href="([^"]*)"', need)[0])
+    assert listed(client, link) == len(added)
 
 
 def test_only_actions_that_apply_are_offered(scheduler: Scheduler, browser: MakeBrowser) -> None:

@@ -49,7 +49,7 @@ def class_of(thing: object) -> tuple[str, str | None] | None:
     match thing:
         case Failures(job=job, error=error):
             return job, error
-        case Need(subject=Subject.CLASS, name=name) if name:
+        case Need(subject=Subject.CLASS | Subject.RETRIED, name=name) if name:
             return name, None
     return None
 

@@ -101,6 +101,8 @@ def _shown(need: Need, view: View) -> ShownNeed:
             link = f"/jobs/{name}"
         case Subject.CLASS if need.name:
             link = f"/failures?job={name}"
+        case Subject.RETRIED:
+            link = f"/jobs?{JobFilter(status='later', job=need.name).address()}"
         case Subject.UNLOADABLE:
             link = f"/jobs?{JobFilter(status='later', job=need.name, q=UNLOADABLE).address()}"
         case Subject.SCHEDULE:
