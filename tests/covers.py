@@ -152,7 +152,9 @@ COVERS: Mapping[str, str] = {
     "store/test_diagnosis.py": "model/finding",
     "store/test_fair_claims.py": "store/mongodb/queue_candidates",
     "store/test_queue_shares.py": "store/queue_shares",
-    "store/test_counts.py": "store/sqlite/add_counts store/relational/counts store/mongodb/counts",
+    "store/test_counts.py": (
+        "store/sqlite/add_counts store/postgresql/add_counts store/relational/counts store/mongodb/counts"
+    ),
     "store/test_damage.py": "store/reading",
     "store/test_dependencies.py": "model/lifecycle/recovered_copy store/relational/effects store/relational/waits",
     "store/test_events.py": "model/events store/mongodb/change_streams store/relational/event_rows",
@@ -168,7 +170,8 @@ COVERS: Mapping[str, str] = {
     "store/test_mongodb_race.py": "",
     "store/test_mongodb_store.py": ("store/mongodb/__init__ store/mongodb/connection store/mongodb/existing_store"),
     "store/test_queries.py": (
-        "store/query_bounds store/relational/filters store/relational/queries store/mongodb/filters "
+        "store/query_bounds store/relational/data_conditions store/relational/filters store/relational/queries "
+        "store/mongodb/filters "
         "store/mongodb/queries store/mongodb/documents"
     ),
     "store/test_random_graphs.py": "",
@@ -180,10 +183,14 @@ COVERS: Mapping[str, str] = {
         "store/relational/engine store/relational/transaction store/sqlite/connection store/sqlite/database "
         "store/sqlite/engine"
     ),
-    "store/test_sqlite_rows.py": "store/relational/columns store/sqlite/schema",
+    "store/test_sqlite_rows.py": "store/relational/columns store/relational/tables store/sqlite/schema",
     "store/test_sqlite_statements.py": "",
     "store/test_sqlite_url.py": "store/open store/sqlite/__init__",
     "store/test_steps.py": "",
+    "store/test_postgresql_connection.py": (
+        "store/postgresql/connection store/postgresql/database store/postgresql/dialect store/postgresql/driver_errors "
+        "store/postgresql/existing_store store/postgresql/schema"
+    ),
     "store/test_transactions_run_again.py": "store/relational/engine",
     "store/test_texts.py": "store/arguments",
     "store/test_updates.py": "model/options/update",

@@ -19,7 +19,7 @@ def backup_command(context: StoreContext, file: Path, as_json: bool) -> None:
     """Write the embedded store into a new FILE, as it is at one moment.
 
     Nodes and applications keep running. FILE is complete and on the disk when the command ends, or does not exist.
-    A MongoDB store is backed up with mongodump.
+    A MongoDB store is backed up with mongodump, a PostgreSQL store with pg_dump.
     """
     size = back_up(context.url, file)
     if as_json:

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from taskqueue.errors import StoreUnavailable
-from taskqueue.store.open import MONGODB_SCHEMES, default_url
+from taskqueue.store.open import MONGODB_SCHEMES, SERVER_SCHEMES, default_url
 from taskqueue.store.sqlite.url import SqliteUrl, location
 
 _PREFIX = "taskqueue-bench-"
@@ -26,7 +26,7 @@ class ScratchStores:
 
     @property
     def file_store(self) -> SqliteUrl | None:
-        """The address of the SQLite store beside which files are made; None for MongoDB."""
+        """The address of the SQLite store beside which files are made; None for a server."""
         return self._beside if isinstance(self._beside, SqliteUrl) else None
 
     @contextmanager
@@ -39,9 +39,15 @@ class ScratchStores:
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
             return
-        from taskqueue.store.mongodb.existing_store import remove
+        name = f"bench_{secrets.token_hex(4)}"
+        if self._beside.startswith(MONGODB_SCHEMES):
+            from taskqueue.store.mongodb.existing_store import remove
 
-        url = _with_prefix(self._beside, f"bench_{secrets.token_hex(4)}_")
+            url = _with_option(self._beside, "taskqueue.prefix", f"{name}_")
+        else:
+            from taskqueue.store.postgresql.existing_store import remove
+
+            url = _with_option(self._beside, "taskqueue.schema", name)
         try:
             yield url
         finally:
@@ -55,7 +61,7 @@ def scratch_stores(url: str | None) -> Iterator[ScratchStores]:
     Raises ``ConfigError`` and ``StoreUnavailable``.
     """
     address = url or default_url()
-    if address.startswith(MONGODB_SCHEMES):
+    if address.startswith(SERVER_SCHEMES):
         with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder:
             yield ScratchStores(Path(folder), address)
         return
@@ -73,7 +79,7 @@ def scratch_stores(url: str | None) -> Iterator[ScratchStores]:
         yield ScratchStores(Path(folder), beside)
 
 
-def _with_prefix(url: str, prefix: str) -> str:
+def _with_option(url: str, name: str, value: str) -> str:
     parts = urlsplit(url)
-    others = [option for option in parts.query.split("&") if option and not option.startswith("taskqueue.prefix=")]
-    return urlunsplit(parts._replace(path=parts.path or "/", query="&".join([*others, f"taskqueue.prefix={prefix}"])))
+    others = [option for option in parts.query.split("&") if option and not option.startswith(f"{name}=")]
+    return urlunsplit(parts._replace(path=parts.path or "/", query="&".join([*others, f"{name}={value}"])))

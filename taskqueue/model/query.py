@@ -259,6 +259,8 @@ def _value(name: str, value: Any) -> Any:
     if name in NUMBERS and isinstance(value, (int, float)) and not isinstance(value, bool):
         return int(value) if isinstance(value, int) else value
     if (name in TEXTS or _is_meta(name)) and isinstance(value, str):
+        if "\0" in value:
+            raise InvalidQuery(f"{name} cannot be compared with {value!r}: no text that is kept has a NUL: remove it")
         return str(getattr(value, "value", value))
     near = or_nearest(value, Status.__members__) if name == "status" else ""
     raise InvalidQuery(f"{name} cannot be compared with {value!r}: pass {_expected(name)}{near}")

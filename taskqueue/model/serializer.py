@@ -255,7 +255,9 @@ dumps = _writer()
 
 
 def clean(text: str) -> str:
-    """Return the text as it can be kept: a lone surrogate, say of an undecodable file name, is written out."""
+    """Return the text as it can be kept: a NUL, or a lone surrogate of an undecodable file name, is written out."""
+    if "\0" in text:
+        text = text.replace("\0", r"\x00")
     if text.isascii():
         return text
     return text.encode(errors="backslashreplace").decode()

@@ -15,7 +15,7 @@ from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.scheduler.end_listener import Listener
 from taskqueue.store import Store
 from taskqueue.store.caller_transaction import open_on_connection
-from taskqueue.store.open import MONGODB_SCHEMES, default_url, open_store, resolved
+from taskqueue.store.open import SERVER_SCHEMES, default_url, open_store, resolved
 from taskqueue.store.sqlite.url import IMMEDIATE
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Connections:
     def is_embedded(self) -> bool:
         """Whether the store is a file of this host, as far as its address says."""
         place = default_url() if self._place is None else self._place
-        return isinstance(place, str | os.PathLike) and not os.fspath(place).startswith(MONGODB_SCHEMES)
+        return isinstance(place, str | os.PathLike) and not os.fspath(place).startswith(SERVER_SCHEMES)
 
     @property
     def store(self) -> Store:
@@ -260,4 +260,7 @@ def _opener(place: Any) -> Callable[[], Store]:
         return lambda: open_mongodb(place)
     if isinstance(place, StoreOpener):
         return place.open
-    raise ConfigError(f"{place!r} names no store: pass a path, sqlite:///…, mongodb://…/database or a pymongo database")
+    raise ConfigError(
+        f"{place!r} names no store: pass a path, sqlite:///…, postgresql://…/database, mongodb://…/database "
+        "or a pymongo database"
+    )

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from taskqueue.errors import ConfigError, StoreUnavailable
-from taskqueue.store.open import MONGODB_SCHEMES, default_url
+from taskqueue.store.open import MONGODB_SCHEMES, POSTGRESQL_SCHEMES, default_url
 from taskqueue.store.permissions import set_mode
 from taskqueue.store.sqlite import schema
 from taskqueue.store.sqlite.url import location
@@ -19,13 +19,18 @@ from taskqueue.store.sqlite.url import location
 def back_up(url: str | None, target: Path) -> int:
     """Write the store at ``url`` into the new file ``target``, complete or not at all, and return its bytes.
 
-    It delays no other process: it reads one state and leaves the journal alone. Raises ``ConfigError`` for MongoDB and
-    for a target that exists or cannot be made, and ``StoreUnavailable``.
+    It delays no other process: it reads one state and leaves the journal alone. Raises ``ConfigError`` for a
+    server and for a target that exists or cannot be made, and ``StoreUnavailable``.
     """
     address = url or default_url()
     if address.startswith(MONGODB_SCHEMES):
         raise ConfigError(
             "a MongoDB store is not one file: back it up with mongodump, and restore it with mongorestore"
+        )
+    if address.startswith(POSTGRESQL_SCHEMES):
+        raise ConfigError(
+            "a PostgreSQL store is not one file: back it up with `pg_dump --schema=taskqueue`, or the schema that its "
+            "URL names, and restore it with psql or pg_restore"
         )
     place = location(address)
     if not place.path.is_file():

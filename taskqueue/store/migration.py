@@ -8,7 +8,7 @@ from typing import Protocol
 from taskqueue.errors import SchemaMismatch, StoreUnavailable
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.store import SCHEMA_VERSION, Lease
-from taskqueue.store.open import MONGODB_SCHEMES, default_url
+from taskqueue.store.open import MONGODB_SCHEMES, POSTGRESQL_SCHEMES, default_url
 from taskqueue.store.sqlite.migration import SqliteMigration
 
 STEPS: Mapping[int, str] = {}
@@ -52,6 +52,10 @@ def open_migration(url: str | None = None) -> Migration:
         from taskqueue.store.mongodb.migration import MongoMigration
 
         return MongoMigration(address)
+    if address.startswith(POSTGRESQL_SCHEMES):
+        from taskqueue.store.postgresql.migration import PostgreSQLMigration
+
+        return PostgreSQLMigration(address)
     return SqliteMigration(address)
 
 
@@ -66,7 +70,7 @@ def pending_steps(migration: Migration) -> MigrationPlan:
 
 
 def carry_out(migration: Migration, planned: MigrationPlan) -> None:
-    """Do the steps in order; each is whole or not at all on SQLite, and may be repeated on MongoDB."""
+    """Do the steps in order; each is whole or not at all in a relational store, and may be repeated on MongoDB."""
     if planned.in_the_way:
         nodes = ", ".join(planned.in_the_way)
         raise StoreUnavailable(planned.store, f"nodes of an older taskqueue run on it ({nodes})", "stop them first")

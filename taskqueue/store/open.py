@@ -15,13 +15,17 @@ from taskqueue.store.sqlite import open_sqlite
 from taskqueue.store.sqlite.url import location
 
 MONGODB_SCHEMES = ("mongodb://", "mongodb+srv://")
+POSTGRESQL_SCHEMES = ("postgresql://", "postgres://")
+SERVER_SCHEMES = (*MONGODB_SCHEMES, *POSTGRESQL_SCHEMES)
+"""What the addresses of stores on servers begin with; any other one is a file."""
 
 
 def open_store(url: str | None = None, clock: Callable[[], datetime] | None = None) -> Store:
-    """Open the store at ``url``: ``sqlite:///path``, a path, or ``mongodb://…/database``; None means ``default_url()``.
+    """Open the store at ``url``: ``sqlite:///path``, a path, ``postgresql://…/database`` or ``mongodb://…/database``.
 
+    None means ``default_url()``.
     ``clock`` gives the time by which this store decides, as an aware datetime in whole milliseconds; without it that
-    is the clock of this host, on MongoDB of the server. All processes of a store need the same one.
+    is the clock of this host, on MongoDB and PostgreSQL of the server. All processes of a store need the same one.
     Raises ``ConfigError`` for an address that is none, and ``StoreUnavailable``.
     """
     if url is None and not os.environ.get("TASKQUEUE_URL"):
@@ -32,6 +36,10 @@ def open_store(url: str | None = None, clock: Callable[[], datetime] | None = No
         from taskqueue.store.mongodb import open_mongodb
 
         return open_mongodb(address, clock=clock)
+    if address.startswith(POSTGRESQL_SCHEMES):
+        from taskqueue.store.postgresql import open_postgresql
+
+        return open_postgresql(address, clock)
     return open_sqlite(address) if clock is None else open_sqlite(address, clock)
 
 
@@ -43,6 +51,11 @@ def open_existing(url: str | None = None) -> Store:
 
         found = existing_store.open_existing(address)
         name = existing_store.name_of(address)
+    elif address.startswith(POSTGRESQL_SCHEMES):
+        from taskqueue.store.postgresql import existing_store as existing_schema
+
+        found = existing_schema.open_existing(address)
+        name = existing_schema.name_of(address)
     else:
         place = location(address)
         found = open_sqlite(address) if place.path.exists() else None
@@ -63,7 +76,7 @@ def resolved(url: str | None = None) -> str:
     Raises ``ConfigError`` for an address that is none.
     """
     address = url or default_url()
-    if address.startswith(MONGODB_SCHEMES):
+    if address.startswith(SERVER_SCHEMES):
         split(address)
         return address
     query = split(address).query if address.startswith("sqlite:") else ""
@@ -72,7 +85,7 @@ def resolved(url: str | None = None) -> str:
 
 def database_of(url: str) -> str | None:
     """Return the file that the embedded store at ``url`` is; None for another kind of store."""
-    return None if url.startswith(MONGODB_SCHEMES) else str(location(url).path)
+    return None if url.startswith(SERVER_SCHEMES) else str(location(url).path)
 
 
 def default_url() -> str:

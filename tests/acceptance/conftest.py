@@ -54,12 +54,22 @@ def files(tmp_path: Path) -> JobFiles:
     return JobFiles(folder)
 
 
-@pytest.fixture(params=["sqlite", "mongodb"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long), "mongodb"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return the URL of an empty store of each kind."""
+    """Return the URL of an empty store of each kind; other Pythons do without the driver of PostgreSQL."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/jobs.db"
+    if request.param == "postgresql":
+        return _empty_schema(request.getfixturevalue("postgresql_url"))
     return emptied(request.getfixturevalue("mongo_set"), f"acceptance_{os.getpid()}")
+
+
+def _empty_schema(server: str) -> str:
+    from taskqueue.store.postgresql import existing_store
+
+    url = f"{server}?taskqueue.schema=acceptance_{os.getpid()}"
+    existing_store.remove(url)
+    return url
 
 
 @pytest.fixture

@@ -20,8 +20,9 @@ def test_a_node_ends_what_it_cannot_read_and_runs_all_others(  # RW-10
     data = scheduler.add_job(Echo, {"n": 1})
     good = scheduler.add_jobs([(Echo, {"n": 1})] * 5)
     for job, value in zip(damaged, GARBAGE, strict=True):
-        damage(url, "jobs", job.id, "options", value if isinstance(value, (str, bytes)) else "{")
-    damage(url, "jobs", data.id, "data" if url.startswith("sqlite") else "given", '{"n":')
+        text = value if isinstance(value, (str, bytes)) else "{"
+        damage(url, "jobs", job.id, "options", '"garbage"' if url.startswith("postgresql") else text)  # it has a type
+    damage(url, "jobs", data.id, "given" if url.startswith("mongodb") else "data", '{"n":')
     damage_plan(url, "lunar", "trigger", NOWHERE)
 
     with node(url, tmp_path) as running:

@@ -88,7 +88,9 @@ def test_a_second_node_stands_by_whatever_options_its_address_has(
     with node(url, tmp_path, "--lease", "600") as first:
         process = scheduler.add_job(Gate, {"file": files.file, "gate": files.gate()})
         files.heed(1)
-        option = "appName=other" if url.startswith("mongodb") else "timeout=6"
+        option = {"mongodb": "appName=other", "postgresql": "application_name=other"}.get(
+            url.partition(":")[0], "timeout=6"
+        )
         address = f"{url}{'&' if '?' in url else '?'}{option}"
         with node(address, tmp_path, "--lease", "600", ready="stands by") as second:
             files.open()

@@ -1,4 +1,4 @@
-"""What chaos tests share: empty stores of either kind, and the hosts of the fault matrix."""
+"""What chaos tests share: empty stores of each kind, and the hosts of the fault matrix."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
+from taskqueue.store.postgresql import existing_store
 from tests.chaos.host import Host
 from tests.chaos.moment import Moment
 from tests.chaos.process_fault import ProcessFault
@@ -27,19 +28,20 @@ A machine that stands still for half of it ends a run, and rightly so.
 
 @pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the cells of the fault matrix as long, but for every fault of a running job: on MongoDB only SIGKILL."""
+    """Mark the cells of the fault matrix as long, but for every fault of a running job: on servers only SIGKILL."""
     for item in items:
         cell = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
         if "moment" not in cell:
             continue
         is_other = (
-            cell.get("new_url") == "mongodb" and cell.get("fault", ProcessFault.SIGKILL) is not ProcessFault.SIGKILL
+            cell.get("new_url") in ("mongodb", "postgresql")
+            and cell.get("fault", ProcessFault.SIGKILL) is not ProcessFault.SIGKILL
         )
         if is_other or cell["moment"] is not Moment.RUNNING:
             item.add_marker(pytest.mark.long)
 
 
-@pytest.fixture(scope="module", params=["sqlite", "mongodb"])
+@pytest.fixture(scope="module", params=["sqlite", "postgresql", "mongodb"])
 def new_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], str]:
     """Return what gives the URL of an empty store, another one each time."""
 
@@ -52,7 +54,13 @@ def new_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         request.addfinalizer(lambda: _drop(server, name))
         return f"{prepared(server, name)}&timeoutMS={PATIENCE * 1000:.0f}"
 
-    return {"sqlite": sqlite, "mongodb": mongodb}[request.param]
+    def postgresql() -> str:
+        server: str = request.getfixturevalue("postgresql_url")
+        url = f"{server}?taskqueue.schema=chaos_{secrets.token_hex(6)}"
+        request.addfinalizer(lambda: existing_store.remove(url))
+        return url
+
+    return {"sqlite": sqlite, "mongodb": mongodb, "postgresql": postgresql}[request.param]
 
 
 @pytest.fixture

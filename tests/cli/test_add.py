@@ -342,7 +342,7 @@ def test_a_store_that_cannot_be_opened_is_one_line(taskqueue: Taskqueue) -> None
 
 
 def test_a_url_that_is_none_is_one_line(taskqueue: Taskqueue) -> None:
-    answer = taskqueue("--url", "postgres://host/db", "list")
+    answer = taskqueue("--url", "mysql://host/db", "list")
 
     assert answer.code == Exit.CONFIG
-    assert "postgres://host/db" in answer.complaint
+    assert "mysql://host/db" in answer.complaint

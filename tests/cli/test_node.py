@@ -490,7 +490,7 @@ def test_a_node_that_does_not_start_leaves_the_signals_of_its_process_as_they_we
 ) -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
-    assert node.main(["--url", "postgres://h/db"]) == Exit.CONFIG
+    assert node.main(["--url", "mysql://h/db"]) == Exit.CONFIG
 
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
     assert "postgres" in capsys.readouterr().err

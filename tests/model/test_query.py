@@ -211,9 +211,11 @@ def nested(depth: int) -> dict[str, Any]:
         ({f"data.k{number}": 1 for number in range(501)}, "has 501 parts"),
         ({"data.to": "\ud800"}, "not valid Unicode"),
         ({"queue": "\ud800"}, "not valid Unicode"),
+        ({"queue": "a\0"}, "no text that is kept has a NUL"),
+        ({"meta.tenant": {"$in": ["a\0"]}}, "no text that is kept has a NUL"),
         ({"data.\ud800": 1}, "a query cannot name"),
     ],
-    ids=["deep", "long", "wide", "surrogate in data", "surrogate", "surrogate in a name"],
+    ids=["deep", "long", "wide", "surrogate in data", "surrogate", "NUL", "NUL in meta", "surrogate in a name"],
 )
 def test_what_no_store_could_take_is_refused(query: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidQuery, match=words):

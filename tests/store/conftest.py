@@ -8,11 +8,12 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from taskqueue.store import Store
+from taskqueue.store import SCHEMA_VERSION, Store
 from taskqueue.store.mongodb.store import MongoStore
 from taskqueue.store.open import open_store
 from tests.servers import PATIENCE, with_database
@@ -27,10 +28,10 @@ def mongo_database(mongo_set: str) -> Iterator[Database[dict[str, Any]]]:
         yield client[f"contract-{os.getpid()}"]
 
 
-@pytest.fixture(params=["sqlite", "mongodb"])
+@pytest.fixture(params=["sqlite", "postgresql", "mongodb"])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Return the address of an empty store."""
-    return {"sqlite": _sqlite, "mongodb": _mongodb}[request.param](request, tmp_path)
+    return {"sqlite": _sqlite, "mongodb": _mongodb, "postgresql": _postgresql}[request.param](request, tmp_path)
 
 
 @pytest.fixture
@@ -70,3 +71,19 @@ def _mongodb(request: pytest.FixtureRequest, _: Path) -> str:
     for name in database.list_collection_names():
         database[name].delete_many({})
     return f"{with_database(request.getfixturevalue('mongo_set'), database.name)}&timeoutMS={PATIENCE * 1000:.0f}"
+
+
+def _postgresql(request: pytest.FixtureRequest, _: Path) -> str:
+    """Empty the schema of this process: to create one with its indexes takes longer than most tests."""
+    url: str = request.getfixturevalue("postgresql_url")
+    name = f"contract_{os.getpid()}"
+    with psycopg.connect(url) as connection:
+        tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", (name,)).fetchall()
+        versions = connection.execute(f"SELECT schema FROM {name}.store").fetchall() if tables else []
+        if versions != [(SCHEMA_VERSION,)]:  # a test of migrations has left it
+            connection.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE")
+            tables = []
+        for (table,) in tables:
+            if table != "store":
+                connection.execute(f"DELETE FROM {name}.{table}")
+    return f"{url}?taskqueue.schema={name}"

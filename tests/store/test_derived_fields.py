@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from pymongo.database import Database
 
@@ -19,24 +21,29 @@ from taskqueue.store.mongodb import derived_fields as mongodb_fields
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.url import parse
 from taskqueue.store.open import open_store
+from taskqueue.store.postgresql import derived_fields as postgresql_fields
+from taskqueue.store.postgresql.connection import Connection as PostgreSQLConnection
+from taskqueue.store.postgresql.url import parse as parsed
 from taskqueue.store.sqlite import derived_fields as sqlite_fields
 from taskqueue.store.sqlite.database import SqliteDatabase
 from tests.servers import with_database
-from tests.store.damaging import MISSING, damager
+from tests.store.damaging import MISSING, REFUSED, damager, run_sql
 from tests.store.records import HOUR, NOON, a_record, behind, claim, finished, forced, kept, postponed
 
 LANE = lane([Limit(3)], "app:Mail", None)
 """The lane of a job with a limit."""
 
+COLUMNS: list[tuple[Callable[[], Record], str, Any]] = [
+    (a_record, "rank", 5),
+    (lambda: postponed(NOON + HOUR), "rank", 5),
+    (a_record, "forced", 1),
+    (forced, "forced", 0),
+    (lambda: a_record(options=Options(concurrency=5)), "forced", 0),
+    (lambda: a_record(lane=LANE), "forced", 1),
+]
 FIELDS: dict[str, list[tuple[Callable[[], Record], str, Any]]] = {
-    "sqlite": [
-        (a_record, "rank", 5),
-        (lambda: postponed(NOON + HOUR), "rank", 5),
-        (a_record, "forced", 1),
-        (forced, "forced", 0),
-        (lambda: a_record(options=Options(concurrency=5)), "forced", 0),
-        (lambda: a_record(lane=LANE), "forced", 1),
-    ],
+    "sqlite": COLUMNS,
+    "postgresql": COLUMNS,
     "mongodb": [
         (lambda: postponed(NOON + HOUR), "due", NOON),
         (lambda: postponed(NOON + HOUR), "due", MISSING),
@@ -133,20 +140,23 @@ def test_a_job_that_is_claimed_or_moved_meanwhile_is_left(store: Store, store_ur
 
 def test_a_damaged_job_is_left_to_what_reads_it(store: Store, store_url: str) -> None:
     [one] = store.add([a_record(priority=3)])
-    with damager(store_url) as damage:
+    with damager(store_url) as damage, contextlib.suppress(*REFUSED):
         damage("jobs", one.id, "priority", "high")
 
     assert store.disagreeing(10) == ([], True)
 
 
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("store_url", ["sqlite", "postgresql"], indirect=True)
 @pytest.mark.parametrize("status", [int(Status.DONE), int(Status.POSTPONED), -1])
 def test_a_wrong_number_of_jobs_is_counted_again(store: Store, store_url: str, status: int) -> None:
     a_job_of_each_kind(store)
     store.prune({}, NOON, 10)
     before = store.tally()
-    with closing(sqlite3.connect(store_url.removeprefix("sqlite://"))) as raw, raw:
-        raw.execute("INSERT OR REPLACE INTO tally (queue, status, records) VALUES ('default', ?, 4711)", (status,))
+    run_sql(
+        store_url,
+        f"INSERT INTO {{}}tally (queue, status, records) VALUES ('default', {status}, 4711) "
+        "ON CONFLICT (queue, status) DO UPDATE SET records = excluded.records",
+    )
 
     assert store.disagreeing(10).found == [Disagreement("queue default", ("counts",))]
     assert store.write_again(store.disagreeing(10).found) == 1
@@ -164,3 +174,13 @@ def test_a_search_that_takes_too_long_says_that_it_is_not_complete(
 
     with closing(Connection(parse(with_database(mongo_set, mongo_database.name)))) as connection:
         assert mongodb_fields.DerivedFields(connection).disagreeing(10, seconds=1e-6) == ([], False)
+
+
+@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
+def test_a_search_that_a_server_cancels_is_not_complete(store: Store, store_url: str) -> None:
+    address = parsed(store_url)
+    with psycopg.connect(address.client_url) as other, closing(PostgreSQLConnection(address)) as connection:
+        other.execute(f"LOCK TABLE {address.schema}.jobs")
+        assert connection.read(lambda database: postgresql_fields.disagreeing(database, 10, 0.2)) == ([], False)
+
+    assert store.disagreeing(10) == ([], True)

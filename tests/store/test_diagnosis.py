@@ -22,9 +22,18 @@ def named(found: list[Finding], about: str) -> Finding:
 def test_a_store_says_how_it_is_kept(store: Store) -> None:
     found = store.diagnose()
     abouts = {finding.about for finding in found}
-    assert abouts >= {"integrity", "free space", "file system", "journal mode"} or abouts >= {"MongoDB", "indexes"}
-    errors = [finding.about for finding in found if finding.level is Level.ERROR]
-    assert set(errors) <= {"oplog"}  # which is small here: the writes of a whole test run fill it within minutes
+    assert (
+        abouts >= {"integrity", "free space", "file system", "journal mode"}
+        or abouts >= {"MongoDB", "indexes"}
+        or abouts >= {"PostgreSQL", "fsync", "connections", "oldest transaction", "table jobs"}
+    )
+    errors = {finding.about for finding in found if finding.level is Level.ERROR}
+    tolerated = {
+        "oplog",
+        "fsync",
+        "full_page_writes",
+    }  # the one is small here, the others are off, as tests are to be fast
+    assert errors <= tolerated
     assert all(bool(finding.do) == (finding.level is not Level.OK) for finding in found)
     assert all(finding.says for finding in found)
 

@@ -18,7 +18,9 @@ from taskqueue.store import SCHEMA_VERSION, ClaimRequest, Lease, Store
 from taskqueue.store.migration import STEPS, Migration, carry_out, open_migration, pending_steps
 from taskqueue.store.mongodb import migration as mongodb_migration
 from taskqueue.store.open import open_store
+from taskqueue.store.postgresql import migration as postgresql_migration
 from taskqueue.store.sqlite import migration as sqlite_migration
+from tests.store.damaging import run_sql
 from tests.store.next_version import NEXT, WHAT, install_next_version
 from tests.store.records import a_record
 
@@ -37,18 +39,17 @@ def migration(store_url: str, opener: Callable[[], Store], monkeypatch: pytest.M
 
 def colors(url: str) -> list[str]:
     """Return what the step has written into each job."""
-    if url.startswith("sqlite"):
-        with closing(sqlite3.connect(url.removeprefix("sqlite://"))) as raw:
-            return [color for (color,) in raw.execute("SELECT color FROM jobs")]
+    if not url.startswith("mongodb"):
+        return [color for (color,) in run_sql(url, "SELECT color FROM {}jobs")]
     with MongoClient[dict[str, Any]](url) as client:
         return [document["color"] for document in client.get_default_database().taskqueue_jobs.find()]
 
 
 def set_number(url: str, number: int) -> None:
     """Give the store this schema number."""
-    if url.startswith("sqlite"):
-        with closing(sqlite3.connect(url.removeprefix("sqlite://"))) as raw:
-            raw.execute(f"PRAGMA user_version = {number}")
+    if not url.startswith("mongodb"):
+        is_file = url.startswith("sqlite")
+        run_sql(url, f"PRAGMA user_version = {number}" if is_file else f"UPDATE {{}}store SET schema = {number}")
         return
     with MongoClient[dict[str, Any]](url) as client:
         facts = client.get_default_database().taskqueue_facts
@@ -57,7 +58,7 @@ def set_number(url: str, number: int) -> None:
 
 def test_each_schema_after_the_first_has_a_step() -> None:
     assert list(STEPS) == list(range(2, SCHEMA_VERSION + 1))
-    assert {*sqlite_migration.STEPS, *mongodb_migration.STEPS} == set(STEPS)
+    assert {*sqlite_migration.STEPS, *postgresql_migration.STEPS, *mongodb_migration.STEPS} == set(STEPS)
 
 
 def test_a_new_store_has_the_schema_of_this_version(store_url: str, opener: Callable[[], Store]) -> None:
@@ -109,6 +110,7 @@ def test_a_step_that_somebody_else_has_done_is_not_done_again(store_url: str, mi
 
 def test_a_step_may_change_nothing_on_a_store(migration: Migration, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sqlite_migration.STEPS, NEXT)
+    monkeypatch.delitem(postgresql_migration.STEPS, NEXT)
     monkeypatch.delitem(mongodb_migration.STEPS, NEXT)
 
     carry_out(migration, pending_steps(migration))

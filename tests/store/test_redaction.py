@@ -16,7 +16,8 @@ from taskqueue.store.redaction import concealed, concealed_arguments, concealed_
 SECRET = "g3heim"
 
 MISTYPED = (
-    f"postgres://ann:{SECRET}@h/db",
+    f"mysql://ann:{SECRET}@h/db",
+    f"postgres://ann:{SECRET}@h/db?taskqueue.colour=red",
     f"MongoDB://ann:{SECRET}@h/db",
     f"MONGODB+SRV://ann:{SECRET}@h/db",
     f"mongo://ann:{SECRET}@h",
@@ -29,7 +30,8 @@ MISTYPED = (
     f"sqlite://ann:{SECRET}@/jobs.db?mode=0660",
     f"sqlite:ann:{SECRET}@jobs.db",
     f"sqlite:///tmp/jobs.db?password={SECRET}",
-    f"postgres://h/db?user=ann&password={SECRET}",
+    f"mysql://h/db?user=ann&password={SECRET}",
+    f"postgres://h/db?user=ann&password={SECRET}&taskqueue.schema=$",
     f"mongodb://ann:{SECRET}/x@h/db",
     f"mongodb://ann:x/{SECRET}@h/db",
     f"mongodb://ann:x?{SECRET}@h/db",

@@ -1,4 +1,4 @@
-"""Text that is no valid Unicode, such as a name of a file that cannot be decoded: kept written out, never refused."""
+"""Text with a NUL, or no valid Unicode, such as a name of a file that cannot be decoded: kept written out."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from taskqueue.model.serializer import LONGEST_TEXT
 from taskqueue.store import Note, Settlement, Store
 from tests.store.records import NOON, SECOND, WEB_1, a_record, claim, kept, running, settle
 
-TORN = "caf\udce9.txt"
-WRITTEN_OUT = "caf\\udce9.txt"
+TORN = "caf\udce9\0.txt"
+WRITTEN_OUT = "caf\\udce9\\x00.txt"
 FAILURE = Failure(type=TORN, message=TORN, traceback=TORN, bases=(TORN,))
 
 

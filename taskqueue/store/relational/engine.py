@@ -65,6 +65,9 @@ class AddCounts(Protocol):
     def by_queue(self, execute: Execute) -> dict[str, int]:
         """Return how many records each queue has, whatever their status."""
 
+    def recount(self, execute: Execute) -> None:
+        """Count the records of each queue again."""
+
     def note_last(self, execute: Execute) -> None:
         """Note that all present rows are counted."""
 
@@ -73,6 +76,8 @@ class Database(Protocol):
     """What statements run on: a connection of the driver, or what an engine puts in its place."""
 
     adds: AddCounts
+    evaluates_data: bool
+    """Whether statements may call ``data_matches``."""
 
     @property
     def execute(self) -> Execute:
@@ -87,10 +92,13 @@ class Work(Database, Protocol):
     """A write transaction of the store, as an engine's own parts see it."""
 
     topics: set[str]
-    """The bells to ring after the commit."""
+    """The bells to ring after the commit, or with it."""
 
     def add_up(self) -> None:
         """Add up the history, which also counts all records."""
+
+
+AnyWork = TypeVar("AnyWork", bound=Work)
 
 
 class Sync(Enum):
@@ -123,11 +131,12 @@ class Engine(Protocol):
     def read(self, action: Callable[[Database], Result]) -> Result:
         """Return the result of ``action``, which only reads; it may be run again."""
 
-    def write(self, level: Sync, body: Callable[[Database], Result]) -> Result:
+    def write(self, level: Sync, body: Callable[[Database], tuple[AnyWork, Result]]) -> tuple[AnyWork, Result]:
         """Run ``body`` as one transaction, commit it and return its result; undo it on any exception.
 
         One such transaction runs at a time in the whole store, and sees all earlier ones. The body may be run again
-        from the beginning, so that it changes nothing outside the database.
+        from the beginning, so that it changes nothing outside the database. An engine whose database rings with the
+        commit rings the topics of the work.
         """
 
     def reach_the_disk(self) -> None:

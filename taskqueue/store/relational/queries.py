@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 from taskqueue.model.ids import JobId
@@ -15,6 +16,7 @@ from taskqueue.store.arguments import order_of
 from taskqueue.store.query_bounds import bounds_of, fields_of, has_field, holds_for, queue_of, statuses_of
 from taskqueue.store.relational.columns import COLUMNS
 from taskqueue.store.relational.counts import FORCED, one_state, tally, waiting_queues
+from taskqueue.store.relational.data_conditions import After, matching, names_data
 from taskqueue.store.relational.engine import Database
 from taskqueue.store.relational.filters import Condition, condition_of
 from taskqueue.store.relational.rows import records_of
@@ -53,7 +55,13 @@ def find(database: Database, query: Query, order: str, limit: int, after: tuple[
         statement, these = (_WITH_ID, ids[0]) if len(ids) == 1 else (_WITH_IDS, json.dumps(ids))
         return records_of(database.execute(statement, (these, limit)))
     with one_state(database):
+        if not database.evaluates_data and names_data(query):
+            return list(islice(_matching(database, query, order, after), limit))
         return _find(database, query, order, limit, after)
+
+
+def _matching(database: Database, query: Query, order: str, after: After | None) -> Iterator[Record]:
+    return matching(lambda wider, size, behind: _find(database, wider, order, size, behind), query, order, after)
 
 
 def _find(database: Database, query: Query, order: str, limit: int, after: tuple[object, JobId] | None) -> list[Record]:
@@ -207,6 +215,8 @@ def count(database: Database, query: Query, most: int | None = None) -> int:
         found = sum(records for key, records in tally(database).items() if holds_for(query, *key))
         return found if most is None else min(found, most)
     with one_state(database):
+        if not database.evaluates_data and names_data(query):
+            return sum(1 for _ in islice(_matching(database, query, "id", None), most))
         where, values = condition_of(query)
         source, narrowed = _counted_among(database, query)
         matching = f"FROM {source} WHERE {narrowed} AND {where}"

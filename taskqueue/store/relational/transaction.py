@@ -42,6 +42,7 @@ class Transaction:
     def __init__(self, database: Database, tells_ends: bool) -> None:
         self.execute = database.execute
         self.adds = database.adds
+        self.evaluates_data = database.evaluates_data
         self.tells_ends = tells_ends
         self.topics: set[str] = set()
         self._events: list[tuple[list[str], tuple[int, str, int, int]]] = []

@@ -10,3 +10,4 @@ class SqliteDatabase(sqlite3.Connection):
     """A connection that knows how added jobs are counted in its database."""
 
     adds: AddCounts = add_counts
+    evaluates_data = True

@@ -38,7 +38,7 @@ def in_words(store: str, text: str) -> StoreUnavailable:
 def unreadable_index(store: str, files: Files) -> StoreUnavailable | None:
     """Return the error for a journal whose index cannot be read, None where the reason is another, as a full disk."""
     if not shares_memory(Path(store).parent):
-        way_out = "use a local disk, or a MongoDB store"
+        way_out = "use a local disk, or a PostgreSQL or MongoDB store"
         return StoreUnavailable(store, "lies on a filesystem on which processes share no memory", way_out)
     if files.has_empty_journal and files.has_whole_index:
         reason = f"its journal {store}-wal was removed while another process uses it"

@@ -132,7 +132,7 @@ def prepare(address: SqliteUrl, mounts: Path = Path("/proc/self/mountinfo")) -> 
         raise StoreUnavailable(
             str(address.path),
             f"lies on a network filesystem ({kind}), where locks cannot be trusted",
-            "use a local disk, or a MongoDB store for several hosts",
+            "use a local disk, or a PostgreSQL or MongoDB store for several hosts",
         )
     try:
         os.mknod(address.path, address.mode | stat.S_IFREG)
@@ -199,7 +199,8 @@ def _resolved(path: str, url: str) -> Path:
     names_a_server = path == url and ("?" in path or re.match(r"\s*[A-Za-z][A-Za-z0-9+.-]*://", path))
     if names_a_server or (path[0] not in "/.~" and concealed(path) != path):
         raise ConfigError(
-            f"{shown} is no address of a store: write sqlite:///path?mode=0660, mongodb://host/db, or a path"
+            f"{shown} is no address of a store: write sqlite:///path?mode=0660, postgresql://host/db, "
+            "mongodb://host/db, or a path"
         )
     return Path(os.path.realpath(Path(path).expanduser()))
 

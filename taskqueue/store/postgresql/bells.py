@@ -1,0 +1,192 @@
+"""Rings bells by NOTIFY: one listening connection for the bells of a process, opened with the first of them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+import select
+import threading
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import psycopg
+
+from taskqueue.store.bell import PLAIN_RING, Bell
+from taskqueue.store.fan_out import LISTEN_PAUSE, POLL_PAUSE, FanOut, OpenBells, PollBell, RungBell
+from taskqueue.store.postgresql.database import is_pooled
+from taskqueue.store.postgresql.driver_errors import reason_of
+from taskqueue.store.postgresql.url import PostgreSQLUrl
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT = 10.0
+"""Seconds without a ring after which the server is asked whether it still listens: a failover closes no socket."""
+
+ENDS_WITHIN = 1.0
+"""Seconds within which the thread of closed bells ends, unless it waits for a server that does not answer."""
+
+PAUSES = (0.1, 5.0)
+"""The first and the longest pause before a lost connection is opened again, in seconds."""
+
+
+def notification(schema: str, topics: Collection[str]) -> str:
+    """Return the statement that rings these topics of the store in this schema with the commit."""
+    return f"SELECT pg_notify('{_channel(schema)}', '{' '.join(sorted(topics))}')"
+
+
+class NoRinger:
+    """Rings nothing after the commit: the transaction has rung with it."""
+
+    reaches_ends = False
+
+    def ring(self, topics: Collection[str], end: bytes = PLAIN_RING) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class Bells:
+    """Opens the bells of a process; those of its store ring while one of them is open."""
+
+    def __init__(self, address: PostgreSQLUrl) -> None:
+        self._address = address
+        self._lock = threading.Lock()
+        self._open = OpenBells()
+        self._listener: Listener | None = None
+        self._is_polled = False
+        self._inherited: list[object] = []
+
+    def bell(self, topic: str) -> Bell:
+        """Return a bell of the topic that listens from now on; through a pooler, one that is polled."""
+        with self._lock:
+            return self._open.keep(PollBell() if self._is_polled else self._admitted(topic))
+
+    def close(self) -> None:
+        """Close the bells, and wait for their thread."""
+        self._open.close(ENDS_WITHIN)
+
+    def reset_after_fork(self) -> None:
+        """Listen through a connection of this process; keep the parent's from being collected."""
+        self._inherited += [self._listener, self._lock]
+        self._lock, self._listener = threading.Lock(), None
+
+    def _admitted(self, topic: str) -> PollBell:
+        bell = RungBell(topic)
+        try:
+            if self._listener is None or not self._listener.admit(bell):
+                self._listener = Listener(self._address)
+                self._listener.admit(bell)
+        except NotHeard:
+            bell.close()
+            self._is_polled = True
+            log.warning(
+                "store %s: a pooler that hands out sessions by transaction keeps notifications back, so listeners look "
+                "every %g s: name the server itself in the URL",
+                self._address.shown,
+                POLL_PAUSE,
+            )
+            return PollBell()
+        except BaseException:
+            bell.close()
+            raise
+        return bell
+
+
+class NotHeard(Exception):
+    """A pooler gives each transaction another session, so that none hears notifications."""
+
+
+class Listener:
+    """One listening connection, and the thread that rings its bells until the last of them is closed."""
+
+    def __init__(self, address: PostgreSQLUrl) -> None:
+        self._address = address
+        self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._fan_out = FanOut[RungBell](self._listen, self._wake)
+        try:
+            self._raw = self._listening()
+        except BaseException:
+            os.close(self._woken)
+            raise
+
+    def admit(self, bell: RungBell) -> bool:
+        """Ring this bell, too, from now on; return False if the last bell was closed."""
+        return self._fan_out.admit(bell)
+
+    def _listening(self) -> psycopg.Connection[Any]:
+        """Return a new connection that listens from now on."""
+        options: dict[str, Any] = self._address.options
+        raw = psycopg.Connection.connect(autocommit=True, prepare_threshold=None, **options)
+        try:
+            if is_pooled(raw):
+                raise NotHeard
+            raw.add_notify_handler(lambda notify: self._ring(notify.payload))
+            raw.execute(f"LISTEN {_channel(self._address.schema)}")
+        except BaseException:
+            raw.close()
+            raise
+        return raw
+
+    def _wake(self) -> None:
+        os.eventfd_write(self._woken, 1)
+
+    def _listen(self) -> None:
+        try:
+            while not self._fan_out.ended.is_set():
+                try:
+                    self._hear()
+                except psycopg.Error as error:
+                    self._listen_again(error)
+        finally:
+            self._raw.close()
+            os.close(self._woken)
+
+    def _hear(self) -> None:
+        """Wait for rings, and ring the bells of their topics."""
+        poll = select.poll()
+        for descriptor in (self._raw.fileno(), self._woken):
+            poll.register(descriptor, select.POLLIN)
+        if not poll.poll(HEARTBEAT * 1000) and not self._raw.execute("SELECT pg_listening_channels()").fetchone():
+            raise psycopg.OperationalError("the server has forgotten that this session listens")
+        self._raw.pgconn.consume_input()
+        while (notify := self._raw.pgconn.notifies()) is not None:
+            self._ring(notify.extra.decode())
+
+    def _ring(self, topics: str) -> None:
+        for bell in self._fan_out.bells:
+            if bell.topic in topics.split():
+                bell.ring()
+
+    def _listen_again(self, error: psycopg.Error) -> None:
+        """Listen on a new connection, and ring for all changes in between; ring before, too, for the shorter pause."""
+        reason = reason_of(error)
+        log.warning(
+            "the listening connection broke, listeners look every %g s until it is back: %s", POLL_PAUSE, reason
+        )
+        self._fan_out.set_pause(POLL_PAUSE)
+        self._fan_out.ring_all()
+        self._raw.close()
+        for pause in _pauses():
+            if self._fan_out.ended.wait(pause):
+                return
+            with contextlib.suppress(psycopg.Error, NotHeard):
+                self._raw = self._listening()
+                break
+        self._fan_out.set_pause(LISTEN_PAUSE)
+        self._fan_out.ring_all()
+        log.info("the listening connection is back")
+
+
+def _channel(schema: str) -> str:
+    return f"taskqueue_{schema}"
+
+
+def _pauses() -> Iterator[float]:
+    """Return growing pauses, jittered so that listeners do not return at once."""
+    pause, longest = PAUSES
+    while True:
+        yield pause * random.uniform(0.5, 1.0)
+        pause = min(pause * 2, longest)

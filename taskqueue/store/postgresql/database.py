@@ -1,0 +1,118 @@
+"""A connection of PostgreSQL's driver, on which the shared statements of the relational store run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import errors
+from psycopg.pq import TransactionStatus
+from psycopg.types.string import TextLoader
+
+from taskqueue.store.postgresql import add_counts
+from taskqueue.store.postgresql.dialect import translated
+from taskqueue.store.postgresql.url import PostgreSQLUrl
+from taskqueue.store.relational.engine import AddCounts
+
+ANSWERS_WITHIN = 60.0
+"""Seconds after which a server that has not answered a statement is given up, and its connection closed."""
+
+_LOOKS_EVERY = 0.1
+"""Seconds after which a wait for the server looks at the time, and at signals."""
+
+# The statistics of a server begin anew when it recovers from a crash, also if only one of its sessions has crashed.
+_RUN = "SELECT concat_ws(' ', pg_postmaster_start_time(), stats_reset) FROM pg_stat_wal"
+
+Answer = TypeVar("Answer")
+
+
+class Cursor(psycopg.Cursor[Any]):
+    """What a statement has found or changed; rows have no numbers that the driver knows."""
+
+    lastrowid = None
+
+
+class BoundedConnection(psycopg.Connection[Any]):
+    """A connection that gives up a server which does not answer in time."""
+
+    answers_within = ANSWERS_WITHIN
+
+    def wait(self, gen: Generator[Any, Any, Answer], *args: Any, **options: Any) -> Answer:  # noqa: ARG002
+        """Run the steps of the driver until they end; as the driver does, but no longer than ``answers_within``."""
+        return super().wait(_bounded(gen, self.pgconn, self.answers_within), _LOOKS_EVERY)
+
+
+def _bounded(steps: Generator[Any, Any, Answer], pgconn: Any, seconds: float) -> Generator[Any, Any, Answer]:
+    """Yield what the steps yield; when they have waited too long, close the connection and raise the driver's error."""
+    until = time.monotonic() + seconds
+    try:
+        wanted = next(steps)
+        while True:
+            ready = yield wanted
+            if not ready and time.monotonic() > until:
+                pgconn.finish()
+                raise psycopg.OperationalError(f"no answer within {seconds:g} s")
+            wanted = steps.send(ready)
+    except StopIteration as last:
+        answer: Answer = last.value
+        return answer
+
+
+def is_pooled(raw: psycopg.Connection[Any]) -> bool:
+    """Return whether the session is another one than the server opened for this connection, as a pooler's is."""
+    [pid] = raw.execute("SELECT pg_backend_pid()").fetchone() or (0,)
+    return bool(pid != raw.info.backend_pid)
+
+
+class PostgreSQLDatabase:
+    """One connection and the schema that its statements are about."""
+
+    adds: AddCounts = add_counts
+    evaluates_data = False
+
+    def __init__(self, address: PostgreSQLUrl) -> None:
+        options: dict[str, Any] = address.options
+        self.raw = BoundedConnection.connect(autocommit=True, cursor_factory=Cursor, **options)
+        self.raw.adapters.register_loader("json", TextLoader)  # the store reads JSON itself
+        self.schema = address.schema
+        self.transaction = ""
+        """The number that the server gave the last write transaction."""
+        self.run = ""
+        """Which run of the server answers; it is another one after each crash."""
+
+    def execute(self, statement: str, values: Any = ()) -> Cursor:
+        """Run a statement of the relational store."""
+        return self.raw.cursor().execute(translated(statement, self.schema), values)  # type: ignore[return-value]
+
+    def begin(self, message: str) -> None:
+        """Begin a write transaction by this message, whose last statement reads its number."""
+        cursor = self.raw.execute(message)
+        while cursor.nextset():
+            pass
+        [self.transaction] = cursor.fetchone() or [""]
+
+    def note_server(self) -> None:
+        """Note which run of the server answers, and spare a pooler what it cannot keep for a transaction."""
+        [self.run] = self.raw.execute(_RUN).fetchone() or [""]
+        if is_pooled(self.raw):
+            self.raw.prepare_threshold = None
+
+    def fate(self, transaction: str) -> str | None:
+        """Return whether a transaction that has ended was ``committed`` or ``aborted``; None if it is not known."""
+        try:
+            [fate] = self.raw.execute("SELECT pg_xact_status(%s::xid8)", (transaction,)).fetchone() or [None]
+        except errors.InvalidParameterValue:  # its number is in the future: it was lost in a crash
+            return "aborted"
+        return None if fate is None else str(fate)
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open, be it a failed one."""
+        return self.raw.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
+
+    def undo(self) -> None:
+        """End an open transaction as if it had not begun; a lost connection has ended it already."""
+        if not self.raw.closed and self.in_transaction:
+            self.raw.execute("ROLLBACK")

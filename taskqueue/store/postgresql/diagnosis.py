@@ -1,0 +1,91 @@
+"""Examines a PostgreSQL store: its server, how durable commits are, and what keeps its tables from being cleaned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from taskqueue.model.finding import Finding, Level, below
+from taskqueue.model.wording import size, span
+from taskqueue.store.postgresql.database import PostgreSQLDatabase, is_pooled
+
+LONG_TRANSACTION = 15 * 60.0
+"""Seconds after which an open transaction is named: the server keeps each version of a row that it might still read."""
+
+MANY_DEAD_ROWS = 200_000
+
+_SETTINGS = "SELECT name, setting FROM pg_settings WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit')"
+_CONNECTIONS = """
+SELECT (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
+       current_setting('max_connections')::bigint - current_setting('superuser_reserved_connections')::bigint
+"""
+# Of all databases of the server: the oldest snapshot holds back all of them.
+_OLDEST = """
+SELECT pid, usename, state, extract(epoch FROM clock_timestamp() - xact_start)::float8
+FROM pg_stat_activity
+WHERE backend_xmin IS NOT NULL AND xact_start IS NOT NULL
+    AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+ORDER BY age(backend_xmin) DESC LIMIT 1
+"""
+_ROWS = """
+SELECT n_live_tup, n_dead_tup, pg_total_relation_size(relid) FROM pg_stat_user_tables
+WHERE schemaname = %s AND relname = 'jobs'
+"""
+
+
+def diagnose(database: PostgreSQLDatabase, long_transaction: float = LONG_TRANSACTION) -> list[Finding]:
+    """Return the findings; reads only."""
+    return [
+        Finding("PostgreSQL", str(database.raw.info.parameter_status("server_version"))),
+        _pooler(database),
+        *_durability(database),
+        _connections(database),
+        _oldest_transaction(database, long_transaction),
+        *_rows(database),
+    ]
+
+
+def _pooler(database: PostgreSQLDatabase) -> Finding:
+    if not is_pooled(database.raw):
+        return Finding("connection", "it goes to the server itself")
+    return Finding(
+        "connection", "it goes through a pooler: statements are not prepared, and nodes look for jobs at times"
+    )
+
+
+def _durability(database: PostgreSQLDatabase) -> Iterator[Finding]:
+    settings = dict(database.raw.execute(_SETTINGS).fetchall())
+    for name, what in (("fsync", "acknowledged jobs"), ("full_page_writes", "the whole database")):
+        is_on = settings[name] == "on"
+        yield Finding(
+            name,
+            settings[name] if is_on else f"{settings[name]}: a power cut may lose {what}",
+            Level.OK if is_on else Level.ERROR,
+            "" if is_on else f"ALTER SYSTEM SET {name} = on, and reload the server",
+        )
+
+
+def _connections(database: PostgreSQLDatabase) -> Finding:
+    used, most = database.raw.execute(_CONNECTIONS).fetchone() or (0, 0)
+    words = f"{used} of {most} are in use"
+    do = "raise max_connections, or connect applications through a pooler such as PgBouncer"
+    return below("connections", words, most - used, warning=max(10.0, most / 10), error=3, do=do)
+
+
+def _oldest_transaction(database: PostgreSQLDatabase, long: float) -> Finding:
+    row = database.raw.execute(_OLDEST).fetchone()
+    if row is None:
+        return Finding("oldest transaction", "none is open")
+    pid, user, state, seconds = row
+    words = f"open for {span(seconds)} by {user or 'another user'}, pid {pid}, {state or 'of an unknown state'}"
+    if seconds < long:
+        return Finding("oldest transaction", words)
+    do = f"end it, or SELECT pg_terminate_backend({pid}): rows that jobs have left behind cannot be removed before"
+    return Finding("oldest transaction", words, Level.WARNING, do)
+
+
+def _rows(database: PostgreSQLDatabase) -> Iterator[Finding]:
+    for live, dead, kept in database.raw.execute(_ROWS, (database.schema,)).fetchall():
+        words = f"about {live:,} jobs and {dead:,} dead rows, {size(kept)}"
+        is_many = dead > max(MANY_DEAD_ROWS, live)
+        do = "look for the oldest transaction and for autovacuum=off; VACUUM the table jobs" if is_many else ""
+        yield Finding("table jobs", words, Level.WARNING if is_many else Level.OK, do)

@@ -1,0 +1,65 @@
+"""Turns the errors of PostgreSQL's driver into one error that says why and what to do."""
+
+from __future__ import annotations
+
+import psycopg
+from psycopg import errors
+
+from taskqueue.errors import ConfigError, StoreUnavailable, TaskqueueError
+
+REPEATED = (errors.SerializationFailure, errors.DeadlockDetected, errors.LockNotAvailable)
+"""Errors after which the same transaction may succeed (40001, 40P01, 55P03)."""
+
+_AWAY = ("does not answer", "check that the server runs and is reachable from here; the call may be repeated")
+_REFUSED = ("refuses user or password", "correct them in the URL; see pg_hba.conf of the server")
+_BY_STATE = (
+    (("57P01", "57P02", "57P03", "08"), *_AWAY),
+    (("28",), *_REFUSED),
+    (("3D000",), "has no such database", "create it (CREATE DATABASE), or correct the URL"),
+    (("53300",), "takes no more connections", "raise max_connections of the server, or use a pooler"),
+    (("53100",), "has a full disk", "make room on the server; the call may be repeated"),
+    (("53",), "lacks memory or other means", "see the log of the server; the call may be repeated"),
+    (("25006",), "takes no writes, as a standby does", "name all servers in the URL: postgresql://a,b/database"),
+    (("42501",), "refuses this user", "grant the role what is missing"),
+    (("3F000", "42P01"), "has no store in this schema", "correct taskqueue.schema in the URL, or run a node first"),
+    (("55P03", "57014"), "was locked by another transaction all the time", "have it end its transaction"),
+    (("22021", "22P05"), "cannot keep this text", "remove NUL characters from it"),
+)
+"""The beginnings of SQLSTATE, what they say of the server, and the way out."""
+
+_WRITES = ("53100", "25006")
+"""States of servers that still answer reads."""
+
+_BY_TEXT = (
+    ("password authentication failed", *_REFUSED),
+    ("no password supplied", *_REFUSED),
+    ("no pg_hba.conf entry", *_REFUSED),
+    ("does not exist", "has no such database or user", "create it (CREATE DATABASE, CREATE ROLE), or correct the URL"),
+    ("too many clients", "takes no more connections", "raise max_connections of the server, or use a pooler"),
+    ("remaining connection slots", "takes no more connections", "raise max_connections of the server, or use a pooler"),
+    ("session is read-only", "takes no writes, as a standby does", "name all servers: postgresql://a,b/database"),
+)
+"""Words of a failed connection, for which the driver has no SQLSTATE."""
+
+
+def in_words(shown: str, error: psycopg.Error) -> TaskqueueError:
+    """Return the error that says what is wrong with the store at the address ``shown``, and what to do."""
+    text = reason_of(error)
+    if isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None:
+        return ConfigError(f"store {shown}: {text}: correct the URL")
+    state = error.sqlstate or ""
+    for states, reason, way_out in _BY_STATE if state else ():
+        if state.startswith(states):
+            return StoreUnavailable(shown, f"the server {reason} ({text})", way_out, only_reads=state in _WRITES)
+    for words, reason, way_out in () if state else _BY_TEXT:
+        if words in text:
+            return StoreUnavailable(shown, f"the server {reason} ({text})", way_out)
+    if not state:
+        return StoreUnavailable(shown, f"the server {_AWAY[0]} ({text})", _AWAY[1])
+    return StoreUnavailable(shown, f"the server refuses ({state}: {text})", "see the log of the server")
+
+
+def reason_of(error: psycopg.Error) -> str:
+    """Return the server's reason in one line."""
+    primary = error.diag.message_primary
+    return (primary or " ".join(str(error).split()) or type(error).__name__)[:300]

@@ -1,0 +1,67 @@
+"""Migrates a PostgreSQL store: each step is one transaction under the store's lock, with the number in ``store``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import psycopg
+
+from taskqueue.store import SCHEMA_VERSION, Lease
+from taskqueue.store.postgresql import schema
+from taskqueue.store.postgresql.driver_errors import in_words
+from taskqueue.store.postgresql.existing_store import connected
+from taskqueue.store.postgresql.url import parse
+from taskqueue.store.relational.leases import lease_of
+
+STEPS: Mapping[int, Callable[[psycopg.Connection[Any], str], None]] = {}
+"""The step to each schema after the first, if it changes something here; it gets the name of the schema."""
+
+_SEATS = """
+SELECT name, seat, incarnation, since, until, about FROM {}.leases
+WHERE name LIKE 'seat:%' AND until > extract(epoch FROM clock_timestamp()) * 1000
+"""
+# Everybody waits for the table, also who only reads; nobody waits long for a migration that cannot begin.
+_LOCK = "SET LOCAL lock_timeout = '5s'; LOCK TABLE {0}.store IN EXCLUSIVE MODE; LOCK TABLE {0}.jobs"
+
+
+class PostgreSQLMigration:
+    """Migrates one schema; see ``taskqueue.store.migration.Migration``."""
+
+    def __init__(self, url: str) -> None:
+        address = parse(url)
+        self.store = address.shown
+        self._schema = address.schema
+        with self._in_words():
+            self._raw = connected(address)
+
+    def version(self) -> int:
+        """Return the schema that the store has; a new one gets this version's when it is opened."""
+        with self._in_words():
+            return schema.version(self._raw, self._schema, self.store) or SCHEMA_VERSION
+
+    def seats(self) -> Sequence[Lease]:
+        """Return the seats whose leases have not ended."""
+        with self._in_words():
+            return [lease_of(row) for row in self._raw.execute(_SEATS.format(self._schema))]
+
+    def apply(self, number: int) -> None:
+        """Do the step to this schema in one transaction."""
+        with self._in_words(), self._raw.transaction():
+            self._raw.execute(_LOCK.format(self._schema))
+            if self.version() < number:
+                if step := STEPS.get(number):
+                    step(self._raw, self._schema)
+                self._raw.execute(f"UPDATE {self._schema}.store SET schema = {number}")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._raw.close()
+
+    @contextlib.contextmanager
+    def _in_words(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            raise in_words(self.store, error) from error

@@ -1,0 +1,299 @@
+"""Servers and sessions of PostgreSQL that die, stop or lose an answer: a transaction happens once, or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import psycopg
+import pytest
+
+from taskqueue.errors import StoreUnavailable
+from taskqueue.model.query import parse
+from taskqueue.model.record import Record, Status
+from taskqueue.store import Store
+from taskqueue.store.open import open_store
+from taskqueue.store.postgresql.connection import TRIES, Connection
+from taskqueue.store.postgresql.database import PostgreSQLDatabase
+from taskqueue.store.postgresql.url import parse as parsed
+from taskqueue.store.relational import inserts
+from taskqueue.store.relational.engine import Sync
+from taskqueue.store.relational.transaction import Transaction
+from tests.forking import fork
+from tests.nodes import eventually
+from tests.postgresql import PostgreSQL
+from tests.store.records import HOUR, NOON, PATIENCE, WEB_1, a_record, claim, ids, kept, postponed, running, settle
+
+Interference = Callable[[PostgreSQLDatabase], None]
+
+
+@pytest.fixture
+def store(postgresql_server: PostgreSQL) -> Iterator[Store]:
+    """Open a store on a server that the test may hurt."""
+    with closing(open_store(postgresql_server.url)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def connection(postgresql_server: PostgreSQL) -> Iterator[Connection]:
+    """Open an engine on a server that the test may hurt."""
+    with closing(Connection(parsed(postgresql_server.url))) as opened:
+        yield opened
+
+
+def terminate(server: PostgreSQL, database: PostgreSQLDatabase) -> None:
+    """End the session of the connection, as an operator does."""
+    with psycopg.connect(server.url) as operator:
+        operator.execute("SELECT pg_terminate_backend(%s, 60000)", (database.raw.info.backend_pid,))
+
+
+def lose_answers(database: PostgreSQLDatabase) -> None:
+    """Let the server hear and answer the next message of the connection, and lose the connection with the answer."""
+    ours, theirs = socket.socketpair()
+    server = socket.socket(fileno=os.dup(database.raw.fileno()))
+    with ours:
+        os.dup2(ours.fileno(), database.raw.fileno())
+        ours.setblocking(False)
+    server.setblocking(True)
+
+    def pass_on() -> None:
+        with server, theirs:
+            server.sendall(theirs.recv(65536))
+            server.recv(65536)
+
+    threading.Thread(target=pass_on, daemon=True).start()
+
+
+def add(connection: Connection, new: Record, interfere: Interference) -> int:
+    """Add a job in a transaction, at whose end something happens to the connection; return how often it was run."""
+    runs = 0
+
+    def body(database: PostgreSQLDatabase) -> tuple[Transaction, None]:
+        nonlocal runs
+        runs += 1
+        work = Transaction(database, tells_ends=False)
+        inserts.add(work, [new])
+        work.finish()
+        interfere(database)
+        return work, None
+
+    connection.write(Sync.FULL, body)
+    return runs
+
+
+def run_of(database: PostgreSQLDatabase) -> str:
+    """Return which run of the server answers."""
+    database.raw.execute("SELECT 1")
+    return database.run
+
+
+def once(interfere: Interference) -> Interference:
+    """Interfere with the first transaction alone."""
+    left = [interfere]
+
+    def first(database: PostgreSQLDatabase) -> None:
+        while left:
+            left.pop()(database)
+
+    return first
+
+
+def test_a_store_works_again_after_its_server_was_killed(store: Store, postgresql_server: PostgreSQL) -> None:
+    added = a_record()
+    store.add([added])
+
+    for _ in range(2):
+        postgresql_server.kill()
+        postgresql_server.start()
+        assert kept(store, added.id).status is Status.WAITING
+        postgresql_server.kill()
+        postgresql_server.start()
+        store.add([a_record()])
+
+    assert store.count(parse({})) == 3
+
+
+def test_a_server_that_is_away_is_named_with_the_way_out(store: Store, postgresql_server: PostgreSQL) -> None:
+    postgresql_server.kill()
+
+    with pytest.raises(StoreUnavailable, match=r"does not answer .* the call may be repeated") as caught:
+        store.add([a_record()])
+    assert postgresql_server.password not in str(caught.value)
+    with pytest.raises(StoreUnavailable, match="does not answer"):
+        store.count(parse({}))
+
+
+def test_added_jobs_and_outcomes_survive_a_server_that_is_killed_at_once(
+    store: Store, postgresql_server: PostgreSQL
+) -> None:
+    for _ in range(5):
+        run = running(store, a_record())
+        added = postponed(NOON + HOUR)
+        settle(store, run)
+        store.add([added])
+        postgresql_server.kill()
+        postgresql_server.start()
+
+        assert kept(store, added.id).status is Status.POSTPONED
+        assert kept(store, run.id).status is Status.DONE
+
+
+def test_a_transaction_whose_session_ends_is_run_again(connection: Connection, postgresql_server: PostgreSQL) -> None:
+    new = a_record()
+
+    runs = add(connection, new, once(lambda database: terminate(postgresql_server, database)))
+
+    assert runs == 2
+    with closing(open_store(postgresql_server.url)) as store:
+        assert ids(store.find(parse({}))) == [new.id]
+
+
+def test_a_commit_whose_answer_is_lost_is_looked_up(connection: Connection, postgresql_server: PostgreSQL) -> None:
+    new = a_record()
+
+    assert add(connection, new, lose_answers) == 1
+
+    with closing(open_store(postgresql_server.url)) as store:
+        assert ids(store.find(parse({}))) == [new.id]
+
+
+def test_a_transaction_whose_session_always_ends_fails(connection: Connection, postgresql_server: PostgreSQL) -> None:
+    runs: list[int] = []
+
+    def interfere(database: PostgreSQLDatabase) -> None:
+        runs.append(database.raw.info.backend_pid)
+        terminate(postgresql_server, database)
+
+    with pytest.raises(StoreUnavailable, match="does not answer"):
+        add(connection, a_record(), interfere)
+
+    assert len(set(runs)) == TRIES
+    with closing(open_store(postgresql_server.url)) as store:
+        assert store.count(parse({})) == 0
+
+
+def test_a_commit_is_not_certain_after_a_crash_of_the_server(
+    connection: Connection, postgresql_server: PostgreSQL
+) -> None:
+    """Its number may be that of another transaction by then."""
+
+    def crash(database: PostgreSQLDatabase) -> None:
+        lose_answers(database)
+        database.run = "another one"
+
+    with pytest.raises(StoreUnavailable, match="which may have succeeded"):
+        add(connection, a_record(), crash)
+
+
+def test_each_run_of_a_server_is_told_from_the_others(connection: Connection, postgresql_server: PostgreSQL) -> None:
+    """Also if the server itself survives the crash of a session."""
+
+    def run() -> str:
+        with contextlib.suppress(StoreUnavailable):  # while the server recovers
+            return connection.read(run_of)
+        return ""
+
+    first = run()
+    postgresql_server.kill()
+    postgresql_server.start()
+    second = run()
+    os.kill(connection.read(lambda database: database.raw.info.backend_pid), signal.SIGKILL)
+
+    assert len({first, second, eventually(run)}) == 3
+
+
+def test_a_server_that_stands_still_is_given_up_in_time(connection: Connection, postgresql_server: PostgreSQL) -> None:
+    connection.read(lambda database: setattr(database.raw, "answers_within", 0.5))
+    postgresql_server.send(signal.SIGSTOP)
+    try:
+        with pytest.raises(StoreUnavailable, match="does not answer"):
+            add(connection, a_record(), lambda _: None)
+    finally:
+        postgresql_server.send(signal.SIGCONT)
+
+    assert add(connection, a_record(), lambda _: None) == 1
+
+
+def test_a_holder_of_the_lock_that_does_nothing_is_ended_by_the_server(
+    store: Store, postgresql_server: PostgreSQL
+) -> None:
+    with psycopg.connect(postgresql_server.url) as idle:
+        idle.execute("SET LOCAL idle_in_transaction_session_timeout = '1s'")
+        idle.execute("LOCK TABLE taskqueue.store IN EXCLUSIVE MODE")
+
+        store.add([a_record()])
+
+        with pytest.raises(psycopg.Error, match="idle-in-transaction timeout"):
+            idle.execute("SELECT 1")
+    assert store.count(parse({})) == 1
+
+
+def test_a_transaction_that_does_nothing_for_long_is_run_again(
+    connection: Connection, postgresql_server: PostgreSQL
+) -> None:
+    """The server ends its session, say because its process was stopped, so that others get the lock."""
+    new = a_record()
+
+    def wait(database: PostgreSQLDatabase) -> None:
+        database.raw.execute("SET LOCAL idle_in_transaction_session_timeout = '100ms'")
+        select.select([database.raw.fileno()], [], [], PATIENCE)
+
+    assert add(connection, new, once(wait)) == 2
+
+    with closing(open_store(postgresql_server.url)) as store:
+        assert ids(store.find(parse({}))) == [new.id]
+
+
+def test_reads_wait_for_no_lock(store: Store, postgresql_server: PostgreSQL) -> None:
+    store.add([a_record()])
+    with psycopg.connect(postgresql_server.url) as holder:
+        holder.execute("LOCK TABLE taskqueue.store IN EXCLUSIVE MODE")
+
+        assert store.count(parse({})) == 1
+        assert store.tally() == {("default", Status.WAITING): 1}
+
+
+def test_a_forked_child_has_a_connection_of_its_own(store: Store) -> None:
+    store.add([a_record()])
+
+    child = fork()
+    if not child:
+        store.add([a_record()])
+        store.close()
+        os._exit(0)
+
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert store.count(parse({})) == 2
+    assert len(claim(store, 9).records) == 2
+
+
+def test_threads_take_turns(store: Store) -> None:
+    def add_some() -> None:
+        for _ in range(20):
+            store.add([a_record()])
+
+    threads = [threading.Thread(target=add_some) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+
+    assert store.count(parse({})) == 80
+
+
+def test_a_claim_of_a_lost_session_is_given_up_whole(store: Store, postgresql_server: PostgreSQL) -> None:
+    """A claim commits without waiting for the disk: a crash may undo it, and then the job waits again."""
+    store.add([a_record()])
+
+    [taken] = claim(store).records
+    postgresql_server.kill()
+    postgresql_server.start()
+
+    found = kept(store, taken.id)
+    assert (found.status, found.holder) in ((Status.PROCESSING, WEB_1), (Status.WAITING, None))

@@ -1,0 +1,53 @@
+"""A PostgreSQL store examines its server: what may lose jobs, and what keeps dead rows."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+
+from taskqueue.model.finding import Finding, Level
+from taskqueue.store.open import open_store
+from taskqueue.store.postgresql import diagnosis
+from taskqueue.store.postgresql.connection import Connection
+from taskqueue.store.postgresql.url import parse
+from tests.postgresql import PostgreSQL
+
+
+def findings(url: str) -> dict[str, Finding]:
+    """Return what the store at this URL finds, by what each is about."""
+    with closing(open_store(url)) as store:
+        return {finding.about: finding for finding in store.diagnose()}
+
+
+def test_a_server_that_waits_for_no_disk_is_an_error(postgresql_server: PostgreSQL) -> None:
+    found = findings(postgresql_server.url)
+
+    assert found["fsync"].level is Level.ERROR
+    assert found["fsync"].do.startswith("ALTER SYSTEM SET fsync = on")
+    assert found["full_page_writes"].level is Level.OK
+    assert found["connection"].says == "it goes to the server itself"
+
+
+def test_a_server_whose_connections_run_out_is_a_warning(tmp_path: Path) -> None:
+    with PostgreSQL(tmp_path / "small", max_connections="12", fsync="on") as small:
+        found = findings(small.url)
+
+    assert (found["connections"].level, found["fsync"].level) == (Level.WARNING, Level.OK)
+    assert found["connections"].do.startswith("raise max_connections")
+
+
+def test_an_old_transaction_is_named(postgresql_server: PostgreSQL) -> None:
+    def oldest() -> Finding:
+        found = connection.read(lambda database: diagnosis.diagnose(database, long_transaction=0.0))
+        return next(finding for finding in found if finding.about == "oldest transaction")
+
+    with closing(Connection(parse(postgresql_server.url))) as connection:
+        assert oldest().says == "none is open"
+        with psycopg.connect(postgresql_server.url) as reader:
+            reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            reader.execute("SELECT count(*) FROM taskqueue.jobs")
+
+            assert oldest().level is Level.WARNING
+            assert f"pg_terminate_backend({reader.info.backend_pid})" in oldest().do

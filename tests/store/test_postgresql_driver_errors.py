@@ -1,0 +1,121 @@
+"""What a PostgreSQL server refuses is said with the reason and the way out, and never with the password."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import errors
+
+from taskqueue.errors import ConfigError, SchemaMismatch, StoreUnavailable, TaskqueueError
+from taskqueue.model.query import parse
+from taskqueue.store.open import open_store
+from taskqueue.store.postgresql.driver_errors import in_words
+from tests.postgresql import PostgreSQL
+from tests.store.records import a_record
+
+
+@pytest.fixture
+def run(postgresql_server: PostgreSQL) -> Iterator[Callable[[str], object]]:
+    """Return what runs a statement as the operator of the server."""
+    with psycopg.connect(postgresql_server.url, autocommit=True) as operator:
+        yield operator.execute
+
+
+def test_a_wrong_password_is_refused_without_being_shown(postgresql_server: PostgreSQL) -> None:
+    wrong = postgresql_server.url.replace(postgresql_server.password, "swordfish")
+
+    with pytest.raises(StoreUnavailable, match=r"refuses user or password .*: correct them in the URL") as caught:
+        open_store(wrong)
+
+    assert "swordfish" not in str(caught.value)
+
+
+def test_a_database_that_is_not_there_is_named(postgresql_server: PostgreSQL) -> None:
+    with pytest.raises(StoreUnavailable, match=r"no such database or user .*CREATE DATABASE"):
+        open_store(f"{postgresql_server.url.removesuffix('postgres')}none")
+
+
+def test_an_encoding_that_cannot_keep_all_text_is_refused(
+    postgresql_server: PostgreSQL, run: Callable[[str], object]
+) -> None:
+    run("CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0")
+
+    with pytest.raises(StoreUnavailable, match=r"has the encoding LATIN1: create one with CREATE DATABASE"):
+        open_store(f"{postgresql_server.url.removesuffix('postgres')}latin")
+
+
+def test_a_schema_of_another_program_is_left_alone(postgresql_server: PostgreSQL, run: Callable[[str], object]) -> None:
+    run("CREATE SCHEMA taskqueue")
+
+    with pytest.raises(StoreUnavailable, match=r"the schema taskqueue is of another program: name another one"):
+        open_store(postgresql_server.url)
+
+
+def test_a_store_of_a_newer_version_is_refused(postgresql_server: PostgreSQL, run: Callable[[str], object]) -> None:
+    open_store(postgresql_server.url).close()
+    run("UPDATE taskqueue.store SET schema = 99")
+
+    with pytest.raises(SchemaMismatch, match="schema version 99"):
+        open_store(postgresql_server.url)
+
+
+def test_a_role_without_a_grant_is_told_so(postgresql_server: PostgreSQL, run: Callable[[str], object]) -> None:
+    open_store(postgresql_server.url).close()
+    run("CREATE ROLE reader LOGIN PASSWORD 'open'")
+    run("GRANT USAGE ON SCHEMA taskqueue TO reader")
+    run("GRANT SELECT ON ALL TABLES IN SCHEMA taskqueue TO reader")
+    url = postgresql_server.url.replace(f"postgres:{postgresql_server.password}", "reader:open")
+
+    with closing(open_store(url)) as store:
+        assert store.count(parse({})) == 0
+        with pytest.raises(StoreUnavailable, match=r"permission denied for table .*: grant the role what is missing"):
+            store.add([a_record()])
+
+
+def test_a_server_that_takes_no_writes_is_named_as_a_standby(
+    postgresql_server: PostgreSQL, run: Callable[[str], object]
+) -> None:
+    open_store(postgresql_server.url).close()
+    run("ALTER DATABASE postgres SET default_transaction_read_only = on")
+
+    with pytest.raises(StoreUnavailable, match=r"takes no writes, as a standby does .*: name all servers"):
+        open_store(postgresql_server.url)
+
+
+def test_a_server_without_room_for_a_connection_is_named(tmp_path: Path) -> None:
+    def open_many(url: str) -> None:
+        with ExitStack() as opened:
+            for _ in range(20):
+                opened.enter_context(closing(open_store(url)))
+
+    refused = pytest.raises(StoreUnavailable, match=r"takes no more connections .* max_connections")
+    with PostgreSQL(tmp_path / "small", max_connections="8") as small, refused:
+        open_many(small.url)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (errors.DiskFull("no space"), "has a full disk"),
+        (errors.OutOfMemory("out"), "lacks memory"),
+        (errors.QueryCanceled("late"), "locked by another transaction all the time"),
+        (errors.UndefinedTable("gone"), "has no store in this schema"),
+        (errors.AdminShutdown("stops"), "does not answer"),
+        (errors.InternalError_("odd"), r"refuses \(XX000: odd\)"),
+        (psycopg.OperationalError("closed"), "does not answer"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_an_error_is_said_by_its_state(error: psycopg.Error, expected: str) -> None:
+    with pytest.raises(StoreUnavailable, match=expected):
+        raise in_words("postgresql://host/db", error)
+
+
+def test_a_mistake_in_the_url_is_the_operators() -> None:
+    said: TaskqueueError = in_words("postgresql://host/db", psycopg.ProgrammingError("invalid option"))
+
+    assert isinstance(said, ConfigError)
