@@ -3,7 +3,7 @@ FROM python:3.13-slim AS build
 WORKDIR /src
 COPY LICENSE README.md setup.cfg pyproject.toml ./
 COPY taskqueue taskqueue
-RUN python -m venv /opt/taskqueue && /opt/taskqueue/bin/pip install --no-cache-dir ".[metrics]"
+RUN python -m venv /opt/taskqueue && /opt/taskqueue/bin/pip install --no-cache-dir ".[metrics,postgresql]" "psycopg[binary]>=3.2.4"
 
 FROM python:3.13-slim
 COPY --from=build /opt/taskqueue /opt/taskqueue

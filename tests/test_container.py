@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 import yaml
+from psycopg.conninfo import conninfo_to_dict
 
 from taskqueue import Scheduler
 from taskqueue.cli.node import command as node_command
@@ -77,6 +78,18 @@ def test_the_nodes_of_the_compose_file_use_its_replica_set() -> None:
     assert url.startswith("mongodb://mongodb:27017/")
     assert url.endswith(f"?replicaSet={command[command.index('--replSet') + 1]}")
     assert 'host: "mongodb:27017"' in found["mongodb"]["healthcheck"]["test"][-1]
+
+
+def test_the_nodes_on_postgresql_of_the_compose_file_use_its_server() -> None:
+    found = services()
+    server, node = found["postgresql"], found["node-postgresql"]
+    address = conninfo_to_dict(node["environment"]["TASKQUEUE_URL"])
+
+    assert (address["host"], address["user"]) == ("postgresql", server["environment"]["POSTGRES_USER"])
+    assert address["dbname"] == server["environment"]["POSTGRES_DB"]
+    assert list(node["depends_on"]) == ["postgresql"]
+    assert node["profiles"] == server["profiles"]
+    assert node["command"] == found["node"]["command"]
 
 
 @contextmanager
