@@ -12,6 +12,7 @@ PAGES = (*sorted(CHECKOUT.glob("*.md")), *sorted((CHECKOUT / "docs").rglob("*.md
 
 FOREIGN = {
     *("--hostname", "--nginx", "--now", "--oplog", "--oplogReplay"),  # docker, certbot, systemctl, mongodump
+    *("--schema", "--format", "--file", "--dbname", "sslmode=", "sslrootcert="),  # pg_dump, pg_restore, libpq
     "--name-of-the-option",
     *("disable_existing_loggers=", "isolation_level=", "max_failures=", "w="),  # logging, sqlite3, lzq, MongoDB
     "synchronous=",  # a parameter of the URL of a SQLite store
