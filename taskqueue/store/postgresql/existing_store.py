@@ -26,9 +26,8 @@ def open_existing(url: str) -> Store | None:
 
 
 def name_of(url: str) -> str:
-    """Return the address of a store for messages, without secrets, and its schema."""
-    address = parse(url)
-    return f"{address.shown} (schema {address.schema})"
+    """Return the address of a store for messages, without secrets."""
+    return parse(url).shown
 
 
 def remove(url: str) -> None:
