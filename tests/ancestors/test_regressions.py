@@ -146,7 +146,7 @@ def test_rw_8_a_slot_is_not_taken_by_whom_an_error_keeps_from_adding_its_job(sto
 
     changed = next_version(first, fired=1, next_run_at=NOON + HOUR)
     for job in (a_record(claims=2**70), a_record(job="\udc80")):
-        with pytest.raises((OverflowError, UnicodeEncodeError, InvalidStringData)):
+        with pytest.raises((OverflowError, UnicodeEncodeError, InvalidStringData, StoreUnavailable)):
             store.replace_schedule(first, changed, [a_record(), job], NOON)
 
     assert (store.schedules(), all_kept(store)) == ([first], [])

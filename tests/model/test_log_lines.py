@@ -26,11 +26,11 @@ def a_line(number: int, text: str = "it begins") -> bytes:
     return written(7, number, AT.timestamp(), "info", "shop.mail", text)
 
 
-def test_lines_come_back_as_they_were() -> None:
+def test_lines_come_back_as_they_were_with_a_nul_written_out() -> None:
     kept = kept_text(2, [a_line(1, "first\nand\x00 more"), a_line(2, "é\x1b[2J")])
 
     assert list(lines_of(5, kept)) == [
-        LogLine(AT, "info", "shop.mail", "first\nand\x00 more", 2, 5, 1),
+        LogLine(AT, "info", "shop.mail", "first\nand\\x00 more", 2, 5, 1),
         LogLine(AT, "info", "shop.mail", "é\x1b[2J", 2, 5, 2),
     ]
 

@@ -139,6 +139,7 @@ class _Plain:
     """The connection without the row factory of its owner."""
 
     adds = SqliteDatabase.adds
+    evaluates_data = SqliteDatabase.evaluates_data
 
     def __init__(self, raw: sqlite3.Connection) -> None:
         self._raw = raw
