@@ -11,7 +11,7 @@ import pytest
 from bson.errors import InvalidStringData
 
 from taskqueue import Scheduler, Status, retry
-from taskqueue.errors import WaitTimeout
+from taskqueue.errors import StoreUnavailable, WaitTimeout
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.outcomes import Crashed, HandedBack, Interrupted, Unloadable
 from taskqueue.model.lifecycle.settle import lost

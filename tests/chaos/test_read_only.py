@@ -21,6 +21,7 @@ for folder in /tmp /var/tmp /run /dev/shm; do
     if mountpoint -q "$folder"; then mount -o remount,bind,ro "$folder"; fi
 done
 ! touch /tmp/writable 2>/dev/null
+unset TASKQUEUE_RUNTIME_DIR  # the folder of the other tests' nodes
 export TASKQUEUE_URL=sqlite:///$store/jobs.db RUNTIME_DIRECTORY=/run/taskqueue HOME=/nonexistent
 cd "$store"
 "$@" "$bin/taskqueue-node" --name web-1 --pm static --min-children 1 2>log &
