@@ -24,9 +24,10 @@ class Adder(Protocol):
 def session_inserts(store: Store, session: Any) -> Adder:
     """Return an adder within the open transaction of a pymongo ``session``; raise ``InvalidOption``."""
     if isinstance(store, RelationalStore):
-        if store.url.startswith("postgres"):
-            raise InvalidOption("session is for MongoDB: on PostgreSQL, leave it out and add the job after your COMMIT")
-        raise InvalidOption("session is for MongoDB: on SQLite, add the job through Scheduler(connection=…)")
+        raise InvalidOption(
+            "session is for MongoDB: on SQLite, add the job through Scheduler(connection=…); "
+            "on PostgreSQL, leave it out and add the job after your COMMIT"
+        )
     from taskqueue.store.mongodb.store import MongoStore
 
     assert isinstance(store, MongoStore)

@@ -1,4 +1,4 @@
-"""Hides the passwords in a store's address, also in a mistyped one."""
+"""Takes the address of a store apart, and hides the passwords in it, also in a mistyped one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from collections.abc import Sequence
 from urllib.parse import SplitResult, urlsplit
 
 from taskqueue.errors import ConfigError
+from taskqueue.model.raw_value import flaw_of
+
+ESCAPE = "correct the URL: a port is a number, and / ? # @ : in user and password are written as %XX"
+"""What to do about the URL of a server that cannot be read."""
 
 _SCHEME = re.compile(r"\s*[a-z][\w+.-]*:/+", re.IGNORECASE)
 _PASSWORD = re.compile(r"^([^:]*):.*@", re.DOTALL)
@@ -73,9 +77,20 @@ def split(address: str) -> SplitResult:
         return urlsplit(address)
     except ValueError:  # its words may hold a part of the password
         raise ConfigError(
-            f"{concealed(address)} is no address of a store: write sqlite:///path or mongodb://host/database, "
-            "and characters such as / ? # @ : [ in user and password as %XX"
+            f"{concealed(address)} is no address of a store: write sqlite:///path, postgresql://host/database or "
+            "mongodb://host/database, and characters such as / ? # @ : [ in user and password as %XX"
         ) from None
+
+
+def check_plain(url: str, parts: SplitResult) -> None:
+    """Refuse what a driver would take for a part of a name; user and password may have such characters."""
+    flaw = flaw_of(url)
+    if not flaw and re.search(r"\s", parts.netloc.rpartition("@")[2] + parts.path + parts.query):
+        flaw = "has a blank: remove it, or write %20"
+    if flaw:
+        raise ConfigError(f"the store {concealed(url)!r} {flaw}")
+    if parts.fragment:
+        raise ConfigError(f"'#{parts.fragment}' of {concealed(url)} is not read: {ESCAPE}")
 
 
 def reveals(text: str, address: str) -> bool:

@@ -218,7 +218,7 @@ def _classes(kind: Any) -> tuple[type, ...]:
     """Return the classes of a type's values."""
     origin = get_origin(kind) or kind
     if origin in (Union, types.UnionType):
-        return tuple(kind_of_one for argument in get_args(kind) for kind_of_one in _classes(argument))
+        return tuple(member for argument in get_args(kind) for member in _classes(argument))
     return (origin,) if isinstance(origin, type) and origin is not Any else (object,)
 
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from pymongo.database import Database
 from pymongo.errors import ConfigurationError
 from pymongo.uri_parser import parse_uri
 
 from taskqueue.errors import ConfigError
-from taskqueue.model.raw_value import flaw_of
 from taskqueue.store.mongodb.driver_errors import DEADLINE
-from taskqueue.store.redaction import concealed, split
+from taskqueue.store.redaction import ESCAPE, check_plain, concealed, split
 
 SCHEMES = ("mongodb", "mongodb+srv")
 SYSTEM_DATABASES = ("admin", "local", "config")
@@ -31,7 +30,6 @@ _OWN = "taskqueue."
 PREFIX_OPTION = "taskqueue.prefix"
 _TIMEOUT_OPTION = "timeoutms"
 _PREFIX_ALLOWED = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,59}")
-_ESCAPE = "correct the URL: a port is a number, and / ? # @ : in user and password are written as %XX"
 _NO_PORT = re.compile(r"^[^@\[]*:(?!\d+(?:,|$))[^@]*$")
 """The servers of a URL without user, one of which has a port that is none: it is the password of a user."""
 
@@ -79,8 +77,8 @@ def parse(url: str) -> MongoUrl:
     if not parts.netloc:
         raise ConfigError(f"{concealed(url)} names no server: write mongodb://host/database or mongodb+srv://…")
     if "@" in parts.path + parts.fragment or _NO_PORT.search(parts.netloc):
-        raise ConfigError(f"{concealed(url)} cannot be read: {_ESCAPE}")
-    _check_plain(url, parts)
+        raise ConfigError(f"{concealed(url)} cannot be read: {ESCAPE}")
+    check_plain(url, parts)
     kept, prefix, timeout = [], PREFIX, DEADLINE
     for option in parts.query.split("&") if parts.query else []:
         name, _, value = option.partition("=")
@@ -101,17 +99,6 @@ def parse(url: str) -> MongoUrl:
         )
     client_url = urlunsplit(parts._replace(path=parts.path or "/", query="&".join(kept)))
     return MongoUrl(client_url=client_url, prefix=prefix, timeout=timeout)
-
-
-def _check_plain(url: str, parts: SplitResult) -> None:
-    """Refuse what the driver would take for a part of a name; user and password may have such characters."""
-    flaw = flaw_of(url)
-    if not flaw and re.search(r"\s", parts.netloc.rpartition("@")[2] + parts.path + parts.query):
-        flaw = "has a blank: remove it, or write %20"
-    if flaw:
-        raise ConfigError(f"the store {concealed(url)!r} {flaw}")
-    if parts.fragment:
-        raise ConfigError(f"'#{parts.fragment}' of {concealed(url)} is not read: {_ESCAPE}")
 
 
 def _seconds(name: str, milliseconds: int, url: str) -> float:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from taskqueue.errors import ConfigError
-from taskqueue.model.raw_value import flaw_of
-from taskqueue.store.redaction import concealed, reveals, split
+from taskqueue.store.redaction import ESCAPE, check_plain, concealed, reveals, split
 
 SCHEMES = ("postgresql", "postgres")
 SCHEMA = "taskqueue"
@@ -20,7 +19,6 @@ SCHEMA = "taskqueue"
 SCHEMA_OPTION = "taskqueue.schema"
 _OWN = "taskqueue."
 _SCHEMA_ALLOWED = re.compile(r"[a-z_][a-z0-9_]{0,40}")
-_ESCAPE = "correct the URL: a port is a number, and / ? # @ : in user and password are written as %XX"
 _DEFAULTS = {
     "application_name": "taskqueue",
     "connect_timeout": "5",
@@ -62,7 +60,9 @@ def parse(url: str) -> PostgreSQLUrl:
     parts = split(url)
     if parts.scheme not in SCHEMES:
         raise ConfigError(f"{parts.scheme!r} is no scheme of PostgreSQL: use postgresql://host/database")
-    _check_plain(url, parts)
+    check_plain(url, parts)
+    if "@" in parts.path:
+        raise ConfigError(f"{concealed(url)} cannot be read: {ESCAPE}")
     kept, schema = [], SCHEMA
     for option in parts.query.split("&") if parts.query else []:
         name, _, value = option.partition("=")
@@ -78,7 +78,7 @@ def parse(url: str) -> PostgreSQLUrl:
     except psycopg.ProgrammingError as error:
         reason = str(error).strip()
         if reveals(reason, url):
-            raise ConfigError(f"store {address.shown} has a URL that the driver refuses: {_ESCAPE}") from None
+            raise ConfigError(f"store {address.shown} has a URL that the driver refuses: {ESCAPE}") from None
         raise ConfigError(f"store {address.shown}: {reason}: correct the URL") from error
     return address
 
@@ -91,16 +91,3 @@ def checked_schema(name: str) -> str:
             "beginning with a letter or '_', but not with pg_"
         )
     return name
-
-
-def _check_plain(url: str, parts: SplitResult) -> None:
-    """Refuse what the driver would take for a part of a name; user and password may have such characters."""
-    flaw = flaw_of(url)
-    if not flaw and re.search(r"\s", parts.netloc.rpartition("@")[2] + parts.path + parts.query):
-        flaw = "has a blank: remove it, or write %20"
-    if flaw:
-        raise ConfigError(f"the store {concealed(url)!r} {flaw}")
-    if parts.fragment:
-        raise ConfigError(f"'#{parts.fragment}' of {concealed(url)} is not read: {_ESCAPE}")
-    if "@" in parts.path:
-        raise ConfigError(f"{concealed(url)} cannot be read: {_ESCAPE}")
