@@ -46,6 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
         run = Run(folder=Path(given["run_folder"]), controller=given["run_controller"])
         keep_from_forks(config)
     config.stash[RUN] = run
+    fork_server.log = run.folder / "fork-servers.log"
     os.environ["XDG_STATE_HOME"] = str(run.folder / "state")  # nobody's own jobs are touched
     os.environ["TASKQUEUE_RUNTIME_DIR"] = str(run.folder / "nodes")  # and nobody's nodes are asked
 
@@ -56,6 +57,13 @@ def pytest_configure_node(node: Any) -> None:
     run = node.config.stash[RUN]
     node.workerinput["run_folder"] = str(run.folder)
     node.workerinput["run_controller"] = run.controller
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print the errors of fork servers."""
+    log = config.stash[RUN].folder / "fork-servers.log"
+    if log.exists() and (text := log.read_text()):
+        terminalreporter.write_line(f"Fork servers of this run had errors:\n{text}")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

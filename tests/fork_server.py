@@ -3,6 +3,9 @@
 Each process of a test run has a fork server of its own, started with its first node. The server ends with the process,
 also where that is killed, and its nodes with the server. A fork becomes what
 ``python -m taskqueue.cli.node`` is: folder, environment, arguments and module path are those it is given.
+
+A server that has ended by itself is replaced when the next node is started. Its error messages, and that it was
+replaced, are in the file ``log``, which the run prints at its end.
 """
 
 from __future__ import annotations
@@ -38,6 +41,9 @@ LONGEST = 200_000
 PR_SET_PDEATHSIG = 1
 ENDS_WITHIN = 30.0
 """Seconds in which the server leaves: it may have coverage to write."""
+
+log = Path(os.devnull)
+"""Error messages of the servers."""
 
 
 class Fork:
@@ -97,13 +103,22 @@ def start(
         )
     request = json.dumps({"arguments": list(arguments), "folder": str(folder), "environment": dict(environment)})
     answers, writer = os.pipe()
-    socket.send_fds(_server(), [request.encode()], [writer, output])
+    try:
+        socket.send_fds(_server(), [request.encode()], [writer, output])
+    except BrokenPipeError:
+        with log.open("a") as file:
+            file.write(f"process {os.getpid()} had to replace its fork server when it started a node in {folder}\n")
+        _forget()
+        socket.send_fds(_server(), [request.encode()], [writer, output])
     os.close(writer)
     return Fork(answers)
 
 
 def end() -> None:
-    """Let the server of this process leave, if there is one, and wait until it has written its coverage."""
+    """Let the server of this process leave, if there is one, and wait until it has written its coverage.
+
+    A fork of the process has no server: to end that of its parent would leave the parent without one.
+    """
     if _server.cache_info().currsize:
         with _server() as server:
             server.settimeout(ENDS_WITHIN)
@@ -118,17 +133,26 @@ def _server() -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     # The launcher ends at once: no test that looks at the children of its process sees the server.
     command = ["setsid", "--fork", sys.executable, "-m", "tests.fork_server", str(theirs.fileno())]
-    with theirs:
+    with theirs, log.open("a") as errors:
         subprocess.run(
             command,
             cwd=CHECKOUT,
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stderr=errors,
             check=True,
         )
     return ours
+
+
+def _forget() -> None:
+    if _server.cache_info().currsize:
+        _server().close()
+        _server.cache_clear()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def serve(requests: socket.socket) -> list[str]:

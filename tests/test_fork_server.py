@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -14,7 +15,9 @@ import pytest
 
 from taskqueue.exit_codes import Exit
 from tests import fork_server
-from tests.nodes import LIMIT, node, title
+from tests.chaos.process_fault import is_gone
+from tests.forking import fork
+from tests.nodes import LIMIT, eventually, node, title
 
 
 def test_what_a_node_prints_and_its_exit_code_come_back(tmp_path: Path) -> None:
@@ -34,6 +37,43 @@ def test_a_node_has_the_folder_the_environment_and_the_titles_of_one_that_is_sta
         assert Path(f"/proc/{running.pid}/cwd").resolve() == tmp_path
         assert {words[1] for words in titles if len(words) > 1} >= {"node", "manager"}
         assert "node given" in running.log.read_text()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Path]:
+    """Return the file for errors of fork servers, which belongs to the test: these are no errors of the run."""
+    fork_server.end()
+    of_the_run, fork_server.log = fork_server.log, tmp_path / "log"
+    yield fork_server.log
+    fork_server.end()
+    fork_server.log = of_the_run
+
+
+def test_a_server_that_has_gone_is_replaced_and_the_log_says_so(tmp_path: Path, log: Path) -> None:
+    url = f"sqlite://{tmp_path}/jobs.db"
+    with node(url, tmp_path) as running:
+        server = psutil.Process(running.pid).parent()
+        assert server is not None
+    server.kill()
+    eventually(lambda: is_gone(server))
+
+    with node(url, tmp_path) as running:
+        running.heed("works")
+
+    assert "had to replace its fork server" in log.read_text()
+
+
+def test_a_fork_that_ends_as_a_test_run_does_leaves_the_server_alone(tmp_path: Path) -> None:
+    with node(f"sqlite://{tmp_path}/jobs.db", tmp_path) as running:
+        if (child := fork()) == 0:
+            try:
+                fork_server.end()
+            finally:
+                os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+
+        assert running.process.poll() is None
+        running.heed("works")
 
 
 OF_A_TEST_RUN = """
