@@ -40,7 +40,7 @@ def page(benches: Sequence[Mapping[str, Any]], parts: Iterable[str]) -> str:
         ),
     ]
     if machine["load"] > machine["cores"] / 2:
-        text += ["", "**Other programs kept the machine busy meanwhile: these are no figures to go by.**"]
+        text += ["", "**Other programs kept the machine busy meanwhile: these are not figures to go by.**"]
     for bench in benches:
         text += ["", *_bench(bench)]
     for part in parts:

@@ -150,7 +150,7 @@ def custom(policy: type | str, **settings: Any) -> RetryPolicy:
         return CustomRetry(policy, settings)
     if not isinstance(policy, type) or "." in policy.__qualname__:
         raise InvalidOption(
-            f"{as_code(policy)} is no retry policy of yours: pass a class at the top level of its module"
+            f"{as_code(policy)} is not a retry policy of yours: pass a class at the top level of its module"
         )
     module = policy.__module__
     return CustomRetry(f"{(main_module() or module) if module == '__main__' else module}:{policy.__name__}", settings)

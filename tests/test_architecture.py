@@ -230,7 +230,7 @@ def past_the_doors(source: Source) -> Iterator[str]:
         if top == "taskqueue" or top in sys.stdlib_module_names:
             continue
         if top not in DOORS:
-            yield f"{source.path}:{line}: {top} has no door: it is no dependency that was decided on"
+            yield f"{source.path}:{line}: {top} has no door: it is not a dependency that was decided on"
         elif not source.path.startswith(DOORS[top]):
             yield f"{source.path}:{line}: {top} is imported in {' and '.join(DOORS[top])} only"
 

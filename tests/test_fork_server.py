@@ -41,7 +41,7 @@ def test_a_node_has_the_folder_the_environment_and_the_titles_of_one_that_is_sta
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Path]:
-    """Return the file for errors of fork servers, which belongs to the test: these are no errors of the run."""
+    """Return the file for errors of fork servers, which belongs to the test: these are not errors of the run."""
     fork_server.end()
     of_the_run, fork_server.log = fork_server.log, tmp_path / "log"
     yield fork_server.log

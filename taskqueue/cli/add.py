@@ -106,7 +106,7 @@ def _check_path(context: StoreContext, job: str) -> None:
         with suppress(StoreUnavailable), closing(StoreContext(context.url)) as existing:
             near = [path for path in completion.recent_classes(existing.store) if path.rpartition(":")[2] == job]
             if near:
-                raise InvalidJob(f"{job!r} is no import path: did you mean {near[0]}?") from None
+                raise InvalidJob(f"{job!r} is not an import path: did you mean {near[0]}?") from None
         raise refused from None
 
 

@@ -191,5 +191,5 @@ def _table(file: Path) -> Mapping[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{file} is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise ConfigError(f"{file} is no JSON object: write what logging.config.dictConfig takes")
+        raise ConfigError(f"{file} is not a JSON object: write what logging.config.dictConfig takes")
     return found

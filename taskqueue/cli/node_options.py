@@ -155,7 +155,7 @@ NODE = (
 def variables_of(origin: str, given: Mapping[str, Any]) -> dict[str, str]:
     """Return the variables for values by key, such as ``MAX_CHILDREN``; ``origin`` names them in errors.
 
-    Raises ``ConfigError`` for a key that is no option and for a value that the option does not take.
+    Raises ``ConfigError`` for a key that is not an option and for a value that the option does not take.
     """
     options = {str(option.envvar).removeprefix(PREFIX): option for option in NODE}
     variables, values = {}, {}
@@ -180,7 +180,7 @@ def _text(value: object) -> str:
 
 
 def _check(origin: str, values: Mapping[str, Any]) -> None:
-    """Raise ``ConfigError`` if these values, with variables and defaults, are no settings of a node."""
+    """Raise ``ConfigError`` if these values, with variables and defaults, are not settings of a node."""
     try:
         ctx = click.Command(origin, params=list(NODE)).make_context(origin, [], default_map=dict(values))
     except click.BadParameter as refused:

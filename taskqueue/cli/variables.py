@@ -26,7 +26,7 @@ def check() -> None:
             continue
         flaw = flaw_of(value)
         if name == "TASKQUEUE_RUNTIME_DIR" and not flaw and not os.path.isabs(value):
-            flaw = "is no absolute path: pass one such as /run/taskqueue"
+            flaw = "is not an absolute path: pass one such as /run/taskqueue"
         if flaw and name.removeprefix(PREFIX) in _known():
             raise ConfigError(f"the variable {name}={concealed(value)!r} {flaw}")
 

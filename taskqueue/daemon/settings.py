@@ -162,12 +162,12 @@ def _can_be_an_address(value: str | None) -> None:
     port = "" if value is None else value.rpartition(":")[2]
     is_port = port.isascii() and port.isdecimal() and len(port) < 6 and int(port) < 2**16
     if value is not None and not (is_port and value.isprintable()):
-        raise ConfigError(f"--metrics {value!r} is no address: pass a port such as 9464, or HOST:PORT")
+        raise ConfigError(f"--metrics {value!r} is not an address: pass a port such as 9464, or HOST:PORT")
 
 
 def _is_module(name: str, value: str) -> None:
     if not all(part.isidentifier() for part in value.split(".")):
-        raise ConfigError(f"{_option(name)} {value!r} is no name of a module: pass one such as shop or shop.mail")
+        raise ConfigError(f"{_option(name)} {value!r} is not the name of a module: pass one such as shop or shop.mail")
 
 
 def _can_be_a_node(name: str) -> None:

@@ -99,7 +99,7 @@ class TaskBackend(BaseTaskBackend):
 
     def _add(self, result: base.TaskResult) -> None:
         """Add the job, and tell the receivers of the signal; in immediate mode first, since the job runs when added."""
-        runs_now = self.scheduler._may_run_now  # noqa: SLF001 - it is no question for applications
+        runs_now = self.scheduler._may_run_now  # noqa: SLF001 - applications need not ask it
         if runs_now:
             self._announce(result)
         task, priority, at = result.task, result.task.priority, result.task.run_after

@@ -13,7 +13,7 @@ from taskqueue.model.record import Attempt, Failure, Status
 from taskqueue.scheduler.process import Process
 
 UNCOUNTED = ("Interrupted", "HandedBack", "Snoozed")
-"""Outcomes of runs that are no attempts."""
+"""Outcomes of runs that do not count as attempts."""
 
 CRASHED = "Crashed"
 

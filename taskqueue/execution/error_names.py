@@ -52,7 +52,7 @@ def _names(failure: Failure) -> set[str]:
 def _warn(path: str, name: str) -> None:
     """Warn once of each name: it will be looked up again after each failure."""
     log.warning(
-        "the retry policy of %s names %s, which is no exception class of a module that is loaded here: "
+        "the retry policy of %s names %s, which is not an exception class of a module that is loaded here: "
         "check the name, or import its module in that of the job",
         path,
         name,

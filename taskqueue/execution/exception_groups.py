@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 
 class Leaf(NamedTuple):
-    """An error that is no group, and the classes of the groups that it is in, the outermost first."""
+    """An error that is not a group, and the classes of the groups that it is in, the outermost first."""
 
     error: BaseException
     groups: tuple[type[BaseException], ...] = ()
@@ -25,7 +25,7 @@ class Leaf(NamedTuple):
 
 
 def leaves(error: BaseException) -> list[Leaf]:
-    """Return the errors of a group, however deeply nested, in order; an error that is no group is the only one."""
+    """Return the errors of a group, however deeply nested, in order; an error that is not a group is the only one."""
     errors: list[Leaf] = []
     rest = [Leaf(error)]
     while rest:
@@ -53,7 +53,7 @@ def related(error: BaseException) -> Iterator[BaseException]:
 
 
 def _members(error: BaseException) -> tuple[BaseException, ...]:
-    """Return the errors of a group; none of an error that is no group."""
+    """Return the errors of a group; none of an error that is not a group."""
     kind: Any = getattr(builtins, "BaseExceptionGroup", None) or getattr(
         sys.modules.get("exceptiongroup"), "BaseExceptionGroup", None
     )

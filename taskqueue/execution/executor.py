@@ -174,7 +174,7 @@ def _stated(form: Form, result: Any) -> Any:
 def _call(instance: Any, work: str, data: Any) -> Any:
     """Call a task or a method with the data as keyword arguments, or as the only argument if it is not a mapping.
 
-    A task was added unchecked by its path: fail it with data that are no arguments. Those of a mapping are left to the
+    A task was added unchecked by its path: fail it with data that are not arguments. Those of a mapping are left to the
     call: binding them here as well would cost each run 15 µs.
     """
     is_task = isinstance(instance, TaskFunction)

@@ -107,7 +107,7 @@ def _class(path: str, method: str, what: str, admit: Admit | None) -> type:
     if not isinstance(target, type):
         raise _cannot(path, f"module {module_name} has no class {name}")
     if not callable(getattr(target, method, None)):
-        raise _cannot(path, f"is no {what}: it has no method {method}")
+        raise _cannot(path, f"is not a {what}: it has no method {method}")
     _admit(admit, target)
     return target
 
@@ -152,7 +152,7 @@ def _runnable(path: str, target: Any, method: str) -> Loaded:
     if not isinstance(target, type):
         raise _cannot(path, "is neither a class nor a function with @task: subclass Job, or decorate it with @task")
     if not method and not issubclass(target, Job):
-        raise _cannot(path, "is no subclass of Job: subclass it, or name one of its methods as module:Class.method")
+        raise _cannot(path, "is not a subclass of Job: subclass it, or name one of its methods as module:Class.method")
     if method and not callable(getattr(target, method, None)):
         raise _cannot(path, f"class {target.__qualname__} has no method {method}")
     return Loaded(

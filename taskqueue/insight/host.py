@@ -17,7 +17,7 @@ from taskqueue.model.record import Holder
 from taskqueue.store import Lease
 
 _NO_PROCESS = (errno.ESRCH, errno.EINVAL, errno.ENOENT)
-"""The errors of pidfd_open(2) for a number that is no process, or a thread's by now."""
+"""The errors of pidfd_open(2) for a number that is not a process, or a thread's by now."""
 
 CALLS = ("run_job", "run_pending")
 """The calls that run jobs in the process of their caller."""

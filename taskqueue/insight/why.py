@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from shlex import quote
@@ -25,7 +26,7 @@ from taskqueue.model.schedules.next_run import ends_series
 from taskqueue.model.schedules.origin import FromSchedule, Series
 from taskqueue.model.shown_text import shown
 from taskqueue.model.stack import latest
-from taskqueue.model.wording import at, local, since, size, some, span, times
+from taskqueue.model.wording import at, count, local, since, size, some, span, times
 from taskqueue.store import Lease, Store
 
 CONTINUED = "\n    "
@@ -41,8 +42,8 @@ _SELF_EXPLAINING = (Cause.CANCELED, Cause.EXPIRED, Cause.DEPENDENCY, Cause.DUPLI
 _ENDS: Mapping[Cause, str] = {
     Cause.RETURNED: "start() returned",
     Cause.INTERRUPTED: "its run was interrupted, and on_crash='fail' forbids another",
-    Cause.UNLOADABLE: "it could not be loaded for as long as its node goes on trying (--unroutable-after)",
-    Cause.CLEAN_UP_FAILED: "it was to clean up before its end, and that failed again and again",
+    Cause.UNLOADABLE: "it could not be loaded for as long as its node tries (--unroutable-after)",
+    Cause.CLEAN_UP_FAILED: "its clean-up before the end failed again and again",
     Cause.CHECK_FAILED: f"its checks failed {FAILED_CHECKS} times in a row, so its readiness is unknown",
     Cause.UNREADABLE: "a part of its record, or its data, could not be read by the node that took it",
     Cause.REPLACED: "a changed job was added in its place (add_job_once)",
@@ -69,7 +70,7 @@ _WAITING: Mapping[Cause, str] = {
     Cause.STEPPED: "a step of it is over, and others of its priority have their turn before the next one",
     Cause.CLEAN_UP: "it is to clean up before it comes to its end",
     Cause.NOT_READY: "it was not ready when it was asked, and is asked again",
-    Cause.INTERRUPTED: "its last run was interrupted by a stop of its node or by another run, which is no attempt",
+    Cause.INTERRUPTED: "its last run was interrupted by a stop of its node or by another run, which is not an attempt",
     Cause.HANDED_BACK: "a node had taken it and gave it back before it began",
     Cause.CRASHED: "its last run vanished with its worker or node, and it is to run again",
     Cause.LOST: "the node that had taken it is gone, or was silent until its lease ended; it had not begun",
@@ -374,8 +375,24 @@ def _continuation(record: Record) -> Iterator[str]:
         if course.reports != "{}":
             yield f"It reports: {course.reports}"
     if record.cursor is not None:
-        how = "ended" if record.status.is_final else "go on"
-        yield f"Its loops (each) {how} behind: {record.cursor}"
+        yield from _loops(record.cursor)
+
+
+def _loops(positions: str) -> Iterator[str]:
+    """Say how much each loop of the job has finished; ``positions`` is the text that ``execution/loops.py`` writes."""
+    try:
+        read = json.loads(positions)
+    except ValueError:
+        read = None
+    if not isinstance(read, dict):
+        yield f"The positions of its loops cannot be read: {positions}"
+        return
+    for name, position in read.items():
+        loop = f"each(name={name!r})" if name else "each()"
+        if isinstance(position, int):
+            yield f"Its loop {loop} has finished {count(position, 'item')}."
+        elif position:
+            yield f"Its loop {loop} has finished the items up to the cursor {json.dumps(position[0])}."
 
 
 def _series(store: Store, record: Record, now: datetime) -> Iterator[str]:

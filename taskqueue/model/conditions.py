@@ -181,7 +181,7 @@ def condition(document: Mapping[str, Any]) -> Condition:
             return AnyOf(tuple(map(condition, parts)))
         case {"not": dict() as part} if len(document) == 1:
             return Not(condition(part))
-    raise InvalidOption(f"{document!r} is no condition: write {{'check': 'module:function'}}, 'all', 'any' or 'not'")
+    raise InvalidOption(f"{document!r} is not a condition: write {{'check': 'module:function'}}, 'all', 'any' or 'not'")
 
 
 def _path(predicate: object) -> str:
@@ -196,7 +196,7 @@ def _path(predicate: object) -> str:
     path = f"{(main_module() or module) if module == '__main__' else module}:{name}"
     if not callable(predicate) or isinstance(predicate, type) or not re.fullmatch(_PATH_SHAPE, path):
         raise InvalidOption(
-            f"{predicate!r} is no predicate: pass a function at the top level of its module, or its path"
+            f"{predicate!r} is not a predicate: pass a function at the top level of its module, or its path"
         )
     return path
 
@@ -205,7 +205,7 @@ def _checked(other: object) -> Condition:
     if isinstance(other, Limit | Rate):
         raise InvalidOption(no_condition(other))
     if not is_condition(other):
-        raise InvalidOption(f"{other!r} is no condition: join checks, such as Check(is_open) & ~Check(is_full)")
+        raise InvalidOption(f"{other!r} is not a condition: join checks, such as Check(is_open) & ~Check(is_full)")
     return cast(Condition, other)
 
 

@@ -36,7 +36,7 @@ def path_of(job: Any) -> str:
         name = getattr(job, "__qualname__", as_code(job))
         raise InvalidJob(f"{name} is a plain function: decorate it with @task, or pass 'module:Class.method'")
     raise InvalidJob(
-        f"{as_code(job)} is no job: pass a subclass of Job, a function with @task, or 'module:Class.method'"
+        f"{as_code(job)} is not a job: pass a subclass of Job, a function with @task, or 'module:Class.method'"
     )
 
 
@@ -57,7 +57,7 @@ def check_name(name: str, kind: str) -> None:
 def class_path(kind: Any, method: str) -> str:
     """Return the import path of a class of the user's own that has this method; raise ``InvalidJob``."""
     if not isinstance(kind, type) or not callable(getattr(kind, method, None)):
-        raise InvalidJob(f"{as_code(kind)} is no class with {method}(): pass one, or its path 'module:Class'")
+        raise InvalidJob(f"{as_code(kind)} is not a class with {method}(): pass one, or its path 'module:Class'")
     return _importable(kind, "class")
 
 
@@ -73,7 +73,7 @@ def dotted(kind: type[BaseException]) -> str:
 
 def _checked(path: str) -> str:
     if not PATH_SHAPE.fullmatch(path):
-        raise InvalidJob(f"{path!r} is no import path: {_meant(path)}")
+        raise InvalidJob(f"{path!r} is not an import path: {_meant(path)}")
     return path
 
 

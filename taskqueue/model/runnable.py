@@ -35,7 +35,9 @@ def check_declared(function: Callable[..., Any]) -> None:
     """Raise ``InvalidJob`` for what ``@task`` decorates if no worker could import or run it."""
     name = getattr(function, "__qualname__", None)
     if name is None or isinstance(function, type):
-        raise InvalidJob(f"{as_code(function)} is no function: write it with def and @task, or write a subclass of Job")
+        raise InvalidJob(
+            f"{as_code(function)} is not a function: write it with def and @task, or write a subclass of Job"
+        )
     check_name(name, "function")
     _check_function(name, function)
 

@@ -69,7 +69,7 @@ def as_bson(text: str) -> Any:
             return json.loads(text)
         return json_util.loads(text, json_options=_READING) if text[0] in "{[" else json.loads(text)
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError, BSONError) as error:
-        raise Unreadable(f"the stored text is no Extended JSON that can be read here ({error})") from error
+        raise Unreadable(f"the stored text is not Extended JSON that can be read here ({error})") from error
 
 
 def _with_decimals(value: Any) -> Any:

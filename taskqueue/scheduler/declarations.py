@@ -48,7 +48,7 @@ def schedule(name: str | None = None, /, **definition: Unpack[ScheduleOptions]) 
     def declare(job: Scheduled) -> Scheduled:
         if not _is_job(job):
             raise InvalidOption(
-                f"schedule {shown}: {as_code(job)} is no job: write @schedule(…) above @task, or above a class"
+                f"schedule {shown}: {as_code(job)} is not a job: write @schedule(…) above @task, or above a class"
             )
         setattr(job, ATTRIBUTE, ((name, given), *vars(job).get(ATTRIBUTE, ())))
         return job

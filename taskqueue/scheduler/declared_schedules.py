@@ -59,7 +59,7 @@ class ScheduleChanges:
 
 
 _PARTS = ("trigger", "job", "data", "overlap", "misfire", "grace", "until", "max_runs", "stop_after_failures")
-"""The parts of a definition that are no options of its jobs."""
+"""The parts of a definition that are not options of its jobs."""
 
 NOTHING = ScheduleChanges(changed={})
 """Nothing changes."""
@@ -80,7 +80,7 @@ def plans_of(entries: Any, application: Any, defaults: Mapping[str, Any], now: d
 def _plan(name: Any, entry: Any, application: str, defaults: Mapping[str, Any], now: datetime) -> NamedSchedule:
     if not isinstance(entry, Mapping) or "job" not in entry:
         raise InvalidOption(
-            f"schedule {name}: {as_code(entry)} is no schedule: pass a mapping such as "
+            f"schedule {name}: {as_code(entry)} is not a schedule: pass a mapping such as "
             "{'job': CleanJob, 'cron': '15 3 * * *'}"
         )
     until = entry.get("until")

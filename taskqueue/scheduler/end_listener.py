@@ -170,7 +170,7 @@ class Listener:
                 os.eventfd_write(self._wake, 1)
 
     def doubt(self) -> None:
-        """Have every job read now: some may have been removed, which is no event."""
+        """Have every job read now: some may have been removed, which is not an event."""
         self._notify(None)
         self.wake()
 

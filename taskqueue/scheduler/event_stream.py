@@ -440,7 +440,7 @@ def check_callback(callback: object) -> None:
 
 
 def check(cursor: object) -> None:
-    """Refuse text that is no cursor of any store."""
+    """Refuse text that is not a cursor of any store."""
     if cursor is not None and not (isinstance(cursor, str) and (cursor == OLDEST or re.fullmatch(_CURSOR, cursor))):
         raise InvalidOption(
             f"cursor={as_code(cursor)}: pass a cursor of this store, {OLDEST!r}, or None for what comes now"

@@ -132,7 +132,7 @@ def _begun(before_add: BeforeAdd | None, job: Any, data: Any, options: Mapping[s
 
 
 def _with(options: Mapping[str, Any], meta: Any) -> Mapping[str, Any]:
-    """Return the options with all of the job's meta; a hook may have set one that is no mapping and will be refused."""
+    """Return the options with all of the job's meta. What a hook set and is not a mapping will be refused."""
     return {**options, META: CompleteMeta(meta) if isinstance(meta, Mapping) else meta}
 
 

@@ -185,7 +185,9 @@ def _done(scheduler: Any, calls: Calls[Any]) -> Any:
 def _is_async(scheduler: Any) -> bool:
     add_jobs = getattr(scheduler, "add_jobs", None)
     if isinstance(scheduler, type) or not callable(add_jobs):
-        raise TypeError(f"{as_code(scheduler)} is no scheduler: pass a Scheduler or an AsyncScheduler before the jobs")
+        raise TypeError(
+            f"{as_code(scheduler)} is not a scheduler: pass a Scheduler or an AsyncScheduler before the jobs"
+        )
     return iscoroutinefunction(add_jobs)
 
 
@@ -199,7 +201,7 @@ def _found(scheduler: Any, id: JobId | str) -> Calls[Any]:
     member = yield scheduler.get_job(id)
     first = workflow_of(member.tags)
     if first is None:
-        raise JobNotFound(member.id, "the job is no member of a workflow")
+        raise JobNotFound(member.id, "the job is not a member of a workflow")
     return _handle(scheduler, first, (yield members(scheduler, first)))
 
 

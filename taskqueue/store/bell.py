@@ -206,7 +206,7 @@ class Ringer:
                 _through_short_path(path, lambda address: self._socket.sendto(ring, address))
         except FileNotFoundError:  # perhaps the folder has lost its name
             self._look_anew()
-        except ConnectionRefusedError:  # also from what is no socket
+        except ConnectionRefusedError:  # also from what is not a socket
             _remove_socket(path)
         except OSError as error:
             if error.errno not in (errno.EAGAIN, errno.ENOBUFS):
@@ -294,7 +294,7 @@ def _sweep(folder: Path) -> None:
         for path in folder.iterdir():
             try:
                 _through_short_path(str(path), asking.connect)
-            except ConnectionRefusedError:  # also from what is no socket
+            except ConnectionRefusedError:  # also from what is not a socket
                 _remove_socket(str(path))
             except OSError:
                 continue

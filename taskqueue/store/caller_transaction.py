@@ -37,7 +37,7 @@ def session_inserts(store: Store, session: Any) -> Adder:
 def open_on_connection(connection: sqlite3.Connection) -> Store:
     """Return the store in the file of the application's own connection, through which everything is done.
 
-    Raises ``ConfigError`` if it is no connection to a store.
+    Raises ``ConfigError`` if it is not a connection to a store.
     """
     borrowed = CallerConnection(connection)
     return RelationalStore(borrowed, LateRinger(borrowed.address.bells, borrowed), host_time)

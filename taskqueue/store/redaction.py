@@ -77,7 +77,7 @@ def split(address: str) -> SplitResult:
         return urlsplit(address)
     except ValueError:  # its words may hold a part of the password
         raise ConfigError(
-            f"{concealed(address)} is no address of a store: write sqlite:///path, postgresql://host/database or "
+            f"{concealed(address)} is not the address of a store: write sqlite:///path, postgresql://host/database or "
             "mongodb://host/database, and characters such as / ? # @ : [ in user and password as %XX"
         ) from None
 

@@ -43,7 +43,7 @@ class TaskqueueMixin(_Base):
     def setUp(self) -> None:
         """Make the store of the test."""
         if not hasattr(self, "addCleanup"):
-            raise TypeError(f"{type(self).__name__} is no TestCase: name one after TaskqueueMixin among its bases")
+            raise TypeError(f"{type(self).__name__} is not a TestCase: name one after TaskqueueMixin among its bases")
         super().setUp()
         self._store_clock = MovableClock()
         with ExitStack() as stack:

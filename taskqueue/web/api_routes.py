@@ -152,13 +152,13 @@ async def _body(request: Request, route: ApiRoute) -> Mapping[str, Any]:
         found = json.loads(raw.decode(), parse_constant=_no_constant)
         json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
-        raise Problem("malformed-request", f"the body is no JSON: {error}") from None
+        raise Problem("malformed-request", f"the body is not JSON: {error}") from None
     route.body.check(found, "body")
     return found  # type: ignore[no-any-return]  # the schemas of bodies are those of objects
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _wrong(detail: str) -> Problem:

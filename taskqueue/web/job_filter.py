@@ -105,7 +105,7 @@ class JobFilter:
             return decode(self.q)
         except (RecursionError, Unreadable, ValueError) as error:
             example = '{"data.to": "ann@example.org"}'
-            raise InvalidQuery(f"the query is no JSON ({error}): write such as {example}") from None
+            raise InvalidQuery(f"the query is not JSON ({error}): write such as {example}") from None
 
 
 def moment(name: str, text: str) -> datetime:

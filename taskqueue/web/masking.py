@@ -64,7 +64,7 @@ class Masking(SecretKeys):
                 self.check_query(part, user)
 
     def _query(self, text: str) -> str:
-        """Return the text of a query masked; a long one, which was cut and is no JSON, as a whole."""
+        """Return the text of a query masked; a long one, which was cut and is not JSON, as a whole."""
         try:
             return json.dumps(self.masked(json.loads(text)), ensure_ascii=False)
         except (ValueError, RecursionError):

@@ -22,7 +22,7 @@ PACE = 2.0
 """Seconds between two beats, or a multiple of these."""
 
 SILENCE = 5.0
-"""Seconds after which all pages are notified, changed or not: a pause, a drain and a silent node are no events."""
+"""Seconds after which all pages are notified, changed or not: a pause, a drain and a silent node are not events."""
 
 SHARE = 50
 """Seconds of which one at most, about, goes into answers: a busy machine has more to do than to show pages."""

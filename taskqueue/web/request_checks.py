@@ -91,7 +91,7 @@ class RequestChecks:
             )
         length = headers.get("content-length", "0")
         if not length.isascii() or not length.isdigit() or len(length) > LONGEST_LENGTH:
-            return Problem("malformed-request", "the content-length is no number")
+            return Problem("malformed-request", "the content-length is not a number")
         return _too_large() if int(length) > LARGEST_BODY else None
 
 
@@ -175,7 +175,7 @@ def _below_path(scope: Scope, settings: Settings) -> Scope:
 
 
 def _client(forwarded: Iterable[str], peer: str, settings: Settings) -> str:
-    """Return the address nearest to us that is no proxy of ours: what stands before it, the client may have made up."""
+    """Return the address nearest to us that is not one of our proxies: a client may have made up those before it."""
     client = peer
     for address in reversed([one.strip() for line in forwarded for one in line.split(",") if one.strip()]):
         client = address[:100]

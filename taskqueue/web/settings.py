@@ -77,7 +77,7 @@ def settings_from(
             f"header {header} could be sent by anybody: name the proxies that set it (--proxy ADDRESS, proxies=[…])"
         )
     if header is not None and not re.fullmatch(_HEADER, header):
-        raise ConfigError(f"header {header!r} is no name of an HTTP header: pass one such as X-Remote-User")
+        raise ConfigError(f"header {header!r} is not the name of an HTTP header: pass one such as X-Remote-User")
     return Settings(
         users=None if users is None else Path(users),
         local=local,
@@ -95,7 +95,7 @@ def path_from(text: str) -> str:
     path = text.removesuffix("/")
     if path and (len(path) > LONGEST_PATH or not re.fullmatch(_PATH, path)):
         raise ConfigError(
-            f"path {text[:LONGEST_PATH]!r} is no path of an address: pass one such as /jobs, of letters, digits "
+            f"path {text[:LONGEST_PATH]!r} is not a URL path: pass one such as /jobs, of letters, digits "
             f"and ._~- after each slash, {LONGEST_PATH} characters at most"
         )
     return path
@@ -112,11 +112,11 @@ def _network(text: str) -> Network:
     try:
         return ipaddress.ip_network(text)
     except ValueError as error:
-        raise ConfigError(f"proxy {text!r} is no address: {error}") from None
+        raise ConfigError(f"proxy {text!r} is not an address: {error}") from None
 
 
 def _host(text: str) -> str:
     host = text.strip().lower()
     if not re.fullmatch(_HOST, host):
-        raise ConfigError(f"host {text!r} is no name of a host: pass one such as jobs.example.org, without port")
+        raise ConfigError(f"host {text!r} is not the name of a host: pass one such as jobs.example.org, without port")
     return host

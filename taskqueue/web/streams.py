@@ -68,7 +68,7 @@ def change_stream(
 ) -> StreamingResponse:
     """Return a stream that sends ``changed`` at each beat after which the page may look different.
 
-    So does each beat for all pages, and with ``runs`` every beat: the log lines of a running job are no events.
+    So does each beat for all pages, and with ``runs`` every beat: the log lines of a running job are not events.
     """
     found = re.fullmatch(_OF_JOB, page)
 

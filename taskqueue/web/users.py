@@ -186,7 +186,9 @@ def _accounts(path: Path, text: bytes) -> Mapping[str, Account]:
         kept = json.loads(text)
         return {name: _account(name, fields) for name, fields in kept.items()}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"{path} is no file of users ({error}): make it with `taskqueue web user add NAME`") from None
+        raise ConfigError(
+            f"{path} is not a file of users ({error}): make it with `taskqueue web user add NAME`"
+        ) from None
 
 
 def _account(name: str, fields: Mapping[str, Any]) -> Account:

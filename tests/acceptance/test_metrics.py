@@ -300,7 +300,9 @@ def test_a_missing_extra_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("address", ["here", "localhost:", "1:99999", "²", "9" * 5000, "\udc80:90", "a\0:90"])
 def test_an_address_that_is_none_is_refused(address: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(f"--metrics {address!r} is no address: pass a port such as 9464")):
+    with pytest.raises(
+        ConfigError, match=re.escape(f"--metrics {address!r} is not an address: pass a port such as 9464")
+    ):
         Settings(metrics=address)
 
 

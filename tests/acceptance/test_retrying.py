@@ -58,7 +58,7 @@ def test_a_worker_finds_the_class_that_a_name_of_the_client_means(
     assert (again.status, again.result) == (Status.DONE, 2)
     assert (misspelt.status, misspelt.cause) == (Status.FAILED, Cause.NOT_RETRIABLE)
     assert f"Its retry policy names {names}.Declind: no module" in misspelt.why()
-    assert f"the retry policy of {job} names {names}.Declind, which is no exception class" in log
+    assert f"the retry policy of {job} names {names}.Declind, which is not an exception class" in log
 
 
 def test_why_names_the_line_of_a_job_that_took_too_long(url: str, scheduler: Scheduler, tmp_path: Path) -> None:

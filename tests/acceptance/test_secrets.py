@@ -206,5 +206,5 @@ def _name(member: psutil.Process) -> str:
 
 
 def _without_prints(log: str) -> str:
-    """Return the log without what the job itself has printed, which is no part of it."""
+    """Return the log without what the job itself has printed, which is not a part of it."""
     return "\n".join(line for line in log.splitlines() if not line.startswith("working with "))

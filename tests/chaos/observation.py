@@ -146,7 +146,7 @@ class Observation:
         return 0, ""
 
     def _complaints_of_logs(self) -> Iterator[str]:
-        """Yield the lines of logs that are no JSON, that name another run than theirs, and ends that are told twice."""
+        """Yield lines of logs that are not JSON or name another run than theirs, and ends that are told twice."""
         done: Counter[str] = Counter()
         for line in self._lines():
             if line.startswith(PRINTED):
@@ -154,7 +154,7 @@ class Observation:
             try:
                 fields = json.loads(line)
             except ValueError:
-                yield f"a line of the log is no JSON: {line[:200]}"
+                yield f"a line of the log is not JSON: {line[:200]}"
                 continue
             _, is_of_run, run = fields["message"].partition(" run ")
             if is_of_run and run.partition(":")[0] != fields.get("job_id"):

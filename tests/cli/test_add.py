@@ -128,18 +128,30 @@ def test_options_that_are_not_given_are_not_stated(taskqueue: Taskqueue, store: 
         (["--retry", "often"], "taskqueue: --retry: 'often': write the number of further attempts"),
         (["--retry", "-2"], "taskqueue: --retry: -2: write the number of further attempts"),
         (["--priority", "21"], "taskqueue: --priority: 21: pass a whole number from -20 to 20"),
-        (["--timeout", "soon"], "taskqueue: --timeout: 'soon' is no duration: "),
+        (["--timeout", "soon"], "taskqueue: --timeout: 'soon' is not a duration: "),
         (["--at", "2030-01-01 00:00"], "taskqueue: --at: '2030-01-01 00:00' has no time zone: append one, as in "),
-        (["--at", "yesterday"], "taskqueue: --at: 'yesterday' is no time: write 'now', '+1 hour', Unix seconds or ISO"),
-        (["--at", "60"], "taskqueue: --at: 60 is no time: write '+60 seconds' for that long from now; unix seconds of"),
-        (["--at", "5m"], "taskqueue: --at: '5m' is no time: write '+5m' for that long from now"),
-        (["--expires", "1 hour"], "taskqueue: --expires: '1 hour' is no time: write '+1 hour' for that long from now"),
-        (["--until", "60"], "taskqueue: --until: 60 is no time: write '+60 seconds'"),
-        (["--interval-reference", "0"], "taskqueue: --interval-reference: 0 is no time: write '+0 seconds'"),
-        (["--ready", "5"], "taskqueue: --ready: 5 is no predicate: write 'module:function' or '#method' of the job's"),
+        (
+            ["--at", "yesterday"],
+            "taskqueue: --at: 'yesterday' is not a time: write 'now', '+1 hour', Unix seconds or ISO",
+        ),
+        (
+            ["--at", "60"],
+            "taskqueue: --at: 60 is not a time: write '+60 seconds' for that long from now; unix seconds of",
+        ),
+        (["--at", "5m"], "taskqueue: --at: '5m' is not a time: write '+5m' for that long from now"),
+        (
+            ["--expires", "1 hour"],
+            "taskqueue: --expires: '1 hour' is not a time: write '+1 hour' for that long from now",
+        ),
+        (["--until", "60"], "taskqueue: --until: 60 is not a time: write '+60 seconds'"),
+        (["--interval-reference", "0"], "taskqueue: --interval-reference: 0 is not a time: write '+0 seconds'"),
+        (
+            ["--ready", "5"],
+            "taskqueue: --ready: 5 is not a predicate: write 'module:function' or '#method' of the job's",
+        ),
         (["--limits", "5:a"], "taskqueue: --limits: '5:a': write '5', '5 by=bucket', '100/60' or '100/60 name=api'"),
         (["--depends-on", "55"], "taskqueue: --depends-on: '55': write the 24 digits of a job's id"),
-        (["--timeout", "soon"], "taskqueue: --timeout: 'soon' is no duration: write seconds (30), '5m'"),
+        (["--timeout", "soon"], "taskqueue: --timeout: 'soon' is not a duration: write seconds (30), '5m'"),
         (["--interval", "-2"], "taskqueue: --interval: -2: pass a duration such as '5m', or -1 for at once"),
         (["--data", "@/no/such.json"], "taskqueue: --data: '/no/such.json' cannot be read (No such file or directory)"),
         (["--data", "@"], "taskqueue: --data: '' cannot be read ("),
@@ -219,13 +231,13 @@ def test_a_class_that_is_no_import_path_is_refused(taskqueue: Taskqueue) -> None
     ("written", "meant"), [("shop.MailJob", "shop:MailJob"), ("shop.mail.Mailer.send", "shop.mail:Mailer.send")]
 )
 def test_a_path_without_its_colon_is_understood(taskqueue: Taskqueue, written: str, meant: str) -> None:
-    assert taskqueue("add", written).complaint == f"taskqueue: '{written}' is no import path: did you mean {meant}?"
+    assert taskqueue("add", written).complaint == f"taskqueue: '{written}' is not an import path: did you mean {meant}?"
 
 
 def test_a_bare_class_is_looked_for_among_recent_jobs(taskqueue: Taskqueue) -> None:
     taskqueue("add", "shop.jobs:MailJob")
 
-    assert taskqueue("add", "MailJob").complaint.endswith("is no import path: did you mean shop.jobs:MailJob?")
+    assert taskqueue("add", "MailJob").complaint.endswith("is not an import path: did you mean shop.jobs:MailJob?")
 
 
 def test_the_first_job_of_a_class_named_like_another_is_questioned(taskqueue: Taskqueue, store: Store) -> None:
@@ -241,7 +253,7 @@ def test_the_first_job_of_a_class_named_like_another_is_questioned(taskqueue: Ta
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["MailJob"], "'MailJob' is no import path: write 'module:Class'"),
+        (["MailJob"], "'MailJob' is not an import path: write 'module:Class'"),
         (["--here", "applikation:MailJob"], "applikation:MailJob cannot be loaded: No module named 'applikation'"),
         (["--here", "tests.daemon.jobs:Emty"], "tests.daemon.jobs:Emty: module tests.daemon.jobs has no Emty: did you"),
     ],

@@ -104,7 +104,7 @@ def test_a_time_that_cannot_be_read_is_one_line(taskqueue: Taskqueue) -> None:
 
     assert answer.code == Exit.CONFIG
     assert answer.complaint.startswith(
-        "taskqueue: --since: 'yesterday' is no time: pass how long ago, such as '90m' or '2d', or"
+        "taskqueue: --since: 'yesterday' is not a time: pass how long ago, such as '90m' or '2d', or"
     )
     assert taskqueue("list", "--since", "yesterday").complaint == answer.complaint
     assert "has no time zone" in taskqueue("list", "--since", "2030-01-01 12:00").complaint

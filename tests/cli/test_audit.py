@@ -175,5 +175,5 @@ def test_the_audit_is_printed_the_newest_first(taskqueue: Command, scheduler: Sc
     last = taskqueue("audit", "-n", "1", "--json").document[-1]
     assert (last["action"], last["by"]) == ("pause", user())
     assert taskqueue("audit", "--before", last["cursor"], "--json").document[0]["action"] == "cancel"
-    assert "'nonsense' is no cursor of the audit" in taskqueue("audit", "--before", "nonsense").err
+    assert "'nonsense' is not a cursor of the audit" in taskqueue("audit", "--before", "nonsense").err
     scheduler.close()

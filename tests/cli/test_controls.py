@@ -194,7 +194,7 @@ def test_all_limits_of_a_name_are_reset_together(taskqueue: Taskqueue, store: St
         (("api", "many"), Exit.CONFIG, "is not a limit: write a whole number"),
         (("api", "0"), Exit.CONFIG, "a whole number from 1 to 10,000"),
         (("api", "5 name=other"), Exit.CONFIG, "leave its name out"),
-        (("shop: Up", "5"), Exit.CONFIG, "is no import path"),
+        (("shop: Up", "5"), Exit.CONFIG, "is not an import path"),
         (("a b", "5"), Exit.CONFIG, "without spaces"),
     ],
 )

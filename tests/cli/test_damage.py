@@ -45,9 +45,9 @@ def test_a_damaged_job_is_shown_with_what_cannot_be_read(taskqueue: Command, sto
 
     assert "unreadable" in taskqueue("list").out
     shown = taskqueue("show", str(job.id), "--json").document
-    assert shown["damage"].startswith("cannot be read here: options: 'lunar' is no retry policy")
+    assert shown["damage"].startswith("cannot be read here: options: 'lunar' is not a retry policy")
     said = taskqueue("why", str(job.id)).out
-    assert "Its record cannot be read here: options: 'lunar' is no retry policy" in said
+    assert "Its record cannot be read here: options: 'lunar' is not a retry policy" in said
     assert "until then it can be canceled" in said
 
 

@@ -120,7 +120,7 @@ def test_a_unit_is_compared_with_what_a_node_needs(tmp_path: Path) -> None:
     [found] = host_diagnosis._units([tmp_path])
     assert found.level is Level.WARNING
     assert "without KillMode=mixed a stop sends SIGTERM to running jobs at once" in found.says
-    assert "its ExecStart '/not/there' is no program" in found.says
+    assert "its ExecStart '/not/there' is not a program" in found.says
     [none] = host_diagnosis._units([tmp_path / "nowhere"])
     assert none.says == "none is installed on this host"
 

@@ -190,7 +190,7 @@ def test_a_variable_like_no_other_is_named_too(
         ("WORK_ON", '"mail"', "begins or ends with a quote"),
         ("WORK_ON", "mail # and no more", "has a comment"),
         ("USERS", " users.json", "begins or ends with a blank"),
-        ("RUNTIME_DIR", "run", "is no absolute path: pass one such as /run/taskqueue"),
+        ("RUNTIME_DIR", "run", "is not an absolute path: pass one such as /run/taskqueue"),
         ("RUNTIME_DIR", '"/run/taskqueue"', "begins or ends with a quote"),
         ("LEASE", " ", "begins or ends with a blank"),
     ],
@@ -240,7 +240,7 @@ def test_a_probe_names_a_wrong_variable(tmp_path: Path) -> None:
     )
 
     assert done.returncode == Exit.CONFIG
-    assert "TASKQUEUE_RUNTIME_DIR='run' is no absolute path" in done.stderr
+    assert "TASKQUEUE_RUNTIME_DIR='run' is not an absolute path" in done.stderr
 
 
 def test_a_node_with_one_connection_says_what_it_lacks(mongo_set: str, tmp_path: Path) -> None:

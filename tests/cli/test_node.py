@@ -138,16 +138,16 @@ def test_a_variable_holds_several_values_with_spaces_between(monkeypatch: pytest
         ),
         (["--work-on", "=2"], Exit.CONFIG, "--work-on: queue='': pass a name of 1 to 100 characters"),
         (["--work-on", "mail", "--work-on", "mail=2"], Exit.CONFIG, "--work-on names queue mail more than once: "),
-        (["--preload", ""], Exit.CONFIG, "--preload '' is no name of a module: pass one such as shop or "),
+        (["--preload", ""], Exit.CONFIG, "--preload '' is not the name of a module: pass one such as shop or "),
         (
             ["--preload", "shop,"],
             Exit.CONFIG,
-            "--preload '' is no name of a module: pass one such as shop or shop.mail",
+            "--preload '' is not the name of a module: pass one such as shop or shop.mail",
         ),
         (
             ["--allow", "shop."],
             Exit.CONFIG,
-            "--allow 'shop.' is no name of a module: pass one such as shop or shop.mail",
+            "--allow 'shop.' is not the name of a module: pass one such as shop or shop.mail",
         ),
         (
             ["--min-children", "5", "--max-children", "4"],
@@ -425,7 +425,7 @@ def test_a_json_file_says_what_is_logged(tmp_path: Path, capsys: pytest.CaptureF
     ("name", "text", "says"),
     [
         ("logging.json", "{", "logging.json is not JSON"),
-        ("logging.json", "[]", "logging.json is no JSON object"),
+        ("logging.json", "[]", "logging.json is not a JSON object"),
         ("logging.toml", "= 1", "logging.toml is not TOML"),
         ("logging.toml", 'root = {handlers = ["nowhere"]}', "Unable to configure root logger"),
         (

@@ -280,7 +280,7 @@ def test_a_document_that_is_no_policy_is_refused(taskqueue: Taskqueue, store: St
     answer = taskqueue("add", ECHO, "--retry", '{"policy": "soon"}')
 
     assert answer.code == Exit.CONFIG
-    assert "'soon' is no retry policy: use fixed" in answer.complaint
+    assert "'soon' is not a retry policy: use fixed" in answer.complaint
     assert store.count(EVERYTHING) == 0
 
 

@@ -180,15 +180,24 @@ def test_a_job_that_raises_interrupted_unasked_has_failed(scheduler: Scheduler) 
     assert process.error.message == "a job raised Interrupted without a request to end"
 
 
+def test_why_names_loops_and_the_cursors_that_they_have_reached(scheduler: Scheduler, store: Store) -> None:
+    process = scheduler.add_job(Looping, {"items": ["a"], "fails": []})
+    [record] = take(store)
+    begin(store, record, cursor='{"pages":[{"page":2}],"rows":[]}')
+
+    assert "Its loop each(name='pages') has finished the items up to the cursor {\"page\": 2}." in process.why()
+    assert "rows" not in process.why()
+
+
 def test_why_says_where_the_loops_are(scheduler: Scheduler, store: Store) -> None:
     process = scheduler.add_job(Looping, {"items": ["a"], "fails": []})
     [record] = take(store)
     begin(store, record, cursor='{"":7}')
 
-    assert 'Its loops (each) go on behind: {"":7}' in process.why()
+    assert "Its loop each() has finished 7 items." in process.why()
     end(store, record, HandedBack())
     scheduler.run_pending()
-    assert 'Its loops (each) ended behind: {"":1}' in process.why()
+    assert "Its loop each() has finished 1 item." in process.why()
 
 
 def test_a_place_of_another_kind_is_forgotten() -> None:

@@ -107,7 +107,7 @@ def test_the_history_has_figures_by_minute_and_hour_of_a_queue_or_class(schedule
     ("asked", "complaint"),
     [
         ({"by": "colour"}, "by='colour': figures are by queue, class, tag"),
-        ({"since": "yesterday"}, "'yesterday' is no time"),
+        ({"since": "yesterday"}, "'yesterday' is not a time"),
         ({"since": "now"}, "ends before it begins"),
         ({"at_most": 0}, "at_most=0"),
         ({"at_most": True}, "at_most=True"),

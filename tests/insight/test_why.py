@@ -305,7 +305,7 @@ def test_a_job_that_was_tried_again_says_that_it_could_not_be_loaded(scheduler: 
     play(store, outcomes.Unloadable(failure=FAILURE, retry_for=timedelta(seconds=0.001)))
     eventually(lambda: play(store, outcomes.Unloadable(failure=FAILURE, retry_for=timedelta(0))))
 
-    said(process, "for as long as its node goes on trying (--unroutable-after)")
+    said(process, "for as long as its node tries (--unroutable-after)")
 
 
 def test_a_recovered_job_and_its_copy_name_one_another(scheduler: Scheduler) -> None:

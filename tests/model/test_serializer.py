@@ -200,7 +200,7 @@ def test_a_time_that_is_in_the_calendar_in_utc_comes_back(moment: datetime) -> N
 
 @pytest.mark.parametrize("text", ['{"a":{"$date":{"$numberLong":"999999999999999999"}}}', '{"a":', "[" * 100_000])
 def test_text_that_cannot_be_read_is_said_to_be_that(text: str) -> None:
-    with pytest.raises(Unreadable, match="the stored text is no Extended JSON that can be read here"):
+    with pytest.raises(Unreadable, match="the stored text is not Extended JSON that can be read here"):
         decode(text)
 
 

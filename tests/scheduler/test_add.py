@@ -96,7 +96,7 @@ def test_a_duration_is_not_taken_for_a_time_in_1970(scheduler: Scheduler, value:
             call()
         assert place in str(refused.value)
         written = value if isinstance(value, str) and value[-1] == "m" else f"{float(value):g} seconds"
-        assert f"is no time: write '+{written}' for that long from now" in str(refused.value)
+        assert f"is not a time: write '+{written}' for that long from now" in str(refused.value)
     assert scheduler.count_jobs({}) == 2
     assert list(scheduler.get_schedules()) == []
 
@@ -265,7 +265,7 @@ def test_a_job_of_many_has_the_options_that_its_class_has_when_it_comes(schedule
 
 
 def test_none_is_no_job_among_many_either(scheduler: Scheduler) -> None:
-    with pytest.raises(InvalidJob, match="None is no job"):
+    with pytest.raises(InvalidJob, match="None is not a job"):
         scheduler.add_jobs([(None, 1)])  # type: ignore[list-item]
 
 
@@ -422,7 +422,7 @@ TOO_LONG = "a whole number of 16,610 bits"
         (lambda at: at.add_job(Echo, {HUGE: 1}), f"data has the key {TOO_LONG}, which is not text: use text keys"),
         (lambda at: at.cancel_jobs({HUGE: 1}), f"a query cannot name {TOO_LONG}: use id, "),
         (lambda at: at.get_jobs({"data.a": {"$in": HUGE}}), f"data.a: .in takes a list, not {TOO_LONG}"),
-        (lambda at: at.add_job(HUGE), f"{TOO_LONG} is no job: pass a subclass of Job"),
+        (lambda at: at.add_job(HUGE), f"{TOO_LONG} is not a job: pass a subclass of Job"),
         (lambda at: at.add_jobs([HUGE]), f"jobs.0. is {TOO_LONG}: pass .job, data."),
         (lambda at: at.add_job(Echo, tags=[HUGE]), "tags=a list with a whole number of over 4,300 digits: "),
     ],

@@ -115,7 +115,7 @@ def test_a_job_that_runs_or_has_ended_is_not_changed(scheduler: Scheduler, store
         ({}, "nothing to change: pass priority, at, queue, tags, meta or data"),
         ({"retry": 3}, "retry cannot be changed: only priority, at"),
         ({"priority": 21}, "priority=21: pass a whole number"),
-        ({"at": "soon"}, "is no time"),
+        ({"at": "soon"}, "is not a time"),
         ({"at": "+3 hours"}, "is when the job has expired"),
     ],
 )

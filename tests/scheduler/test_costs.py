@@ -32,7 +32,7 @@ def calls(call: Callable[[], object]) -> int:
         begun += event == "call"
 
     before = sys.getprofile()
-    gc.disable()  # callbacks of a collection that happens to come are no part of the call
+    gc.disable()  # callbacks of a collection that happens to come are not part of the call
     sys.setprofile(note)
     try:
         call()

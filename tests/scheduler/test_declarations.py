@@ -128,7 +128,7 @@ def plain() -> None:
     ("declare", "words"),
     [
         (lambda: schedule(plain), r"schedule\(.*\): write @schedule\(cron="),  # type: ignore[arg-type]
-        (lambda: schedule(every="1h")(plain), r"is no job: write @schedule\(…\) above @task"),
+        (lambda: schedule(every="1h")(plain), r"is not a job: write @schedule\(…\) above @task"),
         (lambda: schedule("a b", every="1h"), "a schedule's name is 'a b'"),
         (schedule, "a schedule has one trigger"),
         (lambda: schedule("x", every="1h", cron="@daily"), "a schedule has one trigger"),

@@ -190,7 +190,7 @@ def test_a_result_that_cannot_be_kept_fails_for_good(scheduler: Scheduler) -> No
     [
         ("tests.scheduler.nowhere:Job", "No module named 'tests.scheduler.nowhere'"),
         ("tests.scheduler.jobs:Missing", "module tests.scheduler.jobs has no Missing"),
-        ("tests.scheduler.jobs:Reports", "is no subclass of Job"),
+        ("tests.scheduler.jobs:Reports", "is not a subclass of Job"),
         ("tests.scheduler.jobs:Reports.yearly", "class Reports has no method yearly"),
         ("tests.scheduler.jobs:undecorated", "is neither a class nor a function with @task"),
     ],

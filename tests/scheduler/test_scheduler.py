@@ -204,7 +204,7 @@ ACTION = {"action": "deploy", "target": "shop", "by": "ana"}
         ("record_action", {**ACTION, "source": None}, "source=None of an action: pass text"),
         ("record_action", {**ACTION, "about": [5]}, r"about=\[5\] of an action: pass a mapping of texts"),
         ("record_action", {**ACTION, "about": {"x": b"x"}}, "about={'x': b'x'} of an action: pass a mapping"),
-        ("audit", {"before": 5}, "5 is no cursor of the audit: pass that of an entry"),
+        ("audit", {"before": 5}, "5 is not a cursor of the audit: pass that of an entry"),
         ("audit", {"limit": "5"}, "limit='5': pass a whole number from 1 to"),
     ],
 )

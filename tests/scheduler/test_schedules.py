@@ -310,7 +310,7 @@ def test_an_answer_that_is_no_time_is_an_error_of_the_job(scheduler: Scheduler) 
     scheduler.schedule("vague", Echo, at=Vague)
     [question] = scheduler.run_pending()
 
-    assert "is no time" in str(question.error)
+    assert "is not a time" in str(question.error)
 
 
 def test_values_say_the_same_as_words(scheduler: Scheduler) -> None:

@@ -153,7 +153,7 @@ def test_cleaning_up_that_fails_is_tried_again_and_given_up_in_the_end(scheduler
 
     assert done.count("failed") == 5
     assert (process.refresh().status, process.cause) == (Status.FAILED, Cause.CLEAN_UP_FAILED)
-    assert "it was to clean up before its end, and that failed again and again" in process.why()
+    assert "its clean-up before the end failed again and again" in process.why()
 
 
 def test_hooks_are_called_for_the_job_and_not_for_its_steps(scheduler: Scheduler, done: list[Any]) -> None:

@@ -161,7 +161,7 @@ def test_a_transaction_of_another_connection_is_in_the_way_and_that_is_said(
 
 
 def test_what_is_no_connection_to_a_store_is_refused(tmp_path: Path, database: sqlite3.Connection) -> None:
-    with pytest.raises(ConfigError, match=r"connection='jobs.db' is no SQLite connection: pass an open"):
+    with pytest.raises(ConfigError, match=r"connection='jobs.db' is not a SQLite connection: pass an open"):
         Scheduler(connection="jobs.db")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="an address and a connection: pass one"):
         Scheduler(tmp_path / "jobs.db", connection=database)

@@ -255,7 +255,7 @@ class Opening(Job[Sealed, None]):
 
 
 def test_data_that_could_not_be_restored_are_refused_when_they_are_added(scheduler: Scheduler) -> None:
-    with pytest.raises(InvalidJob, match=r"Sealed cannot be restored: it needs 'key', which is no field"):
+    with pytest.raises(InvalidJob, match=r"Sealed cannot be restored: it needs 'key', which is not a field"):
         scheduler.add_job(Opening, Sealed(1, "x"))
 
 

@@ -243,7 +243,7 @@ def test_a_workflow_is_found_by_any_member(scheduler: Scheduler) -> None:
 
     for id in (flow.id, flow.processes[1].id):
         assert workflows.find(scheduler, id).processes == flow.processes
-    with pytest.raises(JobNotFound, match="no member of a workflow"):
+    with pytest.raises(JobNotFound, match="not a member of a workflow"):
         workflows.find(scheduler, other.id)
 
 
@@ -297,7 +297,7 @@ def test_nothing_is_added_if_one_member_is_invalid(scheduler: Scheduler) -> None
 
 
 def test_what_is_no_scheduler_and_no_list_is_refused_in_words(scheduler: Scheduler) -> None:
-    with pytest.raises(TypeError, match="Number'> is no scheduler: pass a Scheduler or an AsyncScheduler before"):
+    with pytest.raises(TypeError, match="Number'> is not a scheduler: pass a Scheduler or an AsyncScheduler before"):
         words.chain(Number, Sum)  # type: ignore[call-overload]
     with pytest.raises(InvalidJob, match=r"members=5: pass a list of members, each job, \(job, data\)"):
         workflows.group(scheduler, 5)

@@ -62,7 +62,7 @@ def test_old_entries_are_removed_when_others_come(store: Store) -> None:
 def test_a_cursor_of_something_else_is_refused(store: Store, cursor: str) -> None:
     store.record_action(an_entry())
 
-    with pytest.raises(InvalidQuery, match="is no cursor of the audit"):
+    with pytest.raises(InvalidQuery, match="is not a cursor of the audit"):
         store.audit(10, cursor)
 
 

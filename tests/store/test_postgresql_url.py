@@ -41,10 +41,10 @@ def test_the_password_is_never_shown() -> None:
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("mysql://db/shop", "'mysql' is no scheme of PostgreSQL"),
-        (f"{URL}?taskqueue.schema=Jobs", "is no name of a schema"),
-        (f"{URL}?taskqueue.schema=pg_jobs", "is no name of a schema"),
-        (f"{URL}?taskqueue.schema={'x' * 42}", "is no name of a schema"),
+        ("mysql://db/shop", "'mysql' is not a PostgreSQL scheme"),
+        (f"{URL}?taskqueue.schema=Jobs", "is not the name of a schema"),
+        (f"{URL}?taskqueue.schema=pg_jobs", "is not the name of a schema"),
+        (f"{URL}?taskqueue.schema={'x' * 42}", "is not the name of a schema"),
         (f"{URL}?taskqueue.prefix=x", "has the option 'taskqueue.prefix', which does not exist"),
         (f"{URL}?colour=red", "correct the URL"),
         (f"{URL}#here", "is not read"),

@@ -83,7 +83,7 @@ def test_errors_and_left_nodes_leave_nothing_behind(tmp_path: Path) -> None:
         "    pass\n"
         "class Wrong(unittest.TestCase):\n"
         "    def test_it(self):\n"
-        "        with self.assertRaisesRegex(TypeError, 'Alone is no TestCase: name one after TaskqueueMixin'):\n"
+        "        with self.assertRaisesRegex(TypeError, 'Alone is not a TestCase: name one after TaskqueueMixin'):\n"
         "            Alone().setUp()\n"
     )
     with tempfile.TemporaryDirectory(dir="/tmp") as temporary:  # the path of a socket has a limit

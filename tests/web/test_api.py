@@ -121,7 +121,7 @@ def test_the_audit_masks_queries_of_commands_by_the_patterns_of_the_dashboard(
 @pytest.mark.parametrize(
     ("params", "said"),
     [
-        ({"query": "{"}, "the query is no JSON"),
+        ({"query": "{"}, "the query is not JSON"),
         ({"query": "[]"}, "a query is a mapping of fields to values"),
         ({"query": '{"colour": 1}'}, "a query cannot name 'colour': use id, parent"),
         ({"limit": "0"}, "limit: 0 is less than the minimum of 1"),
@@ -188,7 +188,7 @@ def test_a_wrong_value_in_a_body_is_of_a_job_only_where_one_is_described(api: Ap
     limit = client.post("limits", json={"name": "api", "limit": "many"})
     matching = client.post("jobs/matching", json={"action": "cancel", "query": {}, "at": "zzz"})
     assert problem(limit) == problem(matching) == (422, "invalid-parameter")
-    assert matching.json()["detail"].startswith("at='zzz' is no time")
+    assert matching.json()["detail"].startswith("at='zzz' is not a time")
     assert problem(client.patch(f"jobs/{id}", json={"at": "zzz"})) == (422, "invalid-job")
 
 
@@ -205,7 +205,7 @@ def test_a_duration_is_not_taken_for_a_time_in_1970(api: Api, scheduler: Schedul
 
     for answer in refused:
         assert answer.status_code == 422
-        assert "is no time: write '+60 seconds' for that long from now" in answer.json()["detail"]
+        assert "is not a time: write '+60 seconds' for that long from now" in answer.json()["detail"]
     assert scheduler.count_jobs({}) == 2
 
 

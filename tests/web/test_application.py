@@ -405,11 +405,11 @@ def test_the_prefix_of_a_proxy_comes_before_the_path_of_the_dashboard(
 @pytest.mark.parametrize(
     ("prefixes", "reason"),
     [
-        (["//evil.example"], "X-Forwarded-Prefix is wrong: path '//evil.example' is no path of an address"),
-        (["jobs"], "path 'jobs' is no path of an address"),
-        (["/jobs, /tools"], "path '/jobs, /tools' is no path of an address"),
-        (["/../admin"], "path '/../admin' is no path of an address"),
-        (['/"onload="x'], "is no path of an address"),
+        (["//evil.example"], "X-Forwarded-Prefix is wrong: path '//evil.example' is not a URL path"),
+        (["jobs"], "path 'jobs' is not a URL path"),
+        (["/jobs, /tools"], "path '/jobs, /tools' is not a URL path"),
+        (["/../admin"], "path '/../admin' is not a URL path"),
+        (['/"onload="x'], "is not a URL path"),
         (["/jobs", "/tools"], "X-Forwarded-Prefix is there more than once"),
     ],
 )

@@ -122,7 +122,7 @@ def test_jobs_are_filtered_by_a_query_whose_errors_stand_beside_it(visit: Open, 
 
     page.get_by_label("Query or id").fill('{"data.customer"')
     page.get_by_role("button", name="Filter").click()
-    expect(page.get_by_role("alert")).to_contain_text("the query is no JSON")
+    expect(page.get_by_role("alert")).to_contain_text("the query is not JSON")
 
     page.go_back()
     expect(page.get_by_role("row")).to_have_count(2)
@@ -254,7 +254,7 @@ def test_an_ended_job_runs_again_also_with_other_data(visit: Open, shop: Shop) -
     page.get_by_role("link", name="Run again with other data").click()
     page.get_by_label("Data, as JSON").fill('{"to": ')
     page.get_by_role("button", name="Run again").click()
-    expect(page.get_by_role("alert")).to_contain_text("no JSON")
+    expect(page.get_by_role("alert")).to_contain_text("not JSON")
     page.get_by_label("Data, as JSON").fill('{"to": "bob"}')
     page.get_by_role("button", name="Run again").click()
     expect(page.get_by_role("region", name="data", exact=True)).to_contain_text('"to": "bob"')

@@ -38,7 +38,7 @@ def test_a_filter_goes_into_an_address_with_changes() -> None:
     ("given", "said"),
     [
         ({"status": "lost"}, "status='lost': use waiting"),
-        ({"q": "{"}, "the query is no JSON"),
+        ({"q": "{"}, "the query is not JSON"),
         ({"q": "[1]"}, "a query is a mapping of fields"),
         ({"q": '{"colour": 1}'}, "cannot name 'colour'"),
         ({"since": "yesterday"}, "pass milliseconds"),

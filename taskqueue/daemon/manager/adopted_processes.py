@@ -88,5 +88,5 @@ class AdoptedProcesses:
                 yield pid, self._strays.get(pid) or _Stray(worker, worker.runs_begun)
 
     def _others(self) -> set[int]:
-        """Return the children that are no orphans."""
+        """Return the children that are not orphans."""
         return {*self._known, *(worker.pid for worker in self._workers)}

@@ -109,7 +109,7 @@ def _nodes(leases: Sequence[Lease], now: datetime) -> Mapping[str, int]:
 
 LIVE_WITHIN = 30.0
 """Seconds without a turn of the loop after which a node counts as hung: more than the calls of one turn to a slow store
-can take, for an outage of the store is no death. An idle loop turns every second."""
+can take, for an outage of the store is not a death. An idle loop turns every second."""
 
 
 class NodeHealth:

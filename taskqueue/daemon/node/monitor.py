@@ -143,7 +143,7 @@ class MetricsServer:
         self._thread = threading.Thread(target=self._serve, name="taskqueue-metrics", daemon=True)
         try:
             self._server = _Server(address, metrics, health, self._is_closed)
-        except (OSError, TypeError) as error:  # TypeError: the host is no text for the DNS
+        except (OSError, TypeError) as error:  # TypeError: the host is not text for the DNS
             host, port = address
             reason = getattr(error, "strerror", None) or error
             raise ConfigError(
@@ -279,7 +279,7 @@ class _Request(BaseHTTPRequestHandler):
     def _is_for_us(self) -> bool:
         """Return whether the name of the host is not that of another site, whose pages would read what is here.
 
-        A server for other hosts cannot know the names that they have for it. Programs that name none are no browsers.
+        A server for other hosts cannot know the names that they have for it. Programs that name none are not browsers.
         """
         named = self.headers.get_all("Host", [])
         if len(named) > 1:

@@ -30,7 +30,7 @@ class ChannelClosed(ConnectionError):
 
 
 class ChannelBroken(ChannelClosed):
-    """The channel received bytes that are no message; nothing after them can be read."""
+    """The channel received bytes that are not a message; nothing after them can be read."""
 
 
 class Channel:
@@ -48,7 +48,7 @@ class Channel:
 
     @property
     def is_broken(self) -> bool:
-        """Whether the bytes after the received messages are no message."""
+        """Whether the bytes after the received messages are not a message."""
         rest = self._inbox[1]
         return bool(rest) and bool(_flaw(rest[0]))
 
@@ -80,7 +80,7 @@ class Channel:
     def receive(self) -> list[bytes]:
         """Return every complete message, oldest first; raise ``ChannelClosed`` when no more can come.
 
-        Raise ``ChannelBroken`` if the bytes received are no message; earlier messages are returned first.
+        Raise ``ChannelBroken`` if the bytes received are not a message; earlier messages are returned first.
         """
         self._read()
         messages, rest = self._inbox
@@ -203,7 +203,7 @@ def _flaw(data: bytes) -> str:
     """Return why ``data``, the bytes after the last message, cannot begin one; empty if they can."""
     mark = data[: len(_MARK)]
     if not _MARK.startswith(mark):
-        return f"the channel received bytes that are no message: {data[:_SHOWN]!r}"
+        return f"the channel received bytes that are not a message: {data[:_SHOWN]!r}"
     if len(data) >= _HEADER.size and (size := _HEADER.unpack_from(data)[1]) > LARGEST:
         return f"the channel announced a message of {size:,} bytes, at most {LARGEST:,} are read"
     return ""

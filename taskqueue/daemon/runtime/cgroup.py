@@ -58,7 +58,7 @@ def _limited(proc: Path, cgroups: Path) -> Iterator[tuple[Path, int, int]]:
         for level in (folder, *folder.parents):
             if not level.is_relative_to(cgroups):
                 break
-            with contextlib.suppress(OSError, ValueError):  # "max" is no number: this level has no limit
+            with contextlib.suppress(OSError, ValueError):  # "max" is not a number: this level has no limit
                 limit = int((level / _LIMITS[version]).read_text())
                 if limit < _HOST:  # version 1 writes a huge one for none
                     yield level, version, limit

@@ -76,7 +76,7 @@ def _units(folders: Sequence[Path]) -> Iterator[Finding]:
         ]
         program = _program(set_to.get("ExecStart", ""))
         if not os.access(program, os.X_OK):
-            missing.append(f"its ExecStart {program!r} is no program")
+            missing.append(f"its ExecStart {program!r} is not a program")
         level = Level.WARNING if missing else Level.OK
         do = "compare it with `taskqueue systemd`, then `systemctl daemon-reload`" if missing else ""
         yield Finding("unit file", f"{unit}: {'; '.join(missing) or 'as it should be'}", level, do)

@@ -110,9 +110,9 @@ class Loop:
     ) -> None:
         """Call ``on_message`` with each message of ``channel``, and once ``on_close`` when no more can come.
 
-        If the channel receives bytes that are no message, or ``on_message`` raises ``ChannelBroken``, ``on_broken`` is
-        called instead. Before either call the loop stops watching the channel; its owner closes it. The loop also sends
-        data that the channel could not send at once.
+        If the channel receives bytes that are not a message, or ``on_message`` raises ``ChannelBroken``, it calls
+        ``on_broken`` instead. Before either call the loop stops watching the channel; its owner closes it. The loop
+        also sends data that the channel could not send at once.
         """
 
         def on_ready() -> None:

@@ -138,7 +138,7 @@ class Fields(Form):
         for name, parameter in inspect.signature(kind).parameters.items():
             if name not in fields and parameter.default is parameter.empty and parameter.kind in _BY_NAME:
                 raise InvalidJob(
-                    f"{self.name} cannot be restored: it needs {name!r}, which is no field and is not kept: "
+                    f"{self.name} cannot be restored: it needs {name!r}, which is not a field and is not kept: "
                     "give it a default, or make it a field"
                 )
         return {name: self._form(self._hints[name]) for name in fields}

@@ -71,7 +71,7 @@ def policy(document: Mapping[str, Any]) -> RetryPolicy:
     fields = dict(document)
     name = fields.pop("policy", None)
     if name not in _READERS:
-        raise InvalidOption(f"{name!r} is no retry policy: use {', '.join(_READERS)}")
+        raise InvalidOption(f"{name!r} is not a retry policy: use {', '.join(_READERS)}")
     try:
         return _READERS[name](fields)
     except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -78,7 +78,7 @@ class SelectedRetry:
             raise InvalidOption("a retry policy by exception has no cases: pass at least one when(…).then(…)")
         for case in self.cases:
             if not isinstance(case, Case):
-                raise InvalidOption(f"{as_code(case)} is no case of a retry policy: pass when(…).then(…)")
+                raise InvalidOption(f"{as_code(case)} is not a case of a retry policy: pass when(…).then(…)")
 
     def decide(self, situation: Situation) -> Decision:
         """Return the decision of the first case that fits."""
@@ -139,7 +139,7 @@ def _name_of(kind: object) -> str:
         return public(kind)
     if not isinstance(kind, type) or not issubclass(kind, BaseException):
         raise InvalidOption(
-            f"{as_code(kind)} is no exception class: pass one, or its dotted name such as 'app.errors.Refused'"
+            f"{as_code(kind)} is not an exception class: pass one, or its dotted name such as 'app.errors.Refused'"
         )
     return name_of(kind)
 
@@ -149,7 +149,7 @@ def check_policy(policy: object) -> None:
     if isinstance(policy, type):
         raise InvalidOption(f"{policy.__qualname__} is a class, no retry policy: pass retry.custom({policy.__name__})")
     if not callable(getattr(policy, "decide", None)):
-        raise InvalidOption(f"{as_code(policy)} is no retry policy: pass one such as retry.exponential(8)")
+        raise InvalidOption(f"{as_code(policy)} is not a retry policy: pass one such as retry.exponential(8)")
 
 
 def _check_names(names: Iterable[str]) -> None:
@@ -159,5 +159,5 @@ def _check_names(names: Iterable[str]) -> None:
     for name in named:
         if not isinstance(name, str) or not re.fullmatch(_NAME_SHAPE, name):
             raise InvalidOption(
-                f"{name!r} is no dotted name of an exception class: write one such as 'app.errors.Refused'"
+                f"{name!r} is not a dotted name of an exception class: write one such as 'app.errors.Refused'"
             )

@@ -28,7 +28,7 @@ class CustomRetry:
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, str) or not re.fullmatch(_PATH_SHAPE, self.path):
-            raise InvalidOption(f"{self.path!r} is no import path of a retry policy: write 'module:Class'")
+            raise InvalidOption(f"{self.path!r} is not an import path of a retry policy: write 'module:Class'")
         try:
             plain = json.loads(json.dumps(self.settings, allow_nan=False))
         except (TypeError, ValueError) as refused:

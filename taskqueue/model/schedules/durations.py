@@ -103,10 +103,10 @@ def _moment_ago(value: object, end: datetime) -> datetime:
     try:
         return moment_of(value, end)
     except InvalidOption as refused:
-        if "is no time:" not in str(refused):
+        if "is not a time:" not in str(refused):
             raise
         raise InvalidOption(
-            f"{as_code(value)} is no time: pass how long ago, such as '90m' or '2d', or ISO text with a zone, "
+            f"{as_code(value)} is not a time: pass how long ago, such as '90m' or '2d', or ISO text with a zone, "
             "e.g. '2030-07-20 00:15:00+02:00' or '2030-07-20 00:15:00 Europe/Berlin'"
         ) from None
 
@@ -231,15 +231,15 @@ def _no_time(value: object) -> InvalidOption:
     duration = _as_time_from_now(value)
     if duration is not None:
         of_number = "; unix seconds of 1970 to 1980 are refused" if isinstance(value, int | float) else ""
-        return InvalidOption(f"{as_code(value)} is no time: write {duration!r} for that long from now{of_number}")
+        return InvalidOption(f"{as_code(value)} is not a time: write {duration!r} for that long from now{of_number}")
     return InvalidOption(
-        f"{as_code(value)} is no time: pass an aware datetime, unix seconds, 'now', '+1 hour' or ISO text with a zone, "
-        "e.g. '2030-07-20 00:15:00+02:00' or '2030-07-20 00:15:00 Europe/Berlin'"
+        f"{as_code(value)} is not a time: pass an aware datetime, unix seconds, 'now', '+1 hour' or ISO text with a "
+        "zone, e.g. '2030-07-20 00:15:00+02:00' or '2030-07-20 00:15:00 Europe/Berlin'"
     )
 
 
 def _as_time_from_now(value: object) -> str | None:
-    """Return the text of the time that is a duration from now; None if the value is no duration."""
+    """Return the text of the time that is a duration from now; None if the value is not a duration."""
     is_number = isinstance(value, str) and _NUMBER.fullmatch(value) is not None
     try:
         seconds = seconds_of(float(value) if is_number else value)  # type: ignore[arg-type]  # text, as just found
@@ -250,5 +250,5 @@ def _as_time_from_now(value: object) -> str | None:
 
 def _no_duration(value: object) -> InvalidOption:
     return InvalidOption(
-        f"{as_code(value)} is no duration: pass seconds, a timedelta, '5m', '1h30m', '200 ms' or 'HH:MM:SS'"
+        f"{as_code(value)} is not a duration: pass seconds, a timedelta, '5m', '1h30m', '200 ms' or 'HH:MM:SS'"
     )

@@ -31,7 +31,7 @@ from taskqueue.store.mongodb.indexes import BY_ID
 log = logging.getLogger(__name__)
 
 BUFFER_LIMIT = 20_000
-"""The most buffered events; a caller that submits more waits, and so is no faster than the server."""
+"""The most buffered events; a caller that submits more waits, and so is as slow as the server."""
 
 START_DELAY = 0.02
 """Seconds by which the event of a started job may be delayed: the write of a soon end includes it."""

@@ -27,7 +27,7 @@ from taskqueue.store.fan_out import LISTEN_PAUSE, RungBell
 from taskqueue.store.mongodb.documents import CODEC, Document, record
 
 _NOT_READ = ("after", "swapped", "claimed")
-"""The fields of a document that are no part of the record."""
+"""The fields of a document that are not part of the record."""
 
 
 def end_notice(kept: Document) -> bytes:
@@ -83,7 +83,7 @@ class StreamBell(RungBell):
     def changes(self) -> NewJobs | None:
         """Return numbers that change when new jobs wait; None while the stream is down.
 
-        Freed room under a limit is no new job.
+        Freed room under a limit is not a new job.
         """
         return self._changes if self.pause == LISTEN_PAUSE and not self.is_over else None
 

@@ -136,7 +136,7 @@ def node_topic(collections: Collections, change: Change) -> str:
 
 
 def ring_of(change: Change) -> Ring:
-    """Return the news of the change; freed room under a limit is no new job."""
+    """Return the news of the change; freed room under a limit is not a new job."""
     new_jobs = 0 if "freed" in _updated(change) else 1
     added = change.get("fullDocument") or {}
     plain, queue = int(added.items() >= _PLAIN.items()), added.get("queue")

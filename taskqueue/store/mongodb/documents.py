@@ -53,7 +53,7 @@ def time_in(value: Any) -> datetime | None:
     """Return the time, None for none; raise ``TypeError`` for anything else, such as one out of the calendar."""
     if value is None or type(value) is datetime:
         return value
-    raise TypeError(f"{value!r} is no time in the years 1 to 9999")
+    raise TypeError(f"{value!r} is not a time in the years 1 to 9999")
 
 
 def needed_time_in(value: Any) -> datetime:
@@ -68,14 +68,14 @@ def id_in(value: Any) -> ObjectId | None:
     """Return the id, None for none; raise ``TypeError`` for anything else."""
     if value is None or type(value) is ObjectId:
         return value
-    raise TypeError(f"{value!r} is no id of a job")
+    raise TypeError(f"{value!r} is not a job id")
 
 
 def ids_in(values: Any) -> tuple[ObjectId, ...]:
     """Return the ids; raise ``TypeError`` for anything else."""
     ids = tuple(values or ())
     if any(type(id) is not ObjectId for id in ids):
-        raise TypeError(f"{values!r} are no ids of jobs")
+        raise TypeError(f"{values!r} are not job ids")
     return ids
 
 
@@ -121,7 +121,7 @@ _STATUSES = [int(status) for status in Status]
 def _mapping(value: Any) -> Mapping[str, Any]:
     if isinstance(value, dict):
         return value
-    raise TypeError(f"{value!r} is no document")
+    raise TypeError(f"{value!r} is not a document")
 
 
 def _read_holder(value: Any) -> Holder:
@@ -366,7 +366,7 @@ def _damaged(stored: Document) -> Record:
     """Return the readable fields of a document and name the others; raise if its id is invalid."""
     id = stored["_id"]
     if not isinstance(id, ObjectId):
-        raise TypeError(f"{id!r} is no id of a job")
+        raise TypeError(f"{id!r} is not a job id")
     fallback = Record(
         id=id, job="?", created_at=id.generation_time, ready_at=None, status=Status.FAILED, cause=Cause.UNREADABLE
     )

@@ -73,7 +73,7 @@ def parse(url: str) -> MongoUrl:
     """
     parts = split(url)
     if parts.scheme not in SCHEMES:
-        raise ConfigError(f"{parts.scheme!r} is no scheme of MongoDB: use mongodb://host/database or mongodb+srv://…")
+        raise ConfigError(f"{parts.scheme!r} is not a MongoDB scheme: use mongodb://host/database or mongodb+srv://…")
     if not parts.netloc:
         raise ConfigError(f"{concealed(url)} names no server: write mongodb://host/database or mongodb+srv://…")
     if "@" in parts.path + parts.fragment or _NO_PORT.search(parts.netloc):

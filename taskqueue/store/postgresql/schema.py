@@ -72,7 +72,7 @@ def refuse_strange(raw: Raw, shown: str) -> None:
     """Raise ``StoreUnavailable`` for a server that is too old, no PostgreSQL, or has another encoding."""
     [version] = raw.execute("SELECT version()").fetchone() or [""]
     if other := next((word for word in _OTHERS if word in version), None):
-        raise StoreUnavailable(shown, f"the server is no PostgreSQL but {other}", "use a PostgreSQL server")
+        raise StoreUnavailable(shown, f"the server is not PostgreSQL but {other}", "use a PostgreSQL server")
     if raw.info.server_version < OLDEST:
         raise StoreUnavailable(shown, f"the server is older than PostgreSQL 15 ({version[:40]})", "upgrade the server")
     encoding = raw.info.parameter_status("server_encoding")

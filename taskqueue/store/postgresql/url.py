@@ -59,7 +59,7 @@ def parse(url: str) -> PostgreSQLUrl:
     """
     parts = split(url)
     if parts.scheme not in SCHEMES:
-        raise ConfigError(f"{parts.scheme!r} is no scheme of PostgreSQL: use postgresql://host/database")
+        raise ConfigError(f"{parts.scheme!r} is not a PostgreSQL scheme: use postgresql://host/database")
     check_plain(url, parts)
     if "@" in parts.path:
         raise ConfigError(f"{concealed(url)} cannot be read: {ESCAPE}")
@@ -87,7 +87,7 @@ def checked_schema(name: str) -> str:
     """Return the name of a schema, or raise ``ConfigError`` if none can be named so."""
     if not _SCHEMA_ALLOWED.fullmatch(name) or name.startswith("pg_"):
         raise ConfigError(
-            f"{SCHEMA_OPTION}={name!r} is no name of a schema: use up to 41 lowercase letters, digits and '_', "
+            f"{SCHEMA_OPTION}={name!r} is not the name of a schema: use up to 41 lowercase letters, digits and '_', "
             "beginning with a letter or '_', but not with pg_"
         )
     return name

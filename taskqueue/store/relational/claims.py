@@ -167,7 +167,7 @@ _EXPIRING = f"""
 SELECT {COLUMNS} FROM jobs
 WHERE expires_at IS NOT NULL AND status < 2 AND started_at IS NULL AND expires_at <= ? LIMIT ?
 """
-# A damaged rank that is no number
+# A damaged rank that is not a number
 # comes behind all that are, and cannot be compared with them: such a record waits until it is canceled.
 _WAITING = tuple(
     "SELECT rank, id, queue, forced, '', priority, rowid FROM jobs "

@@ -50,7 +50,7 @@ class Column(NamedTuple):
     name: str
     write: Callable[[Record], Any]
     read: Callable[[Any], Any] | None = None
-    """Checks the value, and returns the field of the record; None for a column that is no field by itself."""
+    """Checks the value, and returns the field of the record; None for a column that is not a field by itself."""
     changes: bool = False
     """Whether an outcome changes it. The fence, the unique key and a cancel request are the store's own."""
     field: str = ""
@@ -161,7 +161,7 @@ def given_of(text: str | None) -> Mapping[str, Any]:
     """Return the options as they were given, of their text."""
     given = {} if text is None else json.loads(text)
     if type(given) is not dict:
-        raise TypeError("what was given is no mapping")
+        raise TypeError("what was given is not a mapping")
     return given
 
 
@@ -169,7 +169,7 @@ def tags_of(text: str | None) -> tuple[str, ...]:
     """Return the tags of their text."""
     tags = () if text is None else tuple(json.loads(text))
     if any(type(tag) is not str for tag in tags):
-        raise TypeError("a tag is no text")
+        raise TypeError("a tag is not text")
     return tags
 
 

@@ -30,8 +30,8 @@ class First(NamedTuple):
     priority: Any
 
 
-# One statement: asked for by one statement each, 10,000 queues take three times as long. Ranks that are no numbers come
-# behind all that are.
+# One statement: asked for by one statement each, 10,000 queues take three times as long. Ranks that are not numbers
+# come after all that are.
 _FIRSTS = f"""
 WITH RECURSIVE firsts (number, queue, forced) AS (
     SELECT * FROM (

@@ -18,7 +18,7 @@ def end_notice(row: Row) -> bytes:
     """Return the ring that tells of this row; a plain one if that would be too long, or the row is damaged."""
     try:
         notice = dumps(row).encode()
-    except (TypeError, ValueError):  # bytes, or text that is no Unicode, which another program has put there
+    except (TypeError, ValueError):  # bytes, or text that is not Unicode, which another program has put there
         return PLAIN_RING
     return notice if len(notice) <= LONGEST_RING else PLAIN_RING
 

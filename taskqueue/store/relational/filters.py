@@ -21,7 +21,7 @@ _COLUMN = {
     "error.message": in_json("error", "message"),
     "took": "(CASE WHEN status IN (3, 4, 6) THEN (ended_at - started_at) / 1000.0 END)",
 }
-"""The fields that are no columns of their name, as SQL."""
+"""The fields that are not columns of their name, as SQL."""
 
 _SIGNS = {Operator.LT: "<", Operator.LTE: "<=", Operator.GT: ">", Operator.GTE: ">="}
 Condition = tuple[str, list[Any]]

@@ -159,7 +159,7 @@ class _Plain:
 
 def _file_of(raw: object) -> Path:
     if not isinstance(raw, sqlite3.Connection):
-        raise ConfigError(f"connection={raw!r} is no SQLite connection: {_WRONG}")
+        raise ConfigError(f"connection={raw!r} is not a SQLite connection: {_WRONG}")
     if raw.text_factory is not str:
         raise ConfigError(f"the connection has the text_factory {raw.text_factory!r} instead of str: {_WRONG}")
     try:

@@ -20,7 +20,7 @@ def check(connection: sqlite3.Connection, store: str) -> bool:
 
 
 def version(connection: sqlite3.Connection, store: str) -> int | None:
-    """Return the version of the tables, None without tables; raise ``StoreUnavailable`` if they are no jobs of ours."""
+    """Return the version of the tables, None without tables; raise ``StoreUnavailable`` if they are not ours."""
     # Tables first: another process may create them, and the number with them, between these two looks.
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     [number] = connection.execute("PRAGMA user_version").fetchone()

@@ -199,7 +199,7 @@ def _resolved(path: str, url: str) -> Path:
     names_a_server = path == url and ("?" in path or re.match(r"\s*[A-Za-z][A-Za-z0-9+.-]*://", path))
     if names_a_server or (path[0] not in "/.~" and concealed(path) != path):
         raise ConfigError(
-            f"{shown} is no address of a store: write sqlite:///path?mode=0660, postgresql://host/db, "
+            f"{shown} is not the address of a store: write sqlite:///path?mode=0660, postgresql://host/db, "
             "mongodb://host/db, or a path"
         )
     return Path(os.path.realpath(Path(path).expanduser()))

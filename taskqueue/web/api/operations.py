@@ -104,7 +104,7 @@ def preview_schedule(call: Call) -> Any:
     try:
         zone = ZoneInfo(call.query["tz"])
     except (LookupError, OSError, ValueError):
-        raise InvalidOption(f"tz={call.query['tz']!r} is no time zone: pass one such as Europe/Berlin") from None
+        raise InvalidOption(f"tz={call.query['tz']!r} is not a time zone: pass one such as Europe/Berlin") from None
     times = call.scheduler.get_schedule(call.path["name"]).preview(call.query["count"])
     return {"times": [json_shapes.time(time.astimezone(zone)) for time in times]}
 

@@ -53,7 +53,7 @@ def run(view: View) -> Any:
     try:
         data = decode(given["data"])
     except Unreadable:
-        return _form(view, "edit", given, "the data are no JSON that can be read: see quotes, commas and brackets")
+        return _form(view, "edit", given, "the data are not JSON that can be read: see quotes, commas and brackets")
     try:
         copy = view.actions.run_again(view.path["id"], data=data)
     except (InvalidJob, Problem) as error:

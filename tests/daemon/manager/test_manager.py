@@ -328,7 +328,7 @@ def test_a_job_that_writes_to_the_channel_of_its_worker_has_crashed(junk: str) -
         ended = fake_node.expect(Ended, fake_node.run("Scribbling", {"write": junk}))
 
         assert ended.outcome == "Crashed"
-        assert "the channel received bytes that are no message" in ended.fields["failure"]["message"]
+        assert "the channel received bytes that are not a message" in ended.fields["failure"]["message"]
         fake_node.result(fake_node.run("Echo"))
 
 

@@ -79,7 +79,7 @@ def test_messages_sent_together_arrive_apart(ends: Ends) -> None:
 
 @pytest.mark.parametrize(
     "junk",
-    [b"hello world, this is no message", b"x", bytes(3), bytes(12), bytes([0, 0, 0, 0, 1, 0, 0, 0]), b"\xf4tq"],
+    [b"hello world, this is not a message", b"x", bytes(3), bytes(12), bytes([0, 0, 0, 0, 1, 0, 0, 0]), b"\xf4tq"],
     ids=["text", "letter", "few zeros", "zeros", "length", "half a mark"],
 )
 def test_what_is_no_message_breaks_a_channel_behind_those_that_came_before(
@@ -90,7 +90,7 @@ def test_what_is_no_message_breaks_a_channel_behind_those_that_came_before(
 
     assert channel.receive() == [b"one"]
     assert channel.is_broken
-    with pytest.raises(ChannelBroken, match="are no message"):
+    with pytest.raises(ChannelBroken, match="are not a message"):
         channel.receive()
     with pytest.raises(ChannelBroken):
         channel.wait()

@@ -225,7 +225,7 @@ def test_what_is_no_message_ends_the_watch_behind_the_messages_before(loop: Loop
     loop.run()
 
     assert heard == [b"one"]
-    assert broken == ["the channel received bytes that are no message: b'progress: 50 %'"]
+    assert broken == ["the channel received bytes that are not a message: b'progress: 50 %'"]
 
 
 def test_a_message_that_cannot_be_understood_ends_the_watch(loop: Loop, ends: Ends) -> None:

@@ -110,7 +110,7 @@ def test_a_hook_that_the_file_does_not_have_is_nothing(tmp_path: Path) -> None:
 def test_a_bootstrap_file_has_to_be_python(tmp_path: Path) -> None:
     (tmp_path / "settings.toml").touch()
 
-    with pytest.raises(ImportError, match=r"settings\.toml is no Python file"):
+    with pytest.raises(ImportError, match=r"settings\.toml is not a Python file"):
         repertoire().boot(tmp_path / "settings.toml")
 
 
@@ -161,11 +161,11 @@ def test_what_an_allowed_module_defines_is_found(shop: str) -> None:
 
 def test_nothing_is_made_of_a_class_that_is_no_policy_and_no_predicate(shop: str) -> None:
     anything = repertoire()
-    with pytest.raises(CannotLoad, match="is no retry policy: it has no method decide"):
+    with pytest.raises(CannotLoad, match="is not a retry policy: it has no method decide"):
         anything.find_policy(f"{shop}:Popen")
     with pytest.raises(CannotLoad, match=r"has no function Made\.nothing"):
         anything.find_predicate(f"{shop}:Made.nothing")
-    with pytest.raises(CannotLoad, match="is no trigger: it has no method next"):
+    with pytest.raises(CannotLoad, match="is not a trigger: it has no method next"):
         load_trigger(f"{shop}:Popen")
 
     assert sys.modules[shop].Made.made == 0

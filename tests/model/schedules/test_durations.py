@@ -57,19 +57,19 @@ def test_a_time_is_read(value: Any, moment: datetime) -> None:
         ("2026-07-01", "as in '2026-07-01 UTC' or '2026-07-01 Europe/Berlin'"),
         ("2026-07-01 12:00:00 Europe/Atlantis", "this host knows no time zone 'Europe/Atlantis'"),
         ("2026-07-01 12:00:00+02:00 Europe/Berlin", "names two zones"),
-        ("tomorrow", "'tomorrow' is no time: pass an aware datetime, unix seconds"),
-        ("", "is no time"),
-        ("+5 minuts", "is no duration"),
-        (True, "True is no time"),
-        (None, "None is no time"),
-        (HOUR, "is no time: write '+3600 seconds' for that long from now"),
-        (60, "60 is no time: write '+60 seconds' for that long from now; unix seconds of 1970 to 1980 are refused"),
-        (0, "0 is no time: write '+0 seconds' for that long from now"),
-        (0.25, "0.25 is no time: write '+0.25 seconds'"),
-        (LONGEST, "is no time: write '+316224000 seconds'"),
-        ("60", "'60' is no time: write '+60 seconds' for that long from now"),
-        ("5m", "'5m' is no time: write '+5m' for that long from now"),
-        (" 1 hour ", "'1 hour' is no time: write '+1 hour' for that long from now"),
+        ("tomorrow", "'tomorrow' is not a time: pass an aware datetime, unix seconds"),
+        ("", "is not a time"),
+        ("+5 minuts", "is not a duration"),
+        (True, "True is not a time"),
+        (None, "None is not a time"),
+        (HOUR, "is not a time: write '+3600 seconds' for that long from now"),
+        (60, "60 is not a time: write '+60 seconds' for that long from now; unix seconds of 1970 to 1980 are refused"),
+        (0, "0 is not a time: write '+0 seconds' for that long from now"),
+        (0.25, "0.25 is not a time: write '+0.25 seconds'"),
+        (LONGEST, "is not a time: write '+316224000 seconds'"),
+        ("60", "'60' is not a time: write '+60 seconds' for that long from now"),
+        ("5m", "'5m' is not a time: write '+5m' for that long from now"),
+        (" 1 hour ", "'1 hour' is not a time: write '+1 hour' for that long from now"),
         (-1, "-1 is out of range: pass a time between the years 1970 and 9000"),
         (1e300, "out of range"),
         (10**400, "out of range"),
@@ -149,7 +149,7 @@ def test_a_duration_is_read(value: Any, seconds: float) -> None:
     "value", ["60", "", "m", "5 parsecs", "5m and more", "-5m", "1:00", "00:60:00", "٥m", True, None, [5], NOON]
 )
 def test_what_is_no_duration_is_refused(value: Any) -> None:
-    with pytest.raises(InvalidOption, match="is no duration: pass seconds, a timedelta"):
+    with pytest.raises(InvalidOption, match="is not a duration: pass seconds, a timedelta"):
         seconds_of(value)
 
 
