@@ -19,6 +19,9 @@ _PASSWORD = re.compile(r"^([^:]*):.*@", re.DOTALL)
 _NO_PORT = re.compile(r"^([^:/?#@\[]*):(?!\d+(?:[,/?#]|$))[^,/?#]*")
 """Matches a non-numeric port: the password of an address that lacks its server."""
 
+_WRONG_PORT = re.compile(r"^[^\[]*:(?!\d+(?:,|$))")
+"""Matches servers of which one has a port that is not a number: it is a part of a password."""
+
 _OPTION = r"(?i)(?<![^?&;=])(?=[^?&;=]*=)(authMechanismProperties|[^?&;=]*(?:pass|pwd|secret|token)[^?&;=]*)=[^&;]*"
 """The lookbehind and lookahead keep the time for a long word from growing with the square of its length."""
 _WORD = re.compile(r"\S+")
@@ -83,9 +86,12 @@ def split(address: str) -> SplitResult:
 
 
 def check_plain(url: str, parts: SplitResult) -> None:
-    """Refuse what a driver would take for a part of a name; user and password may have such characters."""
+    """Refuse what a driver would take for a part of a name, a part of a password for instance, or not read at all."""
+    user, _, servers = parts.netloc.rpartition("@")
+    if "@" in user + parts.path + parts.fragment or _WRONG_PORT.search(servers):
+        raise ConfigError(f"{concealed(url)} cannot be read: {ESCAPE}")
     flaw = flaw_of(url)
-    if not flaw and re.search(r"\s", parts.netloc.rpartition("@")[2] + parts.path + parts.query):
+    if not flaw and re.search(r"\s", servers + parts.path + parts.query):
         flaw = "has a blank: remove it, or write %20"
     if flaw:
         raise ConfigError(f"the store {concealed(url)!r} {flaw}")

@@ -49,6 +49,13 @@ MISTYPED = (
     f"mongodb://ann:{SECRET}@h/d$b",
     f"mongodb://ann:{SECRET}\u2100@h/db",
     f"sqlite://ann:{SECRET}\u2100@h/db",
+    f"postgresql://ann:x@{SECRET}@h/db",
+    f"postgresql://ann:x#{SECRET}@h/db",
+    f"postgresql://ann:x/{SECRET}@h/db",
+    f"postgresql://ann:x?{SECRET}@h/db",
+    f"postgresql://ann:{SECRET}%zz@h/db",
+    f"postgresql://ann:{SECRET}/db",
+    f"postgresql://:{SECRET}@h:x/db",
 )
 """Every way to get the address of a store wrong that has a password in it."""
 

@@ -13,7 +13,7 @@ from pymongo.uri_parser import parse_uri
 
 from taskqueue.errors import ConfigError
 from taskqueue.store.mongodb.driver_errors import DEADLINE
-from taskqueue.store.redaction import ESCAPE, check_plain, concealed, split
+from taskqueue.store.redaction import check_plain, concealed, split
 
 SCHEMES = ("mongodb", "mongodb+srv")
 SYSTEM_DATABASES = ("admin", "local", "config")
@@ -30,8 +30,6 @@ _OWN = "taskqueue."
 PREFIX_OPTION = "taskqueue.prefix"
 _TIMEOUT_OPTION = "timeoutms"
 _PREFIX_ALLOWED = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,59}")
-_NO_PORT = re.compile(r"^[^@\[]*:(?!\d+(?:,|$))[^@]*$")
-"""The servers of a URL without user, one of which has a port that is none: it is the password of a user."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +74,6 @@ def parse(url: str) -> MongoUrl:
         raise ConfigError(f"{parts.scheme!r} is not a MongoDB scheme: use mongodb://host/database or mongodb+srv://…")
     if not parts.netloc:
         raise ConfigError(f"{concealed(url)} names no server: write mongodb://host/database or mongodb+srv://…")
-    if "@" in parts.path + parts.fragment or _NO_PORT.search(parts.netloc):
-        raise ConfigError(f"{concealed(url)} cannot be read: {ESCAPE}")
     check_plain(url, parts)
     kept, prefix, timeout = [], PREFIX, DEADLINE
     for option in parts.query.split("&") if parts.query else []:

@@ -61,8 +61,6 @@ def parse(url: str) -> PostgreSQLUrl:
     if parts.scheme not in SCHEMES:
         raise ConfigError(f"{parts.scheme!r} is not a PostgreSQL scheme: use postgresql://host/database")
     check_plain(url, parts)
-    if "@" in parts.path:
-        raise ConfigError(f"{concealed(url)} cannot be read: {ESCAPE}")
     kept, schema = [], SCHEMA
     for option in parts.query.split("&") if parts.query else []:
         name, _, value = option.partition("=")
