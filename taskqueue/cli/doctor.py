@@ -24,16 +24,20 @@ BATCH = 500
 BATCHES = 10_000
 """The most batches of one repair."""
 
+REPAIR = "repair"
+"""What the finding about a repair is about; it is always shown."""
+
 
 @click.command("doctor", short_help="Find what is wrong, and say what to do.")
-@click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
+@click.option("--all", "shows_all", is_flag=True, help="Also print what is well, such as the size of the store.")
+@click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs, with what is well.")
 @click.option("--repair", "repairs", is_flag=True, help="First write derived fields again that disagree.")
 @pass_store
-def doctor_command(context: StoreContext, as_json: bool, repairs: bool) -> int:
+def doctor_command(context: StoreContext, shows_all: bool, as_json: bool, repairs: bool) -> int:
     """Check the store, its nodes, waiting jobs and this host, and say how to fix each problem.
 
-    Without --repair it only reads. The check of an embedded store reads its file, for up to 20 seconds. Exits with 0
-    if all is well.
+    It prints problems, and what --repair has done. Without --repair it only reads. The check of an embedded store
+    reads its file, for up to 20 seconds. Exits with 0 if all is well.
     """
     found = [*_of_store(context, repairs), *_of_host()]
     flaws = [finding for finding in found if finding.level is not Level.OK]
@@ -42,7 +46,7 @@ def doctor_command(context: StoreContext, as_json: bool, repairs: bool) -> int:
             {"level": one.level.value, "about": one.about, "finding": one.says, "do": one.do or None} for one in found
         )
     else:
-        _show(found, len(flaws))
+        _show(found if shows_all else [one for one in found if one in flaws or one.about == REPAIR], len(flaws))
     if any(finding.about == "store" and finding.level is Level.ERROR for finding in found):
         return Exit.STORE
     return Exit.FLAWS if flaws else Exit.OK
@@ -72,7 +76,7 @@ def _repair(store: Store) -> Finding:
         if in_batch == 0:
             break
     wrong = f"the derived fields of {count(written, 'record')} were wrong"
-    return Finding("repair", wrong if written else "there was nothing to repair")
+    return Finding(REPAIR, wrong if written else "there was nothing to repair")
 
 
 def _of_host() -> Iterator[Finding]:

@@ -36,13 +36,17 @@ def test_a_store_with_a_node_is_well(taskqueue: Callable[..., Answer], url: str,
         scheduler.wait_for([scheduler.add_job(Echo, 1)], timeout=LIMIT)
         eventually(lambda: taskqueue("health").code == Exit.OK)
         answer = taskqueue("doctor", "--json")
-        text = taskqueue("doctor").out
+        text = taskqueue("doctor", "--all").out
+        short = taskqueue("doctor")
     levels = {one["about"]: one["level"] for one in answer.document}
     about_us = {"store", "integrity", "journal mode", "clock", "nodes", "waiting jobs", "classes", "descriptors"}
     assert {about: levels[about] for about in about_us} == dict.fromkeys(about_us, "ok")
     assert "ok       integrity: the file is whole (quick_check)" in text
     assert f"node web-1 ({started.pid})" not in text
     assert text.splitlines()[-1] == "all is well" or text.splitlines()[-1].endswith("to do")
+    assert short.out.splitlines()[-1] == text.splitlines()[-1]
+    assert not [line for line in short.out.splitlines() if line.startswith("ok ")]
+    assert (short.out == "all is well\n") == (short.code == Exit.OK)
 
 
 def test_each_flaw_comes_with_what_to_do(taskqueue: Callable[..., Answer], url: str, tmp_path: Path) -> None:
@@ -94,7 +98,7 @@ def test_jobs_that_are_retried_in_vain_are_a_finding(taskqueue: Callable[..., An
 
 def test_a_store_that_cannot_be_used_is_a_finding(taskqueue: Callable[..., Answer], tmp_path: Path) -> None:
     (tmp_path / "jobs.db").write_bytes(b"no database" * 1000)
-    answer = taskqueue("doctor")
+    answer = taskqueue("doctor", "--all")
     assert answer.code == Exit.STORE
     assert "error    store: " in answer.out
     assert "do: " in answer.out
@@ -153,5 +157,6 @@ def test_derived_fields_that_disagree_are_named_and_written_again(taskqueue: Cal
     assert [one["finding"] for one in findings(repaired, "repair")] == ["the derived fields of 7 records were wrong"]
     assert [one["level"] for one in findings(repaired, "derived fields")] == ["ok"]
     again = taskqueue("doctor", "--repair", "--json")
+    assert "ok       repair: there was nothing to repair" in taskqueue("doctor", "--repair").out
     assert [one["finding"] for one in findings(again, "repair")] == ["there was nothing to repair"]
-    assert taskqueue("audit", "--json").out.count('"repair"') == 2
+    assert taskqueue("audit", "--json").out.count('"repair"') == 3
