@@ -1,7 +1,7 @@
 """How long the calls of an ``AsyncScheduler`` keep its event loop: adds, and waits for the end of the jobs.
 
 ``python -m benchmarks.event_loop [--url URL] [--jobs 1000] [--json FILE]`` prints a table in Markdown; without a
-URL in SQLite files in the present folder. Each step of each task is timed, by the clock and by the processor time of
+URL in SQLite files in the current folder. Each step of each task is timed, by the clock and by the processor time of
 the thread: the first also counts what other threads and programs take meanwhile. Python's collection of garbage, which
 may fall into any step of any program, is off.
 """

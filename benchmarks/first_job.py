@@ -1,7 +1,7 @@
 """How long a node takes from its start to its first job done, with a job that waits already.
 
 ``python -m benchmarks.first_job [--url URL] [--rounds 5] [--json FILE]`` prints a table in Markdown; without
-a URL in SQLite files in the present folder. A bare interpreter, and one that imports what the node imports, are
+a URL in SQLite files in the current folder. A bare interpreter, and one that imports what the node imports, are
 started beside.
 """
 

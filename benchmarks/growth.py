@@ -1,7 +1,7 @@
 """What calls cost as a store fills: among a thousand to a million jobs that wait, are due later, or have ended.
 
 ``python -m benchmarks.growth [--url URL] [--most 1000000] [--rounds 30] [--json FILE] [--plot FILE]`` prints
-a table in Markdown; without a URL in SQLite files in the present folder, which it removes. Every store is filled first.
+a table in Markdown; without a URL in SQLite files in the current folder, which it removes. Every store is filled first.
 Then each round makes the same calls in each of them, one store after the other, so that a slow minute hits all alike.
 
 ``--kept FILE …`` takes more of them, which ``benchmarks.ten_million`` has filled: that takes long, and they stay.

@@ -1,7 +1,7 @@
 """Where the time of one job goes on an idle system, from ``add_job`` to the result in the caller's hand.
 
 ``python -m benchmarks.one_job [--url URL] [--jobs 300]`` prints JSON; without a URL in an SQLite
-file in the present folder. System calls are counted where strace is installed.
+file in the current folder. System calls are counted where strace is installed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What each process takes of the processor for a job, and where one node, one file or one server ends on many cores.
 
 ``python -m benchmarks.saturation [--url URL] [--jobs 20000] [--json FILE]`` prints tables in Markdown; without
-a URL in SQLite files in the present folder, ``--mongodb`` starts a server like that of the tests. The processes are
+a URL in SQLite files in the current folder, ``--mongodb`` starts a server like that of the tests. The processes are
 real and their processor time is measured; only ``bounds`` computes, with a model of three lines.
 """
 

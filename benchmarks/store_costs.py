@@ -1,7 +1,7 @@
 """What a store takes for claims and settles by size of batch.
 
 ``python -m benchmarks.store_costs [--url URL] [--jobs 20000]`` prints JSON; without a URL in an SQLite file in
-the present folder.
+the current folder.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How many system calls application, node, manager and worker make for one plain warm job.
 
 ``python -m benchmarks.system_calls [--url URL] [--top 10]`` prints them, those of each process with the most
-frequent first; without a URL in an SQLite file in the present folder. strace runs all processes from their start, so
+frequent first; without a URL in an SQLite file in the current folder. strace runs all processes from their start, so
 that it needs no right to attach to others, and counts those of each of ``JOBS`` jobs one after the other: what
 most jobs need at least, and on an average the most frequent. In the manager a wait that ends because its time is up
 does not count, nor does all up to the next wait: it looks at runs that take 5 ms, which says how fast the machine is.

@@ -1,7 +1,7 @@
 """Which files and functions of taskqueue one plain warm job passes, from ``add_job`` to the end of ``wait``.
 
 ``python -m benchmarks.way_of_a_job [--url URL] [--rounds 7]`` prints them, each process with its functions in
-their order; without a URL in an SQLite file in the present folder. Application, node, manager and worker are real
+their order; without a URL in an SQLite file in the current folder. Application, node, manager and worker are real
 processes that trace themselves while the job is under way. What only a timer happened to do meanwhile is left out:
 a function counts if most rounds have it. Lambdas and comprehensions count as part of their function.
 

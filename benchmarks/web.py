@@ -1,7 +1,7 @@
 """How long a plain endpoint of a FastAPI application takes while other endpoints wait for jobs.
 
 ``pip install uvicorn``, then ``python -m benchmarks.web [--url URL] [--waits 1000]`` prints a table in Markdown;
-without a URL with SQLite files in the present folder. The application runs under uvicorn in a process of its own; one
+without a URL with SQLite files in the current folder. The application runs under uvicorn in a process of its own; one
 connection asks the plain endpoint again and again, and others wait beside it.
 """
 

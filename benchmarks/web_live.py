@@ -1,7 +1,7 @@
 """What ten open pages of the dashboard take from a drain, and what the dashboard reads and uses meanwhile.
 
 ``python -m benchmarks.web_live [--url URL] [--jobs 20000] [--rounds 3] [--pages 10]`` prints tables in Markdown;
-without a URL with SQLite files in the present folder. Each round drains the same backlog without and with pages, in
+without a URL with SQLite files in the current folder. Each round drains the same backlog without and with pages, in
 turns. A page is what a browser makes of it: a stream of changes, and a request for the page after each. Then the pages
 stay open on the idle store for some seconds.
 """

@@ -42,7 +42,7 @@ MEANING = MappingProxyType(
         Exit.NOT_FOUND: "there is no such job, a shortened id means several, no node leads, or none runs on this host",
         Exit.UNFINISHED: "the timeout of a wait was over before all jobs had ended",
         Exit.UNSUCCESSFUL: "a job that was waited for ended, but not as DONE",
-        Exit.OUTPUT: "the output cannot be written, for want of room say; what was asked for may have been done",
+        Exit.OUTPUT: "the output cannot be written, for lack of room say; what was asked for may have been done",
         Exit.UNREADY: "a node is live and takes no jobs: its store is away, or it starts, stands by, drains or stops",
         Exit.NOT_LIVE: "a node was killed, is stopped, or its loop no longer turns",
         Exit.FLAWS: "`taskqueue doctor` has found something that somebody should mend",

@@ -63,7 +63,7 @@ def _run_here(
     if process.existed:
         output.line("nothing was run: a job with the same id or unique key already exists", err=True)
     elif record.status is Status.WAITING and not record.claims:
-        output.line("nothing was run: the limits of the job have no room; a node runs it when they do", err=True)
+        output.line("nothing was run: the limits of the job are used up; a node runs it when they have room", err=True)
     elif not record.status.is_final and record.course is not None and record.cause is Cause.CLAIMED:
         output.line(
             "a node took a step of it: nodes may run the other steps, `taskqueue wait` waits for them", err=True

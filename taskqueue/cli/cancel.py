@@ -33,7 +33,7 @@ def cancel_command(
     is CANCELED at once. A running job is asked to end, and killed if it does not.
     """
     if bool(id) == (query is not None):
-        raise click.UsageError("name the jobs by ID or by --query, one of the two")
+        raise click.UsageError("name the jobs by ID or by --query, not by both")
     if query is not None:
         _cancel_matching(context, query, yes, reason, as_json)
         return

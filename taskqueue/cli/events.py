@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     help="Start after this cursor, as --json wrote it; default: with the oldest kept event.",
 )
 @click.option("--timeout", type=duration, metavar="S", help="Follow for at most this long; default: until interrupted.")
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON object a line for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object per line for programs.")
 @pass_store
 def events_command(
     context: StoreContext,

@@ -25,7 +25,7 @@ LOOKS_EVERY = 1.0
 @click.option("--follow", "-f", is_flag=True, help="Print new lines until the job has ended.")
 @click.option("--attempt", type=click.IntRange(1), metavar="N", help="Only lines of this attempt.")
 @click.option("--lines", "-n", "most", type=click.IntRange(1), metavar="N", help="Start with the last N lines.")
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON object a line for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object per line for programs.")
 @pass_store
 def logs_command(
     context: StoreContext, id: str, follow: bool, attempt: int | None, most: int | None, as_json: bool

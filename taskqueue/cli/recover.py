@@ -41,7 +41,7 @@ def recover_command(
     another pending job has is not run again: named by ID it is an error, and a query leaves it out.
     """
     if bool(id) == (query is not None):
-        raise click.UsageError("name the jobs by ID or by --query, one of the two")
+        raise click.UsageError("name the jobs by ID or by --query, not by both")
     if query is None and since is not None:
         raise click.UsageError("--since goes with --query; jobs named by ID are recovered whenever they ended")
     if query is not None:

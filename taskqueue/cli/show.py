@@ -1,4 +1,4 @@
-"""``taskqueue show`` and ``taskqueue why``: everything kept about one job, and why it is in its present state."""
+"""``taskqueue show`` and ``taskqueue why``: everything kept about one job, and why it is in its current state."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def show_command(context: StoreContext, id: str, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
 @pass_store
 def why_command(context: StoreContext, id: str, as_json: bool) -> None:
-    """Say why a job is in its present state.
+    """Say why a job is in its current state.
 
     In words: why it waits, what it does, or how it ended.
     """

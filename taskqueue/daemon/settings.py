@@ -38,7 +38,7 @@ def _present_folder() -> Path:
     try:
         return Path.cwd()
     except OSError:
-        raise ConfigError("the present folder was removed: start the node in another one, or pass --chdir") from None
+        raise ConfigError("the current folder was removed: start the node in another one, or pass --chdir") from None
 
 
 @dataclass(frozen=True, kw_only=True)

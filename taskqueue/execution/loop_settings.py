@@ -42,7 +42,7 @@ class LoopSettings:
             loop.set_debug(self._is_debug)
             changed.append("debug mode")
         if changed:
-            log.info("set back what a job changed in its event loop: %s%s", " and ".join(changed), _of(job))
+            log.info("restored what a job had changed in its event loop: %s%s", " and ".join(changed), _of(job))
 
 
 def log_left(tasks: Collection[asyncio.Task[Any]], job: str = "") -> None:

@@ -18,7 +18,7 @@ from taskqueue.model.run_context import Item, Items, Loop
 from taskqueue.model.serializer import clean, decode, encode
 from taskqueue.model.shown_text import as_code
 
-_UNREADABLE = "the place of the loops of this job (each) cannot be read, add the job anew"
+_UNREADABLE = "the place of the loops of this job (each) cannot be read: add the job again"
 
 
 class Loops:

@@ -50,7 +50,7 @@ class AsyncJobs(Protocol):
 
     @property
     def why(self) -> Callable[[JobId], Coroutine[Any, Any, str]]:
-        """Say why the job is in its present state."""
+        """Say why the job is in its current state."""
 
     def get_jobs(self, query: Mapping[str, Any] | None = None) -> AsyncIterator[AsyncProcess]:
         """Iterate over the jobs that match."""
@@ -114,7 +114,7 @@ class AsyncProcess(JobSnapshot, Generic[Result]):
         return await self._scheduler.stack(self.id)
 
     async def why(self) -> str:
-        """Say in sentences why the job is in its present state."""
+        """Say in sentences why the job is in its current state."""
         return await self._scheduler.why(self.id)
 
     def __await__(self) -> Generator[Any, Any, Result]:

@@ -237,7 +237,7 @@ class Operations:
         return analytics.history(self._connections.store, since, until, queue, job, step)
 
     def why(self, id: JobId | str) -> str:
-        """Say in sentences why the job is in its present state, and what happened in its attempts."""
+        """Say in sentences why the job is in its current state, and what happened in its attempts."""
         from taskqueue.insight import why
 
         return why.why(self._connections.store, id_of(id))

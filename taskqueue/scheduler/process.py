@@ -47,7 +47,7 @@ class Jobs(Protocol):
         """Return the stack of the running job."""
 
     def why(self, id: JobId | str) -> str:
-        """Say why the job is in its present state."""
+        """Say why the job is in its current state."""
 
 
 class Process(JobSnapshot, Generic[Result]):
@@ -110,5 +110,5 @@ class Process(JobSnapshot, Generic[Result]):
         return self._scheduler.stack(self.id)
 
     def why(self) -> str:
-        """Say in sentences why the job is in its present state."""
+        """Say in sentences why the job is in its current state."""
         return self._scheduler.why(self.id)

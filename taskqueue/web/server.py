@@ -234,7 +234,7 @@ def listen(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(
-            f"--listen {host}:{port} cannot be listened at ({reason}): choose a free port and an address of this host"
+            f"--listen {host}:{port} cannot be used ({reason}): choose a free port and an address of this host"
         ) from None
     # Else the body of an answer waits 40 ms for the receipt of its head: asyncio sets this only for sockets that
     # name their protocol. Connections have it from here.

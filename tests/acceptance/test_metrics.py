@@ -275,7 +275,7 @@ def test_a_port_that_is_taken_is_named_with_the_way_out(tmp_path: Path) -> None:
             node(f"sqlite:///{tmp_path}/jobs.db", tmp_path, "--metrics", address),
         ):
             pass
-    assert f"--metrics {address} cannot be listened at (Address already in use)" in str(refused.value)
+    assert f"--metrics {address} cannot be used (Address already in use)" in str(refused.value)
     assert "choose a free port" in str(refused.value)
 
 

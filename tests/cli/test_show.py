@@ -209,7 +209,7 @@ def test_cancel_takes_ids_or_a_query(taskqueue: Taskqueue, arguments: list[str])
     answer = taskqueue("cancel", *arguments)
 
     assert answer.code == Exit.USAGE
-    assert "name the jobs by ID or by --query, one of the two" in answer.complaint
+    assert "name the jobs by ID or by --query, not by both" in answer.complaint
 
 
 def test_wait_tells_how_ended_jobs_ended(taskqueue: Taskqueue, jobs: Mapping[str, Record]) -> None:

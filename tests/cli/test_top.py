@@ -282,7 +282,7 @@ def test_a_job_is_opened_with_its_reasons_and_its_log(store: Store) -> None:
         top.open(kept)
         await shows(pilot, f"job {kept.id}", "is FAILED.", "retry")
         await pilot.press("l")
-        await shows(pilot, f"log of job {kept.id}", "no log lines are kept of it")
+        await shows(pilot, f"log of job {kept.id}", "no log lines are kept")
         await pilot.press("s")
         await shows(pilot, f"stack of job {kept.id}", "FAILED")
         await pilot.press("w")

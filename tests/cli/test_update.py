@@ -191,7 +191,7 @@ def test_recover_leaves_out_jobs_that_ended_before_since(taskqueue: Taskqueue, s
     [
         ([], Exit.USAGE, "name the jobs by ID or by --query"),
         (["65f0", "--since", "1h"], Exit.USAGE, "--since goes with --query"),
-        (["65f0", "--query", "{}"], Exit.USAGE, "one of the two"),
+        (["65f0", "--query", "{}"], Exit.USAGE, "not by both"),
         (["65f0" * 6], Exit.NOT_FOUND, "there is no job"),
         (["--query", "[1]"], Exit.CONFIG, "query"),
     ],
@@ -264,7 +264,7 @@ def test_add_here_says_that_a_limit_has_no_room(taskqueue: Taskqueue, store: Sto
     answer = taskqueue("add", ECHO, *limit, "--here")
 
     assert (answer.code, answer.out.endswith(" is WAITING\n")) == (Exit.UNSUCCESSFUL, True)
-    assert answer.complaint == "nothing was run: the limits of the job have no room; a node runs it when they do"
+    assert answer.complaint == "nothing was run: the limits of the job are used up; a node runs it when they have room"
 
 
 def test_a_retry_policy_is_given_as_its_document(taskqueue: Taskqueue, store: Store) -> None:

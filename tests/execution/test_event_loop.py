@@ -419,7 +419,7 @@ def test_what_a_job_changes_in_the_loop_is_set_back(loop: EventLoop, caplog: pyt
     assert loop.run(settings_of_the_loop(), CallerInterrupts()) == before == [None, None, False]
     own = [record.message for record in caplog.records if record.name.startswith("taskqueue.")]
     assert own == [  # asyncio itself tells in its debug mode what takes a tenth of a second
-        "set back what a job changed in its event loop: task factory and exception handler and debug mode"
+        "restored what a job had changed in its event loop: task factory and exception handler and debug mode"
     ]
 
 

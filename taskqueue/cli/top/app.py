@@ -141,7 +141,7 @@ class Top(App[int]):
         self._page("log of job", job_text.log, follows=True)
 
     def action_why(self) -> None:
-        """Say why the job is in its present state."""
+        """Say why the job is in its current state."""
         self._page("why job", job_text.why)
 
     def action_stack(self) -> None:

@@ -10,11 +10,11 @@ from taskqueue.model.log_lines import lines_of
 from taskqueue.scheduler import stacks
 from taskqueue.store import Store
 
-NO_LINES = "no log lines are kept of it"
+NO_LINES = "no log lines are kept"
 
 
 def why(store: Store, id: str) -> str:
-    """Say why the job is in its present state."""
+    """Say why the job is in its current state."""
     return why_of(store, JobId(id))
 
 

@@ -336,7 +336,7 @@ HELP: Mapping[str, str] = {
     "f": "show failures of the last hour by class and error",
     "l": "show the log lines of a job",
     "s": "show where a running job is: its Python stack",
-    "w": "say why a job is in its present state",
+    "w": "say why a job is in its current state",
     "esc": "go back",
     "q ctrl+c": "end; jobs are not affected",
 }

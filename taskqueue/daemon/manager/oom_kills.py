@@ -23,13 +23,13 @@ class OomKills:
         own, host = self._known
         if own is not None and own_before is not None:
             if own > own_before:
-                words = "the kernel killed it for want of memory (an OOM kill in its cgroup)"
+                words = "the kernel killed it for lack of memory (an OOM kill in its cgroup)"
                 return EndReason(words, EndKind.OUT_OF_MEMORY)
             return EndReason("another process killed it: the kernel made no OOM kill in its cgroup")
         if host is None or host_before is None:
-            return EndReason("another process killed it, or the kernel did for want of memory")
+            return EndReason("another process killed it, or the kernel did for lack of memory")
         if host > host_before:
-            words = "the kernel killed a process of this host for want of memory at that time, probably this one"
+            words = "the kernel killed a process of this host for lack of memory at that time, probably this one"
             return EndReason(words, EndKind.OUT_OF_MEMORY)
         return EndReason("another process killed it: the kernel made no OOM kill on this host")
 

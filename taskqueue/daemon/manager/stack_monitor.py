@@ -24,7 +24,7 @@ GIVES_UP_AFTER = 0.6
 LOOKS_EVERY = 0.02
 """Seconds between two looks for an answer; the first ones follow faster, for most answers take a millisecond."""
 
-HELD_UP = "C code holds up the main thread, in the call of its latest frame; other threads cannot be read meanwhile."
+HELD_UP = "C code runs in the main thread, called by its latest frame; other threads cannot be read until it returns."
 ENDED = "its run has just ended"
 NOT_BEGUN = "it waits on its node and has not begun, or has just ended"
 
@@ -102,7 +102,7 @@ class StackMonitor:
             return
         state, handles = _state_of(request.slot.pid)
         if state in "TtZ" or not handles:
-            self._finish(request, "", _STATES.get(state, "its worker handles the signals for that no more"))
+            self._finish(request, "", _STATES.get(state, "its worker no longer handles the signal for it"))
             return
         self._numbers += 1
         request.number, request.asked_at = self._numbers, time.monotonic()

@@ -306,7 +306,7 @@ class WorkerPool:
         if reason.words:
             level = logging.DEBUG if reason in (ONE_JOB, SURPLUS, STOP) else logging.INFO
             words = f"{reason.words}: job {job}" if job else reason.words
-            log.log(level, "a worker has left: pid %d, %s: %s", worker.pid, exit, words)
+            log.log(level, "a worker has exited: pid %d, %s: %s", worker.pid, exit, words)
         self._reports.add(WorkerChanged(pid=worker.pid, exit=str(exit), kind=reason.kind, reason=reason.words, job=job))
         self._note_early_death(worker, exit)
         self.workers.remove(worker)

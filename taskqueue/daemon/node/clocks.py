@@ -90,7 +90,7 @@ class ClockWatch:
             says = "the clock of the store was set forward by %s: leases of other nodes are trusted for %s"
             log.warning(says, span(jump), span(longer))
         elif jump < -self._lease * JUMP:
-            log.warning("the clock of the store was set back by %s: due times come later by that", span(-jump))
+            log.warning("the clock of the store was set back by %s: due times come that much later", span(-jump))
 
 
 NAMED_FROM = 3600.0
@@ -124,7 +124,7 @@ class RetentionClock:
         self._began_at, self._began = min(newest, at), self._elapsed()
         self._ahead = (at - self._began_at).total_seconds()
         if self._ahead > NAMED_FROM:
-            says = "no job has ended for %s: ended jobs are kept longer by that, for up to %s"
+            says = "no job has ended for %s: ended jobs are kept that much longer, up to %s"
             log.info(says, span(self._ahead), span(TRUSTED_AFTER))
 
     def now(self) -> datetime:
@@ -136,8 +136,8 @@ class RetentionClock:
         if jump > NAMED_FROM:
             self._jumped = elapsed
             says = (
-                "ended jobs are kept longer by %s, for the clock of the store was set forward: "
-                "set it if it is wrong; it counts in %s"
+                "ended jobs are kept %s longer, because the clock of the store was set forward: "
+                "correct it if it is wrong; the new time counts in %s"
             )
             log.warning(says, span(jump), span(TRUSTED_AFTER))
         if ahead > 0 and elapsed - self._jumped >= TRUSTED_AFTER:

@@ -147,8 +147,7 @@ class MetricsServer:
             host, port = address
             reason = getattr(error, "strerror", None) or error
             raise ConfigError(
-                f"--metrics {host}:{port} cannot be listened at ({reason}): "
-                "choose a free port and an address of this host"
+                f"--metrics {host}:{port} cannot be used ({reason}): choose a free port and an address of this host"
             ) from None
 
     @property

@@ -108,7 +108,7 @@ class ShutdownSequence:
             self._start("patient")
             return
         if self.stage is NodeStage.SEATED:
-            log.info("replacing every worker after its present run")
+            log.info("replacing every worker after its current run")
             self._manager.send(Recycle())
         systemd.ready(self._status.summary())
 

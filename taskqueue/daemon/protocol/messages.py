@@ -95,7 +95,7 @@ class Unlock(_Message, frozen=True):
 
 
 class Recycle(_Message, frozen=True):
-    """Node to manager: replace every worker after its present run, to load new code."""
+    """Node to manager: replace every worker after its current run, to load new code."""
 
 
 class AssignSlots(_Message, frozen=True):

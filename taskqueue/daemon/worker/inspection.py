@@ -143,7 +143,7 @@ class LeftProcesses:
 
 
 def _log(changed: Sequence[str], job: str) -> None:
-    log.info("set back what a job changed for those after it: %s: %s", " and ".join(changed), job)
+    log.info("restored what a job had changed for the jobs after it: %s: %s", " and ".join(changed), job)
 
 
 def _count_descriptors() -> int:

@@ -9,7 +9,7 @@ import pytest
 from taskqueue.daemon.manager.oom_kills import OomKills
 from taskqueue.daemon.protocol.messages import EndKind
 
-OURS = "the kernel killed it for want of memory"
+OURS = "the kernel killed it for lack of memory"
 NOT_OURS = "another process killed it: the kernel made no OOM kill in its cgroup"
 
 
@@ -63,5 +63,5 @@ def test_without_a_cgroup_the_counter_of_the_host_says_what_it_can(tmp_path: Pat
 def test_without_any_counter_nobody_knows(tmp_path: Path) -> None:
     assert (
         OomKills(tmp_path, tmp_path).explain_kill().words
-        == "another process killed it, or the kernel did for want of memory"
+        == "another process killed it, or the kernel did for lack of memory"
     )

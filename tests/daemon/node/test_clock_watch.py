@@ -60,7 +60,7 @@ def test_a_clock_that_was_set_back_is_in_the_log(clock: SetClock, caplog: pytest
     watch = watching(clock)
     clock.set_by(-600)
     assert trusts_ends(watch)
-    assert caplog.messages == ["the clock of the store was set back by 10 min: due times come later by that"]
+    assert caplog.messages == ["the clock of the store was set back by 10 min: due times come that much later"]
 
 
 def test_no_job_of_a_node_that_lives_is_rescued_after_the_clock_was_set_forward(store: Store, clock: SetClock) -> None:

@@ -34,7 +34,7 @@ def write(folder: Path, name: str, text: str) -> None:
         pytest.param(
             "4:cpu,memory:/docker/abc", {"memory/memory.limit_in_bytes": 32 * MIB}, 32 * MIB, id="in version 1"
         ),
-        pytest.param("0::/", {"memory.max": "max"}, HOST, id="the host's for want of a limit"),
+        pytest.param("0::/", {"memory.max": "max"}, HOST, id="the host's for lack of a limit"),
         pytest.param("0::/", {"memory.max": 2**62}, HOST, id="the host's, which has less"),
         pytest.param("0::/", {"memory.max": "much"}, HOST, id="the host's if the file cannot be read"),
         pytest.param("", {}, HOST, id="the host's without a cgroup"),

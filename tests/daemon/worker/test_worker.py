@@ -140,7 +140,7 @@ def test_a_result_that_cannot_be_kept_is_a_failure(fake_node: FakeNode, job: str
         ("no_such_module:Job", "No module named"),
         ("tests.daemon.jobs:Nothing", "has no Nothing"),
         ("tests.daemon.jobs:not_a_job", "neither a class nor a function"),
-        ("tests.daemon.jobs:Service", "no subclass of Job"),
+        ("tests.daemon.jobs:Service", "not a subclass of Job"),
         ("tests.daemon.jobs:Service.subtract", "no method subtract"),
     ],
 )
