@@ -17,6 +17,7 @@ class TaskqueueConfig(AppConfig):
 
     name = "taskqueue.django"
     label = "taskqueue"
+    default_auto_field = "django.db.models.BigAutoField"
 
     def __init__(self, app_name: str, app_module: ModuleType | None) -> None:
         super().__init__(app_name, app_module)

@@ -25,6 +25,9 @@ from taskqueue.web.streams import change_stream
 from taskqueue.web.view import Answer, Page, View
 from taskqueue.web.viewers import LONGEST_NAME, Viewer
 
+POLL_EVERY = 5
+"""Seconds after which an open page reads its content again if there are no streams."""
+
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -36,13 +39,16 @@ class PageRoutes:
         self._shared = SharedAnswers(dashboard.beats)
 
     def routes(self) -> list[Route]:
-        """Return all routes, those of login and static files among them."""
+        """Return all routes, those of login and static files among them; a site has its own login, and no streams."""
+        shown = [Route(page.path, self._endpoint(page), methods=[page.method]) for page in PAGES]
+        shown.append(Route("/static/{digest}/{name}", _static))
+        if self._dashboard.settings.site:
+            return shown
         return [
-            *(Route(page.path, self._endpoint(page), methods=[page.method]) for page in PAGES),
+            *shown,
             Route("/login", self._login, methods=["GET", "POST"]),
             Route("/logout", self._logout, methods=["POST"]),
             Route("/live", self._live),
-            Route("/static/{digest}/{name}", _static),
         ]
 
     def problem_page(self, request: Request, problem: Problem, viewer: Viewer | None = None) -> Response:
@@ -115,6 +121,7 @@ class PageRoutes:
             "proof": viewer.proof if viewer else "",
             "csrf": viewer.csrf if viewer else "",
             "here": path_of(request),
+            "poll": POLL_EVERY if self._dashboard.settings.site else 0,
             "navigation": [page for page in PAGES if page.title],
         }
         return rendered(template, root_of(request), {**known, **values})

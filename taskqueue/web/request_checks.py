@@ -85,7 +85,7 @@ class RequestChecks:
                 return _proxied(header)
         named = headers.getlist("host")
         host = _name_of(named[0]) if len(named) == 1 else ""
-        if host not in self._settings.hosts:
+        if not self._settings.site and host not in self._settings.hosts:
             return Problem(
                 "unknown-host", f"host {host[:100]!r} is not served here: name it with --host-name, or use another"
             )

@@ -36,6 +36,8 @@ class Settings:
     hosts: tuple[str, ...] = LOOPBACK_HOSTS
     secrets: tuple[str, ...] = ()
     addable: frozenset[str] = frozenset()
+    site: bool = False
+    """Whether it is a view of a site, which finds the user of each request, checks the host and sends no streams."""
     path: str = ""
     """The path that every address of the dashboard begins with, such as ``/jobs``; empty for the top."""
 

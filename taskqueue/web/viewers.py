@@ -1,4 +1,4 @@
-"""Finds out who sends a request: by a token, a session, the header of a trusted proxy, or from this host alone."""
+"""Finds out who sends a request: by a token, a session, a trusted proxy, the site around it, or from this host."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ CSRF_FIELD = "csrf"
 LOCAL = User(name="local", role=Role.OPERATOR, unmask=True)
 """Everybody on this host, where the dashboard runs for them alone."""
 
+SITE = "taskqueue.site"
+"""The key in a scope for the viewer whom the site has found, or the ``Problem`` with it; no client can set it."""
+
 LONGEST_NAME = 100
 
 
@@ -32,7 +35,7 @@ class Viewer:
     address: str
     """Where the request comes from."""
     proof: str
-    """How the user is known: ``token``, ``session``, ``header`` or ``local``."""
+    """How the user is known: ``token``, ``session``, ``header``, ``site`` or ``local``."""
     csrf: str = ""
     """The token that a change needs; empty where none does, for no browser sends a bearer token by itself."""
 
@@ -47,7 +50,12 @@ class Viewers:
         self.csrf = CsrfTokens()
 
     def viewer(self, request: Request) -> Viewer | None:
-        """Return who sends the request, None if it is nobody we know. Raises ``ConfigError``."""
+        """Return who sends the request, None if it is nobody we know.
+
+        Raises ``ConfigError``, and ``Problem`` for a request that the site around the dashboard refuses.
+        """
+        if self.settings.site:
+            return _of_site(request)
         token = token_of(request)
         if token is not None:
             return self._by_token(request, token)
@@ -63,7 +71,7 @@ class Viewers:
 
     def check_csrf(self, request: Request, viewer: Viewer, form: Mapping[str, str] | None) -> None:
         """Refuse a change that a page of another site may have sent. Raises ``Problem``."""
-        if not viewer.csrf:
+        if not viewer.csrf or viewer.proof == "site":  # the site checks its own token before
             return
         given = request.headers.get(CSRF_HEADER) or (form or {}).get(CSRF_FIELD) or ""
         check_origin(request)
@@ -104,6 +112,13 @@ class Viewers:
         known = Viewer(user=user, address=address_of(request), proof=proof)
         token = self.csrf.token(_csrf_of(request, known))
         return Viewer(user=user, address=known.address, proof=proof, csrf=token)
+
+
+def _of_site(request: Request) -> Viewer:
+    known: Viewer | Problem = request.scope[SITE]
+    if isinstance(known, Problem):
+        raise known
+    return known
 
 
 def token_of(request: Request) -> str | None:

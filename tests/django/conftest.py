@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.django.projects import Project
+from tests.web.conftest import chromium
+
+__all__ = ["chromium", "project"]
 
 
 @pytest.fixture

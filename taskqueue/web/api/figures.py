@@ -110,6 +110,10 @@ def list_audit(call: Call) -> Any:
 async def follow_events(call: Call) -> Response:
     """Return what happens as server-sent events; with ``Last-Event-ID`` or a cursor from there on."""
     dashboard, viewers = call.dashboard, call.dashboard.viewers
+    if dashboard.settings.site:
+        raise Problem(
+            "not-found", "a view of a site sends no streams: `manage.py taskqueue web` serves an API that does"
+        )
     name = "last-event-id" if "last-event-id" in call.query else "cursor"
     cursor = call.query.get(name)
     names = frozenset(call.query.get("names", "").split(",")) - {""}

@@ -113,8 +113,13 @@
     });
   };
 
+  const poll = async () => { // in place of a stream
+    await refresh();
+    setTimeout(poll, 1000 * content.dataset.poll);
+  };
+
   if (content) {
-    if (content.dataset.live) connect();
+    if (content.dataset.live) content.dataset.poll ? setTimeout(poll, 1000 * content.dataset.poll) : connect();
     document.addEventListener("visibilitychange", catchUp);
     document.addEventListener("toggle", catchUp, true); // a dialog was closed
     byId("live").hidden = !content.dataset.live; // a form, or an error, stays as it is
