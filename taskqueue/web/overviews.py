@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from taskqueue.insight.needs import Need
 from taskqueue.insight.overview_reader import Overview, OverviewReader, RecentFigures
 from taskqueue.model import wording
 from taskqueue.scheduler.scheduler import Scheduler
@@ -146,6 +147,13 @@ class Overviews:
             if self._kept is None or time.monotonic() - self._kept[0] > KEPT_FOR:
                 self._kept = time.monotonic(), self._read()
             return self._kept[1]
+
+    def needs(self) -> list[Need]:
+        """Return what somebody should act on, at most ``SILENCE`` ago: every page shows the number."""
+        kept = self._kept
+        if kept is None or time.monotonic() - kept[0] > SILENCE:
+            return self.read().needs
+        return kept[1].needs
 
     def numbers(self) -> dict[str, Any]:
         """Return how many jobs there are (``Scheduler.stats``), at most ``KEPT_FOR`` ago."""

@@ -112,8 +112,10 @@ class PageRoutes:
     def _response(self, page: Page, request: Request, viewer: Viewer, view: View, answer: Answer) -> Response:
         if isinstance(answer, Response):
             return answer
+        needs = len(self._dashboard.overviews.needs())
         values = {"is_fragment": view.is_fragment, "done": done_of(view.query), **answer}
-        return HTMLResponse(self._html(request, viewer, page.template, values))
+        html = self._html(request, viewer, page.template, {**values, "needs_you": needs})
+        return HTMLResponse(html, headers={"X-Needs-You": str(needs)})
 
     def _html(self, request: Request, viewer: Viewer | None, template: str, values: dict[str, Any]) -> str:
         known = {
@@ -122,6 +124,7 @@ class PageRoutes:
             "csrf": viewer.csrf if viewer else "",
             "here": path_of(request),
             "poll": POLL_EVERY if self._dashboard.settings.site else 0,
+            "needs_you": 0,
             "navigation": [page for page in PAGES if page.title],
         }
         return rendered(template, root_of(request), {**known, **values})

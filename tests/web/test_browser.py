@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from taskqueue import Scheduler, workflows
 from taskqueue.web import app
-from tests.nodes import LIMIT
+from tests.nodes import LIMIT, node
 from tests.web import jobs
 from tests.web.conftest import PASSWORD
 from tests.web.servers import Server, listen, port_of, served
@@ -84,6 +84,26 @@ def test_the_overview_says_what_needs_you_and_how_old_backlogs_are(visit: Open, 
     expect(page.get_by_text("Not working: no node is live")).to_be_visible()
     expect(page.get_by_role("region", name="Queues").get_by_role("row", name=LONG)).to_be_visible()
     expect(page.get_by_label("Needs you").get_by_role("listitem").first).to_be_visible()
+
+
+def test_every_page_and_its_tab_have_the_number_of_things_to_do(chromium: Browser, tmp_path: Path) -> None:
+    url = f"sqlite://{tmp_path}/jobs.db?synchronous=normal"
+    with Scheduler(url) as scheduler, served(app(scheduler, local=True)) as address:
+        page = chromium.new_page()
+        page.goto(f"{address}/schedules")
+        badge = page.get_by_role("navigation").get_by_title("Needs you")
+        expect(page).to_have_title("(1) Schedules – taskqueue")  # no node lives
+        expect(badge).to_have_text("1 to do")
+
+        scheduler.pause("mail", "tests")
+
+        expect(page).to_have_title("(2) Schedules – taskqueue")
+        expect(badge).to_have_text("2 to do")
+        scheduler.resume("mail")
+        with node(url, tmp_path):
+            expect(page).to_have_title("Schedules – taskqueue")
+            expect(badge).to_be_hidden()
+        page.close()
 
 
 def test_a_failed_job_shows_its_error_log_data_and_timeline(visit: Open, shop: Shop) -> None:

@@ -69,6 +69,15 @@
     if (!isPaused) showLive("offline", "bad");
   };
 
+  const showNeeds = (number) => {
+    if (number === null) return; // the answer of a proxy, or of a page that counts none
+    document.title = document.title.replace(/^(\(\d+\) )?/, number === "0" ? "" : `(${number}) `);
+    for (const shown of document.querySelectorAll("[data-needs-you]")) {
+      if (shown.textContent !== number) shown.textContent = number;
+      shown.closest(".badge").hidden = number === "0";
+    }
+  };
+
   let request = null;
   const refresh = async () => { // a newer request replaces one that is not answered yet
     missed = keepsStill();
@@ -84,6 +93,7 @@
       missed = keepsStill(); // a dialog may have been opened since
       if (missed) return;
       mergeHtml(content, html);
+      showNeeds(response.headers.get("X-Needs-You"));
       shownAt = new Date();
       recover();
       showTimes(content);
