@@ -12,11 +12,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
 from math import sqrt
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from taskqueue.model.fingerprint import type_of
-from taskqueue.model.history import Figures, Parts, Step
+from taskqueue.model.history import Figures, Part, Parts, Step
 from taskqueue.model.timestamps import milliseconds, moment
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 WEEK = timedelta(days=7)
 """How far back the usual share is looked for."""
@@ -170,17 +173,35 @@ class Lately:
     """The attempts of each class, and its failures by fingerprint, in each of these minutes."""
 
     def __init__(self, minutes: Parts) -> None:
-        self.since = min(minutes, default=0)
+        self.since = 0
         self.attempts: dict[str, dict[int, Attempts]] = {}
         self.failures: dict[tuple[str, str], dict[int, int]] = {}
-        for at in sorted(minutes):
-            for (_, job), figures in minutes[at].items():
-                failures = _failures_of(figures)
-                of_job = self.attempts.setdefault(job, {})
-                of_job[at] = of_job.get(at, Attempts()).plus(_attempts(figures, failures))
-                for fingerprint, number in failures:
-                    of_key = self.failures.setdefault((job, fingerprint), {})
-                    of_key[at] = of_key.get(at, 0) + number
+        self._parts: dict[int, Part] = {}
+        self.change_to(minutes)
+
+    def change_to(self, minutes: Parts) -> None:
+        """Hold these minutes instead; one whose part is the same object as before is not read again."""
+        for at in [at for at, part in self._parts.items() if minutes.get(at) is not part]:
+            self._remove(at)
+        for at in minutes.keys() - self._parts.keys():
+            self._add(at, minutes[at])
+        self.since = min(minutes, default=0)
+
+    def _add(self, at: int, part: Part) -> None:
+        self._parts[at] = part
+        for (_, job), figures in part.items():
+            failures = _failures_of(figures)
+            of_job = self.attempts.setdefault(job, {})
+            of_job[at] = of_job.get(at, Attempts()).plus(_attempts(figures, failures))
+            for fingerprint, number in failures:
+                of_key = self.failures.setdefault((job, fingerprint), {})
+                of_key[at] = of_key.get(at, 0) + number
+
+    def _remove(self, at: int) -> None:
+        for (_, job), figures in self._parts.pop(at).items():
+            _without(self.attempts, job, at)
+            for fingerprint, _ in _failures_of(figures):
+                _without(self.failures, (job, fingerprint), at)
 
     def all_of(self, job: str, since: int = 0, until: int | None = None) -> Attempts:
         """Return the attempts of the class, from a minute on and before another one."""
@@ -235,6 +256,14 @@ def _first(key: tuple[str, str], minute: int, lately: Lately, usual: Usual) -> t
     if milliseconds(at) >= lately.since:
         at = moment(minute)
     return at, max(before, lately.all_of(key[0], until=milliseconds(at)).all)
+
+
+def _without(numbers: dict[K, dict[int, V]], key: K, at: int) -> None:
+    """Remove the minute, and the key if that was its last one; several queues may have the same key."""
+    of_key = numbers.get(key, {})
+    of_key.pop(at, None)
+    if not of_key:
+        numbers.pop(key, None)
 
 
 class _Sums:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 from sys import intern
 
 from taskqueue.insight import diagnosis, needs, overview
@@ -162,7 +163,6 @@ class Overview:
     """At most ``MOST_RUNS``, those first that have run longest."""
     running: int
     """How many jobs run in all."""
-    failures: list[Failures]
     groups: list[FailureGroup]
     """The failed attempts of the last hour, judged: first the ones in need of attention."""
     needs: list[Need]
@@ -171,6 +171,11 @@ class Overview:
     """How many jobs there are, by queue and status."""
     minutes: Parts
     """The numbers of the last hour, by minute, queue and class."""
+
+    @cached_property
+    def failures(self) -> list[Failures]:
+        """Return the jobs that failed in the last hour, by class and error, the most frequent first."""
+        return failures_of(overview.ended_jobs(self.minutes))
 
 
 class OverviewReader:
@@ -181,6 +186,7 @@ class OverviewReader:
         self.figures = RecentFigures(store)
         self._usual: dict[str, Durations] = {}
         self._usual_failures = Usual()
+        self._lately = Lately({})
         self._first_minutes: dict[tuple[str, str], datetime] = {}
         self._looked_up: set[datetime] = set()
         self._flaws: list[Need] = []
@@ -203,14 +209,13 @@ class OverviewReader:
         nodes = nodes_of(leases, controls, _by_node(records, running), now)
         queues = overview.queue_states(tally, since, controls, minutes, now)
         runs = overview.runs_of(records, self._usual, now)
-        failures = failures_of(overview.ended_jobs(minutes))
-        lately = Lately(minutes)
-        groups = judged(lately, self._usual_failures, now)
+        self._lately.change_to(minutes)
+        groups = judged(self._lately, self._usual_failures, now)
         all_needs = [
             *needs.of_nodes(leases, nodes, queues, now),
             *needs.of_queues(leases, queues, controls, now),
             *needs.of_runs(runs, now),
-            *needs.of_failures(groups, lately, now),
+            *needs.of_failures(groups, self._lately, now),
             *self._flaws,
         ]
         return Overview(
@@ -219,7 +224,6 @@ class OverviewReader:
             queues=queues,
             runs=runs,
             running=max(running, len(records)),
-            failures=failures,
             groups=groups,
             needs=sorted(all_needs, key=lambda need: need.level is not Level.ERROR),
             tally=tally,

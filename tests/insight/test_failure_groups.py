@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 
@@ -207,6 +208,44 @@ def test_jobs_that_are_retried_in_vain_need_somebody(store: Store) -> None:
         "most often by TimeoutError: no answer in … s"
     )
     assert "`taskqueue list --status postponed --job shop:MakeInvoice`" in need.do
+
+
+class Unread(dict[tuple[str, str], Figures]):
+    """A minute that must not be read again."""
+
+    is_read = False
+
+    def items(self) -> Any:
+        """Return what it has, once."""
+        assert not self.is_read, "a settled minute was read twice"
+        self.is_read = True
+        return super().items()
+
+
+def test_a_settled_minute_is_read_once() -> None:
+    settled: Parts = {milliseconds(NOW - ago * MINUTE): Unread({INVOICE: {"done": 9, KEY: 1}}) for ago in range(2, 60)}
+    lately = Lately(settled)
+
+    lately.change_to({**settled, milliseconds(NOW): {INVOICE: {"done": 5, KEY: 5}}})
+
+    assert lately.all_of(INVOICE[1]).failed == len(settled) + 5
+
+
+def test_minutes_that_change_or_are_forgotten_count_as_if_they_had_never_been_others() -> None:
+    chance = random.Random(7)
+    classes = [(queue, f"shop:{name}") for queue in ("mail", "billing") for name in "ABC"]
+    minutes: Parts = {}
+    lately = Lately(minutes)
+    for now in range(200):
+        for at in (now, now - chance.randrange(1, 6)):
+            some = chance.sample(classes, chance.randrange(len(classes)))
+            minutes[at] = {key: {"done": 9, "failed": 1, f"x:{chance.choice('YZ')}": 2} for key in some}
+        minutes = {at: part for at, part in minutes.items() if at > now - 10}
+
+        lately.change_to(minutes)
+
+        again = Lately(minutes)
+        assert (lately.attempts, lately.failures, lately.since) == (again.attempts, again.failures, again.since)
 
 
 def test_without_failures_nothing_is_judged() -> None:
