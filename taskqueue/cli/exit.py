@@ -46,6 +46,10 @@ _UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, err
 """Errors of the system when output cannot be written."""
 
 
+_NO_ARGUMENTS = "--work-on QUEUE takes the jobs of one queue, and `taskqueue run FILE` runs one application"
+"""What an argument of a node was meant for, as in other systems."""
+
+
 def run(command: click.Command, name: str, arguments: Sequence[str] | None) -> int:
     """Run the command line and return its exit code; print an error in one line, without a traceback."""
     output.accept_every_character()
@@ -119,13 +123,19 @@ def _is_value(error: click.ClickException) -> bool:
 
 def _wording(error: click.ClickException) -> str:
     if isinstance(error, click.BadParameter) and _is_value(error) and error.param is not None:
-        return f"{_written(error.param)}{_origin(error)}: {error.message}{_nearest_choice(error)}"
+        return f"{_written(error.param)}{_origin(error)}: {error.message.rstrip('.')}{_nearest_choice(error)}"
     if isinstance(error, click.NoSuchOption):
         ours = _option_here(error)
         if ours is not None:
             return f"No such option: {error.option_name}: did you mean --{ours}?"
+        way = other_systems.COMMAND_WAYS.get(error.option_name.lstrip("-"))
+        if way is not None:
+            return f"No such option: {error.option_name}: {way}"
     if isinstance(error, click.UsageError) and error.ctx is not None:
-        return f"{error.format_message().rstrip('.')} (see {error.ctx.command_path} --help)"
+        message = error.format_message().rstrip(".")
+        if error.ctx.command.name == "taskqueue-node" and "extra argument" in message:
+            message += f": {_NO_ARGUMENTS}"
+        return f"{message} (see {error.ctx.command_path} --help)"
     return error.format_message()
 
 

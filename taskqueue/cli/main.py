@@ -51,11 +51,26 @@ ALIASES: Mapping[str, str] = MappingProxyType({"retry": "recover"})
 
 
 _NODE = "`taskqueue-node` runs jobs, and `taskqueue run FILE` runs the jobs of one application"
+_STATE = "`taskqueue nodes` lists the nodes, `taskqueue stats` counts jobs, `taskqueue list` lists jobs"
 _END = "`taskqueue cancel` ends jobs, `taskqueue purge` removes jobs that ended some time ago"
 
 OF_OTHERS: Mapping[str, str] = MappingProxyType(
     {
         "worker": _NODE,
+        "node": _NODE,
+        **dict.fromkeys(("beat", "cron"), "nodes start scheduled jobs, and `taskqueue schedule` defines schedules"),
+        **dict.fromkeys(("call", "enqueue", "send"), "`taskqueue add` adds a job"),
+        **dict.fromkeys(("inspect", "status", "info"), _STATE),
+        "control": "`taskqueue pause`, `drain` and `limit` change what nodes do",
+        "ping": "`taskqueue health` asks the nodes of this host",
+        **dict.fromkeys(("revoke", "kill", "stop"), "`taskqueue cancel` ends jobs, a signal stops a node"),
+        "result": "`taskqueue show` prints the result of a job, `taskqueue wait` waits for it",
+        "requeue": "`taskqueue recover` runs jobs that have ended again",
+        "empty": "`taskqueue cancel --query` ends all jobs that match",
+        "suspend": "`taskqueue pause` keeps jobs of a queue from starting",
+        "monitor": "`taskqueue top` is a live screen",
+        "flower": "`taskqueue web` serves a dashboard",
+        "help": "`taskqueue --help` lists the commands",
         "workers": "`taskqueue nodes` lists the nodes and their workers",
         "start": _NODE,
         "jobs": "`taskqueue list` lists them",

@@ -16,6 +16,7 @@ from taskqueue.cli.log_setup import FORMATS, LEVELS
 from taskqueue.cli.param_types import duration, memory, work_on
 from taskqueue.daemon.settings import Lead, Order, PoolMode, Settings
 from taskqueue.errors import ConfigError
+from taskqueue.model.other_systems import COMMAND_OPTIONS
 
 PREFIX = "TASKQUEUE_"
 
@@ -70,7 +71,13 @@ POOL = (
         default=False,
         help="Run the jobs that are due now, and the jobs that they add, and leave.",
     ),
-    _setting("--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="What to log."),
+    _setting(
+        "--log-level",
+        type=click.Choice(LEVELS, case_sensitive=False),
+        default="info",
+        show_default=True,
+        help="What to log.",
+    ),
     _setting("--log-format", type=click.Choice(FORMATS), default="text", show_default=True, help="How to log it."),
     _setting(
         "--capture-output", is_flag=True, default=False, help="Keep what jobs print with them, among their log lines."
@@ -162,7 +169,8 @@ def variables_of(origin: str, given: Mapping[str, Any]) -> dict[str, str]:
     for key, value in given.items():
         option = options.get(key)
         if option is None or option.name is None:
-            near = get_close_matches(str(key).upper(), options, n=1)
+            name = COMMAND_OPTIONS.get(str(key).lower().replace("_", "-"), str(key)).replace("-", "_").upper()
+            near = get_close_matches(name, options, n=1)
             way_out = f"did you mean {near[0]!r}?" if near else f"use {', '.join(options)}"
             raise ConfigError(f"{origin} has no key {key!r}: {way_out}")
         parts = [_text(part) for part in value] if isinstance(value, (list, tuple)) else [_text(value)]

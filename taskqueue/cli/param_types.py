@@ -133,4 +133,5 @@ def _decoded(text: str, where: str) -> Any:
     try:
         return decode(text.strip() or "nothing")
     except Exception as error:  # the errors of JSON and of Extended JSON have no common class
-        raise click.BadParameter(f"{where} is not JSON: {error.__cause__ or error}") from None
+        reason = error.__cause__ or error
+        raise click.BadParameter(f'{where} is not JSON: {reason}: write such as {{"to": "ann"}}') from None

@@ -183,6 +183,8 @@ def declared(value: Any) -> Declared:
     by = tuple(found["by"].split(",")) if found["by"] else None
     if found["per"] is None:
         return Limit(int(found["count"]), by, found["name"])
+    if found["per"] in ("s", "m", "h", "d"):
+        raise InvalidOption(f"{found['per']!r} is not a time: write {found['count']}/1{found['per']}")
     per = float(found["per"]) if re.fullmatch(r"\d+(\.\d+)?", found["per"]) else seconds_of(found["per"])
     return Rate(int(found["count"]), per, by, found["name"])
 

@@ -22,6 +22,7 @@ OPTIONS: Mapping[str, str] = {
 """Options of a job, with the option here."""
 
 _HOOKS = "add a job with depends_on, or define on_success and on_last_failure on a class of jobs"
+_DATA = "send.add(scheduler, 'ann') takes arguments, and add_job(send, {'to': 'ann'}) a mapping of them"
 _RESULTS = "the result is a part of the job, which nodes keep for --keep-done and --keep-failed"
 
 WAYS: Mapping[str, str] = {
@@ -30,6 +31,8 @@ WAYS: Mapping[str, str] = {
     **dict.fromkeys(("ignore_result", "store_results", "result_ttl", "failure_ttl", "result_expires"), _RESULTS),
     "crontab": "scheduler.schedule(name, job, cron='0 3 * * *') starts jobs again and again",
     "base": "subclass Job instead of writing a function",
+    "name": "a job has the import path of its class or function, and data are one mapping behind the job",
+    **dict.fromkeys(("args", "kwargs"), _DATA),
     "serializer": "data are JSON with dates, Decimal, bytes and declared types",
 }
 """Options of a job that none here has the meaning of, with the way to what they are for."""
@@ -37,7 +40,7 @@ WAYS: Mapping[str, str] = {
 COMMAND_OPTIONS: Mapping[str, str] = {
     **dict.fromkeys(("c", "concurrency", "workers", "processes", "threads", "autoscale"), "max-children"),
     **dict.fromkeys(("Q", "queue", "queues"), "work-on"),
-    **dict.fromkeys(("broker", "redis-url", "database-url"), "url"),
+    **dict.fromkeys(("broker", "broker-url", "redis-url", "database-url"), "url"),
     **dict.fromkeys(("n", "hostname"), "name"),
     **dict.fromkeys(("l", "loglevel", "logging-level"), "log-level"),
     **dict.fromkeys(("P", "pool", "worker-type"), "pm"),
@@ -45,8 +48,30 @@ COMMAND_OPTIONS: Mapping[str, str] = {
     "max-memory-per-child": "max-memory",
     **dict.fromkeys(("A", "app", "include", "require"), "bootstrap"),
     **dict.fromkeys(("p", "port", "address", "bind", "host"), "listen"),
+    **dict.fromkeys(("args", "kwargs"), "data"),
+    "state": "status",
+    "q": "queue",
 }
 """Options of commands, with the option that the command here has."""
+
+COMMAND_WAYS: Mapping[str, str] = {
+    **dict.fromkeys(("B", "beat", "with-scheduler"), "every node starts jobs at their times and by their schedules"),
+    **dict.fromkeys(("A", "app"), "jobs are found by their import path, in the folder of the node or in --chdir"),
+}
+"""Options of commands that none here has the meaning of, with the way to what they are for."""
+
+OF_TASKS: Mapping[str, str] = {
+    "retry": "raise Retry(60) in the task, with the option retry, to run it again",
+    "request": "current_job() has id, attempt and meta",
+    "update_state": "current_job() has progress(50, 'half') and checkpoint(state)",
+    **dict.fromkeys(
+        ("s", "si", "signature", "subtask"), "a workflow takes the task and its data, (task, {'to': 'ann'})"
+    ),
+    **dict.fromkeys(("map", "starmap", "chunks"), "workflows.map(scheduler, task, items) adds a job for each item"),
+    **dict.fromkeys(("apply", "call_local", "run"), "call the task itself to run it here and now"),
+    "AsyncResult": "get_job(id) of a scheduler returns a job",
+}
+"""Attributes of a task; any other one is taken for a way to add a job."""
 
 OF_JOBS: Mapping[str, str] = {
     "retry": "raise Retry(60), with the option retry, to run it again",
@@ -85,6 +110,9 @@ OF_SCHEDULERS: Mapping[str, str] = {
     "task": "decorate functions with task of the module taskqueue; they need no scheduler",
     **dict.fromkeys(("periodic_task", "add_periodic_task", "cron"), "schedule(name, job, cron='0 3 * * *') does so"),
     **dict.fromkeys(("empty", "purge"), "cancel_jobs(query) ends waiting jobs, and flush() removes all"),
+    **dict.fromkeys(("run", "start", "work", "worker_main"), "`taskqueue-node` or `taskqueue run FILE` runs jobs"),
+    **dict.fromkeys(("conf", "config_from_object"), "options are arguments of the scheduler, and variables of a node"),
+    "autodiscover_tasks": "nodes import each job by its path when they run it",
 }
 """Attributes of a scheduler."""
 

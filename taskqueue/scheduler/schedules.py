@@ -56,7 +56,7 @@ OF_OTHERS: Mapping[str, str] = {
     "misfire_grace_time": "grace",
     "max_instances": "overlap",
     "end_date": "until",
-    **dict.fromkeys(("seconds", "minutes", "hours", "days"), "every"),
+    **dict.fromkeys(("interval", "seconds", "minutes", "hours", "days"), "every"),
 }
 """Options of schedules in other systems, with the equivalent here."""
 

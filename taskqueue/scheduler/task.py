@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, Protocol, 
 
 from taskqueue.errors import InvalidJob, InvalidOption
 from taskqueue.model.job import Arguments, Returned, TaskFunction
+from taskqueue.model.other_systems import OF_TASKS
 from taskqueue.model.running_job import RunningJob, current_job
 from taskqueue.model.shown_text import as_code
 
@@ -99,8 +100,8 @@ class Task(TaskFunction[Arguments, Returned]):
             if name.startswith("_"):
                 raise AttributeError(name)
             called = self.__name__
-            words = f"write {called}.add(scheduler, …), with options {called}.using(…).add(scheduler, …)"
-            raise AttributeError(f"task {called} has no attribute {name!r}; to add a job {words}")
+            adding = f"to add a job write {called}.add(scheduler, …), with options {called}.using(…).add(scheduler, …)"
+            raise AttributeError(f"task {called} has no attribute {name!r}: {OF_TASKS.get(name, adding)}")
 
     def using(self, **options: Unpack[JobOptions]) -> TaskCall[Arguments, Returned]:
         """Return the task with options for one job: ``send.using(queue="mail").add(scheduler, …)``."""
@@ -157,8 +158,12 @@ class TaskCall(Generic[Arguments, Returned]):
         parameters = inspect.signature(self._task).parameters.values()
         names = [parameter.name for parameter in parameters if parameter.kind in kinds]
         if len(args) > len(names) or not kwargs.keys().isdisjoint(names[: len(args)]):
-            inspect.signature(self._task).bind(*args, **kwargs)  # raises the error of such a call
-            raise TypeError(f"{self._task.__name__}() takes *args, which have no names to be kept by: pass a list")
+            called = self._task.__name__
+            try:
+                inspect.signature(self._task).bind(*args, **kwargs)
+            except TypeError as refused:
+                raise TypeError(f"{called}() cannot be called with these arguments: {refused}") from None
+            raise TypeError(f"{called}() takes *args, which have no names to be kept by: pass a list")
         return {**dict(zip(names, args, strict=False)), **kwargs}
 
 

@@ -107,6 +107,8 @@ def group(scheduler: Any, members: Any, *, then: Any = None, on_failure: Any = "
     """Add jobs that run in parallel, in one step, and ``then`` one (or a list) after them; see ``chain``."""
     if isinstance(members, str | type) or not isinstance(members, Iterable):
         raise InvalidJob(f"members={as_code(members)}: pass a list of members, each {_SHAPES}")
+    if isinstance(members, tuple) and any(isinstance(part, Mapping) for part in members):
+        raise InvalidJob(f"members={as_code(members)} is one member: pass a list of members, [(job, data), …]")
     levels = [members] if then is None else [members, then if isinstance(then, list) else [then]]
     return _done(scheduler, _added(scheduler, levels, {"on_dependency_failure": on_failure, **options}))
 

@@ -124,6 +124,10 @@ def test_options_that_are_not_given_are_not_stated(taskqueue: Taskqueue, store: 
     [
         (["--data", "{"], "taskqueue: --data: '{' is not JSON: Expecting property name"),
         (["--data", ""], "taskqueue: --data: '' is not JSON: "),
+        (
+            ["--data", "to=ann"],
+            "taskqueue: --data: 'to=ann' is not JSON: Expecting value: line 1 column 1 (char 0): write such as {\"to\"",
+        ),
         (["--data", '{"$oid": "x"}'], "taskqueue: --data: "),
         (["--retry", "often"], "taskqueue: --retry: 'often': write the number of further attempts"),
         (["--retry", "-2"], "taskqueue: --retry: -2: write the number of further attempts"),

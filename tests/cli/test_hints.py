@@ -28,6 +28,13 @@ Taskqueue = Callable[..., Answer]
     [
         ("worker", "`taskqueue-node` runs jobs"),
         ("start", "`taskqueue-node` runs jobs"),
+        ("node", "`taskqueue-node` runs jobs"),
+        ("beat", "nodes start scheduled jobs"),
+        ("inspect", "`taskqueue nodes` lists the nodes"),
+        ("status", "`taskqueue nodes` lists the nodes"),
+        ("revoke", "`taskqueue cancel` ends jobs"),
+        ("requeue", "`taskqueue recover` runs jobs"),
+        ("help", "`taskqueue --help` lists"),
         ("lst", "did you mean list?"),
         ("failures", "`taskqueue analytics` counts"),
         ("queues", "`taskqueue stats` counts"),
@@ -70,6 +77,30 @@ def test_an_option_of_other_workers_leads_to_that_of_the_node(
 ) -> None:
     assert node.main([option, "4"]) == Exit.USAGE
     assert f"No such option: {option}: did you mean {ours}?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["-B", "--beat", "--with-scheduler"])
+def test_an_option_without_an_equal_leads_to_a_way(capsys: pytest.CaptureFixture[str], option: str) -> None:
+    assert node.main([option]) == Exit.USAGE
+    assert f"No such option: {option}: every node starts jobs at their times" in capsys.readouterr().err
+
+
+def test_an_application_for_all_commands_is_not_needed(taskqueue: Taskqueue) -> None:
+    assert "No such option: -A: jobs are found by their import path" in taskqueue("-A", "shop", "worker").complaint
+
+
+@pytest.mark.parametrize("argument", ["mail", "shop.py"])
+def test_an_argument_of_a_node_leads_to_what_it_was_meant_for(
+    capsys: pytest.CaptureFixture[str], argument: str
+) -> None:
+    assert node.main([argument]) == Exit.USAGE
+    assert f"({argument}): --work-on QUEUE takes the jobs of one queue, and" in capsys.readouterr().err
+
+
+def test_arguments_of_a_job_lead_to_its_data(taskqueue: Taskqueue) -> None:
+    answer = taskqueue("add", "shop:Job", "--kwargs", "{}")
+
+    assert answer.complaint == "taskqueue: No such option: --kwargs: did you mean --data?"
 
 
 def test_an_option_is_named_only_if_the_command_has_it(taskqueue: Taskqueue) -> None:

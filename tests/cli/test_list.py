@@ -130,7 +130,7 @@ def test_a_query_that_is_none_is_one_line(taskqueue: Taskqueue, query: str, comp
     ("arguments", "hint"),
     [
         (["list", "--query", '{"status": "faild"}'], "its number or its name; did you mean FAILED?"),
-        (["list", "--status", "faild"], "'final'.; did you mean failed?"),
+        (["list", "--status", "faild"], "'final'; did you mean failed?"),
         (["events", "--event", "retred"], "did you mean retried?"),
         (["schedule", "add", "nightly", "shop:Job", "--every", "1d", "--overlap", "skipp"], "did you mean skip?"),
         (["analytics", "--by", "clas"], "did you mean class?"),

@@ -54,6 +54,15 @@ def test_without_options_the_settings_are_their_own_defaults() -> None:
     assert settings() == Settings()
 
 
+def test_a_log_level_may_be_written_as_in_python(taskqueue_node: Taskqueue) -> None:
+    assert taskqueue_node("--log-level", "INFO", "--max-children", "0").err == (
+        "taskqueue-node: --max-children 0 is out of range: pass 1 or more\n"
+    )
+    assert taskqueue_node("--log-level", "WARN").err == (
+        "taskqueue-node: --log-level: 'WARN' is not one of 'debug', 'info', 'warning', 'error'; did you mean warning?\n"
+    )
+
+
 def test_every_setting_has_an_option() -> None:
     named = {param.name for param in node.command.params if param.opts[0] not in ELSEWHERE}
 

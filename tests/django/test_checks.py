@@ -29,6 +29,8 @@ BAD = {
     "4": "TASKQUEUE is 4: write a mapping",
     "{'url': '/tmp/jobs.db'}": "TASKQUEUE has no key 'url': did you mean 'URL'?",
     "{'COLOR_OF_NODE': 1}": "TASKQUEUE has no key 'COLOR_OF_NODE': use URL, NAME, LEAD, PM",
+    "{'QUEUES': ['mail']}": "TASKQUEUE has no key 'QUEUES': did you mean 'WORK_ON'?",
+    "{'CONCURRENCY': 4}": "TASKQUEUE has no key 'CONCURRENCY': did you mean 'MAX_CHILDREN'?",
     "{'URL': 'jobs.db'}": "TASKQUEUE['URL'] is 'jobs.db', which is another file in each working folder: write BASE_DIR",
     "{'URL': 5}": "TASKQUEUE['URL'] is 5: pass a path or a URL",
     "{'URL': 'redis://localhost/0'}": "TASKQUEUE['URL']: ",

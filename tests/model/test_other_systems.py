@@ -39,6 +39,7 @@ def test_no_word_of_another_system_is_one_here() -> None:
         (other_systems.OF_JOBS, (Job, RunningJob)),
         (other_systems.OF_PROCESSES, (Process,)),
         (other_systems.OF_SCHEDULERS, (Scheduler, AsyncScheduler)),
+        (other_systems.OF_TASKS, (type(shop),)),
     ):
         assert not [word for word in words for kind in kinds if hasattr(kind, word)]
 
@@ -82,6 +83,13 @@ def test_a_handle_of_a_job_names_the_way(scheduler: Scheduler, word: str) -> Non
         getattr(process, word)
     with pytest.raises(AttributeError, match=r"'Process' object has no attribute 'stattus'$"):
         process.stattus  # type: ignore[attr-defined] # noqa: B018
+
+
+@pytest.mark.parametrize("word", other_systems.OF_TASKS)
+def test_a_task_names_the_way(word: str) -> None:
+    way = re.escape(other_systems.OF_TASKS[word])
+    with pytest.raises(AttributeError, match=f"^task shop has no attribute '{word}': {way}$"):
+        getattr(shop, word)
 
 
 async def word_of_asyncio(url: str, word: str) -> None:

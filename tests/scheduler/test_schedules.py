@@ -450,7 +450,7 @@ def test_what_makes_no_schedule_is_refused(scheduler: Scheduler, options: dict[s
     ("option", "ours"),
     [
         ("crontab", "cron"), ("crn", "cron"), ("timezone", "tz"), ("catchup", "misfire"), ("minutes", "every"),
-        ("overlaps", "overlap"), ("max_run", "max_runs"),
+        ("interval", "every"), ("overlaps", "overlap"), ("max_run", "max_runs"),
     ],
 )  # fmt: skip
 def test_an_option_of_another_name_leads_to_that_of_a_schedule(scheduler: Scheduler, option: str, ours: str) -> None:

@@ -303,6 +303,8 @@ def test_what_is_no_scheduler_and_no_list_is_refused_in_words(scheduler: Schedul
         workflows.group(scheduler, 5)
     with pytest.raises(InvalidJob, match="members='a:B': pass a list of members"):
         workflows.group(scheduler, "a:B")
+    with pytest.raises(InvalidJob, match=r"members=\(.*\) is one member: pass a list of members"):
+        workflows.group(scheduler, (Number, {"to": "ann"}))
     with pytest.raises(InvalidJob, match="items=5: pass a list, or what can be iterated over"):
         workflows.map(scheduler, Number, 5)
     with pytest.raises(InvalidOption, match="on_dependency_failure='stop': pass 'cancel', 'ignore' or 'wait'"):

@@ -176,6 +176,7 @@ REFUSED = [
     ("limits", Check("shop:is_open"), "pass it in ready="),
     ("limits", [Limit(5), ~Check("shop:is_open")], "pass it in ready="),
     ("limits", "many", "pass Limit(5)"),
+    ("limits", "10/m", "'m' is not a time: write 10/1m"),
     ("limits", True, "pass Limit(5)"),
     ("limits", [1] * 6, "up to 5 limits"),
     ("limits", 0, "from 1 to 10,000"),
