@@ -8,7 +8,8 @@ a function counts if most rounds have it. Lambdas and comprehensions count as pa
 Then come counts for each of ``COUNTED`` jobs, one after the other, with all that follows from them: calls of functions,
 statements and steps of SQLite or commands to MongoDB, in each process: what most jobs need at least (the lower
 quartile), since timers and a busy machine add to some; below, the means of the most frequent, ``--top`` of each. A job
-whose run took 5 ms, so that the node is told of its start, is left out of the totals if there are enough others.
+whose run took 5 ms, so that the node is told of its start, is left out of files, functions and totals if there are
+enough others.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -55,7 +56,7 @@ TOLD_OF_START = "InFlight.on_started"
 """What a node enters only for a run that takes 5 ms, as on a busy machine."""
 
 ENOUGH = 4
-"""Jobs without such a run, of which alone the totals are then."""
+"""The fewest jobs without such a run that are taken alone."""
 
 CALLS, STATEMENTS, STEPS, COMMANDS = ("calls", "statements", "steps", "commands")
 
@@ -216,21 +217,21 @@ def _way(lines: Sequence[str], rounds: int) -> Way:
     times: Counter[tuple[str, Place]] = Counter()
     counts: dict[str, dict[str, Counter[str]]] = {role: {} for role in ROLES}
     of_rounds: Counter[tuple[str, str, int]] = Counter()
-    slow: set[int] = set()
-    for line in lines:
-        number, role, places, counted = json.loads(line)
-        if number < FIRST:
+    recorded = [json.loads(line) for line in lines]
+    slow = {
+        number
+        for number, role, places, _ in recorded
+        if role == NODE and any(function == TOLD_OF_START for _, function in places)
+    }
+    followed = _quick(range(1, rounds + 1), slow)
+    for number, role, places, counted in recorded:
+        if number in followed:
             times.update((role, (file, function)) for file, function in places)
         for kind, what, count in counted:
             counts[role].setdefault(kind, Counter())[what] += count
             of_rounds[role, kind, number] += count
-            if role == NODE and what.endswith(TOLD_OF_START):
-                slow.add(number)
-    most = [entered for entered, count in times.items() if count > rounds / 2]
-    numbers = range(FIRST, FIRST + COUNTED)
-    quick = [number for number in numbers if number not in slow]
-    if len(quick) < ENOUGH:
-        quick = list(numbers)
+    most = [entered for entered, count in times.items() if count > len(followed) / 2]
+    quick = _quick(range(FIRST, FIRST + COUNTED), slow)
     return Way(
         places={role: [place for of, place in most if of == role] for role in ROLES},
         counts={
@@ -242,6 +243,12 @@ def _way(lines: Sequence[str], rounds: int) -> Way:
             for role, kinds in counts.items()
         },
     )
+
+
+def _quick(numbers: Sequence[int], slow: Set[int]) -> Sequence[int]:
+    """Return the numbers without those of slow rounds, if enough are left."""
+    quick = [number for number in numbers if number not in slow]
+    return quick if len(quick) >= ENOUGH else numbers
 
 
 def at_least(counts: Sequence[int]) -> float:
