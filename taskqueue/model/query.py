@@ -1,4 +1,4 @@
-"""The filter language, parsed once into a small tree that both stores translate."""
+"""The filter language, parsed once into a small tree that each store translates."""
 
 from __future__ import annotations
 

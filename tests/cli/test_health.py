@@ -189,6 +189,25 @@ def test_the_program_asks_without_importing_what_other_commands_need(running: No
     assert heavy & imported == set()
 
 
+@pytest.mark.parametrize(
+    "arguments", [["--url", "{url}", "health"], ["health", "--url", "{url}"], ["health", "--url={url}"]]
+)
+def test_the_program_asks_the_nodes_whatever_store_is_named(
+    running: Node, url: str, tmp_path: Path, arguments: list[str]
+) -> None:
+    running.heed("works")
+    asked = subprocess.run(
+        [sys.executable, "-m", "taskqueue", *(each.format(url=url) for each in arguments), "--json"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+        cwd=tmp_path,
+    )
+    assert asked.stderr == ""
+    assert [health["node"] for health in json.loads(asked.stdout)] == ["web-1"]
+
+
 @pytest.mark.parametrize("arguments", [["--bogus"], ["extra"]])
 def test_a_mistake_on_its_command_line_is_said_as_by_other_commands(arguments: list[str], tmp_path: Path) -> None:
     said = subprocess.run(
