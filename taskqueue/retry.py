@@ -14,7 +14,7 @@ from taskqueue.execution.custom_retry import bound
 from taskqueue.execution.exception_groups import leaves
 from taskqueue.execution.loader import load_policy
 from taskqueue.model.job_path import dotted
-from taskqueue.model.main_module import main_module
+from taskqueue.model.main_module import defining_module, standard_namesake
 from taskqueue.model.retry import (
     DEFAULT_TABLE,
     NO_RETRY,
@@ -152,8 +152,10 @@ def custom(policy: type | str, **settings: Any) -> RetryPolicy:
         raise InvalidOption(
             f"{as_code(policy)} is not a retry policy of yours: pass a class at the top level of its module"
         )
-    module = policy.__module__
-    return CustomRetry(f"{(main_module() or module) if module == '__main__' else module}:{policy.__name__}", settings)
+    clash = standard_namesake(policy)
+    if clash:
+        raise InvalidOption(f"retry policy {policy.__name__} {clash}")
+    return CustomRetry(f"{defining_module(policy)}:{policy.__name__}", settings)
 
 
 def call(function: Callable[[], Returned], policy: RetryPolicy) -> Returned:

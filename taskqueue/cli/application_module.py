@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -20,9 +21,16 @@ def folder_of(application: str) -> Path:
         compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         raise ConfigError(f"{application} cannot be compiled: {error}") from None
-    folder = (path.resolve() if path.is_symlink() else path.absolute()).parent  # a folder's link may change
+    file = path.resolve() if path.is_symlink() else path.absolute()  # a folder's link may change
+    folder = file.parent
     while (folder / "__init__.py").is_file():
         folder = folder.parent
+    top = file.relative_to(folder).with_suffix("").parts[0]
+    if top in sys.stdlib_module_names:
+        raise ConfigError(
+            f"{application}: workers would import {top} of the standard library instead: "
+            f"rename the file or folder, for example to my_{top}"
+        )
     return folder
 
 

@@ -13,7 +13,7 @@ from taskqueue.model.job import Job, TaskFunction
 from taskqueue.model.job_path import PATH_SHAPE, dotted
 from taskqueue.model.job_types import JobTypes, types_of
 from taskqueue.model.lazy_dataclass import dataclass
-from taskqueue.model.main_module import main_module
+from taskqueue.model.main_module import defining_module, main_module
 from taskqueue.model.record import Failure
 
 FORMER_PATHS = {
@@ -71,7 +71,7 @@ def load(path: str, admit: Admit | None = None) -> Loaded:
     name, _, method = rest.partition(".")
     target = getattr(module, name, None)
     if target is None:
-        raise _cannot(path, f"module {module_name} has no {name}{_near(module, name)}")
+        raise _cannot(path, f"module {module_name} has no {name}{_near(module, name) or _origin(module)}")
     loaded = _runnable(path, target, method)
     _admit(admit, target)
     return loaded
@@ -114,10 +114,8 @@ def _class(path: str, method: str, what: str, admit: Admit | None) -> type:
 
 def _admit(admit: Admit | None, target: Any) -> None:
     """Check the module that defines it: another module may only have imported it."""
-    if admit is None:
-        return
-    module = str(getattr(target, "__module__", None))
-    admit((main_module() or module) if module == "__main__" else module)
+    if admit is not None:
+        admit(defining_module(target))
 
 
 def _module(path: str, name: str) -> Any:
@@ -144,6 +142,12 @@ def _near(module: Any, name: str) -> str:
     jobs = {each.lower(): each for each, value in vars(module).items() if isinstance(value, TaskFunction | type)}
     near = get_close_matches(name.lower(), jobs, n=1)
     return f": did you mean {module.__name__}:{jobs[near[0]]}?" if near else ""
+
+
+def _origin(module: Any) -> str:
+    """Return the file of the module, which may be another one of the same name; empty if it has none."""
+    file = getattr(module, "__file__", None)
+    return f": it was loaded from {file}" if file else ""
 
 
 def _runnable(path: str, target: Any, method: str) -> Loaded:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, cast
 from taskqueue.errors import InvalidOption, assert_never
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.limits import Limit, Rate, no_condition
-from taskqueue.model.main_module import main_module
+from taskqueue.model.main_module import defining_module, standard_namesake
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """The first and the longest pause, in seconds, before a job that is not ready is asked again; pauses double."""
@@ -192,12 +192,14 @@ def _path(predicate: object) -> str:
     if isinstance(predicate, Limit | Rate):
         raise InvalidOption(no_condition(predicate))
     name = getattr(predicate, "__qualname__", "")
-    module = getattr(predicate, "__module__", "")
-    path = f"{(main_module() or module) if module == '__main__' else module}:{name}"
+    path = f"{defining_module(predicate)}:{name}"
     if not callable(predicate) or isinstance(predicate, type) or not re.fullmatch(_PATH_SHAPE, path):
         raise InvalidOption(
             f"{predicate!r} is not a predicate: pass a function at the top level of its module, or its path"
         )
+    clash = standard_namesake(predicate)
+    if clash:
+        raise InvalidOption(f"predicate {name} {clash}")
     return path
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from taskqueue.errors import InvalidJob
 from taskqueue.model.job import Job, TaskFunction
-from taskqueue.model.main_module import main_module
+from taskqueue.model.main_module import defining_module, main_module, standard_namesake
 from taskqueue.model.shown_text import as_code
 
 PATH_SHAPE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)?")
@@ -65,9 +65,7 @@ def dotted(kind: type[BaseException]) -> str:
     """Return the name of an error's class: bare for a built-in one, as it is imported for one of ours."""
     if kind.__module__ == "builtins":
         return kind.__qualname__
-    module = "taskqueue" if kind.__module__ == Job.__module__ else kind.__module__
-    if module == "__main__":
-        module = main_module() or module
+    module = "taskqueue" if kind.__module__ == Job.__module__ else defining_module(kind)
     return f"{module}.{kind.__qualname__}"
 
 
@@ -91,6 +89,9 @@ def _meant(path: str) -> str:
 def _importable(job: Any, kind: str) -> str:
     name = job.__qualname__
     check_name(name, kind)
+    clash = standard_namesake(job)
+    if clash:
+        raise InvalidJob(f"{kind} {name} {clash}")
     module = job.__module__
     if module == "__main__":
         return f"{_script(name, kind)}:{name}"

@@ -32,3 +32,16 @@ def test_a_module_is_found_from_here_or_where_it_is_installed(tmp_path: Path, mo
     assert application_module.module_of("json.decoder") == "json.decoder"
     with pytest.raises(ConfigError, match="there is no module nowhere in "):
         application_module.folder_of("nowhere")
+
+
+@pytest.mark.parametrize("name", ["calendar.py", "queue/jobs.py"])
+def test_a_file_that_workers_would_look_up_in_the_standard_library_is_refused(tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+    file.parent.mkdir(exist_ok=True)
+    file.touch()
+    if "/" in name:
+        file.with_name("__init__.py").touch()
+    top = name.removesuffix(".py").split("/")[0]
+
+    with pytest.raises(ConfigError, match=f"would import {top} of the standard library instead: rename .* to my_{top}"):
+        application_module.folder_of(str(file))

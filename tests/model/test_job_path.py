@@ -142,6 +142,76 @@ def test_a_class_that_is_not_at_the_top_level_of_the_script_is_refused(tmp_path:
     assert "class Mine is not at the top level of app" in python(tmp_path, "app.py")
 
 
+@pytest.mark.parametrize("name", ["wave", "queue"])
+def test_jobs_of_a_script_with_the_name_of_a_standard_module_are_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / f"{name}.py").write_text(SCRIPT)
+
+    refused = python(tmp_path, f"{name}.py")
+
+    assert f"class Mine is defined in {tmp_path / name}.py, and workers would import {name} of the standard" in refused
+    assert f"rename the file or folder, for example to my_{name}" in refused
+
+
+def test_jobs_of_a_package_with_the_name_of_a_standard_module_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "wave").mkdir()
+    (tmp_path / "wave" / "__init__.py").touch()
+    (tmp_path / "wave" / "jobs.py").write_text(SCRIPT)
+    (tmp_path / "app.py").write_text(SCRIPT.replace("if __name__", "from wave.jobs import mine\n\nif __name__"))
+
+    for arguments in (["app.py"], ["-m", "wave.jobs"]):
+        assert f"is defined in {tmp_path}/wave/jobs.py, and workers would import wave" in python(tmp_path, *arguments)
+
+
+def test_a_module_below_a_package_may_have_the_name_of_a_standard_one(tmp_path: Path) -> None:
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "calendar.py").write_text(SCRIPT)
+
+    assert "[('shop.calendar:Mine', '__main__')" in python(tmp_path, "-m", "shop.calendar")
+
+
+NAMED_BY_PATH = """
+import os
+from taskqueue import Check, retry
+from taskqueue.errors import InvalidOption
+
+Check(os.path.exists)
+
+def is_open(job):
+    return True
+
+class Patient:
+    def decide(self, situation):
+        return 1
+
+for declare in (Check, retry.custom):
+    try:
+        declare(is_open if declare is Check else Patient)
+    except InvalidOption as refused:
+        print(refused)
+"""
+
+
+def test_predicates_and_retry_policies_of_such_a_file_are_refused_but_standard_ones_are_not(tmp_path: Path) -> None:
+    (tmp_path / "wave.py").write_text(NAMED_BY_PATH)
+    (tmp_path / "app.py").write_text("import wave")
+
+    for script in ("wave.py", "app.py"):
+        lines = python(tmp_path, script).splitlines()
+        clash = f"is defined in {tmp_path}/wave.py, and workers would import wave of the standard library"
+        assert [line.partition(":")[0] for line in lines] == [
+            f"predicate is_open {clash}",
+            f"retry policy Patient {clash}",
+        ]
+
+
+def test_a_job_that_another_module_of_the_name_does_not_have_names_the_file_of_that_module() -> None:
+    with pytest.raises(CannotLoad) as refused:
+        load("click:Mine")
+
+    assert "click:Mine: module click has no Mine: it was loaded from " in str(refused.value)
+    assert str(refused.value).endswith("click/__init__.py")
+
+
 def test_a_path_leads_back_to_the_job() -> None:
     loaded = load("tests.scheduler.jobs:Echo")
 

@@ -8,15 +8,12 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from taskqueue.model.main_module import main_module
+from taskqueue.model.main_module import defining_module, main_module
 
 
 def name_of(kind: type[BaseException]) -> str:
     """Return the name by which policies compare an exception class: its name in the module that defines it."""
-    module = kind.__module__
-    if module == "__main__":
-        module = main_module() or module
-    return public(f"{module}.{kind.__qualname__}")
+    return public(f"{defining_module(kind)}.{kind.__qualname__}")
 
 
 def public(name: str) -> str:
