@@ -134,6 +134,25 @@ except ImproperlyConfigured as error:
     print(error)
 """
 
+ADMIN = """
+from django.contrib.auth.models import User
+from django.test import Client, override_settings
+
+client = Client(SERVER_NAME="127.0.0.1")
+client.force_login(User.objects.create_superuser("sue"))
+
+
+def has_entry(**changed):
+    with override_settings(**changed):
+        return "/admin/taskqueue/" in client.get("/admin/").content.decode()
+
+
+print(has_entry(), has_entry(ROOT_URLCONF="project.urls_without_dashboard"))
+print([client.get(f"/admin/taskqueue/dashboard/{path}").status_code for path in ("", "add/")])
+with override_settings(ROOT_URLCONF="project.urls_without_dashboard"):
+    print(client.get("/admin/taskqueue/dashboard/").status_code)
+"""
+
 Visit = Callable[[str, str], Page]
 
 
@@ -335,6 +354,15 @@ def test_programs_of_a_user_use_the_api_with_the_cookies_of_the_site(visit: Visi
     )
 
 
+def test_the_index_of_the_admin_leads_to_the_dashboard(visit: Visit, site: Site) -> None:
+    page = visit("/", "stan")
+    page.goto(f"{site.address}/admin/")
+    page.get_by_role("link", name="Dashboard").click()
+
+    expect(page).to_have_url(f"{site.root}/")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
+
+
 @pytest.fixture
 def site_project(project: Project) -> Project:
     """Return a project with the dashboard, which nothing serves."""
@@ -381,3 +409,14 @@ def test_the_permissions_need_no_table_and_no_migration(site_project: Project) -
         "from taskqueue.django.models import Dashboard; print(Dashboard.objects.count(), [*Dashboard.objects.all()])"
     )
     assert site_project.python(found).strip() == "0 []"
+
+
+def test_the_admin_has_an_entry_if_the_site_has_the_dashboard_and_nothing_to_add(site_project: Project) -> None:
+    site_project.write(
+        "project/urls_without_dashboard.py",
+        "from django.contrib import admin\nfrom django.urls import path\n\n"
+        "urlpatterns = [path('admin/', admin.site.urls)]\n",
+    )
+    site_project.migrate()
+
+    assert site_project.python(ADMIN).splitlines() == ["True False", "[302, 403]", "403"]
