@@ -10,6 +10,8 @@ from typing import Any
 import click
 
 from taskqueue.errors import ConfigError
+from taskqueue.model.other_systems import COMMAND_OPTIONS
+from taskqueue.model.wording import or_nearest
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -25,7 +27,9 @@ def read(path: Path, command: click.Command) -> dict[str, Any]:
     for key, value in table(path, "--config").items():
         option = options.get(key.replace("_", "-"))
         if option is None or option.name is None:
-            raise ConfigError(f"{path}: there is no setting {key!r}: use {', '.join(sorted(options))}")
+            ours = COMMAND_OPTIONS.get(key.replace("_", "-"))
+            meant = f"; did you mean {ours}?" if ours in options else or_nearest(key.replace("_", "-"), options)
+            raise ConfigError(f"{path}: there is no setting {key!r}: use {', '.join(sorted(options))}{meant}")
         values[option.name] = _value(path, key, value, option)
     return values
 
@@ -53,6 +57,6 @@ def _value(path: Path, key: str, value: Any, option: click.Option) -> Any:
         if not option.multiple:
             raise ConfigError(f"{path}: {key} is a list, but takes one value")
         return [str(item) for item in value]
-    if isinstance(value, bool):
-        raise ConfigError(f"{path}: {key} = {str(value).lower()} is a boolean, which no setting takes")
+    if isinstance(value, bool) and not option.is_flag:
+        raise ConfigError(f"{path}: {key} = {str(value).lower()} is a boolean: write a value as on the command line")
     return option.type.split_envvar_value(str(value)) if option.multiple else str(value)

@@ -218,7 +218,8 @@ def test_a_wrong_variable_is_named(taskqueue_node: Taskqueue, monkeypatch: pytes
         ("lease = [1]", "{file}: lease is a list, but takes one value"),
         ('work-on = ["mail", "mail"]', "--work-on names queue mail more than once: "),
         ('work-on = ["mail reports"]', "--work-on: queue='mail reports': pass a name of 1 to 100 "),
-        ("lease = true", "{file}: lease = true is a boolean, which no setting takes"),
+        ("lease = true", "{file}: lease = true is a boolean: write a value as on the command line"),
+        ("concurrency = 4", "{file}: there is no setting 'concurrency': use allow, "),
         ("[lease]", "{file}: lease is a table: write key = value, without [sections]"),
         ("lease: 1", "{file} is not TOML: "),
     ],
@@ -231,6 +232,22 @@ def test_a_wrong_file_is_named(taskqueue_node: Taskqueue, tmp_path: Path, text: 
 
     assert answer.code == Exit.CONFIG
     assert answer.complaint.startswith(f"taskqueue-node: {complaint.format(file=file)}")
+
+
+def test_a_setting_of_another_name_is_named(taskqueue_node: Taskqueue, tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    for setting, ours in (("concurrency", "max-children"), ("max_childs", "max-children"), ("queues", "work-on")):
+        file.write_text(f"{setting} = 4")
+
+        assert taskqueue_node("--config", str(file)).complaint.endswith(f"; did you mean {ours}?")
+
+
+@pytest.mark.parametrize(("text", "captures"), [("true", True), ("false", False), ('"true"', True)])
+def test_a_flag_in_a_file_is_a_boolean(tmp_path: Path, text: str, captures: bool) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text(f"capture-output = {text}")
+
+    assert settings("--config", str(file)).capture_output is captures
 
 
 def test_one_value_in_a_file_does_for_an_option_that_may_be_repeated(tmp_path: Path) -> None:

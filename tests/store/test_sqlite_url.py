@@ -98,6 +98,7 @@ def test_the_options_of_an_address_are_read() -> None:
         ("sqlite:///tmp/x%00.db", "names no file"),
         ("jobs.db?mode=0660", "is not the address of a store"),
         ("mysql://host/jobs", "is not the address of a store"),
+        ("postgresql+psycopg://h/jobs", "names a driver, as SQLAlchemy does: leave out +psycopg"),
         ("sqlite:///tmp/jobs.db#1", "'#1' of sqlite:///tmp/jobs.db#1 is not read: write %23 for a # in the path"),
         ("sqlite:///tmp/jobs.db?mode=0600&mode=0666", "mode is given twice"),
         ("/tmp/jobs.db ", "'/tmp/jobs.db ' begins or ends with a blank"),

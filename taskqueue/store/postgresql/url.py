@@ -8,8 +8,10 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import Conninfo
 
 from taskqueue.errors import ConfigError
+from taskqueue.model.wording import or_nearest
 from taskqueue.store.redaction import ESCAPE, check_plain, concealed, reveals, split
 
 SCHEMES = ("postgresql", "postgres")
@@ -77,8 +79,17 @@ def parse(url: str) -> PostgreSQLUrl:
         reason = str(error).strip()
         if reveals(reason, url):
             raise ConfigError(f"store {address.shown} has a URL that the driver refuses: {ESCAPE}") from None
-        raise ConfigError(f"store {address.shown}: {reason}: correct the URL") from error
+        raise ConfigError(f"store {address.shown}: {reason}: correct the URL{_meant(parts.query)}") from error
     return address
+
+
+def _meant(query: str) -> str:
+    """Return the question whether another option was meant by the first one that the driver does not know."""
+    known = [SCHEMA_OPTION, *(option.keyword.decode() for option in Conninfo.get_defaults())]
+    unknown = [name for name in (option.partition("=")[0] for option in query.split("&")) if name and name not in known]
+    if not unknown:
+        return ""
+    return f"; did you mean {SCHEMA_OPTION}?" if unknown[0] == "schema" else or_nearest(unknown[0], known)
 
 
 def checked_schema(name: str) -> str:

@@ -198,6 +198,9 @@ def _resolved(path: str, url: str) -> Path:
         raise ConfigError(f"{shown!r} names no file: write sqlite:///absolute/path.db, or just the path")
     names_a_server = path == url and ("?" in path or re.match(r"\s*[A-Za-z][A-Za-z0-9+.-]*://", path))
     if names_a_server or (path[0] not in "/.~" and concealed(path) != path):
+        driver = re.match(r"\s*(?:postgres(?:ql)?|sqlite)(\+\w+)://", path)
+        if driver is not None:
+            raise ConfigError(f"{shown} names a driver, as SQLAlchemy does: leave out {driver[1]}")
         raise ConfigError(
             f"{shown} is not the address of a store: write sqlite:///path?mode=0660, postgresql://host/db, "
             "mongodb://host/db, or a path"
