@@ -370,6 +370,22 @@ def test_jobs_and_tasks_run_at_once_within_a_test_case_of_django(project: Projec
     assert "Ran 2 tests" in project.manage("test", "shop")
 
 
+def test_jobs_of_test_cases_wait_in_a_store_of_their_own_until_the_test_runs_them(project: Project) -> None:
+    page = pages.blocks(CHECKOUT / "docs/how-to/applications/django-tests.md")
+    files = {block.mark.removeprefix("file: "): block.text for block in page if block.mark.startswith("file: ")}
+    for name in ("shop/jobs.py", "shop/tasks.py", "shop/test_added.py"):
+        project.write(name, files[name])
+    project.write("project/urls.py", files["mysite/urls.py"])
+    project.set("""
+    INSTALLED_APPS.append("django_tasks")
+    ROOT_URLCONF = "project.urls"
+    TASKS = {"default": {"BACKEND": "taskqueue.django.backend.TaskBackend"}}
+    """)
+
+    assert "Ran 4 tests" in project.manage("test", "shop")
+    assert not (project.folder / "jobs.db").exists()
+
+
 def test_an_asgi_project_has_the_dashboard_below_a_path(project: Project) -> None:
     page = pages.blocks(CHECKOUT / "docs/how-to/applications/django.md")
     [asgi] = [block.text for block in page if block.mark == "file: mysite/asgi.py"]

@@ -37,6 +37,7 @@ FOLLOWED = [
     "docs/how-to/jobs/immediate.md",
     "docs/how-to/jobs/meta.md",
     "docs/how-to/applications/django.md",
+    "docs/how-to/applications/django-tests.md",
     "docs/how-to/applications/hooks.md",
     "docs/how-to/applications/opentelemetry.md",
     "docs/how-to/applications/sentry.md",
