@@ -29,6 +29,7 @@ TESTS = (
     "tests/scheduler/test_costs.py",
     "tests/daemon/test_costs.py",
     "tests/store/test_sqlite_statements.py",
+    "tests/store/test_postgresql_message.py",
 )
 
 SLACK: Mapping[str, float] = {
@@ -37,6 +38,7 @@ SLACK: Mapping[str, float] = {
     "statements": 0.15,
     "steps": 0.15,
     "commands": 0.15,
+    "round_trips": 0,
     "system_calls": 0.25,
     "bytes": 0,
 }

@@ -190,7 +190,7 @@ COVERS: Mapping[str, str] = {
     "store/test_steps.py": "",
     "store/test_postgresql_connection.py": (
         "store/postgresql/connection store/postgresql/database store/postgresql/dialect store/postgresql/driver_errors "
-        "store/postgresql/existing_store store/postgresql/schema"
+        "store/postgresql/existing_store store/postgresql/message store/postgresql/schema"
     ),
     "store/test_transactions_run_again.py": "store/relational/engine",
     "store/test_texts.py": "store/arguments",

@@ -31,17 +31,17 @@ TRIES = 5
 """How often a transaction is run at most if others stand in its way."""
 
 # The lock is taken before the snapshot, which the first query takes: so the transaction sees all that earlier holders
-# of the lock have committed, and then one state to its end. All in one message.
-_BEGIN = """
-BEGIN ISOLATION LEVEL REPEATABLE READ;
-SET LOCAL synchronous_commit = {};
-SET LOCAL statement_timeout = 0;
-SET LOCAL lock_timeout = '5s';
-SET LOCAL idle_in_transaction_session_timeout = '5s';
-LOCK TABLE {}.store IN EXCLUSIVE MODE;
-SET LOCAL statement_timeout = '50s';
-SELECT pg_current_xact_id()::text
-"""
+# of the lock have committed, and then one state to its end.
+_BEGIN = (
+    "BEGIN ISOLATION LEVEL REPEATABLE READ",
+    "SET LOCAL synchronous_commit = {sync}",
+    "SET LOCAL statement_timeout = 0",
+    "SET LOCAL lock_timeout = '5s'",
+    "SET LOCAL idle_in_transaction_session_timeout = '5s'",
+    "LOCK TABLE {schema}.store IN EXCLUSIVE MODE",
+    "SET LOCAL statement_timeout = '50s'",
+    "SELECT pg_current_xact_id()::text",
+)
 # A transaction of its own, after the lock was released: the sessions that wait for the disk share one flush.
 _REACH_THE_DISK = """
 BEGIN;
@@ -147,7 +147,9 @@ class Connection:
     def _read(self, action: Callable[[PostgreSQLDatabase], Result]) -> Result:
         database = self._opened()
         try:
-            return action(database)
+            result = action(database)
+            database.send()
+            return result
         finally:
             database.undo()  # if the action was interrupted
 
@@ -156,16 +158,17 @@ class Connection:
     ) -> tuple[AnyWork, Result]:
         database = self._opened()
         try:
-            database.begin(_BEGIN.format(_SYNC[level], self.address.schema))
+            database.begin(self._begin(_SYNC[level]))
             work, result = body(database)
-            rings = f"{notification(self.address.schema, work.topics)};" if work.topics else ""
+            database.read_number()
+            rings = [notification(self.address.schema, work.topics)] if work.topics else []
         except BaseException as error:
             database.undo()
             if isinstance(error, psycopg.Error) and database.raw.closed:
                 raise Undone(reason_of(error)) from error
             raise
         try:
-            database.raw.execute(f"{rings}COMMIT")
+            database.commit(rings)
         except BaseException as error:
             database.undo()
             if not (isinstance(error, psycopg.Error) and database.raw.closed):
@@ -181,13 +184,16 @@ class Connection:
         """
         database = self._opened()
         try:
-            database.begin(_BEGIN.format("off", self.address.schema))  # waits for the lost one, if it has not ended
+            database.begin(self._begin("off"))  # waits for the lost one, if it has not ended
             fate = database.fate(lost.transaction)
         finally:
             database.undo()
         if fate not in ("committed", "aborted") or (fate == "committed" and database.run != lost.run):
             raise psycopg.OperationalError("the connection was lost during the commit, which may have succeeded")
         return fate == "committed"
+
+    def _begin(self, sync: str) -> list[str]:
+        return [statement.format(sync=sync, schema=self.address.schema) for statement in _BEGIN]
 
     def _opened(self) -> PostgreSQLDatabase:
         if self._database is not None and not self._database.raw.closed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any, TypeVar
 
 import psycopg
@@ -13,6 +13,8 @@ from psycopg.types.string import TextLoader
 
 from taskqueue.store.postgresql import add_counts
 from taskqueue.store.postgresql.dialect import translated
+from taskqueue.store.postgresql.message import Answer as Rows
+from taskqueue.store.postgresql.message import Message
 from taskqueue.store.postgresql.url import PostgreSQLUrl
 from taskqueue.store.relational.engine import AddCounts
 
@@ -26,12 +28,6 @@ _LOOKS_EVERY = 0.1
 _RUN = "SELECT concat_ws(' ', pg_postmaster_start_time(), stats_reset) FROM pg_stat_wal"
 
 Answer = TypeVar("Answer")
-
-
-class Cursor(psycopg.Cursor[Any]):
-    """What a statement has found or changed; rows have no numbers that the driver knows."""
-
-    lastrowid = None
 
 
 class BoundedConnection(psycopg.Connection[Any]):
@@ -74,45 +70,62 @@ class PostgreSQLDatabase:
 
     def __init__(self, address: PostgreSQLUrl) -> None:
         options: dict[str, Any] = address.options
-        self.raw = BoundedConnection.connect(autocommit=True, cursor_factory=Cursor, **options)
+        self.raw = BoundedConnection.connect(autocommit=True, prepare_threshold=None, **options)
         self.raw.adapters.register_loader("json", TextLoader)  # the store reads JSON itself
+        self._message = Message(self.raw)
         self.schema = address.schema
         self.transaction = ""
         """The number that the server gave the last write transaction."""
         self.run = ""
         """Which run of the server answers; it is another one after each crash."""
 
-    def execute(self, statement: str, values: Any = ()) -> Cursor:
-        """Run a statement of the relational store."""
-        return self.raw.cursor().execute(translated(statement, self.schema), values)  # type: ignore[return-value]
+    def execute(self, statement: str, values: Any = ()) -> Rows:
+        """Run a statement of the relational store, at the latest when its result is asked for."""
+        return self._message.add(translated(statement, self.schema), values)
 
-    def begin(self, message: str) -> None:
-        """Begin a write transaction by this message, whose last statement reads its number."""
-        cursor = self.raw.execute(message)
-        while cursor.nextset():
-            pass
-        [self.transaction] = cursor.fetchone() or [""]
+    def begin(self, statements: Sequence[str]) -> None:
+        """Begin a write transaction by these statements, of which the last one reads its number."""
+        *settings, number = statements
+        self._message.add_plain(settings)
+        self._begun = self._message.add(number)
+
+    def read_number(self) -> None:
+        """Note the number of the transaction, by which its end can be looked up."""
+        [self.transaction] = self._begun.fetchone()
+
+    def commit(self, last: Sequence[str]) -> None:
+        """Send what waits, these statements and COMMIT as one message."""
+        self._message.add_plain([*last, "COMMIT"])
+        self._message.send()
+
+    def send(self) -> None:
+        """Send the statements that wait."""
+        self._message.send()
 
     def note_server(self) -> None:
         """Note which run of the server answers, and spare a pooler what it cannot keep for a transaction."""
         [self.run] = self.raw.execute(_RUN).fetchone() or [""]
         if is_pooled(self.raw):
-            self.raw.prepare_threshold = None
+            self._message.prepares = False
 
     def fate(self, transaction: str) -> str | None:
         """Return whether a transaction that has ended was ``committed`` or ``aborted``; None if it is not known."""
         try:
-            [fate] = self.raw.execute("SELECT pg_xact_status(%s::xid8)", (transaction,)).fetchone() or [None]
+            [fate] = self._message.add("SELECT pg_xact_status(%s::xid8)", (transaction,)).fetchone()
         except errors.InvalidParameterValue:  # its number is in the future: it was lost in a crash
             return "aborted"
         return None if fate is None else str(fate)
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction is open, be it a failed one."""
+        """Whether a transaction is open, be it a failed one, or will be after what waits."""
+        for text in reversed(self._message.texts):
+            if text == "ROLLBACK" or text.startswith("BEGIN "):
+                return text != "ROLLBACK"
         return self.raw.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
     def undo(self) -> None:
         """End an open transaction as if it had not begun; a lost connection has ended it already."""
+        self._message.forget()
         if not self.raw.closed and self.in_transaction:
             self.raw.execute("ROLLBACK")

@@ -110,6 +110,8 @@ def _settle_plain(work: Transaction, settlements: Sequence[Settlement], now: dat
     """
     plain = [one for one in settlements if one.lease_end is None and _is_plain(one.after)]
     rows = [(*_done(one.after), *_fence(one)) for one in plain]
+    if rows:
+        work.asked = work.execute(waits.ANY)
     if not rows or not (
         _settle_and_tell(work, plain[0].after, rows[0]) if len(rows) == 1 else work.execute_all(_SETTLE_ALL, rows)
     ):

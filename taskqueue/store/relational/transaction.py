@@ -16,7 +16,7 @@ from taskqueue.store.codec import event_name
 from taskqueue.store.relational import effects, event_rows, limits, waits
 from taskqueue.store.relational.columns import CHANGING, COLUMNS, Row, cancel_text, changes, whole_row
 from taskqueue.store.relational.counts import ALL
-from taskqueue.store.relational.engine import Database
+from taskqueue.store.relational.engine import Database, Rows
 from taskqueue.store.relational.rows import INSERT, INSERT_SHORT, INSERT_SHORTS, record, short_row
 
 _CHANGE = f"UPDATE jobs SET {CHANGING} WHERE id = ?"
@@ -34,6 +34,8 @@ class Transaction:
     """The ring that tells of the job that this call ends, if it ends no other."""
     has_waits: bool | None = None
     """Whether any job waits for another one; None until this is read."""
+    asked: Rows | None = None
+    """The answer to that question, if it was asked before somebody needs it."""
     _at = 0
     _adds_up = False
 
@@ -95,11 +97,13 @@ class Transaction:
             self._last = self.execute(statements[1], rows[0])
             return self._last.rowcount == 1
         self.execute("SAVEPOINT batch")
-        written, is_whole = 0, bool(rows)
+        written, changed = 0, []
         for size, statement in statements.items():
-            while is_whole and written + size <= len(rows):
+            while written + size <= len(rows):
                 self._last = self.execute(statement, tuple(chain.from_iterable(rows[written : written + size])))
-                written, is_whole = written + size, self._last.rowcount == size
+                changed.append(self._last)
+                written += size
+        is_whole = bool(rows) and sum(part.rowcount for part in changed) == len(rows)
         if not is_whole:
             self.execute("ROLLBACK TO batch")
         self.execute("RELEASE batch")

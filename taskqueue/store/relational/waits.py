@@ -11,7 +11,7 @@ from typing import Protocol
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Record
 from taskqueue.store.relational.columns import COLUMNS
-from taskqueue.store.relational.engine import Execute
+from taskqueue.store.relational.engine import Execute, Rows
 from taskqueue.store.relational.rows import records_of
 
 NEEDED = "needed:"
@@ -23,7 +23,9 @@ Such ids sort after all others, so that one lookup shows that no job waits for a
 _ADD = "INSERT INTO waits (awaited, job) VALUES (?, ?) ON CONFLICT DO NOTHING"
 _REMOVE = "DELETE FROM waits WHERE awaited = ? AND job = ?"
 _NEED_NO_MORE = f"DELETE FROM waits WHERE awaited = '{NEEDED}' || ? AND job = ?"
-_ANY = f"SELECT 1 FROM waits WHERE awaited < '{NEEDED}' LIMIT 1"
+ANY = f"SELECT 1 FROM waits WHERE awaited < '{NEEDED}' LIMIT 1"
+"""The question of ``exist``, which may be asked together with another statement."""
+
 _WAITING = f"SELECT {COLUMNS} FROM jobs WHERE id IN (SELECT job FROM waits WHERE awaited = ?)"
 
 
@@ -32,6 +34,8 @@ class Work(Protocol):
 
     has_waits: bool | None
     """Whether any job waits for another one; None until this is read."""
+    asked: Rows | None
+    """The answer to that question, if it was asked before somebody needs it."""
 
     @property
     def execute(self) -> Execute:
@@ -68,7 +72,7 @@ def end_needs(work: Work, ended: Record) -> None:
 def exist(work: Work) -> bool:
     """Return whether any job waits for another one."""
     if work.has_waits is None:
-        work.has_waits = work.execute(_ANY).fetchone() is not None
+        work.has_waits = (work.asked or work.execute(ANY)).fetchone() is not None
     return work.has_waits
 
 

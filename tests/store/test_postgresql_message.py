@@ -1,0 +1,174 @@
+"""What a call costs PostgreSQL, counted in round trips and statements: the driver traces the messages."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import psycopg
+import pytest
+
+from taskqueue.errors import StoreUnavailable
+from taskqueue.model.query import parse
+from taskqueue.model.record import Record
+from taskqueue.store import Store
+from taskqueue.store.open import open_store
+from taskqueue.store.postgresql.database import PostgreSQLDatabase
+from taskqueue.store.postgresql.message import AT_ONCE, LONG, MOST_PREPARED, PREPARED_AFTER, Answer
+from taskqueue.store.postgresql.url import parse as parsed
+from taskqueue.store.relational.engine import Sync
+from tests import budgets
+from tests.postgresql import PostgreSQL
+from tests.store.records import NOON, a_record, claim, settlement
+
+TWICE = "SELECT {} * CAST(? AS bigint)"
+
+
+@pytest.fixture
+def store(postgresql_server: PostgreSQL) -> Iterator[Store]:
+    """Open a store whose usual statements are prepared."""
+    with closing(open_store(postgresql_server.url)) as opened:
+        for _ in range(PREPARED_AFTER + 1):
+            work_off(opened, 1)
+            work_off(opened, 100)
+        yield opened
+
+
+@pytest.fixture
+def database(postgresql_server: PostgreSQL) -> Iterator[PostgreSQLDatabase]:
+    """Open a connection without a store."""
+    opened = PostgreSQLDatabase(parsed(postgresql_server.url))
+    yield opened
+    opened.raw.close()
+
+
+def work_off(store: Store, count: int) -> None:
+    """Add jobs, and claim and settle all of them."""
+    store.add([a_record() for _ in range(count)])
+    store.settle([settlement(run) for run in claim(store, count).records], NOON)
+
+
+def exchanged(raw: psycopg.Connection[object], call: Callable[[], object]) -> tuple[int, int, str]:
+    """Return how often a call waits for an answer of the server, how many statements it runs, and all messages."""
+    with tempfile.TemporaryFile("w+") as trace:
+        raw.pgconn.trace(trace.fileno())
+        call()
+        raw.pgconn.untrace()
+        os.fsync(trace.fileno())
+        trace.seek(0)
+        lines = trace.read().split("\n")
+    kinds = [line.split("\t")[1:4] for line in lines if line.count("\t") >= 3]
+    asked = sum(kind[0] == "F" and kind[2] in ("Query", "Sync") for kind in kinds)
+    ran = sum(kind[0] == "B" and kind[2] == "CommandComplete" for kind in kinds)
+    return asked, ran, "\n".join(lines)
+
+
+@pytest.mark.parametrize("count", [1, 100])
+def test_a_call_keeps_to_its_round_trips(store: Store, count: int) -> None:
+    raw = store._engine._database.raw  # type: ignore[attr-defined]
+    records = [a_record() for _ in range(count)]
+    runs: list[Record] = []
+    calls: dict[str, Callable[[], object]] = {
+        "add": lambda: store.add(records),
+        "claim": lambda: runs.extend(claim(store, count).records),
+        "settle": lambda: store.settle([settlement(run) for run in runs], NOON),
+        "idle": lambda: claim(store, count),
+    }
+    for name, call in calls.items():
+        round_trips, statements, _ = exchanged(raw, call)
+        budgets.keep(f"postgresql.{name}.{count}.round_trips", round_trips)
+        budgets.keep(f"postgresql.{name}.{count}.statements", statements)
+
+    assert len(runs) == count
+
+
+def test_a_used_statement_is_sent_by_its_name(database: PostgreSQLDatabase) -> None:
+    def ask() -> None:
+        assert database.execute(TWICE.format(2), (21,)).fetchone() == (42,)
+
+    messages = [exchanged(database.raw, ask)[2] for _ in range(PREPARED_AFTER + 2)]
+
+    assert ["PREPARE" in one for one in messages] == [False] * PREPARED_AFTER + [True, False]
+    assert "EXECUTE" in messages[-1]
+    assert "SELECT" not in messages[-1].replace("SELECT 1", "")
+
+
+def test_a_session_keeps_a_bounded_number_of_prepared_statements(database: PostgreSQLDatabase) -> None:
+    answers: list[Answer] = []
+    for number in range(MOST_PREPARED + 10):
+        answers = [database.execute(TWICE.format(number), (21,)) for _ in range(PREPARED_AFTER + 2)]
+
+    assert answers[-1].fetchone() == ((MOST_PREPARED + 9) * 21,)
+    assert database.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() == (MOST_PREPARED,)
+
+
+def test_a_long_message_is_sent_in_parts(database: PostgreSQLDatabase) -> None:
+    def ask() -> None:
+        answers = [database.execute(TWICE.format(2), (one,)) for one in range(2 * AT_ONCE)]
+        assert [answer.fetchone() for answer in answers] == [(2 * one,) for one in range(2 * AT_ONCE)]
+
+    assert exchanged(database.raw, ask)[0] in (2, 3)  # the statement is prepared as well
+
+
+def test_a_message_with_much_data_is_sent_in_parts(database: PostgreSQLDatabase) -> None:
+    def ask() -> None:
+        answers = [database.execute("SELECT length(CAST(? AS text))", ("x" * LONG,)) for _ in range(3)]
+        assert [answer.fetchone() for answer in answers] == [(LONG,)] * 3
+
+    assert exchanged(database.raw, ask)[0] == 3
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, 0, -1, 2**62, 1.5, True, "it's", "\\", "%s", "?", "100 %", "ä\n\U0001f600", "'; DROP TABLE jobs; --"],
+)
+def test_a_value_arrives_as_it_is(database: PostgreSQLDatabase, value: object) -> None:
+    kind = {int: "bigint", float: "float8", bool: "boolean"}.get(type(value), "text")
+
+    for _ in range(PREPARED_AFTER + 2):
+        answer = database.execute(f"SELECT CAST(? AS {kind}), 7 -CAST(? AS bigint)", (value, -1))
+        named = database.execute(f"SELECT CAST(:value AS {kind})", {"value": value, "unused": object})
+        assert answer.fetchone() == (value, 8)
+        assert named.fetchall() == [(value,)]
+
+
+def test_a_statement_that_fails_leaves_nothing_prepared_that_is_not_there(database: PostgreSQLDatabase) -> None:
+    for _ in range(PREPARED_AFTER):
+        database.execute(TWICE.format(2), (21,)).fetchone()
+    failing = database.execute("SELECT 1 / CAST(? AS bigint)", (0,))
+    after = database.execute(TWICE.format(2), (21,))
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        failing.fetchone()
+    with pytest.raises(psycopg.OperationalError, match="undone before it was sent"):
+        after.fetchone()
+
+    assert database.execute(TWICE.format(2), (21,)).fetchone() == (42,)
+
+
+def test_a_transaction_that_is_undone_sends_none_of_its_statements(store: Store) -> None:
+    store.add([a_record()])
+    connection = store._engine  # type: ignore[attr-defined]
+
+    def body(database: PostgreSQLDatabase) -> None:
+        database.execute("DELETE FROM jobs")
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        connection.write(Sync.FULL, body)
+    connection.read(lambda database: None)
+
+    assert len(claim(store).records) == 1
+
+
+def test_a_write_whose_result_nobody_asks_for_fails_with_the_commit(
+    store: Store, postgresql_server: PostgreSQL
+) -> None:
+    with psycopg.connect(postgresql_server.url, autocommit=True) as operator:
+        operator.execute("DROP TABLE taskqueue.events CASCADE")
+
+    with pytest.raises(StoreUnavailable, match="has no store in this schema"):
+        store.add([a_record()])
+    assert store.count(parse({})) > 0
+    assert claim(store).records == []
