@@ -48,7 +48,7 @@ COVERS: Mapping[str, str] = {
     "acceptance/test_fleet.py": "daemon/node/controls",
     "cli/test_add.py": "cli/job_options cli/param_types",
     "cli/test_bench.py": "cli/scratch_stores",
-    "cli/test_controls.py": "cli/audited_controls cli/stats",
+    "cli/test_controls.py": "cli/stats",
     "cli/test_damage.py": "",
     "cli/test_early_errors.py": "cli/variables cli/context model/raw_value",
     "cli/test_exit.py": "cli/flush",
@@ -87,7 +87,7 @@ COVERS: Mapping[str, str] = {
     "daemon/test_stop.py": "daemon/manager/stop_escalation daemon/node/shutdown",
     "daemon/worker/test_job_loader.py": "execution/loader",
     "daemon/worker/test_stack_dump.py": "daemon/manager/stack_monitor",
-    "daemon/worker/test_inspection.py": "daemon/worker/process_attributes daemon/worker/current_loop",
+    "daemon/worker/test_inspection.py": "daemon/worker/process_attributes",
     "daemon/worker/test_worker.py": "daemon/worker/run_threads daemon/worker/worker_context",
     "daemon/worker/test_concurrent_worker.py": (
         "daemon/worker/concurrent_loop daemon/worker/concurrent_run daemon/manager/concurrent_worker_handle "

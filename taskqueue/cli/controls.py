@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from taskqueue.cli import audited_controls, completion, output
+from taskqueue.cli import completion, output
 from taskqueue.cli.context import StoreContext, pass_new_store, pass_store
 from taskqueue.cli.param_types import duration, limit_value
 from taskqueue.insight import host, node_states
@@ -60,7 +60,9 @@ def pause_command(
     Running jobs continue. Jobs can still be added, and schedules still start them: they wait.
     """
     _check(queue, everything=everything)
-    _report(context, audited_controls.pause(context.store, queue, reason, by), wait, as_json=as_json)
+    with context.acting("pause", queue or EVERY_QUEUE, reason=reason, by=by):
+        control = controls.pause(context.store, queue, reason, by)
+    _report(context, control, wait, as_json=as_json)
 
 
 @click.command("resume")
@@ -73,21 +75,22 @@ def resume_command(context: StoreContext, queue: str | None, everything: bool, a
     A queue that was paused both by name and with --all starts jobs again when both are resumed.
     """
     _check(queue, everything=everything)
-    was_paused = audited_controls.resume(context.store, queue)
-    left = [pause for pause in controls.in_force(context.store, Kind.PAUSE) if everything or not pause.name]
+    with context.acting("resume", queue or EVERY_QUEUE):
+        was_paused = controls.resume(context.store, queue)
+    pauses = [pause for pause in controls.in_force(context.store, Kind.PAUSE) if everything or not pause.name]
     if as_json:
         output.write(
             json_shapes.cleared(Kind.PAUSE, queue or EVERY_QUEUE, int(was_paused))
-            | {"in_force": [json_shapes.control(pause) for pause in left]}
+            | {"in_force": [json_shapes.control(pause) for pause in pauses]}
         )
         return
     if everything:
         output.line("everything is resumed" if was_paused else "not everything was paused")
     else:
         output.line(f"queue {queue} {'is resumed' if was_paused else 'was not paused'}")
-    if not was_paused and not left:
+    if not was_paused and not pauses:
         _say_others(controls.in_force(context.store, Kind.PAUSE), "paused")
-    for pause in left:
+    for pause in pauses:
         output.line(f"still active: {decided(pause, context.store.now())}")
 
 
@@ -105,7 +108,9 @@ def drain_command(
 
     Its running jobs continue. Jobs that it has claimed but not started go to other nodes.
     """
-    _report(context, audited_controls.drain(context.store, node, reason, by), wait, as_json=as_json)
+    with context.acting("drain", node, reason=reason, by=by):
+        control = controls.drain(context.store, node, reason, by)
+    _report(context, control, wait, as_json=as_json)
 
 
 @click.command("undrain")
@@ -114,7 +119,8 @@ def drain_command(
 @pass_store
 def undrain_command(context: StoreContext, node: str, as_json: bool) -> None:
     """Allow a drained node to start jobs again."""
-    was_drained = audited_controls.undrain(context.store, node)
+    with context.acting("undrain", node):
+        was_drained = controls.undrain(context.store, node)
     if as_json:
         output.write(json_shapes.cleared(Kind.DRAIN, node, int(was_drained)))
         return
@@ -194,25 +200,25 @@ def _list_limits(context: StoreContext, *, as_json: bool) -> None:
     if as_json:
         output.write_all(map(json_shapes.control, changed))
         return
-    for one in changed:
-        output.line(decided(one, context.store.now()))
+    for control in changed:
+        output.line(decided(control, context.store.now()))
     if not changed:
         output.line("every limit is as declared")
 
 
 def _list_held(context: StoreContext, *, as_json: bool) -> None:
-    found = limit_states(context.store, MOST_KEYS + 1)
-    if len(found) > MOST_KEYS:
-        found = limit_states(context.store)
+    states = limit_states(context.store, MOST_KEYS + 1)
+    if len(states) > MOST_KEYS:
+        states = limit_states(context.store)
         output.line(f"these are {MOST_KEYS} limits: limits that fewer jobs wait for are left out", err=True)
     if as_json:
-        output.write_all(map(json_shapes.limit, found))
+        output.write_all(map(json_shapes.limit, states))
         return
-    for one in found:
-        output.line(f"{one.limit_key}: {one.used:,} of {one.limit_key.count:,} used, waiting: {one.waiting:,}")
-        for job in one.holders:
+    for state in states:
+        output.line(f"{state.limit_key}: {state.used:,} of {state.limit_key.count:,} used, waiting: {state.waiting:,}")
+        for job in state.holders:
             output.line(f"  {job.id} {job.job} on {job.holder.seat if job.holder else '?'}")
-    if not found:
+    if not states:
         output.line("no running or waiting job has a limit")
 
 
@@ -280,7 +286,7 @@ def _is_here(context: StoreContext, node: str) -> bool:
 def _note_on_limit(context: StoreContext, control: Control) -> str:
     """Return a note if no waiting job has the limit; none if more jobs wait than are searched and one may have it."""
     waiting = context.store.find(parse({"status": {"$lt": int(Status.PROCESSING)}}), limit=LOOKED_AT)
-    families = {limit_key.family for one in waiting for limit_key in limit_keys_of(one.lane)}
+    families = {limit_key.family for record in waiting for limit_key in limit_keys_of(record.lane)}
     if control.name in families:
         return ""
     scope = Family.of(control.name).scope

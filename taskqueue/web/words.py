@@ -1,15 +1,17 @@
-"""The filters of the templates: states, times, spans, classes and numbers in words."""
+"""The words of the pages: states, times, spans, classes, numbers and triggers; most are filters of the templates."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
+from functools import lru_cache
 from typing import Any
 
 from markupsafe import Markup, escape
 
 from taskqueue.model.record import Status
+from taskqueue.model.schedules import Cron, Every, Trigger
 from taskqueue.model.shown_text import shown
 from taskqueue.model.wording import count, span
 
@@ -28,6 +30,16 @@ _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC")
 
 _STATUSES = {
     kind: Markup('<span class="status %s">%s</span>') % (word.replace(" ", "-"), word) for kind, word in WORDS.items()
+}
+
+_NICKNAMES = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
 }
 
 
@@ -112,6 +124,30 @@ def sentence(text: str) -> Markup:
     These are in UTC; the script puts them into the reader's zone.
     """
     return code(shown(text), _with_times)
+
+
+def trigger_times(trigger: Trigger) -> str:
+    """Return when the trigger starts a job: ``At 03:15, Monday through Friday, UTC``."""
+    if isinstance(trigger, Cron):
+        return f"{_cron(trigger.expr)}, {trigger.tz}"
+    if isinstance(trigger, Every):
+        anchors = {"end": " after the last run ended", "start": " after the last run began"}
+        return f"Every {span(trigger.seconds)}" + (anchors[str(trigger.anchor)] if trigger.base is None else "")
+    words = str(trigger)
+    return words[:1].upper() + words[1:]
+
+
+@lru_cache(maxsize=1000)
+def _cron(expr: str) -> str:
+    from cron_descriptor import FormatError, MissingFieldError, Options, get_description
+    from cron_descriptor import WrongArgumentError as Wrong
+
+    options = Options()
+    options.use_24hour_time_format = True
+    try:
+        return str(get_description(_NICKNAMES.get(expr, expr), options))
+    except (FormatError, MissingFieldError, Wrong, ValueError, IndexError, KeyError):
+        return f"Cron {expr}"
 
 
 def _with_times(text: str) -> Markup:

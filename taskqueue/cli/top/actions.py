@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from taskqueue.cli import audited_controls, ids
+from taskqueue.cli import ids
 from taskqueue.errors import TaskqueueError
 from taskqueue.insight import records
-from taskqueue.model.controls import Kind
+from taskqueue.model.controls import EVERY_QUEUE, Control, Kind
 from taskqueue.model.lifecycle.recovered_copy import copy_of
 from taskqueue.model.query import FINAL, PENDING, And, Or, Query, parse
 from taskqueue.model.record import Record, Status
 from taskqueue.model.wording import count
-from taskqueue.scheduler import changes
+from taskqueue.scheduler import changes, controls
 from taskqueue.scheduler.audit_trail import acting_command
 from taskqueue.store import Store
 
@@ -42,30 +42,30 @@ class Question:
     takes_reason: bool = True
 
 
-def cancel(store: Store, wanted: Sequence[tuple[str, Query]]) -> Question:
+def cancel(store: Store, chosen: Sequence[tuple[str, Query]]) -> Question:
     """Ask whether to cancel the pending jobs of these; raise ``NothingToDo``."""
-    query = And((_any(wanted), PENDING))
+    query = And((_any(chosen), PENDING))
     meant = list(islice(records.matching(store, query), MOST))
     if not meant:
         raise NothingToDo("no pending job to cancel")
-    found = len(meant) if len(meant) < MOST else store.count(query)
+    number = len(meant) if len(meant) < MOST else store.count(query)
 
     def act(reason: str) -> str:
-        with _acting(store, "cancel", meant, _words(wanted), reason=reason):
+        with _acting(store, "cancel", meant, _words(chosen), reason=reason):
             canceled, asked = changes.cancel_each(store, [record.id for record in meant], reason)
         begun = f"; asked to end: {asked:,} that had started" if asked else ""
         return f"canceled {count(canceled, 'job')}{begun}"
 
     return Question(
-        title=f"Cancel {_some(found)}{_words(wanted)}?",
-        sample=_sample(meant[:SAMPLE], found),
+        title=f"Cancel {_some(number)}{_words(chosen)}?",
+        sample=_sample(meant[:SAMPLE], number),
         act=act,
     )
 
 
-def run_again(store: Store, wanted: Sequence[tuple[str, Query]], error: str | None = None) -> Question:
+def run_again(store: Store, chosen: Sequence[tuple[str, Query]], error: str | None = None) -> Question:
     """Ask whether to run the ended jobs of these again, as copies; raise ``NothingToDo``."""
-    query = And((_any(wanted), FINAL))
+    query = And((_any(chosen), FINAL))
     meant: list[Record] = []
     left_out = 0
     for record in islice(records.matching(store, query), MOST):
@@ -81,7 +81,7 @@ def run_again(store: Store, wanted: Sequence[tuple[str, Query]], error: str | No
 
     def act(_: str) -> str:
         copies = taken = 0
-        with _acting(store, "run again", meant, _words(wanted), error=error):
+        with _acting(store, "run again", meant, _words(chosen), error=error):
             for first in range(0, len(meant), CHUNK):
                 chunk = [str(record.id) for record in meant[first : first + CHUNK]]
                 recovered = changes.recover_all(store, parse({"id": {"$in": chunk}}), None)
@@ -92,7 +92,7 @@ def run_again(store: Store, wanted: Sequence[tuple[str, Query]], error: str | No
 
     words = f" by {error}" if error else ""
     return Question(
-        title=f"Run {count(len(meant), 'job')}{_words(wanted)}{words} again, as copies?",
+        title=f"Run {count(len(meant), 'job')}{_words(chosen)}{words} again, as copies?",
         sample=_sample(meant[:SAMPLE], len(meant)),
         act=act,
         takes_reason=False,
@@ -101,44 +101,53 @@ def run_again(store: Store, wanted: Sequence[tuple[str, Query]], error: str | No
 
 def pause(store: Store, queue: str) -> Question:
     """Ask whether to pause the queue, or resume it if it is paused."""
-    kept = store.controls()
-    own = next((one for one in kept.kept if one.kind is Kind.PAUSE and one.name == queue), None)
     of = f"queue {queue}" if queue else "every queue"
-    name = queue or None
-    if own is not None:
-        return Question(
-            title=f"Resume {of}?",
-            sample=[f"paused by {own.by}{f': {own.reason}' if own.reason else ''}"],
-            act=lambda _: f"{of} is resumed" if audited_controls.resume(store, name) else f"{of} was resumed before",
-            takes_reason=False,
-        )
+
+    def act(reason: str) -> str:
+        with acting_command(store, "pause", queue or EVERY_QUEUE, reason=reason):
+            return str(controls.pause(store, queue or None, reason, None))
+
+    def resume(_: str) -> str:
+        with acting_command(store, "resume", queue or EVERY_QUEUE):
+            return f"{of} is resumed" if controls.resume(store, queue or None) else f"{of} was resumed before"
+
+    paused = next((pause for pause in controls.in_force(store, Kind.PAUSE) if pause.name == queue), None)
+    if paused is not None:
+        return Question(title=f"Resume {of}?", sample=[_decision("paused", paused)], act=resume, takes_reason=False)
     numbers = {status: number for (name, status), number in store.tally().items() if name == queue}
     waiting, running = numbers.get(Status.WAITING, 0), numbers.get(Status.PROCESSING, 0)
     return Question(
         title=f"Pause {of}?",
         sample=[f"{count(waiting, 'job')} waiting; {running:,} running, which continue"],
-        act=lambda reason: str(audited_controls.pause(store, name, reason)),
+        act=act,
     )
 
 
 def drain(store: Store, node: str) -> Question:
     """Ask whether to drain the node, or undrain it if it is drained."""
+
+    def act(reason: str) -> str:
+        with acting_command(store, "drain", node, reason=reason):
+            return str(controls.drain(store, node, reason, None))
+
+    def undrain(_: str) -> str:
+        with acting_command(store, "undrain", node):
+            return f"node {node} works again" if controls.undrain(store, node) else f"{node} was not drained"
+
     drained = store.controls().drain_of(node)
     if drained is not None:
-        return Question(
-            title=f"Undrain node {node}?",
-            sample=[f"drained by {drained.by}{f': {drained.reason}' if drained.reason else ''}"],
-            act=lambda _: (
-                f"node {node} works again" if audited_controls.undrain(store, node) else f"{node} was not drained"
-            ),
-            takes_reason=False,
-        )
+        title = f"Undrain node {node}?"
+        return Question(title=title, sample=[_decision("drained", drained)], act=undrain, takes_reason=False)
     running = store.count(parse({"seat": node, "status": int(Status.PROCESSING)}))
     return Question(
         title=f"Drain node {node}?",
         sample=[f"it starts no more jobs; {running:,} running, which continue"],
-        act=lambda reason: str(audited_controls.drain(store, node, reason)),
+        act=act,
     )
+
+
+def _decision(what: str, control: Control) -> str:
+    return f"{what} by {control.by}{f': {control.reason}' if control.reason else ''}"
 
 
 def _acting(
@@ -150,19 +159,19 @@ def _acting(
     return acting_command(store, action, "jobs", which=which.strip(), number=len(meant), **about)
 
 
-def _any(wanted: Sequence[tuple[str, Query]]) -> Query:
-    return wanted[0][1] if len(wanted) == 1 else Or(tuple(query for _, query in wanted))
+def _any(chosen: Sequence[tuple[str, Query]]) -> Query:
+    return chosen[0][1] if len(chosen) == 1 else Or(tuple(query for _, query in chosen))
 
 
-def _some(found: int) -> str:
-    return count(found, "job") if found <= MOST else f"the first {MOST:,} of {found:,} jobs"
+def _some(number: int) -> str:
+    return count(number, "job") if number <= MOST else f"the first {MOST:,} of {number:,} jobs"
 
 
-def _words(wanted: Sequence[tuple[str, Query]]) -> str:
-    words = list(dict.fromkeys(words for words, _ in wanted))
+def _words(chosen: Sequence[tuple[str, Query]]) -> str:
+    words = list(dict.fromkeys(words for words, _ in chosen))
     return words[0] if len(words) == 1 else ""
 
 
-def _sample(found: Sequence[Record], total: int) -> list[str]:
-    lines = [f"{ids.short(record.id)} {record.job} {record.status.name}" for record in found]
+def _sample(shown: Sequence[Record], total: int) -> list[str]:
+    lines = [f"{ids.short(record.id)} {record.job} {record.status.name}" for record in shown]
     return [*lines, f"and {total - len(lines):,} more"] if total > len(lines) else lines

@@ -21,8 +21,7 @@ from dataclasses import dataclass, field
 
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.runtime.child_process import CHILDREN_FOR
-from taskqueue.daemon.worker.current_loop import CurrentLoop
-from taskqueue.daemon.worker.process_attributes import ProcessAttributes
+from taskqueue.daemon.worker.process_attributes import CurrentLoop, ProcessAttributes
 from taskqueue.store.sqlite.files import lock_holder
 
 log = logging.getLogger(__name__)

@@ -9,10 +9,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from taskqueue.model.schedules import Cron
 from taskqueue.scheduler.schedule import Schedule
-from taskqueue.web.cron_words import words_of
 from taskqueue.web.pages.jobs import rows_of
 from taskqueue.web.paging import part_of
 from taskqueue.web.view import View
+from taskqueue.web.words import trigger_times
 
 NEXT, LAST = 5, 20
 
@@ -30,7 +30,7 @@ def schedules(view: View) -> Mapping[str, Any]:
     part = part_of(view.scheduler.get_schedules(), lambda schedule: schedule.name, view.query)
     return {
         "part": part,
-        "schedules": [{"schedule": one, "words": words_of(one.snapshot.trigger)} for one in part.rows],
+        "schedules": [{"schedule": one, "words": trigger_times(one.snapshot.trigger)} for one in part.rows],
         "may_act": view.may_act,
     }
 
@@ -46,7 +46,7 @@ def schedule(view: View) -> Mapping[str, Any]:
     return {
         "schedule": found,
         "named": found.snapshot,
-        "words": words_of(trigger),
+        "words": trigger_times(trigger),
         "zone": wanted,
         "overlaps": OVERLAPS,
         "problem": "" if zone else f"there is no time zone {wanted!r}: write such as Europe/Berlin",

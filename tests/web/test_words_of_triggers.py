@@ -6,7 +6,7 @@ import pytest
 
 from taskqueue import Again, Cron, Every
 from taskqueue.model.schedules import Trigger
-from taskqueue.web.cron_words import words_of
+from taskqueue.web.words import trigger_times
 
 
 @pytest.mark.parametrize(
@@ -21,4 +21,4 @@ from taskqueue.web.cron_words import words_of
     ],
 )
 def test_a_trigger_is_said_in_words(trigger: Trigger, said: str) -> None:
-    assert words_of(trigger) == said
+    assert trigger_times(trigger) == said
