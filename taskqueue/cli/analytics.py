@@ -17,7 +17,7 @@ from taskqueue.scheduler import json_shapes
 @click.command("analytics", short_help="Count ends, waiting times and run times of jobs.")
 @click.option(
     "--by",
-    type=click.Choice([one.value for one in Grouping]),
+    type=click.Choice([grouping.value for grouping in Grouping]),
     default=Grouping.QUEUE.value,
     show_default=True,
     help="Group jobs by this; a job with several tags counts for each tag.",

@@ -55,8 +55,8 @@ def _folder_of_module(name: str) -> Path:
 def _is_found(name: str, folders: Sequence[str] | None) -> bool:
     """Return whether each part of the dotted name is a module in the package before it."""
     for part in name.split("."):
-        found = PathFinder.find_spec(part, folders)
-        if found is None:
+        spec = PathFinder.find_spec(part, folders)
+        if spec is None:
             return False
-        folders = list(found.submodule_search_locations or ())
+        folders = list(spec.submodule_search_locations or ())
     return True

@@ -22,11 +22,11 @@ def audit_command(context: StoreContext, limit: int, before: str | None, as_json
     Actions of the dashboard, its API, `top` and other commands are kept for 400 days. Jobs that `add` adds are not
     listed: their meta names the user who added them.
     """
-    found = context.store.audit(limit, before)
+    entries = context.store.audit(limit, before)
     if as_json:
-        output.write_all(map(json_shapes.audit_entry, found))
+        output.write_all(map(json_shapes.audit_entry, entries))
         return
-    if not found:
+    if not entries:
         output.line("no actions yet" if before is None else "no older entries")
         return
     from taskqueue.cli import terminal
@@ -39,7 +39,7 @@ def audit_command(context: StoreContext, limit: int, before: str | None, as_json
         terminal.Column(head="about", cut="end", is_spare=True),
         terminal.Column(head="from", cut="end", is_spare=True),
     )
-    terminal.table(columns, [_row(one) for one in found])
+    terminal.table(columns, [_row(entry) for entry in entries])
 
 
 def _row(entry: AuditEntry) -> list[str]:

@@ -37,12 +37,12 @@ def cancel_command(
     if query is not None:
         _cancel_matching(context, query, yes, reason, as_json)
         return
-    found = [ids.resolve(context.store, written) for written in id]
-    after = [_canceled(context, record, reason) for record in found]
+    records = [ids.resolve(context.store, written) for written in id]
+    after = [_canceled(context, record, reason) for record in records]
     if as_json:
         output.write_all(json_shapes.job(record) for record in after)
         return
-    for before, record in zip(found, after, strict=True):
+    for before, record in zip(records, after, strict=True):
         output.line(f"{ids.short(record.id)} {_said(before, record)}")
 
 
@@ -50,15 +50,15 @@ def _cancel_matching(context: StoreContext, written: Any, yes: bool, reason: str
     """Cancel, or count, the jobs that match and are pending now; jobs added during the call are left alone."""
     canceled = asked = 0
     query = parse(written)
-    found = context.store.count(And((query, PENDING)))
+    number = context.store.count(And((query, PENDING)))
     if yes:
-        with context.acting("cancel", "jobs", query=shown_query(written), number=found, reason=reason):
+        with context.acting("cancel", "jobs", query=shown_query(written), number=number, reason=reason):
             canceled, asked = changes.cancel_all(context.store, query, reason)
-        found = canceled + asked
+        number = canceled + asked
     if as_json:
-        output.write({"found": found, "asked_to_end": asked, "canceled": canceled})
+        output.write({"found": number, "asked_to_end": asked, "canceled": canceled})
     elif not yes:
-        output.line(f"would cancel {count(found, 'job')}: pass --yes to cancel them")
+        output.line(f"would cancel {count(number, 'job')}: pass --yes to cancel them")
     else:
         begun = f"; asked to end: {asked:,} that had started" if asked else ""
         output.line(f"canceled {count(canceled, 'job')}{begun}")

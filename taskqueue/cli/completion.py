@@ -68,10 +68,10 @@ def _completing(find: Callable[[Store], Iterable[tuple[str, str]]]) -> Complete:
     def complete(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         try:
             with closing(StoreContext(ctx.find_root().params.get("url"))) as context:
-                found = dict(find(context.store))
+                descriptions = dict(find(context.store))
         except TaskqueueError:
             return []
-        return [CompletionItem(name, help=about) for name, about in found.items() if name.startswith(incomplete)]
+        return [CompletionItem(name, help=about) for name, about in descriptions.items() if name.startswith(incomplete)]
 
     return complete
 

@@ -24,11 +24,11 @@ def flush_command(context: StoreContext, yes: bool, as_json: bool) -> int:
     All means all, whatever their status. Running ones are ended by their nodes.
     """
     store = context.store
-    found = store.count(EVERYTHING)
-    if not yes and not _agreed(f"remove {count(found, 'job')} from {store.url}?"):
+    number = store.count(EVERYTHING)
+    if not yes and not _agreed(f"remove {count(number, 'job')} from {store.url}?"):
         output.line("nothing was removed", err=True)
         return Exit.ERROR
-    with context.acting("flush", "jobs", number=found):
+    with context.acting("flush", "jobs", number=number):
         removed = store.flush()
     if as_json:
         output.json_line(output.json_text({"removed": removed}))

@@ -39,16 +39,16 @@ def health_command(name: str | None, only_live: bool, as_json: bool) -> int:
     A node is live while its loop runs, even if its store is down; it is ready while it takes jobs. Exits with 0 if
     every node is live and ready, or with --live if every node is live.
     """
-    found = list(_asked(name))
+    answers = list(_asked(name))
     if as_json:
-        output.json_line(output.json_text(found, 2))
+        output.json_line(output.json_text(answers, 2))
     else:
-        for health in found:
+        for health in answers:
             _show(health)
-    if not found:
+    if not answers:
         output.line(f"taskqueue health: {_no_node(name)}", err=True)
         return Exit.NOT_FOUND
-    return _worst(found, only_live)
+    return _worst(answers, only_live)
 
 
 def main() -> int:

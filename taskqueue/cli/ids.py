@@ -50,12 +50,12 @@ def resolve(store: Store, written: str) -> Record:
     if parts is None or len(parts["head"]) + len(parts["tail"] or "") > LENGTH:
         raise Unwritable(written)
     head, tail = parts["head"], parts["tail"]
-    found = _beginning(store, head) if tail is None else _with_end(store, head, tail)
-    if not found:
+    records = _beginning(store, head) if tail is None else _with_end(store, head, tail)
+    if not records:
         raise JobNotFound(written)
-    if len(found) > 1:
-        raise Ambiguous(written, [record.id for record in found])
-    return found[0]
+    if len(records) > 1:
+        raise Ambiguous(written, [record.id for record in records])
+    return records[0]
 
 
 def _beginning(store: Store, head: str) -> list[Record]:

@@ -83,8 +83,8 @@ def _declared(name: str, option: Option) -> Callable[[Callable[..., Any]], Calla
     if option.check(option.default) is False:
         return click.option(written, name, is_flag=True, default=None, help=help)
     if isinstance(option.default, tuple | Mapping):
-        one = _one_of_several(name, option)
-        return click.option(written, name, type=one, multiple=True, metavar="TEXT", help=f"{help} May be repeated.")
+        reader = _one_of_several(name, option)
+        return click.option(written, name, type=reader, multiple=True, metavar="TEXT", help=f"{help} May be repeated.")
     return click.option(written, name, type=_reader(name, option), metavar="VALUE", help=help)
 
 

@@ -143,15 +143,15 @@ def _by_figures(
 def _pages(store: Store, query: language.Query, limit: int) -> Iterator[Record]:
     """Yield up to ``limit`` records (0: all), in batches that keep memory small."""
     after = None
-    left = limit
+    rest = limit
     statuses = statuses_of(query)
     field = "ended_at" if statuses and min(statuses) > Status.PROCESSING else "created_at"  # each by an index
     while True:
-        size = min(PAGE, left) if limit else PAGE
+        size = min(PAGE, rest) if limit else PAGE
         page = store.find(query, order=f"-{field}", limit=size, after=after)
         yield from page
-        left -= len(page)
-        if len(page) < size or (limit and left <= 0):
+        rest -= len(page)
+        if len(page) < size or (limit and rest <= 0):
             return
         after = (getattr(page[-1], field), page[-1].id)
 

@@ -185,11 +185,11 @@ def _table(file: Path) -> Mapping[str, Any]:
     if file.suffix != ".json":
         return config_file.table(file, "--log-config")
     try:
-        found = json.loads(file.read_bytes())
+        table = json.loads(file.read_bytes())
     except OSError as error:
         raise ConfigError(f"{file} cannot be read ({error.strerror}): pass a file to --log-config") from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{file} is not JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(table, dict):
         raise ConfigError(f"{file} is not a JSON object: write what logging.config.dictConfig takes")
-    return found
+    return table

@@ -95,9 +95,11 @@ class LazyGroup(click.Group):
         """Write the commands below their purpose."""
         wide = max(map(len, COMMANDS))
         for need, names in NEEDS.items():
-            found = [(name, self.get_command(ctx, name)) for name in names]
+            commands = [(name, self.get_command(ctx, name)) for name in names]
             with formatter.section(need):
-                formatter.write_dl([(f"{name:{wide}}", one.get_short_help_str(100)) for name, one in found if one])
+                formatter.write_dl(
+                    [(f"{name:{wide}}", command.get_short_help_str(100)) for name, command in commands if command]
+                )
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return commands and options with this prefix; descriptions of the commands would import all their files."""
@@ -105,8 +107,8 @@ class LazyGroup(click.Group):
 
         needs = {name: need for need, names in NEEDS.items() for name in names}
         needs |= {alias: needs[name] for alias, name in ALIASES.items()}
-        found = [CompletionItem(name, help=need) for name, need in needs.items() if name.startswith(incomplete)]
-        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
+        items = [CompletionItem(name, help=need) for name, need in needs.items() if name.startswith(incomplete)]
+        return [*items, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

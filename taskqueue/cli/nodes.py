@@ -52,16 +52,16 @@ def nodes_command(context: StoreContext, is_leader: bool, resign: bool, every: f
 
 
 def _list(context: StoreContext, *, as_json: bool) -> None:
-    found = nodes(context.store)
+    states = nodes(context.store)
     if as_json:
         output.write_all(
             json_shapes.lease(
                 node.lease, jobs=node.jobs, is_leader=node.is_leader, is_live=node.is_live, drain=node.drain
             )
-            for node in found
+            for node in states
         )
         return
-    if not found:
+    if not states:
         output.line("no node works on this store")
         return
     from taskqueue.cli import terminal
@@ -82,10 +82,10 @@ def _list(context: StoreContext, *, as_json: bool) -> None:
         terminal.Column(head="host", is_spare=True),
     ]
     now = context.store.now()
-    rows = [_row(node, now) for node in found]
-    if any(node.about.get("concurrent") for node in found):
+    rows = [_row(node, now) for node in states]
+    if any(node.about.get("concurrent") for node in states):
         columns.insert(BESIDE_IDLE, terminal.Column(head="concurrent", side="right"))
-        for node, row in zip(found, rows, strict=True):
+        for node, row in zip(states, rows, strict=True):
             row.insert(BESIDE_IDLE, str(node.about.get("concurrent", "?")))
     terminal.table(columns, rows)
 

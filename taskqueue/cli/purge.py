@@ -41,23 +41,23 @@ def purge_command(context: StoreContext, older: float, yes: bool, as_json: bool,
         raise click.UsageError("name the jobs to remove: --done, --failed, --canceled or --timeout")
     store = context.store
     before = store.now() - timedelta(seconds=older)
-    found = store.count(_ended(chosen, before))
+    number = store.count(_ended(chosen, before))
     names = [status.name for status in chosen]
     removed = 0
     if yes:
-        with context.acting("purge", "jobs", statuses=names, before=json_shapes.time(before), number=found):
+        with context.acting("purge", "jobs", statuses=names, before=json_shapes.time(before), number=number):
             removed = _remove(store, chosen, before)
     if as_json:
-        output.write({"statuses": names, "before": json_shapes.time(before), "found": found, "removed": removed})
+        output.write({"statuses": names, "before": json_shapes.time(before), "found": number, "removed": removed})
         return
     which = f"{' or '.join(names)}, ended before {local(before)}"
     if not yes:
-        output.line(f"would remove {count(found, 'job')} ({which}): pass --yes to remove them")
+        output.line(f"would remove {count(number, 'job')} ({which}): pass --yes to remove them")
         return
-    kept = store.count(_ended(chosen, before))
+    needed = store.count(_ended(chosen, before))
     output.line(f"removed {count(removed, 'job')} ({which})")
-    if kept:
-        output.line(f"{count(kept, 'job')} kept: pending jobs need them")
+    if needed:
+        output.line(f"{count(needed, 'job')} kept: pending jobs need them")
 
 
 def _ended(statuses: Collection[Status], before: datetime) -> Query:

@@ -47,10 +47,10 @@ def recover_command(
     if query is not None:
         _recover_matching(context, query, since, yes, at, as_json)
         return
-    found = [ids.resolve(context.store, written) for written in id]
+    records = [ids.resolve(context.store, written) for written in id]
     copies: list[Record] = []
     try:
-        copies.extend(_again(context, record, at) for record in found)
+        copies.extend(_again(context, record, at) for record in records)
     finally:  # a refused job does not hide the copies that were added before it
         if copies:
             _show(copies, as_json)
@@ -66,13 +66,13 @@ def _recover_matching(
     if yes:
         with context.acting("run again", "jobs", query=shown_query(written), since=since):
             copies, left_out, taken = changes.recover_all(context.store, meant, at)
-        found = len(copies)
+        number = len(copies)
     else:
         matching, left_out = changes.recoverable(context.store, meant)
-        found = len(matching)
+        number = len(matching)
     if as_json:
         shapes = [json_shapes.job(copy) for copy in copies]
-        output.write({"found": found, "left_out": left_out, "taken": taken, "copies": shapes})
+        output.write({"found": number, "left_out": left_out, "taken": taken, "copies": shapes})
         return
     if left_out:
         output.line(f"left out, as recovered before: {left_out:,}; name them by ID", err=True)
@@ -81,7 +81,7 @@ def _recover_matching(
     if yes:
         _show(copies, as_json)
     else:
-        output.line(f"would run {count(found, 'job')} again: pass --yes to add a copy of each")
+        output.line(f"would run {count(number, 'job')} again: pass --yes to add a copy of each")
 
 
 def _show(copies: Sequence[Record], as_json: bool) -> None:

@@ -95,7 +95,7 @@ def facts(record: Record, cause: str) -> list[tuple[str, str]]:
         ("lease ends", local(record.ready_at) if record.holder and record.ready_at else ""),
         ("limits", "; ".join(str(limit_key) for limit_key in limit_keys_of(record.lane))),
         ("parent", str(record.parent or "")),
-        ("depends on", ", ".join(str(one.id) for one in record.depends_on)),
+        ("depends on", ", ".join(str(dependency.id) for dependency in record.depends_on)),
         ("receives", ", ".join(options.receives)),
         ("waits for", ", ".join(str(id) for id in record.waiting_for)),
         ("started", local(record.started_at) if record.started_at else ""),
@@ -115,8 +115,8 @@ def facts(record: Record, cause: str) -> list[tuple[str, str]]:
 def texts(record: Record) -> Iterator[tuple[str, str]]:
     """Yield data, state, reports, result and error of a record, each below its name, if the record has it."""
     reports = record.course.reports if record.course else None
-    kept = (("data", record.data), ("state", record.state), ("reports", reports), ("result", record.result))
-    for name, text in kept:
+    fields = (("data", record.data), ("state", record.state), ("reports", reports), ("result", record.result))
+    for name, text in fields:
         if text is not None and text not in ("null", "{}"):
             yield name, _value(text)
     if record.error is not None:

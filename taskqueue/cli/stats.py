@@ -26,7 +26,7 @@ def stats_command(context: StoreContext, every: float | None, as_json: bool) -> 
     if every is not None:
         watch.repeat(lambda: _show(context), every, as_json=as_json)
     elif as_json:
-        controls = [json_shapes.control(one) for one in context.scheduler.controls()]
+        controls = [json_shapes.control(control) for control in context.scheduler.controls()]
         stats = context.scheduler.stats()
         stats["waiting_since"] = {queue: json_shapes.time(since) for queue, since in stats["waiting_since"].items()}
         output.write({"store": context.store.url, **stats, "controls": controls})
@@ -36,12 +36,12 @@ def stats_command(context: StoreContext, every: float | None, as_json: bool) -> 
 
 def _show(context: StoreContext) -> None:
     _table(context)
-    found = context.scheduler.controls()
-    if found:
+    controls = context.scheduler.controls()
+    if controls:
         from taskqueue.cli import terminal
 
         now = context.store.now()
-        terminal.sentences("\n".join(decided(control, now) for control in found))
+        terminal.sentences("\n".join(decided(control, now) for control in controls))
 
 
 def _table(context: StoreContext) -> None:

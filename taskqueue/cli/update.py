@@ -42,8 +42,8 @@ def update_command(
         changes["tags"] = ()
     if click.get_current_context().get_parameter_source("data") is ParameterSource.COMMANDLINE:  # null is data too
         changes["data"] = data
-    found = [ids.resolve(context.store, written) for written in id]
-    after = [_updated(context, record, changes) for record in found]
+    records = [ids.resolve(context.store, written) for written in id]
+    after = [_updated(context, record, changes) for record in records]
     if as_json:
         output.write_all(json_shapes.job(record) for record in after)
         return

@@ -36,10 +36,10 @@ def unread() -> Iterator[str]:
     given = [name for name in os.environ if name.startswith(PREFIX) and name not in _OF_ALL]
     if not given:
         return
-    known = _known()
-    for name in sorted({name.removeprefix(PREFIX) for name in given} - {*known}):
-        near = get_close_matches(name, known, n=1)
-        way_out = f"did you mean {PREFIX}{near[0]}?" if near else f"use {', '.join(PREFIX + one for one in known)}"
+    names = _known()
+    for name in sorted({name.removeprefix(PREFIX) for name in given} - {*names}):
+        near = get_close_matches(name, names, n=1)
+        way_out = f"did you mean {PREFIX}{near[0]}?" if near else f"use {', '.join(PREFIX + other for other in names)}"
         yield f"nothing reads the variable {PREFIX}{name}: {way_out}"
 
 

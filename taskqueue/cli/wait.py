@@ -90,7 +90,7 @@ def _wait(context: StoreContext, waited: Sequence[JobId], timeout: float | None)
                 records = _records(context, waited)
                 advance(done=sum(map(_done, records)), total=len(records), words=_doing(records))
             moments = (deadline, note_at, None if advance is None else time.monotonic() + GLANCE)
-            if _waited(context, processes, min((one for one in moments if one is not None), default=None)):
+            if _waited(context, processes, min((moment for moment in moments if moment is not None), default=None)):
                 return
             if note_at is not None and time.monotonic() >= note_at:
                 note_at = None
@@ -100,7 +100,7 @@ def _wait(context: StoreContext, waited: Sequence[JobId], timeout: float | None)
                 elif reason:
                     output.line(reason, err=True)
             if deadline is not None and timeout is not None and time.monotonic() >= deadline:
-                still_open = [one.id for one in _records(context, waited) if one.status.is_pending]
+                still_open = [record.id for record in _records(context, waited) if record.status.is_pending]
                 if not still_open:  # the last one has ended since that look
                     return
                 raise timed_out(context.store, still_open, timeout)
@@ -117,7 +117,7 @@ def _waited(context: StoreContext, processes: Sequence[Process], until: float | 
 
 def _why_no_node(context: StoreContext, waited: Sequence[JobId]) -> str:
     """Return why no node takes one of the jobs; empty if all are taken."""
-    pending = [one for one in _records(context, waited) if one.status in (Status.WAITING, Status.POSTPONED)]
+    pending = [record for record in _records(context, waited) if record.status in (Status.WAITING, Status.POSTPONED)]
     for queue in dict.fromkeys(record.queue for record in pending):
         reason = why.why_no_node(context.store.leases(), context.store.controls(), queue, context.store.now())
         if reason:
@@ -132,11 +132,11 @@ def _done(record: Record) -> float:
 
 def _records(context: StoreContext, waited: Sequence[JobId]) -> list[Record]:
     query = Compare("id", Operator.IN, tuple({str(id) for id in waited}))
-    found = {record.id: record for record in context.store.find(query, limit=len(waited))}
-    missing = [id for id in waited if id not in found]
+    records = {record.id: record for record in context.store.find(query, limit=len(waited))}
+    missing = [id for id in waited if id not in records]
     if missing:
         raise JobNotFound(missing[0])
-    return [found[id] for id in waited]
+    return [records[id] for id in waited]
 
 
 def _doing(records: Sequence[Record]) -> str:

@@ -137,12 +137,12 @@ def _list(users: Path, as_json: bool) -> None:
     """List the users with their roles, queues and ways to log in."""
     accounts = _file(users).accounts()
     if as_json:
-        output.write_all(_shown(one) for one in accounts.values())
+        output.write_all(_shown(account) for account in accounts.values())
         return
-    for one in accounts.values():
-        user = one.user
+    for account in accounts.values():
+        user = account.user
         queues = "" if user.queues is None else f", queues {', '.join(user.queues)}"
-        ways = [*(["password"] if one.password else []), *(["token"] if one.tokens else [])]
+        ways = [*(["password"] if account.password else []), *(["token"] if account.tokens else [])]
         output.line(
             f"{user.name}  {user.role.value}{queues}{', unmasks' if user.unmask else ''}"
             f"  ({' and '.join(ways) or 'through a proxy'})"

@@ -24,18 +24,18 @@ class NextTime(Job):
         trigger = schedule.snapshot.trigger
         if schedule.snapshot.awaits != self.id or not isinstance(trigger, Custom):
             return "the schedule no longer awaits it"
-        found = next_of(trigger, datetime.fromisoformat(self.data["after"]))
-        schedule.learn(self.id, found)
-        return "there is none" if found is None else found.isoformat()
+        next_at = next_of(trigger, datetime.fromisoformat(self.data["after"]))
+        schedule.learn(self.id, next_at)
+        return "there is none" if next_at is None else next_at.isoformat()
 
 
 def next_of(trigger: Custom, after: datetime) -> datetime | None:
     """Return the first time later than ``after`` from the user's class; raise ``Fail`` for an invalid answer."""
-    found: Any = load_trigger(trigger.path)(**trigger.arguments).next(after)
-    if found is None:
+    answer: Any = load_trigger(trigger.path)(**trigger.arguments).next(after)
+    if answer is None:
         return None
     try:
-        moment = moment_of(found, after)
+        moment = moment_of(answer, after)
     except InvalidOption as refused:
         raise Fail(f"{trigger.path}.next() returned {refused}") from None
     if moment <= after:

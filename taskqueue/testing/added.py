@@ -32,8 +32,8 @@ class Expected:
         self._options = dict(options)
 
     def __str__(self) -> str:
-        wanted = {} if self._data is None else {"data": self._data}
-        return self._path + "".join(f" {name}={_short(value)}" for name, value in {**wanted, **self._options}.items())
+        data = {} if self._data is None else {"data": self._data}
+        return self._path + "".join(f" {name}={_short(value)}" for name, value in {**data, **self._options}.items())
 
     def matches(self, process: Process) -> bool:
         """Return whether the job is as expected."""
@@ -54,8 +54,8 @@ class Expected:
         return f"{shown} <- {'; '.join(differences)}" if differences else shown
 
     def _differences(self, process: Process) -> list[str]:
-        kept = in_force(process.snapshot)
-        others = [f"{name} is {_short(kept.get(name))}" for name in changed(process.snapshot, self._given)]
+        options = in_force(process.snapshot)
+        others = [f"{name} is {_short(options.get(name))}" for name in changed(process.snapshot, self._given)]
         meta = process.meta
         others += [
             f"meta[{key!r}] is {_short(meta.get(key))}" for key, value in self._meta.items() if meta.get(key) != value

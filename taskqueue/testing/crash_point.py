@@ -34,12 +34,12 @@ class CrashPoint:
     """A point at which the first worker that comes there ends; a file exists until that has happened."""
 
     def __init__(self, id: JobId, signum: int, at: str) -> None:
-        found = POINT.fullmatch(at)
-        if found is None:
+        match = POINT.fullmatch(at)
+        if match is None:
             raise InvalidOption(
                 f"at={at!r}: pass start, end, or checkpoint, progress or position with a number: 'checkpoint 3'"
             )
-        self._words = (str(id), str(int(signum)), found["once"] or found["kind"], found["number"] or "1")
+        self._words = (str(id), str(int(signum)), match["once"] or match["kind"], match["number"] or "1")
 
     def __enter__(self) -> CrashPoint:
         handle, name = tempfile.mkstemp(prefix="taskqueue-crash-")

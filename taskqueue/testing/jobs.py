@@ -57,21 +57,21 @@ class Jobs:
         be anything. Jobs that have ended count too.
         """
         __tracebackhide__ = True
-        found = self.added(job, data, **options)
-        if found and count in (None, len(found)):
-            return found[0]
-        number = f"{len(found)} instead of {count} jobs were added as" if found else "no job was added as"
+        processes = self.added(job, data, **options)
+        if processes and count in (None, len(processes)):
+            return processes[0]
+        number = f"{len(processes)} instead of {count} jobs were added as" if processes else "no job was added as"
         expected = Expected(job, data, options)
         raise AssertionError(f"{number} {expected}; {expected.beside(self.added())}")
 
     def refute_added(self, job: Any = None, data: Any = None, **options: Any) -> None:
         """Assert that no such job was added; without arguments, none at all."""
         __tracebackhide__ = True
-        found = self.added(job, data, **options)
-        if found:
-            wanted = "" if job is None else f" as {Expected(job, data, options)}"
-            shown = "\n".join(f"  {process.job} data={process.data!r} {process.status.name}" for process in found)
-            raise AssertionError(f"no job was to be added{wanted}, but there are:\n{shown}")
+        processes = self.added(job, data, **options)
+        if processes:
+            expected = "" if job is None else f" as {Expected(job, data, options)}"
+            shown = "\n".join(f"  {process.job} data={process.data!r} {process.status.name}" for process in processes)
+            raise AssertionError(f"no job was to be added{expected}, but there are:\n{shown}")
 
     def perform(self, job: Any, data: Any = None, **options: Any) -> Any:
         """Add a job, run it here, and return its result; what it raises is raised here.
@@ -137,16 +137,16 @@ class Jobs:
     def _rescue(self) -> None:
         """Settle the claims of dead processes as lost once their leases have ended, as any node does."""
         now = self._clock.now()
-        lost_ones = [one for one in self._store.expired(now, PAGE) if one.holder is not None]
-        self._settle([(one, lost(one, now)) for one in lost_ones], now, is_unseen=True)
+        lost_ones = [record for record in self._store.expired(now, PAGE) if record.holder is not None]
+        self._settle([(record, lost(record, now)) for record in lost_ones], now, is_unseen=True)
 
     def _next_at(self) -> datetime | None:
         """Return when the next job or schedule is due."""
         now = self._clock.now()
         holder = Holder(seat="testing", incarnation=secrets.token_hex(8))
         limited = self._store.claim(holder, ClaimRequest(pooled=1), now, now + LEASE)
-        left = [(one, ended(one, HandedBack(), Run(node=holder.seat), now)) for one in limited.records]
-        self._settle(left, now)  # a second occurrence of a series that is due already
+        handed_back = [(record, ended(record, HandedBack(), Run(node=holder.seat), now)) for record in limited.records]
+        self._settle(handed_back, now)  # a second occurrence of a series that is due already
         postponed = self._store.claim(holder, ClaimRequest(pooled=0), now, now + LEASE)
         _, fires_at = self._store.due(now, 1)
         moments = (limited.next_at, postponed.next_at, fires_at)

@@ -195,8 +195,8 @@ class Actions:
 
     def _check_node(self, node: str) -> None:
         """Raise ``Problem`` for a node that nobody knows: a drain of a misspelt name would do nothing."""
-        drained = {one.name for one in self._scheduler.controls() if one.kind is Kind.DRAIN}
-        known = drained | {one.name for one in self._scheduler.nodes()}
+        drained = {control.name for control in self._scheduler.controls() if control.kind is Kind.DRAIN}
+        known = drained | {state.name for state in self._scheduler.nodes()}
         if node not in known:
             command = f"`taskqueue drain {shlex.quote(node)}` drains one that is still to start"
             raise Problem("node-not-found", f"there is no node {node!r}{nearest(node, known) or ':'} {command}")

@@ -116,15 +116,15 @@ def _parameters(request: Request, route: ApiRoute) -> dict[str, Any]:
             raise _wrong(f"there is no parameter {name[:100]!r}: use {', '.join(known) or 'none'}{near}")
         if len(request.query_params.getlist(name)) > 1:
             raise _wrong(f"{name} is there more than once")
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for param in route.params:
         given = dict(pairs) if param.place == "query" else request.headers
         if param.name in given:
-            found[param.name] = _value(given[param.name], param.schema)
-            param.check(found[param.name], param.name)
+            values[param.name] = _value(given[param.name], param.schema)
+            param.check(values[param.name], param.name)
         elif "default" in param.schema:
-            found[param.name] = param.schema["default"]
-    return found
+            values[param.name] = param.schema["default"]
+    return values
 
 
 def _value(text: str, schema: Schema) -> Any:
@@ -149,12 +149,12 @@ async def _body(request: Request, route: ApiRoute) -> Mapping[str, Any]:
     if kind != "application/json":
         raise Problem("unsupported-media-type", f"a body is application/json, not {kind[:100]!r}")
     try:
-        found = json.loads(raw.decode(), parse_constant=_no_constant)
-        json.dumps(found, ensure_ascii=False).encode()
+        body = json.loads(raw.decode(), parse_constant=_no_constant)
+        json.dumps(body, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise Problem("malformed-request", f"the body is not JSON: {error}") from None
-    route.body.check(found, "body")
-    return found  # type: ignore[no-any-return]  # the schemas of bodies are those of objects
+    route.body.check(body, "body")
+    return body  # type: ignore[no-any-return]  # the schemas of bodies are those of objects
 
 
 def _no_constant(name: str) -> Any:

@@ -61,8 +61,8 @@ def _box(x: int, height: float, above: float) -> str:
 
 def chart(figures: Iterable[tuple[str, int, int]], says: str) -> Chart:
     """Return the bars of figures: what each is of, how many are done, and how many failed."""
-    kept = list(figures)
-    most = max((done + failed for _, done, failed in kept), default=0)
+    triples = list(figures)
+    most = max((done + failed for _, done, failed in triples), default=0)
     bars = [
         Bar(
             x=10 * place,
@@ -70,7 +70,7 @@ def chart(figures: Iterable[tuple[str, int, int]], says: str) -> Chart:
             failed=_height(failed, most),
             says=f"{of}: {done:,} done, {failed:,} failed",
         )
-        for place, (of, done, failed) in enumerate(kept)
+        for place, (of, done, failed) in enumerate(triples)
     ]
     return Chart(bars=bars, says=says, most=most)
 

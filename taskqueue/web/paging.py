@@ -36,8 +36,10 @@ def part_of(
 ) -> Part[Row]:
     """Return the page that ``name`` and ``after`` ask for; if that name is gone, it is the first page."""
     name, after = given.get("name", "").strip(), given.get("after", "")
-    found = [row for row in rows if name.lower() in name_of(row).lower()]
-    begin = next((place for place, row in enumerate(found, 1) if after and name_of(row) == after), 0)
-    shown = found[begin : begin + most]
-    more = begin + most < len(found)
-    return Part(rows=shown, name=name, next=name_of(shown[-1]) if more else "", is_first=begin == 0, found=len(found))
+    matching = [row for row in rows if name.lower() in name_of(row).lower()]
+    begin = next((place for place, row in enumerate(matching, 1) if after and name_of(row) == after), 0)
+    shown = matching[begin : begin + most]
+    more = begin + most < len(matching)
+    return Part(
+        rows=shown, name=name, next=name_of(shown[-1]) if more else "", is_first=begin == 0, found=len(matching)
+    )

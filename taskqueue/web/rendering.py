@@ -53,13 +53,13 @@ def environment() -> Environment:
 @cache
 def static_files() -> Mapping[str, StaticFile]:
     """Return the static files by name."""
-    found = {}
+    files_by_name = {}
     for file in files("taskqueue.web").joinpath("static").iterdir():
         kind = next((kind for suffix, kind in TYPES.items() if file.name.endswith(suffix)), None)
         if kind is not None:
             content = file.read_bytes()
-            found[file.name] = StaticFile(content, kind, hashlib.sha256(content).hexdigest()[:16])
-    return found
+            files_by_name[file.name] = StaticFile(content, kind, hashlib.sha256(content).hexdigest()[:16])
+    return files_by_name
 
 
 def rendered(template: str, root: str, values: Mapping[str, Any]) -> str:
@@ -85,5 +85,5 @@ def static_response(digest: str, name: str) -> Response:
     file = static_files().get(name)
     if file is None:
         return Response("there is no such file", 404, media_type="text/plain")
-    kept = FOR_EVER if digest == file.digest else "no-cache"
-    return Response(file.content, headers={"cache-control": kept, "content-type": file.type})
+    caching = FOR_EVER if digest == file.digest else "no-cache"
+    return Response(file.content, headers={"cache-control": caching, "content-type": file.type})

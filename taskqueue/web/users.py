@@ -89,20 +89,20 @@ class UsersFile:
 
     def by_token(self, token: str) -> User | None:
         """Return the user of this token; it takes the same time if there is none."""
-        wanted = digest(token)
-        found = None
+        sent = digest(token)
+        user = None
         for account in self.accounts().values():
-            for kept in account.tokens:
-                if hmac.compare_digest(kept.encode(), wanted.encode()):  # a file made by hand may have any text
-                    found = account.user
-        return found
+            for hashed in account.tokens:
+                if hmac.compare_digest(hashed.encode(), sent.encode()):  # a file made by hand may have any text
+                    user = account.user
+        return user
 
     def by_password(self, name: str, password: str) -> Account | None:
         """Return the account of this name and password; an unknown name takes as long as a wrong password."""
         account = self.accounts().get(name)
-        kept = None if account is None else account.password
-        is_right = _verify(kept or _NOBODYS_HASH, password)
-        return account if kept is not None and is_right else None
+        password_hash = None if account is None else account.password
+        is_right = _verify(password_hash or _NOBODYS_HASH, password)
+        return account if password_hash is not None and is_right else None
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[dict[str, Account]]:
@@ -113,17 +113,17 @@ class UsersFile:
             raise ConfigError(f"{self.path} cannot be made ({error.strerror}): make its folder first") from None
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)  # the folder's, for the file is another one after each change
-            kept = self.accounts() if self.path.exists() else {}
-            changed = dict(kept)
+            before = self.accounts() if self.path.exists() else {}
+            changed = dict(before)
             yield changed
-            if changed != kept:
+            if changed != before:
                 self.change(changed)
         finally:
             os.close(folder)
 
     def change(self, accounts: Mapping[str, Account]) -> None:
         """Replace the file in one step, readable only by its owner."""
-        text = json.dumps({name: _document(one) for name, one in sorted(accounts.items())}, indent=2) + "\n"
+        text = json.dumps({name: _document(account) for name, account in sorted(accounts.items())}, indent=2) + "\n"
         handle, path = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")
         try:
             with open(handle, "w", encoding="utf-8") as file:
@@ -183,8 +183,8 @@ def _check_mode(path: Path, status: os.stat_result) -> None:
 
 def _accounts(path: Path, text: bytes) -> Mapping[str, Account]:
     try:
-        kept = json.loads(text)
-        return {name: _account(name, fields) for name, fields in kept.items()}
+        document = json.loads(text)
+        return {name: _account(name, fields) for name, fields in document.items()}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(
             f"{path} is not a file of users ({error}): make it with `taskqueue web user add NAME`"

@@ -110,17 +110,17 @@ class Top(App[int]):
 
     def action_cancel(self) -> None:
         """Cancel the jobs of the rows."""
-        wanted = [found for thing in self._things() if (found := targets.cancelable(thing))]
-        self._ask_if(wanted, "to cancel", partial(actions.cancel, self._store, wanted))
+        chosen = [cancelable for thing in self._things() if (cancelable := targets.cancelable(thing))]
+        self._ask_if(chosen, "to cancel", partial(actions.cancel, self._store, chosen))
 
     def action_run_again(self) -> None:
         """Run the ended jobs of the rows again."""
         now = datetime.now(timezone.utc)
         things = self._things()
-        wanted = [found for thing in things if (found := targets.repeatable(thing, now))]
+        chosen = [repeatable for thing in things if (repeatable := targets.repeatable(thing, now))]
         errors = [failed[1] for thing in things if (failed := targets.class_of(thing))]
         error = errors[0] if len(errors) == len(things) == 1 else None
-        self._ask_if(wanted, "to run again", partial(actions.run_again, self._store, wanted, error))
+        self._ask_if(chosen, "to run again", partial(actions.run_again, self._store, chosen, error))
 
     def action_pause(self) -> None:
         """Pause or resume the queue of the row."""
@@ -151,11 +151,11 @@ class Top(App[int]):
     def open(self, thing: object) -> None:
         """Show the details of a row."""
         job = targets.job_of(thing)
-        found = targets.listed(thing, datetime.now(timezone.utc))
+        chosen = targets.listed(thing, datetime.now(timezone.utc))
         if job is not None:
             self._show(Page(f"job {job}", partial(job_text.everything, self._store, job), thing))
-        elif found is not None:
-            self._show(Jobs(self._store, found))
+        elif chosen is not None:
+            self._show(Jobs(self._store, chosen))
         elif isinstance(thing, Need):
             text = f"{thing.says}.\n\n{thing.do}"
             self._show(Page(str(thing.subject), lambda: text, thing))
@@ -192,7 +192,7 @@ class Top(App[int]):
     async def _read(self, screen: Looking[Any]) -> None:
         self.reads += 1
         try:
-            found = await self._calls.make(screen.look)
+            view = await self._calls.make(screen.look)
         except StoreUnavailable as error:
             self._away = concealed_in(" ".join(str(error).split()))
             self._away_since = self._away_since or datetime.now(timezone.utc)
@@ -201,7 +201,7 @@ class Top(App[int]):
         else:
             self._away_since = None
             if screen.is_attached and self._is_open:  # one that closes has no panes left
-                screen.show(found)
+                screen.show(view)
         if self._is_open:
             self.draw_head()
 

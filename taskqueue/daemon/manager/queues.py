@@ -104,8 +104,8 @@ class RunQueue:
     def put_back(self, queued_runs: Iterable[QueuedRun]) -> None:
         """Put runs back at their place in the order."""
         ordered = sorted((*chain(*self._all), *queued_runs), key=attrgetter("sequence"))
-        for one in self._all:
-            one.clear()
+        for queue in self._all:
+            queue.clear()
         if not self._is_open:
             self._reports.hand_back(ordered)
             return

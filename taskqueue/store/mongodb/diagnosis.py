@@ -65,7 +65,7 @@ def _oplog(connection: Connection, hello: Document) -> Iterator[Finding]:
     except OperationFailure:
         yield Finding("oplog", "this user may not read it; the role `clusterMonitor` may")
         return
-    times = [one["ts"].as_datetime() for one in ends if one is not None]
+    times = [entry["ts"].as_datetime() for entry in ends if entry is not None]
     if len(times) == 2:
         reach = (times[1] - times[0]).total_seconds()
         used = connection.database.client.local.command("collStats", "oplog.rs")

@@ -111,7 +111,7 @@ def _codes(error: PyMongoError) -> set[int]:
     codes = {error.code or 0} if isinstance(error, OperationFailure) else set()
     if isinstance(error, BulkWriteError):
         written = error.details.get("writeErrors", ()) if error.details else ()
-        codes.update(int(one["code"]) for one in written)
+        codes.update(int(write_error["code"]) for write_error in written)
     return codes
 
 

@@ -140,24 +140,24 @@ class OrderedFind:
 def _ranges(query: Query, statuses: Sequence[int]) -> list[tuple[str, Document]]:
     """Return index ranges that have all records of these statuses that may match, no two the same."""
     parts: list[tuple[str, Document]] = []
-    left = set(statuses)
-    if Status.WAITING in left and (queue := queue_of(query)) is not None:
-        left.remove(Status.WAITING)
+    rest = set(statuses)
+    if Status.WAITING in rest and (queue := queue_of(query)) is not None:
+        rest.remove(Status.WAITING)
         parts.append((WAITING_IN_QUEUE, {"status": int(Status.WAITING), "queue": queue}))
     _, latest = bounds_of("ready_at", query)
     is_behind = has_field("waiting_for", query)
-    if Status.POSTPONED in left and (latest is not None or is_behind):
-        left.remove(Status.POSTPONED)
+    if Status.POSTPONED in rest and (latest is not None or is_behind):
+        rest.remove(Status.POSTPONED)
         postponed = {"status": int(Status.POSTPONED)}
         parts.append((BEHIND, {**postponed, "waiting_for": {"$exists": True}}))
         if not is_behind and latest is not None:
             alone = {"waiting_for": {"$exists": False}}
             parts.append((DUE, {**postponed, **alone, "due": {"$exists": True, "$lte": _at(latest)}}))
-    pending = [status for status in sorted(left) if status <= Status.PROCESSING]
-    ended = [status for status in sorted(left) if status > Status.PROCESSING]
+    pending = [status for status in sorted(rest) if status <= Status.PROCESSING]
+    ended = [status for status in sorted(rest) if status > Status.PROCESSING]
     earliest, _ = bounds_of("ended_at", query)
     if earliest is None:
-        pending, ended = sorted(left), []
+        pending, ended = sorted(rest), []
     if pending:
         parts.append((OUTCOMES, {"status": {"$in": pending}}))
     if ended and earliest is not None:
@@ -233,14 +233,14 @@ class Queries:
 
     def _by_end(self, statuses: Sequence[int] | None, where: Document, is_falling: bool, limit: int) -> list[Document]:
         """Return the first by end: ended ones of each status by their index, and those without an end."""
-        wanted = [int(status) for status in Status] if statuses is None else statuses
-        final = [status for status in wanted if Status(status).is_final]
-        pending = {"$and": [{"status": {"$in": [status for status in wanted if status not in final]}}, where]}
+        searched = [int(status) for status in Status] if statuses is None else statuses
+        final = [status for status in searched if Status(status).is_final]
+        pending = {"$and": [{"status": {"$in": [status for status in searched if status not in final]}}, where]}
         documents: list[Document] = []
         for is_final in (True, False) if is_falling else (False, True):
             if is_final:
                 documents += self._first_ended(final, where, is_falling, limit)
-            elif len(documents) < limit and len(final) < len(wanted):
+            elif len(documents) < limit and len(final) < len(searched):
                 documents += self._sorted(pending, "id", is_falling, limit)
         return documents[:limit]
 

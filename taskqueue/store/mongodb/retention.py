@@ -77,8 +77,8 @@ class Retention:
         """Count jobs again whose removal was interrupted, and remove the log lines that it left."""
         for name, ids in self._tally.unfinished_removals(now):
             self._tally.count_again()
-            left = self._connection.collections.jobs.find({"_id": {"$in": ids}}, {"_id": True})
-            self._log_lines.remove(sorted(set(ids).difference(document["_id"] for document in left)))
+            present = self._connection.collections.jobs.find({"_id": {"$in": ids}}, {"_id": True})
+            self._log_lines.remove(sorted(set(ids).difference(document["_id"] for document in present)))
             self._tally.end_removal(name)
 
     def _unneeded(self, status: Status, ended_before: datetime) -> Iterator[tuple[JobId, Any]]:

@@ -106,11 +106,11 @@ def undoubted(record: Record, now: datetime) -> Record:
     """Return the record after the recheck, as it was meant to be."""
     if not is_in_doubt(record):
         return record
-    left = tuple(id for id in record.waiting_for if id != record.id)
-    if record.ready_at is None and not left:
+    others = tuple(id for id in record.waiting_for if id != record.id)
+    if record.ready_at is None and not others:
         return released(record, record.id, now)
-    if left or record.ready_at is None or record.ready_at > now:
-        return replace(record, waiting_for=left)
+    if others or record.ready_at is None or record.ready_at > now:
+        return replace(record, waiting_for=others)
     return replace(record, waiting_for=(), status=Status.WAITING)
 
 

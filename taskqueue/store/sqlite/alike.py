@@ -39,10 +39,10 @@ _BY_STATUS = tuple(
         (Status.POSTPONED, "jobs_postponed"),
     )
 )
-_ALL_OTHERS = f"{' UNION ALL '.join(f'SELECT id {one} {_OTHERS}' for one in _BY_STATUS)} LIMIT {once_key.FEW + 1}"
-_ALL = " UNION ALL ".join(f"SELECT {COLUMNS} {one} job = ?" for one in _BY_STATUS)
+_ALL_OTHERS = f"{' UNION ALL '.join(f'SELECT id {source} {_OTHERS}' for source in _BY_STATUS)} LIMIT {once_key.FEW + 1}"
+_ALL = " UNION ALL ".join(f"SELECT {COLUMNS} {source} job = ?" for source in _BY_STATUS)
 # Texts of the same data are equally long, whatever the order of keys.
-_ALL_AS_LONG = " UNION ALL ".join(f"SELECT {COLUMNS} {one} job = ? AND length(data) = ?" for one in _BY_STATUS)
+_ALL_AS_LONG = " UNION ALL ".join(f"SELECT {COLUMNS} {source} job = ? AND length(data) = ?" for source in _BY_STATUS)
 
 KNOWN = 1000
 """Classes that one store remembers at most."""
@@ -69,9 +69,10 @@ class Alike:
             rows = raw.execute(_ALL, (new.job,) * 3).fetchall()
         else:
             rows = raw.execute(_ALL_AS_LONG, (new.job, len(new.data)) * 3).fetchall()
-        pending = [one for one in map(record, rows) if one.job == new.job]
-        found = [one for one in pending if ignore_data or same(one.data, new.data)]
-        return sorted(found, key=lambda one: (one.status is not Status.PROCESSING, one.created_at, one.id))[:ALIKE]
+        pending = [other for other in map(record, rows) if other.job == new.job]
+        alike = [other for other in pending if ignore_data or same(other.data, new.data)]
+        alike.sort(key=lambda other: (other.status is not Status.PROCESSING, other.created_at, other.id))
+        return alike[:ALIKE]
 
     def _others(self, raw: sqlite3.Connection, job: str) -> list[Row] | None:
         """Return the pending rows of the class without a key of ``add_job_once``; None if they are many."""

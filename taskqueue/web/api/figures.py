@@ -35,40 +35,40 @@ def get_session(call: Call) -> Any:
 
 def get_stats(call: Call) -> Any:
     """Return how many jobs there are."""
-    found = call.scheduler.stats()
-    queues, waiting = found["queues"], found["waiting_since"]
+    stats = call.scheduler.stats()
+    queues, waiting = stats["queues"], stats["waiting_since"]
 
     def first(name: str) -> tuple[Any, ...]:
         since = waiting.get(name)
         size = sum(queues.get(name, {}).values())
         return since is None, 0.0 if since is None else since.timestamp(), -size, name
 
-    kept = frozenset(sorted({**queues, **waiting}, key=first)[: call.query["limit"]])
+    shown = frozenset(sorted({**queues, **waiting}, key=first)[: call.query["limit"]])
     return {
-        **found,
-        "queues": {name: statuses for name, statuses in queues.items() if name in kept},
-        "waiting_since": {name: json_shapes.time(at) for name, at in waiting.items() if name in kept},
-        "left_out": len({*queues, *waiting} - kept),
+        **stats,
+        "queues": {name: statuses for name, statuses in queues.items() if name in shown},
+        "waiting_since": {name: json_shapes.time(at) for name, at in waiting.items() if name in shown},
+        "left_out": len({*queues, *waiting} - shown),
     }
 
 
 def get_history(call: Call) -> Any:
     """Return figures of jobs by minute or hour, queue and class."""
     query = call.query
-    found = call.scheduler.history(
+    entries = call.scheduler.history(
         query["since"], query.get("until"), queue=query.get("queue"), job=query.get("job"), step=query["step"]
     )
-    part = found[-query["limit"] :]
-    return {"history": [json_shapes.history_entry(entry) for entry in part], "left_out": len(found) - len(part)}
+    part = entries[-query["limit"] :]
+    return {"history": [json_shapes.history_entry(entry) for entry in part], "left_out": len(entries) - len(part)}
 
 
 def get_analytics(call: Call) -> Any:
     """Return figures of the jobs that ended in a time."""
     query = call.query
-    found = call.scheduler.analytics(query["by"], query["since"], query.get("until"))
-    is_in_time = found.by in (Grouping.HOUR, Grouping.DAY)  # of these the last ones, of others the largest
-    groups = found.groups[-query["limit"] :] if is_in_time else found.groups[: query["limit"]]
-    return {**json_shapes.analytics(replace(found, groups=groups)), "left_out": len(found.groups) - len(groups)}
+    analytics = call.scheduler.analytics(query["by"], query["since"], query.get("until"))
+    is_in_time = analytics.by in (Grouping.HOUR, Grouping.DAY)  # of these the last ones, of others the largest
+    groups = analytics.groups[-query["limit"] :] if is_in_time else analytics.groups[: query["limit"]]
+    return {**json_shapes.analytics(replace(analytics, groups=groups)), "left_out": len(analytics.groups) - len(groups)}
 
 
 def list_failures(call: Call) -> Any:
@@ -100,11 +100,11 @@ def list_audit(call: Call) -> Any:
     """Return what users did, the newest first."""
     limit = call.query["limit"]
     try:
-        found = call.scheduler.audit(limit, call.query.get("cursor"))
+        page = call.scheduler.audit(limit, call.query.get("cursor"))
     except InvalidQuery as refused:
         raise Problem("invalid-parameter", f"cursor: {refused}") from None
-    entries = [json_shapes.audit_entry(call.dashboard.masking.entry(entry)) for entry in found]
-    return {"audit": call.masked(entries), "cursor": found[-1].cursor if len(found) == limit else None}
+    entries = [json_shapes.audit_entry(call.dashboard.masking.entry(entry)) for entry in page]
+    return {"audit": call.masked(entries), "cursor": page[-1].cursor if len(page) == limit else None}
 
 
 async def follow_events(call: Call) -> Response:
@@ -133,8 +133,12 @@ async def follow_events(call: Call) -> Response:
 
 _SINCE = schemas.text("since", "From this time on, or so long ago: `2h`, `2030-07-20T00:15:00Z`.", default="1h")
 _UNTIL = schemas.text("until", "Up to this time.")
-_STEP = Param("step", {"type": "string", "enum": [one.value for one in Step], "default": "minute"}, "Minutes or hours.")
-_BY = Param("by", {"type": "string", "enum": [one.value for one in Grouping], "default": "queue"}, "What groups them.")
+_STEP = Param(
+    "step", {"type": "string", "enum": [step.value for step in Step], "default": "minute"}, "Minutes or hours."
+)
+_BY = Param(
+    "by", {"type": "string", "enum": [grouping.value for grouping in Grouping], "default": "queue"}, "What groups them."
+)
 
 
 def _limit(meaning: str, most: int = 1000, default: int = 200) -> Param:

@@ -45,8 +45,8 @@ def find_jobs(call: Call) -> Any:
         except JobNotFound:
             detail = f"the job of cursor {cursor!r} is not kept any more: begin without a cursor"
             raise Problem("cursor-too-old", detail) from None
-    found = call.scheduler.find_jobs(_query(call), order=order, limit=limit, after=after)
-    return {"jobs": _listed(call, found), "cursor": str(found[-1].id) if len(found) == limit else None}
+    processes = call.scheduler.find_jobs(_query(call), order=order, limit=limit, after=after)
+    return {"jobs": _listed(call, processes), "cursor": str(processes[-1].id) if len(processes) == limit else None}
 
 
 def count_jobs(call: Call) -> Any:
@@ -113,7 +113,7 @@ def get_logs(call: Call) -> Any:
 
 def get_events(call: Call) -> Any:
     """Return the events of a job that are kept, the oldest first."""
-    return {"events": [json_shapes.event(one, None, None) for one in call.scheduler.events_of(call.path["id"])]}
+    return {"events": [json_shapes.event(event, None, None) for event in call.scheduler.events_of(call.path["id"])]}
 
 
 def explain_job(call: Call) -> Any:
@@ -149,12 +149,12 @@ def _allowed(call: Call, query: Mapping[str, Any]) -> Mapping[str, Any]:
 def _parsed(query: Any) -> Mapping[str, Any]:
     """Return the query with the values that Extended JSON carries, such as times. Raises ``InvalidQuery``."""
     try:
-        found = decode(json.dumps(query))
+        decoded = decode(json.dumps(query))
     except (Unreadable, ValueError, RecursionError) as error:
         raise InvalidQuery(f"the query cannot be read: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(decoded, dict):
         raise InvalidQuery(f"a query is a mapping of fields to values, not {query!r}")
-    return found
+    return decoded
 
 
 def _data(value: Any) -> Any:

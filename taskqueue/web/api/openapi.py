@@ -79,8 +79,8 @@ def _parameter(param: Param) -> dict[str, Any]:
 def _responses(route: ApiRoute) -> Mapping[str, Any]:
     fine = {"description": "Done.", "content": {route.media_type: {"schema": route.answer}}}
     problem = {MEDIA_TYPE: {"schema": ref("Problem")}}
-    found = {"200": fine, **({"201": fine} if route.created else {})}
+    responses = {"200": fine, **({"201": fine} if route.created else {})}
     for status in sorted({*ALWAYS, *route.statuses, *(OF_BODIES if route.body is not None else ())}):
         names = ", ".join(name for name, of in STATUSES.items() if of == status)
-        found[str(status)] = {"description": f"{HTTPStatus(status).phrase}: {names}", "content": problem}
-    return found
+        responses[str(status)] = {"description": f"{HTTPStatus(status).phrase}: {names}", "content": problem}
+    return responses

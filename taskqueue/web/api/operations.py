@@ -32,11 +32,11 @@ def list_queues(call: Call) -> Any:
     state = call.dashboard.overviews.read()
     counts, moving = numbers_of(state.tally)["queues"], {queue.name: queue for queue in state.queues}
     every = next((pause for pause in call.scheduler.paused() if pause.name == EVERY_QUEUE), None)
-    found = [
+    queues = [
         _queue(name, counts.get(name, NOTHING), moving.get(name), every, state.at) for name in {**counts, **moving}
     ]
-    found.sort(key=lambda one: (-(one["oldest"] or 0), one["name"]))
-    part = _part(call, found, lambda one: str(one["name"]))
+    queues.sort(key=lambda queue: (-(queue["oldest"] or 0), queue["name"]))
+    part = _part(call, queues, lambda queue: str(queue["name"]))
     return {"queues": part.rows, "cursor": part.next or None}
 
 
@@ -72,7 +72,7 @@ def resume_queue(call: Call) -> Any:
 
 def list_controls(call: Call) -> Any:
     """Return all controls."""
-    return {"controls": [json_shapes.control(one) for one in call.scheduler.controls()]}
+    return {"controls": [json_shapes.control(control) for control in call.scheduler.controls()]}
 
 
 def list_limits(call: Call) -> Any:
@@ -90,8 +90,8 @@ def set_limit(call: Call) -> Any:
 
 def list_schedules(call: Call) -> Any:
     """Return a page of schedules, by name, and the cursor of the next page."""
-    part = _part(call, call.scheduler.get_schedules(), lambda one: one.name)
-    return {"schedules": [_schedule(call, one) for one in part.rows], "cursor": part.next or None}
+    part = _part(call, call.scheduler.get_schedules(), lambda schedule: schedule.name)
+    return {"schedules": [_schedule(call, schedule) for schedule in part.rows], "cursor": part.next or None}
 
 
 def get_schedule(call: Call) -> Any:
@@ -154,9 +154,9 @@ def _part(call: Call, rows: Sequence[Row], name_of: Callable[[Row], str]) -> Par
 
 def _in_force(call: Call, kind: Kind, name: str) -> Mapping[str, Any]:
     """Return the control, or say that it has been cleared."""
-    for one in call.scheduler.controls():
-        if one.kind is kind and one.name == name:
-            return json_shapes.control(one)
+    for control in call.scheduler.controls():
+        if control.kind is kind and control.name == name:
+            return json_shapes.control(control)
     return {"kind": kind.value, "name": name, "since": None, "by": "", "reason": "", "count": None}
 
 

@@ -13,9 +13,9 @@ PAGE = 100
 def audit(view: View) -> Mapping[str, Any]:
     """Return a page of entries, the newest first."""
     before = view.query.get("before") or None
-    found = view.scheduler.audit(PAGE + 1, before)
+    entries = view.scheduler.audit(PAGE + 1, before)
     return {
-        "entries": list(map(view.masking.entry, found[:PAGE])),
-        "next": found[PAGE - 1].cursor if len(found) > PAGE else "",
+        "entries": list(map(view.masking.entry, entries[:PAGE])),
+        "next": entries[PAGE - 1].cursor if len(entries) > PAGE else "",
         "is_first": before is None,
     }

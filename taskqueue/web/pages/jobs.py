@@ -56,33 +56,33 @@ class Row:
 
 def jobs(view: View) -> Any:
     """Return a page of the list, or the job whose id was written into the filter."""
-    wanted = JobFilter.of(view.query)
-    if JobId.is_valid(wanted.q):
-        return see_other(view, f"/jobs/{wanted.q.lower()}")
-    usual = "-ended_at" if wanted.status in ENDED else "-created_at"
+    job_filter = JobFilter.of(view.query)
+    if JobId.is_valid(job_filter.q):
+        return see_other(view, f"/jobs/{job_filter.q.lower()}")
+    usual = "-ended_at" if job_filter.status in ENDED else "-created_at"
     order = view.query.get("order", usual)
-    found: list[Process] = []
+    processes: list[Process] = []
     problem, new = "", 0
     try:
-        found, new = _search(view, wanted, order)
+        processes, new = _search(view, job_filter, order)
     except InvalidQuery as error:
         problem = str(error)
     stats = view.numbers() if view.is_fragment else view.scheduler.stats()  # updates share it
-    statuses = STATUSES.get(wanted.status, tuple(Status))
+    statuses = STATUSES.get(job_filter.status, tuple(Status))
     more = {"order": order} if order != usual else {}
-    anchor = _anchor(found, order, view)
-    live = {**wanted.fields(), **more, **({"after": view.query["after"]} if "after" in view.query else {})}
+    anchor = _anchor(processes, order, view)
+    live = {**job_filter.fields(), **more, **({"after": view.query["after"]} if "after" in view.query else {})}
     return {
-        "filter": wanted,
+        "filter": job_filter,
         "problem": problem,
-        "rows": rows_of(view, found[:PAGE]),
+        "rows": rows_of(view, processes[:PAGE]),
         "new": _announced(new),
         "order": order,
         "orders": ORDERS,
-        "tabs": _tabs(wanted, stats),
+        "tabs": _tabs(job_filter, stats),
         "queues": list(stats["queues"]),
-        "first": wanted.address(**more),
-        "next": wanted.address(**more, after=str(found[PAGE - 1].id)) if len(found) > PAGE else "",
+        "first": job_filter.address(**more),
+        "next": job_filter.address(**more, after=str(processes[PAGE - 1].id)) if len(processes) > PAGE else "",
         "is_first": "after" not in view.query,
         "live": urlencode({**live, **({"until": anchor} if anchor else {})}),
         "may_act": view.may_act,
@@ -92,24 +92,24 @@ def jobs(view: View) -> Any:
     }
 
 
-def rows_of(view: View, found: Iterable[Process]) -> list[Row]:
+def rows_of(view: View, processes: Iterable[Process]) -> list[Row]:
     """Return the jobs as rows; the pauses in force are asked for only where a job waits."""
-    kept = list(found)
-    does_wait = any(process.status is Status.WAITING for process in kept)
+    listed = list(processes)
+    does_wait = any(process.status is Status.WAITING for process in listed)
     controls = Controls(view.scheduler.controls() if does_wait else ())
-    return [Row(process=process, cause=_cause(process.snapshot, controls)) for process in kept]
+    return [Row(process=process, cause=_cause(process.snapshot, controls)) for process in listed]
 
 
-def _search(view: View, wanted: JobFilter, order: str) -> tuple[list[Process], int]:
+def _search(view: View, job_filter: JobFilter, order: str) -> tuple[list[Process], int]:
     """Return a page and one job more, and how many newer jobs there are than the updated page shows, up to a page."""
-    query = wanted.query()
+    query = job_filter.query()
     view.masking.check_query(query, view.user)
     until = moment("until", view.query["until"]) if view.query.get("until") else None
-    found = _found(view, query, order, until)
+    processes = _found(view, query, order, until)
     if until is None or not view.is_fragment or order not in ANCHORED or "after" in view.query:
-        return found, 0
+        return processes, 0
     later = {"$and": [query, {order[1:]: {"$gt": until}}]}
-    return found, len(view.scheduler.find_jobs(later, order=order, limit=PAGE + 1))
+    return processes, len(view.scheduler.find_jobs(later, order=order, limit=PAGE + 1))
 
 
 def _announced(new: int) -> str:

@@ -28,12 +28,14 @@ def queues(view: View) -> Mapping[str, Any]:
     known = {queue.name for queue in state.queues}
     idle = [idle_queue(name) for name in sorted({name for name, _ in state.tally} - known)]
     part = part_of([*state.queues, *idle], lambda queue: queue.name, view.query)
-    changed = [one for one in controls if one.kind is Kind.LIMIT]
+    changed = [control for control in controls if control.kind is Kind.LIMIT]
     return {
         "queues": part,
         "charts": _charts(state, {queue.name for queue in part.rows}),
-        "paused_all": next((one for one in controls if one.kind is Kind.PAUSE and one.name == EVERY_QUEUE), None),
-        "limits": [{"state": one, "of": view.masking.limit(one.limit_key).of} for one in limits[:MOST_LIMITS]],
+        "paused_all": next(
+            (pause for pause in controls if pause.kind is Kind.PAUSE and pause.name == EVERY_QUEUE), None
+        ),
+        "limits": [{"state": limit, "of": view.masking.limit(limit.limit_key).of} for limit in limits[:MOST_LIMITS]],
         "more_limits": len(limits[MOST_LIMITS:]),
         "are_all_limits": len(limits) < MOST_KEYS,
         "most_holders": MOST_HOLDERS,

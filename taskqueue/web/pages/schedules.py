@@ -30,30 +30,32 @@ def schedules(view: View) -> Mapping[str, Any]:
     part = part_of(view.scheduler.get_schedules(), lambda schedule: schedule.name, view.query)
     return {
         "part": part,
-        "schedules": [{"schedule": one, "words": trigger_times(one.snapshot.trigger)} for one in part.rows],
+        "schedules": [
+            {"schedule": schedule, "words": trigger_times(schedule.snapshot.trigger)} for schedule in part.rows
+        ],
         "may_act": view.may_act,
     }
 
 
 def schedule(view: View) -> Mapping[str, Any]:
     """Return the schedule with its next times and last runs."""
-    found = view.scheduler.get_schedule(view.path["name"])
-    trigger = found.snapshot.trigger
-    wanted = view.query.get("zone", "").strip() or (trigger.tz if isinstance(trigger, Cron) else "UTC")
-    zone = _zone(wanted)
-    recent = list(found.job_ids[-LAST:])
+    schedule = view.scheduler.get_schedule(view.path["name"])
+    trigger = schedule.snapshot.trigger
+    zone_name = view.query.get("zone", "").strip() or (trigger.tz if isinstance(trigger, Cron) else "UTC")
+    zone = _zone(zone_name)
+    recent = list(schedule.job_ids[-LAST:])
     runs = view.scheduler.find_jobs({"id": {"$in": recent}}, limit=LAST, order="-created_at") if recent else []
     return {
-        "schedule": found,
-        "named": found.snapshot,
+        "schedule": schedule,
+        "named": schedule.snapshot,
         "words": trigger_times(trigger),
-        "zone": wanted,
+        "zone": zone_name,
         "overlaps": OVERLAPS,
-        "problem": "" if zone else f"there is no time zone {wanted!r}: write such as Europe/Berlin",
-        "times": [_shown(at, zone) for at in _next(found)] if zone else [],
+        "problem": "" if zone else f"there is no time zone {zone_name!r}: write such as Europe/Berlin",
+        "times": [_shown(at, zone) for at in _next(schedule)] if zone else [],
         "runs": rows_of(view, runs),
-        "misses": list(reversed(found.misses)),
-        "may_act": view.may_act_on(found.snapshot.template.queue),
+        "misses": list(reversed(schedule.misses)),
+        "may_act": view.may_act_on(schedule.snapshot.template.queue),
     }
 
 
