@@ -221,7 +221,7 @@ def node(url: str, folder: Path, workers: int, *options: str) -> Iterator[Node]:
 
 
 def node_environment(url: str) -> dict[str, str]:
-    """Return the environment of a node on this store: that of this process without any settings of nodes.
+    """Return the environment of a node on this store: this process's own, without any settings of nodes.
 
     The address is not an argument, because it may hold a password.
     """

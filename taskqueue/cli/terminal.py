@@ -214,11 +214,11 @@ class _Styles:
         if style not in self._around:
             with self._console.capture() as captured:
                 self._console.print(Text("x", style=style), end="")
-            before, _, behind = captured.get().partition("x")
-            self._around[style] = (before, behind)
-        before, behind = self._around[style]
+            before, _, after = captured.get().partition("x")
+            self._around[style] = (before, after)
+        before, after = self._around[style]
         text = padded.strip(" ")
-        return padded.replace(text, f"{before}{text}{behind}", 1) if text else padded
+        return padded.replace(text, f"{before}{text}{after}", 1) if text else padded
 
 
 def _console() -> Console:

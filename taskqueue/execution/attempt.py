@@ -176,7 +176,7 @@ async def await_hooks(ran: Ran, status: Status, context: JobContext, interrupts:
 
 
 def _every_hook(ran: Ran, status: Status, context: JobContext) -> Iterator[Callable[[], Any]]:
-    """Yield the hooks of the class, and then that of all jobs."""
+    """Yield the hooks of the class, and then the hook of all jobs."""
     yield from hooks(ran, status)
     if context.run_ended is not None and ran.took is not None:
         yield run_hooks.end_hook(context.run_ended, context, ran, status)

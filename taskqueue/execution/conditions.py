@@ -31,7 +31,7 @@ TOO_LONG = f"the check took longer than {CHECK_LIMIT:g} s"
 
 
 def wanted(declared: Condition | None, loaded: Loaded) -> Condition | None:
-    """Return the condition of a run: the declared one, and that of the job's own class."""
+    """Return the condition of a run: the declared one, and the condition of the job's own class."""
     if not loaded.has_check or (declared is not None and asks(declared, OWN)):
         return declared
     return both(OWN, declared)
@@ -132,7 +132,7 @@ async def _answer(check: Check, asking: _Asking) -> bool:
 
 
 def _own(predicate: str, method: str, asking: _Asking) -> Callable[..., object]:
-    """Return the method of the job, or that of a class which is none, such as ``module:Class.method`` names one."""
+    """Return the method of the job, or of a class that is not a job, which ``module:Class.method`` names."""
     kind = asking.loaded.target
     is_plain = isinstance(kind, type) and not issubclass(kind, Job)
     found = getattr(kind() if is_plain else asking.job, method, None)

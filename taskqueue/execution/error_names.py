@@ -21,7 +21,7 @@ UNKNOWN_LIMIT = 20
 def with_public_names(outcome: Outcome, names: Sequence[str], path: str) -> Outcome:
     """Return the outcome with the names that match its errors, and with names that name no class here.
 
-    ``path`` is that of the job, for the warning about names that no loaded module has.
+    ``path`` is the job's path, for the warning about names that no loaded module has.
     """
     if not isinstance(outcome, Failed | TimedOut):
         return outcome

@@ -102,7 +102,7 @@ class EventLoop:
             running.cancel(reason)
 
     def _cancel_rest(self) -> None:
-        """End the tasks that the job left running; close a loop that keeps some, lest they run in the next job."""
+        """End the tasks that the job left running; close a loop that keeps some: they must not run in the next job."""
         left = asyncio.all_tasks(self._loop)
         if not left:
             return

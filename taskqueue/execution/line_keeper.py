@@ -34,7 +34,7 @@ class LineKeeper(logging.Handler):
 
 
 def _print_if_unseen(record: logging.LogRecord) -> None:
-    """Print a warning as Python does where nobody has configured logging: this handler must not change that."""
+    """Print a warning as Python does where logging is not configured: this handler must not change that."""
     if len(logging.root.handlers) > 1 or logging.lastResort is None or record.levelno < logging.lastResort.level:
         return
     logger: logging.Logger | None = logging.getLogger(record.name)

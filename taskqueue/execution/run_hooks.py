@@ -212,7 +212,7 @@ class _Open:
         """Change nothing."""
 
     def deliver_to(self, cancel: Callable[[str], bool]) -> None:
-        """Do nothing: the loop has been told."""
+        """Do nothing: the loop already knows."""
 
 
 def _is_async(loaded: Loaded) -> bool:

@@ -77,7 +77,7 @@ class Group:
     attempts: int
     done_per_minute: float
     failed_per_minute: float
-    """Those that are FAILED or TIMEOUT, for each minute of the time."""
+    """Jobs that are FAILED or TIMEOUT, for each minute of the time."""
     waiting: Spread | None
     """From when the last attempt could start to when it did, of jobs that are DONE, FAILED or TIMEOUT."""
     running: Spread | None
@@ -99,9 +99,9 @@ class Present:
     """Jobs that may run at once, without running ones."""
     running: int
     postponed: int
-    """Those that wait for a time."""
+    """Jobs that wait for a time."""
     blocked: int
-    """Those that wait for other jobs."""
+    """Jobs that wait for other jobs."""
     lost: int
     """Running jobs whose lease has expired: another node will rescue them."""
 

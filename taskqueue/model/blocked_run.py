@@ -1,4 +1,4 @@
-"""A running job that waits for other jobs and holds its run slot meanwhile, as its node publishes it."""
+"""A running job that holds its run slot while it waits for other jobs, as its node publishes it."""
 
 from __future__ import annotations
 

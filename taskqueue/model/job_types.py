@@ -40,7 +40,7 @@ class JobTypes(NamedTuple):
     arguments: Arguments | None = None
     """Of a function with ``@task``: the types of its arguments."""
     restored: Arguments | None = None
-    """Those that are not restored by reading them."""
+    """Types that are not restored by reading them."""
     takes_data: bool = False
     """Whether ``start`` is called with the data."""
     has_default: bool = False

@@ -127,7 +127,7 @@ class Actions:
     def run_jobs_again(self, query: Mapping[str, Any], at: datetime) -> int:
         """Run the jobs that match and ended before ``at`` once more as copies, and return how many.
 
-        Jobs that somebody else has run again are left out, and so are their copies, however these have ended since.
+        Jobs that another user has run again are left out, and so are their copies, even if the copies have ended since.
         """
         meant = self._meant(query, at, ended=True)
         if self._viewer.user.queues is not None:
@@ -194,7 +194,7 @@ class Actions:
         return process
 
     def _check_node(self, node: str) -> None:
-        """Raise ``Problem`` for a node that nobody knows: a drain of a misspelt name would do nothing."""
+        """Raise ``Problem`` for an unknown node: a drain of a misspelt name would do nothing."""
         drained = {control.name for control in self._scheduler.controls() if control.kind is Kind.DRAIN}
         known = drained | {state.name for state in self._scheduler.nodes()}
         if node not in known:
@@ -204,7 +204,7 @@ class Actions:
     def _data(self, process: Process, value: Any) -> Any:
         """Return edited data: values that were masked as they were, and all of the type that the job declares.
 
-        Whoever sends other data to a class can do what a new job of it can: the class must be one that may be added.
+        A user who sends other data to a class can do what a new job of the class can: the class must be addable.
         """
         self.check_class(process.job)
         return typed_data(process.job, self._masking.restored(value, decode(process.snapshot.data)))

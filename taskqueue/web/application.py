@@ -78,7 +78,7 @@ def application(
         return answer(request, problem_of_routing(error, request.method, root_of(request), path_of(request)))
 
     async def broken(request: Request, _: Exception) -> Response:
-        """Answer an error that nobody foresaw without its text; the server logs it with its traceback."""
+        """Answer an unexpected error without its text; the server logs it with its traceback."""
         problem = Problem("internal-error", "something went wrong here: the log of the dashboard says what")
         response = answer(request, problem)
         response.headers.update(HEADERS)  # it is sent past the checks, which add them to others

@@ -60,7 +60,7 @@ class Notice:
 
 
 class OpenPage:
-    """One open page: whether something has happened since it was told of changes."""
+    """One open page: whether something has happened since the page last learned of changes."""
 
     def __init__(self, job: str | None) -> None:
         self.job = job

@@ -149,7 +149,7 @@ class Overviews:
             return self._kept[1]
 
     def needs(self) -> list[Need]:
-        """Return what somebody should act on, at most ``SILENCE`` ago: every page shows the number."""
+        """Return what needs action, at most ``SILENCE`` ago: every page shows the number."""
         kept = self._kept
         if kept is None or time.monotonic() - kept[0] > SILENCE:
             return self.read().needs

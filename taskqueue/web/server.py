@@ -57,7 +57,7 @@ class Connection(H11Protocol):
 
     most = MOST_CONNECTIONS
     is_proxy: Callable[[str], bool]
-    """Returns whether an address is that of a trusted proxy, through which many come: it has no share."""
+    """Returns whether an address belongs to a trusted proxy, which has no share: many users come through it."""
 
     def connection_made(self, transport: Any) -> None:
         """Begin, if need be in place of the connection that has done nothing for the longest time.
@@ -112,7 +112,7 @@ class Connection(H11Protocol):
         return size > 0 and now - self.read_at >= within
 
     def resume_writing(self) -> None:
-        """Go on with an answer of which the client has read a part."""
+        """Continue an answer of which the client has read a part."""
         self.unread = 0
         super().resume_writing()
 

@@ -42,7 +42,7 @@ class Settings:
     """The path that every address of the dashboard begins with, such as ``/jobs``; empty for the top."""
 
     def is_proxy(self, address: str) -> bool:
-        """Return whether the address of a peer is that of a trusted proxy."""
+        """Return whether the address of a peer belongs to a trusted proxy."""
         try:
             peer = ipaddress.ip_address(address)
         except ValueError:

@@ -1,4 +1,4 @@
-"""Threads that several users share: each has a part of them, so that calls that hang keep nobody else waiting."""
+"""Threads that several users share: each user has a part of them, so calls that hang do not delay other users."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class SharedThreads:
             del self._shares[key]
 
     def _run(self, key: str, share: _Share, future: Future[Any], call: Callable[[], Any]) -> None:
-        """Make a call, unless nobody waits for it any more; it takes its share until it has ended."""
+        """Make a call, unless its caller has stopped waiting; it takes its share until it has ended."""
         if future.set_running_or_notify_cancel():
             try:
                 future.set_result(call())
@@ -82,7 +82,7 @@ class SharedThreads:
 
 
 def network_of(address: str) -> str:
-    """Return whose share an address has: its own, or that of the IPv6 network of 64 bits, of which one host has all."""
+    """Return the owner of an address's share: the address, or its /64 network for IPv6, which one host owns."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

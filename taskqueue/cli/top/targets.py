@@ -61,7 +61,7 @@ class Listing:
     title: str
     parts: tuple[tuple[Query, str], ...]
     later: Query | None = None
-    """Those that are due later; they are looked up only if there are few: stores keep no order of them by queue."""
+    """Jobs that are due later; they are looked up only if there are few: stores do not order them by queue."""
 
 
 def listed(thing: object, now: datetime) -> Listing | None:

@@ -102,7 +102,7 @@ class ConcurrentWorkerHandle(WorkerHandle):
     _by_number: dict[int, SharedSlot] = field(default_factory=dict)
     _assigned: list[int] = field(default_factory=list)
     _heard_at: float = float("-inf")
-    """When the manager sent the last signal of which the worker has told."""
+    """When the manager sent the last signal that the worker has reported."""
 
     def add_slot(self, slot: SharedSlot) -> None:
         """Add a slot, before the first run."""

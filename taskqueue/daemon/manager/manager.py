@@ -270,7 +270,7 @@ class Manager:
         self._lease_timer = self._loop.at(due_at, self._continue_node)
 
     def _continue_node(self) -> None:
-        """Continue the node if it is stopped, for nobody else may work here; look again later."""
+        """Continue the node if it is stopped, since no other process may work here; look again later."""
         if os.getppid() == self._node_pid and child_process.is_stopped(self._node_pid):
             log.error("the node has been stopped (SIGSTOP) for longer than its lease: continuing it with SIGCONT")
             with contextlib.suppress(PermissionError, ProcessLookupError):

@@ -248,7 +248,7 @@ class RunMonitor:
         self._reports.hand_back([queued for _, queued in slot.pending])
 
     def _with_reason(self, slot: RunSlot, ended: Ended) -> Ended:
-        """Return the end of a run, with the reason if it was interrupted and the node had asked nobody for that."""
+        """Return the end of a run, with the reason if it was interrupted without a request of the node."""
         if ended.outcome != "Interrupted" or (_was_stop_requested(slot) and not self.unrequested_stop):
             return ended
         return crash_outcomes.by_foreign_signal(ended, self.unrequested_stop)

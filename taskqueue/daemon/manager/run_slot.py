@@ -88,7 +88,7 @@ class CurrentRun:
 
 
 class EndReason(NamedTuple):
-    """Why a worker is to end, in words and as it is counted."""
+    """Why a worker must end, in words and as it is counted."""
 
     words: str
     kind: EndKind = EndKind.OTHER

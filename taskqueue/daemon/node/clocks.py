@@ -64,7 +64,7 @@ class ClockWatch:
     """
 
     def __init__(self, clock: Callable[[], datetime], lease: float, elapsed: Callable[[], float] = boottime) -> None:
-        """``clock`` is that of the store; ``lease`` is in seconds, as is the time of ``elapsed``, which nobody sets."""
+        """``clock`` is the store's clock; ``lease`` and ``elapsed`` are in seconds, and no one can set the latter."""
         self._clock = clock
         self._lease = lease
         self._elapsed = elapsed
@@ -98,7 +98,7 @@ NAMED_FROM = 3600.0
 
 
 TRUSTED_AFTER = 7 * 86400.0
-"""Seconds after which a clock that is ahead counts all the same: it was right, or somebody has read the log by then."""
+"""Seconds after which a clock that is ahead counts all the same: it was right, or an operator has read the log."""
 
 
 class RetentionClock:
@@ -108,7 +108,7 @@ class RetentionClock:
     """
 
     def __init__(self, clock: Callable[[], datetime], elapsed: Callable[[], float] = boottime) -> None:
-        """``clock`` is that of the store; ``elapsed`` is in seconds, and nobody sets it."""
+        """``clock`` is the store's clock; ``elapsed`` is in seconds, and no one can set it."""
         self._clock = clock
         self._elapsed = elapsed
         self._began_at = clock()

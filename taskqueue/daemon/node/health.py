@@ -20,7 +20,7 @@ from taskqueue.model.version import VERSION
 from taskqueue.store import Lease, Store
 
 READ_EVERY = 2.0
-"""Seconds between two reads of the store, however often somebody asks."""
+"""Seconds between two reads of the store, however often health is asked for."""
 
 SHARE = 200
 """A slow read is not repeated for this many times its duration, because the loop waits for it."""

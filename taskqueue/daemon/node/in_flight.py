@@ -125,9 +125,9 @@ class InFlight:
         """How many claims take none: those with ``force_spawn`` or ``concurrency``."""
         self.concurrency = ConcurrencyDemand()
         self.have_waits_changed = False
-        """Whether ``waits`` returns others than those that were published."""
+        """Whether ``waits`` returns other waits than the published ones."""
         self.is_stop_requested = False
-        """Whether somebody has asked the node to stop: then nothing else needs to explain an interruption."""
+        """Whether the node was asked to stop: then nothing else needs to explain an interruption."""
         self.data = 0
         """The bytes of data of the claims that take a slot of the pool."""
 

@@ -140,7 +140,7 @@ class Retention:
     def __init__(
         self, store: Store, settings: Settings, figures: Figures, elapsed: Callable[[], float] = boottime
     ) -> None:
-        """``elapsed`` is in seconds, and nobody sets it."""
+        """``elapsed`` is in seconds, and no one can set it."""
         self._store = store
         self._figures = figures
         self._clock = RetentionClock(store.now, elapsed)

@@ -276,7 +276,7 @@ class _Request(BaseHTTPRequestHandler):
                 self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"/metrics, /live and /ready are here\n")
 
     def _is_for_us(self) -> bool:
-        """Return whether the name of the host is not that of another site, whose pages would read what is here.
+        """Return whether the request names this host, and not another site, whose pages would read what is here.
 
         A server for other hosts cannot know the names that they have for it. Programs that name none are not browsers.
         """

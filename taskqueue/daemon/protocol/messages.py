@@ -16,7 +16,7 @@ POSITION_EVERY = 0.25
 """Seconds between two messages with the positions of loops."""
 
 SIGNAL_IS_OURS_FOR = 2.0
-"""Seconds after a SIGTERM of its manager in which a worker with many runs takes no other for that of a stranger."""
+"""Seconds after a SIGTERM of its manager in which a worker with many runs takes no other SIGTERM for a stranger's."""
 
 Key: TypeAlias = tuple[str, int]
 """Identifies a claim: the job's id and the number of the claim."""

@@ -53,7 +53,7 @@ def memory_use(proc: Path = PROC, cgroups: Path = CGROUPS) -> tuple[int, int] | 
 
 
 def _limited(proc: Path, cgroups: Path) -> Iterator[tuple[Path, int, int]]:
-    """Yield each level with a limit below that of the host: folder, 0 for version 2 or 1 for version 1, and bytes."""
+    """Yield each level with a limit below the host's: folder, 0 for version 2 or 1 for version 1, and bytes."""
     for folder, version in _folders(proc, cgroups):
         for level in (folder, *folder.parents):
             if not level.is_relative_to(cgroups):

@@ -90,7 +90,7 @@ class Child:
         self.name = name
         try:
             self.pidfd = os.pidfd_open(pid)
-        except OSError:  # without a descriptor, nobody could wait for the child
+        except OSError:  # without a descriptor, the child could not be waited for
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             raise
@@ -257,7 +257,7 @@ def ancestry(pid: int) -> list[int]:
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether process ``pid`` is stopped (SIGSTOP), and has no terminal from which somebody may continue it."""
+    """Return whether process ``pid`` is stopped (SIGSTOP), and has no terminal from which a user may continue it."""
     try:
         state, _, _, _, terminal = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[:5]
     except OSError:

@@ -1,4 +1,4 @@
-"""Reads signals from a descriptor, each with the process that has sent it; Python's own handlers are not told that."""
+"""Reads signals from a descriptor, each with the process that has sent it; Python's handlers do not get it."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ CONGESTED = 256 * 1024
 """Bytes that wait while the processes that make more of them are held up, unless the reader is stalled."""
 
 RETRY_AFTER = 1.0
-"""Seconds until a write is repeated that has failed, because nobody reads or the disk is full."""
+"""Seconds until a write is repeated that has failed, because no process reads or the disk is full."""
 
 FINISH_WITHIN = 1.0
 """Seconds that the last lines may take when a process exits."""
@@ -56,7 +56,7 @@ class NonblockingOutput(io.RawIOBase):
         self._timer: Timer | None = None
         self._on_room: list[Callable[[], None]] = []
         self.is_stalled = False
-        """Whether its reader has taken too little; until it has taken everything nobody waits for it."""
+        """Whether its reader has taken too little; until it has taken everything, writers do not wait for it."""
 
     @property
     def is_congested(self) -> bool:
@@ -154,7 +154,7 @@ class NonblockingOutput(io.RawIOBase):
                 if sent + len(piece) < len(self._unsent):
                     piece = piece[: piece.rfind(b"\n") + 1] or piece
                 sent += self._send(piece)
-        except OSError as error:  # full, or nobody reads any more, or the disk is full: all of it may change
+        except OSError as error:  # the pipe or disk is full, or there is no reader now: all of it may change
             self._error = error
         finally:
             del self._unsent[:sent]

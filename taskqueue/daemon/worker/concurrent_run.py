@@ -24,7 +24,7 @@ from taskqueue.model.log_fields import RunFields
 from taskqueue.model.record import Failure
 
 CURRENT: ContextVar[ConcurrentRun] = ContextVar("taskqueue_concurrent_run")
-"""The run in whose context code runs: that of its own task, and of all that it starts."""
+"""The run in whose context code runs: its own task and all tasks that it starts."""
 
 
 class SlotMemory:
@@ -89,7 +89,7 @@ class ConcurrentRun:
             self.interrupts.is_due = True
 
     async def forget_cancel(self) -> None:
-        """Take a cancel that the job's code has not come to, lest it hits what follows."""
+        """Take a cancel that the job's code has not come to, so that it does not hit what follows."""
         if self.task is not None and self.task.was_canceled:
             self.task.was_canceled = False
             with suppress(asyncio.CancelledError):

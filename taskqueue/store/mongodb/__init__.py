@@ -20,7 +20,7 @@ def open_mongodb(
     """Return the store at a URL, or in a database of the caller's client, which stays the caller's to close.
 
     Collections are named ``prefix`` and a noun; in a URL it is the option ``taskqueue.prefix=NAME_``. Without
-    ``clock`` the time is that of the server. Raises ``ConfigError`` for a URL that cannot be read,
+    ``clock`` the time is the server's. Raises ``ConfigError`` for a URL that cannot be read,
     ``StoreUnavailable`` without an answer, and ``SchemaMismatch``.
     """
     if isinstance(where, str):

@@ -1,6 +1,6 @@
 """Finds the pending records that are the same job as a new one.
 
-Those that ``add_job_once`` added are found by their keys. A store remembers, for each class, up to which record it
+Jobs that ``add_job_once`` added are found by their keys. A store remembers, for each class, up to which record it
 knows all others and which these are; newer jobs are read backwards in the order of the collection.
 """
 

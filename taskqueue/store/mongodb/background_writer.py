@@ -71,7 +71,7 @@ class Batch:
 class EventWriter:
     """Runs one thread per process while there are events to write; later ones share the next write.
 
-    The event of a started job is delayed a little and shares a later write; that of an ended job goes at once.
+    Events of started jobs are delayed a little and share a later write; events of ended jobs are written at once.
     """
 
     def __init__(

@@ -183,7 +183,7 @@ class HostBells:
 class EndsBell(StreamBell):
     """Readable when a change stream or a doorbell rings.
 
-    The thread of the stream rings and that of the listener clears: both change their common state under the lock.
+    The thread of the stream rings and the listener's thread clears: both change their common state under the lock.
     """
 
     def __init__(self, doorbell: Doorbell) -> None:

@@ -246,7 +246,7 @@ class Source:
         return self._fan_out.admit(bell)
 
     def _interrupt(self) -> None:
-        """End a pause, or a fetch: the server is told to forget the cursor, which it heeds at the next write of all."""
+        """End a pause, or a fetch: the server must forget the cursor, which it does at its next write."""
         self._hurried.set()
         cursor = self._stream._cursor  # noqa: SLF001 - the driver has no way to end a fetch
         collections = self._connection.collections

@@ -96,7 +96,7 @@ class ClaimCache:
             self._empty.add((forced, queue, lane))
 
     def forget_empty(self, *, only_pool: bool) -> None:
-        """Forget the empty ranges, or only that of jobs without limits for the pool: new jobs may wait."""
+        """Forget the empty ranges, or only the range of jobs without limits for the pool: new jobs may wait."""
         if only_pool:
             self._empty.discard((False, "", ""))
         else:

@@ -285,7 +285,7 @@ class Claims:
     def _take_with_uses(
         self, candidates: list[Candidate], room: LimitRoom, terms: ClaimTerms
     ) -> tuple[list[Candidate], list[Record]]:
-        """Return the candidates that got room under their limits, and the records of those that were claimed."""
+        """Return the candidates that got room under their limits, and the records of the claimed ones."""
         requests = [candidate.use_request for candidate in candidates if candidate.lane]
         with self._limit_use.freed_on_failure(requests, terms.holder):
             granted = self._limit_use.take(requests, room, *terms) if requests else []
@@ -486,7 +486,7 @@ def _without_unclaimable(
 
 
 def _unmoved(candidates: Sequence[Candidate], was: Status) -> Document:
-    """Return the filter for records with this status that nobody, also no owner, has changed since they were read."""
+    """Return the filter for records with this status that no one, not even an owner, has changed since the read."""
     by_fence: dict[int, list[JobId]] = {}
     for candidate in candidates:
         by_fence.setdefault(candidate.claims, []).append(candidate.id)

@@ -1,4 +1,4 @@
-"""Counts jobs by queue and status: counts all ended jobs once, then those that ended or were removed since."""
+"""Counts jobs by queue and status: counts all ended jobs once, then only jobs that have ended or were removed since."""
 
 from __future__ import annotations
 

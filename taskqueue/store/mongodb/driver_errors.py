@@ -102,7 +102,7 @@ def misses_index(error: PyMongoError) -> bool:
 
 
 def _is_logged_out(error: PyMongoError) -> bool:
-    """Return whether nobody is logged in on the connection, any more or from the beginning."""
+    """Return whether no user is logged in on the connection, now or from the start."""
     return not _codes(error).isdisjoint(_RIGHTS) and "requires authentication" in reason_of(error)
 
 
@@ -124,7 +124,7 @@ def reason_of(error: PyMongoError) -> str:
 
 
 def _refused(error: PyMongoError) -> str | None:
-    """Return the text of the server, that of the first write where a batch was refused; None if it is the driver's."""
+    """Return the server's text, of the first refused write if a batch was refused; None if it is the driver's."""
     details: Any = (error.details or {}) if isinstance(error, OperationFailure) else {}
     if isinstance(error, BulkWriteError):
         refused = [*details.get("writeErrors", ()), *details.get("writeConcernErrors", ())]

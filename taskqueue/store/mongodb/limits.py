@@ -1,6 +1,6 @@
 """Counts the use of limits: one document per limit key; a claim is preceded by its use, which its end frees.
 
-A use expires with the lease of its claim; that of a rate is kept for a while after the start.
+A use expires with the lease of its claim; the use of a rate is kept for a while after the start.
 """
 
 from __future__ import annotations

@@ -132,13 +132,13 @@ class Retention:
             schedules.resume_waiting(at)
         return removed
 
-    def _flush_some(self, behind: JobId | None) -> tuple[int, JobId | None]:
+    def _flush_some(self, previous: JobId | None) -> tuple[int, JobId | None]:
         """Remove the next ``AT_ONCE`` jobs by their ids, and return how many, and the last id; None if that was all.
 
         The last call, with fewer jobs left, also removes newer jobs with a smaller id.
         """
         jobs = self._connection.collections.jobs
-        where: Document = {} if behind is None else {"_id": {"$gt": behind}}
+        where: Document = {} if previous is None else {"_id": {"$gt": previous}}
         page = jobs.find(where, {"_id": True}).sort("_id").skip(AT_ONCE - 1).limit(1)
         last = next((document["_id"] for document in page), None)
         portion: Document = {} if last is None else {"_id": {**where.get("_id", {}), "$lte": last}}

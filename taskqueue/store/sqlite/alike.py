@@ -1,6 +1,6 @@
 """Finds the pending records that are the same job as a new one.
 
-Those that ``add_job_once`` added are found by their keys. A store remembers, for each class, up to which row it knows
+Jobs that ``add_job_once`` added are found by their keys. A store remembers, for each class, up to which row it knows
 all others and which these are: rows are numbered in the order in which they come in, as long as the last one is there.
 """
 

@@ -160,7 +160,7 @@ class Files:
 
     @property
     def share_lost_index(self) -> bool:
-        """Return whether the index has lost its name, or that of another connection: SQLite has one for a process."""
+        """Return whether the index, or another connection's index, has lost its name: SQLite has one for a process."""
         every = [one for reference in _FILES.keyrefs() if (one := reference()) is not None]
         return any(one.has_lost_index for one in every if one.are_of(self._identity))
 
@@ -169,7 +169,7 @@ class Files:
         return self._identity == database
 
     def set_journal_aside(self) -> str:
-        """Rename the journal of a replaced database, so that no process takes it for that of the new one.
+        """Rename the journal of a replaced database, so that no process takes it for the journal of the new one.
 
         Return the new name, or "" where the journal was not this one.
         """
@@ -339,7 +339,7 @@ def write_back(raw: sqlite3.Connection) -> None:
 
 
 def reuse(raw: sqlite3.Connection) -> None:
-    """Copy the journal into the database as far as there is space: then the next commits begin at its front.
+    """Copy the journal into the database as far as there is space: then the next commits start at its front.
 
     Jobs change the same pages again and again. On a full disk that continues in the space of both files.
     """

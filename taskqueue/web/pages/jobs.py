@@ -126,7 +126,7 @@ def _found(view: View, query: dict[str, Any], order: str, until: datetime | None
     """
     after = None
     if view.query.get("after"):
-        with suppress(JobNotFound):  # it was pruned: the list begins at its beginning
+        with suppress(JobNotFound):  # the job was pruned: show the first page
             after = view.scheduler.get_job(view.query["after"])
     if order == "rank":  # without a status, jobs that can run next: postponed ones may be many, in another order
         last = Status.PROCESSING if view.query.get("status") else Status.WAITING
