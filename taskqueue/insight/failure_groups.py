@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
 from math import sqrt
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from taskqueue.model.fingerprint import type_of
-from taskqueue.model.history import Figures, Part, Parts, Step
+from taskqueue.model.fingerprint import part_of_message, type_of
+from taskqueue.model.history import OTHER, Figures, Part, Parts, Step
 from taskqueue.model.timestamps import milliseconds, moment
 
 K = TypeVar("K")
@@ -137,6 +137,20 @@ class FailureGroup:
         return type_of(self.fingerprint)
 
     @property
+    def is_sudden(self) -> bool:
+        """Return whether the last few minutes show it, and the whole hour does not yet."""
+        return self.over == SHORT
+
+    @property
+    def query(self) -> dict[str, Any] | None:
+        """Return the query for its jobs, also those that are retried; None if no query can tell them apart."""
+        if OTHER in (self.job, self.fingerprint):
+            return None
+        text = part_of_message(self.fingerprint)
+        message = {"error.message": {"$contains": text}} if text else {}
+        return {"job": self.job, "error.type": self.error or None, **message}
+
+    @property
     def needs_attention(self) -> bool:
         """Return whether it is new or rises."""
         return self.trend in (Trend.NEW, Trend.RISING)
@@ -173,7 +187,6 @@ class Lately:
     """The attempts of each class, and its failures by fingerprint, in each of these minutes."""
 
     def __init__(self, minutes: Parts) -> None:
-        self.since = 0
         self.attempts: dict[str, dict[int, Attempts]] = {}
         self.failures: dict[tuple[str, str], dict[int, int]] = {}
         self._parts: dict[int, Part] = {}
@@ -185,7 +198,6 @@ class Lately:
             self._remove(at)
         for at in minutes.keys() - self._parts.keys():
             self._add(at, minutes[at])
-        self.since = min(minutes, default=0)
 
     def _add(self, at: int, part: Part) -> None:
         self._parts[at] = part
@@ -223,7 +235,7 @@ def _group(
 ) -> FailureGroup:
     job, usually = key[0], _share(usual, key)
     number, attempts, last = sum(numbers.values()), lately.all_of(job).all, max(numbers)
-    first_at, before = _first(key, min(numbers), lately, usual)
+    first_at, before = _first(key, min(numbers), lately, usual, now)
     is_new = first_at > now - NEW_FOR and before >= FEWEST_BEFORE
     over = Step.HOUR.length
     if _is_over(number, attempts, lately.all_of(job, last + 1).all):
@@ -250,10 +262,10 @@ def _group(
     )
 
 
-def _first(key: tuple[str, str], minute: int, lately: Lately, usual: Usual) -> tuple[datetime, int]:
+def _first(key: tuple[str, str], minute: int, lately: Lately, usual: Usual, now: datetime) -> tuple[datetime, int]:
     """Return when the error was seen first, and how many attempts its class had before, as far as a week shows."""
     at, before = usual.first.get(key, (moment(minute), usual.seen.get(key[0], 0)))
-    if milliseconds(at) >= lately.since:
+    if at >= now - Step.HOUR.length + Step.MINUTE.length:  # all its minutes are known
         at = moment(minute)
     return at, max(before, lately.all_of(key[0], until=milliseconds(at)).all)
 

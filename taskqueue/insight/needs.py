@@ -16,7 +16,7 @@ from taskqueue.insight.why import why_no_node
 from taskqueue.model.controls import Control, Controls, Kind
 from taskqueue.model.finding import Finding, Level
 from taskqueue.model.schedules.schedule import NamedSchedule, Stage
-from taskqueue.model.wording import count, local, minute, span, times
+from taskqueue.model.wording import count, local, minute, percent, span, times
 from taskqueue.store import Lease
 
 MISSED_WITHIN = timedelta(hours=12)
@@ -162,14 +162,10 @@ def _judged(group: FailureGroup, now: datetime) -> str:
     error = group.fingerprint or "an end without an error"
     is_new = group.trend is Trend.NEW
     how = f"by a new error since {minute(group.first_at, now)}" if is_new else "more than usual"
-    usually = "" if group.usual is None else f", usually {_percent(group.usual)}"
-    share = f"{_percent(group.share)}{usually}"
+    usually = "" if group.usual is None else f", usually {percent(group.usual)}"
+    share = f"{percent(group.share)}{usually}"
     over = span(group.over.total_seconds()) if group.over < FAILURES_OVER else "hour"
     return f"{how}: {error}: {group.number:,} of {group.attempts:,} attempts in the last {over} ({share})"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:.0f} %"
 
 
 def of_schedules(schedules: Iterable[NamedSchedule], now: datetime) -> Iterator[Need]:

@@ -42,6 +42,13 @@ def type_of(fingerprint: str) -> str:
     return fingerprint.partition(": ")[0].partition(" (")[0]
 
 
+def part_of_message(fingerprint: str) -> str:
+    """Return the longest text that the message of each such error has; empty if that is unknown."""
+    rest = fingerprint[len(type_of(fingerprint)) :]
+    words = rest.removeprefix(": ").partition(" (")[0] if rest.startswith(": ") else ""
+    return max((part.strip() for part in words.split("…")), key=len)
+
+
 @lru_cache(maxsize=256)
 def _fingerprint(type: str, message: str, traceback: str) -> str:
     first_line = message.strip().partition("\n")[0][: 4 * LONGEST_MESSAGE]

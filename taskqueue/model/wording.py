@@ -50,6 +50,11 @@ def minute(moment: datetime, now: datetime) -> str:
     return f"{at:%H:%M}" if at.date() == today.date() else f"{at:%Y-%m-%d %H:%M}"
 
 
+def percent(share: float) -> str:
+    """Return the share, 0 to 1, in percent: ``4.2 %``."""
+    return f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:.0f} %"
+
+
 def decided(control: Control, now: datetime) -> str:
     """Return the control with its time, author and reason: ``queue mail is paused, since … by ann@web (why)``."""
     return f"{control}, {since(control, now)}"

@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 from taskqueue.model.record import Status
 from taskqueue.model.schedules import Cron, Every, Trigger
 from taskqueue.model.shown_text import shown
-from taskqueue.model.wording import count, span
+from taskqueue.model.wording import count, percent, span
 
 WORDS: Mapping[Status, str] = {
     Status.WAITING: "waiting",
@@ -193,5 +193,6 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "code": code,
     "sentence": sentence,
     "count": count,
+    "percent": percent,
 }
 """The filters by their names in templates."""

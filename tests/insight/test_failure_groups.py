@@ -15,6 +15,7 @@ from taskqueue.model.finding import Level
 from taskqueue.model.history import Figures, Parts
 from taskqueue.model.lifecycle.outcomes import Done, Failed, Outcome, Run
 from taskqueue.model.lifecycle.settle import ended
+from taskqueue.model.query import parse
 from taskqueue.model.record import Failure, Options, Record
 from taskqueue.model.retry import NO_RETRY, FixedRetry
 from taskqueue.model.timestamps import milliseconds
@@ -66,6 +67,14 @@ def test_an_error_that_the_week_has_not_seen_is_new_since_its_first_minute() -> 
     assert says.endswith(
         ": KeyError: 'vat' (rate = RATES[country]): 10 of 170 attempts in the last hour (5.9 %, usually 0 %)"
     )
+
+
+def test_an_error_of_this_hour_was_seen_first_in_its_minute_also_if_nothing_came_before() -> None:
+    hours = week({"done": 100}) | {milliseconds(NOW.replace(minute=0)): {INVOICE: {"done": 50, "failed": 10, KEY: 10}}}
+
+    group = of_key(in_minutes({10: {"done": 50, "failed": 10, KEY: 10}}), hours)
+
+    assert (group.trend, group.first_at) == (Trend.NEW, NOW - 10 * MINUTE)
 
 
 def test_a_new_error_stays_new_for_a_day() -> None:
@@ -245,7 +254,39 @@ def test_minutes_that_change_or_are_forgotten_count_as_if_they_had_never_been_ot
         lately.change_to(minutes)
 
         again = Lately(minutes)
-        assert (lately.attempts, lately.failures, lately.since) == (again.attempts, again.failures, again.since)
+        assert (lately.attempts, lately.failures) == (again.attempts, again.failures)
+
+
+def test_the_query_of_a_group_finds_its_jobs_and_no_others(store: Store) -> None:
+    now = store.now()
+    messages = ("order 17 has no price (net)", "order 18 has no price (net)", "order 19 has no customer", "'vat'")
+    added = invoices(len(messages), now, retry=True)
+    for record, message in zip(added, messages, strict=True):
+        run_all(store, [record], Failed(failure=Failure(type="KeyError", message=message)), now)
+
+    found = {
+        group.fingerprint: [record.id for record in store.find(parse(group.query))]
+        for group in OverviewReader(store).read().groups
+        if group.query is not None
+    }
+
+    assert {fingerprint: set(ids) for fingerprint, ids in found.items()} == {
+        "KeyError: order … has no price (net)": {added[0].id, added[1].id},
+        "KeyError: order … has no customer": {added[2].id},
+        "KeyError: 'vat'": {added[3].id},
+    }
+
+
+def test_errors_that_are_counted_together_have_no_query() -> None:
+    assert of_key(in_minutes({0: {"failed": 1, KEY: 1}}), {}).query == {
+        "job": "shop:MakeInvoice",
+        "error.type": "KeyError",
+        "error.message": {"$contains": "'vat'"},
+    }
+    [group] = judged(Lately(in_minutes({0: {"failed": 1, "x:other": 1}})), Usual(), NOW)
+    assert group.query is None
+    [group] = judged(Lately(in_minutes({0: {"failed": 1, "x:": 1}})), Usual(), NOW)
+    assert group.query == {"job": "shop:MakeInvoice", "error.type": None}
 
 
 def test_without_failures_nothing_is_judged() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html
 import re
+from contextlib import closing
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,10 +13,15 @@ from starlette.testclient import TestClient
 
 from taskqueue import Job, Scheduler
 from taskqueue.errors import TooManyRuns
+from taskqueue.model.lifecycle.outcomes import Done
+from taskqueue.store.open import open_store
+from tests.insight.test_failure_groups import run_all
 from tests.nodes import eventually
+from tests.store.records import a_record
 from tests.web import jobs
 from tests.web.conftest import MakeBrowser, log_in
 
+FICKLE = "tests.web.test_failures:Fickle"
 both = pytest.mark.parametrize("url", ["sqlite", "mongodb"], indirect=True)
 
 
@@ -56,6 +63,34 @@ def test_a_group_leads_to_its_jobs_which_alone_run_again(scheduler: Scheduler, b
     assert listed(client, links(page, "ValueError")[0]) == 1
     counts = {one["error"]: one["query"] for one in client.get("/api/v1/failures").json()["failures"]}
     assert scheduler.count_jobs(counts["ValueError"]) == 1
+
+
+@both
+def test_a_new_error_is_judged_and_leads_to_its_jobs_that_are_retried(
+    scheduler: Scheduler, browser: MakeBrowser, url: str
+) -> None:
+    with closing(open_store(url)) as store:
+        before = store.now() - timedelta(days=1)
+        run_all(store, [a_record(job=FICKLE, created_at=before, ready_at=before) for _ in range(60)], Done(), before)
+    scheduler.add_jobs([(Fickle, {"by": "key", "of": number}, {"retry": 5}) for number in range(7)])
+    for by in ("key", "value"):
+        scheduler.run_job(Fickle, {"by": by, "of": 8})
+    scheduler.run_pending(once=True)
+    client = browser()
+    log_in(client)
+
+    def new() -> list[dict[str, Any]]:
+        judged = client.get("/api/v1/failures").json()["judged"]
+        return [group for group in judged if group["trend"] == "new"]
+
+    [group] = eventually(new)
+    assert (group["job"], group["failed"], group["attempts"], group["usual"]) == (FICKLE, 8, 9, 0)
+    assert group["fingerprint"].startswith("KeyError: … (raise {")
+    assert scheduler.count_jobs(group["query"]) == 8
+    page = client.get(f"/failures?job={FICKLE}").text
+    row = page.partition('<span class="status failed">new</span>')[0].rpartition("<tr>")[2]
+    assert listed(client, html.unescape(re.findall(r'href="([^"]*)"', row)[0])) == 8
+    assert "No attempt failed in the last hour." in client.get("/failures?job=another:Class").text
 
 
 @both

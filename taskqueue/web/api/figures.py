@@ -9,6 +9,7 @@ from typing import Any
 from starlette.responses import Response
 
 from taskqueue.errors import InvalidOption, InvalidQuery
+from taskqueue.insight.failure_groups import FailureGroup
 from taskqueue.insight.overview import Failures, failures_of
 from taskqueue.model.analytics import Grouping
 from taskqueue.model.events import EVENTS
@@ -72,7 +73,7 @@ def get_analytics(call: Call) -> Any:
 
 
 def list_failures(call: Call) -> Any:
-    """Return the failures of a time by class and error, the most frequent first."""
+    """Return the failures of a time by class and error, and the failed attempts of the last hour, judged."""
     found = failures_of(call.scheduler.history(call.query["since"], step=call.query["step"]))
     return {
         "failures": [
@@ -87,6 +88,23 @@ def list_failures(call: Call) -> Any:
             for one in found[: call.query["limit"]]
         ],
         "left_out": len(found[call.query["limit"] :]),
+        "judged": [_judged(group) for group in call.dashboard.overviews.read().groups[: call.query["limit"]]],
+    }
+
+
+def _judged(group: FailureGroup) -> dict[str, Any]:
+    """Return the failed attempts of the last hour by one error of one class, against the last week."""
+    return {
+        "job": group.job,
+        "fingerprint": group.fingerprint or None,
+        "trend": group.trend.value,
+        "failed": group.number,
+        "attempts": group.attempts,
+        "seconds": int(group.over.total_seconds()),
+        "usual": group.usual,
+        "first": json_shapes.time(group.first_at),
+        "last": json_shapes.time(group.last_at),
+        "query": group.query,
     }
 
 
@@ -171,6 +189,9 @@ _STATS = record(
 )
 _AUDIT = listed("audit", ref("AuditEntry"), cursor=optional(TEXT))
 _HISTORY = record({"at": TIME, "queue": TEXT, "job": TEXT, "added": INTEGER, "done": INTEGER, "failed": INTEGER})
+_FAILURES = listed(
+    "failures", ref("Failures"), left_out=INTEGER, judged={"type": "array", "items": ref("JudgedFailures")}
+)
 _ANALYTICS = record(
     {"by": TEXT, "groups": {"type": "array"}, "whole": ANYTHING, "present": ANYTHING, "left_out": INTEGER}
 )
@@ -193,7 +214,7 @@ ROUTES = (
     ApiRoute(
         "GET /failures",
         list_failures,
-        listed("failures", ref("Failures"), left_out=INTEGER),
+        _FAILURES,
         _SINCE,
         _STEP,
         _MOST_FREQUENT,

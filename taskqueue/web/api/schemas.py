@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from taskqueue.insight.failure_groups import Trend
 from taskqueue.model.record import Status
 from taskqueue.web.api.route import Param, Schema
 
@@ -139,6 +140,20 @@ COMPONENTS: dict[str, Schema] = {
     ),
     "Failures": record(
         {"job": TEXT, "error": optional(TEXT), "count": INTEGER, "first": TIME, "last": TIME, "query": ANYTHING}
+    ),
+    "JudgedFailures": record(
+        {
+            "job": TEXT,
+            "fingerprint": optional(TEXT),
+            "trend": {"type": "string", "enum": [trend.value for trend in Trend]},
+            "failed": INTEGER,
+            "attempts": INTEGER,
+            "seconds": INTEGER,
+            "usual": optional(NUMBER),
+            "first": TIME,
+            "last": TIME,
+            "query": ANYTHING,
+        }
     ),
     "AuditEntry": record(
         {"at": TIME, "by": TEXT, "action": TEXT, "target": TEXT, "source": TEXT, "about": ANYTHING, "cursor": TEXT}

@@ -1,4 +1,4 @@
-"""The failures of a time, grouped by class and error: how many, since when, and whether they continue."""
+"""The failures of a time by class and error, and the failed attempts of the last hour, judged by their fingerprint."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from taskqueue.insight.failure_groups import FailureGroup
 from taskqueue.insight.overview import Failures, ended_jobs, failures_of
 from taskqueue.model.history import OTHER, Step
 from taskqueue.model.timestamps import milliseconds
@@ -25,12 +26,15 @@ PERIODS: Mapping[str, tuple[str, Step, timedelta]] = {
 BARS = 24
 """The parts of the trend."""
 
+MOST_JUDGED = 50
+"""Judged groups on the page."""
+
 MOST = 100
 """Groups on the page: with more it is larger than 150 kB."""
 
 
 def failures(view: View) -> Mapping[str, Any]:
-    """Return the groups of a time, the most frequent first."""
+    """Return the judged groups of the last hour, and the groups of a time, the most frequent first."""
     chosen = view.query.get("since", "24h")
     chosen = chosen if chosen in PERIODS else "24h"
     words, step, length = PERIODS[chosen]
@@ -41,7 +45,10 @@ def failures(view: View) -> Mapping[str, Any]:
     parts = figures.minutes(now) if step is Step.MINUTE else figures.hours(begin, now)
     found = [one for one in failures_of(ended_jobs(parts)) if job in ("", one.job)]
     ended = JobFilter(status="bad", since=str(milliseconds(begin)))
+    judged = [group for group in view.overview().groups if job in ("", group.job)]
     return {
+        "judged": [{"group": group, "address": _address_of(group)} for group in judged[:MOST_JUDGED]],
+        "not_judged": len(judged[MOST_JUDGED:]),
         "groups": [
             {"failures": one, "trend": _trend(one, begin, length), "address": _address(one, ended)}
             for one in found[:MOST]
@@ -54,6 +61,15 @@ def failures(view: View) -> Mapping[str, Any]:
         "job": job,
         "may_act": view.may_act,
     }
+
+
+def _address_of(group: FailureGroup) -> str:
+    """Return the filter of the jobs of a judged group; nothing if they cannot be told from jobs of other groups."""
+    query = group.query
+    if query is None:
+        return ""
+    error = {name: value for name, value in query.items() if name != "job"}
+    return JobFilter(job=group.job, q=json.dumps(error, ensure_ascii=False)).address()
 
 
 def _address(group: Failures, ended: JobFilter) -> str:
