@@ -143,7 +143,7 @@ class FailureGroup:
 
     @property
     def query(self) -> dict[str, Any] | None:
-        """Return the query for its jobs, also those that are retried; None if no query can tell them apart."""
+        """Return the query for its jobs, retried ones too; None if no query can tell them apart."""
         if OTHER in (self.job, self.fingerprint):
             return None
         text = part_of_message(self.fingerprint)

@@ -114,6 +114,14 @@ def test_the_metrics_of_a_leader_tell_of_runs_and_backlog(running: Node, schedul
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
 
 
+def test_a_leader_counts_what_needs_somebody(running: Node, scheduler: Scheduler, port: int) -> None:
+    scheduler.pause("reports", "a test")
+
+    text = heed(port, 'taskqueue_findings{severity="warning"}', 1)
+
+    assert value(text, 'taskqueue_findings{severity="error"}') == 0
+
+
 def test_health_is_served_beside_the_metrics(running: Node, scheduler: Scheduler, port: int) -> None:
     eventually(lambda: page(port, "/ready")[0] == 200)
     scheduler.drain("web-1", "a test")
@@ -280,7 +288,7 @@ def test_a_port_that_is_taken_is_named_with_the_way_out(tmp_path: Path) -> None:
 
 
 def test_a_host_that_cannot_be_written_as_a_name_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"--metrics ä+:0 cannot be listened at"):
+    with pytest.raises(ConfigError, match=r"--metrics ä+:0 cannot be used"):
         MetricsServer(("ä" * 100, 0), lambda _: (b"", ""), dict)
 
 

@@ -46,7 +46,7 @@ def without_suffix(name: str) -> str:
 
 
 def test_promtool_is_content_with_the_rules() -> None:
-    assert "SUCCESS: 7 rules found" in check("check", "rules", str(RULES))
+    assert "SUCCESS: 8 rules found" in check("check", "rules", str(RULES))
 
 
 def test_promtool_understands_every_query_of_the_dashboard(tmp_path: Path) -> None:
@@ -57,6 +57,7 @@ def test_promtool_understands_every_query_of_the_dashboard(tmp_path: Path) -> No
 
 
 CASES = (
+    ("TaskqueueFindings", 'taskqueue_findings{severity="error"}', "0x5 2x25", ""),
     ("TaskqueueBacklogAge", 'taskqueue_oldest_waiting_seconds{queue="mail"}', "0+60x30", 'queue="mail"'),
     ("TaskqueueNoLeader", 'taskqueue_leader{instance="a"}', "0x30", ""),
     ("TaskqueueNodeLost", 'taskqueue_nodes{state="lost"}', "0x5 1x25", ""),

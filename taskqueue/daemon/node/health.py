@@ -5,25 +5,33 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.status import WORKS, NodeStatus
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.settings import Settings
 from taskqueue.insight import host
+from taskqueue.model.finding import Level
 from taskqueue.model.record import Holder, Status
 from taskqueue.model.version import VERSION
 from taskqueue.store import Lease, Store
+
+if TYPE_CHECKING:
+    from taskqueue.insight.overview_reader import OverviewReader
 
 READ_EVERY = 2.0
 """Seconds between two reads of the store, however often health is asked for."""
 
 SHARE = 200
 """A slow read is not repeated for this many times its duration, because the loop waits for it."""
+
+COUNT_EVERY, COUNT_SHARE = 15.0, 50
+"""The same for looks at the whole store for findings: the first one, of a week, must not keep the next one away."""
 
 READ_WITHIN = 0.1
 """Seconds that the asking thread waits for the loop; then the figures of the last read have to do."""
@@ -67,12 +75,23 @@ class BacklogReader:
         self._breaker = breaker
         self._is_seated = is_seated
         self._read_again_at = 0.0
+        self._overviews: OverviewReader | None = None
+        self._leads: Callable[[], bool] = lambda: False
+        self._count_again_at = 0.0
         # Never closed: another thread may be about to write to it, and it ends with the process.
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._has_turned = threading.Event()
         self.latest: Backlog | None = None
         """The backlog as last read; None before the first read. Replaced as a whole, so any thread may look."""
+        self.findings: Mapping[Level, int] | None = None
+        """How many things somebody should act on, by their level; None before they were counted."""
         loop.watch(self._wake, self._on_wake)
+
+    def count_findings(self, leads: Callable[[], bool]) -> None:
+        """From now on count findings too while this node leads; a look costs more than the backlog, and is rarer."""
+        from taskqueue.insight.overview_reader import OverviewReader  # most nodes have no metrics
+
+        self._overviews, self._leads = OverviewReader(self._store), leads
 
     def refresh(self) -> Backlog | None:
         """Have the loop read the store, wait a moment for it, and return the latest backlog; for other threads."""
@@ -86,9 +105,14 @@ class BacklogReader:
         if self._is_seated() and time.monotonic() >= self._read_again_at:
             began = time.monotonic()
             answer = self._breaker.call(lambda: read(self._store))
-            took = time.monotonic() - began
-            self._read_again_at = began + max(READ_EVERY, SHARE * took)
+            self._read_again_at = began + max(READ_EVERY, SHARE * (time.monotonic() - began))
             self.latest = answer.value if answer is not None else self.latest
+        overviews = self._overviews
+        if overviews is not None and self._is_seated() and self._leads() and time.monotonic() >= self._count_again_at:
+            began = time.monotonic()
+            look = self._breaker.call(overviews.read)
+            self._count_again_at = began + max(COUNT_EVERY, COUNT_SHARE * (time.monotonic() - began))
+            self.findings = Counter(need.level for need in look.value.needs) if look is not None else self.findings
         self._loop.soon(self._has_turned.set)  # after the callbacks that wait already
 
 

@@ -10,6 +10,7 @@ from taskqueue.daemon.node.figures import Figures, copied
 from taskqueue.daemon.node.health import Backlog, BacklogReader, NodeHealth
 from taskqueue.daemon.node.status import NodeStatus
 from taskqueue.errors import ConfigError
+from taskqueue.model.finding import Level
 from taskqueue.model.history import MOST_CLASSES, OTHER
 from taskqueue.model.record import Status
 from taskqueue.model.version import VERSION
@@ -23,6 +24,8 @@ except ImportError:
     raise ConfigError("--metrics needs the package prometheus-client: pip install 'taskqueue-jobs[metrics]'") from None
 
 Row = tuple[Sequence[str], float]
+
+_SEVERITIES = (Level.WARNING, Level.ERROR)
 
 
 class Metrics(Collector):
@@ -57,6 +60,7 @@ class Metrics(Collector):
         yield from self._of_node()
         if self._status.leads:
             yield from _of_cluster(self._backlog.refresh())
+            yield _of_findings(self._backlog.findings)
 
     def _of_runs(self) -> Iterator[Metric]:
         figures = self._figures
@@ -108,6 +112,12 @@ def _of_cluster(backlog: Backlog | None) -> Iterator[Metric]:
     yield _gauge("oldest_waiting_seconds", "Age of the next waiting job.", ("queue",), ages)
     nodes = [((state,), count) for state, count in backlog.nodes.items()]
     yield _gauge("nodes", "Nodes that live, and nodes that fell silent within the last hour.", ("state",), nodes)
+
+
+def _of_findings(findings: Mapping[Level, int] | None) -> Metric:
+    """Return how many findings there are, without samples before they were counted."""
+    rows = [] if findings is None else [((level.value,), findings.get(level, 0)) for level in _SEVERITIES]
+    return _gauge("findings", "What needs somebody, as the overview and doctor say.", ("severity",), rows)
 
 
 def _bounded(jobs: Mapping[tuple[str, Status], int]) -> list[Row]:

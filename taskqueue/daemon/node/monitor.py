@@ -347,6 +347,7 @@ class Monitor:
         from taskqueue.daemon.node.metrics import Metrics
         from taskqueue.daemon.node.monitor import MetricsServer
 
+        self._backlog.count_findings(lambda: self._status.leads)
         metrics = Metrics(self._settings.name, self._status, self._figures, self._health, self._backlog)
         self._http = MetricsServer(address, metrics.text, self._health.document)
         self._status.metrics = self._http.url
