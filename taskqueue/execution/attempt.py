@@ -14,7 +14,6 @@ from taskqueue.errors import InvalidOption
 from taskqueue.execution import run_hooks
 from taskqueue.execution.conditions import ask, wanted
 from taskqueue.execution.custom_retry import Question, question_of, with_decision
-from taskqueue.execution.declared_options import options_of
 from taskqueue.execution.error_names import with_public_names
 from taskqueue.execution.executor import Ran, brief, exception_of, execute
 from taskqueue.execution.job_context import Interrupts, JobContext
@@ -25,6 +24,7 @@ from taskqueue.model.options import checked
 from taskqueue.model.options.readers import stated
 from taskqueue.model.options.table import Scope
 from taskqueue.model.record import Failure, Status
+from taskqueue.model.runnable import options_of
 
 log = logging.getLogger(__name__)
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from inspect import iscoroutinefunction
 from typing import Any
 
-from taskqueue.errors import InvalidOption
 from taskqueue.execution.loader import CannotLoad, load
 from taskqueue.model.conditions import OWN, both
 from taskqueue.model.conditions import declared as condition
@@ -16,9 +14,7 @@ from taskqueue.model.job import Job, TaskFunction
 from taskqueue.model.job_path import PATH_SHAPE
 from taskqueue.model.job_types import JobTypes, types_of
 from taskqueue.model.main_module import main_module
-from taskqueue.model.options import checked
-from taskqueue.model.options.table import Scope
-from taskqueue.model.shown_text import as_code
+from taskqueue.model.runnable import options_of
 
 
 def known(job: Any) -> Any:
@@ -57,29 +53,3 @@ def declared(job: Any) -> Mapping[str, Any]:
         return options
     ready = options.get("ready")
     return {**options, "ready": OWN if ready is None else both(OWN, condition(ready))}
-
-
-def options_of(job: Any) -> Mapping[str, Any]:
-    """Return the options on the class or the task; other classes, whose methods can be jobs, have none."""
-    if not isinstance(job, TaskFunction) and not (isinstance(job, type) and issubclass(job, Job)):
-        return {}
-    options: Any = job.options
-    if type(options) is not dict and not isinstance(options, Mapping):
-        raise InvalidOption(
-            f"options of {job.__qualname__} are {as_code(options)}: declare a mapping of names to values"
-        )
-    if options.get("concurrency", 1) != 1 and not _is_async(job):
-        raise InvalidOption(
-            f"options of {job.__qualname__}: concurrency={as_code(options['concurrency'])} is for jobs that share an "
-            f"event loop: define {job.__qualname__ if isinstance(job, TaskFunction) else 'start'} with async def"
-        )
-    return options
-
-
-def check(job: TaskFunction[..., Any]) -> None:
-    """Raise ``InvalidOption`` for a wrong option of a task, when it is declared."""
-    checked(options_of(job), f"options of {job.__module__}:{job.__qualname__}", Scope.CLASS)
-
-
-def _is_async(job: Any) -> bool:
-    return iscoroutinefunction(job.function if isinstance(job, TaskFunction) else job.start)

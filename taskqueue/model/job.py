@@ -260,7 +260,8 @@ class Job(RunFacilities, Generic[Data, Result]):
     """Subclass it and define ``start``: its return value is the result, an exception is a failed attempt.
 
     Options of ``add_job`` may be declared on the class: ``options = {"retry": 5, "queue": "mail"}``; the call wins.
-    Options that a subclass does not declare are those of its base classes.
+    Options that a subclass does not declare are those of its base classes. A wrong one raises ``InvalidOption`` where
+    the class is defined.
     ``Job[Invoice, Receipt]`` declares the types of data and result, and so do ``start(self, data: Invoice)`` and its
     return annotation: values of these types are checked when added, and restored.
     """
@@ -283,14 +284,18 @@ class Job(RunFacilities, Generic[Data, Result]):
             return super().__class_getitem__((*given, *[Any] * missing))
 
     def __init_subclass__(cls, **arguments: Any) -> None:
-        """Complete the options of the class by those of its bases."""
+        """Complete the options of the class by those of its bases, and raise ``InvalidOption`` for wrong ones."""
         super().__init_subclass__(**arguments)
         cls._own_options = cls.__dict__.get("options", {})
         levels = [vars(base).get("_own_options", vars(base).get("options", {})) for base in reversed(cls.__mro__)]
-        if all(isinstance(level, Mapping) for level in levels):  # another one is refused when a job is added
+        if all(isinstance(level, Mapping) for level in levels):
             merged = _merged(levels)
             if merged != cls.options:
                 cls.options = merged
+        if cls.options != {}:
+            from taskqueue.model.options import check_declared  # which a class without options needs not
+
+            check_declared(cls, None if cls.start is Job.start else cls.start)
 
     def start(self, *args: Any, **kwargs: Any) -> Result | Awaitable[Result]:  # noqa: ARG002 - of every subclass
         """Do the work; define it without arguments, or with one for the data. Like all methods it may be ``async``."""

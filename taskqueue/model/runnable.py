@@ -13,6 +13,7 @@ from taskqueue.errors import InvalidJob, InvalidOption
 from taskqueue.model.job import Job, TaskFunction
 from taskqueue.model.job_path import check_name
 from taskqueue.model.job_types import data_parameter
+from taskqueue.model.options import declared
 from taskqueue.model.options.table import OPTIONS
 from taskqueue.model.shown_text import as_code
 from taskqueue.model.stepwise import StepwiseJob
@@ -40,6 +41,13 @@ def check_declared(function: Callable[..., Any]) -> None:
         )
     check_name(name, "function")
     _check_function(name, function)
+
+
+def options_of(job: Any) -> Mapping[str, Any]:
+    """Return the options on the class or the task; other classes, whose methods can be jobs, have none."""
+    if isinstance(job, TaskFunction):
+        return declared(job, job.function)
+    return declared(job, job.start) if isinstance(job, type) and issubclass(job, Job) else {}
 
 
 def check_arguments(task: TaskFunction[..., Any], data: Any) -> None:

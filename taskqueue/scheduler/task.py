@@ -202,12 +202,12 @@ def task(
 
 
 def _declared(function: Callable[..., Any], options: ClassOptions, context: bool) -> Task[..., Any]:
-    from taskqueue.execution import declared_options  # imports the options, which a program without tasks needs not
-    from taskqueue.model import runnable
+    from taskqueue.model import runnable  # imports the options, which a program without tasks needs not
+    from taskqueue.model.options import check_declared
 
     runnable.check_declared(function)
     declared = Task(function, options, context)
-    declared_options.check(declared)
+    check_declared(declared, function)
     return declared
 
 

@@ -30,15 +30,6 @@ class Single(Job):
         return Path(self.data["gate"]).read_text()
 
 
-class Confused(Job):
-    """Declares what there is not."""
-
-    options: ClassVar[Any] = {"retries": 3}
-
-    def start(self) -> None:
-        """Do nothing."""
-
-
 class Mailer:
     """A class of another kind, whose ``options`` are its own affair."""
 

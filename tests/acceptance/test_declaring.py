@@ -89,7 +89,7 @@ def test_of_two_whose_class_allows_one_the_second_ends(
 
 
 def test_a_class_whose_options_cannot_be_is_told_with_the_job(url: str, scheduler: Scheduler, tmp_path: Path) -> None:
-    job = scheduler.add_job(f"{PLACE}:Confused")
+    job = scheduler.add_job(f"{PLACE}_wrong:Confused")
     with working(url, tmp_path, "--unroutable-after", "0"):
         scheduler.wait_for([job], timeout=LIMIT)
 

@@ -8,8 +8,9 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
-from taskqueue import ClassOptions, Job, Scheduler, Status, task
+from taskqueue import ClassOptions, Job, Scheduler, Status, StepwiseJob, task
 from taskqueue.errors import InvalidOption
+from taskqueue.retry import exponential
 
 CLASS = """
 from taskqueue import Job
@@ -66,9 +67,9 @@ def test_options_of_a_class_that_is_loaded_here_are_refused_here(scheduler: Sche
         scheduler.add_job(path)
 
 
-def test_concurrency_is_for_coroutine_functions(scheduler: Scheduler) -> None:
+def test_concurrency_is_for_coroutine_functions() -> None:
     with pytest.raises(InvalidOption, match=r"concurrency=5 is for jobs that share an event loop: define start with"):
-        scheduler.add_job(Blocking)
+        type("Blocking", (Shared,), {"options": {"concurrency": 5}, "start": Job.on_success})
     with pytest.raises(InvalidOption, match=r"define .*send with async def"):
         task(concurrency=5)(send)
 
@@ -87,6 +88,45 @@ def test_options_of_a_task_are_checked_when_it_is_declared(options: dict[str, An
         cast(Any, task)(**options)(send)
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"retyr": 3}, rf"^options of {__name__}:Mail: there is no option 'retyr': did you mean retry"),
+        ({"queue": ""}, rf"^options of {__name__}:Mail: queue='': pass a name"),
+        ({"id": "a"}, rf"^options of {__name__}:Mail: id belongs to one job: pass it to add_job$"),
+        ({"bind": True}, r"there is no option 'bind': call current_job\(\) in the task, or declare it with"),
+        (["retry"], r"^options of Mail are \['retry'\]: declare a mapping of names to values$"),
+    ],
+)
+@pytest.mark.parametrize("base", [Job, StepwiseJob, type("Retrying", (Job,), {"options": {"retry": 3}})])
+def test_options_of_a_class_are_checked_when_it_is_defined(base: type[Job], options: Any, words: str) -> None:
+    with pytest.raises(InvalidOption, match=words):
+        type("Mail", (base,), {"options": options, "__module__": __name__})
+
+
+def test_options_that_a_class_gets_from_a_base_are_checked_with_it() -> None:
+    mixin = type("Mixin", (), {"options": {"retries": 3}})
+
+    with pytest.raises(InvalidOption, match=r":Mail: there is no option 'retries': did you mean retry"):
+        type("Mail", (mixin, Job), {})
+
+
+def test_a_pause_beside_a_policy_with_pauses_is_refused_where_it_is_declared() -> None:
+    options: dict[str, Any] = {"retry": exponential(1), "retry_interval": 5}
+
+    with pytest.raises(InvalidOption, match="leave out retry_interval"):
+        cast(Any, task)(**options)(send)
+    with pytest.raises(InvalidOption, match="leave out retry_interval"):
+        type("Mail", (Job,), {"options": options})
+
+
+def test_a_base_class_may_declare_concurrency_and_leave_the_work_to_its_subclasses() -> None:
+    base = type("Base", (Job,), {"options": {"concurrency": 5}})
+
+    with pytest.raises(InvalidOption, match="concurrency=5 is for jobs that share an event loop: define start with"):
+        type("Mail", (base,), {"start": Job.on_success})
+
+
 def test_jobs_with_concurrency_run_one_at_a_time_in_the_caller(scheduler: Scheduler) -> None:
     jobs = scheduler.add_jobs([(Shared, number) for number in range(7)])
     at_once = scheduler.run_job(Shared, 7)
@@ -96,15 +136,6 @@ def test_jobs_with_concurrency_run_one_at_a_time_in_the_caller(scheduler: Schedu
     assert [job.refresh().result for job in jobs] == list(range(7))
     assert jobs[0].options["concurrency"] == 3
     assert "limits" not in jobs[0].options or jobs[0].options["limits"] == []
-
-
-class Blocking(Job):
-    """A job that cannot share an event loop."""
-
-    options: ClassVar[ClassOptions] = {"concurrency": 5}
-
-    def start(self) -> None:
-        pass
 
 
 def send() -> None:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import pytest
 
 from taskqueue import ClassOptions, Fail, Interrupted, Job, JobTimeout, Retry, Snooze, task
+from taskqueue.errors import InvalidOption
 from taskqueue.retry import exponential
 
 
@@ -93,11 +94,10 @@ def test_options_of_several_bases_are_merged_in_the_order_of_methods() -> None:
     assert Heir.options == {**Both.options, "retry": 0}
 
 
-def test_options_that_are_no_mapping_are_left_to_be_refused() -> None:
-    class Wrong(Base):
-        options: ClassVar[Any] = ["retry"]
-
-    assert Wrong.options == ["retry"]
+@pytest.mark.parametrize("options", [["retry"], [], None, ""])
+def test_options_that_are_no_mapping_are_refused(options: Any) -> None:
+    with pytest.raises(InvalidOption, match="declare a mapping of names to values"):
+        type("Wrong", (Base,), {"options": options})
 
 
 def test_a_task_can_still_be_called() -> None:

@@ -174,19 +174,17 @@ def test_a_wrong_option_is_named_with_its_value_and_the_way_out(
     assert list(scheduler.get_jobs()) == []
 
 
-def test_options_of_a_class_are_checked_too(scheduler: Scheduler) -> None:
-    with pytest.raises(InvalidOption, match=r"options of .*Wrong: queue=''"):
-        scheduler.add_job(Wrong)
+def test_options_that_a_class_gets_after_its_definition_are_checked_too(scheduler: Scheduler) -> None:
+    Changed.options = {"queue": ""}
+    with pytest.raises(InvalidOption, match=r"options of .*Changed: queue=''"):
+        scheduler.add_job(Changed)
+    Changed.options = ["retry"]
     with pytest.raises(InvalidOption, match="declare a mapping"):
-        scheduler.add_job(NoMapping)
+        scheduler.add_job(Changed)
 
 
-class Wrong(Echo):
-    options: ClassVar[Any] = {"queue": ""}
-
-
-class NoMapping(Echo):
-    options: ClassVar[Any] = ["retry"]
+class Changed(Echo):
+    options: ClassVar[Any] = {}
 
 
 def test_an_id_cannot_be_a_default(url: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from inspect import iscoroutinefunction
 from typing import Any
 
 from taskqueue.errors import InvalidOption
@@ -24,6 +25,29 @@ def checked(
     ``call`` is the code of a call up to its data, to which an unknown name may belong.
     """
     return {name: _value(name, value, where, scope, call) for name, value in given.items()}
+
+
+def check_declared(owner: Any, work: Callable[..., Any] | None) -> None:
+    """Raise ``InvalidOption`` for a wrong option of a task or a class, when it is declared."""
+    options = checked(declared(owner, work), f"options of {owner.__module__}:{owner.__qualname__}", Scope.CLASS)
+    if not isinstance(options.get("retry", 0), int):
+        check_interval(options["retry"], options)
+
+
+def declared(owner: Any, work: Callable[..., Any] | None) -> Mapping[str, Any]:
+    """Return the options on a task or a class, whose work this function does; None leaves it to subclasses."""
+    options: Any = owner.options
+    if type(options) is not dict and not isinstance(options, Mapping):
+        raise InvalidOption(
+            f"options of {owner.__qualname__} are {as_code(options)}: declare a mapping of names to values"
+        )
+    if options.get("concurrency", 1) != 1 and work is not None and not iscoroutinefunction(work):
+        name = "start" if isinstance(owner, type) else owner.__qualname__
+        raise InvalidOption(
+            f"options of {owner.__qualname__}: concurrency={as_code(options['concurrency'])} is for jobs that share an "
+            f"event loop: define {name} with async def"
+        )
+    return options
 
 
 def _value(name: str, value: Any, where: str, scope: Scope, call: str) -> Any:
