@@ -77,6 +77,9 @@ def memory(value: str) -> int:
 
 def work_on(value: str) -> tuple[str, int | None]:
     """Return the queue and the most of its jobs to run at once (None: no bound) of ``mail`` or ``reports=2``."""
+    if "," in value:
+        ours = " ".join(f"--work-on {queue}" for queue in value.split(","))
+        raise click.BadParameter(f"{value!r} names several queues: write {ours}, in a variable blanks between them")
     queue, equals, bound = value.rpartition("=")
     if not equals:
         return value, None

@@ -138,7 +138,7 @@ def test_a_variable_holds_several_values_with_spaces_between(monkeypatch: pytest
         (
             ["--work-on", "mail,reports"],
             Exit.CONFIG,
-            "--work-on: queue='mail,reports': pass a name of 1 to 100 ",
+            "--work-on: 'mail,reports' names several queues: write --work-on mail --work-on reports",
         ),
         (
             ["--work-on", "mail reports"],
@@ -220,6 +220,10 @@ def test_a_wrong_variable_is_named(taskqueue_node: Taskqueue, monkeypatch: pytes
         ('work-on = ["mail reports"]', "--work-on: queue='mail reports': pass a name of 1 to 100 "),
         ("lease = true", "{file}: lease = true is a boolean: write a value as on the command line"),
         ("concurrency = 4", "{file}: there is no setting 'concurrency': use allow, "),
+        (
+            'work-on = "mail,reports=2"',
+            "--work-on (from {file}): 'mail,reports=2' names several queues: write --work-on mail --work-on reports=2,",
+        ),
         ("[lease]", "{file}: lease is a table: write key = value, without [sections]"),
         ("lease: 1", "{file} is not TOML: "),
     ],
