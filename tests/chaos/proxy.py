@@ -1,4 +1,4 @@
-"""A TCP proxy between a client and its server, through which connections can be cut, stalled and slowed."""
+"""A TCP proxy between a client and its server, through which connections can be cut, stalled, slowed and changed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ CHUNK = 65536
 class Proxy:
     """Listens on a port of its own, for as long as it lives, and passes on to the port that ``target`` names."""
 
-    def __init__(self, target: Callable[[], int]) -> None:
+    def __init__(self, target: Callable[[], int], answers: Callable[[bytes], bytes] = bytes) -> None:
+        """``answers`` returns what the client gets of what the server sends."""
         self._target = target
+        self._answers = answers
         self._loop = asyncio.new_event_loop()
         self._flows = asyncio.Event()
         self._flows.set()
@@ -79,8 +81,8 @@ class Proxy:
         if self._is_cut:  # perhaps only since it has begun to connect
             self._abort(both)
             return
-        for source, sink in ((reader, onward[1]), (onward[0], writer)):
-            self._keep(self._pumps, self._pump(source, sink, both))
+        for source, sink, change in ((reader, onward[1], bytes), (onward[0], writer, self._answers)):
+            self._keep(self._pumps, self._pump(source, sink, both, change))
 
     def _keep(self, tasks: set[asyncio.Task[None]], what: Coroutine[Any, Any, None]) -> None:
         """Start a task, and have the end wait for it."""
@@ -89,14 +91,18 @@ class Proxy:
         task.add_done_callback(tasks.discard)
 
     async def _pump(
-        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, both: set[asyncio.StreamWriter]
+        self,
+        source: asyncio.StreamReader,
+        sink: asyncio.StreamWriter,
+        both: set[asyncio.StreamWriter],
+        change: Callable[[bytes], bytes],
     ) -> None:
         """Pass on until one side has gone; then neither has anybody to talk to."""
         with suppress(OSError):
             while chunk := await source.read(CHUNK):
                 await asyncio.sleep(self._delay)
                 await self._flows.wait()
-                sink.write(chunk)
+                sink.write(change(chunk))
                 await sink.drain()
         self._abort(both)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -14,7 +16,8 @@ from taskqueue.errors import ConfigError, SchemaMismatch, StoreUnavailable, Task
 from taskqueue.model.query import parse
 from taskqueue.store.open import open_store
 from taskqueue.store.postgresql.driver_errors import in_words
-from tests.postgresql import PostgreSQL
+from tests.chaos.proxy import Proxy
+from tests.postgresql import USER, PostgreSQL, programs, version
 from tests.store.records import a_record
 
 
@@ -95,6 +98,93 @@ def test_a_server_without_room_for_a_connection_is_named(tmp_path: Path) -> None
     refused = pytest.raises(StoreUnavailable, match=r"takes no more connections .* max_connections")
     with PostgreSQL(tmp_path / "small", max_connections="8") as small, refused:
         open_many(small.url)
+
+
+def changed_on_the_way(server: PostgreSQL, was: bytes, becomes: bytes) -> StoreUnavailable:
+    """Return the error of a store whose server says something else than it does."""
+    assert len(was) == len(becomes)
+    proxy = Proxy(lambda: server.port, lambda sent: sent.replace(was, becomes))
+    try:
+        with pytest.raises(StoreUnavailable) as caught:
+            open_store(server.url.replace(f":{server.port}/", f":{proxy.port}/"))
+        return caught.value
+    finally:
+        proxy.close()
+
+
+def test_a_server_that_is_too_old_is_refused(postgresql_server: PostgreSQL) -> None:
+    newest = version(programs())
+    shown = f"server_version\0{newest}".encode()
+
+    refused = changed_on_the_way(postgresql_server, shown, shown[:-2] + b"14")
+
+    assert "the server is older than PostgreSQL 15 (PostgreSQL" in str(refused)
+    assert "upgrade the server" in str(refused)
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [(b"CockroachDB 2", "CockroachDB"), (b"YugabyteDB  2", "YugabyteDB"), (b"PG 8 Redshift", "Redshift")],
+)
+def test_a_database_that_only_speaks_the_protocol_is_refused_by_name(
+    postgresql_server: PostgreSQL, said: bytes, name: str
+) -> None:
+    shown = f"PostgreSQL {version(programs())}".encode()
+
+    refused = changed_on_the_way(postgresql_server, shown, said)
+
+    assert f"the server is not PostgreSQL but {name}" in str(refused)
+    assert "use a PostgreSQL server" in str(refused)
+
+
+def test_a_hot_standby_answers_reads_and_refuses_writes(tmp_path: Path) -> None:
+    primary = PostgreSQL(tmp_path / "primary")
+    with primary:
+        with closing(open_store(primary.url)) as store:
+            store.add([a_record()])
+        with psycopg.connect(primary.url, autocommit=True) as operator:
+            operator.execute("CHECKPOINT")  # so the copy has the job before it takes connections
+    subprocess.run(["cp", "-a", tmp_path / "primary", tmp_path / "standby"], check=True)
+    (tmp_path / "standby/data/standby.signal").touch()
+    with primary:
+        follows = f"host=127.0.0.1 port={primary.port} user={USER} password={primary.password}"
+        standby = PostgreSQL(tmp_path / "standby", primary_conninfo=follows)
+        standby.password = primary.password
+        with standby:
+            with pytest.raises(StoreUnavailable, match=r"takes no writes, as a standby does .*: name all servers"):
+                open_store(standby.url)
+            with closing(open_store(f"{standby.url}?target_session_attrs=any")) as store:
+                assert store.count(parse({})) == 1
+                with pytest.raises(
+                    StoreUnavailable, match=r"takes no writes, as a standby does .*: name all servers in"
+                ) as caught:
+                    store.add([a_record()])
+            assert caught.value.only_reads
+            both = f"127.0.0.1:{standby.port},127.0.0.1:{primary.port}"
+            with closing(open_store(primary.url.replace(f"127.0.0.1:{primary.port}", both))) as store:
+                store.add([a_record()])
+                assert store.count(parse({})) == 2
+
+
+def test_a_lock_that_is_held_all_the_time_is_refused_with_the_name_of_its_holder(
+    postgresql_server: PostgreSQL,
+) -> None:
+    with (
+        closing(open_store(postgresql_server.url)) as store,
+        psycopg.connect(postgresql_server.url, application_name="a report") as holder,
+    ):
+        holder.execute("LOCK TABLE taskqueue.store IN EXCLUSIVE MODE")
+
+        with pytest.raises(StoreUnavailable, match="was locked by another transaction all the time") as caught:
+            store.add([a_record()])
+
+        pid = holder.info.backend_pid
+        held = rf"held by pid {pid} 'a report' from 127.0.0.1 state 'idle in transaction' since 20\d\d-.* UTC\)"
+        assert re.search(held, str(caught.value))
+        assert "pg_terminate_backend(pid)" in str(caught.value)
+        holder.rollback()
+        store.add([a_record()])
+        assert store.count(parse({})) == 1
 
 
 @pytest.mark.parametrize(

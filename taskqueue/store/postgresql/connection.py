@@ -17,7 +17,7 @@ from taskqueue.store.bell import Bell
 from taskqueue.store.postgresql import alike, schema
 from taskqueue.store.postgresql.bells import Bells, notification
 from taskqueue.store.postgresql.database import PostgreSQLDatabase
-from taskqueue.store.postgresql.driver_errors import REPEATED, in_words, reason_of
+from taskqueue.store.postgresql.driver_errors import LOCKED, REPEATED, in_words, reason_of
 from taskqueue.store.postgresql.url import PostgreSQLUrl
 from taskqueue.store.relational.engine import AnyWork, Sync, Work
 
@@ -36,7 +36,7 @@ _BEGIN = (
     "BEGIN ISOLATION LEVEL REPEATABLE READ",
     "SET LOCAL synchronous_commit = {sync}",
     "SET LOCAL statement_timeout = 0",
-    "SET LOCAL lock_timeout = '5s'",
+    "SET LOCAL lock_timeout = '2s'",  # of each of the tries; a holder that does nothing is ended after 5 s
     "SET LOCAL idle_in_transaction_session_timeout = '5s'",
     "LOCK TABLE {schema}.store IN EXCLUSIVE MODE",
     "SET LOCAL statement_timeout = '50s'",
@@ -214,7 +214,16 @@ class Connection:
             try:
                 yield
             except psycopg.Error as error:
-                raise in_words(self.address.shown, error) from error
+                raise in_words(self.address.shown, error, self._holder(error)) from error
+
+    def _holder(self, error: psycopg.Error) -> str:
+        """Return in words who holds the store's lock, if it was waited for in vain."""
+        database = self._database
+        if not isinstance(error, LOCKED) or database is None or database.raw.closed:
+            return ""
+        with contextlib.suppress(psycopg.Error):
+            return database.holder()
+        return ""
 
 
 def _time(database: PostgreSQLDatabase) -> datetime:

@@ -27,6 +27,17 @@ _LOOKS_EVERY = 0.1
 # The statistics of a server begin anew when it recovers from a crash, also if only one of its sessions has crashed.
 _RUN = "SELECT concat_ws(' ', pg_postmaster_start_time(), stats_reset) FROM pg_stat_wal"
 
+# To a user without rights the server shows but the pid and the name of the application.
+_HOLDER = """
+SELECT concat_ws(' ', 'the lock is held by pid', pid, nullif(quote_literal(application_name), quote_literal('')),
+    'from ' || coalesce(host(client_addr), 'the host of the server'), 'state ' || quote_literal(state),
+    to_char(xact_start AT TIME ZONE 'UTC', '"since" YYYY-MM-DD HH24:MI:SS "UTC"'))
+FROM pg_locks JOIN pg_stat_activity USING (pid)
+WHERE relation = to_regclass(%s) AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND granted AND mode <> 'AccessShareLock' AND pid <> pg_backend_pid()
+ORDER BY xact_start LIMIT 1
+"""
+
 Answer = TypeVar("Answer")
 
 
@@ -115,6 +126,11 @@ class PostgreSQLDatabase:
         except errors.InvalidParameterValue:  # its number is in the future: it was lost in a crash
             return "aborted"
         return None if fate is None else str(fate)
+
+    def holder(self) -> str:
+        """Return in words which session holds the store's lock and since when; an empty text if none does."""
+        [words] = self.raw.execute(_HOLDER, (f"{self.schema}.store",)).fetchone() or [""]
+        return str(words)
 
     @property
     def in_transaction(self) -> bool:

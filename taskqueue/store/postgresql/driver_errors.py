@@ -10,6 +10,9 @@ from taskqueue.errors import ConfigError, StoreUnavailable, TaskqueueError
 REPEATED = (errors.SerializationFailure, errors.DeadlockDetected, errors.LockNotAvailable)
 """Errors after which the same transaction may succeed (40001, 40P01, 55P03)."""
 
+LOCKED = (errors.LockNotAvailable, errors.QueryCanceled)
+"""Errors of a statement that waited too long for others (55P03, 57014)."""
+
 _AWAY = ("does not answer", "check that the server runs and is reachable from here; the call may be repeated")
 _REFUSED = ("refuses user or password", "correct them in the URL; see pg_hba.conf of the server")
 _BY_STATE = (
@@ -22,7 +25,11 @@ _BY_STATE = (
     (("25006",), "takes no writes, as a standby does", "name all servers in the URL: postgresql://a,b/database"),
     (("42501",), "refuses this user", "grant the role what is missing"),
     (("3F000", "42P01"), "has no store in this schema", "correct taskqueue.schema in the URL, or run a node first"),
-    (("55P03", "57014"), "was locked by another transaction all the time", "have it end its transaction"),
+    (
+        ("55P03", "57014"),
+        "was locked by another transaction all the time",
+        "end that transaction, or SELECT pg_terminate_backend(pid)",
+    ),
     (("22021", "22P05"), "cannot keep this text", "remove NUL characters from it"),
 )
 """The beginnings of SQLSTATE, what they say of the server, and the way out."""
@@ -42,9 +49,12 @@ _BY_TEXT = (
 """Words of a failed connection, for which the driver has no SQLSTATE."""
 
 
-def in_words(shown: str, error: psycopg.Error) -> TaskqueueError:
-    """Return the error that says what is wrong with the store at the address ``shown``, and what to do."""
-    text = reason_of(error)
+def in_words(shown: str, error: psycopg.Error, holder: str = "") -> TaskqueueError:
+    """Return the error that says what is wrong with the store at the address ``shown``, and what to do.
+
+    ``holder`` names the session that holds the store's lock, if the error is ``LOCKED`` and it still does.
+    """
+    text = f"{reason_of(error)}; {holder}" if holder else reason_of(error)
     if isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None:
         return ConfigError(f"store {shown}: {text}: correct the URL")
     state = error.sqlstate or ""
