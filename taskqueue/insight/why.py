@@ -34,6 +34,9 @@ CONTINUED = "\n    "
 
 WAY_OUT_OF_UNKNOWN = "check the spelling, and whether the job imports the module"
 
+MOST_FOLLOWED = 50
+"""The most dependencies, one of the other, that are followed."""
+
 Mask: TypeAlias = Callable[[LimitKey], LimitKey]
 """Returns the key of a limit as it may be shown."""
 
@@ -282,11 +285,41 @@ def _postponed(store: Store, record: Record, now: datetime) -> Iterator[str]:
     if record.waiting_for:
         yield f"It waits until these have ended: {_dependencies(store, record)}."
         yield from kept_waiting(store, record)
+        yield from _followed(store, record, now)
     if record.ready_at is not None:
         yield f"It can run from {at(record.ready_at, now)}: {_pause(record)}."
     yield from last_error(record.error)
     yield from _question(record)
     yield from _expiry(record, now)
+
+
+def _followed(store: Store, record: Record, now: datetime) -> Iterator[str]:
+    """Say what keeps the first of its dependencies waiting, followed through the dependencies of dependencies."""
+    cause, seen_ids = record, {record.id}
+    while len(seen_ids) <= MOST_FOLLOWED:
+        pending = [one for one in present(store, cause.waiting_for) if not one.status.is_final]
+        if not pending or pending[0].id in seen_ids:
+            break
+        cause = pending[0]
+        seen_ids.add(cause.id)
+    if cause is not record:
+        yield f"In the end it waits for job {cause.id} ({cause.job}), which {_keeps(store, cause, now)}"
+
+
+def _keeps(store: Store, record: Record, now: datetime) -> str:
+    """Return the end of a sentence on what a pending job waits for, or since when it runs."""
+    if record.status is Status.PROCESSING:
+        began_at = record.started_at
+        return "has not begun on its node yet." if began_at is None else f"runs since {at(began_at, now)}."
+    if record.status is Status.WAITING:
+        controls = store.controls()
+        is_taken, sentence = _nodes_taking(store.leases(), controls, record.queue, now)
+        pause = next(_paused(controls, record.queue, now), "")
+        why_not = pause or ("" if is_taken else sentence) or f"See `taskqueue why {record.id}`."
+        return f"waits since {at(record.ready_at or record.created_at, now)}. {why_not}"
+    if record.ready_at is None or record.waiting_for:
+        return f"waits for jobs that cannot end it: see `taskqueue why {record.id}`."
+    return f"can run from {at(record.ready_at, now)}: {_pause(record)}."
 
 
 def _question(record: Record) -> Iterator[str]:

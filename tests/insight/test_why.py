@@ -210,6 +210,27 @@ def test_a_job_behind_another_names_it(scheduler: Scheduler, store: Store) -> No
     said(second, f"It waits until these have ended: {first.id} (tests.scheduler.jobs:Echo, PROCESSING).")
 
 
+def test_dependencies_are_followed_to_the_one_that_keeps_all_waiting(scheduler: Scheduler, store: Store) -> None:
+    first = scheduler.add_job(Echo, 1, at="+1 hour")
+    second = scheduler.add_job(Echo, 2, depends_on=[first])
+    third = scheduler.add_job(Echo, 3, depends_on=[second])
+    end = f"In the end it waits for job {first.id} (tests.scheduler.jobs:Echo), which "
+
+    said(third, f"It waits until these have ended: {second.id} (", f"{end}can run from ", "it was added for.")
+
+    scheduler.update_job(first.id, at=None, queue="mail")
+    said(third, f"{end}waits since ", " ago). No node is running on this store: start one with `taskqueue-node`.")
+    seat(store, "web-1")
+    said(third, f"{end}waits since ", f"See `taskqueue why {first.id}`.")
+    scheduler.pause("mail", "while it is down")
+    said(third, "while it is down", "`taskqueue resume mail` lets its jobs begin.")
+    scheduler.resume("mail")
+    [claimed] = take(store)
+    said(second, f"{end}has not begun on its node yet.")
+    begin(store, claimed)
+    said(third, f"{end}runs since ")
+
+
 def test_a_claimed_job_that_has_not_begun_says_who_has_it(scheduler: Scheduler, store: Store) -> None:
     process = scheduler.add_job(Echo)
     take(store)
