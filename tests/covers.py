@@ -41,6 +41,7 @@ COVERS: Mapping[str, str] = {
     "acceptance/test_fair_order.py": "",
     "cli/test_burst.py": "daemon/node/burst",
     "acceptance/test_replaced_files.py": "store/backup",
+    "acceptance/test_schedules.py": "",
     "acceptance/test_stacks.py": "",
     "chaos/test_node_output.py": "daemon/manager/worker_output",
     "chaos/test_still_readers.py": "",

@@ -66,6 +66,12 @@ POOL = (
         help="A Python file that each worker runs before its first job; its hooks surround all runs.",
     ),
     _setting(
+        "--schedules",
+        metavar="MODULE",
+        help="Import this module in a worker, and store exactly the schedules that it declares with @schedule, "
+        "once per deployment.",
+    ),
+    _setting(
         "--burst",
         is_flag=True,
         default=False,

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from taskqueue.cli import exit, log_setup, node, run_lines
-from taskqueue.cli.application_module import folder_of
+from taskqueue.cli.application_module import folder_of, module_of
 from taskqueue.cli.node_options import POOL, settings_from
 from taskqueue.daemon.runtime import child_process, standard_streams
 from taskqueue.errors import ConfigError, TaskqueueError
@@ -42,6 +42,7 @@ def run_command(
     /,
     application: str,
     name: str | None,
+    schedules: str | None,
     burst: bool,
     reload: bool,
     web: bool,
@@ -54,18 +55,19 @@ def run_command(
     """Run a node for one application file, and print a line for each run.
 
     It runs until Ctrl-C, on the embedded store unless --url names another. The file's folder is importable, so that
-    jobs added by `python FILE` are found. A class that cannot be loaded fails its job at once instead of being tried
-    for an hour. With --reload, changed code runs with the next job; running jobs end first. With --web, the dashboard
-    is served while the node runs. With --burst, it leaves with exit code 0 when no job can begin now: retries after a
+    jobs added by `python FILE` are found. At the start, a worker imports the application and applies the schedules
+    that it declares with @schedule. A class that cannot be loaded fails its job at once instead of being tried for an
+    hour. With --reload, changed code runs with the next job; running jobs end first. With --web, the dashboard is
+    served while the node runs. With --burst, it leaves with exit code 0 when no job can begin now: retries after a
     pause and jobs that are due later stay in the store.
     """
     if burst and reload:
         raise click.UsageError("--burst leaves when nothing is due, and --reload waits for changes: pass one of them")
     folder = folder_of(application)
-    own = {"url": ctx.find_root().obj, "chdir": folder, "unroutable_after": 0.0}
-    settings = settings_from(
-        {**parameters, **own, "burst": burst, "name": name or (_seat_of_burst() if burst else "development")}
-    )
+    own = {"url": ctx.find_root().obj, "chdir": folder, "unroutable_after": 0.0, "burst": burst}
+    declaring = schedules or _importable(module_of(application))
+    seat = name or (_seat_of_burst() if burst else "development")
+    settings = settings_from({**parameters, **own, "schedules": declaring, "name": seat})
 
     def start() -> int:
         child_process.require_linux()
@@ -83,6 +85,11 @@ def run_command(
         from taskqueue.cli import reload as reloading
 
         return reloading.run(folder.resolve(), lambda: _reported(start))
+
+
+def _importable(module: str) -> str | None:
+    """Return the name of the module, None if it is one that no job can be imported by."""
+    return module if all(part.isidentifier() for part in module.split(".")) else None
 
 
 def _seat_of_burst() -> str:

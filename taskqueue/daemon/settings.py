@@ -57,6 +57,8 @@ class Settings:
     order: Order = Order.FAIR
     preload: tuple[str, ...] = ()
     bootstrap: Path | None = None
+    schedules: str | None = None
+    """The module whose declared schedules are applied when the node has its seat; None: of none."""
     allow: tuple[str, ...] = ()
     """Modules whose jobs may run here, each with its submodules; empty means every module."""
     chdir: Path = field(default_factory=_present_folder)
@@ -117,6 +119,8 @@ class Settings:
         _can_be_an_address(self.metrics)
         for module in self.preload:
             _is_module("preload", module)
+        if self.schedules is not None:
+            _is_module("schedules", self.schedules)
         for prefix in self.allow:
             _is_module("allow", prefix)
 

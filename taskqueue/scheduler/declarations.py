@@ -6,6 +6,7 @@ A declaration stays with its task or class: what a module no longer defines is n
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from taskqueue.model.options.table import ScheduleEntry, ScheduleOptions
+    from taskqueue.scheduler.scheduler import Scheduler
+
+log = logging.getLogger(__name__)
 
 Scheduled = TypeVar("Scheduled", bound=Callable[..., Any])
 
@@ -31,8 +35,8 @@ def schedule(name: str | None = None, /, **definition: Unpack[ScheduleOptions]) 
     """Declare a schedule of the task or class below: ``@schedule(cron="15 3 * * *")`` above ``@task``.
 
     It takes what ``Scheduler.schedule`` takes; ``data`` goes by name. Without a name, the schedule has the import path
-    of the job, ``module:function``. Nothing is stored before ``taskqueue schedule sync`` is called. Raises
-    ``InvalidOption``.
+    of the job, ``module:function``. Nothing is stored before ``taskqueue schedule sync`` is called, or a node
+    with ``--schedules`` starts. Raises ``InvalidOption``.
     """
     if name is not None and not isinstance(name, str):
         raise InvalidOption(
@@ -70,6 +74,15 @@ def declared() -> dict[str, ScheduleEntry]:
                     "@schedule('name', …)"
                 )
     return entries
+
+
+def apply_declared(module: str, scheduler: Scheduler) -> None:
+    """Import the module, and store exactly the schedules that are declared then, once per deployment."""
+    import_application(module)
+    changes = scheduler.schedules(declared(), application=module)
+    for what, names in (("adds", changes.added), ("changes", tuple(changes.changed)), ("removes", changes.removed)):
+        if names:
+            log.info("application %s %s schedules: %s", module, what, ", ".join(names))
 
 
 def import_application(module: str) -> None:

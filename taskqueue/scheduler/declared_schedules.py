@@ -93,7 +93,8 @@ def _plan(name: Any, entry: Any, application: str, defaults: Mapping[str, Any], 
 def apply_once(store: Store, application: str, plans: Sequence[NamedSchedule]) -> ScheduleChanges:
     """Make these the schedules of the application if no process has done that before."""
     digest = _digest(plans)
-    if _last(_applied(store, application)) == digest:
+    known = _applied(store, application)
+    if _last(known) == digest or not (known or plans):
         return NOTHING
     with _turn(store, application) as turn:
         applied = _applied(store, application)

@@ -10,7 +10,7 @@ import pytest
 
 from taskqueue import Scheduler, Status
 from taskqueue.daemon.node.leader_hooks import LeaderHooks
-from taskqueue.daemon.protocol.messages import RunHook, RunsHandedBack
+from taskqueue.daemon.protocol.messages import Ended, RunHook, RunsHandedBack
 from taskqueue.exit_codes import Exit
 from taskqueue.store.open import open_store
 from tests.acceptance.conftest import JobFiles
@@ -194,6 +194,17 @@ def a_bootstrap(folder: Path, text: str) -> Path:
     path = folder / "bootstrap.py"
     path.write_text(text)
     return path
+
+
+def test_each_failure_doubles_the_pause_until_schedules_are_applied_again(tmp_path: Path) -> None:
+    sent: list[RunHook] = []
+    pauses: list[float] = []
+    hooks_of_node = LeaderHooks(sent.append, None, lambda: None, "shop", pauses.append)
+    for outcome in ("Failed", "Crashed", "Done", "TimedOut", *["Failed"] * 9):
+        hooks_of_node.apply_schedules()
+        hooks_of_node.on_report(Ended(id=sent[-1].id, claims=0, outcome=outcome, fields={}, pid=None, started_at=None))
+
+    assert pauses == [1, 2, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300]
 
 
 def test_a_hook_that_workers_no_longer_take_is_given_up(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ import subprocess
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from taskqueue import Scheduler
 from taskqueue.exit_codes import Exit
 from taskqueue.web.users import User, UsersFile, account
@@ -281,20 +283,37 @@ def test_the_dashboard_of_a_project_shows_its_jobs(project: Project) -> None:
             assert str(job.id) in answer.read().decode()
 
 
+SCHEDULED = """
+from taskqueue import schedule, task
+
+from shop.models import Order
+
+@schedule("nightly", cron="0 2 * * *")
+@task
+def clean():
+    Order.objects.all().delete()
+"""
+
+
+@pytest.mark.parametrize("command", ["node", "run"])
+def test_a_node_applies_the_schedules_that_applications_declare(project: Project, command: str) -> None:
+    project.write("shop/tasks.py", SCHEDULED)
+    with project.running(command), Scheduler(project.url) as scheduler:
+        [stored] = eventually(scheduler.get_schedules)
+
+    assert (stored.name, stored.snapshot.application) == ("nightly", "project")
+
+
+def test_a_node_applies_the_schedules_of_the_module_that_is_named(project: Project) -> None:
+    project.write("shop/tasks.py", SCHEDULED)
+    with project.running("node", "--schedules", "shop.tasks"), Scheduler(project.url) as scheduler:
+        [stored] = eventually(scheduler.get_schedules)
+
+    assert stored.snapshot.application == "shop.tasks"
+
+
 def test_schedules_that_applications_declare_are_synced(project: Project) -> None:
-    project.write(
-        "shop/tasks.py",
-        """
-        from taskqueue import schedule, task
-
-        from shop.models import Order
-
-        @schedule("nightly", cron="0 2 * * *")
-        @task
-        def clean():
-            Order.objects.all().delete()
-        """,
-    )
+    project.write("shop/tasks.py", SCHEDULED)
 
     added = project.manage("taskqueue", "schedules", "sync", "project")
     assert added.splitlines() == ["add     nightly", "1 schedule of application project changed"]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from taskqueue.daemon.node.dispatcher import Dispatcher
 from taskqueue.daemon.node.in_flight import InFlight
+from taskqueue.daemon.node.leader_hooks import LeaderHooks
 from taskqueue.daemon.node.maintenance import Maintenance
 from taskqueue.daemon.runtime.loop import Loop
 
@@ -26,6 +27,7 @@ class Burst:
         dispatcher: Dispatcher,
         in_flight: InFlight,
         maintenance: Maintenance,
+        leader_hooks: LeaderHooks,
         may_claim: Callable[[], bool],
         on_end: Callable[[], None],
     ) -> None:
@@ -34,6 +36,7 @@ class Burst:
         self._dispatcher = dispatcher
         self._in_flight = in_flight
         self._maintenance = maintenance
+        self._leader_hooks = leader_hooks
         self._may_claim = may_claim
         self._on_end = on_end
         self._has_asked = False
@@ -44,7 +47,7 @@ class Burst:
         fetcher = self._dispatcher.fetcher
         if self._has_ended:
             return
-        if len(self._in_flight) or self._maintenance.has_tasks:
+        if len(self._in_flight) or self._maintenance.has_tasks or self._leader_hooks.is_busy:
             self._has_asked = False
         elif not self._may_claim():
             self._end("this node is drained")

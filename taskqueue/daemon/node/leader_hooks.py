@@ -1,4 +1,4 @@
-"""Calls the leader hooks of the bootstrap file, in a worker, each time the node begins or ceases to lead."""
+"""Calls hooks in a worker: those of the bootstrap file when the lead changes, and the one that applies schedules."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from taskqueue.daemon.protocol.messages import (
+    APPLY_SCHEDULES,
     BECAME_LEADER,
     NO_CLAIM,
     STEPPED_DOWN,
@@ -21,14 +22,31 @@ from taskqueue.model.ids import JobId
 
 log = logging.getLogger(__name__)
 
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
+"""Seconds until schedules that could not be applied are applied again; each failure in a row doubles the pause."""
+
 
 class LeaderHooks:
-    """The leader hooks of one node. They run one after another, and only on a change: never because a node starts."""
+    """The hooks of one node, which run one after another. Those of the lead run on a change, not when a node starts."""
 
-    def __init__(self, send: Callable[[RunHook], None], bootstrap: Path | None, on_begun: Callable[[], None]) -> None:
-        """``on_begun`` is called when a hook has begun or ended, or will not be called."""
+    def __init__(
+        self,
+        send: Callable[[RunHook], None],
+        bootstrap: Path | None,
+        on_begun: Callable[[], None],
+        schedules: str | None = None,
+        try_again_after: Callable[[float], None] = lambda _: None,
+    ) -> None:
+        """``on_begun`` is called when a hook has begun or ended, or will not be called.
+
+        ``schedules`` is the module whose schedules are applied. If that fails, ``try_again_after`` is called with the
+        seconds after which ``apply_schedules`` must be called again.
+        """
         self._send = send
         self._bootstrap = bootstrap
+        self._schedules = schedules
+        self._try_again_after = try_again_after
+        self._pause = 0.0
         self._on_begun = on_begun
         self._queued: deque[str] = deque()
         self._current: RunHook | None = None
@@ -40,6 +58,17 @@ class LeaderHooks:
     def is_pending(self) -> bool:
         """Return whether a hook has yet to start."""
         return bool(self._queued) or (self._current is not None and not self._has_begun)
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether a hook has yet to end."""
+        return bool(self._queued) or self._current is not None
+
+    def apply_schedules(self) -> None:
+        """Apply the schedules that the present code declares, unless that is about to be done."""
+        if self._schedules is not None and APPLY_SCHEDULES not in self._queued:
+            self._queued.append(APPLY_SCHEDULES)
+            self._call_next()
 
     def leadership_changed(self, leads: bool) -> None:
         """Call the hook if ``leads`` is a change."""
@@ -75,16 +104,28 @@ class LeaderHooks:
         if self._current is not None or not self._queued:
             return
         self._has_begun = False
-        self._current = RunHook(id=str(JobId()), name=self._queued.popleft())
+        name = self._queued.popleft()
+        module = self._schedules if name == APPLY_SCHEDULES else None
+        self._current = RunHook(id=str(JobId()), name=name, module=module or "")
         self._send(self._current)
 
     def _on_ended(self, ended: Ended, hook: RunHook) -> None:
         self._current = None
-        if ended.outcome != "Done":
+        succeeded = ended.outcome == "Done"
+        again = self._again(succeeded) if hook.name == APPLY_SCHEDULES else ""
+        if not succeeded:
             failure = ended.fields.get("failure", {})
-            reason = f"{failure.get('type', ended.outcome)}: {failure.get('message', ended.exit)}"
+            reason = f"{failure.get('type', ended.outcome)}: {failure.get('message', ended.exit)}{again}"
             log.error("the hook %s failed: %s\n%s", hook.name, reason, failure.get("traceback", ""))
         self._call_next()
+
+    def _again(self, succeeded: bool) -> str:
+        """Have schedules applied again if that failed, since the store may answer then; return words for the log."""
+        self._pause = 0.0 if succeeded else min(2 * self._pause or FIRST_PAUSE, LONGEST_PAUSE)
+        if succeeded:
+            return ""
+        self._try_again_after(self._pause)
+        return f" (trying again in {self._pause:g} s)"
 
 
 def may_define(bootstrap: Path, hook: str) -> bool:

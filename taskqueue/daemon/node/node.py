@@ -72,10 +72,13 @@ class Node:
         prefetch = Prefetch(settings.slots)
         self._in_flight = InFlight(settings, prefetch, store.now)
         self._status.waits = self._in_flight.waits
+        schedules_timer = context.timer(self._apply_schedules)
         self._leader_hooks = LeaderHooks(
             lambda hook: self._manager.send(hook),  # noqa: PLW0108 - it is made below, as is the shutdown
             settings.bootstrap,
-            lambda: self._shutdown.continue_after_hook(),  # noqa: PLW0108
+            self._on_hook,
+            settings.schedules,
+            schedules_timer.after,
         )
         self._events = EventBuffer(context)
         stacks = StackRequests(context, self._in_flight)
@@ -145,6 +148,7 @@ class Node:
             dispatcher=self._dispatcher,
             in_flight=self._in_flight,
             maintenance=self._maintenance,
+            leader_hooks=self._leader_hooks,
             may_claim=self._may_claim,
             on_end=self._shutdown.on_quit,
         )
@@ -214,6 +218,7 @@ class Node:
         leftovers.kill()  # before their jobs run again
         url = resolved(self._settings.url)
         self._manager.send(StartPool(url=url, seat=self._holder.seat, incarnation=self._holder.incarnation))
+        self._leader_hooks.apply_schedules()
         self._maintenance.start()
         rescued = self._rescuer.rescue_own_seat()
         if rescued:
@@ -287,6 +292,16 @@ class Node:
             self._maintenance.resume_schedules()
         elif not self._may_claim():
             self._dispatcher.hand_back_unbegun()
+
+    def _apply_schedules(self) -> None:
+        if self._is_seated():
+            self._leader_hooks.apply_schedules()
+
+    def _on_hook(self) -> None:
+        """Continue a shutdown that waits for a hook, and fire what a hook may have scheduled for now."""
+        self._shutdown.continue_after_hook()
+        if self._is_seated():
+            self._maintenance.fire_schedules()
 
     def _on_startup_failed(self, failure: StartupFailed) -> None:
         if self._is_seated():

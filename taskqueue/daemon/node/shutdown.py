@@ -110,6 +110,7 @@ class ShutdownSequence:
         if self.stage is NodeStage.SEATED:
             log.info("replacing every worker after its current run")
             self._manager.send(Recycle())
+            self._leader_hooks.apply_schedules()
         systemd.ready(self._status.summary())
 
     def fail(self, exit: Exit) -> None:

@@ -38,10 +38,14 @@ class StartPool(_Message, frozen=True):
 
 
 class RunHook(_Message, frozen=True):
-    """Node to manager to worker: call the leader hook ``name``; reports about it have this id and claims 0."""
+    """Node to manager to worker: call the leader hook ``name``; reports about it have this id and claims 0.
+
+    ``APPLY_SCHEDULES`` is no function of the bootstrap file: it applies the schedules that ``module`` declares.
+    """
 
     id: str
     name: str
+    module: str = ""
 
 
 class Stop(_Message, frozen=True):
@@ -304,6 +308,7 @@ changed = msgspec.structs.replace
 
 BECAME_LEADER = "became_leader"
 STEPPED_DOWN = "stepped_down"
+APPLY_SCHEDULES = "apply_schedules"
 
 TIMEOUT = 60.0
 """Seconds that a hook may take."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from types import CoroutineType, ModuleType
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from taskqueue.execution.loader import CannotLoad, Loaded, load, load_policy, load_predicate
 from taskqueue.execution.run_hooks import RunHooks, hooks_in
 from taskqueue.model.record import Failure
+from taskqueue.scheduler.declarations import apply_declared
 from taskqueue.scheduler.job_meta import BeforeAdd, check_plain
 
 
@@ -66,9 +68,12 @@ class JobLoader:
             message = f"this node runs jobs of {', '.join(self._allow)} only: start one with --allow {module}"
             raise CannotLoad(Failure(type="taskqueue.NotAllowed", message=message))
 
-    def load_hook(self, name: str) -> None:
-        """Load the leader hook ``name``, which does nothing if the bootstrap file has none; ``find`` returns it."""
-        hook = getattr(self._bootstrap, name, None)
+    def load_hook(self, name: str, module: str = "") -> None:
+        """Load the hook ``name``; ``find`` returns it.
+
+        A leader hook does nothing if the bootstrap file has none. With a module, its declared schedules are applied.
+        """
+        hook = partial(apply_declared, module) if module else getattr(self._bootstrap, name, None)
         scheduler = self._scheduler
 
         class Hook:

@@ -151,7 +151,7 @@ class Worker:
                 case Run():  # context variables that hooks set end with the run
                     copy_context().run(self._handle_run, message, self._loader.run_hooks)
                 case RunHook():
-                    self._loader.load_hook(message.name)
+                    self._loader.load_hook(message.name, message.module)
                     self._handle_run(run_of(message))
                 case CheckRuns(given=given) if not self._to_be_replaced:
                     self._check_received(self._number, given)

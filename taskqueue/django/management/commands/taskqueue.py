@@ -48,9 +48,9 @@ class Command(BaseCommand):
         given = _without_settings(arguments)
         match name:
             case "node":
-                _replace_process("taskqueue.cli.node", *_bootstrap(given), *_preload(), *given)
+                _replace_process("taskqueue.cli.node", *_bootstrap(given), *_preload(), *_schedules(given), *given)
             case "run":
-                _replace_process("taskqueue", "run", os.environ["DJANGO_SETTINGS_MODULE"], *_bootstrap(given), *given)
+                _replace_process("taskqueue", "run", _project(), *_bootstrap(given), *_schedules(given), *given)
             case "web":
                 _replace_process("taskqueue", "web", *given)
         from taskqueue.cli import main
@@ -80,6 +80,18 @@ def _bootstrap(arguments: Sequence[str]) -> Sequence[str]:
     if own:
         os.environ["TASKQUEUE_BOOTSTRAP"] = os.path.abspath(own)  # workers may have another folder
     return ["--bootstrap", BOOTSTRAP]
+
+
+def _project() -> str:
+    """Return the module of the project's settings."""
+    return os.environ["DJANGO_SETTINGS_MODULE"]
+
+
+def _schedules(arguments: Sequence[str]) -> Sequence[str]:
+    """Return the option that applies the schedules of the project, under the name of its package."""
+    if "TASKQUEUE_SCHEDULES" in os.environ or any(one.partition("=")[0] == "--schedules" for one in arguments):
+        return ()
+    return ["--schedules", _project().partition(".")[0]]
 
 
 def _preload() -> Sequence[str]:
