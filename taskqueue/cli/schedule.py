@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -13,6 +15,7 @@ from taskqueue.cli import completion, ids, output
 from taskqueue.cli.context import StoreContext, pass_new_store, pass_store
 from taskqueue.cli.job_options import data_option, option_of_jobs
 from taskqueue.cli.param_types import duration, extended_json, interval
+from taskqueue.errors import InvalidOption
 from taskqueue.model.options.table import OPTIONS
 from taskqueue.model.schedules import Cron, Custom, Every
 from taskqueue.model.schedules.cron import UTC, in_zone
@@ -23,6 +26,8 @@ from taskqueue.scheduler import json_shapes
 from taskqueue.scheduler.schedules import ONE_JOB, RULES
 
 if TYPE_CHECKING:
+    from taskqueue.model.options.table import ScheduleEntry
+    from taskqueue.scheduler.crontab import Crontab
     from taskqueue.scheduler.declared_schedules import ScheduleChanges
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="Write JSON for programs.")
@@ -237,20 +242,82 @@ def _sync(context: StoreContext, application: str, name: str | None, dry_run: bo
     if folder not in sys.path:
         sys.path.insert(0, folder)
     declarations.import_application(module)
-    entries, kept_as = declarations.declared(), name or module
+    _apply(context, "sync schedules", name or module, declarations.declared(), dry_run=dry_run, as_json=as_json)
+
+
+def _apply(
+    context: StoreContext,
+    action: str,
+    application: str,
+    entries: Mapping[str, ScheduleEntry],
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Make these the schedules of the application, or see what would change, and print the changes."""
     if dry_run:
-        changes = context.scheduler.schedules(entries, application=kept_as, dry_run=True)
+        changes = context.scheduler.schedules(entries, application=application, dry_run=True)
     else:
-        with context.acting("sync schedules", kept_as):
-            changes = context.scheduler.schedules(entries, application=kept_as, force=True)
+        with context.acting(action, application):
+            changes = context.scheduler.schedules(entries, application=application, force=True)
     if as_json:
-        output.write({"application": kept_as, "dry_run": dry_run, **json_shapes.schedule_changes(changes)})
+        output.write({"application": application, "dry_run": dry_run, **json_shapes.schedule_changes(changes)})
         return
     for line in _lines(changes):
         output.line(line)
     number = len(changes.added) + len(changes.changed) + len(changes.removed)
     done = "would change" if dry_run else "changed"
-    output.line(f"{count(number, 'schedule') if number else 'nothing'} of application {kept_as} {done}")
+    output.line(f"{count(number, 'schedule') if number else 'nothing'} of application {application} {done}")
+
+
+@schedule_command.command("import")
+@click.argument("file", type=click.File("r", encoding="utf-8"), metavar="FILE")
+@click.option("--system", is_flag=True, help="The lines name a user after their times, as in /etc/crontab.")
+@click.option("--tz", metavar="ZONE", help="The time zone of lines without CRON_TZ; default: that of this host.")
+@click.option("--name", metavar="NAME", help="The name under which the store keeps the file; default: the file's own.")
+@click.option("--queue", metavar="QUEUE", help="Put the jobs into this queue, for the nodes of one host, say.")
+@click.option("--skip", is_flag=True, help="Leave out lines that cannot be imported.")
+@click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
+@_as_json
+@pass_new_store
+def _import(
+    context: StoreContext,
+    file: TextIO,
+    system: bool,
+    tz: str | None,
+    name: str | None,
+    queue: str | None,
+    **flags: bool,
+) -> None:
+    """Define a schedule for each line of a crontab; FILE is - for `crontab -l | taskqueue schedule import -`.
+
+    A schedule has the name of the comment `# name: NAME` above its line, or that of its program. Schedules of lines
+    that are no longer in the file are removed. If a line cannot be imported, nothing is.
+    """
+    kept_as = name or ("crontab" if file.name == "<stdin>" else Path(file.name).name)
+    found = _crontab(file, tz, system=system)
+    if found.wrong and not flags["skip"]:
+        raise InvalidOption(f"nothing is imported: {'; '.join(map(str, found.wrong))}; or pass --skip")
+    for wrong in found.wrong:
+        output.line(f"left out: {wrong}", err=True)
+    entries: Any = {name: {**entry, **({"queue": queue} if queue else {})} for name, entry in found.entries.items()}
+    _apply(context, "import schedules", kept_as, entries, dry_run=flags["dry_run"], as_json=flags["as_json"])
+
+
+def _crontab(file: TextIO, tz: str | None, *, system: bool) -> Crontab:
+    """Return what the file says."""
+    from taskqueue.scheduler import crontab
+
+    folder = os.path.dirname(os.path.abspath(file.name))
+    if not system and (os.path.abspath(file.name) == "/etc/crontab" or folder == "/etc/cron.d"):
+        raise click.UsageError(f"the lines of {file.name} name a user after their times: pass --system")
+    zone = tz or crontab.zone_of_host()
+    if zone is None:
+        raise click.UsageError("this host does not name its time zone: pass --tz, such as --tz Europe/Berlin")
+    try:
+        return crontab.read(file.read(), zone, has_users=system)
+    except UnicodeDecodeError as error:
+        raise InvalidOption(f"{file.name} is not UTF-8 text: {error}") from None
 
 
 def _lines(changes: ScheduleChanges) -> Iterator[str]:

@@ -30,6 +30,13 @@ def warm_up():
     return "warm"
 """
 
+CRONTAB = r"""
+SHELL=/bin/bash
+GREETING = "hello, "
+HOME=/tmp
+@yearly shopt -q expand_aliases || echo "$GREETING"$PWD \%
+"""
+
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Path:
@@ -133,3 +140,16 @@ def test_a_burst_applies_the_schedules_and_runs_what_they_start_at_once(
     assert done.returncode == Exit.OK, done.stderr
     assert names(scheduler) == ["at-once", "nightly"]
     assert ended(scheduler) == 2
+
+
+def test_a_node_runs_the_commands_of_an_imported_crontab(url: str, scheduler: Scheduler, tmp_path: Path) -> None:
+    (tmp_path / "crontab").write_text(CRONTAB)
+    command = [sys.executable, "-m", "taskqueue", "--url", url, "schedule", "import", str(tmp_path / "crontab")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
+    assert done.returncode == Exit.OK, done.stderr
+
+    [imported] = scheduler.get_schedules()
+    with node(url, tmp_path):
+        job = imported.trigger().wait(LIMIT, raise_on_error=True)
+
+    assert job.result == {"exit_code": 0, "stdout": "hello, /tmp %\n", "stderr": ""}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import subprocess
@@ -273,3 +274,92 @@ def test_sync_changes_nothing_of_an_application_that_is_wrong(
     assert answer.returncode == Exit.CONFIG
     assert complaint in answer.stderr
     assert [plan.name for plan in store.schedules()] == ["by-hand"]
+
+
+CRONTAB = """
+CRON_TZ=Europe/Berlin
+# name: nightly
+15 3 * * * bin/clean --days 30
+@hourly bin/report
+"""
+
+
+def test_a_crontab_is_imported_and_its_second_import_changes_nothing(
+    taskqueue: Command, store: Store, tmp_path: Path
+) -> None:
+    taskqueue("schedule", "add", "by-hand", "shop:poll", "--every", "1h")
+    file = tmp_path / "crontab"
+    file.write_text(CRONTAB)
+    preview = taskqueue("schedule", "import", str(file), "--dry-run")
+    before = store.schedules()
+    first = taskqueue("schedule", "import", str(file), "--queue", "host-1")
+    stored = store.schedules()
+    second = taskqueue("schedule", "import", str(file), "--queue", "host-1")
+    unchanged = store.schedules()
+    file.write_text(CRONTAB.replace("15 3", "30 4").replace("@hourly bin/report", ""))
+    third = taskqueue("schedule", "import", str(file), "--queue", "host-1")
+
+    lines = ["add     nightly", "add     report"]
+    assert preview.out.splitlines() == [*lines, "2 schedules of application crontab would change"]
+    assert [plan.name for plan in before] == ["by-hand"]
+    assert first.out.splitlines() == [*lines, "2 schedules of application crontab changed"]
+    assert {plan.template.queue for plan in stored if plan.application} == {"host-1"}
+    assert second.out.splitlines() == ["nothing of application crontab changed"]
+    assert unchanged == stored
+    assert third.out.splitlines() == [
+        "change  nightly: trigger",
+        "remove  report",
+        "2 schedules of application crontab changed",
+    ]
+    assert [entry.target for entry in store.audit(100) if entry.action == "import schedules"] == ["crontab"] * 3
+
+
+def test_nothing_is_imported_if_one_line_is_wrong_unless_that_is_asked_for(
+    taskqueue: Command, store: Store, tmp_path: Path
+) -> None:
+    file = tmp_path / "crontab"
+    file.write_text(f"{CRONTAB}@reboot bin/start\n0 9 * * * mail ann%hello\n")
+    refused = taskqueue("schedule", "import", str(file))
+    unchanged = store.schedules()
+    skipped = taskqueue("schedule", "import", str(file), "--skip", "--name", "shop", "--json")
+
+    assert refused.code == Exit.CONFIG
+    assert "nothing is imported: line 6: @reboot has no equivalent" in refused.complaint
+    assert "; line 7: the text after %" in refused.complaint
+    assert "or pass --skip" in refused.complaint
+    assert unchanged == []
+    assert skipped.document["added"] == ["nightly", "report"]
+    assert [line[:17] for line in skipped.err.splitlines()] == ["left out: line 6:", "left out: line 7:"]
+    assert {plan.application for plan in store.schedules()} == {"shop"}
+
+
+def test_the_crontab_of_the_standard_input_is_imported(url: str, store: Store) -> None:
+    command = [sys.executable, "-m", "taskqueue", "--url", url, "schedule", "import", "-", "--tz", "Asia/Tokyo"]
+    answer = subprocess.run(command, input="@daily run\n", capture_output=True, text=True, timeout=LIMIT)
+
+    assert answer.stdout.splitlines() == ["add     run", "1 schedule of application crontab changed"], answer.stderr
+    assert [plan.trigger for plan in store.schedules()] == [Cron("@daily", "Asia/Tokyo")]
+
+
+def test_a_file_that_is_no_text_is_refused(taskqueue: Command, tmp_path: Path) -> None:
+    (tmp_path / "crontab").write_bytes(b"@daily \xff\n")
+    answer = taskqueue("schedule", "import", str(tmp_path / "crontab"))
+
+    assert answer.code == Exit.CONFIG
+    assert "is not UTF-8 text" in answer.complaint
+
+
+def test_the_files_of_the_system_need_their_users(taskqueue: Command) -> None:
+    file = next((path for path in (Path("/etc/crontab"), *Path("/etc/cron.d").glob("*")) if path.is_file()), None)
+    answer = taskqueue("schedule", "import", str(file)) if file else taskqueue("schedule", "import", "/etc/crontab")
+
+    assert answer.code == Exit.USAGE
+    assert ("pass --system" if file else "No such file") in answer.err
+
+
+def test_lines_of_a_file_with_users_are_imported(taskqueue: Command, store: Store, tmp_path: Path) -> None:
+    (tmp_path / "backup").write_text(f"0 9 * * * {getpass.getuser()} bin/backup\n")
+    answer = taskqueue("schedule", "import", str(tmp_path / "backup"), "--system")
+
+    assert answer.code == Exit.OK
+    assert [plan.name for plan in store.schedules()] == ["backup"]

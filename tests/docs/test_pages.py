@@ -29,6 +29,7 @@ FOLLOWED = [
     "docs/how-to/jobs/asyncio-jobs.md",
     "docs/how-to/applications/asyncio.md",
     "docs/how-to/jobs/burst.md",
+    "docs/how-to/jobs/crontab.md",
     "docs/how-to/operations/capacity.md",
     "docs/how-to/operations/dashboard.md",
     "docs/how-to/applications/events.md",
