@@ -19,6 +19,8 @@ PAGE = 500
 LARGEST_PAGE = 1_000_000
 """The most records that a caller gets in one list."""
 
+LARGEST_OFFSET = 10_000
+"""The most records before a page: they are read."""
 
 LAST_LOOK = 1.0
 """Seconds for which a wait still reads after its timeout: a job that ended in time has ended, even before its event
@@ -62,17 +64,45 @@ def present(store: Store, ids: Iterable[JobId]) -> list[Record]:
     return records
 
 
-def page(store: Store, query: Mapping[str, Any] | None, order: str, limit: int, after: object) -> list[Record]:
-    """Return up to ``limit`` records that match, in this order, after the job ``after``, a handle of it."""
+def page(
+    store: Store, query: Mapping[str, Any] | None, order: str, limit: int, after: object, offset: int
+) -> list[Record]:
+    """Return up to ``limit`` records that match, in this order, behind the job ``after`` and ``offset`` more.
+
+    ``after`` is a handle of a job, or its id.
+    """
     if not isinstance(order, str):
         raise InvalidQuery(f"order={as_code(order)}: pass the name of a field, such as 'created_at'")
     if type(limit) is not int or not 0 < limit <= LARGEST_PAGE:
         raise InvalidQuery(f"limit={as_code(limit)}: pass how many jobs to return, from 1 to {LARGEST_PAGE:,}")
-    last = getattr(after, "snapshot", None)
-    if after is not None and last is None:
-        raise InvalidQuery(f"after={as_code(after)}: pass the last job of the page before, a Process")
-    position = None if last is None else (getattr(last, order.removeprefix("-"), None), last.id)
-    return store.find(EVERYTHING if query is None else parse(query), order=order, limit=limit, after=position)
+    if type(offset) is not int or not 0 <= offset <= LARGEST_OFFSET:
+        raise InvalidQuery(
+            f"offset={as_code(offset)}: pass how many jobs to leave out, up to {LARGEST_OFFSET:,}; beyond, pass the "
+            "last job of the page before as after=, which is as fast on each page"
+        )
+    meant = EVERYTHING if query is None else parse(query)
+    last = _last(store, after)
+    while offset > 0:
+        left_out = store.find(meant, order=order, limit=min(offset, PAGE), after=_position(last, order))
+        offset -= PAGE
+        if not left_out:
+            return []
+        last = left_out[-1]
+    return store.find(meant, order=order, limit=limit, after=_position(last, order))
+
+
+def _last(store: Store, after: Any) -> Record | None:
+    """Return the record of the last job before a page."""
+    record: Record | None = getattr(after, "snapshot", None)
+    if after is None or record is not None:
+        return record
+    if not isinstance(after, JobId) and not (isinstance(after, str) and JobId.is_valid(after)):
+        raise InvalidQuery(f"after={as_code(after)}: pass the last job of the page before, or its id")
+    return read(store, [JobId(after)])[0]
+
+
+def _position(last: Record | None, order: str) -> tuple[object, JobId] | None:
+    return None if last is None else (getattr(last, order.removeprefix("-"), None), last.id)
 
 
 def matching(store: Store, query: Query, page_size: int = PAGE) -> Iterator[Record]:

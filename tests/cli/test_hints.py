@@ -85,6 +85,13 @@ def test_an_option_without_an_equal_leads_to_a_way(capsys: pytest.CaptureFixture
     assert f"No such option: {option}: every node starts jobs at their times" in capsys.readouterr().err
 
 
+def test_an_offset_leads_to_the_way_to_all_jobs(taskqueue: Taskqueue) -> None:
+    assert (
+        "No such option: --offset: `list --limit 0` shows all jobs, and scheduler.find_jobs"
+        in taskqueue("list", "--offset", "20").complaint
+    )
+
+
 def test_an_application_for_all_commands_is_not_needed(taskqueue: Taskqueue) -> None:
     assert "No such option: -A: jobs are found by their import path" in taskqueue("-A", "shop", "worker").complaint
 
