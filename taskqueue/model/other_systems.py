@@ -57,6 +57,10 @@ COMMAND_OPTIONS: Mapping[str, str] = {
 COMMAND_WAYS: Mapping[str, str] = {
     **dict.fromkeys(("B", "beat", "with-scheduler"), "every node starts jobs at their times and by their schedules"),
     **dict.fromkeys(("offset", "skip", "page"), "`list --limit 0` shows all jobs, and scheduler.find_jobs has pages"),
+    **dict.fromkeys(
+        ("p", "port", "host", "address", "bind"),
+        "`taskqueue web --listen PORT` serves the dashboard, and `taskqueue-node --metrics PORT` metrics",
+    ),
     **dict.fromkeys(("A", "app"), "jobs are found by their import path, in the folder of the node or in --chdir"),
 }
 """Options of commands that none here has the meaning of, with the way to what they are for."""

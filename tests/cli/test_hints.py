@@ -92,6 +92,12 @@ def test_an_offset_leads_to_the_way_to_all_jobs(taskqueue: Taskqueue) -> None:
     )
 
 
+@pytest.mark.parametrize("option", ["--port", "-p", "--host", "--address", "--bind"])
+def test_a_port_of_a_node_leads_to_what_serves_one(capsys: pytest.CaptureFixture[str], option: str) -> None:
+    assert node.main([option, "8080"]) == Exit.USAGE
+    assert f"No such option: {option}: `taskqueue web --listen PORT` serves the dashboard" in capsys.readouterr().err
+
+
 def test_an_application_for_all_commands_is_not_needed(taskqueue: Taskqueue) -> None:
     assert "No such option: -A: jobs are found by their import path" in taskqueue("-A", "shop", "worker").complaint
 
