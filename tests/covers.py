@@ -125,6 +125,9 @@ COVERS: Mapping[str, str] = {
     "scheduler/test_audit.py": "scheduler/audit_trail model/secret_keys",
     "scheduler/test_families.py": "",
     "insight/test_overview.py": "insight/overview insight/overview_reader insight/needs",
+    "scheduler/test_postgresql_transactions.py": (
+        "store/postgresql/arrivals store/postgresql/caller_transaction store/postgresql/sessions"
+    ),
     "scheduler/test_process.py": "scheduler/snapshot",
     "scheduler/test_received.py": "execution/received_values model/received",
     "scheduler/test_run_inline.py": "execution/inline_context model/run_context",

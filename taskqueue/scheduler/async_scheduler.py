@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import aclosing
 from functools import partial
 from itertools import islice
@@ -36,6 +36,7 @@ from taskqueue.scheduler.schedule_api import NO_DATA
 from taskqueue.scheduler.scheduler import PAGE, Scheduler
 from taskqueue.scheduler.snapshot import JobSnapshot, named
 from taskqueue.scheduler.wait import of_running_job, timeout_of
+from taskqueue.store.caller_transaction import LoopSession
 
 if TYPE_CHECKING:
     from typing_extensions import Never, Unpack
@@ -141,8 +142,10 @@ class AsyncScheduler:
     ) -> AsyncProcess[Result]:
         """Store a job that is to run once, and return its handle, as ``Scheduler.add_job`` does."""
         every = await completed_in_loop(self._before_add, job, data, options)
-        call = partial(self.blocking.add_job, job, data, session=session, **every)
-        return self._handle(await self.in_thread(call))
+        if session is None:
+            return self._handle(await self.in_thread(partial(self.blocking.add_job, job, data, **every)))
+        call = partial(self.blocking.add_job, job, data, session=_of_this_loop(session), **every)
+        return self._handle(await _whole(self.in_thread(call)))
 
     async def add_jobs(self, jobs: Iterable[Entry], **refused: Never) -> list[AsyncProcess]:
         """Store many jobs in one round trip, as ``Scheduler.add_jobs`` does."""
@@ -351,3 +354,20 @@ class AsyncScheduler:
             return AsyncProcess(self, record)
         process.snapshot = record
         return process
+
+
+def _of_this_loop(session: object) -> object:
+    """Return the session for a call in a thread; an asynchronous one stays with the running loop."""
+    if inspect.iscoroutinefunction(getattr(session, "execute", None)):
+        return LoopSession(session, asyncio.get_running_loop())
+    return session
+
+
+async def _whole(call: Coroutine[Any, Any, R]) -> R:
+    """Return the result of the call; a canceled task waits for its end, so that it uses no session after that."""
+    task = asyncio.ensure_future(call)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.gather(task, return_exceptions=True)
+        raise

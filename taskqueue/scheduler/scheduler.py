@@ -102,8 +102,9 @@ class Scheduler(Events, Operations, Schedules):
         ``job`` is a subclass of ``Job``, a function with ``@task`` or ``"module:Class.method"``. Options of the call
         override options of the class, which override the scheduler's. Raises ``InvalidJob`` (``InvalidOption``,
         ``DataTooLarge``) before anything is stored. If a pending job has the same ``unique`` key, that job is returned,
-        and its ``existed`` is True. With the ``session`` of a ``pymongo`` client the job is part of its open
-        transaction.
+        and its ``existed`` is True. With ``session`` the job is part of its open transaction: the session
+        of a ``pymongo`` client, or a connection of psycopg, SQLAlchemy or Django to the PostgreSQL database of the
+        store.
         """
         store, silence = self._connections.store_and_silence
         every: Mapping[str, Any] = options

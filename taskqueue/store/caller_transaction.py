@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from taskqueue.errors import InvalidOption
-from taskqueue.model.record import Record
 from taskqueue.model.timestamps import host_time
 from taskqueue.store import Store
+from taskqueue.store.relational.engine import Adder
 from taskqueue.store.relational.store import RelationalStore
 from taskqueue.store.sqlite.caller_transaction import CallerConnection, LateRinger
 
+if TYPE_CHECKING:
+    import asyncio
 
-class Adder(Protocol):
-    """Accepts records."""
 
-    def add(self, records: Sequence[Record]) -> list[Record]:
-        """Insert all records and return for each the one that is kept, in order."""
+class LoopSession(NamedTuple):
+    """An asynchronous session, and the loop on which alone it may be used."""
+
+    session: Any
+    loop: asyncio.AbstractEventLoop
 
 
 def session_inserts(store: Store, session: Any) -> Adder:
-    """Return an adder within the open transaction of a pymongo ``session``; raise ``InvalidOption``."""
+    """Return an adder within the open transaction of the application's ``session``; raise ``InvalidOption``."""
+    session, loop = session if isinstance(session, LoopSession) else (session, None)
     if isinstance(store, RelationalStore):
-        raise InvalidOption(
-            "session is for MongoDB: on SQLite, add the job through Scheduler(connection=…); "
-            "on PostgreSQL, leave it out and add the job after your COMMIT"
-        )
+        return store.within(session, loop)
     from taskqueue.store.mongodb.store import MongoStore
 
     assert isinstance(store, MongoStore)

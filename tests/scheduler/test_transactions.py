@@ -328,7 +328,10 @@ def test_what_is_no_open_transaction_here_is_refused(
         with pytest.raises(InvalidOption, match="no transaction is open on it: call this inside"):
             scheduler.add_job(Echo, session=session)
         session.start_transaction()
-        with Scheduler(file) as embedded, pytest.raises(InvalidOption, match="session is for MongoDB: on SQLite"):
+        with (
+            Scheduler(file) as embedded,
+            pytest.raises(InvalidOption, match="session is for PostgreSQL and MongoDB: on SQLite"),
+        ):
             embedded.add_job(Echo, session=session)
     with Client(mongo_standalone) as another, another.start_session() as session:
         session.start_transaction()

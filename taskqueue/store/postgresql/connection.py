@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
+from psycopg import errors
 
 from taskqueue.model.record import Record
 from taskqueue.store.bell import Bell
-from taskqueue.store.postgresql import alike, schema
+from taskqueue.store.postgresql import alike, arrivals, schema
 from taskqueue.store.postgresql.bells import Bells, notification
 from taskqueue.store.postgresql.database import PostgreSQLDatabase
 from taskqueue.store.postgresql.driver_errors import LOCKED, REPEATED, in_words, reason_of
 from taskqueue.store.postgresql.url import PostgreSQLUrl
-from taskqueue.store.relational.engine import AnyWork, Sync, Work
+from taskqueue.store.relational.engine import Adder, AnyWork, Sync, Work
+from taskqueue.store.relational.transaction import Transaction
 
 if TYPE_CHECKING:
     from taskqueue.model.finding import Finding
@@ -29,6 +33,10 @@ Result = TypeVar("Result")
 
 TRIES = 5
 """How often a transaction is run at most if others stand in its way."""
+
+KEY_PAUSE = 0.4
+"""Seconds for which others have the lock before a transaction is run again that waited for a unique key: an application
+is adding it in a transaction that is still open."""
 
 # The lock is taken before the snapshot, which the first query takes: so the transaction sees all that earlier holders
 # of the lock have committed, and then one state to its end.
@@ -40,7 +48,10 @@ _BEGIN = (
     "SET LOCAL idle_in_transaction_session_timeout = '5s'",
     "LOCK TABLE {schema}.store IN EXCLUSIVE MODE",
     "SET LOCAL statement_timeout = '50s'",
-    "SELECT pg_current_xact_id()::text",
+    (
+        "SELECT pg_current_xact_id()::text, EXISTS (SELECT 1 FROM {schema}.jobs WHERE rowid IS NULL), "
+        "set_config('lock_timeout', '100ms', true)"
+    ),
 )
 # A transaction of its own, after the lock was released: the sessions that wait for the disk share one flush.
 _REACH_THE_DISK = """
@@ -56,6 +67,10 @@ class Undone(psycopg.OperationalError):
     """The connection was lost, and what the transaction had done with it: it may be run again."""
 
 
+class Arrived(Exception):
+    """Jobs were added without the lock: the body is run again after they are taken in."""
+
+
 class Connection:
     """Serialises the threads of a process; every call either works or raises ``StoreUnavailable``."""
 
@@ -68,6 +83,7 @@ class Connection:
         self._lock = threading.RLock()
         self._bells = Bells(address)
         self._inherited: list[object] = []
+        self._identity: str | None = None
         _INHERITED.add(self)
         with self._in_words():
             self.guarantee = _guarantee(self._opened())
@@ -88,9 +104,25 @@ class Connection:
         """Run ``body`` as one transaction, again if another one stood in its way, and ring with the commit."""
         with self._in_words():
             for _ in range(1, TRIES):
-                with contextlib.suppress(*REPEATED, Undone):
+                try:
                     return self._write(level, body)
+                except errors.LockNotAvailable:
+                    time.sleep(KEY_PAUSE)
+                except (*REPEATED, Undone):
+                    pass
             return self._write(level, body)
+
+    def within(self, session: Any, loop: asyncio.AbstractEventLoop | None) -> Adder:
+        """Return an adder for the open transaction of an application's session."""
+        from taskqueue.store.postgresql.caller_transaction import CallerInserts
+
+        return CallerInserts(self.address, self.identity(), session, loop)
+
+    def identity(self) -> str:
+        """Return the id of the store, by which another one is told apart."""
+        if self._identity is None:
+            self._identity = self.read(_identity)
+        return self._identity
 
     def time(self) -> datetime:
         """Ask the server for its time."""
@@ -145,23 +177,39 @@ class Connection:
         self._bells.reset_after_fork()
 
     def _read(self, action: Callable[[PostgreSQLDatabase], Result]) -> Result:
+        result, has_arrivals = self._read_once(action)
+        if has_arrivals:
+            self.write(Sync.NORMAL, _nothing)
+            result, _ = self._read_once(action)
+        return result
+
+    def _read_once(self, action: Callable[[PostgreSQLDatabase], Result]) -> tuple[Result, bool]:
         database = self._opened()
         try:
-            result = action(database)
-            database.send()
-            return result
+            return action(database), database.has_arrivals()
         finally:
             database.undo()  # if the action was interrupted
 
     def _write(
         self, level: Sync, body: Callable[[PostgreSQLDatabase], tuple[AnyWork, Result]]
     ) -> tuple[AnyWork, Result]:
+        try:
+            return self._write_once(level, body, takes_in=False)
+        except Arrived:
+            return self._write_once(level, body, takes_in=True)
+
+    def _write_once(
+        self, level: Sync, body: Callable[[PostgreSQLDatabase], tuple[AnyWork, Result]], *, takes_in: bool
+    ) -> tuple[AnyWork, Result]:
         database = self._opened()
         try:
             database.begin(self._begin(_SYNC[level]))
+            topics = self._taken_in(database, level) if takes_in else set()
             work, result = body(database)
-            database.read_number()
-            rings = [notification(self.address.schema, work.topics)] if work.topics else []
+            if database.read_number() and not takes_in:
+                raise Arrived
+            topics |= work.topics
+            rings = [notification(self.address.schema, topics)] if topics else []
         except BaseException as error:
             database.undo()
             if isinstance(error, psycopg.Error) and database.raw.closed:
@@ -176,6 +224,18 @@ class Connection:
             if not self._was_committed(database):
                 raise Undone(reason_of(error)) from error
         return work, result
+
+    def _taken_in(self, database: PostgreSQLDatabase, level: Sync) -> set[str]:
+        """Take in what was added without the lock, in transactions of their own if it is much; return the topics."""
+        topics: set[str] = set()
+        is_all = False
+        while not is_all:
+            rung, is_all = arrivals.take_in(database)
+            topics |= rung
+            if not is_all:
+                database.commit([])
+                database.begin(self._begin(_SYNC[level]))
+        return topics
 
     def _was_committed(self, lost: PostgreSQLDatabase) -> bool:
         """Return whether the last transaction of a lost connection was committed, as far as this can be known.
@@ -224,6 +284,16 @@ class Connection:
         with contextlib.suppress(psycopg.Error):
             return database.holder()
         return ""
+
+
+def _nothing(database: PostgreSQLDatabase) -> tuple[Transaction, None]:
+    """Do nothing else than what each transaction does."""
+    return Transaction(database, tells_ends=False), None
+
+
+def _identity(database: PostgreSQLDatabase) -> str:
+    [identity] = database.execute("SELECT id FROM store").fetchone() or [""]
+    return str(identity)
 
 
 def _time(database: PostgreSQLDatabase) -> datetime:

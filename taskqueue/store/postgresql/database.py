@@ -85,6 +85,8 @@ class PostgreSQLDatabase:
         self.raw.adapters.register_loader("json", TextLoader)  # the store reads JSON itself
         self._message = Message(self.raw)
         self.schema = address.schema
+        self._begun: Rows | None = None
+        self._has_arrivals = False
         self.transaction = ""
         """The number that the server gave the last write transaction."""
         self.run = ""
@@ -100,9 +102,20 @@ class PostgreSQLDatabase:
         self._message.add_plain(settings)
         self._begun = self._message.add(number)
 
-    def read_number(self) -> None:
-        """Note the number of the transaction, by which its end can be looked up."""
-        [self.transaction] = self._begun.fetchone()
+    def read_number(self) -> bool:
+        """Note the number of the transaction, by which its end can be looked up; return what else was read with it.
+
+        That is, whether jobs were added without the lock that are not taken in yet.
+        """
+        if self._begun is not None:
+            [self.transaction, self._has_arrivals, _] = self._begun.fetchone()
+            self._begun = None
+        return self._has_arrivals
+
+    def has_arrivals(self) -> bool:
+        """Return whether jobs were added without the lock that are not taken in yet; sends what waits."""
+        [has_arrivals] = self.execute("SELECT EXISTS (SELECT 1 FROM jobs WHERE rowid IS NULL)").fetchone()
+        return bool(has_arrivals)
 
     def commit(self, last: Sequence[str]) -> None:
         """Send what waits, these statements and COMMIT as one message."""

@@ -30,9 +30,12 @@ _TYPES = (
     (r"\bINTEGER\b", "BIGINT"),
     (r"\bREAL\b", "DOUBLE PRECISION"),
 )
+# A job that was added without the store's lock has no number yet: ``arrivals``.
 _OWN = """
-ALTER TABLE jobs ADD rowid BIGINT GENERATED ALWAYS AS IDENTITY;
+ALTER TABLE jobs ADD rowid BIGSERIAL;
+ALTER TABLE jobs ALTER rowid DROP NOT NULL;
 CREATE UNIQUE INDEX jobs_rowid ON jobs (rowid);
+CREATE INDEX jobs_arrived ON jobs (id) WHERE rowid IS NULL;
 CREATE TABLE store (id TEXT NOT NULL, schema BIGINT NOT NULL);
 """
 _MANY_VERSIONS = "autovacuum_vacuum_threshold = {}, autovacuum_vacuum_scale_factor = {}"
@@ -45,12 +48,24 @@ _STORAGE = {
 
 def definitions(schema: str) -> str:
     """Return the statements that create the schema with its tables."""
-    tables = TABLES
-    for pattern, replacement in _TYPES:
-        tables = re.sub(pattern, replacement, tables)
+    tables = _typed_tables()
     tables = re.sub(r"\b((?:CREATE|ALTER) TABLE|INDEX \w+ ON) (\w+)", rf"\1 {schema}.\2", tables + _OWN)
     storage = [f"ALTER TABLE {schema}.{table} SET ({settings})" for table, settings in _STORAGE.items()]
     return f"CREATE SCHEMA {schema};{tables}{';'.join(storage)}"
+
+
+def types_of_jobs() -> dict[str, str]:
+    """Return the type of each column of a job that both engines have."""
+    jobs = _typed_tables().split("CREATE TABLE jobs (")[1].split(");")[0]
+    return dict(re.findall(r"(\w+) (JSON|TEXT|BIGINT|DOUBLE PRECISION)\b", jobs))
+
+
+def _typed_tables() -> str:
+    """Return the tables of both engines with the types of PostgreSQL."""
+    tables = TABLES
+    for pattern, replacement in _TYPES:
+        tables = re.sub(pattern, replacement, tables)
+    return tables
 
 
 def prepare(raw: Raw, schema: str, shown: str) -> None:

@@ -10,6 +10,8 @@ from taskqueue.model.record import Record
 from taskqueue.store.bell import Bell
 
 if TYPE_CHECKING:
+    import asyncio
+
     from taskqueue.model.finding import Finding
     from taskqueue.store import Disagreement, Disagreements
 
@@ -121,6 +123,13 @@ class CommitRinger(Protocol):
         """Release everything."""
 
 
+class Adder(Protocol):
+    """Accepts records."""
+
+    def add(self, records: Sequence[Record]) -> list[Record]:
+        """Insert all records and return for each the one that is kept, in order."""
+
+
 class Engine(Protocol):
     """Runs reads and transactions on one database; every call either works or raises ``StoreUnavailable``."""
 
@@ -137,6 +146,12 @@ class Engine(Protocol):
         One such transaction runs at a time in the whole store, and sees all earlier ones. The body may be run again
         from the beginning, so that it changes nothing outside the database. An engine whose database rings with the
         commit rings the topics of the work.
+        """
+
+    def within(self, session: Any, loop: asyncio.AbstractEventLoop | None) -> Adder:
+        """Return an adder for the open transaction of an application's session; raise ``InvalidOption`` for others.
+
+        An asynchronous session is used on its ``loop``.
         """
 
     def reach_the_disk(self) -> None:

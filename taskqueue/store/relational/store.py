@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from taskqueue.model.controls import Control, Controls, Kind
 from taskqueue.model.ids import JobId
@@ -30,11 +30,13 @@ from taskqueue.store.relational import (
     settlements,
 )
 from taskqueue.store.relational.claim_cache import ClaimCache
-from taskqueue.store.relational.engine import CommitRinger, Database, Engine, Sync
+from taskqueue.store.relational.engine import Adder, CommitRinger, Database, Engine, Sync
 from taskqueue.store.relational.settlements import settle
 from taskqueue.store.relational.transaction import Transaction
 
 if TYPE_CHECKING:  # few programs count or schedule
+    import asyncio
+
     from taskqueue.model.analytics import Present, Sample
     from taskqueue.model.audit import AuditEntry
     from taskqueue.model.finding import Finding
@@ -86,6 +88,10 @@ class RelationalStore:
         kept = self._write(Sync.NORMAL, partial(inserts.add, records=records))
         self._engine.reach_the_disk()  # while nodes wake up; the caller has no answer yet
         return kept
+
+    def within(self, session: Any, loop: asyncio.AbstractEventLoop | None) -> Adder:
+        """Return an adder for the open transaction of an application's session."""
+        return self._engine.within(session, loop)
 
     def alike(self, new: Record, ignore_data: bool) -> list[Record]:
         return self._engine.alike(new, ignore_data)

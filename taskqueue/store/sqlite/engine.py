@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from taskqueue.errors import InvalidOption
 from taskqueue.model.record import Record
 from taskqueue.store.bell import ENDS, Doorbell
 from taskqueue.store.relational.end_notice import record_of
-from taskqueue.store.relational.engine import Sync, Work
+from taskqueue.store.relational.engine import Adder, Sync, Work
 from taskqueue.store.sqlite.alike import Alike
 from taskqueue.store.sqlite.database import SqliteDatabase
 from taskqueue.store.sqlite.url import SqliteUrl
 
 if TYPE_CHECKING:
+    import asyncio
+
     from taskqueue.model.finding import Finding
     from taskqueue.store import Disagreement, Disagreements
 
@@ -58,6 +61,11 @@ class SqliteEngine(ABC):
 
     def alike(self, new: Record, ignore_data: bool) -> list[Record]:
         return self.read(lambda raw: self._alike.find(raw, new, ignore_data))
+
+    def within(self, session: Any, loop: asyncio.AbstractEventLoop | None) -> Adder:  # noqa: ARG002
+        raise InvalidOption(
+            "session is for PostgreSQL and MongoDB: on SQLite, add the job through Scheduler(connection=…)"
+        )
 
     def bell(self, topic: str) -> Doorbell:
         reader = (record_of,) if topic == ENDS else ()

@@ -1,0 +1,142 @@
+"""Runs statements within the open transaction of what an application has: psycopg, SQLAlchemy or Django.
+
+Only psycopg is imported: objects of the others come from the application, which has imported them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, TypeAlias
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+
+from taskqueue.errors import InvalidOption
+
+Run: TypeAlias = Callable[[str, Mapping[str, Any]], list[Any]]
+"""Runs a statement with values for its ``:name`` and returns the rows."""
+
+_SESSION = "sqlalchemy.orm.session.Session"
+_CONNECTION = "sqlalchemy.engine.base.Connection"
+_ASYNCHRONOUS = {"sqlalchemy.ext.asyncio.session.AsyncSession", "sqlalchemy.ext.asyncio.engine.AsyncConnection"}
+_DJANGO = {"django.utils.connection.ConnectionProxy", "django.db.backends.base.base.BaseDatabaseWrapper"}
+_NAME = re.compile(r":([a-z_]+)")
+
+_ACCEPTED = "a Connection or AsyncConnection of psycopg, a Session, Connection, AsyncSession or AsyncConnection of "
+_FAILED = "session: its transaction has failed: roll it back, begin again and repeat what it did"
+
+
+def run_on(session: Any, loop: asyncio.AbstractEventLoop | None) -> Run:
+    """Return what runs statements in the transaction of ``session``; an asynchronous one is used on its ``loop``.
+
+    Raises ``InvalidOption`` for an object of another kind, and for one without an open transaction.
+    """
+    kinds = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(session).__mro__}
+    if isinstance(session, psycopg.Connection):
+        _check(session)
+        return lambda statement, values: _fetched(session, statement, values)
+    if kinds & {_SESSION, _CONNECTION}:
+        return lambda statement, values: _fetched_by_sqlalchemy(session, statement, values)
+    if kinds & _DJANGO:
+        _check_django(session)
+        return lambda statement, values: _fetched_by_django(session, statement, values)
+    if isinstance(session, psycopg.AsyncConnection):
+        _check(session)
+        return _awaited(session, loop, _fetched_asynchronously)
+    if kinds & _ASYNCHRONOUS:
+        return _awaited(session, loop, _fetched_by_asynchronous_sqlalchemy)
+    raise InvalidOption(f"session={session!r} cannot be used: pass {_ACCEPTED}SQLAlchemy, or django.db.connection")
+
+
+def failed_transaction(error: Exception) -> InvalidOption | None:
+    """Return the error that says so if this error of a driver comes from a transaction that had failed before."""
+    cause = getattr(error, "orig", None) or error.__cause__ or error
+    state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
+    return InvalidOption(_FAILED) if state == "25P02" else None
+
+
+def _check(raw: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+    if raw.closed:
+        raise InvalidOption(f"session={raw!r} is closed: pass an open connection")
+    if raw.autocommit and raw.info.transaction_status is TransactionStatus.IDLE:
+        raise InvalidOption(
+            "session: no transaction is open on it, and it commits each statement: "
+            "call this inside connection.transaction()"
+        )
+
+
+def _fetched(raw: psycopg.Connection[Any], statement: str, values: Mapping[str, Any]) -> list[Any]:
+    with raw.cursor(row_factory=tuple_row) as cursor:
+        return cursor.execute(_percent(statement), values, prepare=False).fetchall()
+
+
+async def _fetched_asynchronously(
+    raw: psycopg.AsyncConnection[Any], statement: str, values: Mapping[str, Any]
+) -> list[Any]:
+    async with raw.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(_percent(statement), values, prepare=False)
+        return await cursor.fetchall()
+
+
+def _fetched_by_sqlalchemy(session: Any, statement: str, values: Mapping[str, Any]) -> list[Any]:
+    if not getattr(session, "is_active", True):
+        raise InvalidOption(_FAILED)
+    connection = session if hasattr(session, "dialect") else session.connection()
+    if connection.closed:
+        raise InvalidOption(f"session={session!r} is closed: pass an open connection")
+    if connection.dialect.name != "postgresql":
+        raise InvalidOption(
+            f"session: its database is of the kind {connection.dialect.name}, the store is in PostgreSQL: "
+            "use a connection to the database of the store"
+        )
+    if getattr(connection.connection.dbapi_connection, "autocommit", False):
+        raise InvalidOption(
+            "session: it has the isolation level AUTOCOMMIT, which commits each statement: use one without"
+        )
+    return [tuple(row) for row in connection.execute(sys.modules["sqlalchemy"].text(statement), dict(values))]
+
+
+async def _fetched_by_asynchronous_sqlalchemy(session: Any, statement: str, values: Mapping[str, Any]) -> list[Any]:
+    rows: list[Any] = await session.run_sync(_fetched_by_sqlalchemy, statement, values)
+    return rows
+
+
+def _check_django(connection: Any) -> None:
+    if connection.vendor != "postgresql":
+        raise InvalidOption(
+            f"session: the database {connection.alias!r} of Django is of the kind {connection.vendor}, the store is in "
+            "PostgreSQL: use django.db.connections[…] of the database of the store"
+        )
+    if connection.needs_rollback:
+        raise InvalidOption(_FAILED)
+    if connection.get_autocommit() and not connection.in_atomic_block:
+        raise InvalidOption("session: no transaction is open on it: call this inside django.db.transaction.atomic()")
+
+
+def _fetched_by_django(connection: Any, statement: str, values: Mapping[str, Any]) -> list[Any]:
+    with connection.cursor() as cursor:
+        cursor.execute(_percent(statement), values)
+        rows: list[Any] = cursor.fetchall()
+        return rows
+
+
+def _awaited(
+    session: Any, loop: asyncio.AbstractEventLoop | None, fetched: Callable[..., Coroutine[Any, Any, list[Any]]]
+) -> Run:
+    """Return what runs statements of an asynchronous session on its loop, while this thread waits."""
+    if loop is None:
+        raise InvalidOption(f"session={session!r} is asynchronous: pass it to AsyncScheduler.add_job")
+
+    def run(statement: str, values: Mapping[str, Any]) -> list[Any]:
+        return asyncio.run_coroutine_threadsafe(fetched(session, statement, values), loop).result()
+
+    return run
+
+
+def _percent(statement: str) -> str:
+    """Return the statement as drivers with ``%(name)s`` read it."""
+    return _NAME.sub(r"%(\1)s", statement)
