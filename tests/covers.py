@@ -158,7 +158,8 @@ COVERS: Mapping[str, str] = {
     "store/test_fair_claims.py": "store/mongodb/queue_candidates",
     "store/test_queue_shares.py": "store/queue_shares",
     "store/test_counts.py": (
-        "store/sqlite/add_counts store/postgresql/add_counts store/relational/counts store/mongodb/counts"
+        "store/relational/add_counts store/relational/counts store/sqlite/add_counts store/postgresql/add_counts "
+        "store/mongodb/counts"
     ),
     "store/test_damage.py": "store/reading",
     "store/test_dependencies.py": "model/lifecycle/recovered_copy store/relational/effects store/relational/waits",

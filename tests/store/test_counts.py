@@ -23,8 +23,8 @@ from taskqueue.store.mongodb.counts import FEW as AT_ONCE
 from taskqueue.store.mongodb.counts import CountReads, Counts, Tally
 from taskqueue.store.mongodb.store import MongoStore
 from taskqueue.store.open import open_store
+from taskqueue.store.relational.add_counts import RowCounts
 from taskqueue.store.relational.counts import FEW
-from taskqueue.store.sqlite.add_counts import APART
 from tests.servers import PATIENCE, with_database
 from tests.store.conftest import Opener
 from tests.store.records import (
@@ -233,12 +233,12 @@ def test_counting_does_not_walk_what_waits(embedded: Store) -> None:
     embedded.tidy_history(NOON, 1)
     embedded.tally(), embedded.present(NOON), embedded.waiting_since()  # statements are prepared once
     few = [steps(embedded, call) for call in (embedded.tally, embedded.waiting_since)]
-    embedded.add([a_record() for _ in range(2 * APART + FEW)])
-    embedded.add([a_record() for _ in range(2 * APART + FEW)])
+    embedded.add([a_record() for _ in range(2 * RowCounts.APART + FEW)])
+    embedded.add([a_record() for _ in range(2 * RowCounts.APART + FEW)])
 
-    assert embedded.tally() == {("default", Status.WAITING): 4 * APART + 3 * FEW + 1}
-    assert embedded.present(NOON).queued == 4 * APART + 3 * FEW + 1
-    uncounted = 20 * APART
+    assert embedded.tally() == {("default", Status.WAITING): 4 * RowCounts.APART + 3 * FEW + 1}
+    assert embedded.present(NOON).queued == 4 * RowCounts.APART + 3 * FEW + 1
+    uncounted = 20 * RowCounts.APART
     assert steps(embedded, embedded.tally) < few[0] + uncounted
     assert steps(embedded, embedded.waiting_since) < few[1] + 20
 
@@ -256,10 +256,10 @@ def test_many_queues_are_counted_as_few_are(store: Store) -> None:
 
 def test_single_adds_are_counted_now_and_then(embedded: Store) -> None:
     for _ in range(3):
-        embedded.add([a_record() for _ in range(APART - 1)])
+        embedded.add([a_record() for _ in range(RowCounts.APART - 1)])
         embedded.add([a_record()])
 
-    assert uncounted(embedded) < APART
+    assert uncounted(embedded) < RowCounts.APART
 
 
 def uncounted(store: Store) -> int:
@@ -279,7 +279,7 @@ def uncounted(store: Store) -> int:
     ],
 )
 def test_a_damaged_tally_is_counted_anew(embedded: Store, damage: str) -> None:
-    embedded.add([a_record() for _ in range(APART)])
+    embedded.add([a_record() for _ in range(RowCounts.APART)])
     embedded.tidy_history(NOON, 1)
     raw: sqlite3.Connection = embedded._engine._raw  # type: ignore[attr-defined]
     raw.execute(damage)

@@ -11,7 +11,7 @@ from psycopg import errors
 from psycopg.pq import TransactionStatus
 from psycopg.types.string import TextLoader
 
-from taskqueue.store.postgresql import add_counts
+from taskqueue.store.postgresql.add_counts import PostgreSQLCounts
 from taskqueue.store.postgresql.dialect import translated
 from taskqueue.store.postgresql.message import Answer as Rows
 from taskqueue.store.postgresql.message import Message
@@ -76,7 +76,7 @@ def is_pooled(raw: psycopg.Connection[Any]) -> bool:
 class PostgreSQLDatabase:
     """One connection and the schema that its statements are about."""
 
-    adds: AddCounts = add_counts
+    adds: AddCounts = PostgreSQLCounts()
     evaluates_data = False
 
     def __init__(self, address: PostgreSQLUrl) -> None:

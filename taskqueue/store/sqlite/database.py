@@ -3,11 +3,11 @@
 import sqlite3
 
 from taskqueue.store.relational.engine import AddCounts
-from taskqueue.store.sqlite import add_counts
+from taskqueue.store.sqlite.add_counts import SqliteCounts
 
 
 class SqliteDatabase(sqlite3.Connection):
     """A connection that knows how added jobs are counted in its database."""
 
-    adds: AddCounts = add_counts
+    adds: AddCounts = SqliteCounts()
     evaluates_data = True
