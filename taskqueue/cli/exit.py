@@ -102,6 +102,9 @@ def _run(command: click.Command, name: str, arguments: Sequence[str] | None) -> 
     except TaskqueueError as error:
         return complain(name, error)
     except (click.Abort, KeyboardInterrupt):
+        # Python notes an interrupt of `exec`, which makes dataclasses, and with `python -m` dies of it at the end, also
+        # if it was handled since. The next `exec` removes the note.
+        exec("")  # noqa: S102
         return _complain(name, "interrupted", Exit.INTERRUPTED)
     return result if isinstance(result, int) else Exit.OK
 

@@ -35,6 +35,20 @@ def test_ctrl_c_while_modules_are_imported_is_one_line(tmp_path: Path, name: str
     assert command.returncode == Exit.INTERRUPTED
 
 
+def test_ctrl_c_while_a_class_is_made_has_the_exit_code_of_any_other(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(
+        "import sys, click\nfrom taskqueue.cli.exit import run\n"
+        "sys.exit(run(click.Command('made', callback=lambda: exec('raise KeyboardInterrupt')), 'made', []))\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-m", "program"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{CHECKOUT}"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert (ended.returncode, ended.stderr.strip()) == (Exit.INTERRUPTED, "made: interrupted")
+
+
 def test_an_installed_command_runs_as_before() -> None:
     asked = subprocess.run(
         [sys.executable, "-c", "from taskqueue.cli.entry import taskqueue; raise SystemExit(taskqueue())", "--help"],
