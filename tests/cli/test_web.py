@@ -270,7 +270,7 @@ def test_a_client_that_does_not_read_its_answers_is_cut_off(url: str) -> None:
 
 def test_a_client_that_reads_slowly_gets_all_answers(url: str) -> None:
     with Scheduler(url) as scheduler, closing(listen("127.0.0.1", 0)) as listening:
-        server = Server(app(scheduler, local=True), read_within=3)
+        server = Server(app(scheduler, local=True), read_within=LIMIT)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         with closing(unread(("127.0.0.1", listening.getsockname()[1]))) as client:
