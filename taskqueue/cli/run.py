@@ -58,8 +58,8 @@ def run_command(
     jobs added by `python FILE` are found. At the start, a worker imports the application and applies the schedules
     that it declares with @schedule. A class that cannot be loaded fails its job at once instead of being tried for an
     hour. With --reload, changed code runs with the next job; running jobs end first. With --web, the dashboard is
-    served while the node runs. With --burst, it leaves with exit code 0 when no job can begin now: retries after a
-    pause and jobs that are due later stay in the store.
+    served while the node runs. With --burst, it leaves when no job can begin now, with exit code 0, or 1 if its
+    schedules could not be applied: retries after a pause and jobs that are due later stay in the store.
     """
     if burst and reload:
         raise click.UsageError("--burst leaves when nothing is due, and --reload waits for changes: pass one of them")

@@ -56,9 +56,9 @@ def scheduler(url: str) -> Iterator[Scheduler]:
         yield scheduler
 
 
-def burst(url: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def burst(url: str, folder: Path, *options: str, application: str = APPLICATION) -> subprocess.CompletedProcess[str]:
     """Run the application once and return how that ended."""
-    (folder / "app.py").write_text(APPLICATION)
+    (folder / "app.py").write_text(application)
     command = [sys.executable, "-m", "taskqueue", "--url", url, "run", "app.py", "--burst", *options]
     environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=2 * LIMIT)
@@ -149,6 +149,12 @@ def test_two_at_once_share_the_jobs(scheduler: Scheduler, url: str, tmp_path: Pa
     both = [subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL) for _ in range(2)]
     assert [process.wait(2 * LIMIT) for process in both] == [Exit.OK, Exit.OK]
     assert scheduler.count_jobs({"status": "DONE"}) == 50
+
+
+def test_an_application_that_cannot_be_imported_is_no_success(url: str, tmp_path: Path) -> None:
+    ended = burst(url, tmp_path, application="import nothing_of_this_name")
+    assert ended.returncode == Exit.ERROR, ended.stderr
+    assert "No module named 'nothing_of_this_name'" in ended.stderr
 
 
 def test_it_does_not_go_with_reload(url: str, tmp_path: Path) -> None:

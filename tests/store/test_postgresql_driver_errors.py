@@ -37,6 +37,23 @@ def test_a_wrong_password_is_refused_without_being_shown(postgresql_server: Post
     assert "swordfish" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("sslmode", "words"),
+    [
+        ("require", r"speaks no TLS .*: set it up there, or correct sslmode in the URL"),
+        (
+            "verify-full",
+            r"cannot be verified .*root certificate.*: name the file of its authority in the URL: sslrootcert=",
+        ),
+    ],
+)
+def test_a_server_without_the_encryption_asked_for_is_no_silent_one(
+    postgresql_server: PostgreSQL, sslmode: str, words: str
+) -> None:
+    with pytest.raises(StoreUnavailable, match=words):
+        open_store(f"{postgresql_server.url}?sslmode={sslmode}")
+
+
 def test_a_database_that_is_not_there_is_named(postgresql_server: PostgreSQL) -> None:
     with pytest.raises(StoreUnavailable, match=r"no such database or user .*CREATE DATABASE"):
         open_store(f"{postgresql_server.url.removesuffix('postgres')}none")

@@ -64,6 +64,11 @@ class LeaderHooks:
         """Return whether a hook has yet to end."""
         return bool(self._queued) or self._current is not None
 
+    @property
+    def failed_schedules(self) -> bool:
+        """Return whether the schedules could not be applied when that was last tried."""
+        return self._pause > 0
+
     def apply_schedules(self) -> None:
         """Apply the schedules that the present code declares, unless that is about to be done."""
         if self._schedules is not None and APPLY_SCHEDULES not in self._queued:

@@ -150,8 +150,13 @@ class Node:
             maintenance=self._maintenance,
             leader_hooks=self._leader_hooks,
             may_claim=self._may_claim,
-            on_end=self._shutdown.on_quit,
+            on_end=self._on_burst_ended,
         )
+
+    def _on_burst_ended(self) -> None:
+        if self._leader_hooks.failed_schedules:
+            self._shutdown.exit = Exit.ERROR
+        self._shutdown.on_quit()
 
     @property
     def restarts(self) -> bool:

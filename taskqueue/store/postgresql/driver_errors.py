@@ -38,6 +38,10 @@ _WRITES = ("53100", "25006")
 """States of servers that still answer reads."""
 
 _BY_TEXT = (
+    ("does not support SSL", "speaks no TLS", "set it up there, or correct sslmode in the URL"),
+    ("root certificate", "cannot be verified", "name the file of its authority in the URL: sslrootcert=/path"),
+    ("certificate verify failed", "is not trusted", "name the file of its authority in the URL: sslrootcert=/path"),
+    ("does not match host name", "has the certificate of another host", "write the name in it into the URL"),
     ("password authentication failed", *_REFUSED),
     ("no password supplied", *_REFUSED),
     ("no pg_hba.conf entry", *_REFUSED),
