@@ -143,6 +143,7 @@ COVERS: Mapping[str, str] = {
     ),
     "scheduler/test_wait.py": "scheduler/end_listener insight/records",
     "insight/test_why.py": "insight/why insight/queue_sharing model/wording",
+    "insight/test_why_in_short.py": "insight/why",
     "store/test_unique_periods.py": "model/unique_period",
     "store/test_alike.py": "model/once_key",
     "store/test_audit.py": "model/audit",

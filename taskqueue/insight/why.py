@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from shlex import quote
 from typing import TypeAlias
@@ -32,13 +32,20 @@ from taskqueue.store import Lease, Store
 CONTINUED = "\n    "
 """The prefix of the further lines of an error, so that none reads like a sentence of the report."""
 
+IN_SHORT = "In short: "
+
 WAY_OUT_OF_UNKNOWN = "check the spelling, and whether the job imports the module"
 
 MOST_FOLLOWED = 50
 """The most dependencies, one of the other, that are followed."""
 
+Report: TypeAlias = Generator[str, None, str]
+"""Yields sentences, and returns a clause with what matters most of them."""
+
 Mask: TypeAlias = Callable[[LimitKey], LimitKey]
 """Returns the key of a limit as it may be shown."""
+
+_RUNS = "it is running"
 
 _SELF_EXPLAINING = (Cause.CANCELED, Cause.EXPIRED, Cause.DEPENDENCY, Cause.DUPLICATE, Cause.REPLACED)
 
@@ -208,21 +215,37 @@ def _lines(store: Store, record: Record, now: datetime, mask: Mask) -> Iterator[
         return
     match record.status:
         case Status.WAITING:
-            yield from _waiting(store, record, now, mask)
+            in_short = yield from _waiting(store, record, now, mask)
         case Status.POSTPONED:
-            yield from _postponed(store, record, now)
+            in_short = yield from _postponed(store, record, now)
         case Status.PROCESSING:
-            yield from _processing(store, record, now)
+            in_short = yield from _processing(store, record, now)
         case _:
             yield from ended(record, now)
+            in_short = _after_end(record)
     if not record.status.is_final:
-        yield from wait_sentences(store, record, now)
+        awaited = list(wait_sentences(store, record, now))
+        yield from awaited
+        if awaited and in_short == _RUNS:
+            in_short = f"{_RUNS}, and waits for other jobs"
     yield from _copies(record)
     yield from _continuation(record)
     yield from _series(store, record, now)
     yield from ended_runs(record)
     if record.error is not None and store.log_lines(record.id):
         yield f"What it logged: `taskqueue logs {record.id}`"
+    if in_short:
+        yield f"{IN_SHORT}{in_short}."
+
+
+def _after_end(record: Record) -> str:
+    """Return what follows the end of a job that is not DONE."""
+    if record.status is Status.DONE:
+        return ""
+    copied = copy_of(record)
+    if copied is not None:
+        return f"it was recovered as job {copied}"
+    return f"it does not run again by itself, `taskqueue recover {record.id}` runs it again"
 
 
 def _unreadable(record: Record, now: datetime) -> Iterator[str]:
@@ -234,15 +257,18 @@ def _unreadable(record: Record, now: datetime) -> Iterator[str]:
         yield "It cannot run: the node that takes it ends it as FAILED (unreadable); until then it can be canceled."
 
 
-def _waiting(store: Store, record: Record, now: datetime, mask: Mask) -> Iterator[str]:
+def _waiting(store: Store, record: Record, now: datetime, mask: Mask) -> Report:
     yield f"It waits since {at(record.ready_at or record.created_at, now)}: {_WAITING[record.cause]}."
     yield from last_error(record.error)
     controls = store.controls()
     yield from _paused(controls, record.queue, now)
-    yield from _held_back(store, controls, record, now, mask)
-    yield _place(store, record)
+    used_up = list(_held_back(store, controls, record, now, mask))
+    yield from used_up
+    before = store.count(before_in(record, record.queue), MOST_BEFORE + 1)
+    yield _place(record, before)
     leases = store.leases()
-    yield _nodes_taking(leases, controls, record.queue, now)[1]
+    is_taken, nodes = _nodes_taking(leases, controls, record.queue, now)
+    yield nodes
     taking = [
         lease
         for lease in _live(leases, now)
@@ -251,6 +277,25 @@ def _waiting(store: Store, record: Record, now: datetime, mask: Mask) -> Iterato
     yield from sharing(store, controls, record, taking)
     yield from _question(record)
     yield from _expiry(record, now)
+    if controls.pause_of(record.queue) is not None:
+        return f"queue {record.queue} is paused"
+    if not is_taken:
+        return f"no node takes jobs of queue {record.queue}"
+    if used_up:
+        return "a limit that it needs is used up"
+    return _turn(record, before, taking)
+
+
+def _turn(record: Record, before: int, taking: Sequence[Lease]) -> str:
+    """Return what a job waits for that nothing but other jobs keeps from running."""
+    first = f"{_many(before)} of queue {record.queue} {'comes' if before == 1 else 'come'} first" if before else ""
+    if all(lease.about.get("idle") == 0 for lease in taking):
+        return f"every worker is busy, and {first or 'it is the next of its queue'}"
+    return first or "it is the next of its queue"
+
+
+def _many(before: int) -> str:
+    return f"more than {MOST_BEFORE:,} jobs" if before > MOST_BEFORE else count(before, "job")
 
 
 def _paused(controls: Controls, queue: str, now: datetime) -> Iterator[str]:
@@ -272,25 +317,33 @@ def _held_back(store: Store, controls: Controls, record: Record, now: datetime, 
             yield f"It is held back by a limit that is used up: {mask(limit_key)}{changed}."
 
 
-def _place(store: Store, record: Record) -> str:
+def _place(record: Record, before: int) -> str:
     """Say how many jobs of its queue come first: those with a lower (rank, id), as nodes take them."""
-    before = store.count(before_in(record, record.queue), MOST_BEFORE + 1)
     place = "it is the next" if before == 0 else f"{before:,} {'stands' if before == 1 else 'stand'} before it"
     if before > MOST_BEFORE:
         place = f"more than {MOST_BEFORE:,} stand before it"
     return f"In queue {record.queue}, with priority {record.priority}, {place}."
 
 
-def _postponed(store: Store, record: Record, now: datetime) -> Iterator[str]:
+def _postponed(store: Store, record: Record, now: datetime) -> Report:
+    kept: list[str] = []
     if record.waiting_for:
         yield f"It waits until these have ended: {_dependencies(store, record)}."
-        yield from kept_waiting(store, record)
+        kept += kept_waiting(store, record)
+        yield from kept
         yield from _followed(store, record, now)
     if record.ready_at is not None:
         yield f"It can run from {at(record.ready_at, now)}: {_pause(record)}."
     yield from last_error(record.error)
     yield from _question(record)
     yield from _expiry(record, now)
+    if kept:
+        return "what it waits for did not end as DONE, so only a person can end this wait"
+    if record.waiting_for:
+        return f"it waits for the end of {count(len(record.waiting_for), 'job')}"
+    if record.ready_at is None:
+        return ""
+    return "its time has come" if record.ready_at <= now else f"its time comes {at(record.ready_at, now)}"
 
 
 def _followed(store: Store, record: Record, now: datetime) -> Iterator[str]:
@@ -352,10 +405,10 @@ def _pause(record: Record) -> str:
     return "that is the time it was added for"
 
 
-def _processing(store: Store, record: Record, now: datetime) -> Iterator[str]:
+def _processing(store: Store, record: Record, now: datetime) -> Report:
     if record.holder is None or record.ready_at is None:
         yield "Its record says nothing of the node that has it: it is damaged."
-        return
+        return ""
     seat = record.holder.seat
     lease = holder_of(store, seat)
     is_dead_caller = host.is_gone_caller(record.holder)
@@ -384,6 +437,11 @@ def _processing(store: Store, record: Record, now: datetime) -> Iterator[str]:
         reason = f" ({record.cancel.reason})" if record.cancel.reason else ""
         yield f"Its end was requested{reason} {at(record.cancel.requested_at, now)}: its node is to end it."
     yield from last_error(record.error)
+    if is_dead or record.ready_at <= now:
+        return f"its node {'has died' if is_dead else 'is silent'}, and another one takes the job back"
+    if record.cancel is not None:
+        return "it was asked to end, and has not ended yet"
+    return _RUNS if record.started_at is not None else "a node has taken it, and it has not begun"
 
 
 def _limit(record: Record) -> str:

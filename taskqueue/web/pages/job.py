@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from taskqueue.errors import TaskqueueError
 from taskqueue.insight.overview import runs_of
+from taskqueue.insight.why import IN_SHORT
 from taskqueue.model.controls import Controls
 from taskqueue.model.limits import limit_keys_of
 from taskqueue.model.log_lines import LogLine
@@ -115,9 +116,13 @@ def _in_utc(view: View, process: Process) -> str:
 def _why(text: str) -> list[tuple[str, bool]]:
     """Return the sentences, each with whether it continues the previous line.
 
-    The first one says what the headline does, and the last ones what the table of attempts and the log do.
+    The first one says what the headline does. Those on ended runs and the log say what the table of attempts and the
+    log do.
     """
-    said = takewhile(lambda line: line != "Runs that have ended:", text.split("\n")[1:])
+    lines = text.split("\n")[1:]
+    said = list(takewhile(lambda line: line != "Runs that have ended:", lines))
+    if len(said) < len(lines):
+        said += [line for line in lines[-1:] if line.startswith(IN_SHORT)]
     return [(cut(line.strip()), line.startswith("    ")) for line in said if not line.startswith("What it logged")]
 
 
