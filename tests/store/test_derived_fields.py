@@ -181,6 +181,6 @@ def test_a_search_that_a_server_cancels_is_not_complete(store: Store, store_url:
     address = parsed(store_url)
     with psycopg.connect(address.client_url) as other, closing(PostgreSQLConnection(address)) as connection:
         other.execute(f"LOCK TABLE {address.schema}.jobs")
-        assert connection.read(lambda database: postgresql_fields.disagreeing(database, 10, 0.2)) == ([], False)
+        assert connection.look(lambda database: postgresql_fields.disagreeing(database, 10, 0.2)) == ([], False)
 
     assert store.disagreeing(10) == ([], True)

@@ -81,8 +81,8 @@ def test_a_backup_is_left_to_the_server(postgresql_server: PostgreSQL, tmp_path:
     assert not target.exists()
 
 
-def test_the_transaction_of_a_caller_is_refused_with_the_way_out(postgresql_server: PostgreSQL) -> None:
-    refused = pytest.raises(InvalidOption, match="on PostgreSQL, leave it out and add the job after your COMMIT")
+def test_what_is_no_session_is_refused_with_what_is(postgresql_server: PostgreSQL) -> None:
+    refused = pytest.raises(InvalidOption, match="cannot be used: pass a Connection or AsyncConnection of psycopg, ")
     with closing(open_store(postgresql_server.url)) as store, refused:
         session_inserts(store, object())
 

@@ -89,14 +89,22 @@ class Connection:
             self.guarantee = _guarantee(self._opened())
 
     def read(self, action: Callable[[PostgreSQLDatabase], Result]) -> Result:
-        """Return the result of ``action``; it is repeated if the connection was lost."""
+        """Return the result of ``action``, once all jobs are taken in; it is repeated if the connection was lost."""
+        result, has_arrivals = self.look(lambda database: (action(database), database.has_arrivals()))
+        if has_arrivals:
+            self.write(Sync.NORMAL, _nothing)
+            result = self.look(action)
+        return result
+
+    def look(self, action: Callable[[PostgreSQLDatabase], Result]) -> Result:
+        """Return the result of ``action``, as ``read`` does, but without a look for jobs that are to be taken in."""
         with self._in_words():
             try:
-                return self._read(action)
+                return self._read_once(action)
             except psycopg.Error:
                 if self._database is None or not self._database.raw.closed:
                     raise
-                return self._read(action)
+                return self._read_once(action)
 
     def write(
         self, level: Sync, body: Callable[[PostgreSQLDatabase], tuple[AnyWork, Result]]
@@ -121,12 +129,12 @@ class Connection:
     def identity(self) -> str:
         """Return the id of the store, by which another one is told apart."""
         if self._identity is None:
-            self._identity = self.read(_identity)
+            self._identity = self.look(_identity)
         return self._identity
 
     def time(self) -> datetime:
         """Ask the server for its time."""
-        return self.read(_time)
+        return self.look(_time)
 
     def reach_the_disk(self) -> None:
         """Wait until all committed data would survive a power cut of the server.
@@ -150,12 +158,12 @@ class Connection:
     def diagnose(self) -> list[Finding]:
         from taskqueue.store.postgresql import diagnosis
 
-        return self.read(diagnosis.diagnose)
+        return self.look(diagnosis.diagnose)
 
     def disagreeing(self, limit: int) -> Disagreements:
         from taskqueue.store.postgresql import derived_fields
 
-        return self.read(lambda database: derived_fields.disagreeing(database, limit))
+        return self.look(lambda database: derived_fields.disagreeing(database, limit))
 
     def write_again(self, work: Work, found: Sequence[Disagreement]) -> int:
         from taskqueue.store.postgresql import derived_fields
@@ -176,17 +184,12 @@ class Connection:
         self._database, self._lock = None, threading.RLock()
         self._bells.reset_after_fork()
 
-    def _read(self, action: Callable[[PostgreSQLDatabase], Result]) -> Result:
-        result, has_arrivals = self._read_once(action)
-        if has_arrivals:
-            self.write(Sync.NORMAL, _nothing)
-            result, _ = self._read_once(action)
-        return result
-
-    def _read_once(self, action: Callable[[PostgreSQLDatabase], Result]) -> tuple[Result, bool]:
+    def _read_once(self, action: Callable[[PostgreSQLDatabase], Result]) -> Result:
         database = self._opened()
         try:
-            return action(database), database.has_arrivals()
+            result = action(database)
+            database.send()
+            return result
         finally:
             database.undo()  # if the action was interrupted
 
