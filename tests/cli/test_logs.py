@@ -109,7 +109,7 @@ def test_show_and_why_point_to_the_lines(taskqueue: Taskqueue, store: Store) -> 
     end(store, record, text("one", "two"), GivenUp(failure=BROKEN))
 
     assert "log      2 lines: taskqueue logs " in taskqueue("show", str(record.id)).out
-    assert taskqueue("why", str(record.id)).out.endswith(f"What it logged: `taskqueue logs {record.id}`\n")
+    assert taskqueue("why", str(record.id)).out.splitlines()[-2:-1] == [f"What it logged: `taskqueue logs {record.id}`"]
 
 
 def test_following_prints_each_line_once_until_the_job_has_ended(taskqueue: Taskqueue, store: Store, url: str) -> None:

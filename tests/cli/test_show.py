@@ -321,7 +321,9 @@ def test_why_has_the_shape_of_a_job(taskqueue: Taskqueue) -> None:
     document = taskqueue("why", id, "--json").document
 
     assert (document["id"], document["job"]) == (id, "shop:Report")
-    assert document["why"].endswith("No node is running on this store: start one with `taskqueue-node`.")
+    *_, nodes, in_short = document["why"].splitlines()
+    assert nodes == "No node is running on this store: start one with `taskqueue-node`."
+    assert in_short == "In short: no node takes jobs of queue default."
 
 
 def test_the_last_stack_of_a_job_is_shown(taskqueue: Taskqueue, store: Store) -> None:
