@@ -67,7 +67,7 @@ def present(store: Store, ids: Iterable[JobId]) -> list[Record]:
 def page(
     store: Store, query: Mapping[str, Any] | None, order: str, limit: int, after: object, offset: int
 ) -> list[Record]:
-    """Return up to ``limit`` records that match, in this order, behind the job ``after`` and ``offset`` more.
+    """Return up to ``limit`` records that match, in this order, after the job ``after`` and ``offset`` more.
 
     ``after`` is a handle of a job, or its id.
     """

@@ -12,6 +12,7 @@ from markupsafe import Markup, escape
 
 from taskqueue.model.record import Status
 from taskqueue.model.schedules import Cron, Every, Trigger
+from taskqueue.model.schedules.cron_fields import SHORT
 from taskqueue.model.shown_text import shown
 from taskqueue.model.wording import count, percent, span
 
@@ -30,16 +31,6 @@ _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC")
 
 _STATUSES = {
     kind: Markup('<span class="status %s">%s</span>') % (word.replace(" ", "-"), word) for kind, word in WORDS.items()
-}
-
-_NICKNAMES = {
-    "@yearly": "0 0 1 1 *",
-    "@annually": "0 0 1 1 *",
-    "@monthly": "0 0 1 * *",
-    "@weekly": "0 0 * * 0",
-    "@daily": "0 0 * * *",
-    "@midnight": "0 0 * * *",
-    "@hourly": "0 * * * *",
 }
 
 
@@ -145,7 +136,7 @@ def _cron(expr: str) -> str:
     options = Options()
     options.use_24hour_time_format = True
     try:
-        return str(get_description(_NICKNAMES.get(expr, expr), options))
+        return str(get_description(SHORT.get(expr, expr), options))
     except (FormatError, MissingFieldError, Wrong, ValueError, IndexError, KeyError):
         return f"Cron {expr}"
 

@@ -1,4 +1,4 @@
-"""The health of a node, for probes and people: whether it is live and ready, and its backlog."""
+"""The health of a node, for probes and people: whether it is live and ready, its backlog, and its findings."""
 
 from __future__ import annotations
 

@@ -24,6 +24,7 @@ SHORT: Mapping[str, str] = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
+"""The expressions that have a name."""
 
 DAY_NUMBERS = (
     "0 is Sunday here and in Celery, Monday in APScheduler, and 1 is Sunday in Quartz: names such as mon are safe"
