@@ -41,7 +41,7 @@ TOTAL = re.compile(r"^\s*100\.00\s+\S+\s+(?:\S+\s+)?(?P<calls>\d+)\s+(?:\d+\s+)?
 def in_the_store(store: Store, jobs: int) -> dict[str, float]:
     """Return the median microseconds of each call that one job needs, without any node."""
     taken: dict[str, list[float]] = {
-        name: [] for name in ("make the record", "add", "claim", "settle", "read the news")
+        name: [] for name in ("make the record", "add", "claim", "settle", "read the events")
     }
     _, cursor = store.events(None)
     for _ in range(jobs):
@@ -49,7 +49,7 @@ def in_the_store(store: Store, jobs: int) -> dict[str, float]:
         _timed(taken["add"], lambda: store.add([record]))  # noqa: B023 - called at once
         runs = _timed(taken["claim"], lambda: claimed(store, 1))
         _timed(taken["settle"], lambda: settled(store, runs))  # noqa: B023
-        _, cursor = _timed(taken["read the news"], lambda: store.events(cursor))  # noqa: B023
+        _, cursor = _timed(taken["read the events"], lambda: store.events(cursor))  # noqa: B023
     return {name: _us(seconds) for name, seconds in taken.items()}
 
 

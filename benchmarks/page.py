@@ -28,19 +28,19 @@ def page(benches: Sequence[Mapping[str, Any]], parts: Iterable[str]) -> str:
         "# Figures",
         "",
         (
-            f"What was measured with taskqueue {machine['taskqueue']}, as medians of {rounds}; "
-            "what they mean is told in [where the time goes](performance.md)."
+            f"All benchmarks of taskqueue {machine['taskqueue']}, as medians of {rounds}. "
+            "[Where the time goes](performance.md) explains them."
         ),
         "",
         (
             f"The machine: {machine['processor']}, {machine['cores']} cores, {size(machine['memory'])}, "
             f"Linux {machine['kernel']}, Python {machine['python']}, SQLite {machine['sqlite']}; "
-            f"load {machine['load']:g} before the first measurement. A virtual machine that is shared gives other "
-            "figures each day: compare what was measured in one run."
+            f"load {machine['load']:g} before the first measurement. The figures of a shared machine change from day "
+            "to day: compare only figures of one run."
         ),
     ]
     if machine["load"] > machine["cores"] / 2:
-        text += ["", "**Other programs kept the machine busy meanwhile: these are not figures to go by.**"]
+        text += ["", "**Other programs kept the machine busy: do not rely on these figures.**"]
     for bench in benches:
         text += ["", *_bench(bench)]
     for part in parts:
@@ -49,21 +49,21 @@ def page(benches: Sequence[Mapping[str, Any]], parts: Iterable[str]) -> str:
 
 
 def one_job(found: Mapping[str, Any]) -> str:
-    """Return the table of where the time of one job goes."""
+    """Return the table of the time that each step of one job takes."""
     rows = [(name, written(us)) for name, us in found["hops_us"].items()]
     rows += [(f"**{name}**", f"**{written(us)}**") for name, us in found["whole_us"].items()]
-    counts = [f"{count(round(calls), 'system call')} of the {name}" for name, calls in found["system_calls"].items()]
+    counts = [f"{count(round(calls), 'system call')} by the {name}" for name, calls in found["system_calls"].items()]
     if found["journal_bytes"] is not None:
-        counts.append(f"{found['journal_bytes']:,} bytes of journal")
+        counts.append(f"{found['journal_bytes']:,} bytes written to the journal")
     return "\n".join(
         [
             "## One job on an idle system",
             "",
-            f"Where its time goes; {found['guarantee']}.",
+            f"The time of each step; {found['guarantee']}.",
             "",
             *table(("step", "µs"), rows),
             "",
-            f"It takes {', '.join(counts)}.",
+            f"It costs {', '.join(counts)}.",
         ]
     )
 
@@ -83,15 +83,15 @@ def stores(found: Mapping[str, Any]) -> str:
 
 
 def nodes(found: Mapping[str, Any]) -> str:
-    """Return what three nodes do more than one."""
+    """Return the rates of one node and of three."""
     return "\n".join(
         [
             "## Three nodes on one MongoDB",
             "",
             (
-                f"Jobs that sleep 20 ms, {found['workers_per_node']} workers a node, so that one node can do "
-                f"{found['most_per_node']:g} a second: one node does {found['one_node']:,}, three do "
-                f"{found['three_nodes']:,}, {found['ratio']:g} times as many."
+                f"Jobs that sleep for 20 ms, on nodes with {found['workers_per_node']} workers, which could run "
+                f"{found['most_per_node']:g} a second each: one node runs {found['one_node']:,} jobs a second, three "
+                f"nodes {found['three_nodes']:,}, which is {found['ratio']:g} times as many."
             ),
         ]
     )

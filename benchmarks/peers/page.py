@@ -17,15 +17,14 @@ def page(report: Mapping[str, Any]) -> str:
     """Return the page for what ``__main__`` measured."""
     machine = report["hardware"]
     text = [
-        "# Beside other systems",
+        "# Compared with other systems",
         "",
         (
             f"Medians of {count(report['rounds'], 'round')} in one run, {report['jobs']:,} jobs: "
             f"{machine['processor']}, {machine['cores']} cores, Linux {machine['kernel']}, Python {machine['python']}, "
-            f"load {machine['load']:g} when it ended. Read them as ratios: on another machine, or another day, all "
-            "of them move. "
-            "`python -m benchmarks.peers` measures them again; versions are in "
-            "`benchmarks/peers/requirements.txt`, servers are those of Debian with its settings."
+            f"load {machine['load']:g} at its end. Read the figures as ratios: on another machine, or on another day, "
+            "all of them change. To measure them yourself, run `python -m benchmarks.peers`. The versions are in "
+            "`benchmarks/peers/requirements.txt`; the servers are Debian's, with Debian's settings."
         ),
         "",
         "What an acknowledged job survives, and what else runs in its process:",

@@ -17,23 +17,23 @@ PEAK = 4
 KEPT_FOR = 5
 """Days of ``--keep-done``, by default."""
 
-SIZES = {"10 million": 10_000_000, "100 million": 100_000_000, "1,000 million": 1_000_000_000}
+SIZES = {"10 million": 10_000_000, "100 million": 100_000_000, "1 billion": 1_000_000_000}
 Rows = Mapping[str, Sequence[float]]
 
 
 def measured(heading: str) -> Rows:
-    """Return the numbers of the first table behind a heading of the page, by the first column."""
+    """Return the numbers of the first table after a heading of the page, by the first column."""
     text = PAGE.read_text().partition(f"\n{heading}\n")[2].partition("\n| ")[2].partition("\n\n")[0]
     rows = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in text.splitlines()[2:]]
     return {name: [float(cell.replace(",", "")) for cell in cells] for name, *cells in rows}
 
 
 def of_many_cores() -> str:
-    """Return how many empty jobs a second a node does at most, and from which length on jobs keep all cores busy."""
+    """Return the highest rate of a node by cores, and the length of jobs from which all cores are busy."""
     rows = []
-    costs = measured("## What a job takes of the processor")
+    costs = measured("## Processor time per job")
     for store in ("SQLite", "MongoDB"):
-        _, node, manager, worker = costs[f"{store}, among many"][:4]
+        _, node, manager, worker = costs[f"{store}, in batches"][:4]
         for cores in CORES:
             rate, bound, shortest = bounds({"node": node, "manager": manager, "worker": worker}, cores)
             rows.append((store, str(cores), f"{rate:,.0f}", bound, f"{shortest / 1000:.2g} ms"))
@@ -41,11 +41,11 @@ def of_many_cores() -> str:
 
 
 def of_a_day() -> str:
-    """Return what so many jobs a day ask for, from what one of them does."""
-    per_job = measured("## What a job writes")
-    costs = measured("## What a job takes of the processor")
-    node, server = costs["SQLite, among many"][1], costs["MongoDB, among many"][4]
-    sqlite, mongodb = per_job["SQLite, among many"], per_job["MongoDB, among many"]
+    """Return the resources that a number of jobs a day needs, computed from those of one job."""
+    per_job = measured("## Bytes written per job")
+    costs = measured("## Processor time per job")
+    node, server = costs["SQLite, in batches"][1], costs["MongoDB, in batches"][4]
+    sqlite, mongodb = per_job["SQLite, in batches"], per_job["MongoDB, in batches"]
     needs = {
         "jobs/s, mean": lambda n: f"{n / DAY:,.0f}",
         f"jobs/s, at a peak of {PEAK} times": lambda n: f"{PEAK * n / DAY:,.0f}",
