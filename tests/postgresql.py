@@ -139,7 +139,8 @@ class PostgreSQL:
         self.folder.mkdir(parents=True, exist_ok=True)
         password = self.folder / "password"
         password.write_text(self.password)
-        command = [*_command("initdb"), "--pgdata", str(self._data), "--username", USER, "--pwfile", str(password)]
+        command = [*command_of(programs() / "initdb", UNPACKED), "--pgdata", str(self._data)]
+        command += ["--username", USER, "--pwfile", str(password)]
         command += ["--auth=password", "--encoding=UTF8", "--locale=C", "--no-sync"]
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -154,7 +155,7 @@ class PostgreSQL:
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         with (self.folder / "postgresql.log").open("wb") as log:
             self.process = subprocess.Popen(
-                [*_command("postgres"), "-D", str(self._data), *options],
+                [*command_of(programs() / "postgres", UNPACKED), "-D", str(self._data), *options],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -180,13 +181,15 @@ class PostgreSQL:
         return path.read_text(errors="replace") if path.exists() else "it wrote no log"
 
 
-def _command(program: str) -> list[str]:
-    """Return the command that runs a program of the server as a user that it accepts, until this thread ends."""
-    path = programs() / program
+def command_of(program: Path, unpacked: Path) -> list[str]:
+    """Return the command that runs a program as a user that it accepts, until this thread ends.
+
+    The libraries of one that was unpacked are in the same folder.
+    """
     as_other = AS_NOBODY if os.geteuid() == 0 else ()
-    libraries = [str(folder) for folder in UNPACKED.glob("usr/lib/*-linux-gnu")] if UNPACKED in path.parents else []
+    libraries = [str(folder) for folder in unpacked.glob("usr/lib/*-linux-gnu")] if unpacked in program.parents else []
     environment = ["env", "TZ=UTC", f"LD_LIBRARY_PATH={':'.join(libraries)}"]
-    return ["setpriv", "--pdeathsig", "QUIT", *as_other, "--", *environment, str(path)]
+    return ["setpriv", "--pdeathsig", "QUIT", *as_other, "--", *environment, str(program)]
 
 
 def _runs(process: psutil.Process) -> bool:

@@ -22,8 +22,13 @@ _NO_PORT = re.compile(r"^([^:/?#@\[]*):(?!\d+(?:[,/?#]|$))[^,/?#]*")
 _WRONG_PORT = re.compile(r"^[^\[]*:(?!\d+(?:,|$))")
 """Matches servers of which one has a port that is not a number: it is a part of a password."""
 
-_OPTION = r"(?i)(?<![^?&;=])(?=[^?&;=]*=)(authMechanismProperties|[^?&;=]*(?:pass|pwd|secret|token)[^?&;=]*)=[^&;]*"
-"""The lookbehind and lookahead keep the time for a long word from growing with the square of its length."""
+_OPTION = (
+    r"(?i)(?<![^?&;=])(?=[^?&;=]*=)"
+    r"(authMechanismProperties|taskqueue\.direct(?==[^&;]*%40)|[^?&;=]*(?:pass|pwd|secret|token)[^?&;=]*)=[^&;]*"
+)
+"""The address of another server may have a password, and be written with %XX.
+
+The lookbehind and lookahead keep the time for a long word from growing with the square of its length."""
 _WORD = re.compile(r"\S+")
 _BEFORE_PASSWORD = re.compile(r"[a-z][\w+.-]{0,30}:/+[^\s:@/]*:", re.IGNORECASE)
 """The bound, below which any scheme ends, keeps the time for a long word from growing with the square of its length."""

@@ -1,4 +1,4 @@
-"""The URL of a PostgreSQL store: options of the driver and one of the store's own."""
+"""The URL of a PostgreSQL store: options of the driver and those of the store itself."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 from taskqueue.errors import ConfigError
 from taskqueue.store.open import database_of, resolved
 from taskqueue.store.postgresql.url import SCHEMA, parse
+from taskqueue.store.redaction import concealed
 
 URL = "postgresql://ann:secret@db.example:5433/shop"
 
@@ -38,6 +39,43 @@ def test_the_password_is_never_shown() -> None:
     assert shown.endswith("db.example:5433/shop?taskqueue.schema=jobs")
 
 
+def test_a_url_of_a_socket_names_no_server() -> None:
+    address = parse("postgresql:///shop?host=/run/postgresql&taskqueue.schema=jobs")
+
+    assert (address.options["host"], address.options["dbname"]) == ("/run/postgresql", "shop")
+    assert address.shown == "postgresql:///shop?host=/run/postgresql&taskqueue.schema=jobs"
+
+
+def test_the_server_behind_a_pooler_has_all_that_its_url_leaves_out() -> None:
+    address = parse(f"{URL}?sslmode=require&taskqueue.direct=postgresql://db-1")
+
+    assert address.options["host"] == "db.example"
+    direct = address.direct_options
+    assert (direct["host"], direct["user"], direct["password"], direct["dbname"]) == ("db-1", "ann", "secret", "shop")
+    assert direct["sslmode"] == "require"
+    assert "port" not in direct  # that of the pooler is another one
+    assert parse(URL).direct_options == parse(URL).options
+
+
+def test_the_url_behind_a_pooler_may_differ_in_all_options() -> None:
+    address = parse(
+        f"{URL}?taskqueue.direct=postgresql://bob:hidden@db-1:6000/other%3Fsslmode=disable%26gssencmode=disable"
+    )
+
+    direct = address.direct_options
+    assert (direct["port"], direct["user"], direct["password"], direct["dbname"]) == ("6000", "bob", "hidden", "other")
+    assert (direct["sslmode"], direct["gssencmode"]) == ("disable", "disable")
+    for shown in (address.shown, address.direct_shown):
+        assert "secret" not in shown
+        assert "hidden" not in shown
+
+
+@pytest.mark.parametrize("direct", ["postgresql://bob:secret@db-1", "postgresql%3A%2F%2Fbob%3Asecret%40db-1"])
+def test_the_password_of_the_server_behind_a_pooler_is_concealed(direct: str) -> None:
+    assert "secret" not in concealed(f"postgresql://pool/shop?taskqueue.direct={direct}")
+    assert "secret" not in concealed(f"postgresql://ann:x@pool:6432/shop?taskqueue.direct={direct}")
+
+
 @pytest.mark.parametrize(
     ("url", "words"),
     [
@@ -46,6 +84,12 @@ def test_the_password_is_never_shown() -> None:
         (f"{URL}?taskqueue.schema=pg_jobs", "is not the name of a schema"),
         (f"{URL}?taskqueue.schema={'x' * 42}", "is not the name of a schema"),
         (f"{URL}?taskqueue.prefix=x", "has the option 'taskqueue.prefix', which does not exist"),
+        (f"{URL}?taskqueue.direct=db-1:5432", "^taskqueue.direct: 'db-1' is not a PostgreSQL scheme"),
+        (f"{URL}?taskqueue.direct=", "^taskqueue.direct: '' is not a PostgreSQL scheme"),
+        (f"{URL}?taskqueue.direct=postgresql://db-1:x", "^taskqueue.direct: .* cannot be read"),
+        (f"{URL}?taskqueue.direct=postgresql:///shop", "does not name the server alone: use taskqueue.direct="),
+        (f"{URL}?taskqueue.direct={URL}%3Ftaskqueue.schema=x", "does not name the server alone: use taskqueue.direct="),
+        (f"{URL}?taskqueue.direct=postgresql://db-1%3Fcolour=red", "^taskqueue.direct: .*correct the URL"),
         (f"{URL}?colour=red", "correct the URL"),
         (f"{URL}?sslmod=require", r"correct the URL; did you mean sslmode\?$"),
         (f"{URL}?schema=jobs", r"correct the URL; did you mean taskqueue\.schema\?$"),

@@ -55,6 +55,8 @@ MISTYPED = (
     f"postgresql://ann:x?{SECRET}@h/db",
     f"postgresql://ann:{SECRET}%zz@h/db",
     f"postgresql://ann:{SECRET}/db",
+    f"postgresql://h/db?taskqueue.direct=mysql://ann:{SECRET}@h",
+    f"postgresql://h/db?taskqueue.direct=mysql%3A//ann%3A{SECRET}%40h",
     f"postgresql://:{SECRET}@h:x/db",
 )
 """Every way to get the address of a store wrong that has a password in it."""

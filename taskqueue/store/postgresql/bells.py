@@ -8,16 +8,18 @@ import os
 import random
 import select
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import psycopg
+from psycopg import errors
 
+from taskqueue.errors import ConfigError, TaskqueueError
 from taskqueue.store.bell import PLAIN_RING, Bell
 from taskqueue.store.fan_out import LISTEN_PAUSE, POLL_PAUSE, FanOut, OpenBells, PollBell, RungBell
 from taskqueue.store.postgresql.database import is_pooled
-from taskqueue.store.postgresql.driver_errors import reason_of
-from taskqueue.store.postgresql.url import PostgreSQLUrl
+from taskqueue.store.postgresql.driver_errors import in_words, reason_of
+from taskqueue.store.postgresql.url import DIRECT_OPTION, PostgreSQLUrl
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +31,10 @@ ENDS_WITHIN = 1.0
 
 PAUSES = (0.1, 5.0)
 """The first and the longest pause before a lost connection is opened again, in seconds."""
+
+
+PAST_POOLER = f"add {DIRECT_OPTION}=postgresql://HOST:PORT of the server itself to the URL"
+"""The way out if notifications come from a pooler."""
 
 
 def notification(schema: str, topics: Collection[str]) -> str:
@@ -51,8 +57,10 @@ class NoRinger:
 class Bells:
     """Opens the bells of a process; those of its store ring while one of them is open."""
 
-    def __init__(self, address: PostgreSQLUrl) -> None:
+    def __init__(self, address: PostgreSQLUrl, store_id: Callable[[], str]) -> None:
+        """``store_id`` returns the id of the store, by which another one is told apart."""
         self._address = address
+        self._store_id = store_id
         self._lock = threading.Lock()
         self._open = OpenBells()
         self._listener: Listener | None = None
@@ -77,16 +85,16 @@ class Bells:
         bell = RungBell(topic)
         try:
             if self._listener is None or not self._listener.admit(bell):
-                self._listener = Listener(self._address)
+                self._listener = Listener(self._address, self._store_id)
                 self._listener.admit(bell)
         except NotHeard:
             bell.close()
             self._is_polled = True
             log.warning(
-                "store %s: a pooler that hands out sessions by transaction keeps notifications back, so listeners look "
-                "every %g s: name the server itself in the URL",
-                self._address.shown,
+                "store %s: a pooler keeps notifications back, so listeners look every %g s: %s",
+                self._address.direct_shown,
                 POLL_PAUSE,
+                PAST_POOLER,
             )
             return PollBell()
         except BaseException:
@@ -102,12 +110,13 @@ class NotHeard(Exception):
 class Listener:
     """One listening connection, and the thread that rings its bells until the last of them is closed."""
 
-    def __init__(self, address: PostgreSQLUrl) -> None:
+    def __init__(self, address: PostgreSQLUrl, store_id: Callable[[], str]) -> None:
         self._address = address
+        self._store_id = store_id
         self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._fan_out = FanOut[RungBell](self._listen, self._wake)
         try:
-            self._raw = self._listening()
+            self._raw = self._connected()
         except BaseException:
             os.close(self._woken)
             raise
@@ -116,18 +125,9 @@ class Listener:
         """Ring this bell, too, from now on; return False if the last bell was closed."""
         return self._fan_out.admit(bell)
 
-    def _listening(self) -> psycopg.Connection[Any]:
-        """Return a new connection that listens from now on."""
-        options: dict[str, Any] = self._address.options
-        raw = psycopg.Connection.connect(autocommit=True, prepare_threshold=None, **options)
-        try:
-            if is_pooled(raw):
-                raise NotHeard
-            raw.add_notify_handler(lambda notify: self._ring(notify.payload))
-            raw.execute(f"LISTEN {_channel(self._address.schema)}")
-        except BaseException:
-            raw.close()
-            raise
+    def _connected(self) -> psycopg.Connection[Any]:
+        raw = listening(self._address, self._store_id)
+        raw.add_notify_handler(lambda notify: self._ring(notify.payload))
         return raw
 
     def _wake(self) -> None:
@@ -172,12 +172,46 @@ class Listener:
         for pause in _pauses():
             if self._fan_out.ended.wait(pause):
                 return
-            with contextlib.suppress(psycopg.Error, NotHeard):
-                self._raw = self._listening()
+            with contextlib.suppress(TaskqueueError, NotHeard):
+                self._raw = self._connected()
                 break
         self._fan_out.set_pause(LISTEN_PAUSE)
         self._fan_out.ring_all()
         log.info("the listening connection is back")
+
+
+def listening(address: PostgreSQLUrl, store_id: Callable[[], str]) -> psycopg.Connection[Any]:
+    """Return a new connection to the server itself that listens to the store from now on.
+
+    Raises ``NotHeard`` through a pooler, ``ConfigError`` if the server has no store with this id.
+    """
+    options: dict[str, Any] = address.direct_options
+    try:
+        raw = psycopg.Connection.connect(autocommit=True, prepare_threshold=None, **options)
+        try:
+            if is_pooled(raw):
+                raise NotHeard
+            if address.direct:
+                _check_store(raw, address, store_id)
+            raw.execute(f"LISTEN {_channel(address.schema)}")
+        except BaseException:
+            raw.close()
+            raise
+    except psycopg.Error as error:
+        raise in_words(address.direct_shown, error) from error
+    return raw
+
+
+def _check_store(raw: psycopg.Connection[Any], address: PostgreSQLUrl, store_id: Callable[[], str]) -> None:
+    """Refuse another server or database than the pooler's: its notifications are about other jobs, or never come."""
+    found: str | None = None
+    with contextlib.suppress(errors.UndefinedTable):
+        [found] = raw.execute(f"SELECT id FROM {address.schema}.store").fetchone() or [None]
+    if found != store_id():
+        raise ConfigError(
+            f"store {address.direct_shown}: {DIRECT_OPTION} names {'no' if found is None else 'another'} store: "
+            "name the server and the database that the pooler connects to"
+        )
 
 
 def _channel(schema: str) -> str:

@@ -81,7 +81,7 @@ class Connection:
         self.url = address.shown
         self._database: PostgreSQLDatabase | None = None
         self._lock = threading.RLock()
-        self._bells = Bells(address)
+        self._bells = Bells(address, self.identity)
         self._inherited: list[object] = []
         self._identity: str | None = None
         _INHERITED.add(self)
@@ -158,7 +158,7 @@ class Connection:
     def diagnose(self) -> list[Finding]:
         from taskqueue.store.postgresql import diagnosis
 
-        return self.look(diagnosis.diagnose)
+        return [*self.look(diagnosis.diagnose), diagnosis.notifications(self.address, self.identity)]
 
     def disagreeing(self, limit: int) -> Disagreements:
         from taskqueue.store.postgresql import derived_fields

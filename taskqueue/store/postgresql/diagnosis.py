@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from taskqueue.errors import TaskqueueError
 from taskqueue.model.finding import Finding, Level, below
 from taskqueue.model.wording import size, span
+from taskqueue.store.fan_out import POLL_PAUSE
+from taskqueue.store.postgresql.bells import PAST_POOLER, NotHeard, listening
 from taskqueue.store.postgresql.database import PostgreSQLDatabase, is_pooled
+from taskqueue.store.postgresql.url import DIRECT_OPTION, PostgreSQLUrl
 
 LONG_TRANSACTION = 15 * 60.0
 """Seconds after which an open transaction is named: the server keeps each version of a row that it might still read."""
@@ -47,9 +51,20 @@ def diagnose(database: PostgreSQLDatabase, long_transaction: float = LONG_TRANSA
 def _pooler(database: PostgreSQLDatabase) -> Finding:
     if not is_pooled(database.raw):
         return Finding("connection", "it goes to the server itself")
-    return Finding(
-        "connection", "it goes through a pooler: statements are not prepared, and nodes look for jobs at times"
-    )
+    return Finding("connection", "it goes through a pooler: statements are not prepared")
+
+
+def notifications(address: PostgreSQLUrl, store_id: Callable[[], str]) -> Finding:
+    """Return whether the server itself can be heard, which a pooler prevents."""
+    try:
+        listening(address, store_id).close()
+    except NotHeard:
+        says = f"a pooler keeps them back: nodes and waiting applications look every {POLL_PAUSE:g} s"
+        return Finding("notifications", says, Level.WARNING, PAST_POOLER)
+    except TaskqueueError as error:
+        do = f"correct {DIRECT_OPTION} in the URL" if address.direct else "name the server that takes writes in the URL"
+        return Finding("notifications", str(error), Level.ERROR, do)
+    return Finding("notifications", "the server sends them itself")
 
 
 def _durability(database: PostgreSQLDatabase) -> Iterator[Finding]:

@@ -43,4 +43,4 @@ def remove(url: str) -> None:
 def connected(address: PostgreSQLUrl) -> psycopg.Connection[Any]:
     """Return a connection to the server at this address, each of whose statements commits."""
     options: dict[str, Any] = address.options
-    return psycopg.Connection.connect(autocommit=True, **options)
+    return psycopg.Connection.connect(autocommit=True, prepare_threshold=None, **options)

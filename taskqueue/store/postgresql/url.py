@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -19,6 +20,7 @@ SCHEMA = "taskqueue"
 """The schema of a URL that names none."""
 
 SCHEMA_OPTION = "taskqueue.schema"
+DIRECT_OPTION = "taskqueue.direct"
 _OWN = "taskqueue."
 _SCHEMA_ALLOWED = re.compile(r"[a-z_][a-z0-9_]{0,40}")
 _DEFAULTS = {
@@ -30,6 +32,8 @@ _DEFAULTS = {
 }
 """Options of the driver that have these values, unless the URL says otherwise."""
 
+_OF_THE_SERVER = {"host", "hostaddr", "port"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class PostgreSQLUrl:
@@ -38,19 +42,33 @@ class PostgreSQLUrl:
     client_url: str
     """The URL for the driver, with its secrets and without the store's own options."""
     schema: str = SCHEMA
+    direct: str = ""
+    """The URL of the server itself if ``client_url`` names a pooler; what it leaves out is as in ``client_url``."""
 
     @property
     def options(self) -> dict[str, str]:
         """The options of a connection."""
-        given = {name: str(value) for name, value in conninfo_to_dict(self.client_url).items() if value is not None}
-        return {**_DEFAULTS, **given}
+        return {**_DEFAULTS, **_given(self.client_url)}
+
+    @property
+    def direct_options(self) -> dict[str, str]:
+        """The options of a connection that needs a session of its own."""
+        if not self.direct:
+            return self.options
+        kept = {name: value for name, value in self.options.items() if name not in _OF_THE_SERVER}
+        return {**kept, **_given(self.direct)}
+
+    @property
+    def direct_shown(self) -> str:
+        """The URL that ``direct_options`` come from, for messages and logs, without secrets."""
+        return f"{self.shown} ({DIRECT_OPTION}={concealed(self.direct)})" if self.direct else self.shown
 
     @property
     def shown(self) -> str:
         """The URL for messages and logs, without secrets."""
         parts = urlsplit(concealed(self.client_url).replace(":***@", "@"))
         option = "" if self.schema == SCHEMA else f"{SCHEMA_OPTION}={self.schema}"
-        return urlunsplit(parts._replace(query="&".join(text for text in (parts.query, option) if text)))
+        return _joined(parts, [text for text in (parts.query, option) if text])
 
 
 def parse(url: str) -> PostgreSQLUrl:
@@ -63,16 +81,21 @@ def parse(url: str) -> PostgreSQLUrl:
     if parts.scheme not in SCHEMES:
         raise ConfigError(f"{parts.scheme!r} is not a PostgreSQL scheme: use postgresql://host/database")
     check_plain(url, parts)
-    kept, schema = [], SCHEMA
+    kept, schema, direct = [], SCHEMA, ""
     for option in parts.query.split("&") if parts.query else []:
         name, _, value = option.partition("=")
         if not name.startswith(_OWN):
             kept.append(option)
         elif name == SCHEMA_OPTION:
             schema = checked_schema(unquote(value))
+        elif name == DIRECT_OPTION:
+            direct = _checked_direct(unquote(value))
         else:
-            raise ConfigError(f"the store URL has the option {name!r}, which does not exist: use {SCHEMA_OPTION}=NAME")
-    address = PostgreSQLUrl(client_url=urlunsplit(parts._replace(query="&".join(kept))), schema=schema)
+            raise ConfigError(
+                f"the store URL has the option {name!r}, which does not exist: "
+                f"use {SCHEMA_OPTION}=NAME or {DIRECT_OPTION}=URL"
+            )
+    address = PostgreSQLUrl(client_url=_joined(parts, kept), schema=schema, direct=direct)
     try:
         address.options  # noqa: B018 - the driver reads the URL
     except psycopg.ProgrammingError as error:
@@ -83,9 +106,33 @@ def parse(url: str) -> PostgreSQLUrl:
     return address
 
 
+def _joined(parts: SplitResult, options: Sequence[str]) -> str:
+    """Return the URL with these options; one without a server, for a socket, keeps its slashes."""
+    return f"{parts.scheme}://{parts.netloc}{parts.path}{'?' if options else ''}{'&'.join(options)}"
+
+
+def _given(url: str) -> dict[str, str]:
+    """Return the options that the driver reads from a URL."""
+    return {name: str(value) for name, value in conninfo_to_dict(url).items() if value is not None}
+
+
+def _checked_direct(url: str) -> str:
+    """Return the URL of the server behind a pooler, or raise ``ConfigError`` for one that names no server."""
+    try:
+        address = parse(url)
+    except ConfigError as error:
+        raise ConfigError(f"{DIRECT_OPTION}: {error}") from None
+    if url != address.client_url or not _OF_THE_SERVER & _given(url).keys():
+        raise ConfigError(
+            f"{DIRECT_OPTION}={concealed(url)} does not name the server alone: "
+            f"use {DIRECT_OPTION}=postgresql://HOST:PORT, with the options of libpq in which it differs"
+        )
+    return url
+
+
 def _meant(query: str) -> str:
     """Return the question whether another option was meant by the first one that the driver does not know."""
-    known = [SCHEMA_OPTION, *(option.keyword.decode() for option in Conninfo.get_defaults())]
+    known = [SCHEMA_OPTION, DIRECT_OPTION, *(option.keyword.decode() for option in Conninfo.get_defaults())]
     unknown = [name for name in (option.partition("=")[0] for option in query.split("&")) if name and name not in known]
     if not unknown:
         return ""
