@@ -8,14 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cached_property
 from sys import intern
 
 from taskqueue.insight import diagnosis, needs, overview
 from taskqueue.insight.failure_groups import NEW_FOR, WEEK, FailureGroup, Lately, Usual, judged, usual_failures
 from taskqueue.insight.needs import Need, Subject
 from taskqueue.insight.nodes import Node, nodes_of
-from taskqueue.insight.overview import Failures, QueueState, Run, failures_of
+from taskqueue.insight.overview import QueueState, Run
 from taskqueue.model.finding import Level
 from taskqueue.model.history import BUCKETS, Durations, Figures, Part, Parts, Step, add_figures
 from taskqueue.model.query import RUNNING
@@ -171,11 +170,6 @@ class Overview:
     """How many jobs there are, by queue and status."""
     minutes: Parts
     """The numbers of the last hour, by minute, queue and class."""
-
-    @cached_property
-    def failures(self) -> list[Failures]:
-        """Return the jobs that failed in the last hour, by class and error, the most frequent first."""
-        return failures_of(overview.ended_jobs(self.minutes))
 
 
 class OverviewReader:

@@ -27,7 +27,8 @@ from taskqueue.cli.top.rows import Rows
 from taskqueue.exit_codes import Exit
 from taskqueue.insight.overview import QueueState
 from taskqueue.insight.overview_reader import OverviewReader
-from taskqueue.model.record import Record, Status
+from taskqueue.model.record import Failure, Options, Record, Status
+from taskqueue.model.retry import FixedRetry
 from taskqueue.store import Lease, Store
 from tests.acceptance.work import Gate
 from tests.cli import records
@@ -37,6 +38,7 @@ from tests.nodes import LIMIT, node
 EVERY = 0.2
 """Seconds between looks: a key press of the pilot waits until the processor has nothing to do."""
 
+OTHER_FAILURE = Failure(type="shop.errors.LateCarrier", message="the carrier is late")
 Steps = Callable[[Pilot[int]], Coroutine[Any, Any, None]]
 
 
@@ -235,9 +237,9 @@ def test_failures_are_listed_by_error_and_run_again(store: Store) -> None:
     async def steps(pilot: Pilot[int]) -> None:
         await shows(pilot, "Nothing works")
         await pilot.press("f")
-        await shows(pilot, "failures of the last hour 1", "Letter", "OutOfStock")
+        await shows(pilot, "failures 1", "Letter", "OutOfStock", "1 of 1 attempt of shop.mail:Letter failed")
         await pilot.press("r")
-        await shows(pilot, "Run 1 job of shop.mail:Letter that failed in the last hour by shop.errors.OutOfStock again")
+        await shows(pilot, "Run 1 job of shop.mail:Letter that failed with shop.errors.OutOfStock")
         await pilot.press("enter")
         await shows(pilot, "added 1 copy")
         await pilot.press("r")
@@ -247,17 +249,46 @@ def test_failures_are_listed_by_error_and_run_again(store: Store) -> None:
         await pilot.press("escape", "escape")
         await shows(pilot, "needs you")
 
-    run_top(store, steps, size=(120, 40))
+    run_top(store, steps, size=(160, 40))
 
 
-def fail(store: Store, jobs: list[Record]) -> None:
+def test_jobs_that_are_retried_are_among_the_failures(store: Store) -> None:
+    fail(store, [mail(job="shop.mail:Letter", options=Options(retry=FixedRetry(times=3, interval=3600)))])
+
+    async def steps(pilot: Pilot[int]) -> None:
+        await shows(pilot, "Nothing works")
+        await pilot.press("f")
+        await shows(pilot, "failures 1", "Letter", "OutOfStock", "usual")
+        await pilot.press("r")
+        await shows(pilot, "no ended job to run again")
+        await pilot.press("enter")
+        await shows(pilot, "failed shop.mail:Letter 1", "POSTPONED", "Its last error: shop.errors.OutOfStock")
+
+    run_top(store, steps, size=(160, 40))
+
+
+def test_of_marked_failures_only_jobs_with_these_errors_run_again(store: Store) -> None:
+    fail(store, [mail(job="shop.mail:Letter") for _ in range(3)])
+    fail(store, [mail(job="shop.mail:Letter"), mail(job="shop.mail:Bill")], failure=OTHER_FAILURE)
+
+    async def steps(pilot: Pilot[int]) -> None:
+        await shows(pilot, "Nothing works")
+        await pilot.press("f")
+        await shows(pilot, "failures 3")
+        await pilot.press("slash", *"LateCarrier", "enter", "space", "space", "r")
+        await shows(pilot, "Run 2 jobs")
+
+    run_top(store, steps, size=(160, 40))
+
+
+def fail(store: Store, jobs: list[Record], failure: Failure = records.FAILURE) -> None:
     """Add jobs and let them fail as a node does."""
     store.add(jobs)
-    end(store, len(jobs))
+    end(store, len(jobs), failure)
 
 
-def end(store: Store, number: int) -> None:
-    """Let so many waiting jobs fail."""
+def end(store: Store, number: int, failure: Failure = records.FAILURE) -> None:
+    """Let this many waiting jobs fail."""
     from taskqueue.model.lifecycle.outcomes import Failed, Run
     from taskqueue.model.lifecycle.settle import ended
     from taskqueue.model.record import Holder
@@ -266,7 +297,7 @@ def end(store: Store, number: int) -> None:
     holder, now = Holder(seat="web-1", incarnation="a1"), store.now()
     claimed = store.claim(holder, ClaimRequest(pooled=number), now, now).records
     run = Run(node="web-1", started_at=now)
-    after = [ended(record, Failed(failure=records.FAILURE), run, now) for record in claimed]
+    after = [ended(record, Failed(failure=failure), run, now) for record in claimed]
     settled = [Settlement(claims=1, holder=holder, after=one) for one in after]
     assert len(store.settle(settled, now)) == number
 

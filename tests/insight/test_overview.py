@@ -62,7 +62,7 @@ def says(found: list[Need], subject: Subject) -> list[str]:
 def test_an_empty_store_needs_a_node(store: Store) -> None:
     found = read(store)
 
-    assert (found.nodes, found.queues, found.runs, found.failures) == ([], [], [], [])
+    assert (found.nodes, found.queues, found.runs, found.groups) == ([], [], [], [])
     [need] = found.needs
     assert (need.subject, need.level) == (Subject.NODE, Level.ERROR)
     assert need.says == "no node is running on this store; waiting: 0 jobs"
@@ -102,7 +102,7 @@ def test_failures_are_grouped_by_class_and_error(blocking: Scheduler, store: Sto
     blocking.run_pending()
 
     [failed] = eventually(
-        lambda: [one for one in read(store).failures if one.number == 2]
+        lambda: [group for group in failures_of(overview.ended_jobs(read(store).minutes)) if group.number == 2]
     )  # MongoDB counts a bit later
 
     assert (failed.job, failed.error) == ("tests.scheduler.jobs:Broken", "ValueError")
@@ -114,11 +114,11 @@ def test_later_looks_keep_the_figures_of_earlier_minutes(blocking: Scheduler, st
     reader = OverviewReader(store)
     blocking.add_job(Broken)
     blocking.run_pending()
-    eventually(lambda: [one.number for one in reader.read().failures] == [1])
+    eventually(lambda: [group.number for group in reader.read().groups] == [1])
     blocking.add_job(Broken)
     blocking.run_pending()
 
-    eventually(lambda: [one.number for one in reader.read().failures] == [2])
+    eventually(lambda: [group.number for group in reader.read().groups] == [2])
 
 
 @on_both

@@ -63,14 +63,12 @@ def cancel(store: Store, chosen: Sequence[tuple[str, Query]]) -> Question:
     )
 
 
-def run_again(store: Store, chosen: Sequence[tuple[str, Query]], error: str | None = None) -> Question:
+def run_again(store: Store, chosen: Sequence[tuple[str, Query]]) -> Question:
     """Ask whether to run the ended jobs of these again, as copies; raise ``NothingToDo``."""
     query = And((_any(chosen), FINAL))
     meant: list[Record] = []
     left_out = 0
     for record in islice(records.matching(store, query), MOST):
-        if error is not None and error != (record.error.type if record.error else ""):
-            continue
         if copy_of(record) is None:
             meant.append(record)
         else:
@@ -81,7 +79,7 @@ def run_again(store: Store, chosen: Sequence[tuple[str, Query]], error: str | No
 
     def act(_: str) -> str:
         copies = taken = 0
-        with _acting(store, "run again", meant, _words(chosen), error=error):
+        with _acting(store, "run again", meant, _words(chosen)):
             for first in range(0, len(meant), CHUNK):
                 chunk = [str(record.id) for record in meant[first : first + CHUNK]]
                 recovered = changes.recover_all(store, parse({"id": {"$in": chunk}}), None)
@@ -90,9 +88,8 @@ def run_again(store: Store, chosen: Sequence[tuple[str, Query]], error: str | No
         rest += f"; left out: {taken:,} whose unique key another job has" if taken else ""
         return f"added {count(copies, 'copy')}{rest}"
 
-    words = f" by {error}" if error else ""
     return Question(
-        title=f"Run {count(len(meant), 'job')}{_words(chosen)}{words} again, as copies?",
+        title=f"Run {count(len(meant), 'job')}{_words(chosen)} again, as copies?",
         sample=_sample(meant[:SAMPLE], len(meant)),
         act=act,
         takes_reason=False,

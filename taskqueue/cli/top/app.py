@@ -116,11 +116,8 @@ class Top(App[int]):
     def action_run_again(self) -> None:
         """Run the ended jobs of the rows again."""
         now = datetime.now(timezone.utc)
-        things = self._things()
-        chosen = [repeatable for thing in things if (repeatable := targets.repeatable(thing, now))]
-        errors = [failed[1] for thing in things if (failed := targets.class_of(thing))]
-        error = errors[0] if len(errors) == len(things) == 1 else None
-        self._ask_if(chosen, "to run again", partial(actions.run_again, self._store, chosen, error))
+        chosen = [repeatable for thing in self._things() if (repeatable := targets.repeatable(thing, now))]
+        self._ask_if(chosen, "to run again", partial(actions.run_again, self._store, chosen))
 
     def action_pause(self) -> None:
         """Pause or resume the queue of the row."""
@@ -131,7 +128,7 @@ class Top(App[int]):
         self._ask_of_one(targets.node_of, "a node", actions.drain)
 
     def action_failures(self) -> None:
-        """Show the failures of the last hour."""
+        """Show the failed attempts of the last hour, judged."""
         first = self.screen_stack[0]
         if isinstance(first, Main) and not isinstance(self.screen, FailureList):
             self._show(FailureList(first.look))

@@ -8,14 +8,15 @@ from datetime import datetime
 from taskqueue.cli import ids, record_facts, terminal
 from taskqueue.cli.terminal import Column
 from taskqueue.cli.top.rows import Row
+from taskqueue.insight.failure_groups import FailureGroup, Trend
 from taskqueue.insight.needs import Need
 from taskqueue.insight.nodes import Node
-from taskqueue.insight.overview import Failures, QueueState, Run
+from taskqueue.insight.overview import QueueState, Run
 from taskqueue.insight.overview_reader import Overview
 from taskqueue.model.controls import Controls
 from taskqueue.model.finding import Level
 from taskqueue.model.record import Record
-from taskqueue.model.wording import count, local, span
+from taskqueue.model.wording import count, local, minute, percent, span
 
 STATUSES: Mapping[str, str] = {
     status: " ".join(f"ansi_{word}" if word != "bold" else word for word in style.split())
@@ -27,6 +28,8 @@ STATES: Mapping[str, str] = {
     "drains,": "ansi_yellow", "paused": "ansi_yellow", "grows": "ansi_yellow", "never": "ansi_yellow",
 }  # fmt: skip
 """Styles by the first word of a cell; the word is always there, too."""
+
+TRENDS: Mapping[str, str] = {Trend.NEW.value: "bold ansi_red", Trend.RISING.value: "ansi_yellow"}
 
 NEEDS = (Column(head="", styles=LEVELS), Column(head="", cut="end"))
 QUEUES = (
@@ -70,10 +73,12 @@ JOBS = (
 )
 FAILURES = (
     Column(head="class", cut="start", least=14),
-    Column(head="error", cut="start", least=10),
+    Column(head="error", cut="end", least=12),
+    Column(head="trend", styles=TRENDS),
     Column(head="failed", side="right"),
     Column(head="of", side="right"),
-    Column(head="last", side="right"),
+    Column(head="usual", side="right", is_spare=True),
+    Column(head="last at", side="right", is_spare=True),
 )
 
 
@@ -83,7 +88,7 @@ def need_row(need: Need) -> Row:
         key=f"{need.subject} {need.name} {need.error or need.says[:20]}",
         thing=need,
         cells=(need.level.value, need.says),
-        detail=f"{need.says}. To do: {need.do}" if need.do else need.says,
+        detail=f"To do: {need.do}. {need.says}" if need.do else need.says,
     )
 
 
@@ -169,7 +174,8 @@ def node_row(node: Node, now: datetime) -> Row:
 def job_row(record: Record, now: datetime, controls: Controls) -> Row:
     """Return the row of a job in a list."""
     cause = record_facts.cause(record, now, controls)
-    error = "" if record.error is None else f": {record.error.type}: {record.error.message}"
+    state = ", ".join(filter(None, (record.status.name, cause)))
+    error = "" if record.error is None else f". Its last error: {record.error.type}: {record.error.message}"
     return Row(
         key=str(record.id),
         thing=record,
@@ -183,19 +189,27 @@ def job_row(record: Record, now: datetime, controls: Controls) -> Row:
             record_facts.attempts(record),
             cause,
         ),
-        detail=f"{record.job} {record.id} is {record.status.name} {cause}{error}",
+        detail=f"{record.job} {record.id} is {state}{error}",
     )
 
 
-def failures_row(failures: Failures, now: datetime) -> Row:
+def failures_row(group: FailureGroup, now: datetime) -> Row:
     """Return the row of one class and error."""
-    error = failures.error or "without an error"
-    last = _time(max((now - failures.last_at).total_seconds(), 1))
+    error, usual = group.fingerprint or "no error", "-" if group.usual is None else percent(group.usual)
     return Row(
-        key=f"{failures.job} {failures.error}",
-        thing=failures,
-        cells=(failures.job, error, f"{failures.number:,}", f"{failures.ended:,}", f"{last} ago"),
-        detail=f"{failures.job}: {failures.number:,} of {failures.ended:,} jobs in the last hour by {error}",
+        key=f"{group.job} {group.fingerprint}",
+        thing=group,
+        cells=(
+            group.job,
+            error,
+            group.trend.value,
+            f"{group.number:,}",
+            f"{group.attempts:,}",
+            usual,
+            minute(group.last_at, now),
+        ),
+        detail=f"{group.number:,} of {count(group.attempts, 'attempt')} of {group.job} failed in the last "
+        f"{'5 minutes' if group.is_sudden else 'hour'}, first at {minute(group.first_at, now)}: {error}",
     )
 
 

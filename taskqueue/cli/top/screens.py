@@ -243,14 +243,14 @@ def read_listing(store: Store, listing: Listing) -> list[Record]:
 
 
 class FailureList(Looking[Overview]):
-    """The failures of the last hour by class and error."""
+    """The failed attempts of the last hour by class and error, judged: errors that need attention first."""
 
     KEYS = ("⏎ jobs", "/ filter", "r run again", "esc back", "? keys", "q quit")
 
     def __init__(self, reader: Callable[[], Overview]) -> None:
         super().__init__()
         self._read = reader
-        self._rows = Rows("failures of the last hour", panes.FAILURES, "no job has failed", id="failures")
+        self._rows = Rows("failures", panes.FAILURES, "no attempt has failed in the last hour", id="failures")
 
     def content(self) -> ComposeResult:
         """Yield the list."""
@@ -262,7 +262,7 @@ class FailureList(Looking[Overview]):
 
     def show(self, found: Overview) -> None:
         """Show its failures."""
-        self._rows.put(panes.failures_row(one, found.at) for one in found.failures)
+        self._rows.put(panes.failures_row(group, found.at) for group in found.groups)
 
 
 class Page(Looking[str]):

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
+from taskqueue.insight.failure_groups import FailureGroup
 from taskqueue.insight.needs import Need, Subject
 from taskqueue.insight.nodes import Node
-from taskqueue.insight.overview import FAILURES_OVER, Failures, QueueState, Run
+from taskqueue.insight.overview import FAILURES_OVER, QueueState, Run
 from taskqueue.model.query import Query, parse
 from taskqueue.model.record import Record, Status
 
@@ -44,13 +46,13 @@ def node_of(thing: object) -> str | None:
     return None
 
 
-def class_of(thing: object) -> tuple[str, str | None] | None:
-    """Return the class whose failures it names, and their error; None for all errors."""
+def failures_of(thing: object) -> tuple[str, dict[str, Any]] | None:
+    """Return the failures that it names, in words and as a query; None if no query can tell them apart."""
     match thing:
-        case Failures(job=job, error=error):
-            return job, error
+        case FailureGroup(job=job, fingerprint=fingerprint, query=dict(query)):
+            return f"{job} that failed with {fingerprint or 'no error'}", query
         case Need(subject=Subject.CLASS | Subject.RETRIED, name=name) if name:
-            return name, None
+            return f"{name} that failed", {"job": name}
     return None
 
 
@@ -65,8 +67,8 @@ class Listing:
 
 
 def listed(thing: object, now: datetime) -> Listing | None:
-    """Return the jobs of the target: of a queue or node, or the failed jobs of a class."""
-    queue, node, failed = queue_of(thing), node_of(thing), class_of(thing)
+    """Return the jobs of the target: of a queue or node, or those of a class that failed or are retried."""
+    queue, node, failures = queue_of(thing), node_of(thing), failures_of(thing)
     if queue:
         of_queue = {"queue": queue}
         begun = (parse({**of_queue, "status": int(Status.PROCESSING)}), "id")
@@ -75,12 +77,14 @@ def listed(thing: object, now: datetime) -> Listing | None:
         return Listing(title=f"queue {queue}", parts=(begun, waiting, *_failed_by_end(of_queue, now)), later=later)
     if node is not None:
         return Listing(title=f"node {node}", parts=((parse({"seat": node, "status": int(Status.PROCESSING)}), "id"),))
-    if failed is not None:
-        return Listing(title=f"failed {failed[0]}", parts=_failed_by_end({"job": failed[0]}, now))
+    if failures is not None:
+        _, query = failures
+        retried = parse({"error.type": {"$exists": True}, **query, "status": int(Status.POSTPONED)})
+        return Listing(title=f"failed {query['job']}", parts=_failed_by_end(query, now), later=retried)
     return None
 
 
-def _failed_by_end(of: Mapping[str, str], now: datetime) -> tuple[tuple[Query, str], ...]:
+def _failed_by_end(of: Mapping[str, Any], now: datetime) -> tuple[tuple[Query, str], ...]:
     ended = {**of, "ended_at": {"$gt": now - FAILURES_OVER}}
     return tuple((parse({**ended, "status": int(one)}), "-ended_at") for one in (Status.FAILED, Status.TIMEOUT))
 
@@ -97,15 +101,13 @@ def cancelable(thing: object) -> tuple[str, Query] | None:
 
 def repeatable(thing: object, now: datetime) -> tuple[str, Query] | None:
     """Return the ended jobs that can run again for it, in words and as a query."""
-    job, queue, failed = job_of(thing), queue_of(thing), class_of(thing)
+    job, queue, failures = job_of(thing), queue_of(thing), failures_of(thing)
     if job is not None and isinstance(thing, Record) and thing.status.is_final:
         return "", parse({"id": job})
     if queue:
         return f" of queue {queue} that failed", parse({"queue": queue, "status": _FAILED})
-    if failed is not None:
-        return f" of {failed[0]} that failed in the last hour", _failed(failed[0], now)
+    if failures is not None:
+        words, query = failures
+        failed = {**query, "status": _FAILED, "ended_at": {"$gt": now - FAILURES_OVER}}
+        return f" of {words} in the last hour", parse(failed)
     return None
-
-
-def _failed(job: str, now: datetime) -> Query:
-    return parse({"job": job, "status": _FAILED, "ended_at": {"$gt": now - FAILURES_OVER}})
