@@ -198,6 +198,7 @@ COVERS: Mapping[str, str] = {
         "store/postgresql/connection store/postgresql/database store/postgresql/dialect store/postgresql/driver_errors "
         "store/postgresql/existing_store store/postgresql/message store/postgresql/schema"
     ),
+    "store/test_postgresql_roles.py": "store/postgresql/roles store/postgresql/store",
     "store/test_transactions_run_again.py": "store/relational/engine",
     "store/test_texts.py": "store/arguments",
     "store/test_updates.py": "model/options/update",

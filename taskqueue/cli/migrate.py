@@ -2,24 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 
 import click
 
 from taskqueue.cli import output
 from taskqueue.cli.context import StoreContext, pass_store
-from taskqueue.store.migration import MigrationPlan, carry_out, open_migration, pending_steps
+from taskqueue.store.migration import MigrationPlan, carry_out, open_migration, open_sql_migration, pending_steps
 
 
 @click.command("migrate", short_help="Bring the store to the schema of this version.")
 @click.option("--dry-run", is_flag=True, help="Print the steps, and do nothing.")
+@click.option("--sql", "as_sql", is_flag=True, help="Print the steps as SQL for PostgreSQL, and do nothing.")
+@click.option(
+    "--grants",
+    type=(click.Choice(["add", "read", "node"]), str),
+    multiple=True,
+    metavar="KIND USER",
+    help="Print the SQL that gives a user of PostgreSQL the rights to `add` jobs, to `read`, or of a `node`.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
 @pass_store
-def migrate_command(context: StoreContext, dry_run: bool, as_json: bool) -> None:
+def migrate_command(
+    context: StoreContext, dry_run: bool, as_sql: bool, grants: Sequence[tuple[str, str]], as_json: bool
+) -> None:
     """Bring the store to the schema of this version, in numbered steps.
 
     Before that, back up the store and stop all nodes and applications that use it.
     """
+    if (as_sql or grants) and (dry_run or as_json):
+        raise click.UsageError("--sql and --grants only print SQL: pass them without --dry-run and --json")
+    if as_sql or grants:
+        with closing(open_sql_migration(context.url)) as sql_migration:
+            steps = [sql_migration.statements()] if as_sql else []
+            statements = "".join([*steps, *(sql_migration.grants(role, user) for role, user in grants)])
+        for line in statements.splitlines():
+            output.line(line)
+        return
     with closing(open_migration(context.url)) as migration:
         planned = pending_steps(migration)
         if not dry_run:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from taskqueue.errors import SchemaMismatch, StoreUnavailable
+from taskqueue.errors import ConfigError, SchemaMismatch, StoreUnavailable
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.store import SCHEMA_VERSION, Lease
 from taskqueue.store.open import MONGODB_SCHEMES, POSTGRESQL_SCHEMES, default_url
+from taskqueue.store.redaction import concealed
 from taskqueue.store.sqlite.migration import SqliteMigration
+
+if TYPE_CHECKING:
+    from taskqueue.store.postgresql.migration import PostgreSQLMigration
 
 STEPS: Mapping[int, str] = {}
 """Describes the step to each schema after the first; each store has the steps themselves."""
@@ -57,6 +61,16 @@ def open_migration(url: str | None = None) -> Migration:
 
         return PostgreSQLMigration(address)
     return SqliteMigration(address)
+
+
+def open_sql_migration(url: str | None = None) -> PostgreSQLMigration:
+    """Return the migration of a store whose steps and rights are SQL that an administrator may run."""
+    address = url or default_url()
+    if not address.startswith(POSTGRESQL_SCHEMES):
+        raise ConfigError(f"store {concealed(address)}: only PostgreSQL has --sql and --grants: leave them out")
+    from taskqueue.store.postgresql.migration import PostgreSQLMigration
+
+    return PostgreSQLMigration(address)
 
 
 def pending_steps(migration: Migration) -> MigrationPlan:

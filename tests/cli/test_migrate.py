@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
 
+import psycopg
 import pytest
 
 from taskqueue.exit_codes import Exit
@@ -63,3 +65,45 @@ def test_nodes_that_still_run_are_named(url: str, taskqueue: Taskqueue, monkeypa
     assert dry.out.endswith("nodes of an older taskqueue must be stopped first: web-1\n")
     assert refused.code == Exit.STORE
     assert refused.complaint.endswith("nodes of an older taskqueue run on it (web-1): stop them first")
+
+
+@pytest.mark.parametrize("options", [("--sql",), ("--grants", "add", "web")])
+def test_the_sql_of_another_store_than_postgresql_is_refused(taskqueue: Taskqueue, options: tuple[str, ...]) -> None:
+    refused = taskqueue("migrate", *options)
+
+    assert refused.code == Exit.CONFIG
+    assert "only PostgreSQL has --sql and --grants: leave them out" in refused.complaint
+
+
+@pytest.mark.parametrize("other", ["--json", "--dry-run"])
+def test_sql_is_printed_alone(taskqueue: Taskqueue, other: str) -> None:
+    refused = taskqueue("migrate", "--sql", other)
+
+    assert refused.code == Exit.USAGE
+    assert "pass them without --dry-run and --json" in refused.err
+
+
+def test_an_administrator_gets_sql_for_the_store_and_its_users(
+    postgresql_url: str, taskqueue: Taskqueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"migrated_{secrets.token_hex(6)}"
+    url = f"{postgresql_url}?taskqueue.schema={name}"
+    with psycopg.connect(postgresql_url, autocommit=True) as administrator:
+        administrator.execute(f'CREATE ROLE "{name} user"')
+        try:
+            to_create = taskqueue("--url", url, "migrate", "--sql", "--grants", "add", f"{name} user").out
+            assert to_create.startswith(f"BEGIN;\nCREATE SCHEMA {name};\n")
+            assert to_create.endswith(f' ON {name}.jobs TO "{name} user";\n')
+            administrator.execute(to_create)
+            assert taskqueue("--url", url, "migrate", "--sql").out.endswith("nothing to do\n")
+
+            install_next_version(monkeypatch)
+            to_migrate = taskqueue("--url", url, "migrate", "--sql").out
+            assert taskqueue("--url", url, "list").code == Exit.STORE
+            administrator.execute(to_migrate)
+            assert taskqueue("--url", url, "list").out == "no jobs\n"
+            [color] = administrator.execute(f"SELECT count(*) FROM {name}.colors").fetchone() or [None]
+            assert color == 0
+        finally:
+            administrator.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE")
+            administrator.execute(f'DROP ROLE "{name} user"')

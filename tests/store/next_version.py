@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import Any
 
-import psycopg
 import pytest
 
 from taskqueue.store import SCHEMA_VERSION, migration
@@ -18,6 +16,10 @@ from taskqueue.store.sqlite import schema
 
 NEXT = SCHEMA_VERSION + 1
 WHAT = "give each job a color"
+COLOR_TYPED_ROWS = """
+ALTER TABLE {schema}.jobs ADD COLUMN color TEXT NOT NULL DEFAULT 'red';
+CREATE TABLE {schema}.colors (name TEXT);
+"""
 
 
 def install_next_version(patch: pytest.MonkeyPatch) -> None:
@@ -26,18 +28,13 @@ def install_next_version(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "SCHEMA_VERSION", NEXT)
     patch.setitem(migration.STEPS, NEXT, WHAT)
     patch.setitem(sqlite_migration.STEPS, NEXT, _color_rows)
-    patch.setitem(postgresql_migration.STEPS, NEXT, _color_typed_rows)
+    patch.setitem(postgresql_migration.STEPS, NEXT, COLOR_TYPED_ROWS)
     patch.setitem(mongodb_migration.STEPS, NEXT, _color_documents)
 
 
 def _color_rows(raw: sqlite3.Connection) -> None:
     raw.execute("ALTER TABLE jobs ADD COLUMN color TEXT NOT NULL DEFAULT 'red'")
     raw.execute("CREATE TABLE colors (name TEXT)")
-
-
-def _color_typed_rows(raw: psycopg.Connection[Any], schema: str) -> None:
-    raw.execute(f"ALTER TABLE {schema}.jobs ADD COLUMN color TEXT NOT NULL DEFAULT 'red'")
-    raw.execute(f"CREATE TABLE {schema}.colors (name TEXT)")
 
 
 def _color_documents(connection: Connection) -> None:

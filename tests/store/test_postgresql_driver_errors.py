@@ -93,7 +93,7 @@ def test_a_role_without_a_grant_is_told_so(postgresql_server: PostgreSQL, run: C
 
     with closing(open_store(url)) as store:
         assert store.count(parse({})) == 0
-        with pytest.raises(StoreUnavailable, match=r"permission denied for table .*: grant the role what is missing"):
+        with pytest.raises(StoreUnavailable, match=r"reader lacks rights in the schema taskqueue to add .*: have an"):
             store.add([a_record()])
 
 

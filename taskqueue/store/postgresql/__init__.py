@@ -7,7 +7,6 @@ from contextlib import nullcontext
 from datetime import datetime
 
 from taskqueue.errors import ConfigError, StoreUnavailable
-from taskqueue.store.relational.store import RelationalStore
 from taskqueue.store.server_clock import ServerClock
 
 try:
@@ -18,12 +17,12 @@ except ImportError as missing:  # of the package, or of the library of PostgreSQ
         "pip install 'taskqueue-jobs[postgresql]' 'psycopg[binary]'"
     ) from None
 
-from taskqueue.store.postgresql.bells import NoRinger
 from taskqueue.store.postgresql.connection import Connection
+from taskqueue.store.postgresql.store import PostgreSQLStore
 from taskqueue.store.postgresql.url import parse
 
 
-def open_postgresql(url: str, clock: Callable[[], datetime] | None = None) -> RelationalStore:
+def open_postgresql(url: str, clock: Callable[[], datetime] | None = None) -> PostgreSQLStore:
     """Return the store at a URL. Without ``clock`` the time is that of the server.
 
     Raises ``ConfigError`` for a URL that cannot be read, ``StoreUnavailable`` without an answer, and
@@ -31,4 +30,4 @@ def open_postgresql(url: str, clock: Callable[[], datetime] | None = None) -> Re
     """
     connection = Connection(parse(url))
     now = clock or ServerClock(connection.time, StoreUnavailable, lambda _: nullcontext()).now
-    return RelationalStore(connection, NoRinger(), now)
+    return PostgreSQLStore(connection, now)

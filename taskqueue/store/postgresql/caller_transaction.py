@@ -1,23 +1,27 @@
 """Adds jobs within a transaction of the application's own connection, without the store's lock: ``arrivals``.
 
 The statements only insert, and none of them fails for a job that is refused: the application's earlier changes stay.
+For a user who may not take the lock, the store does the same in a transaction of its own.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from taskqueue.errors import InvalidOption, SchemaMismatch
-from taskqueue.model.record import Record
+from taskqueue.errors import InvalidOption, SchemaMismatch, StoreUnavailable
+from taskqueue.model.ids import JobId
+from taskqueue.model.record import Record, Status
+from taskqueue.model.timestamps import moment
 from taskqueue.model.unique_period import PERIOD
 from taskqueue.store import SCHEMA_VERSION
 from taskqueue.store.arguments import check_same_job
 from taskqueue.store.bell import NEWS, WORK
 from taskqueue.store.postgresql.bells import notification
+from taskqueue.store.postgresql.roles import KNOWN_TO_ADD, Role, missing
 from taskqueue.store.postgresql.schema import types_of_jobs
-from taskqueue.store.postgresql.sessions import failed_transaction, run_on
+from taskqueue.store.postgresql.sessions import Run, failed_transaction
 from taskqueue.store.postgresql.url import PostgreSQLUrl
 from taskqueue.store.relational.columns import ALL_COLUMNS, ALL_NAMES, NAMES, whole_row
 from taskqueue.store.relational.rows import record
@@ -25,8 +29,16 @@ from taskqueue.store.tries import Tries
 
 _TYPES = types_of_jobs()
 _VALUES = ", ".join(f"CAST(:{name} AS {_TYPES[name]})" for name in ALL_NAMES)
-# The name of the tables is looked up first: a statement about tables that are not there would end the transaction.
-_TABLE = "SELECT CAST(to_regclass(:table_name) AS TEXT), current_database()"
+# Tables and rights are looked up first: a statement without them would end the transaction.
+_RIGHTS = """
+SELECT current_database(), current_user, count(jobs.oid),
+    coalesce(bool_and(has_schema_privilege(store.relnamespace, 'USAGE') AND has_table_privilege(store.oid, 'SELECT')
+        AND has_table_privilege(jobs.oid, 'INSERT') AND has_column_privilege(jobs.oid, 'id', 'SELECT')), FALSE),
+    coalesce(bool_and(has_table_privilege(jobs.oid, 'SELECT')), FALSE)
+FROM pg_class AS store JOIN pg_class AS jobs USING (relnamespace)
+WHERE store.relname = 'store' AND jobs.relname = 'jobs'
+    AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = CAST(:schema_name AS TEXT))
+"""
 _INSERT = f"""
 WITH added AS (
     INSERT INTO {{schema}}.jobs ({ALL_COLUMNS}, rowid) SELECT {_VALUES}, NULL FROM {{schema}}.store
@@ -34,9 +46,9 @@ WITH added AS (
 )
 SELECT store.id, store.schema, (SELECT count(*) FROM added), CAST(({{ring}} FROM added) AS TEXT) FROM {{schema}}.store
 """
-_COLUMNS = ", ".join(f"CAST({name} AS TEXT)" if _TYPES[name] == "JSON" else name for name in NAMES)
-_PRESENT = f"""
-SELECT {_COLUMNS} FROM {{schema}}.jobs
+_ALL = ", ".join(f"CAST({name} AS TEXT)" if _TYPES[name] == "JSON" else name for name in NAMES)
+_PRESENT = """
+SELECT {columns} FROM {schema}.jobs
 WHERE id = CAST(:id AS TEXT) OR unique_key = CAST(:unique_key AS TEXT) AND status <= 2
 """
 
@@ -44,15 +56,13 @@ WHERE id = CAST(:id AS TEXT) OR unique_key = CAST(:unique_key AS TEXT) AND statu
 class CallerInserts:
     """Adds records inside a transaction; with its commit they are there, and bells ring."""
 
-    def __init__(
-        self, address: PostgreSQLUrl, store_id: str, session: Any, loop: asyncio.AbstractEventLoop | None
-    ) -> None:
-        """Raise ``InvalidOption`` for no session, one without a transaction, or one of another database."""
+    def __init__(self, address: PostgreSQLUrl, store_id: str, run: Run) -> None:
+        """Raise ``InvalidOption`` for another database, ``StoreUnavailable`` for a user who may not add jobs."""
         self._shown = address.shown
         self._schema = address.schema
         self._store_id = store_id
-        self._run = run_on(session, loop)
-        self._check_database()
+        self._run = run
+        self._reads_jobs = self._check_database()
 
     def add(self, records: Sequence[Record]) -> list[Record]:
         """Insert all records and return for each the one that is kept, in order, as the transaction sees it.
@@ -65,31 +75,41 @@ class CallerInserts:
                     "unique_for with session: on PostgreSQL it may change another job: "
                     "leave one of both out, or add the job after your commit"
                 )
-        return [self._kept(new) for new in records]
+        answers = [self._insert(new) for new in records]
+        return [self._kept(new, answer) for new, answer in zip(records, answers, strict=True)]
 
-    def _check_database(self) -> None:
+    def _check_database(self) -> bool:
+        """Return whether the user may read jobs."""
         try:
-            [(table, database)] = self._run(_TABLE, {"table_name": f"{self._schema}.store"})
+            [(database, user, stores, adds, reads)] = self._run(_RIGHTS, {"schema_name": self._schema})
         except Exception as error:
             if failed := failed_transaction(error):
                 raise failed from error
             raise
-        if table is None:
+        if not stores:
             raise self._elsewhere(f"the database {database!r} has no store in the schema {self._schema}")
+        if not adds:
+            reason = f"the server refuses this user ({user} lacks rights in the schema {self._schema} to add jobs)"
+            raise StoreUnavailable(self._shown, reason, missing(Role.ADD, user))
+        return bool(reads)
 
-    def _kept(self, new: Record) -> Record:
+    def _kept(self, new: Record, answer: Iterable[Any]) -> Record:
         tries = Tries(self._shown, f"the job with unique={new.unique!r}")
-        while not self._inserted(new):
+        while not self._was_inserted(answer):
             present = self._present(new)
             if present is not None:
                 return present
             tries.another()  # who had the key has ended in between
+            answer = self._insert(new)
         return new
 
-    def _inserted(self, new: Record) -> bool:
+    def _insert(self, new: Record) -> Iterable[Any]:
         statement = _INSERT.format(schema=self._schema, ring=notification(self._schema, (NEWS, WORK)))
         values = dict(zip(ALL_NAMES, whole_row(new), strict=True))
-        [(store_id, version, inserted, _)] = self._run(statement, {**values, "store_id": self._store_id})
+        return self._run(statement, {**values, "store_id": self._store_id})
+
+    def _was_inserted(self, answer: Iterable[Any]) -> bool:
+        [(store_id, version, inserted, _)] = answer
         if store_id != self._store_id:
             raise self._elsewhere("it is connected to another store")
         if version != SCHEMA_VERSION:
@@ -97,9 +117,13 @@ class CallerInserts:
         return bool(inserted)
 
     def _present(self, new: Record) -> Record | None:
-        """Return the record that keeps the new one out; the same id goes before the same unique key."""
-        rows = self._run(_PRESENT.format(schema=self._schema), {"id": str(new.id), "unique_key": new.unique})
-        found = [record(tuple(row)) for row in rows]
+        """Return the record that keeps the new one out; the same id goes before the same unique key.
+
+        For a user who may only add, it has what that user may read, and of the rest what the new one has.
+        """
+        statement = _PRESENT.format(schema=self._schema, columns=_ALL if self._reads_jobs else ", ".join(KNOWN_TO_ADD))
+        rows = [tuple(row) for row in self._run(statement, {"id": str(new.id), "unique_key": new.unique})]
+        found = [record(row) for row in rows] if self._reads_jobs else [_known(new, row) for row in rows]
         for same in found:
             if same.id == new.id:
                 check_same_job(new, same)
@@ -108,3 +132,11 @@ class CallerInserts:
 
     def _elsewhere(self, reason: str) -> InvalidOption:
         return InvalidOption(f"session: {reason}: use a connection to the database of {self._shown}")
+
+
+def _known(new: Record, row: tuple[Any, ...]) -> Record:
+    """Return the record that is there already, of the columns that a user reads who may only add."""
+    id, status, unique, job, data, created_at = row
+    return replace(
+        new, id=JobId(id), status=Status(status), unique=unique, job=job, data=data, created_at=moment(created_at)
+    )

@@ -21,6 +21,7 @@ from taskqueue.store.postgresql import alike, arrivals, schema
 from taskqueue.store.postgresql.bells import Bells, notification
 from taskqueue.store.postgresql.database import PostgreSQLDatabase
 from taskqueue.store.postgresql.driver_errors import LOCKED, REPEATED, in_words, reason_of
+from taskqueue.store.postgresql.roles import Role, missing
 from taskqueue.store.postgresql.url import PostgreSQLUrl
 from taskqueue.store.relational.engine import Adder, AnyWork, Sync, Work
 from taskqueue.store.relational.transaction import Transaction
@@ -53,6 +54,12 @@ _BEGIN = (
         "set_config('lock_timeout', '100ms', true)"
     ),
 )
+_BEGIN_WITHOUT_LOCK = (
+    "BEGIN ISOLATION LEVEL READ COMMITTED",
+    "SET LOCAL synchronous_commit = on",
+    "SET LOCAL statement_timeout = '50s'",
+    "SET LOCAL idle_in_transaction_session_timeout = '5s'",
+)
 # A transaction of its own, after the lock was released: the sessions that wait for the disk share one flush.
 _REACH_THE_DISK = """
 BEGIN;
@@ -84,12 +91,19 @@ class Connection:
         self._bells = Bells(address, self.identity)
         self._inherited: list[object] = []
         self._identity: str | None = None
+        self.may_lock = True
+        """Whether the user may take the store's lock, and so do more than add and read."""
         _INHERITED.add(self)
-        with self._in_words():
+        with self._in_words(None):
             self.guarantee = _guarantee(self._opened())
 
     def read(self, action: Callable[[PostgreSQLDatabase], Result]) -> Result:
-        """Return the result of ``action``, once all jobs are taken in; it is repeated if the connection was lost."""
+        """Return the result of ``action``, once all jobs are taken in; it is repeated if the connection was lost.
+
+        A user who may not take the store's lock reads what others have taken in.
+        """
+        if not self.may_lock:
+            return self.look(action)
         result, has_arrivals = self.look(lambda database: (action(database), database.has_arrivals()))
         if has_arrivals:
             self.write(Sync.NORMAL, _nothing)
@@ -98,7 +112,7 @@ class Connection:
 
     def look(self, action: Callable[[PostgreSQLDatabase], Result]) -> Result:
         """Return the result of ``action``, as ``read`` does, but without a look for jobs that are to be taken in."""
-        with self._in_words():
+        with self._in_words(Role.READ):
             try:
                 return self._read_once(action)
             except psycopg.Error:
@@ -110,7 +124,7 @@ class Connection:
         self, level: Sync, body: Callable[[PostgreSQLDatabase], tuple[AnyWork, Result]]
     ) -> tuple[AnyWork, Result]:
         """Run ``body`` as one transaction, again if another one stood in its way, and ring with the commit."""
-        with self._in_words():
+        with self._in_words(Role.NODE):
             for _ in range(1, TRIES):
                 try:
                     return self._write(level, body)
@@ -123,8 +137,20 @@ class Connection:
     def within(self, session: Any, loop: asyncio.AbstractEventLoop | None) -> Adder:
         """Return an adder for the open transaction of an application's session."""
         from taskqueue.store.postgresql.caller_transaction import CallerInserts
+        from taskqueue.store.postgresql.sessions import run_on
 
-        return CallerInserts(self.address, self.identity(), session, loop)
+        return CallerInserts(self.address, self.identity(), run_on(session, loop))
+
+    def add_without_lock(self, records: Sequence[Record]) -> list[Record]:
+        """Add records that change no other row, as ``Store.add``; whoever takes the lock next takes them in."""
+        with self._in_words(Role.ADD):
+            self.identity()
+            try:
+                return self._add_once(records)
+            except psycopg.Error:
+                if self._database is None or not self._database.raw.closed:
+                    raise
+                return self._add_once(records)  # what was added before is found by its id
 
     def identity(self) -> str:
         """Return the id of the store, by which another one is told apart."""
@@ -141,7 +167,7 @@ class Connection:
 
         Not tried again on a new connection: a server that has crashed since may have lost the data.
         """
-        with self._in_words():
+        with self._in_words(Role.NODE):
             database = self._opened()
             try:
                 database.raw.execute(_REACH_THE_DISK)
@@ -152,7 +178,7 @@ class Connection:
         return self.read(lambda database: alike.find(database, new, ignore_data))
 
     def bell(self, topic: str) -> Bell:
-        with self._in_words():
+        with self._in_words(Role.READ):
             return self._bells.bell(topic)
 
     def diagnose(self) -> list[Finding]:
@@ -192,6 +218,22 @@ class Connection:
             return result
         finally:
             database.undo()  # if the action was interrupted
+
+    def _add_once(self, records: Sequence[Record]) -> list[Record]:
+        from taskqueue.store.postgresql.caller_transaction import CallerInserts
+        from taskqueue.store.postgresql.sessions import percent
+
+        database = self._opened()
+        try:
+            database.begin_without_lock(_BEGIN_WITHOUT_LOCK)
+            inserts = CallerInserts(
+                self.address, self.identity(), lambda statement, values: database.ask(percent(statement), values)
+            )
+            kept = inserts.add(records)
+            database.commit([])
+            return kept
+        finally:
+            database.undo()
 
     def _write(
         self, level: Sync, body: Callable[[PostgreSQLDatabase], tuple[AnyWork, Result]]
@@ -268,16 +310,18 @@ class Connection:
         except BaseException:
             database.raw.close()
             raise
-        self._database = database
+        self._database, self.may_lock = database, database.may_lock
         return database
 
     @contextlib.contextmanager
-    def _in_words(self) -> Iterator[None]:
+    def _in_words(self, role: Role | None) -> Iterator[None]:
+        """Raise errors of the driver as those of the store; ``role`` has the rights that are needed, if it is known."""
         with self._lock:
             try:
                 yield
             except psycopg.Error as error:
-                raise in_words(self.address.shown, error, self._holder(error)) from error
+                grant = missing(role, self.address.options.get("user", "USER"))
+                raise in_words(self.address.shown, error, self._holder(error), grant) from error
 
     def _holder(self, error: psycopg.Error) -> str:
         """Return in words who holds the store's lock, if it was waited for in vain."""

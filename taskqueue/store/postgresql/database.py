@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import psycopg
@@ -25,7 +25,10 @@ _LOOKS_EVERY = 0.1
 """Seconds after which a wait for the server looks at the time, and at signals."""
 
 # The statistics of a server begin anew when it recovers from a crash, also if only one of its sessions has crashed.
-_RUN = "SELECT concat_ws(' ', pg_postmaster_start_time(), stats_reset) FROM pg_stat_wal"
+_SERVER = """
+SELECT concat_ws(' ', pg_postmaster_start_time(), stats_reset), has_table_privilege(%s, 'UPDATE, DELETE, TRUNCATE')
+FROM pg_stat_wal
+"""
 
 # To a user without rights the server shows but the pid and the name of the application.
 _HOLDER = """
@@ -91,10 +94,20 @@ class PostgreSQLDatabase:
         """The number that the server gave the last write transaction."""
         self.run = ""
         """Which run of the server answers; it is another one after each crash."""
+        self.may_lock = True
+        """Whether the user has a right without which nobody takes the store's lock."""
 
     def execute(self, statement: str, values: Any = ()) -> Rows:
         """Run a statement of the relational store, at the latest when its result is asked for."""
         return self._message.add(translated(statement, self.schema), values)
+
+    def ask(self, statement: str, values: Mapping[str, Any]) -> Rows:
+        """Run a statement of PostgreSQL's own, with ``%(name)s``, at the latest when its result is asked for."""
+        return self._message.add(statement, values)
+
+    def begin_without_lock(self, statements: Sequence[str]) -> None:
+        """Begin a transaction that only adds jobs by these statements."""
+        self._message.add_plain(statements)
 
     def begin(self, statements: Sequence[str]) -> None:
         """Begin a write transaction by these statements, of which the last one reads its number."""
@@ -127,8 +140,9 @@ class PostgreSQLDatabase:
         self._message.send()
 
     def note_server(self) -> None:
-        """Note which run of the server answers, and spare a pooler what it cannot keep for a transaction."""
-        [self.run] = self.raw.execute(_RUN).fetchone() or [""]
+        """Note who answers, and spare a pooler what it cannot keep for a transaction."""
+        row = self.raw.execute(_SERVER, (f"{self.schema}.store",)).fetchone()
+        self.run, self.may_lock = row or ("", True)
         if is_pooled(self.raw):
             self._message.prepares = False
 

@@ -23,7 +23,7 @@ _BY_STATE = (
     (("53100",), "has a full disk", "make room on the server; the call may be repeated"),
     (("53",), "lacks memory or other means", "see the log of the server; the call may be repeated"),
     (("25006",), "takes no writes, as a standby does", "name all servers in the URL: postgresql://a,b/database"),
-    (("42501",), "refuses this user", "grant the role what is missing"),
+    (("42501",), "refuses this user", "grant the user what is missing"),
     (("3F000", "42P01"), "has no store in this schema", "correct taskqueue.schema in the URL, or run a node first"),
     (
         ("55P03", "57014"),
@@ -53,10 +53,14 @@ _BY_TEXT = (
 """Words of a failed connection, for which the driver has no SQLSTATE."""
 
 
-def in_words(shown: str, error: psycopg.Error, holder: str = "") -> TaskqueueError:
+_CREATE = "have an administrator of the database run what `taskqueue migrate --sql` prints"
+
+
+def in_words(shown: str, error: psycopg.Error, holder: str = "", grant: str = "") -> TaskqueueError:
     """Return the error that says what is wrong with the store at the address ``shown``, and what to do.
 
-    ``holder`` names the session that holds the store's lock, if the error is ``LOCKED`` and it still does.
+    ``holder`` names the session that holds the store's lock, if the error is ``LOCKED`` and it still does. ``grant`` is
+    the way out if the user lacks rights in the schema.
     """
     text = f"{reason_of(error)}; {holder}" if holder else reason_of(error)
     if isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None:
@@ -64,7 +68,9 @@ def in_words(shown: str, error: psycopg.Error, holder: str = "") -> TaskqueueErr
     state = error.sqlstate or ""
     for states, reason, way_out in _BY_STATE if state else ():
         if state.startswith(states):
-            return StoreUnavailable(shown, f"the server {reason} ({text})", way_out, only_reads=state in _WRITES)
+            lacking = _CREATE if "for database" in text else grant
+            do = lacking if state == "42501" and lacking else way_out
+            return StoreUnavailable(shown, f"the server {reason} ({text})", do, only_reads=state in _WRITES)
     for words, reason, way_out in () if state else _BY_TEXT:
         if words in text:
             return StoreUnavailable(shown, f"the server {reason} ({text})", way_out)

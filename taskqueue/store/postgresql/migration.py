@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import psycopg
 
+from taskqueue.errors import SchemaMismatch
 from taskqueue.store import SCHEMA_VERSION, Lease
-from taskqueue.store.postgresql import schema
+from taskqueue.store.postgresql import roles, schema
 from taskqueue.store.postgresql.driver_errors import in_words
 from taskqueue.store.postgresql.existing_store import connected
 from taskqueue.store.postgresql.url import parse
 from taskqueue.store.relational.leases import lease_of
 
-STEPS: Mapping[int, Callable[[psycopg.Connection[Any], str], None]] = {}
-"""The step to each schema after the first, if it changes something here; it gets the name of the schema."""
+STEPS: Mapping[int, str] = {}
+"""The statements of the step to each schema after the first, if it changes something here; ``{schema}`` is its name."""
 
 _SEATS = """
 SELECT name, seat, incarnation, since, until, about FROM {}.leases
@@ -51,9 +51,28 @@ class PostgreSQLMigration:
         with self._in_words(), self._raw.transaction():
             self._raw.execute(_LOCK.format(self._schema))
             if self.version() < number:
-                if step := STEPS.get(number):
-                    step(self._raw, self._schema)
-                self._raw.execute(f"UPDATE {self._schema}.store SET schema = {number}")
+                self._raw.execute(self._step(number))
+
+    def statements(self) -> str:
+        """Return the statements that create the store, or do the steps that are left; a comment if none are left."""
+        with self._in_words():
+            found = schema.version(self._raw, self._schema, self.store)
+        if found is None:
+            return f"BEGIN;\n{schema.creation(self._schema)}COMMIT;\n"
+        if found > SCHEMA_VERSION:
+            raise SchemaMismatch(self.store, found, SCHEMA_VERSION)
+        steps = [self._step(number) for number in range(found + 1, SCHEMA_VERSION + 1)]
+        lock = _LOCK.format(self._schema)
+        none = "-- the store has the schema of this version: nothing to do\n"
+        return "".join(f"BEGIN;\n{lock};\n{step}COMMIT;\n" for step in steps) or none
+
+    def grants(self, role: str, user: str) -> str:
+        """Return the statements that give a user of the database the rights of a role."""
+        return "".join(f"{statement}\n" for statement in roles.grants(self._schema, roles.Role(role), user))
+
+    def _step(self, number: int) -> str:
+        step = STEPS.get(number, "").replace("{schema}", self._schema)
+        return f"{step}UPDATE {self._schema}.store SET schema = {number};\n"
 
     def close(self) -> None:
         """Close the connection."""

@@ -51,7 +51,13 @@ def definitions(schema: str) -> str:
     tables = _typed_tables()
     tables = re.sub(r"\b((?:CREATE|ALTER) TABLE|INDEX \w+ ON) (\w+)", rf"\1 {schema}.\2", tables + _OWN)
     storage = [f"ALTER TABLE {schema}.{table} SET ({settings})" for table, settings in _STORAGE.items()]
-    return f"CREATE SCHEMA {schema};{tables}{';'.join(storage)}"
+    return f"CREATE SCHEMA {schema};{tables}" + "".join(f"{statement};\n" for statement in storage)
+
+
+def creation(schema: str) -> str:
+    """Return the statements that create the schema of a new store with its id."""
+    store = f"('{secrets.token_hex(12)}', {SCHEMA_VERSION})"
+    return f"{definitions(schema)}INSERT INTO {schema}.store (id, schema) VALUES {store};\n"
 
 
 def types_of_jobs() -> dict[str, str]:
@@ -74,10 +80,7 @@ def prepare(raw: Raw, schema: str, shown: str) -> None:
     if not exists(raw, schema, shown):
         try:
             with raw.transaction():
-                raw.execute(definitions(schema))
-                raw.execute(
-                    f"INSERT INTO {schema}.store (id, schema) VALUES (%s, %s)", (secrets.token_hex(12), SCHEMA_VERSION)
-                )
+                raw.execute(creation(schema))
         except (errors.UniqueViolation, errors.DuplicateSchema):  # another process was faster
             if not exists(raw, schema, shown):
                 raise

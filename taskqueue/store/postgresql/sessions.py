@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, TypeAlias
 
 import psycopg
@@ -17,7 +17,7 @@ from psycopg.rows import tuple_row
 
 from taskqueue.errors import InvalidOption
 
-Run: TypeAlias = Callable[[str, Mapping[str, Any]], list[Any]]
+Run: TypeAlias = Callable[[str, Mapping[str, Any]], Iterable[Any]]
 """Runs a statement with values for its ``:name`` and returns the rows."""
 
 _SESSION = "sqlalchemy.orm.session.Session"
@@ -71,14 +71,14 @@ def _check(raw: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
 
 def _fetched(raw: psycopg.Connection[Any], statement: str, values: Mapping[str, Any]) -> list[Any]:
     with raw.cursor(row_factory=tuple_row) as cursor:
-        return cursor.execute(_percent(statement), values, prepare=False).fetchall()
+        return cursor.execute(percent(statement), values, prepare=False).fetchall()
 
 
 async def _fetched_asynchronously(
     raw: psycopg.AsyncConnection[Any], statement: str, values: Mapping[str, Any]
 ) -> list[Any]:
     async with raw.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(_percent(statement), values, prepare=False)
+        await cursor.execute(percent(statement), values, prepare=False)
         return await cursor.fetchall()
 
 
@@ -119,7 +119,7 @@ def _check_django(connection: Any) -> None:
 
 def _fetched_by_django(connection: Any, statement: str, values: Mapping[str, Any]) -> list[Any]:
     with connection.cursor() as cursor:
-        cursor.execute(_percent(statement), values)
+        cursor.execute(percent(statement), values)
         rows: list[Any] = cursor.fetchall()
         return rows
 
@@ -137,6 +137,6 @@ def _awaited(
     return run
 
 
-def _percent(statement: str) -> str:
+def percent(statement: str) -> str:
     """Return the statement as drivers with ``%(name)s`` read it."""
     return _NAME.sub(r"%(\1)s", statement)
