@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from taskqueue.errors import StoreUnavailable
+from taskqueue.model.job import Interrupted
 from taskqueue.model.query import parse
 from taskqueue.model.record import Record, Status
 from taskqueue.store import Store
@@ -85,6 +86,13 @@ def add(connection: Connection, new: Record, interfere: Interference) -> int:
 
     connection.write(Sync.FULL, body)
     return runs
+
+
+def await_lock(server: PostgreSQL, pid: int) -> None:
+    """Wait until the session with this pid waits for a lock."""
+    with psycopg.connect(server.url, autocommit=True) as operator:
+        waits = "SELECT 1 FROM pg_locks WHERE pid = %s AND NOT granted"
+        eventually(lambda: operator.execute(waits, [pid]).fetchone())
 
 
 def run_of(database: PostgreSQLDatabase) -> str:
@@ -189,6 +197,64 @@ def test_a_commit_is_not_certain_after_a_crash_of_the_server(
 
     with pytest.raises(StoreUnavailable, match="which may have succeeded"):
         add(connection, a_record(), crash)
+
+
+def test_a_commit_is_not_certain_while_another_session_has_the_lock(
+    connection: Connection, postgresql_server: PostgreSQL
+) -> None:
+    """As the lost session has it while it waits for a synchronous standby: its transaction must not be run again."""
+    runs: list[int] = []
+    with psycopg.connect(postgresql_server.url) as holder:
+        thread = threading.Thread(target=holder.execute, args=["LOCK TABLE taskqueue.store IN EXCLUSIVE MODE"])
+
+        def lose(database: PostgreSQLDatabase) -> None:
+            run_of(database)  # so that it has the lock before the other session asks for it
+            runs.append(database.raw.info.backend_pid)
+            if not thread.ident:
+                thread.start()
+                await_lock(postgresql_server, holder.info.backend_pid)
+            lose_answers(database)
+
+        with pytest.raises(StoreUnavailable, match="which may have succeeded"):
+            add(connection, a_record(), lose)
+        thread.join(PATIENCE)
+
+    assert len(runs) == 1
+
+
+def count_jobs(connection: Connection) -> object:
+    """Return the number of jobs."""
+    return connection.read(lambda database: database.execute("SELECT count(*) FROM jobs").fetchone())
+
+
+@pytest.mark.parametrize("call", [count_jobs, lambda connection: add(connection, a_record(), lambda _: None)])
+def test_a_call_that_was_interrupted_leaves_a_connection_that_works(
+    call: Callable[[Connection], object], connection: Connection, postgresql_server: PostgreSQL
+) -> None:
+    """As the job is that uses its scheduler when its time is over: a worker has one scheduler for all its jobs."""
+    pid = connection.read(lambda database: database.raw.info.backend_pid)
+
+    def interrupt() -> None:
+        await_lock(postgresql_server, pid)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    def on_signal(*_: object) -> None:
+        raise Interrupted("timeout")
+
+    before = signal.signal(signal.SIGUSR1, on_signal)
+    try:
+        with psycopg.connect(postgresql_server.url) as holder:
+            holder.execute("LOCK TABLE taskqueue.jobs, taskqueue.store")
+            thread = threading.Thread(target=interrupt)
+            thread.start()
+            with pytest.raises(Interrupted):
+                call(connection)
+            thread.join(PATIENCE)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+    assert add(connection, a_record(), lambda _: None) == 1
+    assert count_jobs(connection) == (1,)
 
 
 def test_each_run_of_a_server_is_told_from_the_others(connection: Connection, postgresql_server: PostgreSQL) -> None:

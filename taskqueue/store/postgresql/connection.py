@@ -291,6 +291,8 @@ class Connection:
         try:
             database.begin(self._begin("off"))  # waits for the lost one, if it has not ended
             fate = database.fate(lost.transaction)
+        except REPEATED:  # to look again and again would not tell either; the caller must not run it again
+            fate = None
         finally:
             database.undo()
         if fate not in ("committed", "aborted") or (fate == "committed" and database.run != lost.run):

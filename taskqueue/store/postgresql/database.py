@@ -170,5 +170,7 @@ class PostgreSQLDatabase:
     def undo(self) -> None:
         """End an open transaction as if it had not begun; a lost connection has ended it already."""
         self._message.forget()
+        if self.raw.info.transaction_status is TransactionStatus.ACTIVE:  # an exception ended the wait for an answer
+            self.raw.close()
         if not self.raw.closed and self.in_transaction:
             self.raw.execute("ROLLBACK")
