@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from datetime import datetime
 from enum import Enum
 from math import inf
@@ -145,30 +145,30 @@ def _check_length(name: str, parts: Sized) -> None:
         raise InvalidQuery(f"{name} has {len(parts):,} parts, at most {MOST} are taken: use $in, or several queries")
 
 
-def matches(query: Query, record: Record) -> bool:
-    """Return whether the record matches; every store must agree with it."""
-    match query:
-        case And(parts=parts):
-            return all(matches(part, record) for part in parts)
-        case Or(parts=parts):
-            return any(matches(part, record) for part in parts)
-        case Compare(path=path) if path:
-            return _data_holds(query, record.data)
-        case Compare():
-            return query.holds(_found(query, record))
-
-
 def data_holds(compare: Compare, data: str) -> bool:
     """Return whether a comparison on ``data.…`` holds for a record with this data; raise ``Unreadable``."""
     return compare.holds(_below(as_bson(data), compare.path))
 
 
-def _data_holds(compare: Compare, data: str) -> bool:
+def _data_holds(compare: Compare, record: Record) -> bool:
     """Return whether the comparison holds; data that cannot be read match nothing."""
     try:
-        return data_holds(compare, data)
+        return data_holds(compare, record.data)
     except Unreadable:
         return False
+
+
+def matches(query: Query, record: Record, of_data: Callable[[Compare, Record], bool] = _data_holds) -> bool:
+    """Return whether the record matches; every store must agree with it. ``of_data`` decides comparisons on data."""
+    match query:
+        case And(parts=parts):
+            return all(matches(part, record, of_data) for part in parts)
+        case Or(parts=parts):
+            return any(matches(part, record, of_data) for part in parts)
+        case Compare(path=path) if path:
+            return of_data(query, record)
+        case Compare():
+            return query.holds(_found(query, record))
 
 
 def _entry(name: str, value: Any, depth: int) -> Query:

@@ -34,7 +34,7 @@ def matching(read: ReadPage, query: Query, order: str, after: After | None) -> I
     """Yield the records that match, in this order; ``read`` reads a page of a query."""
     wider, (size, largest), column = _without_data(query), PAGES, order_of(order)[0]
     while page := read(wider, size, after):
-        yield from (record for record in page if _holds(query, record))
+        yield from (record for record in page if matches(query, record, _data_matches))
         next_after = (getattr(page[-1], column), page[-1].id)
         if next_after == after:  # the damaged time of this record stands for another one
             return
@@ -52,14 +52,7 @@ def _without_data(query: Query) -> Query:
             return And(()) if path else query
 
 
-def _holds(query: Query, record: Record) -> bool:
-    """Return whether the record matches; data that cannot be read is named once."""
-    match query:
-        case And(parts=parts):
-            return all(_holds(part, record) for part in parts)
-        case Or(parts=parts):
-            return any(_holds(part, record) for part in parts)
-        case Compare(path=path) if path:
-            value = json.dumps(query.value)
-            return data_matches(str(record.id), record.data, query.field, query.operator.value, value)
-    return matches(query, record)
+def _data_matches(compare: Compare, record: Record) -> bool:
+    """Return whether the data of the record matches; data that cannot be read is named once."""
+    value = json.dumps(compare.value)
+    return data_matches(str(record.id), record.data, compare.field, compare.operator.value, value)
