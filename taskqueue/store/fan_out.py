@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from taskqueue.model.record import Record
+
+log = logging.getLogger(__name__)
 
 LISTEN_PAUSE = 30.0
 """Seconds after which a bell is looked at without a ring while its listener listens: one that breaks rings, too."""
 
 POLL_PAUSE = 1.0
 """Seconds after which a bell is looked at when nothing rings it."""
+
+OPEN_PAUSES = (0.1, 5.0)
+"""The first and the longest pause before a broken listener is opened again, in seconds."""
 
 
 class PollBell:
@@ -143,6 +150,26 @@ class FanOut(Generic[AnyRungBell]):
             for bell in self._bells:
                 bell.pause = pause
 
+    def open_again(
+        self, what: str, reason: object, open_it: Callable[[], None], failures: tuple[type[Exception], ...]
+    ) -> None:
+        """Open what broke until that does not fail, and ring for all changes in between.
+
+        It also rings before, so that listeners take the shorter pause.
+        """
+        log.warning("%s broke, listeners look every %g s until it is back: %s", what, POLL_PAUSE, reason)
+        self.set_pause(POLL_PAUSE)
+        self.ring_all()
+        for pause in _growing_pauses():
+            if self.ended.wait(pause):
+                return
+            with contextlib.suppress(*failures):
+                open_it()
+                break
+        self.set_pause(LISTEN_PAUSE)
+        self.ring_all()
+        log.info("%s is back", what)
+
     def _dismiss(self, bell: AnyRungBell) -> None:
         with self._lock:
             if bell not in self._bells:
@@ -154,6 +181,14 @@ class FanOut(Generic[AnyRungBell]):
             self.ended.set()
         if self._thread.is_alive():  # not in a forked child
             self._stop()
+
+
+def _growing_pauses() -> Iterator[float]:
+    """Return growing pauses, jittered so that listeners do not return at once."""
+    pause, longest = OPEN_PAUSES
+    while True:
+        yield pause * random.uniform(0.5, 1.0)
+        pause = min(pause * 2, longest)
 
 
 class OpenBells:

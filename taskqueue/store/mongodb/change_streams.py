@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import logging
-import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -19,13 +17,11 @@ from taskqueue.model.events import FLUSHED
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Status
 from taskqueue.store.bell import CONTROLS, ENDS, NEWS, PLANS, STOPS, WORK
-from taskqueue.store.fan_out import LISTEN_PAUSE, POLL_PAUSE, FanOut
+from taskqueue.store.fan_out import POLL_PAUSE, FanOut
 from taskqueue.store.mongodb.bells import EndsBell, HostBells, StreamBell
 from taskqueue.store.mongodb.connection import ACKNOWLEDGED, Collections, Connection, resets_after_fork
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.migration import SCHEMA
-
-log = logging.getLogger(__name__)
 
 Change: TypeAlias = Mapping[str, Any]
 
@@ -170,9 +166,6 @@ LATE = 0.05
 FETCH_DEADLINE = 10.0
 """Seconds after which a fetch, or the attempt to open the stream again, has failed."""
 
-PAUSES = (0.1, 5.0)
-"""The first and the longest pause before a broken change stream is opened again, in seconds."""
-
 NODE_TOPICS = (WORK, STOPS, PLANS, CONTROLS)
 """The topics of a node, which share one change stream."""
 
@@ -297,28 +290,13 @@ class Source:
                 bell.ring(*ring)
 
     def _reopen(self, reason: object) -> None:
-        """Listen again from now on, and ring for all changes in between; ring before, too, for the shorter pause."""
-        log.warning("the change stream broke, listeners look every %g s until it is back: %s", POLL_PAUSE, reason)
-        self._fan_out.set_pause(POLL_PAUSE)
-        self._fan_out.ring_all()
-        for pause in _pauses():
-            if self._fan_out.ended.wait(pause):
-                return
-            with contextlib.suppress(PyMongoError), pymongo.timeout(FETCH_DEADLINE):
-                self._stream = self._watch()
-                break
-        self._fan_out.set_pause(LISTEN_PAUSE)
-        self._fan_out.ring_all()
-        log.info("the change stream is back")
+        """Listen again from now on."""
+        self._fan_out.open_again("the change stream", reason, self._open, (PyMongoError,))
+
+    def _open(self) -> None:
+        with pymongo.timeout(FETCH_DEADLINE):
+            self._stream = self._watch()
 
 
 def _ms(seconds: float) -> int:
     return int(seconds * 1000)
-
-
-def _pauses() -> Iterator[float]:
-    """Return growing pauses, jittered so that listeners do not return at once."""
-    pause, longest = PAUSES
-    while True:
-        yield pause * random.uniform(0.5, 1.0)
-        pause = min(pause * 2, longest)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import random
 import select
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from typing import Any
 
 import psycopg
@@ -16,7 +15,7 @@ from psycopg import errors
 
 from taskqueue.errors import ConfigError, TaskqueueError
 from taskqueue.store.bell import PLAIN_RING, Bell
-from taskqueue.store.fan_out import LISTEN_PAUSE, POLL_PAUSE, FanOut, OpenBells, PollBell, RungBell
+from taskqueue.store.fan_out import POLL_PAUSE, FanOut, OpenBells, PollBell, RungBell
 from taskqueue.store.postgresql.database import is_pooled
 from taskqueue.store.postgresql.driver_errors import in_words, reason_of
 from taskqueue.store.postgresql.url import DIRECT_OPTION, PostgreSQLUrl
@@ -28,9 +27,6 @@ HEARTBEAT = 10.0
 
 ENDS_WITHIN = 1.0
 """Seconds within which the thread of closed bells ends, unless it waits for a server that does not answer."""
-
-PAUSES = (0.1, 5.0)
-"""The first and the longest pause before a lost connection is opened again, in seconds."""
 
 
 PAST_POOLER = f"add {DIRECT_OPTION}=postgresql://HOST:PORT of the server itself to the URL"
@@ -161,23 +157,13 @@ class Listener:
                 bell.ring()
 
     def _listen_again(self, error: psycopg.Error) -> None:
-        """Listen on a new connection, and ring for all changes in between; ring before, too, for the shorter pause."""
-        reason = reason_of(error)
-        log.warning(
-            "the listening connection broke, listeners look every %g s until it is back: %s", POLL_PAUSE, reason
-        )
-        self._fan_out.set_pause(POLL_PAUSE)
-        self._fan_out.ring_all()
+        """Listen on a new connection."""
         self._raw.close()
-        for pause in _pauses():
-            if self._fan_out.ended.wait(pause):
-                return
-            with contextlib.suppress(TaskqueueError, NotHeard):
-                self._raw = self._connected()
-                break
-        self._fan_out.set_pause(LISTEN_PAUSE)
-        self._fan_out.ring_all()
-        log.info("the listening connection is back")
+        failures = (TaskqueueError, NotHeard)
+        self._fan_out.open_again("the listening connection", reason_of(error), self._open, failures)
+
+    def _open(self) -> None:
+        self._raw = self._connected()
 
 
 def listening(address: PostgreSQLUrl, store_id: Callable[[], str]) -> psycopg.Connection[Any]:
@@ -216,11 +202,3 @@ def _check_store(raw: psycopg.Connection[Any], address: PostgreSQLUrl, store_id:
 
 def _channel(schema: str) -> str:
     return f"taskqueue_{schema}"
-
-
-def _pauses() -> Iterator[float]:
-    """Return growing pauses, jittered so that listeners do not return at once."""
-    pause, longest = PAUSES
-    while True:
-        yield pause * random.uniform(0.5, 1.0)
-        pause = min(pause * 2, longest)
