@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,6 +16,8 @@ from taskqueue.store import Store
 from taskqueue.store.bell import ENDS, NEWS, PLANS, WORK
 from taskqueue.store.fan_out import LISTEN_PAUSE
 from taskqueue.store.open import open_store
+from taskqueue.store.postgresql import bells
+from taskqueue.store.postgresql.url import parse
 from tests.forking import fork
 from tests.nodes import eventually
 from tests.postgresql import PostgreSQL
@@ -94,6 +97,19 @@ def test_an_ended_session_is_replaced(store: Store, postgresql_server: PostgreSQ
     assert rings(bell)
     [again] = eventually(lambda: listening(postgresql_server))
     assert again != pid
+
+
+def test_a_session_that_does_not_answer_is_given_up(postgresql_server: PostgreSQL) -> None:
+    """As that of a server that stands still, whose sockets stay open."""
+    with closing(bells.listening(parse(postgresql_server.url), str)) as raw:
+        raw.answers_within = 0.5
+        pid = raw.info.backend_pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(psycopg.OperationalError, match=r"no answer within 0\.5 s"):
+                raw.execute("SELECT 1")
+        finally:
+            os.kill(pid, signal.SIGCONT)
 
 
 def test_a_forked_child_listens_for_itself(store: Store, postgresql_server: PostgreSQL) -> None:

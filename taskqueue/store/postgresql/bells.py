@@ -16,7 +16,7 @@ from psycopg import errors
 from taskqueue.errors import ConfigError, TaskqueueError
 from taskqueue.store.bell import PLAIN_RING, Bell
 from taskqueue.store.fan_out import POLL_PAUSE, FanOut, OpenBells, PollBell, RungBell
-from taskqueue.store.postgresql.database import is_pooled
+from taskqueue.store.postgresql.database import BoundedConnection, is_pooled
 from taskqueue.store.postgresql.driver_errors import in_words, reason_of
 from taskqueue.store.postgresql.url import DIRECT_OPTION, PostgreSQLUrl
 
@@ -166,14 +166,14 @@ class Listener:
         self._raw = self._connected()
 
 
-def listening(address: PostgreSQLUrl, store_id: Callable[[], str]) -> psycopg.Connection[Any]:
+def listening(address: PostgreSQLUrl, store_id: Callable[[], str]) -> BoundedConnection:
     """Return a new connection to the server itself that listens to the store from now on.
 
     Raises ``NotHeard`` through a pooler, ``ConfigError`` if the server has no store with this id.
     """
     options: dict[str, Any] = address.direct_options
     try:
-        raw = psycopg.Connection.connect(autocommit=True, prepare_threshold=None, **options)
+        raw = BoundedConnection.connect(autocommit=True, prepare_threshold=None, **options)
         try:
             if is_pooled(raw):
                 raise NotHeard
