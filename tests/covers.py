@@ -53,7 +53,7 @@ COVERS: Mapping[str, str] = {
     "cli/test_damage.py": "",
     "cli/test_early_errors.py": "cli/variables cli/context model/raw_value",
     "cli/test_exit.py": "cli/flush",
-    "cli/test_health.py": "daemon/protocol/control_socket",
+    "cli/test_health.py": "insight/control_socket",
     "cli/test_doctor.py": "insight/diagnosis daemon/runtime/host_diagnosis",
     "cli/test_hints.py": "",
     "cli/test_encodings.py": "",
@@ -144,6 +144,9 @@ COVERS: Mapping[str, str] = {
     "scheduler/test_wait.py": "scheduler/end_listener insight/records",
     "insight/test_why.py": "insight/why insight/queue_sharing model/wording",
     "insight/test_why_in_short.py": "insight/why",
+    "insight/test_why_situations.py": (
+        "insight/busy_nodes insight/claimed_job insight/limit_places insight/node_reports"
+    ),
     "store/test_unique_periods.py": "model/unique_period",
     "store/test_alike.py": "model/once_key",
     "store/test_audit.py": "model/audit",

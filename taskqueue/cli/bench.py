@@ -18,8 +18,8 @@ import click
 
 from taskqueue.cli import output, terminal
 from taskqueue.cli.scratch_stores import ScratchStores, scratch_stores
-from taskqueue.daemon.protocol.control_socket import VARIABLE
 from taskqueue.errors import TaskqueueError, WaitTimeout
+from taskqueue.insight.control_socket import VARIABLE
 from taskqueue.model.job import Job
 from taskqueue.model.query import EVERYTHING, PENDING, And, Query, parse
 from taskqueue.scheduler.process import Process

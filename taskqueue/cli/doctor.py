@@ -8,11 +8,10 @@ import click
 
 from taskqueue.cli import output
 from taskqueue.cli.context import StoreContext, pass_store
-from taskqueue.daemon.protocol import control_socket
 from taskqueue.daemon.runtime import host_diagnosis
 from taskqueue.errors import StoreUnavailable
 from taskqueue.exit_codes import Exit
-from taskqueue.insight import diagnosis, needs
+from taskqueue.insight import control_socket, diagnosis, needs
 from taskqueue.insight.overview_reader import OverviewReader
 from taskqueue.model.finding import Finding, Level
 from taskqueue.model.wording import count

@@ -15,9 +15,9 @@ from typing import Any
 import click
 
 from taskqueue.cli import output
-from taskqueue.daemon.protocol import control_socket
-from taskqueue.daemon.protocol.control_socket import Silence
 from taskqueue.exit_codes import Exit
+from taskqueue.insight import control_socket
+from taskqueue.insight.control_socket import Silence
 from taskqueue.model.raw_value import flaw_of
 from taskqueue.model.wording import count, span
 

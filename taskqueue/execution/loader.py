@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import traceback
 from collections.abc import Callable
+from datetime import datetime, timezone
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from taskqueue.model.job import Job, TaskFunction
@@ -71,7 +74,9 @@ def load(path: str, admit: Admit | None = None) -> Loaded:
     name, _, method = rest.partition(".")
     target = getattr(module, name, None)
     if target is None:
-        raise _cannot(path, f"module {module_name} has no {name}{_near(module, name) or _origin(module)}")
+        raise _cannot(
+            path, f"module {module_name} has no {name}{_newer(module, name) or _near(module, name) or _origin(module)}"
+        )
     loaded = _runnable(path, target, method)
     _admit(admit, target)
     return loaded
@@ -142,6 +147,23 @@ def _near(module: Any, name: str) -> str:
     jobs = {each.lower(): each for each, value in vars(module).items() if isinstance(value, TaskFunction | type)}
     near = get_close_matches(name.lower(), jobs, n=1)
     return f": did you mean {module.__name__}:{jobs[near[0]]}?" if near else ""
+
+
+def _newer(module: Any, name: str) -> str:
+    """Return that the file of the module defines the name by now, so that this process has an older version."""
+    import ast
+
+    file = getattr(module, "__file__", None)
+    try:
+        body = ast.parse(Path(file).read_bytes()).body if file else []
+        changed_at = datetime.fromtimestamp(os.stat(file).st_mtime, timezone.utc) if file else None
+    except (OSError, SyntaxError, ValueError):
+        return ""
+    defined = {node.name for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)}
+    if name not in defined or changed_at is None:
+        return ""
+    since = f"{changed_at:%Y-%m-%d %H:%M:%S} UTC"
+    return f", but its file {file}, changed {since}, has it: this process loaded it before, so reload the node"
 
 
 def _origin(module: Any) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 
 from taskqueue.insight import host
-from taskqueue.insight.node_states import WAITS_FOR_LEAD, name_of, seats
+from taskqueue.insight.node_states import WAITS_FOR_LEAD, name_of, seats, slots
 from taskqueue.insight.queue_sharing import queues_of, takes
 from taskqueue.insight.records import present
 from taskqueue.model.blocked_run import OWN_WORKER, POOL, BlockedRun, blocked_runs, slots_of
@@ -19,6 +19,9 @@ from taskqueue.store import Lease, Store
 
 MOST_READ = 10_000
 """The most jobs that are read to follow dependencies."""
+
+ENDLESS = 1_000_000
+"""The run slots of a node that does not say how many it has."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ class BlockedRuns:
         """Return whether the node has no free slot for the job: for the pool as it last said, else because of waits."""
         if slots_of(record.job, record.options.concurrency, record.options.force_spawn) == POOL:
             busy = node.about.get("busy")
-            return isinstance(busy, int) and busy >= _slots(node)
+            return isinstance(busy, int) and busy >= (slots(node) or ENDLESS)
         return self._is_held(node, record, self.runs)
 
     def shares_slots(self, id: str, record: Record) -> bool:
@@ -106,8 +109,8 @@ class BlockedRuns:
         if isinstance(bound, int) and sum(run.queue == record.queue for run in runs) >= bound:
             return True
         kind = slots_of(record.job, options.concurrency, options.force_spawn)
-        slots = options.concurrency if kind != POOL else _slots(node)
-        return kind != OWN_WORKER and sum(run.slots == kind for run in runs) >= slots
+        most = options.concurrency if kind != POOL else slots(node) or ENDLESS
+        return kind != OWN_WORKER and sum(run.slots == kind for run in runs) >= most
 
     def _before(self, id: str) -> tuple[str, ...]:
         record = self.records.get(id)
@@ -135,13 +138,13 @@ def find_blocked_runs(store: Store, now: datetime) -> BlockedRuns:
     return BlockedRuns(runs, of_node, with_dependencies(store, awaited), nodes)
 
 
-def wait_sentences(store: Store, record: Record, now: datetime) -> Iterator[str]:
-    """Say for which jobs the job waits while it runs, and which running jobs wait for it."""
+def wait_sentences(store: Store, record: Record, now: datetime) -> Generator[str, None, list[JobId]]:
+    """Say for which jobs the job waits while it runs, and which running jobs wait for it; return the awaited ones."""
     blocked = find_blocked_runs(store, now)
     id = str(record.id)
     if id in blocked.runs:
         awaited = [blocked.records[other] for other in blocked.runs[id].awaited if other in blocked.records]
-        described = some([f"{other.id} ({other.job}, {other.status.name})" for other in awaited])
+        described = some([f"{_child(other, record)}{other.id} ({other.job}, {other.status.name})" for other in awaited])
         yield f"While it runs it waits for {described}, and holds a run slot of its node."
     waiting = [other for other, run in blocked.runs.items() if id in run.awaited]
     if waiting:
@@ -149,7 +152,12 @@ def wait_sentences(store: Store, record: Record, now: datetime) -> Iterator[str]
     for other in (id, *(blocked.runs[id].awaited if id in blocked.runs else ())):
         if other not in blocked.runs and blocked.is_deadlocked(other):
             yield f"Job {other} {blocked.reason(other)}: such a wait raises WaitDeadlock after some seconds."
-            return
+            break
+    return list(_ids_of(blocked.runs[id].awaited)) if id in blocked.runs else []
+
+
+def _child(other: Record, record: Record) -> str:
+    return "its child " if other.parent == record.id else ""
 
 
 def with_dependencies(store: Store, ids: Collection[str]) -> dict[str, Record]:
@@ -166,10 +174,3 @@ def with_dependencies(store: Store, ids: Collection[str]) -> dict[str, Record]:
 
 def _ids_of(ids: Collection[str]) -> Iterator[JobId]:
     return (JobId(id) for id in ids if JobId.is_valid(id))
-
-
-def _slots(node: Lease) -> int:
-    """Return how many jobs the pool of the node can run at once, with workers that it may yet start."""
-    about = node.about
-    slots = about.get("min_children" if about.get("pm") == "static" else "max_children")
-    return slots if isinstance(slots, int) and slots > 0 else 1_000_000

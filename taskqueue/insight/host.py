@@ -50,6 +50,15 @@ def born_at(pid: int) -> int | None:
         return None
 
 
+def is_stopped(pid: int) -> bool:
+    """Return whether a signal, or a debugger, has stopped the process; a dead one, or one unknown here, is not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1]
+    except OSError:
+        return False
+    return state in ("T", "t")
+
+
 def opened(pid: int, born: int) -> int | None:
     """Return a pidfd of this very process, None if it is dead: its number may belong to another by now.
 
@@ -138,6 +147,16 @@ def is_gone(lease: Lease) -> bool:
     for pidfd in (pidfds or {}).values():
         os.close(pidfd)
     return pidfds == {}
+
+
+def stopped(lease: Lease) -> dict[str, int]:
+    """Return the processes of the lease, each with its pid, that live on this very host and are stopped by a signal."""
+    pidfds = living(lease) or {}
+    for pidfd in pidfds.values():
+        os.close(pidfd)
+    processes = lease.about.get("processes")
+    pids = {role: pid for role, (pid, _) in processes.items()} if isinstance(processes, Mapping) else {}
+    return {role: pids[role] for role in pidfds if is_stopped(pids[role])}
 
 
 def is_live(lease: Lease, now: datetime) -> bool:

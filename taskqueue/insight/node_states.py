@@ -46,6 +46,12 @@ def leads(seat: Lease, lead: Lease | None) -> bool:
     return lead is not None and seat.holder == lead.holder
 
 
+def slots(seat: Lease) -> int | None:
+    """Return how many jobs the pool of the node can run at once, with workers it may yet start; None if unknown."""
+    most = seat.about.get("min_children" if seat.about.get("pm") == "static" else "max_children")
+    return most if isinstance(most, int) and most > 0 else None
+
+
 def trouble(seat: Lease, now: datetime) -> str:
     """Return why a node that lives takes no jobs just now, as far as its lease shows; empty if it does."""
     degraded = seat.about.get("degraded")

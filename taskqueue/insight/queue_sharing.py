@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from shlex import quote
-from typing import Any
+from typing import Any, NamedTuple
 
 from taskqueue.insight.node_states import name_of
 from taskqueue.model.controls import Controls
@@ -36,31 +36,57 @@ def takes(lease: Lease, queue: str) -> bool:
     return not queues_of(lease) or queue in queues_of(lease)
 
 
-def sharing(store: Store, controls: Controls, record: Record, taking: Sequence[Lease]) -> Iterator[str]:
+class Place(NamedTuple):
+    """What stands between a waiting job and the nodes that take it, apart from the jobs of its own queue."""
+
+    bounds: list[int]
+    """The bounds of its queue that are used up, of each node that has one."""
+    others: int
+    """How many jobs of other queues each of the nodes takes first; 0 if one takes the queues in turn."""
+
+    @property
+    def is_kept_back(self) -> bool:
+        """Return whether a bound or other queues keep the job back."""
+        return bool(self.bounds or self.others)
+
+
+def sharing(store: Store, controls: Controls, record: Record, taking: Sequence[Lease]) -> Generator[str, None, Place]:
     """Say what stands between this waiting job and these nodes: bounds of its queue, and other queues."""
+    bounds = []
     for lease in taking:
-        yield from _bound(store, lease, record.queue)
+        bound = _used_up(store, lease, record.queue)
+        if bound is not None:
+            bounds.append(bound)
+            yield f"Node {name_of(lease)} has a bound that is used up: --work-on {quote(record.queue)}={bound}."
     strict = [lease for lease in taking if lease.about.get("order") == "strict"]
     fair = [lease for lease in taking if lease not in strict]
+    before = 0
     if strict:
         before = _before_in_others(store, controls, record, strict)
-        number = "no job of another queue" if before == 0 else count(before, "job") + " of other queues"
-        number = f"more than {MOST_BEFORE:,} jobs of other queues" if before > MOST_BEFORE else number
+        number = f"{many(before)} of other queues" if before else "no job of another queue"
         yield (
             f"{_nodes(strict)} first the job with the lowest rank of all queues (--order strict): "
             f"{number} {'stands' if before < 2 else 'stand'} before it."
         )
     if fair:
         yield from _others(store, controls, record, fair)
+    return Place(bounds, 0 if fair else before)
 
 
-def _bound(store: Store, lease: Lease, queue: str) -> Iterator[str]:
+def many(before: int) -> str:
+    """Return a number of jobs that come first, as far as they are counted."""
+    return f"more than {MOST_BEFORE:,} jobs" if before > MOST_BEFORE else count(before, "job")
+
+
+def _used_up(store: Store, lease: Lease, queue: str) -> int | None:
+    """Return the bound that the node has for the queue if as many jobs of it run there; else None."""
     bound = queues_of(lease).get(queue)
     if isinstance(bound, int):
         terms = {"status": int(Status.PROCESSING), "queue": queue, "seat": name_of(lease)}
         held = store.count(And(tuple(Compare(name, Operator.EQ, value) for name, value in terms.items())), bound)
         if held >= bound:
-            yield f"Node {name_of(lease)} has a bound that is used up: --work-on {quote(queue)}={bound}."
+            return bound
+    return None
 
 
 def before_in(record: Record, queue: str) -> Query:

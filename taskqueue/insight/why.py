@@ -10,15 +10,18 @@ from typing import TypeAlias
 
 from taskqueue.errors import JobNotFound
 from taskqueue.insight import host
+from taskqueue.insight.busy_nodes import BusyNode, busy_nodes
+from taskqueue.insight.claimed_job import RUNS, claimed_job
 from taskqueue.insight.deadlock import wait_sentences
+from taskqueue.insight.limit_places import Mask, full_limits
+from taskqueue.insight.node_reports import ask
 from taskqueue.insight.node_states import name_of, seats, trouble
-from taskqueue.insight.queue_sharing import MOST_BEFORE, before_in, queues_of, sharing, takes
+from taskqueue.insight.queue_sharing import MOST_BEFORE, Place, before_in, many, queues_of, sharing, takes
 from taskqueue.insight.records import present
 from taskqueue.model.conditions import FAILED_CHECKS
-from taskqueue.model.controls import Controls
+from taskqueue.model.controls import Control, Controls
 from taskqueue.model.ids import JobId, occurrence_id
 from taskqueue.model.lifecycle.recovered_copy import copy_of, origin_of
-from taskqueue.model.limits import LimitKey, limit_keys_of
 from taskqueue.model.query import Compare, Operator
 from taskqueue.model.record import Attempt, Cause, Failure, OnCrash, Record, Status
 from taskqueue.model.retry import NO_RETRY
@@ -36,16 +39,14 @@ IN_SHORT = "In short: "
 
 WAY_OUT_OF_UNKNOWN = "check the spelling, and whether the job imports the module"
 
+MOST_ASKED = 3
+"""The most nodes of this host that are asked why they take no jobs."""
+
 MOST_FOLLOWED = 50
 """The most dependencies, one of the other, that are followed."""
 
 Report: TypeAlias = Generator[str, None, str]
 """Yields sentences, and returns a clause with what matters most of them."""
-
-Mask: TypeAlias = Callable[[LimitKey], LimitKey]
-"""Returns the key of a limit as it may be shown."""
-
-_RUNS = "it is running"
 
 _SELF_EXPLAINING = (Cause.CANCELED, Cause.EXPIRED, Cause.DEPENDENCY, Cause.DUPLICATE, Cause.REPLACED)
 
@@ -80,7 +81,7 @@ _WAITING: Mapping[Cause, str] = {
     Cause.STEPPED: "a step of it is over, and others of its priority have their turn before the next one",
     Cause.CLEAN_UP: "it is to clean up before it comes to its end",
     Cause.NOT_READY: "it was not ready when it was asked, and is asked again",
-    Cause.INTERRUPTED: "its last run was interrupted by a stop of its node or by another run, which is not an attempt",
+    Cause.INTERRUPTED: "its last run was interrupted, which is not an attempt",
     Cause.HANDED_BACK: "a node had taken it and gave it back before it began",
     Cause.CRASHED: "its last run vanished with its worker or node, and it is to run again",
     Cause.LOST: "the node that had taken it is gone, or was silent until its lease ended; it had not begun",
@@ -167,6 +168,16 @@ def last_error(error: Failure | None) -> Iterator[str]:
             yield f"{unknown(error)}: {WAY_OUT_OF_UNKNOWN}."
 
 
+def _last_errors(record: Record) -> Iterator[str]:
+    """Yield the last error; of a clean-up that failed both its own and the one before it."""
+    tried = record.attempts[-1].error if record.cause is Cause.CLEAN_UP and record.attempts else None
+    if tried is not None and record.error is not None and tried != record.error:
+        yield f"The last error of its clean-up: {tried.type}: {tried.message}"
+        yield f"The error before its clean-up: {record.error.type}: {record.error.message}"
+        return
+    yield from last_error(tried or record.error)
+
+
 def ended_runs(record: Record) -> Iterator[str]:
     if record.attempts:
         yield "Runs that have ended:"
@@ -192,22 +203,6 @@ def kept_waiting(store: Store, record: Record) -> Iterator[str]:
             )
 
 
-def holder_of(store: Store, seat: str) -> Lease | None:
-    """Return the lease of the seat; None if no node has it."""
-    return next((lease for lease in seats(store.leases()) if name_of(lease) == seat), None)
-
-
-def node_sentence(lease: Lease | None, now: datetime) -> str:
-    """Say whether the node that has, or had, this lease of its seat is alive."""
-    if lease is None:
-        return "it has no seat now"
-    where = f"pid {lease.about.get('pid', 'unknown')} on host {lease.about.get('host', 'unknown')}"
-    if host.is_gone(lease):
-        return f"{where}, dead: its processes have ended"
-    state = "alive, its seat holds until" if lease.until > now else "not heard of, its seat was over"
-    return f"{where}, {state} {at(lease.until, now)}"
-
-
 def _lines(store: Store, record: Record, now: datetime, mask: Mask) -> Iterator[str]:
     yield f"Job {record.id} ({record.job}) is {record.status.name}."
     if record.damage:
@@ -219,19 +214,22 @@ def _lines(store: Store, record: Record, now: datetime, mask: Mask) -> Iterator[
         case Status.POSTPONED:
             in_short = yield from _postponed(store, record, now)
         case Status.PROCESSING:
-            in_short = yield from _processing(store, record, now)
+            in_short = yield from claimed_job(store, record, now)
+            yield from last_error(record.error)
         case _:
             yield from ended(record, now)
             in_short = _after_end(record)
     if not record.status.is_final:
-        awaited = list(wait_sentences(store, record, now))
-        yield from awaited
-        if awaited and in_short == _RUNS:
-            in_short = f"{_RUNS}, and waits for other jobs"
+        awaited = yield from wait_sentences(store, record, now)
+        root = yield from _followed(store, awaited, now)
+        if awaited and in_short == RUNS:
+            in_short = f"{RUNS}, and waits for {count(len(awaited), 'other job')}{root}"
     yield from _copies(record)
     yield from _continuation(record)
     yield from _series(store, record, now)
     yield from ended_runs(record)
+    if record.attempts and record.attempts[-1].outcome == "Interrupted" and record.cause is not Cause.INTERRUPTED:
+        yield f"Why the last of them was interrupted: {_interruption(store.leases(), record.attempts[-1])}."
     if record.error is not None and store.log_lines(record.id):
         yield f"What it logged: `taskqueue logs {record.id}`"
     if in_short:
@@ -258,15 +256,18 @@ def _unreadable(record: Record, now: datetime) -> Iterator[str]:
 
 
 def _waiting(store: Store, record: Record, now: datetime, mask: Mask) -> Report:
-    yield f"It waits since {at(record.ready_at or record.created_at, now)}: {_WAITING[record.cause]}."
-    yield from last_error(record.error)
-    controls = store.controls()
+    leases, controls = store.leases(), store.controls()
+    because = _WAITING[record.cause]
+    if record.cause is Cause.INTERRUPTED and record.attempts:
+        because += f": {_interruption(leases, record.attempts[-1])}"
+    yield f"It waits since {at(record.ready_at or record.created_at, now)}: {because}."
+    yield from _last_errors(record)
     yield from _paused(controls, record.queue, now)
-    used_up = list(_held_back(store, controls, record, now, mask))
-    yield from used_up
+    full = list(full_limits(store, controls, record, now))
+    for limit in full:
+        yield from limit.sentences(controls, now, mask)
     before = store.count(before_in(record, record.queue), MOST_BEFORE + 1)
     yield _place(record, before)
-    leases = store.leases()
     is_taken, nodes = _nodes_taking(leases, controls, record.queue, now)
     yield nodes
     taking = [
@@ -274,28 +275,59 @@ def _waiting(store: Store, record: Record, now: datetime, mask: Mask) -> Report:
         for lease in _live(leases, now)
         if takes(lease, record.queue) and controls.drain_of(name_of(lease)) is None
     ]
-    yield from sharing(store, controls, record, taking)
+    busy = list(busy_nodes(store, record, taking))
+    yield from (node.sentence(now) for node in busy)
+    place = yield from sharing(store, controls, record, taking)
     yield from _question(record)
     yield from _expiry(record, now)
-    if controls.pause_of(record.queue) is not None:
-        return f"queue {record.queue} is paused"
+    pause = controls.pause_of(record.queue)
+    if pause is not None:
+        return _paused_in_short(pause)
     if not is_taken:
-        return f"no node takes jobs of queue {record.queue}"
-    if used_up:
-        return "a limit that it needs is used up"
-    return _turn(record, before, taking)
+        trouble = yield from _troubles(taking)
+        return f"no node takes jobs of queue {record.queue}{trouble}"
+    if full:
+        return full[0].in_short(now)
+    if not before and not busy and not place.is_kept_back and (trouble := (yield from _troubles(taking))):
+        return f"it is the next of its queue{trouble}"
+    return _turn(record, before, place, taking, busy)
 
 
-def _turn(record: Record, before: int, taking: Sequence[Lease]) -> str:
+def _interruption(leases: Sequence[Lease], attempt: Attempt) -> str:
+    """Return who interrupted the run, as far as its attempt and the lease of its node show, as a clause."""
+    if attempt.error is not None:
+        return attempt.error.message
+    seat = next((lease for lease in seats(leases) if name_of(lease) == attempt.node), None)
+    has_stayed = seat is not None and attempt.started_at is not None and seat.since <= attempt.started_at
+    if has_stayed and seat is not None and seat.about.get("phase", "works") == "works":
+        how = "a signal had stopped it, or its host was overloaded"
+        return f"node {attempt.node} did not renew its claim in time, as if {how}, and works again"
+    return f"node {attempt.node} was stopped, or loaded new code"
+
+
+def _troubles(taking: Sequence[Lease]) -> Report:
+    """Say why nodes of this host take no jobs, asked of them now; return the first as a clause."""
+    in_short = ""
+    for lease in taking[:MOST_ASKED]:
+        report = ask(lease)
+        if report is not None and report.reason:
+            yield f"Node {name_of(lease)} says that it takes no jobs: {report.reason}."
+            in_short = in_short or f", and node {name_of(lease)} takes none: {report.reason}"
+    return in_short
+
+
+def _turn(record: Record, before: int, place: Place, taking: Sequence[Lease], busy: Sequence[BusyNode]) -> str:
     """Return what a job waits for that nothing but other jobs keeps from running."""
-    first = f"{_many(before)} of queue {record.queue} {'comes' if before == 1 else 'come'} first" if before else ""
-    if all(lease.about.get("idle") == 0 for lease in taking):
+    if taking and len(place.bounds) == len(taking):
+        bound = f"--work-on {quote(record.queue)}={place.bounds[0]}"
+        return f"as many jobs of queue {record.queue} run as the nodes that take it may run at once ({bound})"
+    of_queue = f"{many(before)} of queue {record.queue}" if before else ""
+    of_others = f"{many(place.others)} of other queues" if place.others else ""
+    both = " and ".join(filter(None, (of_queue, of_others)))
+    first = f"{both} {'comes' if before + place.others == 1 else 'come'} first" if both else ""
+    if taking and len(busy) == len(taking):
         return f"every worker is busy, and {first or 'it is the next of its queue'}"
     return first or "it is the next of its queue"
-
-
-def _many(before: int) -> str:
-    return f"more than {MOST_BEFORE:,} jobs" if before > MOST_BEFORE else count(before, "job")
 
 
 def _paused(controls: Controls, queue: str, now: datetime) -> Iterator[str]:
@@ -306,15 +338,8 @@ def _paused(controls: Controls, queue: str, now: datetime) -> Iterator[str]:
         yield f"{what} is paused {since(pause, now)}: `taskqueue resume {way_out}` lets its jobs begin."
 
 
-def _held_back(store: Store, controls: Controls, record: Record, now: datetime, mask: Mask) -> Iterator[str]:
-    """Say which limits are used up."""
-    limit_keys = limit_keys_of(record.lane)
-    held = store.limit_usage([limit_key.key for limit_key in limit_keys], now) if limit_keys else {}
-    for limit_key in map(controls.now, limit_keys):
-        if held[limit_key.key] >= limit_key.count:
-            change = controls.limit_of(limit_key)
-            changed = "" if change is None else f", a number that holds {since(change, now)}"
-            yield f"It is held back by a limit that is used up: {mask(limit_key)}{changed}."
+def _paused_in_short(pause: Control) -> str:
+    return f"queue {pause.name} is paused" if pause.name else "every queue is paused"
 
 
 def _place(record: Record, before: int) -> str:
@@ -327,52 +352,66 @@ def _place(record: Record, before: int) -> str:
 
 def _postponed(store: Store, record: Record, now: datetime) -> Report:
     kept: list[str] = []
+    root = ""
     if record.waiting_for:
-        yield f"It waits until these have ended: {_dependencies(store, record)}."
+        awaited = "its children have ended" if record.cause is Cause.CHILDREN else "these have ended"
+        yield f"It waits until {awaited}: {_dependencies(store, record)}."
         kept += kept_waiting(store, record)
         yield from kept
-        yield from _followed(store, record, now)
+        root = yield from _followed(store, record.waiting_for, now)
     if record.ready_at is not None:
         yield f"It can run from {at(record.ready_at, now)}: {_pause(record)}."
-    yield from last_error(record.error)
+    yield from _last_errors(record)
     yield from _question(record)
     yield from _expiry(record, now)
     if kept:
         return "what it waits for did not end as DONE, so only a person can end this wait"
     if record.waiting_for:
-        return f"it waits for the end of {count(len(record.waiting_for), 'job')}"
+        things = "child job" if record.cause is Cause.CHILDREN else "job"
+        return f"it waits for the end of {count(len(record.waiting_for), things)}{root}"
     if record.ready_at is None:
         return ""
     return "its time has come" if record.ready_at <= now else f"its time comes {at(record.ready_at, now)}"
 
 
-def _followed(store: Store, record: Record, now: datetime) -> Iterator[str]:
-    """Say what keeps the first of its dependencies waiting, followed through the dependencies of dependencies."""
-    cause, seen_ids = record, {record.id}
-    while len(seen_ids) <= MOST_FOLLOWED:
-        pending = [one for one in present(store, cause.waiting_for) if not one.status.is_final]
+def _followed(store: Store, ids: Iterable[JobId], now: datetime) -> Report:
+    """Say what keeps the first of these jobs waiting, followed through the dependencies of dependencies."""
+    cause: Record | None = None
+    seen_ids: set[JobId] = set()
+    while len(seen_ids) < MOST_FOLLOWED:
+        pending = [one for one in present(store, ids) if not one.status.is_final]
         if not pending or pending[0].id in seen_ids:
             break
-        cause = pending[0]
+        cause, ids = pending[0], pending[0].waiting_for
         seen_ids.add(cause.id)
-    if cause is not record:
-        yield f"In the end it waits for job {cause.id} ({cause.job}), which {_keeps(store, cause, now)}"
+    if cause is None:
+        return ""
+    keeps, in_short = _keeps(store, cause, now)
+    yield f"In the end it waits for job {cause.id} ({cause.job}), which {keeps}"
+    return f", in the end for job {cause.id}: {in_short}"
 
 
-def _keeps(store: Store, record: Record, now: datetime) -> str:
-    """Return the end of a sentence on what a pending job waits for, or since when it runs."""
+def _keeps(store: Store, record: Record, now: datetime) -> tuple[str, str]:
+    """Return the end of a sentence on what a pending job waits for, or since when it runs; and a clause of the same."""
     if record.status is Status.PROCESSING:
         began_at = record.started_at
-        return "has not begun on its node yet." if began_at is None else f"runs since {at(began_at, now)}."
+        if began_at is None:
+            return "has not begun on its node yet.", "a node has taken it, and it has not begun"
+        return f"runs since {at(began_at, now)}.", RUNS
     if record.status is Status.WAITING:
         controls = store.controls()
         is_taken, sentence = _nodes_taking(store.leases(), controls, record.queue, now)
-        pause = next(_paused(controls, record.queue, now), "")
-        why_not = pause or ("" if is_taken else sentence) or f"See `taskqueue why {record.id}`."
-        return f"waits since {at(record.ready_at or record.created_at, now)}. {why_not}"
+        pause = controls.pause_of(record.queue)
+        why_not = next(_paused(controls, record.queue, now), "") or ("" if is_taken else sentence)
+        in_short = "it waits" if is_taken else f"no node takes jobs of queue {record.queue}"
+        if pause is not None:
+            in_short = _paused_in_short(pause)
+        says = f"waits since {at(record.ready_at or record.created_at, now)}."
+        return f"{says} {why_not or f'See `taskqueue why {record.id}`.'}", in_short
     if record.ready_at is None or record.waiting_for:
-        return f"waits for jobs that cannot end it: see `taskqueue why {record.id}`."
-    return f"can run from {at(record.ready_at, now)}: {_pause(record)}."
+        return f"waits for jobs that cannot end it: see `taskqueue why {record.id}`.", "only a person can end this wait"
+    comes = f"its time comes {at(record.ready_at, now)}"
+    return f"can run from {at(record.ready_at, now)}: {_pause(record)}.", comes
 
 
 def _question(record: Record) -> Iterator[str]:
@@ -403,49 +442,6 @@ def _pause(record: Record) -> str:
             since = f" since {local(record.unloadable_since)}" if record.unloadable_since else ""
             return f"it could not be loaded{since}, and is tried again with growing pauses"
     return "that is the time it was added for"
-
-
-def _processing(store: Store, record: Record, now: datetime) -> Report:
-    if record.holder is None or record.ready_at is None:
-        yield "Its record says nothing of the node that has it: it is damaged."
-        return ""
-    seat = record.holder.seat
-    lease = holder_of(store, seat)
-    is_dead_caller = host.is_gone_caller(record.holder)
-    state = "its process has ended" if is_dead_caller else node_sentence(lease, now)
-    yield f"Node {seat} has it, with claim {record.claims}; {state}."
-    is_dead = is_dead_caller or (lease is not None and host.is_gone(lease))
-    if record.ready_at <= now:
-        follows = "that is over, so another node takes it back"
-    elif is_dead:
-        here = "this host" if is_dead_caller else f"the host of {seat}"
-        follows = f"then any node takes it back; one on {here} does so at once"
-    else:
-        follows = "unless it renews"
-    yield f"The node's claim holds until {at(record.ready_at, now)}, {follows}."
-    if record.started_at is None:
-        yield "It has not begun there yet."
-    elif is_dead:
-        yield f"Attempt {record.attempt} began {at(record.started_at, now)} and has died with its node."
-    else:
-        yield f"Attempt {record.attempt} runs since {at(record.started_at, now)}{_limit(record)}."
-        yield f"Where it is now: `taskqueue stack {record.id}`"
-    if record.progress_at is not None:
-        words = f" ({record.progress_message})" if record.progress_message else ""
-        yield f"Its progress is {record.progress:.4g} %{words}, told {at(record.progress_at, now)}."
-    if record.cancel is not None:
-        reason = f" ({record.cancel.reason})" if record.cancel.reason else ""
-        yield f"Its end was requested{reason} {at(record.cancel.requested_at, now)}: its node is to end it."
-    yield from last_error(record.error)
-    if is_dead or record.ready_at <= now:
-        return f"its node {'has died' if is_dead else 'is silent'}, and another one takes the job back"
-    if record.cancel is not None:
-        return "it was asked to end, and has not ended yet"
-    return _RUNS if record.started_at is not None else "a node has taken it, and it has not begun"
-
-
-def _limit(record: Record) -> str:
-    return "" if record.options.timeout is None else f", at most {span(record.options.timeout)}"
 
 
 def _copies(record: Record) -> Iterator[str]:

@@ -280,6 +280,9 @@ class Store(Protocol):
     def limit_usage(self, keys: Sequence[str], now: datetime) -> Mapping[str, int]:
         """Return how much of each of these limit keys is in use (``model.limits.LimitKey``)."""
 
+    def rate_ends(self, key: str, now: datetime, limit: int) -> list[datetime]:
+        """Return when the starts that a rate counts under this key will count no more: the ``limit`` earliest."""
+
     def expired(self, now: datetime, limit: int) -> list[Record]:
         """Return PROCESSING records whose lease has ended, for settling as lost."""
 

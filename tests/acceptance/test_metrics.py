@@ -21,10 +21,10 @@ import pytest
 
 from taskqueue import Scheduler
 from taskqueue.daemon.node.monitor import MOST_CONNECTIONS, MetricsServer
-from taskqueue.daemon.protocol import control_socket
 from taskqueue.daemon.settings import Settings
 from taskqueue.errors import ConfigError
 from taskqueue.exit_codes import Exit
+from taskqueue.insight import control_socket
 from tests.acceptance.work import Echo, GiveUp
 from tests.nodes import LIMIT, Node, eventually, node
 from tests.promtool import promtool

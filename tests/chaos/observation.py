@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
-from taskqueue.daemon.protocol import control_socket
-from taskqueue.daemon.protocol.control_socket import Silence
+from taskqueue.insight import control_socket
+from taskqueue.insight.control_socket import Silence
 from tests.nodes import LIMIT, eventually
 from tests.servers import free_port
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from taskqueue import Scheduler
-from taskqueue.daemon.protocol import control_socket
 from taskqueue.exit_codes import Exit
+from taskqueue.insight import control_socket
 from tests.acceptance.concurrent import Shared
 from tests.acceptance.work import Echo
 from tests.cli.conftest import Answer

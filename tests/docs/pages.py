@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from taskqueue.daemon.protocol import control_socket
+from taskqueue.insight import control_socket
 from tests.nodes import LIMIT, eventually
 
 BLOCK = re.compile(

@@ -303,7 +303,11 @@ def test_a_claim_that_is_over_says_so(scheduler: Scheduler, store: Store) -> Non
         (outcomes.Crashed(failure=CRASH), {"crash_retries": 0}, "its run vanished once, and crash_retries is 0"),
         (outcomes.Crashed(failure=CRASH), {"on_crash": "fail"}, "on_crash='fail' forbids another"),
         (outcomes.Interrupted(), {"on_crash": "fail"}, "its run was interrupted, and on_crash='fail'"),
-        (outcomes.Interrupted(), {}, "its last run was interrupted by a stop of its node or by another run"),
+        (
+            outcomes.Interrupted(),
+            {},
+            "its last run was interrupted, which is not an attempt: node web-1 was stopped, or loaded new code",
+        ),
         (outcomes.HandedBack(), {}, "a node had taken it and gave it back before it began"),
         (
             outcomes.Unloadable(failure=FAILURE, retry_for=timedelta(0)),

@@ -9,7 +9,7 @@ from taskqueue import Limit, Process, Scheduler
 from taskqueue.insight import host
 from taskqueue.store import ClaimRequest, Store
 from tests.scheduler.jobs import Broken, Echo, Mail
-from tests.scheduler.playing import WEB_1, begin, seat, take
+from tests.scheduler.playing import LEASE, WEB_1, begin, seat, take
 
 
 def last(process: Process) -> str:
@@ -30,15 +30,17 @@ def test_a_waiting_job_says_what_holds_it_back_first(scheduler: Scheduler, store
     seat(store, "web-1", queues={"reports": None})
     assert last(process) == "In short: no node takes jobs of queue mail."
 
-    seat(store, "web-2", busy=1, idle=1)
+    web_2 = seat(store, "web-2", max_children=1).holder
     assert last(process) == "In short: 1 job of queue mail comes first."
     assert last(other) == "In short: it is the next of its queue."
-    seat(store, "web-2", busy=2, idle=0)
+    busy = scheduler.add_job(Echo)
+    now = store.now()
+    assert store.claim_one(busy.id, web_2, now, now + LEASE)
     assert last(process) == "In short: every worker is busy, and 1 job of queue mail comes first."
     assert last(other) == "In short: every worker is busy, and it is the next of its queue."
 
     take(store)
-    assert last(process) == "In short: a limit that it needs is used up."
+    assert last(process) == f"In short: a limit that it needs is used up, held by job {other.id}."
 
 
 def test_a_postponed_job_says_what_it_waits_for(scheduler: Scheduler) -> None:
@@ -47,8 +49,12 @@ def test_a_postponed_job_says_what_it_waits_for(scheduler: Scheduler) -> None:
     failed = scheduler.add_job(Broken)
     kept = scheduler.add_job(Echo, depends_on=[failed], on_dependency_failure="wait")
     assert last(later).startswith("In short: its time comes 2")
-    assert last(behind) == "In short: it waits for the end of 1 job."
-    assert last(kept) == "In short: it waits for the end of 1 job."
+    end = f"In short: it waits for the end of 1 job, in the end for job {later.id}: its time comes 2"
+    assert last(behind).startswith(end)
+    end = (
+        f"In short: it waits for the end of 1 job, in the end for job {failed.id}: no node takes jobs of queue default."
+    )
+    assert last(kept) == end
 
     scheduler.run_pending()
     assert last(kept) == "In short: what it waits for did not end as DONE, so only a person can end this wait."
@@ -65,6 +71,9 @@ def test_a_running_job_says_whether_it_really_runs(scheduler: Scheduler, store: 
     assert last(process) == "In short: it was asked to end, and has not ended yet."
     [[pid, born]] = host.named({"node": os.getpid()}).values()
     seat(store, "web-1", machine=host.machine(), processes={"node": [pid, born + 1]})
+    nobody = "In short: its node has died, and no other one runs to take the job back: start one with `taskqueue-node`."
+    assert last(process) == nobody
+    seat(store, "web-2")
     assert last(process) == "In short: its node has died, and another one takes the job back."
 
 
@@ -73,6 +82,11 @@ def test_a_job_of_a_silent_node_is_taken_back(scheduler: Scheduler, store: Store
     now = store.now()
     store.claim(WEB_1, ClaimRequest(pooled=1), now, now - timedelta(seconds=1))
 
+    nobody = (
+        "In short: its node is silent, and no other one runs to take the job back: start one with `taskqueue-node`."
+    )
+    assert last(process) == nobody
+    seat(store, "web-2")
     assert last(process) == "In short: its node is silent, and another one takes the job back."
 
 

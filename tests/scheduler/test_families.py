@@ -81,7 +81,7 @@ def test_why_says_what_a_parent_waits_for(scheduler: Scheduler) -> None:
     [child] = parent.children
 
     assert (parent.refresh().status, parent.cause) == (Status.POSTPONED, Cause.CHILDREN)
-    assert f"It waits until these have ended: {child.id} (tests.scheduler.jobs:Echo, WAITING)." in parent.why()
+    assert f"It waits until its children have ended: {child.id} (tests.scheduler.jobs:Echo, WAITING)." in parent.why()
     child.cancel()
     assert "the children that it waited for have ended" in parent.why()
 

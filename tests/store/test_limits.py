@@ -279,6 +279,20 @@ def changed_start(store: Store, run: Record) -> Record:
     return replace(run, started_at=kept(store, run.id).started_at)
 
 
+def test_the_starts_that_a_rate_counts_say_when_they_count_no_more(store: Store) -> None:
+    store.add([limited(Rate(3, per=60), Limit(9, by="to")) for _ in range(3)])
+    runs = claim(store, 9).records
+    begin(store, runs[0], NOON + 40 * SECOND)
+    begin(store, runs[1], NOON + 10 * SECOND)
+    rate, limit = sorted(limit_keys_of(runs[0].lane), key=lambda limit_key: limit_key.per is None)
+
+    ends = [NOON + 10 * SECOND + COUNTED, NOON + 40 * SECOND + COUNTED]
+    assert store.rate_ends(rate.key, NOON + 41 * SECOND, 9) == ends  # the third one has not begun
+    assert store.rate_ends(rate.key, NOON + 41 * SECOND, 1) == ends[:1]
+    assert store.rate_ends(rate.key, ends[0], 9) == ends[1:]
+    assert store.rate_ends(limit.key, NOON + 41 * SECOND, 9) == []
+
+
 def test_a_rate_is_counted_from_the_start_and_not_from_the_claim(store: Store) -> None:
     store.add([limited(Rate(1, per=60)) for _ in range(3)])
     [run] = claim(store).records

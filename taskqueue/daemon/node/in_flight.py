@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -75,6 +75,10 @@ MOST_SETTLED = 1000
 """Outcomes that one call settles at most, as many as a server takes in one statement; the next turn settles others."""
 
 
+MOST_UNWRITTEN = 100
+"""The most runs that the store does not know about which the node reports."""
+
+
 @dataclass(kw_only=True)
 class InFlightRun:
     """One claim and the latest reports of its run."""
@@ -120,6 +124,8 @@ class InFlight:
         """The jobs with notes that are not in the store."""
         self.unsettled: list[InFlightRun] = []
         """The claims that have an outcome and are not settled yet, in order."""
+        self.in_write: Sequence[InFlightRun] = ()
+        """The claims whose outcomes or notes a call of the store is writing now."""
         self._in_queue: Counter[str] = Counter()
         self.forced = 0
         """How many claims take none: those with ``force_spawn`` or ``concurrency``."""
@@ -301,6 +307,15 @@ class InFlight:
         blocked = [claim for claim in self._claims.values() if claim.awaited]
         return [_blocked_run(claim).document() for claim in blocked[:MOST_BLOCKED]]
 
+    def unwritten(self) -> list[Any]:
+        """Return the runs whose start or end the store does not have yet, ``MOST_UNWRITTEN`` at most; for any thread.
+
+        The loop, which changes them, may wait for the store just now.
+        """
+        with_notes = filter(None, map(self._claims.get, tuple(self.with_notes)))
+        claims = {claim.id: claim for claim in (*with_notes, *self.unsettled, *self.in_write)}
+        return [_unwritten(claim) for claim in tuple(claims.values())[:MOST_UNWRITTEN]]
+
     # Answers of the store
 
     def to_stop(self, renewal: Renewal) -> Iterator[tuple[InFlightRun, str]]:
@@ -315,7 +330,8 @@ class InFlight:
 
     def take_unsettled(self) -> list[InFlightRun]:
         """Return and remove the first unsettled claims; pass them to ``keep_unsettled`` if they cannot be settled."""
-        taken, self.unsettled = self.unsettled[:MOST_SETTLED], self.unsettled[MOST_SETTLED:]
+        self.in_write = taken = self.unsettled[:MOST_SETTLED]
+        self.unsettled = self.unsettled[MOST_SETTLED:]
         return taken
 
     def keep_unsettled(self, unsettled: list[InFlightRun]) -> None:
@@ -325,8 +341,8 @@ class InFlight:
     def take_notes(self) -> dict[JobId, Note]:
         """Return and remove the notes that are not in the store."""
         notes = {}
-        for id in self.with_notes:
-            claim = self._claims[id]
+        self.in_write = [self._claims[id] for id in self.with_notes]
+        for claim in self.in_write:
             if claim.note is not None:
                 notes[claim.record.id] = claim.note
                 claim.note = None
@@ -354,6 +370,19 @@ class InFlight:
     def _note(self, claim: InFlightRun, note: Note) -> None:
         claim.note = note
         self.with_notes.add(claim.id)
+
+
+def _unwritten(claim: InFlightRun) -> Mapping[str, Any]:
+    after = claim.finished
+    began_at = claim.began_at or claim.record.started_at
+    ended_at = after.attempts[-1].ended_at if after is not None and after.attempts else None
+    return {
+        "job": claim.id,
+        "claims": claim.fence,
+        "began_at": began_at and began_at.isoformat(),
+        "ended_at": ended_at and ended_at.isoformat(),
+        "ended_as": "" if after is None else after.status.name,
+    }
 
 
 def _merged(older: Note, newer: Note | None) -> Note:

@@ -23,9 +23,9 @@ from typing import Any
 
 from taskqueue.daemon.node.context import NodeContext
 from taskqueue.daemon.node.health import BacklogReader, NodeHealth
-from taskqueue.daemon.protocol import control_socket
-from taskqueue.daemon.protocol.control_socket import Silence
 from taskqueue.errors import ConfigError
+from taskqueue.insight import control_socket
+from taskqueue.insight.control_socket import Silence
 
 log = logging.getLogger(__name__)
 
@@ -337,7 +337,7 @@ class Monitor:
         self._http: MetricsServer | None = None
         self._backlog = BacklogReader(node.loop, node.store, node.breaker, is_seated)
         self._health = NodeHealth(node.settings, node.holder, node.store.url, node.status, self._backlog)
-        self._control = ControlServer(node.holder.seat, node.holder.incarnation, self._health.document)
+        self._control = ControlServer(node.holder.seat, node.holder.incarnation, self._report)
 
     def listen(self) -> None:
         """Listen at the address of the metrics, if there is one. Raise ``ConfigError``."""
@@ -358,6 +358,10 @@ class Monitor:
         self._control.start()
         if self._http is not None:
             self._http.start()
+
+    def _report(self) -> Mapping[str, Any]:
+        """Return what users of this host may know: the health, and the runs that the store does not know about."""
+        return {**self._health.document(), "unwritten": self._status.unwritten()}
 
     def close(self) -> None:
         """Answer no more; the loop has stopped."""

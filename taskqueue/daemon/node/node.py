@@ -72,6 +72,7 @@ class Node:
         prefetch = Prefetch(settings.slots)
         self._in_flight = InFlight(settings, prefetch, store.now)
         self._status.waits = self._in_flight.waits
+        self._status.unwritten = self._in_flight.unwritten
         schedules_timer = context.timer(self._apply_schedules)
         self._leader_hooks = LeaderHooks(
             lambda hook: self._manager.send(hook),  # noqa: PLW0108 - it is made below, as is the shutdown

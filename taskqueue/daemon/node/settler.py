@@ -72,6 +72,7 @@ class Settler:
         if answer is None:
             self._in_flight.keep_unsettled(unsettled)
             return []
+        self._in_flight.in_write = ()
         self._fetcher.wake_after(unsettled)
         logs_runs = runs.isEnabledFor(logging.INFO)
         settled = [(claim, claim.record.id in answer.value) for claim in unsettled]
@@ -107,6 +108,7 @@ class Settler:
         notes = self._in_flight.take_notes()
         if self._breaker.call(lambda: self._store.note(self._holder, notes)) is None:
             self._in_flight.keep_notes(notes)
+        self._in_flight.in_write = ()
 
     def renew(self) -> Renewal | None:
         """Extend the leases of all claims, and return the store's answer; None in an outage."""
@@ -114,8 +116,8 @@ class Settler:
         answer = self._breaker.call(lambda: self._store.renew(self._holder, self._store.now() + self._lease, notes))
         if answer is None:
             self._in_flight.keep_notes(notes)
-            return None
-        return answer.value
+        self._in_flight.in_write = ()
+        return None if answer is None else answer.value
 
     def hand_back_unknown(self, renewal: Renewal) -> None:
         """Hand back claims that this node does not know of because the store's answer to the claim was lost."""

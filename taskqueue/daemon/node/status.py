@@ -32,6 +32,8 @@ class NodeStatus:
         self.running = 0
         self.waits: Callable[[], list[Any]] = list
         """Returns which runs wait for other jobs (``model.blocked_run``)."""
+        self.unwritten: Callable[[], list[Any]] = list
+        """Returns the runs whose start or end the store does not have yet; any thread may call it."""
         self.leads = False
         self.degraded = ""
         self.phase = UNSEATED

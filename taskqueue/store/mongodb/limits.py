@@ -103,6 +103,10 @@ class LimitUse:
     def usage(self, keys: Iterable[str], now: datetime) -> dict[str, int]:
         return {key: sum(use["until"] > now for use in held) for key, held in self._held(keys).items()}
 
+    def rate_ends(self, key: str, now: datetime, limit: int) -> list[datetime]:
+        starts = [use["until"] for use in self._held([key])[key] if _is_start(use) and use["until"] > now]
+        return sorted(starts)[:limit]
+
     def take(
         self, requests: Sequence[UseRequest], room: LimitRoom, holder: Holder, now: datetime, lease_ends: datetime
     ) -> list[UseRequest]:

@@ -242,6 +242,11 @@ class MongoStore:
         with self._reached():
             return self._limit_use.usage(keys, now)
 
+    @indexed
+    def rate_ends(self, key: str, now: datetime, limit: int) -> list[datetime]:
+        with self._reached():
+            return self._limit_use.rate_ends(key, now, limit)
+
     def leases(self) -> list[Lease]:
         with self._reached():
             return self._leases.all()

@@ -19,6 +19,7 @@ from taskqueue.store.selection import ConcurrencyRoom
 
 _CUT = "UPDATE slots SET until = ? WHERE key = ? AND until > ?"
 _IN_USE = "SELECT count(*) FROM slots WHERE key = ? AND (until IS NULL OR until > ?)"
+_ENDS = "SELECT until FROM slots WHERE key = ? AND until > ? AND until <= ? ORDER BY until LIMIT ?"
 _WAITING = "SELECT lane FROM jobs WHERE status = 0 AND lane IS NOT NULL LIMIT ?"
 _TAKE = """
 INSERT INTO slots (key, job, claims, until) VALUES (?, ?, ?, NULL)
@@ -115,6 +116,11 @@ def prune(execute: Execute, at: int) -> None:
 def usage(database: Database, keys: Iterable[str], at: int) -> dict[str, int]:
     """Return how many jobs use each key."""
     return {key: int(database.execute(_IN_USE, (key, at)).fetchone()[0]) for key in keys}
+
+
+def rate_ends(database: Database, key: str, at: int, limit: int) -> list[datetime]:
+    """Return when the first starts that count under the key will count no more."""
+    return [moment(int(until)) for (until,) in database.execute(_ENDS, (key, at, LARGEST, limit))]
 
 
 def waiting_lanes(database: Database, limit: int) -> dict[str, int]:

@@ -210,6 +210,9 @@ class RelationalStore:
     def limit_usage(self, keys: Sequence[str], now: datetime) -> Mapping[str, int]:
         return self._engine.read(lambda database: limits.usage(database, keys, milliseconds(now)))
 
+    def rate_ends(self, key: str, now: datetime, limit: int) -> list[datetime]:
+        return self._engine.read(lambda database: limits.rate_ends(database, key, milliseconds(now), limit))
+
     def leases(self) -> list[Lease]:
         return self._engine.read(leases.leases)
 

@@ -19,10 +19,10 @@ from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.health import LIVE_WITHIN, BacklogReader, NodeHealth
 from taskqueue.daemon.node.monitor import ControlServer
 from taskqueue.daemon.node.status import WORKS, NodeStatus
-from taskqueue.daemon.protocol import control_socket
 from taskqueue.daemon.protocol.messages import PoolStatus
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.settings import Settings
+from taskqueue.insight import control_socket
 from taskqueue.store import Store
 from tests.daemon.node.conftest import OURS, Bench
 from tests.nodes import eventually

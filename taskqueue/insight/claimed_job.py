@@ -1,0 +1,164 @@
+"""Explains a job that a node has claimed: whether the node lives, how the run is doing, and what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from taskqueue.insight import host
+from taskqueue.insight.node_reports import NodeReport, UnwrittenRun, ask
+from taskqueue.insight.node_states import name_of, seats
+from taskqueue.insight.overview import usual_times
+from taskqueue.model.history import Durations, Step
+from taskqueue.model.record import Holder, Record, Status
+from taskqueue.model.wording import at, span
+from taskqueue.store import Lease, Store
+
+RUNS = "it is running"
+"""What matters most of a job that runs as it should."""
+
+USUAL_AFTER = 10.0
+"""Seconds of a run after which it is compared with others of its class, which reads the figures of a day."""
+
+START_ONE = "start one with `taskqueue-node`"
+
+
+class NodeOfClaim(NamedTuple):
+    """The node, or the process, that has a claim."""
+
+    holder: Holder
+    lease: Lease | None
+    """The lease of its seat; None if no node has it."""
+    is_dead: bool
+    """No process of it lives on this host."""
+    stopped: int
+    """The pid of its process if a signal has stopped it on this host, else 0."""
+    is_alone: bool
+    """No other node lives that takes the job back."""
+
+    @classmethod
+    def of(cls, holder: Holder, leases: Sequence[Lease], now: datetime) -> NodeOfClaim:
+        """Return what the leases and this host say about the holder."""
+        lease = next((lease for lease in seats(leases) if name_of(lease) == holder.seat), None)
+        is_dead = host.is_gone_caller(holder) or (lease is not None and host.is_gone(lease))
+        others = [other for other in seats(leases) if other != lease and host.is_live(other, now)]
+        stopped = {} if lease is None or is_dead else host.stopped(lease)
+        return cls(holder, lease, is_dead, stopped.get("node", 0), not others)
+
+    def sentence(self, now: datetime) -> str:
+        """Say whether it is alive, as the end of a sentence."""
+        if host.is_gone_caller(self.holder):
+            return "its process has ended"
+        if self.lease is None:
+            return "it has no seat now"
+        about, until = self.lease.about, self.lease.until
+        where = f"pid {about.get('pid', 'unknown')} on host {about.get('host', 'unknown')}"
+        if self.is_dead:
+            return f"{where}, dead: its processes have ended"
+        if self.stopped:
+            return f"{where}, stopped by a signal: `kill -CONT {self.stopped}` lets it continue"
+        state = "alive, its seat holds until" if until > now else "not heard of, its seat was over"
+        return f"{where}, {state} {at(until, now)}"
+
+    def end_of_claim(self, ends_at: datetime, now: datetime) -> str:
+        """Say what follows when the claim ends, as the end of a sentence."""
+        if ends_at <= now:
+            return "that is over, so another node takes it back"
+        if self.is_dead:
+            here = "this host" if self.lease is None else f"the host of {self.holder.seat}"
+            return f"then any node takes it back; one on {here} does so at once"
+        return "unless it renews" if not self.stopped else "then the run is interrupted"
+
+    def in_short(self, how: str) -> str:
+        """Say as a clause what follows for the job if the node is dead or silent, as ``how`` says."""
+        if self.is_alone:
+            return f"its node {how}, and no other one runs to take the job back: {START_ONE}"
+        return f"its node {how}, and another one takes the job back"
+
+
+def claimed_job(store: Store, record: Record, now: datetime) -> Generator[str, None, str]:
+    """Yield sentences on the claim and its run, and return what matters most."""
+    if record.holder is None or record.ready_at is None:
+        yield "Its record says nothing of the node that has it: it is damaged."
+        return ""
+    node = NodeOfClaim.of(record.holder, store.leases(), now)
+    yield f"Node {record.holder.seat} has it, with claim {record.claims}; {node.sentence(now)}."
+    yield f"The node's claim holds until {at(record.ready_at, now)}, {node.end_of_claim(record.ready_at, now)}."
+    if node.is_alone and (node.is_dead or record.ready_at <= now):
+        yield f"No other node runs that could take it back: {START_ONE}."
+    report = None if node.lease is None or node.is_dead or node.stopped else ask(node.lease)
+    if report is not None and report.reason:
+        yield f"The node says that it takes no jobs: {report.reason}."
+    run = None if report is None else report.run_of(record)
+    if run is not None and run.ended_as:
+        return (yield from _ended(report, run, now))
+    usual = yield from _run(store, record, node, run, now)
+    if record.cancel is not None:
+        reason = f" ({record.cancel.reason})" if record.cancel.reason else ""
+        yield f"Its end was requested{reason} {at(record.cancel.requested_at, now)}: its node is to end it."
+    if node.is_dead or record.ready_at <= now:
+        return node.in_short("has died" if node.is_dead else "is silent")
+    if node.stopped:
+        return f"its node is stopped by a signal, `kill -CONT {node.stopped}` lets it continue"
+    if record.cancel is not None:
+        return "it was asked to end, and has not ended yet"
+    if record.started_at is None and run is None:
+        return "a node has taken it, and it has not begun"
+    return usual or RUNS
+
+
+def _ended(report: NodeReport | None, run: UnwrittenRun, now: datetime) -> Generator[str, None, str]:
+    """Say that the run has ended in its node, which could not write that yet."""
+    when = "" if run.ended_at is None else f" {at(run.ended_at, now)}"
+    yield f"Its run has ended there{when}, as {run.ended_as}: the node writes that as soon as the store takes it."
+    why_not = "" if report is None or not report.reason else f": {report.reason}"
+    what = f"it has ended as {run.ended_as}" if Status[run.ended_as].is_final else "its run has ended"
+    return f"{what}, which its node could not write yet{why_not}"
+
+
+def _run(
+    store: Store, record: Record, node: NodeOfClaim, run: UnwrittenRun | None, now: datetime
+) -> Generator[str, None, str]:
+    """Say how the run is doing; return a clause if it takes unusually long, else nothing."""
+    began_at = record.started_at or (run.began_at if run is not None else None)
+    if began_at is None:
+        yield "It has not begun there yet."
+        return ""
+    if node.is_dead:
+        yield f"Attempt {record.attempt} began {at(began_at, now)} and has died with its node."
+        return ""
+    most = "" if record.options.timeout is None else f", at most {span(record.options.timeout)}"
+    yield f"Attempt {record.attempt} runs since {at(began_at, now)}{most}."
+    usual = yield from _usual(store, record.job, (now - began_at).total_seconds(), now)
+    yield from _limits(record)
+    yield f"Where it is now: `taskqueue stack {record.id}`"
+    if record.progress_at is None:
+        yield "It has reported no progress yet."
+    else:
+        words = f" ({record.progress_message})" if record.progress_message else ""
+        yield f"Its progress is {record.progress:.4g} %{words}, told {at(record.progress_at, now)}."
+    return usual
+
+
+def _limits(record: Record) -> Iterator[str]:
+    """Say whether nothing ends a run that hangs."""
+    if record.options.timeout is None and record.options.stall_timeout is None:
+        yield f"It has no timeout: if it hangs, nothing ends it but `taskqueue cancel {record.id}`."
+
+
+def _usual(store: Store, job: str, ran: float, now: datetime) -> Generator[str, None, str]:
+    """Compare a run with those of its class in the last day; return a clause if it is longer than all."""
+    if ran < USUAL_AFTER:
+        return ""
+    usual = usual_times(store.history(Step.HOUR, now - timedelta(days=1), now)).get(job)
+    if usual is None:
+        yield "No other jobs of its class have run in the last day, so how long it takes is not known."
+        return ""
+    yield f"In the last day {_durations(usual)}."
+    return f"{RUNS}, longer than any of its class in the last day" if ran > usual.longest else ""
+
+
+def _durations(usual: Durations) -> str:
+    mean = span(usual.total / usual.number)
+    return f"{usual.number:,} jobs of its class ran for {mean} on average, for {span(usual.longest)} at most"
