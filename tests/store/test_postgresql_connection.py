@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import psycopg
@@ -67,6 +68,25 @@ def lose_answers(database: PostgreSQLDatabase) -> None:
         with server, theirs:
             server.sendall(theirs.recv(65536))
             server.recv(65536)
+
+    threading.Thread(target=pass_on, daemon=True).start()
+
+
+def read_no_answer(database: PostgreSQLDatabase, until: threading.Event) -> None:
+    """Let the server answer the next message of the connection, and read nothing of the answer until the event."""
+    ours, theirs = socket.socketpair()
+    server = socket.socket(fileno=os.dup(database.raw.fileno()))
+    with ours:
+        os.dup2(ours.fileno(), database.raw.fileno())
+        ours.setblocking(False)
+    server.setblocking(True)
+
+    def pass_on() -> None:
+        with server, theirs, contextlib.suppress(OSError):
+            server.sendall(theirs.recv(65536))
+            until.wait(PATIENCE)
+            while data := server.recv(65536):
+                theirs.sendall(data)
 
     threading.Thread(target=pass_on, daemon=True).start()
 
@@ -314,6 +334,24 @@ def test_a_transaction_that_does_nothing_for_long_is_run_again(
 
     with closing(open_store(postgresql_server.url)) as store:
         assert ids(store.find(parse({}))) == [new.id]
+
+
+def test_a_transaction_that_reads_no_answer_for_long_is_run_again(connection: Connection, store: Store) -> None:
+    """The server ends its session, say because its process was stopped, so that others get the lock."""
+    new, other = a_record(), a_record()
+    is_added = threading.Event()
+
+    with ThreadPoolExecutor(1) as threads:
+
+        def stand_still(database: PostgreSQLDatabase) -> None:
+            database.send()
+            read_no_answer(database, is_added)
+            threads.submit(store.add, [other]).add_done_callback(lambda _: is_added.set())
+            database.raw.execute("SELECT repeat('x', 1000000) FROM generate_series(1, 100)")
+
+        assert add(connection, new, once(stand_still)) == 2
+
+    assert {record.id for record in store.find(parse({}))} == {new.id, other.id}
 
 
 def test_reads_wait_for_no_lock(store: Store, postgresql_server: PostgreSQL) -> None:

@@ -47,6 +47,7 @@ _BEGIN = (
     "SET LOCAL statement_timeout = 0",
     "SET LOCAL lock_timeout = '2s'",  # of each of the tries; a holder that does nothing is ended after 5 s
     "SET LOCAL idle_in_transaction_session_timeout = '5s'",
+    "SET LOCAL tcp_user_timeout = '5s'",  # ends a holder that reads no answer: the other limits do not end a send to it
     "LOCK TABLE {schema}.store IN EXCLUSIVE MODE",
     "SET LOCAL statement_timeout = '50s'",
     (
