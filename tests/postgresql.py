@@ -75,7 +75,7 @@ class PostgreSQL:
 
     def start(self) -> None:
         """Start it, on the port it had before if it had one, and return once it takes connections."""
-        if not self._data.exists():
+        if not self.data.exists():
             self._create()
         launch_at(self.port, self._launch, self._log)
 
@@ -109,6 +109,10 @@ class PostgreSQL:
             while time.monotonic() < deadline and any(map(_runs, processes)):
                 time.sleep(0.01)
 
+    def command(self) -> list[str]:
+        """Return the command that starts it, without its options."""
+        return command_of(programs() / "postgres", UNPACKED)
+
     def __enter__(self) -> Self:
         try:
             self.start()
@@ -121,7 +125,8 @@ class PostgreSQL:
         self.stop()
 
     @property
-    def _data(self) -> Path:
+    def data(self) -> Path:
+        """The folder of its files."""
         return self.folder / "data"
 
     def _processes(self) -> list[psutil.Process]:
@@ -139,14 +144,14 @@ class PostgreSQL:
         self.folder.mkdir(parents=True, exist_ok=True)
         password = self.folder / "password"
         password.write_text(self.password)
-        command = [*command_of(programs() / "initdb", UNPACKED), "--pgdata", str(self._data)]
+        command = [*command_of(programs() / "initdb", UNPACKED), "--pgdata", str(self.data)]
         command += ["--username", USER, "--pwfile", str(password)]
         command += ["--auth=password", "--encoding=UTF8", "--locale=C", "--no-sync"]
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         if done.returncode:
-            shutil.rmtree(self._data, ignore_errors=True)
+            shutil.rmtree(self.data, ignore_errors=True)
             raise ServerMissing(f"initdb ended with {done.returncode}: {done.stdout[-2000:]}")
 
     def _launch(self, port: int) -> None:
@@ -155,7 +160,7 @@ class PostgreSQL:
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         with (self.folder / "postgresql.log").open("wb") as log:
             self.process = subprocess.Popen(
-                [*command_of(programs() / "postgres", UNPACKED), "-D", str(self._data), *options],
+                [*self.command(), "-D", str(self.data), *options],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -172,7 +177,7 @@ class PostgreSQL:
 
     def _is_ready(self) -> bool:
         """Return whether the server has written that it takes connections, which ``pg_ctl`` waits for, too."""
-        path = self._data / "postmaster.pid"
+        path = self.data / "postmaster.pid"
         lines = path.read_text().split("\n") if path.exists() else []
         return self.process is not None and lines[:1] == [str(self.process.pid)] and lines[7:8] == ["ready   "]
 
