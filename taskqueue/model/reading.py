@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from taskqueue.model.record import is_rank
+from taskqueue.model.ids import JobId
+from taskqueue.model.record import Cause, Record, Status, is_rank
 from taskqueue.model.serializer import clean
 
 Read = TypeVar("Read")
@@ -33,6 +35,20 @@ class Reading:
     def damage(self) -> str:
         """Return the unreadable fields in words; empty if there are none."""
         return clean(f"cannot be read here: {'; '.join(self._faults)}") if self._faults else ""
+
+
+def damaged_record(id: JobId, readers: Mapping[str, Callable[[], Any]]) -> Record:
+    """Return the record with the fields that can be read, a default for each of the others, and its ``damage``.
+
+    Readable fields are kept because the record is written again before a node takes it, such as when it is released,
+    and may be readable on another host.
+    """
+    default = Record(
+        id=id, job="?", created_at=id.generation_time, ready_at=None, status=Status.FAILED, cause=Cause.UNREADABLE
+    )
+    reading = Reading()
+    values = {name: reading.field(name, read, getattr(default, name)) for name, read in readers.items()}
+    return replace(default, **values, damage=reading.damage)
 
 
 def text(value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,12 +16,14 @@ from taskqueue.model.lifecycle.recovered_copy import BEFORE, ORIGIN
 from taskqueue.model.lifecycle.settle import ended, lost
 from taskqueue.model.limits import Limit, lane
 from taskqueue.model.query import parse
-from taskqueue.model.record import Cause, Options, Status
+from taskqueue.model.record import Attempt, Cause, OnFailure, Options, Record, Status
 from taskqueue.model.retry import ExponentialRetry
 from taskqueue.model.schedules import Cron
 from taskqueue.model.schedules.origin import FromSchedule
 from taskqueue.model.schedules.schedule import NamedSchedule, Stage, set_aside
 from taskqueue.store import ClaimRequest, Lease, Note, Settlement, Store
+from taskqueue.store.bell import ENDS
+from tests.store.conftest import Opener
 from tests.store.damaging import FAR, LONG_AGO, MISSING, REFUSED, damager
 from tests.store.records import (
     BROKEN,
@@ -39,9 +42,12 @@ from tests.store.records import (
     kept,
     now_cursor,
     postponed,
+    rings,
     running,
+    settle,
     settlement,
 )
+from tests.store.test_dependencies import dependent
 
 EVERYDAY = ("garbage", LONG_AGO, MISSING)
 OTHERS = ("[1]", b"\xff", FAR, 1.5)
@@ -211,6 +217,114 @@ def test_a_damaged_record_is_canceled_like_others(store: Store, store_url: str) 
 
     assert after is not None
     assert (kept(store, job.id).status, kept(store, job.id).cause) == (Status.CANCELED, Cause.CANCELED)
+
+
+def add_damaged(store: Store, store_url: str, **fields: Any) -> Record:
+    """Add a job whose options cannot be read, and return it as it was."""
+    job = a_record(**fields)
+    store.add([job])
+    assert damage(store_url, "jobs", job.id, "options", '"garbage"')
+    return job
+
+
+def end_by_node(store: Store, job: Record) -> None:
+    """End the damaged job as the node does that claims it."""
+    [taken] = claim(store).records
+    assert taken.id == job.id
+    assert settle(store, taken, unreadable(taken)) == {job.id}
+
+
+def end_by_operator(store: Store, job: Record) -> None:
+    assert store.cancel(job.id, "enough", NOON + SECOND) is not None
+
+
+ENDS_OF_DAMAGED: dict[Callable[[Store, Record], None], tuple[Status, Cause]] = {
+    end_by_node: (Status.FAILED, Cause.UNREADABLE),
+    end_by_operator: (Status.CANCELED, Cause.CANCELED),
+}
+either_end = pytest.mark.parametrize("end", ENDS_OF_DAMAGED)
+
+
+@either_end
+def test_a_damaged_job_ends_notifies_waiters_and_is_purged(
+    store: Store, opener: Opener, store_url: str, end: Callable[[Store, Record], None]
+) -> None:
+    job = add_damaged(store, store_url)
+    bell = opener().bell(ENDS)
+
+    end(store, job)
+
+    assert rings(bell)
+    bell.close()
+    after = kept(store, job.id)
+    assert (after.status, after.cause, after.holder) == (*ENDS_OF_DAMAGED[end], None)
+    assert "options: " in after.damage
+    assert store.prune({after.status: NOON + HOUR}, NOON + HOUR, 10) == 1
+    assert all_kept(store) == []
+
+
+@either_end
+def test_the_end_of_a_damaged_job_releases_its_dependents_by_their_rules(
+    store: Store, store_url: str, end: Callable[[Store, Record], None]
+) -> None:
+    job = add_damaged(store, store_url)
+    rules = {rule: dependent(job.id, on_failure=rule) for rule in OnFailure}
+    store.add(list(rules.values()))
+
+    end(store, job)
+
+    after = {rule: kept(store, added.id) for rule, added in rules.items()}
+    canceled, ignored, waiting = after[OnFailure.CANCEL], after[OnFailure.IGNORE], after[OnFailure.WAIT]
+    assert (canceled.status, canceled.cause) == (Status.CANCELED, Cause.DEPENDENCY)
+    assert (ignored.status, ignored.waiting_for) == (Status.WAITING, ())
+    assert (waiting.status, waiting.waiting_for) == (Status.POSTPONED, (job.id,))
+
+
+@either_end
+def test_the_end_of_a_damaged_job_frees_its_limits_and_its_unique_key(
+    store: Store, store_url: str, end: Callable[[Store, Record], None]
+) -> None:
+    only_one = lane([Limit(1)], "app:Mail", None)
+    job = add_damaged(store, store_url, lane=only_one, unique="mail")
+    waiting = a_record(lane=only_one)
+
+    end(store, job)
+    assert store.add([waiting]) == [waiting]
+
+    assert ids(claim(store, 2, now=NOON + 2 * SECOND).records) == [waiting.id]
+    again = a_record(unique="mail")
+    assert store.add([again]) == [again]
+
+
+def test_the_limit_of_a_damaged_job_holds_while_a_node_has_it(store: Store, store_url: str) -> None:
+    only_one = lane([Limit(1)], "app:Mail", None)
+    job, waiting = add_damaged(store, store_url, lane=only_one), a_record(lane=only_one)
+    store.add([waiting])
+    [taken] = claim(store, 2).records
+
+    settle(store, taken, unreadable(taken))
+
+    assert taken.id == job.id
+    assert ids(claim(store, 2, now=NOON + 2 * SECOND).records) == [waiting.id]
+
+
+def test_a_damaged_job_keeps_what_can_be_read_when_it_is_released(store: Store, store_url: str) -> None:
+    attempts = tuple(
+        Attempt(number=number, claims=number, node="web-1", ended_at=NOON, outcome="Failed", error=BROKEN)
+        for number in (1, 2)
+    )
+    first = running(store, a_record())
+    job = dependent(first.id, failures=2, attempts=attempts, state='{"page":7}', progress=40.0)
+    store.add([job])
+    damage(store_url, "jobs", job.id, "options", '"garbage"')
+
+    settle(store, first)
+
+    released = kept(store, job.id)
+    assert (released.status, released.waiting_for) == (Status.WAITING, ())
+    assert "options: " in released.damage
+    assert (released.failures, released.attempts) == (2, attempts)
+    assert (released.state, released.progress) == ('{"page":7}', 40.0)
 
 
 @pytest.mark.parametrize("kept_text", ['{"to":', '{"to":{"$date":{"$numberLong":"999999999999999999"}}}'])

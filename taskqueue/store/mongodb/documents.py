@@ -15,7 +15,7 @@ from bson.codec_options import CodecOptions, DatetimeConversion
 
 from taskqueue.model.lifecycle import continuation as courses
 from taskqueue.model.limits import lane_of
-from taskqueue.model.reading import Reading, figure, number, or_none, priority, rank, text
+from taskqueue.model.reading import damaged_record, figure, number, or_none, priority, rank, text
 from taskqueue.model.record import (
     Attempt,
     CancelRequest,
@@ -367,15 +367,7 @@ def _damaged(stored: Document) -> Record:
     id = stored["_id"]
     if not isinstance(id, ObjectId):
         raise TypeError(f"{id!r} is not a job id")
-    fallback = Record(
-        id=id, job="?", created_at=id.generation_time, ready_at=None, status=Status.FAILED, cause=Cause.UNREADABLE
-    )
-    reading = Reading()
-    fields = {
-        name: reading.field(name, functools.partial(read, stored.get(name)), getattr(fallback, name))
-        for name, read in READERS.items()
-    }
-    return Record(id=id, damage=reading.damage, **fields)
+    return damaged_record(id, {name: functools.partial(read, stored.get(name)) for name, read in READERS.items()})
 
 
 def records(stored: Iterable[Document]) -> list[Record]:

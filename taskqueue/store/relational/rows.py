@@ -15,7 +15,7 @@ from bson import ObjectId
 
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.recovered_copy import ORIGIN
-from taskqueue.model.reading import Reading, text
+from taskqueue.model.reading import damaged_record, text
 from taskqueue.model.record import Cause, Holder, Record, Status, is_rank
 from taskqueue.model.serializer import dumps
 from taskqueue.model.timestamps import EPOCH, milliseconds, moment
@@ -157,19 +157,11 @@ def _holder(seat: str, incarnation: str) -> Holder:
 def _damaged(row: Row) -> Record:
     """Return the readable fields of a row and name the others; raise if not even its id is readable."""
     kept = dict(zip(NAMES, row, strict=True))
-    id = ObjectId(text(kept["id"]))
-    fallback = Record(
-        id=id, job="?", created_at=id.generation_time, ready_at=None, status=Status.FAILED, cause=Cause.UNREADABLE
-    )
-    reading = Reading()
-    read_fields: dict[str, Any] = {}
-    for column in JOBS:
-        if column.read is not None:
-            name = column.field or column.name
-            read = partial(column.read, kept[column.name])
-            read_fields[name] = reading.field(name, read, getattr(fallback, name))
-    seat, incarnation = kept["seat"], kept["incarnation"]
-    read_fields["holder"] = reading.field(
-        "holder", lambda: None if seat is None else Holder(seat=text(seat), incarnation=text(incarnation)), None
-    )
-    return Record(**{**read_fields, "id": id, "damage": reading.damage})
+    readers = {column.field or column.name: partial(column.read, kept[column.name]) for column in JOBS if column.read}
+    if kept["seat"] is not None:
+        readers["holder"] = partial(_read_holder, kept["seat"], kept["incarnation"])
+    return damaged_record(readers.pop("id")(), readers)
+
+
+def _read_holder(seat: Any, incarnation: Any) -> Holder:
+    return Holder(seat=text(seat), incarnation=text(incarnation))
