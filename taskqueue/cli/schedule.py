@@ -60,7 +60,7 @@ def _job_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--at", metavar="PATH", help="Run when the class module:Class says so: its next(after) returns a time.")
 @click.option("--arguments", type=extended_json, metavar="JSON", help="With --at: the arguments of the class.")
 @click.option(
-    "--overlap", type=click.Choice([one.value for one in Overlap]), default="skip", show_default=True,
+    "--overlap", type=click.Choice([overlap.value for overlap in Overlap]), default="skip", show_default=True,
     help="What happens at a scheduled time while a job of the schedule waits or runs.",
 )  # fmt: skip
 @click.option(
@@ -150,9 +150,9 @@ def _show(context: StoreContext, name: str, as_json: bool) -> None:
 @pass_store
 def _pause(context: StoreContext, name: str, reason: str, as_json: bool) -> None:
     """Stop a schedule from starting jobs until it is resumed."""
-    found = context.scheduler.get_schedule(name)
+    handle = context.scheduler.get_schedule(name)
     with context.acting("pause schedule", name, reason=reason):
-        schedule = found.pause(reason).snapshot
+        schedule = handle.pause(reason).snapshot
     if as_json:
         output.write(json_shapes.schedule(schedule))
         return
@@ -165,9 +165,9 @@ def _pause(context: StoreContext, name: str, reason: str, as_json: bool) -> None
 @pass_store
 def _resume(context: StoreContext, name: str, as_json: bool) -> None:
     """Resume a schedule from now; times that it missed while it was paused are not made up."""
-    found = context.scheduler.get_schedule(name)
+    handle = context.scheduler.get_schedule(name)
     with context.acting("resume schedule", name):
-        schedule = found.resume().snapshot
+        schedule = handle.resume().snapshot
     if as_json:
         output.write(json_shapes.schedule(schedule))
         return
@@ -294,14 +294,14 @@ def _import(
     A schedule has the name of the comment `# name: NAME` above its line, or that of its program. Schedules of lines
     that are no longer in the file are removed. If a line cannot be imported, nothing is.
     """
-    kept_as = name or ("crontab" if file.name == "<stdin>" else Path(file.name).name)
-    found = _crontab(file, tz, system=system)
-    if found.wrong and not flags["skip"]:
-        raise InvalidOption(f"nothing is imported: {'; '.join(map(str, found.wrong))}; or pass --skip")
-    for wrong in found.wrong:
+    application = name or ("crontab" if file.name == "<stdin>" else Path(file.name).name)
+    crontab = _crontab(file, tz, system=system)
+    if crontab.wrong and not flags["skip"]:
+        raise InvalidOption(f"nothing is imported: {'; '.join(map(str, crontab.wrong))}; or pass --skip")
+    for wrong in crontab.wrong:
         output.line(f"left out: {wrong}", err=True)
-    entries: Any = {name: {**entry, **({"queue": queue} if queue else {})} for name, entry in found.entries.items()}
-    _apply(context, "import schedules", kept_as, entries, dry_run=flags["dry_run"], as_json=flags["as_json"])
+    entries: Any = {name: {**entry, **({"queue": queue} if queue else {})} for name, entry in crontab.entries.items()}
+    _apply(context, "import schedules", application, entries, dry_run=flags["dry_run"], as_json=flags["as_json"])
 
 
 def _crontab(file: TextIO, tz: str | None, *, system: bool) -> Crontab:
@@ -358,8 +358,8 @@ def _report(context: StoreContext, schedule: NamedSchedule, *, as_json: bool) ->
 
 def _next(schedule: NamedSchedule, now: datetime) -> str:
     if schedule.next_run_at is not None:
-        left = (schedule.next_run_at - now).total_seconds()
-        return f"in {span(left)}" if left > 0 else "now"
+        seconds = (schedule.next_run_at - now).total_seconds()
+        return f"in {span(seconds)}" if seconds > 0 else "now"
     if schedule.stage is Stage.ACTIVE and schedule.awaits is not None:
         return f"after job {ids.short(schedule.awaits)}"
     return "-"

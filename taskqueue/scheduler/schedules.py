@@ -148,8 +148,9 @@ def schedule_from(
     if expires is not None and not is_relative(expires):
         raise InvalidOption(f"schedule {name}: expires={expires!s} is one time: pass a relative one such as '+1 hour'")
     expires_for = None if template.expires_at is None else (template.expires_at - now).total_seconds()
-    kept = _rules(rules, now)
-    return NamedSchedule(name=name, trigger=trigger, template=template, expires_for=expires_for, created_at=now, **kept)
+    return NamedSchedule(
+        name=name, trigger=trigger, template=template, expires_for=expires_for, created_at=now, **_rules(rules, now)
+    )
 
 
 def define(store: Store, plan: NamedSchedule, now: datetime) -> NamedSchedule:
@@ -159,16 +160,14 @@ def define(store: Store, plan: NamedSchedule, now: datetime) -> NamedSchedule:
     tries = Tries(store.url, f"schedule {plan.name}")
     while True:
         tries.another()
-        found = store.schedules([plan.name])
-        if not found:
+        old = _find(store, plan.name)
+        if old is None:
             check_end(plan, now)
             new, jobs = fire.begun(plan, now)
             if store.replace_schedule(None, new, jobs, now):
                 return new
             continue
-        [old] = found
-        words = conflict(old, plan)
-        if words:
+        if words := conflict(old, plan):
             raise InvalidOption(words)
         again = _redefined(old, plan)
         if again is None:
@@ -234,10 +233,10 @@ def remove_of(store: Store, name: str, application: str) -> None:
     tries = Tries(store.url, f"schedule {name}")
     while True:
         tries.another()
-        found = store.schedules([name])
-        if not found or found[0].application != application:
+        plan = _find(store, name)
+        if plan is None or plan.application != application:
             return
-        if store.replace_schedule(found[0], None, [], store.now()):
+        if store.replace_schedule(plan, None, [], store.now()):
             return
 
 
@@ -279,10 +278,10 @@ def learn(store: Store, name: str, asker: JobId, next_run_at: datetime | None) -
     tries = Tries(store.url, f"schedule {name}")
     while True:
         tries.another()
-        found = store.schedules([name])
-        if not found or found[0].awaits != asker:
+        plan = _find(store, name)
+        if plan is None or plan.awaits != asker:
             return False
-        if store.replace_schedule(found[0], fire.informed(found[0], next_run_at), [], store.now()):
+        if store.replace_schedule(plan, fire.informed(plan, next_run_at), [], store.now()):
             return True
 
 
@@ -290,19 +289,23 @@ def read(store: Store, name: str) -> NamedSchedule:
     """Return the schedule of this name; raise ``ScheduleNotFound``."""
     if not isinstance(name, str):
         raise InvalidOption(f"name={as_code(name)}: pass the name of a schedule")
-    found = store.schedules([name])
-    if not found:
+    plan = _find(store, name)
+    if plan is None:
         raise ScheduleNotFound(name, nearest(str(name), [schedule.name for schedule in store.schedules()]))
-    return found[0]
+    return plan
+
+
+def _find(store: Store, name: str) -> NamedSchedule | None:
+    return next(iter(store.schedules([name])), None)
 
 
 def _times(plan: NamedSchedule, now: datetime) -> Iterator[datetime]:
-    left = None if plan.max_runs is None else plan.max_runs - plan.fired
+    rest = None if plan.max_runs is None else plan.max_runs - plan.fired
     upcoming = plan.next_run_at if plan.stage is Stage.ACTIVE else None
     upcoming = upcoming or _after(plan.trigger, now)
-    while upcoming is not None and (plan.until is None or upcoming <= plan.until) and (left is None or left > 0):
+    while upcoming is not None and (plan.until is None or upcoming <= plan.until) and (rest is None or rest > 0):
         yield upcoming
-        left = None if left is None else left - 1
+        rest = None if rest is None else rest - 1
         upcoming = None if isinstance(plan.trigger, Again) else _after(plan.trigger, upcoming)
 
 
@@ -358,7 +361,7 @@ def _rules(given: Mapping[str, Any], now: datetime) -> dict[str, Any]:
     try:
         overlap = Overlap(given["overlap"])
     except ValueError:
-        names = ", ".join(repr(one.value) for one in Overlap)
+        names = ", ".join(repr(overlap.value) for overlap in Overlap)
         raise InvalidOption(f"overlap={as_code(given['overlap'])}: pass {names}") from None
     until = value_of("until", given["until"])
     return {

@@ -27,7 +27,7 @@ def stated(value: Any) -> Any:
         case ObjectId() | Limit() | Rate():
             return str(value)
         case tuple():
-            return [stated(one) for one in value]
+            return [stated(item) for item in value]
         case _ if is_condition(value):
             return document(value)
     return value.document() if is_policy(value) else value
@@ -45,7 +45,7 @@ def split(policy: RetryPolicy) -> tuple[RetryPolicy, tuple[str, ...]]:
 
 def jobs_in(depends_on: Sequence[Any]) -> list[tuple[JobId, OnFailure | None]]:
     """Return the jobs of ``depends_on``, without its conditions."""
-    return [one for one in depends_on if not is_condition(one)]
+    return [job for job in depends_on if not is_condition(job)]
 
 
 class Reader(NamedTuple):
@@ -62,10 +62,10 @@ def _policy(record: Record) -> RetryPolicy:
 
 
 def _retry_differs(record: Record, _: str, value: Any) -> bool:
-    kept = _policy(record)
+    present = _policy(record)
     if isinstance(value, int):
-        return not isinstance(kept, FixedRetry) or kept.times != value
-    return policy(value.document()) not in (record.options.retry, kept)  # a document may have other numbers
+        return not isinstance(present, FixedRetry) or present.times != value
+    return policy(value.document()) not in (record.options.retry, present)  # a document may have other numbers
 
 
 def _retry(record: Record, _: str) -> Any:
@@ -136,10 +136,10 @@ LIMITS = Reader(
 """The limit keys of the job, which the limits give with its data."""
 
 DEPENDS_ON = Reader(
-    lambda record, _: {str(one.id): one.on_failure.value for one in record.depends_on},
-    lambda record, _, value: {one.id for one in record.depends_on} != {id for id, _ in jobs_in(value)},
+    lambda record, _: {str(dependency.id): dependency.on_failure.value for dependency in record.depends_on},
+    lambda record, _, value: {dependency.id for dependency in record.depends_on} != {id for id, _ in jobs_in(value)},
 )
 """The effect of each dependency's failure, by its id; the ids are compared."""
 
-ON_DEPENDENCY_FAILURE = Reader(None, lambda record, _, value: any(one.on_failure != value for one in record.depends_on))
+ON_DEPENDENCY_FAILURE = Reader(None, lambda record, _, value: any(job.on_failure != value for job in record.depends_on))
 """The effect of a dependency's failure; ``depends_on`` shows it."""

@@ -195,7 +195,7 @@ class _Round:
         after = next_version(
             schedule,
             fired=schedule.fired + len(self._jobs),
-            missed=schedule.missed + sum(one.count for one in self._misses),
+            missed=schedule.missed + sum(miss.count for miss in self._misses),
             misses=(*schedule.misses, *self._misses)[-MISSES:],
             recent=(*schedule.recent, *(job.id for job in self._jobs))[-RECENT:],
             **self._next(come[-1]),
@@ -248,12 +248,12 @@ class _Round:
             case Overlap.SKIP if pending:
                 self._overlaps(slot, pending[-1])
                 return
-            case Overlap.QUEUE_ONE if any(_unbegun(one) for one in pending):
+            case Overlap.QUEUE_ONE if any(map(_unbegun, pending)):
                 self._overlaps(slot, pending[-1])
                 return
             case Overlap.QUEUE_ONE:
-                for one in pending:
-                    job = behind(job, one.id)
+                for earlier in pending:
+                    job = behind(job, earlier.id)
         self._jobs.append(job)
 
     def _start_in_place(self, job: Record) -> None:
@@ -262,9 +262,9 @@ class _Round:
             assert isinstance(earlier.origin, FromSchedule)
             slot = earlier.origin.slot
             self._miss(slot, slot, 1, f"the next time of the schedule had come, too: job {job.id}")
-        for one in self._pending:
-            job = behind(job, one.id)
-        self._give_way = [one.id for one in self._pending]
+        self._give_way = [pending.id for pending in self._pending]
+        for id in self._give_way:
+            job = behind(job, id)
         self._jobs = [job]
 
     def _overlaps(self, slot: datetime, pending: Record) -> None:

@@ -116,21 +116,21 @@ def _in_order(
     source = f"jobs INDEXED BY {_INDEXES[column]}"
     edges = f"SELECT {column}, id FROM {source} WHERE {{}} ORDER BY {_ordered(order)} LIMIT 1 OFFSET {{}}"
     begin, begins = behind
-    found: list[Record] = []
+    records: list[Record] = []
     step, walked, most = WALKED, 0, WALKED
     while True:
         edge = database.execute(edges.format(begin, step), begins).fetchone()
         end, ends = ("TRUE", []) if edge is None else _up_to(column, falling, edge)
         among = f"{begin} AND {end} AND {where}", [*begins, *ends, *values]
-        found += _found(database, source, among, order, limit - len(found))
-        if edge is None or len(found) == limit:
-            return found
+        records += _found(database, source, among, order, limit - len(records))
+        if edge is None or len(records) == limit:
+            return records
         begin, begins = _behind(column, falling, edge)
         most = most if walked else max(WALKED, _worth_walking(database, query, statuses, falling))
         walked += step
         if walked >= most:
             rest = f"{begin} AND {where}", [*begins, *values]
-            return found + _found(database, _only(_rows(query, statuses)), rest, order, limit - len(found))
+            return records + _found(database, _only(_rows(query, statuses)), rest, order, limit - len(records))
         step = walked
 
 
@@ -152,20 +152,20 @@ def _worth_walking(database: Database, query: Query, statuses: Sequence[int], fa
 def _by_end(database: Database, query: Query, condition: Condition, falling: bool, limit: int) -> list[Record]:
     """Return the first by end: ended ones of each status by their index, and those without an end by their ids."""
     statuses = statuses_of(query)
-    wanted = list(Status) if statuses is None else statuses
-    final = [status for status in wanted if status > Status.PROCESSING]
-    pending = [int(status) for status in wanted if status <= Status.PROCESSING]
+    searched = list(Status) if statuses is None else statuses
+    final = [status for status in searched if status > Status.PROCESSING]
+    pending = [int(status) for status in searched if status <= Status.PROCESSING]
     where, values = condition
     without_end = f"+status IN ({', '.join(map(str, pending))}) AND {where}", values
-    found: list[Record] = []
+    records: list[Record] = []
     for is_final in (True, False) if falling else (False, True):
-        left = limit - len(found)
-        if is_final and left:
-            found += _ended(database, query, final, condition, falling, left)
-        elif left and pending:
+        room = limit - len(records)
+        if is_final and room:
+            records += _ended(database, query, final, condition, falling, room)
+        elif room and pending:
             by_id = "-id" if falling else "id"
-            found += _in_order(database, query, pending, without_end, by_id, left, ("TRUE", []))
-    return found
+            records += _in_order(database, query, pending, without_end, by_id, room, ("TRUE", []))
+    return records
 
 
 def _ended(
@@ -177,14 +177,14 @@ def _ended(
     """
     where, values = condition
     since, bound, order = _since(query), "", _ordered("-ended_at" if falling else "ended_at")
-    found: list[tuple[Any, int]] = []
+    ends_and_rows: list[tuple[Any, int]] = []
     for status in statuses:
         select = f"SELECT ended_at, rowid FROM jobs WHERE {_STATUS[status]}{since}{bound} AND {where} ORDER BY {order}"
-        found += database.execute(f"{select} LIMIT ?", (*values, limit)).fetchall()
-        ends = sorted((end for end, _ in found if isinstance(end, int)), reverse=True)
+        ends_and_rows += database.execute(f"{select} LIMIT ?", (*values, limit)).fetchall()
+        ends = sorted((end for end, _ in ends_and_rows if isinstance(end, int)), reverse=True)
         if falling and len(ends) >= limit:
             bound = f" AND ended_at >= {ends[limit - 1]}"
-    rows = _only(f"SELECT value AS number FROM json_each('{json.dumps([number for _, number in found])}')")
+    rows = _only(f"SELECT value AS number FROM json_each('{json.dumps([number for _, number in ends_and_rows])}')")
     return _found(database, rows, ("TRUE", []), "-ended_at" if falling else "ended_at", limit)
 
 
@@ -212,8 +212,8 @@ def _found(database: Database, source: str, condition: Condition, order: str, li
 def count(database: Database, query: Query, most: int | None = None) -> int:
     """Return how many records match, ``most`` at most, from the tally if only queue and status matter."""
     if fields_of(query) <= {"queue", "status"}:
-        found = sum(records for key, records in tally(database).items() if holds_for(query, *key))
-        return found if most is None else min(found, most)
+        number = sum(records for key, records in tally(database).items() if holds_for(query, *key))
+        return number if most is None else min(number, most)
     with one_state(database):
         if not database.evaluates_data and names_data(query):
             return sum(1 for _ in islice(_matching(database, query, "id", None), most))
@@ -304,17 +304,17 @@ def _added(query: Query) -> str:
 
 def _firsts(database: Database, query: Query, statuses: Sequence[int], where: str, falling: bool) -> list[str]:
     """Return selections whose first rows are the first of all by rank, waiting ones by the index with their order."""
-    found, order = [], _ordered("-rank" if falling else "rank")
+    selections, order = [], _ordered("-rank" if falling else "rank")
     for status in statuses:
         conditions = [_STATUS[status]]
         if status == Status.WAITING:
             queues = _queues_in_order(database, query)
             conditions = [f"{_STATUS[status]}{queue} AND forced = {kind}" for queue in queues for kind in FORCED]
-        found += [
+        selections += [
             f"SELECT rowid AS number FROM jobs WHERE {condition} AND {where} ORDER BY {order}"
             for condition in conditions
         ]
-    return found
+    return selections
 
 
 def _queues_in_order(database: Database, query: Query) -> list[str]:

@@ -42,17 +42,17 @@ def settle_declared(
     work: Transaction, settlement: Settlement, defined: Record, fence: Row, now: datetime
 ) -> Record | None:
     """Write the record with its present options and return it; None if the claim is lost."""
-    found = work.execute(_CLAIMED, fence).fetchone()
-    if found is None:
+    row = work.execute(_CLAIMED, fence).fetchone()
+    if row is None:
         return None
-    kept, after = record(found), settlement.after
+    before, after = record(row), settlement.after
     if after.unique == defined.unique:
-        after = changed(after, unique=kept.unique)
-    after = changed(obeying(after, kept.cancel, now), cancel=kept.cancel)
+        after = changed(after, unique=before.unique)
+    after = changed(obeying(after, before.cancel, now), cancel=before.cancel)
     keeper = None if after.unique is None else work.execute(_KEEPER, (after.unique, str(after.id))).fetchone()
     if keeper is not None and not after.status.is_final:
         after = outdone(after, JobId(keeper[0]), now)
-    work.queue_changes(kept.queue, after.queue)
+    work.queue_changes(before.queue, after.queue)
     work.execute(_SETTLE_WHOLE, (*whole_row(after), *fence))
     limits.free(work.execute, changed(after, lane=defined.lane), now, is_unseen=False)
     return after
@@ -108,16 +108,16 @@ def _settle_plain(work: Transaction, settlements: Sequence[Settlement], now: dat
 
     They come before the others, whatever the order in which they ended.
     """
-    plain = [one for one in settlements if one.lease_end is None and _is_plain(one.after)]
-    rows = [(*_done(one.after), *_fence(one)) for one in plain]
+    plain = [settlement for settlement in settlements if settlement.lease_end is None and _is_plain(settlement.after)]
+    rows = [(*_done(settlement.after), *_fence(settlement)) for settlement in plain]
     if rows:
         work.asked = work.execute(waits.ANY)
     if not rows or not (
         _settle_and_tell(work, plain[0].after, rows[0]) if len(rows) == 1 else work.execute_all(_SETTLE_ALL, rows)
     ):
         return set()
-    work.all_done([one.after for one in plain], now)
-    return {one.after.id for one in plain}
+    work.all_done([settlement.after for settlement in plain], now)
+    return {settlement.after.id for settlement in plain}
 
 
 def _settle_and_tell(work: Transaction, after: Record, row: Row) -> bool:
@@ -148,10 +148,10 @@ def _settle_one(work: Transaction, settlement: Settlement, now: datetime) -> Rec
     statement, values = (_SETTLE_DONE, _done(after)) if _is_plain(after) else (_SETTLE, changes(after))
     if work.execute(statement, (*values, *fence)).rowcount:
         return after
-    found = work.execute(_REQUEST_CANCEL, fence).fetchone()
-    if found is None:
+    row = work.execute(_REQUEST_CANCEL, fence).fetchone()
+    if row is None:
         return None
-    request = next(readable(found, cancel_request, "a cancel request"), CancelRequest(requested_at=now))
+    request = next(readable(row, cancel_request, "a cancel request"), CancelRequest(requested_at=now))
     after = changed(obeying(after, request, now), cancel=request)
     work.execute(_SETTLE_ASKED, (*changes(after), *fence))
     return after

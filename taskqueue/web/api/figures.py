@@ -74,20 +74,20 @@ def get_analytics(call: Call) -> Any:
 
 def list_failures(call: Call) -> Any:
     """Return the failures of a time by class and error, and the failed attempts of the last hour, judged."""
-    found = failures_of(call.scheduler.history(call.query["since"], step=call.query["step"]))
+    groups = failures_of(call.scheduler.history(call.query["since"], step=call.query["step"]))
     return {
         "failures": [
             {
-                "job": one.job,
-                "error": one.error or None,
-                "count": one.number,
-                "first": json_shapes.time(one.first_at),
-                "last": json_shapes.time(one.last_at),
-                "query": _query_of(one),
+                "job": group.job,
+                "error": group.error or None,
+                "count": group.number,
+                "first": json_shapes.time(group.first_at),
+                "last": json_shapes.time(group.last_at),
+                "query": _query_of(group),
             }
-            for one in found[: call.query["limit"]]
+            for group in groups[: call.query["limit"]]
         ],
-        "left_out": len(found[call.query["limit"] :]),
+        "left_out": len(groups[call.query["limit"] :]),
         "judged": [_judged(group) for group in call.dashboard.overviews.read().groups[: call.query["limit"]]],
     }
 
