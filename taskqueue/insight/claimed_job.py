@@ -89,7 +89,7 @@ def claimed_job(store: Store, record: Record, now: datetime) -> Generator[str, N
         yield f"No other node runs that could take it back: {START_ONE}."
     report = None if node.lease is None or node.is_dead or node.stopped else ask(node.lease)
     if report is not None and report.reason:
-        yield f"The node says that it takes no jobs: {report.reason}."
+        yield f"The node takes no jobs: {report.reason}."
     run = None if report is None else report.run_of(record)
     if run is not None and run.ended_as:
         return (yield from _ended(report, run, now))

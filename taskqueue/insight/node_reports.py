@@ -48,7 +48,7 @@ def ask(lease: Lease) -> NodeReport | None:
         answer = control_socket.ask(path, ANSWERS_WITHIN)
         health = answer.health
         if answer.silence is control_socket.Silence.HUNG:
-            return NodeReport(reason=f"it does not answer within {ANSWERS_WITHIN:g} s: its host is overloaded")
+            return NodeReport(reason=f"it does not answer within {ANSWERS_WITHIN:g} s, as if its host was overloaded")
         if health is not None and health["incarnation"] == lease.holder.incarnation:
             unwritten = {(run["job"], run["claims"]): _unwritten(run) for run in health.get("unwritten", ())}
             return NodeReport(reason=health["reason"], unwritten=unwritten)

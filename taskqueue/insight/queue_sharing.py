@@ -44,11 +44,6 @@ class Place(NamedTuple):
     others: int
     """How many jobs of other queues each of the nodes takes first; 0 if one takes the queues in turn."""
 
-    @property
-    def is_kept_back(self) -> bool:
-        """Return whether a bound or other queues keep the job back."""
-        return bool(self.bounds or self.others)
-
 
 def sharing(store: Store, controls: Controls, record: Record, taking: Sequence[Lease]) -> Generator[str, None, Place]:
     """Say what stands between this waiting job and these nodes: bounds of its queue, and other queues."""

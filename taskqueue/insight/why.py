@@ -288,7 +288,7 @@ def _waiting(store: Store, record: Record, now: datetime, mask: Mask) -> Report:
         return f"no node takes jobs of queue {record.queue}{trouble}"
     if full:
         return full[0].in_short(now)
-    if not before and not busy and not place.is_kept_back and (trouble := (yield from _troubles(taking))):
+    if not before and (trouble := (yield from _troubles(taking))):
         return f"it is the next of its queue{trouble}"
     return _turn(record, before, place, taking, busy)
 
@@ -311,7 +311,7 @@ def _troubles(taking: Sequence[Lease]) -> Report:
     for lease in taking[:MOST_ASKED]:
         report = ask(lease)
         if report is not None and report.reason:
-            yield f"Node {name_of(lease)} says that it takes no jobs: {report.reason}."
+            yield f"Node {name_of(lease)} takes no jobs: {report.reason}."
             in_short = in_short or f", and node {name_of(lease)} takes none: {report.reason}"
     return in_short
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import socket
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from taskqueue import JobOptions, Process, Scheduler, retry
-from taskqueue.insight import host
+from taskqueue.insight import control_socket, host
 from taskqueue.model.lifecycle import outcomes, settle
 from taskqueue.model.record import Cause, Failure, Holder, Record
 from taskqueue.model.wording import count, some, span, times
@@ -257,6 +259,44 @@ def test_a_running_job_says_where_since_when_and_how_far(scheduler: Scheduler, s
         ", at most 60 s.",
         "Its progress is 40 % (page 4), told ",
     )
+
+
+def test_a_long_run_is_compared_with_those_of_its_class(scheduler: Scheduler, store: Store) -> None:
+    alone, patient = scheduler.add_job(Broken), scheduler.add_job(Echo, timeout="1 hour")
+    began_at = store.now() - timedelta(minutes=1)
+    for record in take(store):
+        begin(store, record, started_at=began_at)
+    said(
+        alone,
+        "No other jobs of its class have run in the last day, so how long it takes is not known.",
+        f"It has no timeout: if it hangs, nothing ends it but `taskqueue cancel {alone.id}`.",
+        "It has reported no progress yet.",
+        "In short: it is running.",
+    )
+
+    for number in range(3):
+        scheduler.add_job(Echo, number)
+        play(store)
+    longer = "In short: it is running, longer than any of its class in the last day."
+    answer = said(patient, "In the last day 3 jobs of its class ran for ", " on average, for ", longer)
+    assert "It has no timeout" not in answer
+
+
+def test_a_node_that_does_not_answer_is_said_to_be_silent(
+    scheduler: Scheduler, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setenv("TASKQUEUE_RUNTIME_DIR", str(folder))
+    process = scheduler.add_job(Echo)
+    seat(store, "web-1", machine=host.machine())
+    take(store)
+
+    path = control_socket.path_of(folder, "web-1", "a1")
+    with socket.socket(socket.AF_UNIX) as listener, control_socket.short(path) as address:
+        listener.bind(address)
+        listener.listen()
+        said(process, "The node takes no jobs: it does not answer within 1 s, as if its host was overloaded.")
 
 
 def test_a_running_job_whose_node_was_killed_does_not_say_that_it_runs(scheduler: Scheduler, store: Store) -> None:

@@ -448,17 +448,19 @@ def test_38_its_node_was_killed(scheduler: Scheduler, url: str, folder: Path) ->
 def test_39_the_disk_is_full_and_it_has_ended_in_its_node(scheduler: Scheduler, url: str, folder: Path) -> None:
     with web_1(url, folder) as running:
         process = begun(scheduler, folder)
-        gate = folder / "gate"
+        gate, following = folder / "gate", scheduler.add_job(Echo)
         for member in running.family():
             member.rlimit(psutil.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
         gate.touch()
 
         words = (
-            "The node says that it takes no jobs: its store does not answer: ",
+            "The node takes no jobs: its store does not answer: ",
             "Its run has ended there 2",
             "as DONE",
         )
         answered(process, *words, in_short="it has ended as DONE, which its node could not write yet: ")
+        end = "it is the next of its queue, and node web-1 takes none: its store does not answer: "
+        answered(following, "Node web-1 takes no jobs: its store does not answer: ", in_short=end)
         for member in running.family():
             member.rlimit(psutil.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         answered(process, " is DONE.")
