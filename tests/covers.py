@@ -23,6 +23,7 @@ COVERS: Mapping[str, str] = {
     "django/test_upstream.py": "",
     "insight/test_recent_figures.py": "insight/overview_reader",
     "scheduler/test_change_race.py": "",
+    "scheduler/test_id_texts.py": "scheduler/snapshot",
     "scheduler/test_limit_states.py": "scheduler/controls",
     "daemon/node/test_retention_clock.py": "daemon/node/clocks",
     "daemon/node/test_clock_watch.py": "daemon/node/clocks",

@@ -125,14 +125,15 @@ PUBLIC_OPTIONS = {"taskqueue/scheduler/schedule_api.py:schedule", "taskqueue/web
 MANY_PARAMETERS = {"taskqueue/daemon/worker/worker.py:__init__": 10, "taskqueue/web/api/route.py:__init__": 9}
 """Functions that have more, and how many; these numbers only fall."""
 
-MOST_FILES, MOST_CODE_LINES, MOST_IMPORTS = 505, 49_731, 0.13
+MOST_FILES, MOST_CODE_LINES, MOST_IMPORTS = 505, 49_855, 0.13
 """Files and code lines of the package, without blank lines, comments and docstrings, and the share of imports in them.
 
 They rise only with a line here that says what for. 40,000 lines in 370 files are the aim. Raised by fair queues, waits
 of jobs for themselves, shares of the dashboard, the repair of derived fields, immediate mode, bursts and a relational
 store with engines, the fan-out of rings, Django projects, tests with unittest, tasks that know their job, dialects of
 cron, words of other systems, schedules that an application declares, the version in a file, the dashboard in a site,
-judged failures, crontabs that are imported, and what `why` learns from limits, workers and nodes.
+judged failures, crontabs that are imported, what `why` learns from limits, workers and nodes,
+and ids of an application.
 """
 
 CODE = re.compile(r"\b(?:GZ|JB|JW|LW|LZQ|PTS|PW|REC|RW|X)-\d+\b")

@@ -43,7 +43,7 @@ def cancel_command(
         output.write_all(json_shapes.job(record) for record in after)
         return
     for before, record in zip(records, after, strict=True):
-        output.line(f"{ids.short(record.id)} {_said(before, record)}")
+        output.line(f"{ids.named(record)} {_said(before, record)}")
 
 
 def _cancel_matching(context: StoreContext, written: Any, yes: bool, reason: str, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""Ids as people write them: in full, as a prefix, or as ``list`` shows them (prefix, two dots, suffix)."""
+"""Ids as people write them: in full, as a prefix, as ``list`` shows them (prefix, two dots, suffix), or as text."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from taskqueue.errors import JobNotFound
+from taskqueue.insight.records import with_id_text
 from taskqueue.model.ids import JobId
 from taskqueue.model.query import And, Compare, Operator, Query
 from taskqueue.model.record import Record
@@ -44,8 +45,17 @@ def short(id: JobId | str) -> str:
     return f"{text[:HEAD]}..{text[-TAIL:]}"
 
 
+def named(record: Record) -> str:
+    """Return the id of the job as lists show it: its text if it has one."""
+    return record.id_text or short(record.id)
+
+
 def resolve(store: Store, written: str) -> Record:
     """Return the record of the id. Raises ``JobNotFound``, also for an ambiguous one, naming the candidates."""
+    if not JobId.is_valid(written):
+        with_text = with_id_text(store, written)
+        if with_text is not None:
+            return with_text
     parts = _WRITTEN.fullmatch(written.strip().lower())
     if parts is None or len(parts["head"]) + len(parts["tail"] or "") > LENGTH:
         raise Unwritable(written)

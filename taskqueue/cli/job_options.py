@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _TIME = "'now', '+1 hour', Unix seconds or ISO text with a zone: '2030-07-20 00:15 Europe/Berlin'"
 _CONDITION = "'module:function' or '#method' of the job's class"
 _LIMIT = "'5', '5 by=bucket', '100/60' or '100/60 name=api'"
-_ID = "the 24 digits of a job's id"
+_ID = "the 24 digits of a job's id, or its text with its class: 'shop:Invoice:invoice-7'"
 
 HELP: Mapping[str, str] = {
     "at": f"When to run: {_TIME}.",
@@ -47,7 +47,8 @@ WAYS_OUT: Mapping[str, str] = {
     "depends_on": _ID,
     "meta": "KEY=VALUE",
     "parent": _ID,
-    "id": _ID,
+    "id": "text of 1 to 64 printable characters, or the 24 digits of an id; a key that is free again when the job has "
+    "ended is --unique",
     "limits": _LIMIT,
 }
 """The notations that an error suggests, where the model names Python objects."""

@@ -184,7 +184,7 @@ def _show(records: list[Record], now: datetime, controls: Controls, foot: str) -
 
 def _row(record: Record, now: datetime, controls: Controls) -> list[str]:
     return [
-        ids.short(record.id),
+        ids.named(record),
         record.job,
         record.status.name,
         record.queue,

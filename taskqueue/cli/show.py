@@ -79,6 +79,7 @@ def facts(record: Record, cause: str) -> list[tuple[str, str]]:
     options = record.options
     return [
         ("id", str(record.id)),
+        ("id text", record.id_text or ""),
         ("job", record.job),
         ("status", f"{record.status.name}  {cause}".rstrip()),
         ("record", record.damage),
@@ -164,7 +165,7 @@ def _value(text: str) -> str:
 def _log(context: StoreContext, record: Record) -> str:
     """Return how many log lines are kept, and how to see them."""
     lines = len(context.scheduler.logs(record.id))
-    return f"{count(lines, 'line')}: taskqueue logs {ids.short(record.id)}" if lines else ""
+    return f"{count(lines, 'line')}: taskqueue logs {ids.named(record)}" if lines else ""
 
 
 def _error(failure: Failure) -> str:

@@ -48,7 +48,7 @@ def update_command(
         output.write_all(json_shapes.job(record) for record in after)
         return
     for record in after:
-        output.line(f"{ids.short(record.id)} is {record.status.name} in queue {record.queue}")
+        output.line(f"{ids.named(record)} is {record.status.name} in queue {record.queue}")
 
 
 def _updated(context: StoreContext, before: Record, changes: Mapping[str, Any]) -> Record:

@@ -65,7 +65,7 @@ def _report(ended: Sequence[Record], *, as_json: bool) -> None:
         output.write_all(json_shapes.job_in_full(record) for record in ended)
         return
     for record in ended:
-        output.line(f"{ids.short(record.id)} {outcome(record)}")
+        output.line(f"{ids.named(record)} {outcome(record)}")
 
 
 def outcome(record: Record) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from taskqueue.errors import InvalidQuery, JobNotFound
-from taskqueue.model.ids import JobId
+from taskqueue.model.ids import TEXT_LIMIT, JobId, id_with_class
 from taskqueue.model.query import EVERYTHING, Compare, Operator, Query, parse
 from taskqueue.model.record import Record
 from taskqueue.model.shown_text import as_code
@@ -15,6 +15,9 @@ from taskqueue.store import Store
 
 PAGE = 500
 """Records read at once."""
+
+MOST_NAMED = 6
+"""The most jobs with the same text as their id that are read."""
 
 LARGEST_PAGE = 1_000_000
 """The most records that a caller gets in one list."""
@@ -64,6 +67,34 @@ def present(store: Store, ids: Iterable[JobId]) -> list[Record]:
     return records
 
 
+def with_id_text(store: Store, written: str) -> Record | None:
+    """Return the job whose id the text means, alone or with its class path (``shop:Invoice:invoice-7``).
+
+    None if no job has it; raises ``JobNotFound`` if it is the text of several jobs.
+    """
+    is_text = len(written) <= TEXT_LIMIT and written.isprintable()
+    records = store.find(Compare("id_text", Operator.EQ, written), limit=MOST_NAMED) if is_text else []
+    if len(records) > 1:
+        named = " or ".join(f"{record.job}:{record.id_text}" for record in records)
+        raise JobNotFound(as_code(written), f"it is the id of several jobs, so write the class as well: {named}")
+    id = id_with_class(written)
+    if not records and id is not None:
+        records = present(store, [id])
+    return records[0] if records else None
+
+
+def id_named(store: Store, written: str) -> JobId:
+    """Return the id that its digits or its text mean; raise ``JobNotFound``, also if it is the text of several jobs."""
+    if JobId.is_valid(written):
+        return JobId(written)
+    record = with_id_text(store, written)
+    if record is None:
+        raise JobNotFound(
+            as_code(written), "no job has this text as its id, and an id without text has 24 hexadecimal digits"
+        )
+    return record.id
+
+
 def page(
     store: Store, query: Mapping[str, Any] | None, order: str, limit: int, after: object, offset: int
 ) -> list[Record]:
@@ -96,9 +127,9 @@ def _last(store: Store, after: Any) -> Record | None:
     record: Record | None = getattr(after, "snapshot", None)
     if after is None or record is not None:
         return record
-    if not isinstance(after, JobId) and not (isinstance(after, str) and JobId.is_valid(after)):
+    if not isinstance(after, JobId | str):
         raise InvalidQuery(f"after={as_code(after)}: pass the last job of the page before, or its id")
-    return read(store, [JobId(after)])[0]
+    return read(store, [after if isinstance(after, JobId) else id_named(store, after)])[0]
 
 
 def _position(last: Record | None, order: str) -> tuple[object, JobId] | None:

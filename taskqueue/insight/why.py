@@ -204,7 +204,8 @@ def kept_waiting(store: Store, record: Record) -> Iterator[str]:
 
 
 def _lines(store: Store, record: Record, now: datetime, mask: Mask) -> Iterator[str]:
-    yield f"Job {record.id} ({record.job}) is {record.status.name}."
+    name = record.job if record.id_text is None else f"{record.job}:{record.id_text}"
+    yield f"Job {record.id} ({name}) is {record.status.name}."
     if record.damage:
         yield from _unreadable(record, now)
         return

@@ -1,8 +1,10 @@
-"""Ids of jobs: made by clients, or derived from a series, a schedule or a job that is recovered."""
+"""Ids of jobs: made by clients, or derived from a text, a series, a schedule or a job that is recovered."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 from bson import ObjectId
 
@@ -12,6 +14,29 @@ JobId = ObjectId
 
 WORKFLOW_TAG = "workflow:"
 """The prefix of the tag that all members of a workflow have; the id of the first member follows."""
+
+ID_TEXT = "id"
+"""Where ``given`` of a record keeps the text that the application chose as its id."""
+
+TEXT_LIMIT = 64
+"""The most characters of the text of an id."""
+
+
+def id_of_text(job: str, text: str) -> JobId:
+    """Return the id that a text means for jobs of this class path, the same in every process."""
+    return JobId(_digest(f"{job}:{text}")[:12])
+
+
+def id_with_class(written: str) -> JobId | None:
+    """Return the id of a text that is written with its class path, ``shop:Invoice:invoice-7``; None for other text."""
+    module, _, rest = written.partition(":")
+    name, colon, text = rest.partition(":")
+    return id_of_text(f"{module}:{name}", text) if colon and module and name and text else None
+
+
+def without_text(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return ``given`` for another job than the one that has the text as its id."""
+    return {name: value for name, value in given.items() if name != ID_TEXT} if ID_TEXT in given else given
 
 
 def occurrence_id(series: JobId, occurrence: int) -> JobId:
@@ -32,6 +57,10 @@ def copy_id(of: JobId, ended_at: datetime) -> JobId:
 
 def _derived(time: bytes, of: str) -> JobId:
     """Return an id that sorts by its time and whose rest follows from the text."""
+    return ObjectId(time + _digest(of)[:8])
+
+
+def _digest(of: str) -> bytes:
     import hashlib  # it loads a library for ciphers; few programs derive ids
 
-    return ObjectId(time + hashlib.sha256(of.encode()).digest()[:8])
+    return hashlib.sha256(of.encode()).digest()

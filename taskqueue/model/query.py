@@ -103,7 +103,7 @@ RUNNING = Compare("status", Operator.EQ, int(Status.PROCESSING))
 FINAL = Compare("status", Operator.GT, int(Status.PROCESSING))
 
 ERRORS = ("error.type", "error.message")
-TEXTS = ("job", "queue", "unique", "cause", "seat", "tags", *ERRORS)
+TEXTS = ("id_text", "job", "queue", "unique", "cause", "seat", "tags", *ERRORS)
 NUMBERS = ("status", "priority", "claims", "failures", "crashes", "progress", "tries", "took")
 TIMES = ("created_at", "ready_at", "started_at", "ended_at", "expires_at")
 IDS = ("id", "parent", "waiting_for")
@@ -287,7 +287,8 @@ def _scalar(name: str, value: Any) -> Scalar:
 def _id(name: str, value: Any) -> str:
     if isinstance(value, ObjectId) or (isinstance(value, str) and ObjectId.is_valid(value)):
         return str(value).lower()
-    raise InvalidQuery(f"{name} cannot be compared with {value!r}: pass an ObjectId or its 24 digits")
+    text = "; the text of an id is id_text" if name == "id" else ""
+    raise InvalidQuery(f"{name} cannot be compared with {value!r}: pass an ObjectId or its 24 digits{text}")
 
 
 def _time(name: str, value: Any) -> int:

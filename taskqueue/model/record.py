@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from bson import ObjectId
 
 from taskqueue.model.conditions import Condition, NotReadyState
-from taskqueue.model.ids import JobId
+from taskqueue.model.ids import ID_TEXT, JobId
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.lifecycle.continuation import Continuation, Phase
 from taskqueue.model.meta import META
@@ -252,6 +252,12 @@ class Record:
         """Return the mapping of text that is passed on with the job; empty if it is damaged."""
         kept = self.given.get(META)
         return kept if type(kept) is dict else {}
+
+    @property
+    def id_text(self) -> str | None:
+        """Return the text that the application chose as its id; None if there is none, or it is damaged."""
+        kept = self.given.get(ID_TEXT)
+        return kept if type(kept) is str else None
 
     @property
     def attempt(self) -> int:

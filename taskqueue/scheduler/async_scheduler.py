@@ -34,7 +34,7 @@ from taskqueue.scheduler.job_meta import completed_entries_in_loop, completed_in
 from taskqueue.scheduler.process import Process
 from taskqueue.scheduler.schedule_api import NO_DATA
 from taskqueue.scheduler.scheduler import PAGE, Scheduler
-from taskqueue.scheduler.snapshot import JobSnapshot, named
+from taskqueue.scheduler.snapshot import JobSnapshot, is_looked_up, listed, named
 from taskqueue.scheduler.wait import of_running_job, timeout_of
 from taskqueue.store.caller_transaction import LoopSession
 
@@ -196,7 +196,11 @@ class AsyncScheduler:
         raise_on_error: bool = False,
     ) -> list[AsyncProcess]:
         """Wait as ``Scheduler.wait_for`` does; all waits of an event loop share one listener, and none has a thread."""
-        handles = named(processes)
+        each = list(listed(processes))
+        if any(map(is_looked_up, each)):
+            handles = await self.in_thread(named, each, self.blocking.connections)
+        else:
+            handles = named(each, self.blocking.connections)
         if self.blocking.connections.immediate is not None:
             await asyncio.to_thread(self.blocking.run_now)
         seconds = timeout_of("timeout", timeout)

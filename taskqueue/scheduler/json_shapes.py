@@ -28,6 +28,7 @@ def job(record: Record) -> dict[str, Any]:
     """Return a job as an entry of a list: its identity and its state."""
     return {
         "id": str(record.id),
+        "id_text": record.id_text,
         "job": record.job,
         "status": record.status.name,
         "cause": record.cause.value,

@@ -192,7 +192,7 @@ class Operations:
         from taskqueue.scheduler import stacks
 
         self._connections.refuse_if_immediate("stack()")
-        return stacks.stack(self._connections.store, id_of(id))
+        return stacks.stack(self._connections.store, id_of(id, self._connections))
 
     def logs(self, id: JobId | str) -> list[LogLine]:
         """Return the log lines that are kept with the job, the oldest first; raise ``JobNotFound``.
@@ -202,7 +202,7 @@ class Operations:
         """
         from taskqueue.model.log_lines import lines_of
 
-        store, wanted = self._connections.store, id_of(id)
+        store, wanted = self._connections.store, id_of(id, self._connections)
         kept = store.log_lines(wanted)
         if not kept:
             read(store, [wanted])
@@ -215,7 +215,7 @@ class Operations:
         """
         from taskqueue.scheduler.event import EventSnapshot
 
-        store, wanted = self._connections.store, id_of(id)
+        store, wanted = self._connections.store, id_of(id, self._connections)
         [record] = read(store, [wanted])
         found = store.events_of(wanted, record.created_at - EARLIER, MOST_EVENTS)
         return [EventSnapshot(event) for event in found]
@@ -242,7 +242,7 @@ class Operations:
         """Say in sentences why the job is in its current state, and what happened in its attempts."""
         from taskqueue.insight import why
 
-        return why.why(self._connections.store, id_of(id))
+        return why.why(self._connections.store, id_of(id, self._connections))
 
     def record_action(
         self, action: str, target: str, *, by: str, source: str = "", about: Mapping[str, Any] | None = None
@@ -266,7 +266,7 @@ def explained(api: Operations, id: JobId | str, mask: Callable[[LimitKey], Limit
     """Return what ``why`` says to people who may not see everything: each limit key is masked before it is named."""
     from taskqueue.insight import why
 
-    return why.why(api._connections.store, id_of(id), mask)  # noqa: SLF001 - of a class of this file
+    return why.why(api._connections.store, id_of(id, api._connections), mask)  # noqa: SLF001 - of a class of this file
 
 
 def numbers_of(tally: Mapping[tuple[str, Status], int]) -> dict[str, Any]:

@@ -212,7 +212,7 @@ class Scheduler(Events, Operations, Schedules):
         """
         if (immediate := self._connections.immediate) is not None:
             immediate.refuse("at", changes.get("at"))
-        return self._run_now([Process(self, update(self._connections.store, id_of(id), changes))])[0]
+        return self._run_now([Process(self, update(self._connections.store, id_of(id, self._connections), changes))])[0]
 
     def recover_job(self, id: JobId | str, at: When | None = None, *, data: Any = SAME_DATA) -> Process:
         """Add a copy of a job that has ended, to run ``at`` a time or now, and return the copy.
@@ -225,7 +225,9 @@ class Scheduler(Events, Operations, Schedules):
         """
         if (immediate := self._connections.immediate) is not None:
             immediate.refuse("at", at)
-        return self._run_now([Process(self, recover(self._connections.store, id_of(id), at, data))])[0]
+        return self._run_now([Process(self, recover(self._connections.store, id_of(id, self._connections), at, data))])[
+            0
+        ]
 
     def recover_jobs(self, query: Mapping[str, Any], at: When | None = None) -> list[Process]:
         """Add a copy of every job that matches the query and has ended, and return the copies, ordered by the old ids.
@@ -241,7 +243,7 @@ class Scheduler(Events, Operations, Schedules):
 
     def get_job(self, id: JobId | str) -> Process:
         """Return the job with this id; raise ``JobNotFound`` if there is none."""
-        [record] = read(self._connections.store, [id_of(id)])
+        [record] = read(self._connections.store, [id_of(id, self._connections)])
         return Process(self, record)
 
     def get_jobs(self, query: Mapping[str, Any] | None = None) -> Iterator[Process]:
@@ -258,10 +260,10 @@ class Scheduler(Events, Operations, Schedules):
         Returns the job as it is then: CANCELED, or still PROCESSING until its node has ended it. Raises
         ``JobNotFound``.
         """
-        store = self._connections.store
+        store, named_id = self._connections.store, id_of(id, self._connections)
         if (immediate := self._connections.immediate) is not None:
-            immediate.check_cancel(store, Compare("id", Operator.EQ, str(id_of(id))))
-        record = store.cancel(id_of(id), str(reason), store.now())
+            immediate.check_cancel(store, Compare("id", Operator.EQ, str(named_id)))
+        record = store.cancel(named_id, str(reason), store.now())
         if record is None:
             raise JobNotFound(id)
         self._connections.wake()
@@ -294,7 +296,7 @@ class Scheduler(Events, Operations, Schedules):
         then count as open. A running job that waits for itself, or for a job that such waits keep from running, gets
         ``WaitDeadlock``.
         """
-        handles = named(processes)
+        handles = named(processes, self._connections)
         if self._may_run_now:
             self._run_now([])
         ended: dict[JobId, Record] = {}

@@ -6,16 +6,20 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from taskqueue.errors import InvalidOption, JobNotFound
+from taskqueue.errors import InvalidOption
 from taskqueue.execution.declared_options import known_types
+from taskqueue.insight.records import id_named
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.recovered_copy import copy_of, origin_of, scheduled_time_of
-from taskqueue.model.options import checked
+from taskqueue.model.options import named as option
+from taskqueue.model.options import validators
 from taskqueue.model.options.new_record import in_force
 from taskqueue.model.other_systems import OF_PROCESSES, missing
 from taskqueue.model.record import Attempt, Cause, Failure, Record, Status
 from taskqueue.model.serializer import decode
-from taskqueue.model.shown_text import as_code
+
+if TYPE_CHECKING:
+    from taskqueue.scheduler.connection import Connections
 
 
 class JobSnapshot:
@@ -35,6 +39,11 @@ class JobSnapshot:
     def id(self) -> JobId:
         """The job's id, the same from ``add_job`` to its final outcome."""
         return self.snapshot.id
+
+    @property
+    def id_text(self) -> str | None:
+        """The text that was passed as ``id``, such as ``invoice-7``; None if none was."""
+        return self.snapshot.id_text
 
     @property
     def job(self) -> str:
@@ -245,25 +254,36 @@ class JobSnapshot:
         return f"<{type(self).__name__} {self.id} {self.job} {self.status.name}>"
 
 
-def named(processes: Iterable[object] | object) -> list[tuple[JobId, object]]:
-    """Return each handle or id together with its id; a single one counts as a list of one."""
+def listed(processes: Iterable[object] | object) -> Iterable[object]:
+    """Return the handles or ids; a single one counts as a list of one."""
     is_one = isinstance(processes, JobSnapshot | JobId | str)
-    listed = processes if isinstance(processes, Iterable) and not is_one else [processes]
-    return [(one.snapshot.id if isinstance(one, JobSnapshot) else id_of(one), one) for one in listed]
+    return processes if isinstance(processes, Iterable) and not is_one else [processes]
 
 
-def id_of(process: object) -> JobId:
-    """Return the id of a handle, of an ``ObjectId`` or of its 24 digits; raise ``JobNotFound`` for other text.
+def named(processes: Iterable[object] | object, connections: Connections) -> list[tuple[JobId, object]]:
+    """Return each handle or id together with its id; the store is asked for the ids of texts."""
+    return [
+        (one.snapshot.id if isinstance(one, JobSnapshot) else id_of(one, connections), one) for one in listed(processes)
+    ]
 
-    Raises ``InvalidOption`` for other values.
+
+def is_looked_up(process: object) -> bool:
+    """Return whether the store is asked for the id of this."""
+    return isinstance(process, str) and not JobId.is_valid(process)
+
+
+def id_of(process: object, connections: Connections) -> JobId:
+    """Return the id of a handle, of an ``ObjectId``, of its 24 digits, or of its text, for which the store is asked.
+
+    Raises ``JobNotFound`` for other text, and ``InvalidOption`` for other values.
     """
     if type(process) is JobId:  # may be called for millions
         return process
     if isinstance(process, JobSnapshot):
         return process.id
-    if isinstance(process, str) and not JobId.is_valid(process):
-        raise JobNotFound(as_code(process), "an id has 24 hexadecimal digits")
-    found = checked({"id": process}, "job")["id"]
-    if not isinstance(found, JobId):
+    if isinstance(process, str):
+        return JobId(process) if JobId.is_valid(process) else id_named(connections.store, process)
+    found: JobId | None = option("id", process, validators.job_id)
+    if found is None:
         raise InvalidOption("a job's id is missing: pass a Process, an ObjectId or its 24 hexadecimal digits")
     return found

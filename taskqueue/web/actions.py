@@ -14,7 +14,8 @@ from datetime import datetime
 from typing import Any
 
 from taskqueue.model.controls import Kind
-from taskqueue.model.ids import JobId
+from taskqueue.model.ids import JobId, id_of_text
+from taskqueue.model.options import value_of
 from taskqueue.model.record import OnFailure, Record, Status
 from taskqueue.model.serializer import decode
 from taskqueue.model.wording import nearest
@@ -58,8 +59,9 @@ class Actions:
         if key is not None:
             given.update(unique=_unique(self._viewer.user.name, key), unique_for=KEY_FOR)
         value = typed_data(job, data)
-        given["id"] = JobId()
-        with self._acting("add", str(given["id"]), job=job, key=key):
+        id = value_of("id", given.get("id")) or JobId()
+        given["id"] = id
+        with self._acting("add", str(id_of_text(job, id) if isinstance(id, str) else id), job=job, key=key):
             process = self._scheduler.add_job(job, value, **given)
         if process.existed and (process.job != job or not is_data_of(process.snapshot, value)):
             raise Problem(

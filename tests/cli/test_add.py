@@ -132,6 +132,10 @@ def test_options_that_are_not_given_are_not_stated(taskqueue: Taskqueue, store: 
         (["--retry", "often"], "taskqueue: --retry: 'often': write the number of further attempts"),
         (["--retry", "-2"], "taskqueue: --retry: -2: write the number of further attempts"),
         (["--priority", "21"], "taskqueue: --priority: 21: pass a whole number from -20 to 20"),
+        (
+            ["--id", ""],
+            "taskqueue: --id: '': write text of 1 to 64 printable characters, or the 24 digits of an id; a key that is",
+        ),
         (["--timeout", "soon"], "taskqueue: --timeout: 'soon' is not a duration: "),
         (["--at", "2030-01-01 00:00"], "taskqueue: --at: '2030-01-01 00:00' has no time zone: append one, as in "),
         (

@@ -72,6 +72,35 @@ def test_an_id_that_means_several_jobs_names_them(taskqueue: Taskqueue, store: S
     assert answer.complaint == f"taskqueue: {short} means several jobs: {named}: write more of the id"
 
 
+def test_the_text_of_an_id_names_the_job_before_a_beginning_of_an_id(taskqueue: Taskqueue) -> None:
+    id = taskqueue("add", "shop:Invoice", "--id", "65f0").out.strip()
+    other = taskqueue("add", "shop:Invoice", "--id", "65f000000000000000000000", "--data", '{"n": 2}').out.strip()
+
+    assert taskqueue("show", "65f0", "--json").document["id"] == id
+    assert taskqueue("show", "65f00", "--json").document["id"] == other
+    assert re.search(r"^id text +65f0$", taskqueue("show", "65f0").out, re.MULTILINE)
+    assert taskqueue("show", other, "--json").document["id_text"] is None
+
+
+def test_a_text_of_an_id_is_listed_and_taken_by_each_command(taskqueue: Taskqueue) -> None:
+    id = taskqueue("add", "shop:Invoice", "--id", "invoice-7").out.strip()
+    again = taskqueue("add", "shop:Invoice", "--id", "invoice-7")
+
+    assert (again.out.strip(), again.complaint) == (
+        id,
+        "nothing was added: a job with the same id or unique key already exists",
+    )
+    assert taskqueue("list").out.splitlines()[1].split()[:2] == ["invoice-7", "shop:Invoice"]
+    assert [job["id"] for job in taskqueue("list", "--query", '{"id_text": "invoice-7"}', "--json").document] == [id]
+    assert taskqueue("why", "invoice-7").out.startswith(f"Job {id} (shop:Invoice:invoice-7) is WAITING.")
+    assert taskqueue("update", "invoice-7", "--priority", "3").out == "invoice-7 is WAITING in queue default\n"
+    assert taskqueue("cancel", "shop:Invoice:invoice-7").out == "invoice-7 is CANCELED\n"
+    assert taskqueue("add", "shop:Mail", "--id", "invoice-7").code == Exit.OK
+    ambiguous = taskqueue("show", "invoice-7")
+    assert ambiguous.code == Exit.NOT_FOUND
+    assert "it is the id of several jobs, so write the class as well: shop:" in ambiguous.complaint
+
+
 def test_of_many_candidates_some_are_named(store: Store) -> None:
     store.add(written(*(f"aaaaaaaaaa{number:06x}" for number in range(9))))
 

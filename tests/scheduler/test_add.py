@@ -160,7 +160,7 @@ def test_all_options_reach_the_record(scheduler: Scheduler) -> None:
         ({"expires": "2050-01-01T00:00:00Z", "at": "2060-01-01T00:00:00Z"}, "is not after the time"),
         ({"expires": "2020-01-01T00:00:00Z"}, "pass a later one"),
         ({"retry": retry.exponential(5), "retry_interval": 3}, "leave out retry_interval"),
-        ({"id": "abc"}, "24 hexadecimal digits"),
+        ({"id": "a\nc"}, "24 hexadecimal digits"),
         ({"ignore_data": True}, "pass it to add_job_once"),
     ],
 )

@@ -53,8 +53,10 @@ def test_the_last_job_of_a_page_may_be_named_by_its_id(scheduler: Scheduler, ids
 def test_an_id_of_no_job_is_refused(scheduler: Scheduler, ids: list[JobId]) -> None:
     with pytest.raises(JobNotFound):
         scheduler.find_jobs(after=JobId())
-    with pytest.raises(InvalidQuery, match="after='invoice': pass the last job of the page before, or its id"):
+    with pytest.raises(JobNotFound, match="'invoice': no job has this text as its id"):
         scheduler.find_jobs(after="invoice")
+    with pytest.raises(InvalidQuery, match="after=7: pass the last job of the page before, or its id"):
+        scheduler.find_jobs(after=7)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("offset", range(7))

@@ -196,7 +196,7 @@ ACTION = {"action": "deploy", "target": "shop", "by": "ana"}
         ("add_jobs", {"jobs": 5}, "jobs=5 of add_jobs: pass a list of"),
         ("find_jobs", {"order": 5}, "order=5: pass the name of a field"),
         ("find_jobs", {"limit": 5.5}, "limit=5.5: pass how many jobs"),
-        ("find_jobs", {"after": "5"}, "after='5': pass the last job of the page before"),
+        ("find_jobs", {"after": 5}, "after=5: pass the last job of the page before"),
         ("read_events", {"cursor": "oldest", "limit": None}, "limit=None: pass a whole number from 1 to"),
         ("listen", {"callback": 5}, r"listen\(5\): pass a function that takes an event"),
         ("get_schedule", {"name": b"x"}, "name=b'x': pass the name of a schedule"),

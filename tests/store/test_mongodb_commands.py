@@ -332,6 +332,18 @@ def test_the_server_finds_in_its_log_alone_what_rings(store: Store, commands: Co
     assert looked["nReturned"] == 20  # of which an event is built
 
 
+def test_the_text_of_an_id_is_found_by_its_index(store: Store, mongo_set: str) -> None:
+    store.add([*(a_record() for _ in range(200)), a_record(given={"id": "invoice-7"})])
+
+    with MongoClient[dict[str, Any]](mongo_set) as client:
+        client[NAME].command("profile", 2)
+        assert len(store.find(parse({"id_text": "invoice-7"}), limit=6)) == 1
+        client[NAME].command("profile", 0)
+        [seen] = client[NAME]["system.profile"].find({"planSummary": {"$regex": "given.id"}})
+
+    assert seen["docsExamined"] == 1
+
+
 def test_figures_of_a_time_look_at_no_more_records_than_they_may(store: Store, mongo_set: str) -> None:
     store.add([a_record() for _ in range(200)])
     store.settle([settlement(run) for run in claim(store, 200).records], NOON)

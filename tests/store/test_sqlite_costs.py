@@ -243,6 +243,14 @@ def test_what_was_added_since_is_counted_without_walking_what_came_before(store:
     assert steps(store, lambda: store.count(waiting)) < 4 * FEW  # which it counts before it decides
 
 
+def test_the_text_of_an_id_is_found_without_walking_the_others(filled: Store) -> None:
+    filled.add([a_record(job=job, given={"id": "invoice-7"}) for job in ("app:Mail", "app:Other")])
+    query = parse({"id_text": "invoice-7"})
+
+    assert len(filled.find(query, limit=6)) == 2
+    assert steps(filled, lambda: filled.find(query, limit=6)) < 500
+
+
 def test_overdue_ones_are_found_without_walking_those_that_are_due_later(filled: Store) -> None:
     late = parse({"status": int(Status.POSTPONED), "ready_at": {"$lt": NOON}, "cause": {"$ne": "behind"}})
     blocked = parse({"status": int(Status.POSTPONED), "cause": Cause.BEHIND.value, "waiting_for": {"$exists": True}})

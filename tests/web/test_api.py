@@ -266,6 +266,40 @@ def test_the_same_request_with_a_key_adds_one_job(api: Api, scheduler: Scheduler
     assert other.status_code == 201
 
 
+@pytest.mark.parametrize("url", ["sqlite", "mongodb"], indirect=True)
+def test_a_job_is_added_once_and_found_by_the_text_of_its_id(api: Api, scheduler: Scheduler) -> None:
+    client = api(addable=[MAIL])
+    mail = {"job": MAIL, "data": {"n": 1}, "id": "invoice-7"}
+
+    first, again = client.post("jobs", json=mail), client.post("jobs", json=mail)
+
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json()["id"] == again.json()["id"] == client.get("jobs/invoice-7").json()["id"]
+    assert client.get(f"jobs/{MAIL}:invoice-7").json()["id_text"] == "invoice-7"
+    assert [entry.target for entry in scheduler.audit()] == [first.json()["id"]] * 2
+    assert f"({MAIL}:invoice-7)" in client.get("jobs/invoice-7/why").json()["why"]
+    assert client.post("jobs/invoice-7/cancel", json={}).json()["status"] == "CANCELED"
+    assert problem(client.post("jobs", json={**mail, "data": {"n": 2}})) == (409, "duplicate-id")
+    assert problem(client.post("jobs", json={**mail, "id": ""}))[0] == 422
+    assert problem(client.get("jobs/invoice-8")) == (404, "job-not-found")
+
+
+def test_pages_find_and_show_the_text_of_an_id(browser: MakeBrowser, scheduler: Scheduler) -> None:
+    client = browser()
+    log_in(client)
+    added = scheduler.add_job(MAIL, id="invoice-7")
+
+    assert client.get("/jobs?q=invoice-7").headers["location"] == f"/jobs/{added.id}"
+    assert client.get("/jobs/invoice-7").headers["location"] == f"/jobs/{added.id}"
+    assert "invoice-7" in client.get(f"/jobs/{added.id}").text
+    assert "invoice-7" in client.get("/jobs").text
+    assert "is not JSON" in client.get("/jobs?q=invoice-8").text
+    scheduler.add_job("shop:Invoice", id="invoice-7")
+    both = client.get("/jobs?q=invoice-7").headers["location"]
+    page = client.get(both).text
+    assert ("shop:Invoice" in page, MAIL in page) == (True, True)
+
+
 def test_a_key_of_one_user_is_never_that_of_another(browser: MakeBrowser, scheduler: Scheduler) -> None:
     client = browser(header="x-user", header_role="operator", proxies=["203.0.113.9"], hosts=[HOST], addable=[MAIL])
     added = []

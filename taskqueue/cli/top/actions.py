@@ -170,5 +170,5 @@ def _words(chosen: Sequence[tuple[str, Query]]) -> str:
 
 
 def _sample(shown: Sequence[Record], total: int) -> list[str]:
-    lines = [f"{ids.short(record.id)} {record.job} {record.status.name}" for record in shown]
+    lines = [f"{ids.named(record)} {record.job} {record.status.name}" for record in shown]
     return [*lines, f"and {total - len(lines):,} more"] if total > len(lines) else lines

@@ -135,7 +135,7 @@ def run_row(run: Run, now: datetime) -> Row:
         thing=run,
         cells=(
             record.job,
-            ids.short(record.id),
+            ids.named(record),
             f"{record.progress:.0f}%" if record.progress else "-",
             _time(run.ran) if run.ran is not None else "-",
             f"~{_time(run.left)}" if run.left is not None else "-",
@@ -181,7 +181,7 @@ def job_row(record: Record, now: datetime, controls: Controls) -> Row:
         thing=record,
         cells=(
             record.job,
-            ids.short(record.id),
+            ids.named(record),
             record.status.name,
             record.queue,
             record_facts.age(record, now),

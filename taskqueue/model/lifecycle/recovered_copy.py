@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from taskqueue.errors import WrongStatus
-from taskqueue.model.ids import JobId
+from taskqueue.model.ids import ID_TEXT, JobId
 from taskqueue.model.options.new_record import expiry
 from taskqueue.model.record import Cause, Record, Status, changed
 from taskqueue.model.schedules.origin import FromSchedule
@@ -27,7 +27,7 @@ KEY = "key"
 SCHEDULED = "scheduled_time"
 """Where ``given`` of the copy of a job that a schedule started has the scheduled time, in ISO form."""
 
-_OF_ONE_RECORD = ("at", ORIGIN, BEFORE, COPY, KEY, PERIOD)
+_OF_ONE_RECORD = (ID_TEXT, "at", ORIGIN, BEFORE, COPY, KEY, PERIOD)
 
 
 def copy(record: Record, id: JobId, at: datetime | None, now: datetime) -> Record:

@@ -9,7 +9,7 @@ from typing import Any
 
 from taskqueue.errors import InvalidOption
 from taskqueue.model.conditions import Condition, both, is_condition
-from taskqueue.model.ids import JobId
+from taskqueue.model.ids import ID_TEXT, JobId, id_of_text
 from taskqueue.model.lifecycle.pending import behind
 from taskqueue.model.limits import lane, with_concurrency
 from taskqueue.model.options.readers import jobs_in, stated
@@ -36,8 +36,9 @@ def record(
     later = is_later(ready_at, now)
     starts_at = ready_at if later else now
     expires_at = checked_expiry(options["expires"], starts_at, "pass")
+    chosen = options["id"]
     new = Record(
-        id=options["id"] or id,
+        id=id_of_text(job, chosen) if isinstance(chosen, str) else chosen or id,
         job=job,
         data=data,
         queue=options["queue"],
@@ -47,7 +48,7 @@ def record(
         options=Options(
             retry=policy_of(options), ready=_condition(options), **{name: options[name] for name in RUNNING}
         ),
-        given={name: stated(value) for name, value in given.items() if name != "id"},
+        given={name: stated(value) for name, value in given.items() if name != ID_TEXT or isinstance(value, str)},
         lane=_lane(job, data, options),
         parent=options["parent"],
         depends_on=_dependencies(options),

@@ -191,9 +191,10 @@ OPTIONS: Mapping[str, Option] = {
         read=readers.META,
     ),
     "id": Option(
-        check=validators.job_id,
+        check=validators.new_id,
         default=None,
-        meaning="the id of the job; adding the same id again adds nothing",
+        meaning="the id of the job, or up to 64 characters that mean one for its class: 'invoice-7'; adding the same "
+        "id again adds nothing",
         scope=Scope.ONE,
         read=readers.UNREAD,
     ),

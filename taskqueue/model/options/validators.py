@@ -12,7 +12,8 @@ from bson import ObjectId
 from taskqueue.errors import InvalidOption
 from taskqueue.model.conditions import Condition, is_condition
 from taskqueue.model.conditions import declared as condition_declared
-from taskqueue.model.ids import JobId
+from taskqueue.model.ids import TEXT_LIMIT as ID_TEXT_LIMIT
+from taskqueue.model.ids import JobId, id_with_class
 from taskqueue.model.limits import Declared, Limit, Rate, declared, no_condition
 from taskqueue.model.record import OnCrash, OnFailure
 from taskqueue.model.retry import ENDLESS, RetryPolicy, is_policy, policy
@@ -217,7 +218,7 @@ def _is_received(value: object) -> bool:
 
 
 def _names_predicate(text: str) -> bool:
-    return text.startswith("#") or ":" in text
+    return text.startswith("#") or (":" in text and id_with_class(text) is None)
 
 
 def ready(value: Any) -> Condition | None:
@@ -241,9 +242,29 @@ def parent(value: Any) -> JobId | None:
 
 
 def job_id(value: Any) -> JobId | None:
-    """Return the id, or None."""
+    """Return the id, also of a text that is written with its class path, or None."""
+    if value is None or isinstance(value, ObjectId):
+        return value
+    found = None
+    if isinstance(value, str):
+        found = ObjectId(value) if ObjectId.is_valid(value) else id_with_class(value)
+    if found is None:
+        raise InvalidOption(
+            "pass an ObjectId or its 24 hexadecimal digits, or the text of an id with its class: "
+            "'shop:Invoice:invoice-7'"
+        )
+    return found
+
+
+def new_id(value: Any) -> JobId | str | None:
+    """Return the id of a new job, or the text that means it with the class of the job, or None."""
     if value is None or isinstance(value, ObjectId):
         return value
     if isinstance(value, str) and ObjectId.is_valid(value):
         return ObjectId(value)
-    raise InvalidOption("pass an ObjectId or its 24 hexadecimal digits")
+    if isinstance(value, str) and 1 <= len(value) <= ID_TEXT_LIMIT and value.isprintable():
+        return value
+    raise InvalidOption(
+        f"pass text of 1 to {ID_TEXT_LIMIT} printable characters, an ObjectId or its 24 hexadecimal digits; "
+        "a key that is free again when the job has ended is unique="
+    )

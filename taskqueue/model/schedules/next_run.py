@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from taskqueue.model.ids import JobId, occurrence_id
+from taskqueue.model.ids import JobId, occurrence_id, without_text
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.record import Cause, Record, Status, changed
 from taskqueue.model.schedules import Again, Every
@@ -120,6 +120,7 @@ def _fresh(ended: Record, series: Series, at: datetime, now: datetime) -> Record
     return changed(
         ended,
         id=occurrence_id(series.id, series.occurrence),
+        given=without_text(ended.given),
         origin=series,
         created_at=whole(now),
         expires_at=None if series.expires_for is None else whole(at + timedelta(seconds=series.expires_for)),

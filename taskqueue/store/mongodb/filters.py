@@ -8,13 +8,14 @@ from typing import Any
 
 from bson import ObjectId
 
+from taskqueue.model.ids import ID_TEXT
 from taskqueue.model.query import IDS, TIMES, And, Compare, Operator, Or, Query
 from taskqueue.model.timestamps import moment
 from taskqueue.store.mongodb.documents import Document
 
 _INT64 = 2**63
 _NOWHERE: Document = {"_id": {"$in": []}}
-_NAMES = {"id": "_id", "seat": "holder.seat"}
+_NAMES = {"id": "_id", "seat": "holder.seat", "id_text": f"given.{ID_TEXT}"}
 _COMPUTED: Mapping[str, Document] = {
     "tries": {"$add": ["$failures", "$crashes", {"$cond": [{"$in": ["$status", [2, 3]]}, 1, 0]}]},
     "took": {

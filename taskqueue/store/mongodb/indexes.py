@@ -5,6 +5,7 @@ from __future__ import annotations
 from pymongo import ASCENDING, IndexModel
 from pymongo.collection import Collection
 
+from taskqueue.model.ids import ID_TEXT
 from taskqueue.model.record import Status
 from taskqueue.model.unique_period import KEY
 from taskqueue.store.mongodb.documents import Document
@@ -24,6 +25,7 @@ CHILDREN = "children"
 DEPENDENTS = "dependents"
 LIMITED = "limited"
 CREATED = "created"
+WITH_TEXT = "with_text"
 NEXT = "next"
 STARTS = "starts"
 TURNS = "turns"
@@ -54,6 +56,7 @@ def ensure(jobs: Collection[Document]) -> None:
             _index(DEPENDENTS, "depends_on.id", "status", only={"depends_on.id": {"$exists": True}}),
             _index(LEFTOVERS, "after.at", only={"after.at": {"$exists": True}}),
             _index(GIVEN, "after.successor.unique", only={"after.successor.unique": {"$exists": True}}),
+            _index(WITH_TEXT, f"given.{ID_TEXT}", only={f"given.{ID_TEXT}": {"$exists": True}}),
             _index(OUTCOMES, "status", "ended_at", "queue"),
             _index(CREATED, "created_at", "_id"),
         ]

@@ -180,7 +180,7 @@ def _at(bound: int) -> datetime:
 _FORCED: tuple[Any, ...] = (False, True, 2, 3)
 """The values of the field of this name: see ``documents.forced``."""
 
-_SELECTIVE = {"id", "parent", "unique", "waiting_for"}
+_SELECTIVE = {"id", "id_text", "parent", "unique", "waiting_for"}
 """Fields of which few records have the same value: they are found by these, and sorted."""
 
 

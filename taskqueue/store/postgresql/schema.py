@@ -26,6 +26,7 @@ _OTHERS = ("CockroachDB", "YugabyteDB", "-YB-", "Redshift")
 _TYPES = (
     (r" WITHOUT ROWID", ""),
     (r"\b(options|given|tags|error|origins|waiting_for) TEXT", r"\1 JSON"),
+    (r"\(CASE WHEN json_valid\((\w+)\) THEN json_extract\(\1, '\$\.(\w+)'\) END\)", r"((\1 #>> '{\2}'))"),
     (r"\bTEXT\b", 'TEXT COLLATE "C"'),
     (r"\bINTEGER\b", "BIGINT"),
     (r"\bREAL\b", "DOUBLE PRECISION"),

@@ -9,12 +9,14 @@ import sys
 from typing import Any
 
 from taskqueue.errors import Unreadable
+from taskqueue.model.ids import ID_TEXT
 from taskqueue.model.meta import META
 from taskqueue.model.query import And, Compare, Operator, Or, Query, data_holds
 from taskqueue.store.reading import name_once
 from taskqueue.store.relational.columns import in_json
 
 _COLUMN = {
+    "id_text": in_json("given", ID_TEXT),
     "unique": "unique_key",
     "tries": "(failures + crashes + CASE WHEN status IN (2, 3) THEN 1 ELSE 0 END)",
     "error.type": in_json("error", "type"),

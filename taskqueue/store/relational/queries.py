@@ -32,7 +32,7 @@ _OF_WAITING = {"queue", "status", "rank", "id"}
 _INDEXES = {"id": "sqlite_autoindex_jobs_1", "created_at": "jobs_created"}
 """The index of all records in each order that one has."""
 
-_SELECTIVE = {"id", "parent", "waiting_for"}
+_SELECTIVE = {"id", "id_text", "parent", "waiting_for"}
 """Fields of which few records have the same value: these are found by its index, and sorted."""
 
 WALKED = 1_000

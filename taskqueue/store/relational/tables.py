@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from taskqueue.model.ids import ID_TEXT
+from taskqueue.store.relational.columns import in_json
+
 # Small and often changed columns come first: SQLite reads a row from the left, and not past what was asked for.
 # Each partial index serves one question, and holds only the rows that question is about: a claim never meets a job
 # that is postponed or finished. jobs_postponed keeps apart jobs that wait for other jobs, which no time promotes.
@@ -10,7 +13,9 @@ from __future__ import annotations
 # Every index is a page more in each commit that touches it (measured: 4 us), so no question has an index to itself that
 # another one can answer: a claim from every queue merges the ranges of queues with waiting jobs. jobs_created is
 # for people who list the newest: without it they wait 1.5 s where a million jobs are kept.
-TABLES = """
+_ID_TEXT = in_json("given", ID_TEXT)
+
+TABLES = f"""
 CREATE TABLE jobs (
     id TEXT PRIMARY KEY NOT NULL,
     status INTEGER NOT NULL,
@@ -63,6 +68,7 @@ CREATE INDEX jobs_ended ON jobs (status, ended_at) WHERE status > 2;
 CREATE INDEX jobs_expiring ON jobs (expires_at) WHERE expires_at IS NOT NULL AND status < 2 AND started_at IS NULL;
 CREATE UNIQUE INDEX jobs_unique ON jobs (unique_key) WHERE unique_key IS NOT NULL AND status <= 2;
 CREATE UNIQUE INDEX jobs_periods ON jobs (period) WHERE period IS NOT NULL;
+CREATE INDEX jobs_with_text ON jobs ({_ID_TEXT}) WHERE {_ID_TEXT} IS NOT NULL;
 CREATE INDEX jobs_created ON jobs (created_at, id);
 CREATE INDEX jobs_children ON jobs (parent) WHERE parent IS NOT NULL;
 CREATE TABLE slots (

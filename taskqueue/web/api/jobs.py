@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from taskqueue.errors import InvalidJob, InvalidQuery, JobNotFound, Unreadable
 from taskqueue.model.events import FLUSHED
-from taskqueue.model.ids import JobId
+from taskqueue.model.ids import TEXT_LIMIT, JobId
 from taskqueue.model.limits import limit_keys_of
 from taskqueue.model.options import named
 from taskqueue.model.schedules import moment_of
@@ -181,7 +181,14 @@ _OPTIONS: dict[str, Schema] = {
     "at": WHEN,
     "tags": {"type": "array", "items": {"type": "string", "maxLength": 200}, "maxItems": 100},
 }
-_NEW = exactly({"job": {**TEXT, "examples": ["shop.jobs:MailJob"]}}, data={}, **_OPTIONS)
+_ID: Schema = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": TEXT_LIMIT,
+    "examples": ["invoice-7"],
+    "description": "The id of the job: the same text and class are the same job, and add it once.",
+}
+_NEW = exactly({"job": {**TEXT, "examples": ["shop.jobs:MailJob"]}}, data={}, id=_ID, **_OPTIONS)
 _CHANGES = {**exactly(None, data={}, **_OPTIONS), "minProperties": 1}
 _MATCHING = exactly(
     {

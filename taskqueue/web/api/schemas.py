@@ -55,6 +55,7 @@ _FAILURE = record({"type": TEXT, "message": TEXT}, traceback=TEXT)
 _ERROR: Schema = {"anyOf": [_FAILURE, {"type": "null"}]}
 _JOB: dict[str, Schema] = {
     "id": {"type": "string", "pattern": "^[0-9a-f]{24}$"},
+    "id_text": {**optional(TEXT), "description": "The text that was passed as its id."},
     "job": {"type": "string", "description": "The import path of its class."},
     "status": {"type": "string", "enum": list(STATUSES)},
     "cause": TEXT,

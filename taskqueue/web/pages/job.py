@@ -12,6 +12,7 @@ from taskqueue.errors import TaskqueueError
 from taskqueue.insight.overview import runs_of
 from taskqueue.insight.why import IN_SHORT
 from taskqueue.model.controls import Controls
+from taskqueue.model.ids import JobId
 from taskqueue.model.limits import limit_keys_of
 from taskqueue.model.log_lines import LogLine
 from taskqueue.model.record import Failure, Record, Status
@@ -23,7 +24,7 @@ from taskqueue.web.charts import kind_of, timeline
 from taskqueue.web.graph import graph_of
 from taskqueue.web.masking import Masking
 from taskqueue.web.pages.jobs import rows_of
-from taskqueue.web.view import Button, View
+from taskqueue.web.view import Button, View, see_other
 from taskqueue.web.words import lines
 
 MOST_LINES = 200
@@ -42,9 +43,12 @@ MOST_SAID = 300
 Masked: TypeAlias = Callable[[Any], Any]
 
 
-def job(view: View) -> Mapping[str, Any]:
+def job(view: View) -> Any:
     """Return everything that is known of a job, with values that look secret masked."""
-    return _shown(view, view.scheduler.get_job(view.path["id"]), view.masking.masked)
+    process = view.scheduler.get_job(view.path["id"])
+    if not JobId.is_valid(view.path["id"]):  # its updates are found by its 24 digits
+        return see_other(view, f"/jobs/{process.id}")
+    return _shown(view, process, view.masking.masked)
 
 
 def unmasked(view: View) -> Mapping[str, Any]:
@@ -193,6 +197,7 @@ def _error(failure: Failure) -> dict[str, str]:
 def _facts(record: Record, masking: Masking) -> list[tuple[str, str]]:
     options = record.options
     facts = [
+        ("id text", record.id_text or ""),
         ("queue", f"{record.queue}, priority {record.priority}"),
         ("tags", ", ".join(record.tags)),
         ("unique key", record.unique or ""),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -57,8 +58,8 @@ class Row:
 def jobs(view: View) -> Any:
     """Return a page of the list, or the job whose id was written into the filter."""
     job_filter = JobFilter.of(view.query)
-    if JobId.is_valid(job_filter.q):
-        return see_other(view, f"/jobs/{job_filter.q.lower()}")
+    if job_filter.q and (address := _address_of(view, job_filter.q)):
+        return see_other(view, address)
     usual = "-ended_at" if job_filter.status in ENDED else "-created_at"
     order = view.query.get("order", usual)
     processes: list[Process] = []
@@ -90,6 +91,19 @@ def jobs(view: View) -> Any:
         "may_run_again": any(status.is_final for status in statuses),
         "total": stats["total"],
     }
+
+
+def _address_of(view: View, written: str) -> str:
+    """Return the address of the job, or of the list of jobs, whose id was written; empty if it is a query."""
+    if JobId.is_valid(written):
+        return f"/jobs/{written.lower()}"
+    if written.startswith("{") or not written.isprintable():
+        return ""
+    if len(view.scheduler.find_jobs({"id_text": written}, limit=2)) > 1:
+        return f"/jobs?{urlencode({'q': json.dumps({'id_text': written})})}"
+    with suppress(JobNotFound):
+        return f"/jobs/{view.scheduler.get_job(written).id}"
+    return ""
 
 
 def rows_of(view: View, processes: Iterable[Process]) -> list[Row]:
