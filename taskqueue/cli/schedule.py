@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -271,7 +271,7 @@ def _apply(
 
 
 @schedule_command.command("import")
-@click.argument("file", type=click.File("r", encoding="utf-8"), metavar="FILE")
+@click.argument("file", type=click.Path(allow_dash=True), metavar="FILE")
 @click.option("--system", is_flag=True, help="The lines name a user after their times, as in /etc/crontab.")
 @click.option("--tz", metavar="ZONE", help="The time zone of lines without CRON_TZ; default: that of this host.")
 @click.option("--name", metavar="NAME", help="The name under which the store keeps the file; default: the file's own.")
@@ -282,7 +282,7 @@ def _apply(
 @pass_new_store
 def _import(
     context: StoreContext,
-    file: TextIO,
+    file: str,
     system: bool,
     tz: str | None,
     name: str | None,
@@ -294,7 +294,7 @@ def _import(
     A schedule has the name of the comment `# name: NAME` above its line, or that of its program. Schedules of lines
     that are no longer in the file are removed. If a line cannot be imported, nothing is.
     """
-    application = name or ("crontab" if file.name == "<stdin>" else Path(file.name).name)
+    application = name or ("crontab" if file == "-" else Path(file).name)
     crontab = _crontab(file, tz, system=system)
     if crontab.wrong and not flags["skip"]:
         raise InvalidOption(f"nothing is imported: {'; '.join(map(str, crontab.wrong))}; or pass --skip")
@@ -304,20 +304,35 @@ def _import(
     _apply(context, "import schedules", application, entries, dry_run=flags["dry_run"], as_json=flags["as_json"])
 
 
-def _crontab(file: TextIO, tz: str | None, *, system: bool) -> Crontab:
+def _crontab(file: str, tz: str | None, *, system: bool) -> Crontab:
     """Return what the file says."""
     from taskqueue.scheduler import crontab
 
-    folder = os.path.dirname(os.path.abspath(file.name))
-    if not system and (os.path.abspath(file.name) == "/etc/crontab" or folder == "/etc/cron.d"):
-        raise click.UsageError(f"the lines of {file.name} name a user after their times: pass --system")
+    path = os.path.abspath(file)
+    if not system and (path == "/etc/crontab" or os.path.dirname(path) == "/etc/cron.d"):
+        raise click.UsageError(f"the lines of {file} name a user after their times: pass --system")
     zone = tz or crontab.zone_of_host()
     if zone is None:
         raise click.UsageError("this host does not name its time zone: pass --tz, such as --tz Europe/Berlin")
+    return crontab.read(_text(file), zone, has_users=system)
+
+
+def _text(file: str) -> str:
+    """Return the text of the file; raise ``InvalidOption`` if there is none.
+
+    A program that fails before a pipe writes nothing: an import of that would remove all schedules.
+    """
+    name = "standard input" if file == "-" else file
     try:
-        return crontab.read(file.read(), zone, has_users=system)
+        read = Path(file).read_bytes() if file != "-" else b"" if sys.stdin is None else sys.stdin.buffer.read()
+        text = read.decode("utf-8-sig")
+    except OSError as error:
+        raise InvalidOption(f"{name} cannot be read ({error.strerror}): pass a crontab") from None
     except UnicodeDecodeError as error:
-        raise InvalidOption(f"{file.name} is not UTF-8 text: {error}") from None
+        raise InvalidOption(f"{name} is not UTF-8 text: {error}") from None
+    if not text.strip():
+        raise InvalidOption(f"{name} is empty: nothing is imported; to remove all of its schedules, pass a comment")
+    return text
 
 
 def _lines(changes: ScheduleChanges) -> Iterator[str]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -349,12 +350,45 @@ def test_a_file_that_is_no_text_is_refused(taskqueue: Command, tmp_path: Path) -
     assert "is not UTF-8 text" in answer.complaint
 
 
-def test_the_files_of_the_system_need_their_users(taskqueue: Command) -> None:
-    file = next((path for path in (Path("/etc/crontab"), *Path("/etc/cron.d").glob("*")) if path.is_file()), None)
-    answer = taskqueue("schedule", "import", str(file)) if file else taskqueue("schedule", "import", "/etc/crontab")
+def test_a_file_that_cannot_be_read_is_named(taskqueue: Command, tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "none", Path("/proc/self/mem")):
+        answer = taskqueue("schedule", "import", str(path))
 
-    assert answer.code == Exit.USAGE
-    assert ("pass --system" if file else "No such file") in answer.err
+        assert answer.code == Exit.CONFIG
+        assert f"{path} cannot be read" in answer.complaint
+
+
+def test_the_files_of_the_system_need_their_users(taskqueue: Command) -> None:
+    for file in ("/etc/crontab", "/etc/cron.d/backup"):
+        answer = taskqueue("schedule", "import", file)
+
+        assert answer.code == Exit.USAGE
+        assert "pass --system" in answer.err
+
+
+@pytest.mark.parametrize("standard_input", ["<&-", "< /dev/null"])
+def test_an_import_of_nothing_removes_no_schedule(url: str, store: Store, standard_input: str) -> None:
+    """Say because `crontab -l` failed before the pipe."""
+    run = partial(subprocess.run, shell=True, capture_output=True, text=True, timeout=LIMIT)
+    command = f"{sys.executable} -m taskqueue --url '{url}' schedule import -"
+    run(f"echo '0 3 * * * /usr/bin/backup' | {command}", check=True)
+
+    answer = run(f"{command} {standard_input}")
+
+    assert answer.returncode == Exit.CONFIG
+    assert "standard input is empty: nothing is imported" in answer.stderr
+    assert [schedule.name for schedule in store.schedules()] == ["backup"]
+    run(f"echo '# none' | {command}", check=True)
+    assert store.schedules() == []
+
+
+def test_a_crontab_of_windows_is_imported(taskqueue: Command, store: Store, tmp_path: Path) -> None:
+    (tmp_path / "crontab").write_bytes("\ufeff0 3 * * * /usr/bin/backup\r\n".encode())
+
+    taskqueue("schedule", "import", str(tmp_path / "crontab"))
+
+    [schedule] = store.schedules()
+    assert json.loads(str(schedule.template.data)) == {"argv": "/usr/bin/backup", "shell": True}
 
 
 def test_lines_of_a_file_with_users_are_imported(taskqueue: Command, store: Store, tmp_path: Path) -> None:
