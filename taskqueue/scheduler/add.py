@@ -14,6 +14,7 @@ from taskqueue.model.serializer import same
 from taskqueue.model.unique_period import without as without_period
 from taskqueue.scheduler.new_jobs import Order
 from taskqueue.store import Store
+from taskqueue.store.relational.engine import Adder
 from taskqueue.store.tries import Tries
 
 
@@ -22,8 +23,18 @@ def existed(new: Record, stored: Record) -> bool:
     return stored is not new and (stored.id != new.id or stored.created_at != new.created_at)
 
 
-def many_added(store: Store, new: Sequence[Record]) -> list[Record]:
-    """Add the records and return the stored ones; some may change other jobs that have their unique keys."""
+def many_added(store: Store, new: Sequence[Record], adder: Adder | None) -> list[Record]:
+    """Add the records and return the stored ones; some may change other jobs that have their unique keys.
+
+    An ``adder`` adds them within a transaction of the caller, and changes no other job.
+    """
+    if adder is not None:
+        return [
+            after_duplicate(store, record, stored, adder)
+            if stored is not record and "on_duplicate" in record.given
+            else stored
+            for record, stored in zip(new, adder.add(new), strict=True)
+        ]
     if not any("on_duplicate" in record.given for record in new):
         return store.add(new)
     from taskqueue.scheduler import duplicates
@@ -61,16 +72,36 @@ def add_once(store: Store, order: Order, cancel_running: str | None) -> Record:
     tries = Tries(store.url, f"the job with unique={new.unique!r}")
     while True:  # a turn fails only if another process has moved the job
         tries.another()
-        alike = store.alike(new, order.options["ignore_data"]) if order.record.unique is None else []
-        if not alike:
-            alike = store.add([new])  # of callers at the same time, the unique index lets one add
-        equal = next((stored for stored in alike if stored.id == new.id or not _differs(stored, order)), None)
+        equal, alike = _equal(store, new, order)
         if equal is not None:
             return equal
         replacements = [store.replace(new, old, cancel_running, new.created_at) for old in alike]
         replacement = next((record for record in replacements if record is not None), None)
         if replacement is not None:
             return replacement
+
+
+def add_once_within(adder: Adder, order: Order) -> Record:
+    """Return the equal pending job, or the new one that was added within a transaction of the caller.
+
+    Raises ``InvalidOption`` if the new one would have to replace another job, which such a transaction cannot.
+    """
+    new = without_period(replace(order.record, unique=_once_key(order)))
+    equal, alike = _equal(adder, new, order)
+    if equal is not None:
+        return equal
+    raise InvalidOption(
+        f"add_job_once with session: {new.job}: the pending job {alike[0].id} has other options or data, and another "
+        "job is not changed in a transaction of yours: leave out session, or add the job after your commit"
+    )
+
+
+def _equal(adder: Adder, new: Record, order: Order) -> tuple[Record | None, list[Record]]:
+    """Return the pending job that is the ordered one, with all that are the same job; the new one if there are none."""
+    alike = adder.alike(new, order.options["ignore_data"]) if order.record.unique is None else []
+    if not alike:
+        alike = adder.add([new])  # of callers at the same time, the unique index lets one add
+    return next((stored for stored in alike if stored.id == new.id or not _differs(stored, order)), None), alike
 
 
 def _once_key(order: Order) -> str:

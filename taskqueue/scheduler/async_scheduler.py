@@ -147,10 +147,11 @@ class AsyncScheduler:
         call = partial(self.blocking.add_job, job, data, session=_of_this_loop(session), **every)
         return self._handle(await _whole(self.in_thread(call)))
 
-    async def add_jobs(self, jobs: Iterable[Entry], **refused: Never) -> list[AsyncProcess]:
+    async def add_jobs(self, jobs: Iterable[Entry], *, session: object = None, **refused: Never) -> list[AsyncProcess]:
         """Store many jobs in one round trip, as ``Scheduler.add_jobs`` does."""
         entries = await completed_entries_in_loop(self._before_add, jobs)
-        return [self._handle(process) for process in await self.in_thread(self.blocking.add_jobs, entries, **refused)]
+        call = self.in_thread(partial(self.blocking.add_jobs, entries, session=_of_this_loop(session), **refused))
+        return [self._handle(process) for process in await (call if session is None else _whole(call))]
 
     async def add_job_once(
         self,
@@ -159,12 +160,14 @@ class AsyncScheduler:
         data: Data = NO_DATA,
         *,
         replace_running: Running = "after",
+        session: object = None,
         **options: Unpack[JobOptions],
     ) -> AsyncProcess[Result]:
         """Store a job unless an equal one is pending, as ``Scheduler.add_job_once`` does."""
         every = await completed_in_loop(self._before_add, job, data, options)
-        call = partial(self.blocking.add_job_once, job, data, replace_running=replace_running, **every)
-        return self._handle(await self.in_thread(call))
+        add = partial(self.blocking.add_job_once, job, data, replace_running=replace_running, **every)
+        call = self.in_thread(partial(add, session=_of_this_loop(session)))
+        return self._handle(await (call if session is None else _whole(call)))
 
     async def run_job(
         self,

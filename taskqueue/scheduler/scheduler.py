@@ -124,10 +124,11 @@ class Scheduler(Events, Operations, Schedules):
             return Process(self, stored, silence=silence if session is None else None)
         return Process(self, stored, existed=add.existed(new, stored))
 
-    def add_jobs(self, jobs: Iterable[Entry], **refused: Never) -> list[Process]:
+    def add_jobs(self, jobs: Iterable[Entry], *, session: object = None, **refused: Never) -> list[Process]:
         """Store many jobs, each ``(job, data)`` or ``(job, data, options)``, in one round trip.
 
-        Returns their handles in order. Nothing is stored if one of them is invalid. Options go with each job.
+        Returns their handles in order. Nothing is stored if one of them is invalid. Options go with each job. With
+        ``session`` the jobs are part of its open transaction, as with ``add_job``.
         """
         for name in refused:
             raise InvalidOption(f"add_jobs: {name} goes with each job: pass (job, data, {{{name!r}: …}})")
@@ -136,8 +137,9 @@ class Scheduler(Events, Operations, Schedules):
             new_jobs.records_of(job_meta.completed_entries(self._before_add, jobs), self._defaults, store.now())
         )
         related_jobs.check(store, records)
-        self._check_now(records)
-        added = zip(records, add.many_added(store, records), strict=True) if records else ()
+        self._check_now(records, session)
+        adder = None if session is None else session_inserts(store, session)
+        added = zip(records, add.many_added(store, records, adder), strict=True) if records else ()
         return self._run_now([Process(self, stored, existed=add.existed(new, stored)) for new, stored in added])
 
     def add_job_once(
@@ -147,6 +149,7 @@ class Scheduler(Events, Operations, Schedules):
         data: Data = NO_DATA,
         *,
         replace_running: Running = "after",
+        session: object = None,
         **options: Unpack[JobOptions],
     ) -> Process[Result]:
         """Store a job unless an equal one is pending; return the handle of the job that is then pending.
@@ -155,7 +158,8 @@ class Scheduler(Events, Operations, Schedules):
         the same key. If an option that is passed here differs from that of the pending job, or ignored data do, the new
         job replaces it and all other equal jobs. If the old job is already running, the new job waits ``after`` it, or,
         with ``replace_running="cancel"``, after it was asked to end. If more than 100 jobs of the class that
-        ``add_job`` added are pending, each call reads all of them: pass ``unique``.
+        ``add_job`` added are pending, each call reads all of them: pass ``unique``. With ``session`` the job is part of
+        its open transaction, as with ``add_job``, which replaces no job: ``InvalidOption`` is raised instead.
         """
         add.refuse_of_key(options)
         if replace_running not in ("after", "cancel"):
@@ -164,9 +168,12 @@ class Scheduler(Events, Operations, Schedules):
         every = job_meta.completed(self._before_add, job, data, options)
         order = new_jobs.order(job, data, every, self._defaults, store.now())
         related_jobs.check(store, [order.record])
-        self._check_now([order.record])
-        reason = "replaced by another add_job_once" if replace_running == "cancel" else None
-        stored = add.add_once(store, order, reason)
+        self._check_now([order.record], session)
+        if session is None:
+            reason = "replaced by another add_job_once" if replace_running == "cancel" else None
+            stored = add.add_once(store, order, reason)
+        else:
+            stored = add.add_once_within(session_inserts(store, session), order)
         return self._run_now([Process(self, stored, existed=add.existed(order.record, stored))])[0]
 
     def run_job(

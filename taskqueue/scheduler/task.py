@@ -27,7 +27,7 @@ class Adding(Protocol):
     """A scheduler, as a task uses it."""
 
     def add_job(
-        self, job: TaskFunction[..., Any], data: dict[str, Any], /, **options: Unpack[JobOptions]
+        self, job: TaskFunction[..., Any], data: dict[str, Any], /, *, session: object, **options: Unpack[JobOptions]
     ) -> Process[Any]:
         """Store the job and return its handle."""
 
@@ -36,7 +36,7 @@ class AsyncAdding(Protocol):
     """A scheduler for asyncio, as a task uses it."""
 
     def add_job(
-        self, job: TaskFunction[..., Any], data: dict[str, Any], /, **options: Unpack[JobOptions]
+        self, job: TaskFunction[..., Any], data: dict[str, Any], /, *, session: object, **options: Unpack[JobOptions]
     ) -> Coroutine[Any, Any, AsyncProcess[Any]]:
         """Store the job and return its handle, which is awaited."""
 
@@ -103,17 +103,21 @@ class Task(TaskFunction[Arguments, Returned]):
             adding = f"to add a job write {called}.add(scheduler, …), with options {called}.using(…).add(scheduler, …)"
             raise AttributeError(f"task {called} has no attribute {name!r}: {OF_TASKS.get(name, adding)}")
 
-    def using(self, **options: Unpack[JobOptions]) -> TaskCall[Arguments, Returned]:
-        """Return the task with options for one job: ``send.using(queue="mail").add(scheduler, …)``."""
-        return TaskCall(self, options)
+    def using(self, *, session: object = None, **options: Unpack[JobOptions]) -> TaskCall[Arguments, Returned]:
+        """Return the task with options for one job: ``send.using(queue="mail").add(scheduler, …)``.
+
+        With ``session`` the job is part of its open transaction, as with ``add_job``.
+        """
+        return TaskCall(self, options, session)
 
 
 class TaskCall(Generic[Arguments, Returned]):
     """A task with the options of one job; it can be added any number of times."""
 
-    def __init__(self, task: Task[Arguments, Returned], options: JobOptions) -> None:
+    def __init__(self, task: Task[Arguments, Returned], options: JobOptions, session: object = None) -> None:
         self._task = task
         self._options = options
+        self._session = session
 
     @overload
     def add(
@@ -148,7 +152,7 @@ class TaskCall(Generic[Arguments, Returned]):
             raise TypeError(
                 f"{called}.add() got {as_code(scheduler)} as its scheduler: write {called}.add(scheduler, …)"
             )
-        return scheduler.add_job(self._task, self._named(args, kwargs), **self._options)
+        return scheduler.add_job(self._task, self._named(args, kwargs), session=self._session, **self._options)
 
     def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments by name; arguments that do not fit are refused when the job is added."""

@@ -23,13 +23,20 @@ import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from taskqueue import AsyncScheduler, Scheduler, Status
+from taskqueue import AsyncScheduler, Scheduler, Status, task
 from taskqueue.errors import DuplicateId, InvalidOption, JobNotFound, SchemaMismatch, StoreUnavailable
 from taskqueue.model.ids import JobId
 from taskqueue.store.bell import WORK
 from taskqueue.store.open import open_store
 from tests.nodes import LIMIT, eventually, node
 from tests.scheduler.jobs import Echo
+
+
+@task
+def tell(text: str) -> str:
+    """Return the text."""
+    return text
+
 
 ORDER = "INSERT INTO {}.orders VALUES (1)"
 
@@ -151,6 +158,9 @@ def test_asynchronous_sessions_are_used_on_their_own_loop(
             none = (await scheduler.stats())["total"]
             async with opened(engine) as session:
                 process = await scheduler.add_job(Echo, 2, session=session)
+                await scheduler.add_jobs([(Echo, 3), (Echo, 4)], session=session)
+                await scheduler.add_job_once(Echo, 4, session=session)
+                await scheduler.add_job_once(Echo, 5, session=session)
                 await session.commit()
             with pytest.raises(InvalidOption, match="is closed: pass an open"):
                 await scheduler.add_job(Echo, 3, session=await _closed(engine, postgresql_url))
@@ -158,7 +168,7 @@ def test_asynchronous_sessions_are_used_on_their_own_loop(
         await engine.dispose()
         return none, total, status
 
-    assert asyncio.run(add()) == (0, 1, "WAITING")
+    assert asyncio.run(add()) == (0, 4, "WAITING")
 
 
 async def _closed(engine: AsyncEngine, url: str) -> Any:
@@ -326,6 +336,81 @@ def test_in_a_transaction_the_same_job_is_added_once(scheduler: Scheduler, mine:
     assert scheduler.get_job(mine_too.id).is_waiting
 
 
+@pytest.mark.parametrize("begun", [_psycopg, _session, _connection])
+def test_many_jobs_and_each_once_are_part_of_the_transaction(
+    begun: Begun, engine: sqlalchemy.Engine, scheduler: Scheduler, schema: str
+) -> None:
+    def add(session: Any) -> None:
+        processes = scheduler.add_jobs(
+            [(Echo, "ä\\ \"'%:x 😀"), (Echo, {"to": None}, {"tags": ["b"]})], session=session
+        )
+        assert [process.existed for process in processes] == [False, False]
+        once = scheduler.add_job_once(Echo, 3, session=session)
+        assert scheduler.add_job_once(Echo, 3, session=session).id == once.id
+        assert scheduler.add_job_once(Echo, {"to": None}, session=session).id == processes[1].id
+        assert tell.using(session=session, tags=["c"]).add(scheduler, "a").tags == ("c",)
+
+    with begun(engine, ORDER.format(schema)) as session:
+        add(session)
+        session.rollback()
+    assert scheduler.stats()["total"] == 0
+    with begun(engine, ORDER.format(schema)) as session:
+        add(session)
+        session.commit()
+
+    assert [process.data for process in scheduler.get_jobs()] == [
+        "ä\\ \"'%:x 😀",
+        {"to": None},
+        3,
+        {"text": "a"},
+    ]
+    assert [process.tags for process in scheduler.get_jobs()] == [(), ("b",), (), ("c",)]
+
+
+def test_many_jobs_of_one_call_meet_others_and_each_other(scheduler: Scheduler, mine: psycopg.Connection[Any]) -> None:
+    pending = scheduler.add_job(Echo, 1, unique="one")
+    ended = scheduler.add_job(Echo, 2)
+    scheduler.cancel_job(ended.id)
+    id = JobId()
+    entries: list[tuple[type[Echo], int, Any]] = [
+        (Echo, 1, {"unique": "two"}),
+        (Echo, 1, {"unique": "one"}),
+        (Echo, 1, {"unique": "two"}),
+        (Echo, 5, {"id": id}),
+        (Echo, 5, {"id": id, "unique": "a"}),
+        (Echo, 2, {"id": ended.id}),
+    ]
+    processes = scheduler.add_jobs(entries, session=mine)
+
+    first = processes[0].id
+    assert [process.id for process in processes] == [first, pending.id, first, id, id, ended.id]
+    assert [process.existed for process in processes] == [False, True, True, False, False, True]
+    with pytest.raises(DuplicateId):
+        scheduler.add_jobs([(Echo, 6), (Echo, 6, {"id": id})], session=mine)
+    with pytest.raises(InvalidOption, match="on_duplicate='replace': another job is not changed in a transaction of"):
+        scheduler.add_jobs([(Echo, 7, {"unique": "one", "on_duplicate": "replace"})], session=mine)
+    assert scheduler.add_jobs([], session=mine) == []
+    mine.rollback()
+    assert len(scheduler.add_jobs([(Echo, number) for number in range(1200)], session=mine)) == 1200
+    mine.commit()
+    assert scheduler.stats()["total"] == 1202
+
+
+def test_a_job_once_is_found_by_its_data_and_replaces_none(scheduler: Scheduler, mine: psycopg.Connection[Any]) -> None:
+    before, later = scheduler.add_job(Echo, {"a": 1, "b": 2}), datetime.now(timezone.utc) + timedelta(hours=1)
+    keyed = scheduler.add_job_once(Echo, 2, unique="key", session=mine)
+
+    assert scheduler.add_job_once(Echo, {"b": 2, "a": 1}, session=mine).id == before.id
+    assert scheduler.add_job_once(Echo, 2, unique="key", session=mine).id == keyed.id
+    assert scheduler.add_job_once(Echo, 2, ignore_data=True, session=mine).id == keyed.id
+    with pytest.raises(InvalidOption, match=f"pending job {before.id} has other options or data, and another job is"):
+        scheduler.add_job_once(Echo, {"a": 1, "b": 2}, at=later, session=mine)
+    with pytest.raises(InvalidOption, match=f"the pending job {before.id} has other options or data"):
+        scheduler.add_job_once(Echo, 4, ignore_data=True, priority=1, session=mine)
+    mine.commit()
+    assert scheduler.stats()["total"] == 2
+
+
 def test_dependencies_and_parents_that_end_before_the_commit_count(
     scheduler: Scheduler, mine: psycopg.Connection[Any]
 ) -> None:
@@ -450,7 +535,7 @@ def test_wrong_sessions_of_sqlalchemy_are_refused(
     with sqlalchemy.create_engine("sqlite://").connect() as elsewhere:
         assert refused(elsewhere).startswith("session: its database is of the kind sqlite, the store is in PostgreSQL:")
         elsewhere.engine.dispose()
-    assert "is asynchronous: pass it to AsyncScheduler.add_job" in refused(
+    assert "is asynchronous: pass it to a call of AsyncScheduler" in refused(
         AsyncSession(create_async_engine(_with_driver(postgresql_url, "psycopg")))
     )
 

@@ -287,6 +287,54 @@ def test_in_a_session_the_same_job_is_added_once(client: Client, scheduler: Sche
 
 
 @pytest.mark.parametrize("scheduler", ["blocking"], indirect=True)
+def test_many_jobs_and_each_once_are_part_of_the_session(client: Client, scheduler: Scheduler) -> None:
+    pending, before = scheduler.add_job(Echo, 1, unique="one"), scheduler.add_job(Echo, {"a": 1, "b": 2})
+    id = JobId()
+    entries: list[tuple[type[Echo], int, Any]] = [
+        (Echo, 3, {"unique": "two"}),
+        (Echo, 3, {"unique": "one"}),
+        (Echo, 3, {"unique": "two"}),
+        (Echo, 4, {"id": id}),
+        (Echo, 4, {"id": id}),
+    ]
+    with client.start_session() as session, session.start_transaction():
+        scheduler.add_jobs(entries, session=session)
+        scheduler.add_job_once(Echo, 5, session=session)
+        session.abort_transaction()
+    assert scheduler.stats()["total"] == 2
+    with client.start_session() as session, session.start_transaction():
+        processes = scheduler.add_jobs(entries, session=session)
+        once = scheduler.add_job_once(Echo, 5, session=session)
+        assert scheduler.add_job_once(Echo, 5, session=session).id == once.id
+        assert scheduler.add_job_once(Echo, 4, session=session).id == id
+        assert scheduler.add_job_once(Echo, {"b": 2, "a": 1}, session=session).id == before.id
+        assert scheduler.add_job_once(Echo, 1, unique="one", session=session).id == pending.id
+        with pytest.raises(InvalidOption, match=f"pending job {before.id} has other options or data, and another job"):
+            scheduler.add_job_once(Echo, {"a": 1, "b": 2}, priority=1, session=session)
+
+    assert [process.id for process in processes] == [processes[0].id, pending.id, processes[0].id, id, id]
+    assert [process.existed for process in processes] == [False, True, True, False, False]
+    assert scheduler.stats()["total"] == 5
+
+
+@pytest.mark.parametrize("scheduler", ["blocking"], indirect=True)
+def test_a_repeated_transaction_of_once_has_one_job(client: Client, scheduler: Scheduler) -> None:
+    def order(session: ClientSession) -> JobId:
+        calls.append(session)
+        client.get_default_database().orders.find_one({}, session=session)  # takes the snapshot
+        if len(calls) == 1:
+            scheduler.add_job_once(Echo, 1)  # another caller is faster
+        return scheduler.add_job_once(Echo, 1, session=session).id
+
+    calls: list[ClientSession] = []
+    with client.start_session() as session:
+        id = session.with_transaction(order)
+
+    assert len(calls) == 2
+    assert [process.id for process in scheduler.get_jobs()] == [id]
+
+
+@pytest.mark.parametrize("scheduler", ["blocking"], indirect=True)
 def test_a_job_in_a_session_may_wait_for_another_that_has_ended(client: Client, scheduler: Scheduler) -> None:
     first = scheduler.add_job(Echo, 1)
     with client.start_session() as session, session.start_transaction():

@@ -6,18 +6,20 @@ knows all others and which these are; newer jobs are read backwards in the order
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from bson import ObjectId
 from pymongo import DESCENDING
+from pymongo.client_session import ClientSession
+from pymongo.collection import Collection
 
 from taskqueue.model import once_key
 from taskqueue.model.record import Record, Status
 from taskqueue.model.serializer import decode, same
 from taskqueue.store import ALIKE
 from taskqueue.store.mongodb.connection import Connection
-from taskqueue.store.mongodb.documents import Document, records
+from taskqueue.store.mongodb.documents import Document, record, records
 from taskqueue.store.mongodb.indexes import BY_ID, OUTCOMES, UNIQUE
 from taskqueue.store.mongodb.unique_keys import holds, undoubted
 
@@ -53,15 +55,11 @@ class Alike:
         jobs = self._connection.collections.jobs
         documents = self._others(new.job)
         if documents is None:
-            where = {**_PENDING, "job": new.job} | ({} if ignore_data else _comparable(decode(new.data)))
-            documents = list(jobs.find(where).hint(OUTCOMES))
+            documents = list(jobs.find(_of_class(new, ignore_data)).hint(OUTCOMES))
         else:
             documents += jobs.find(holds(once_key.of_class(new.job)))
             documents += jobs.find(_keyed(new.job)).hint(UNIQUE) if ignore_data else ()
-        pending = [record for record in records(documents) if record.job == new.job]
-        equal = [record for record in pending if ignore_data or same(record.data, new.data)]
-        equal.sort(key=lambda record: (record.status is not Status.PROCESSING, record.created_at, record.id))
-        return [undoubted(record, new.created_at) for record in equal[:ALIKE]]
+        return _chosen(records(documents), new, ignore_data)
 
     def _others(self, job: str) -> list[Document] | None:
         """Return the pending documents of the class without a key of ``add_job_once``; None if they are many."""
@@ -108,6 +106,29 @@ class Alike:
             if last is None or len(documents) < most:
                 break
         return newest, None
+
+
+def alike_in(jobs: Collection[Document], new: Record, ignore_data: bool, session: ClientSession) -> list[Record]:
+    """Return them as the open transaction of the session sees them; it reads all that may be the same."""
+    if not ignore_data and new.unique is not None:
+        holder = jobs.find_one(holds(new.unique), session=session)
+        if holder is not None:
+            return [undoubted(record(holder), new.created_at)]
+    documents = jobs.find(_of_class(new, ignore_data), session=session).hint(OUTCOMES)
+    return _chosen(records(documents), new, ignore_data)
+
+
+def _of_class(new: Record, ignore_data: bool) -> Document:
+    """Return the filter for the pending jobs of the class that may be the same."""
+    return {**_PENDING, "job": new.job} | ({} if ignore_data else _comparable(decode(new.data)))
+
+
+def _chosen(found: Iterable[Record], new: Record, ignore_data: bool) -> list[Record]:
+    """Return those of the records that are the same job, in the order of ``Store.alike``."""
+    pending = [record for record in found if record.job == new.job]
+    equal = [record for record in pending if ignore_data or same(record.data, new.data)]
+    equal.sort(key=lambda record: (record.status is not Status.PROCESSING, record.created_at, record.id))
+    return [undoubted(record, new.created_at) for record in equal[:ALIKE]]
 
 
 def _is_other(document: Document, job: str) -> bool:

@@ -14,6 +14,7 @@ from taskqueue.errors import InvalidOption
 from taskqueue.model.lifecycle.pending import behind
 from taskqueue.model.record import Record
 from taskqueue.store.arguments import check_same_job
+from taskqueue.store.mongodb.alike import alike_in
 from taskqueue.store.mongodb.connection import Client, Connection
 from taskqueue.store.mongodb.documents import CODEC, Document, document, record
 from taskqueue.store.mongodb.driver_errors import DEADLINE, unavailable
@@ -46,30 +47,57 @@ class SessionInserts:
         """
         try:
             with pymongo.timeout(DEADLINE):
-                return [self._kept(new) for new in records]
+                return self._kept(records)
         except PyMongoError as error:
-            if error.has_error_label("TransientTransactionError"):
-                raise
-            raise unavailable(self._shown, error) from error
+            raise self._of_the_store(error) from error
 
-    def _kept(self, new: Record) -> Record:
+    def alike(self, new: Record, ignore_data: bool) -> list[Record]:
+        """Return the pending records for which a new one is the same job, as the transaction sees them."""
+        try:
+            with pymongo.timeout(DEADLINE):
+                return alike_in(self._jobs, new, ignore_data, self._session)
+        except PyMongoError as error:
+            raise self._of_the_store(error) from error
+
+    def _of_the_store(self, error: PyMongoError) -> Exception:
+        return error if error.has_error_label("TransientTransactionError") else unavailable(self._shown, error)
+
+    def _kept(self, records: Sequence[Record]) -> list[Record]:
         # Searched first: a refused insert would end the transaction.
-        known = self._jobs.find_one({"_id": new.id}, session=self._session)
-        if known is not None:
-            present = record(known)
-            check_same_job(new, present)
-            return present
-        if new.unique is not None:
-            holder = self._jobs.find_one(holds(new.unique), session=self._session)
-            if holder is not None:
-                return record(holder)
-            ended = of_period(self._jobs, new, self._session)
-            if ended is not None:
-                return ended
-            given = self._jobs.find({"after.successor.unique": new.unique}, {"_id": True}, session=self._session)
-            for giver in given.hint(GIVEN).limit(1):  # it runs, and its successor is not in yet
-                new = behind(new, giver["_id"])
-        self._jobs.insert_one(_inserted(new), session=self._session)
+        ids = {"_id": {"$in": [new.id for new in records]}}
+        by_id = {known["_id"]: record(known) for known in self._jobs.find(ids, session=self._session)}
+        by_key: dict[str, Record] = {}
+        kept, documents = [], []
+        for new in records:
+            present = by_id.get(new.id)
+            if present is not None:
+                check_same_job(new, present)
+            elif new.unique is not None:
+                present = by_key.get(new.unique) or self._holder(new)
+            if present is None:
+                present = self._placed(new)
+                by_id[new.id] = present
+                if new.unique is not None:
+                    by_key[new.unique] = present
+                documents.append(_inserted(present))
+            kept.append(present)
+        if documents:
+            self._jobs.insert_many(documents, session=self._session)
+        return kept
+
+    def _holder(self, new: Record) -> Record | None:
+        """Return the job whose unique key, or whose period of that key, keeps the new one out."""
+        assert new.unique is not None
+        holder = self._jobs.find_one(holds(new.unique), session=self._session)
+        return record(holder) if holder is not None else of_period(self._jobs, new, self._session)
+
+    def _placed(self, new: Record) -> Record:
+        """Return the record as it comes in: after a running job that has released its key to a successor."""
+        if new.unique is None:
+            return new
+        given = self._jobs.find({"after.successor.unique": new.unique}, {"_id": True}, session=self._session)
+        for giver in given.hint(GIVEN).limit(1):  # it runs, and its successor is not in yet
+            return behind(new, giver["_id"])
         return new
 
 

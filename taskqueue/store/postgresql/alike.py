@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from taskqueue.model.record import Record, Status
 from taskqueue.model.serializer import same
 from taskqueue.store import ALIKE
@@ -24,6 +26,11 @@ def find(database: PostgreSQLDatabase, new: Record, ignore_data: bool) -> list[R
         if holder is not None:
             return [record(holder)]
         rows = database.execute(_AS_LONG, (new.job, len(new.data))).fetchall()
-    pending = [one for one in map(record, rows) if one.job == new.job]
+    return chosen(map(record, rows), new, ignore_data)
+
+
+def chosen(found: Iterable[Record], new: Record, ignore_data: bool) -> list[Record]:
+    """Return those of the pending records of this class that are the same job, in the order of ``Store.alike``."""
+    pending = [one for one in found if one.job == new.job]
     alike = [one for one in pending if ignore_data or same(one.data, new.data)]
     return sorted(alike, key=lambda one: (one.status is not Status.PROCESSING, one.created_at, one.id))[:ALIKE]

@@ -129,7 +129,7 @@ def _awaited(
 ) -> Run:
     """Return what runs statements of an asynchronous session on its loop, while this thread waits."""
     if loop is None:
-        raise InvalidOption(f"session={session!r} is asynchronous: pass it to AsyncScheduler.add_job")
+        raise InvalidOption(f"session={session!r} is asynchronous: pass it to a call of AsyncScheduler")
 
     def run(statement: str, values: Mapping[str, Any]) -> list[Any]:
         return asyncio.run_coroutine_threadsafe(fetched(session, statement, values), loop).result()

@@ -129,6 +129,9 @@ class Adder(Protocol):
     def add(self, records: Sequence[Record]) -> list[Record]:
         """Insert all records and return for each the one that is kept, in order."""
 
+    def alike(self, new: Record, ignore_data: bool) -> list[Record]:
+        """Return the pending records for which a new one is the same job (``Store.alike``)."""
+
 
 class Engine(Protocol):
     """Runs reads and transactions on one database; every call either works or raises ``StoreUnavailable``."""
