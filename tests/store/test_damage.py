@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from bson import Decimal128, ObjectId
@@ -23,7 +23,6 @@ from taskqueue.model.schedules.origin import FromSchedule
 from taskqueue.model.schedules.schedule import NamedSchedule, Stage, set_aside
 from taskqueue.store import ClaimRequest, Lease, Note, Settlement, Store
 from taskqueue.store.bell import ENDS
-from tests.store.conftest import Opener
 from tests.store.damaging import FAR, LONG_AGO, MISSING, REFUSED, damager
 from tests.store.records import (
     BROKEN,
@@ -48,6 +47,9 @@ from tests.store.records import (
     settlement,
 )
 from tests.store.test_dependencies import dependent
+
+if TYPE_CHECKING:  # acceptance tests import this file on Pythons that have no driver of PostgreSQL
+    from tests.store.conftest import Opener
 
 EVERYDAY = ("garbage", LONG_AGO, MISSING)
 OTHERS = ("[1]", b"\xff", FAR, 1.5)

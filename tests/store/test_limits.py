@@ -497,7 +497,7 @@ def test_more_lanes_than_one_look_takes_are_all_served(store: Store) -> None:
 @pytest.mark.parametrize("demand", [1, 200])
 def test_no_job_waits_behind_full_lanes_for_an_event(store: Store, demand: int) -> None:
     """A node that has room claims again when the last claim says, if nothing else happens."""
-    full, free = 1050, 120
+    full, free = 1050, 30  # each claim looks at a thousand lanes, one by one
     store.add([limited(Limit(1, by="key"), data={"key": f"full {n % full}"}) for n in range(2 * full)])
     now = NOON
     taken = claim_all(store, 2 * full, now)
