@@ -29,7 +29,7 @@ RUN = Run(
 
 
 @pytest.fixture
-def worker() -> Iterator[WorkerHandle]:
+def worker(marked_as_manager: None) -> Iterator[WorkerHandle]:
     """A worker that has run number 7, and is played by the test."""
     output = WorkerOutput(Loop())
     workers = Workers(settings(), url="sqlite:///dev/null/nowhere", keep=(), start_log=StartLog(), output=output)

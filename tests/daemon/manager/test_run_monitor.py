@@ -92,7 +92,7 @@ class StoppedWorker:
 
 
 @pytest.fixture
-def stopped() -> Iterator[StoppedWorker]:
+def stopped(marked_as_manager: None) -> Iterator[StoppedWorker]:
     ours, node = pair()
     loop, reports = Loop(), ReportQueue(ours)
     queue = RunQueue(reports)

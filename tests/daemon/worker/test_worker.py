@@ -266,6 +266,7 @@ def test_a_checkpoint_survives_the_worker(mortal: FakeNode, padding: int) -> Non
     assert len(noted.state) > padding
 
 
+@pytest.mark.usefixtures("marked_as_manager")
 def test_a_class_that_asks_by_itself_is_told_to_be_checked_once_it_is_loaded() -> None:  # so the check has its limit
     output = WorkerOutput(Loop())
     workers = Workers(Settings(), url="sqlite:///dev/null/nowhere", keep=(), start_log=StartLog(), output=output)
