@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from taskqueue.exit_codes import Exit
@@ -64,8 +65,16 @@ class Terminal:
         return int(found.stdout)
 
     def close(self) -> None:
-        """End everything that runs in it."""
+        """End everything that runs in it.
+
+        A traced thread of Python 3.11 spins if it gets the signal while the main thread waits for it: it is killed.
+        """
+        shell = int(self._tmux("display-message", "-p", "#{pane_pid}"))
+        started = psutil.Process(shell).children(recursive=True)
         self._tmux("kill-server")
+        _, alive = psutil.wait_procs(started, timeout=LIMIT)
+        for process in alive:
+            process.kill()
 
     def _tmux(self, *arguments: str) -> str:
         done = subprocess.run(
