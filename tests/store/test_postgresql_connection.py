@@ -55,14 +55,20 @@ def terminate(server: PostgreSQL, database: PostgreSQLDatabase) -> None:
         operator.execute("SELECT pg_terminate_backend(%s, 60000)", (database.raw.info.backend_pid,))
 
 
-def lose_answers(database: PostgreSQLDatabase) -> None:
-    """Let the server hear and answer the next message of the connection, and lose the connection with the answer."""
+def stand_between(database: PostgreSQLDatabase) -> tuple[socket.socket, socket.socket]:
+    """Return the socket of the server and one of the connection, which hear of each other only what is passed on."""
     ours, theirs = socket.socketpair()
     server = socket.socket(fileno=os.dup(database.raw.fileno()))
     with ours:
         os.dup2(ours.fileno(), database.raw.fileno())
         ours.setblocking(False)
     server.setblocking(True)
+    return server, theirs
+
+
+def lose_answers(database: PostgreSQLDatabase) -> None:
+    """Let the server hear and answer the next message of the connection, and lose the connection with the answer."""
+    server, theirs = stand_between(database)
 
     def pass_on() -> None:
         with server, theirs:
@@ -74,12 +80,7 @@ def lose_answers(database: PostgreSQLDatabase) -> None:
 
 def read_no_answer(database: PostgreSQLDatabase, until: threading.Event) -> None:
     """Let the server answer the next message of the connection, and read nothing of the answer until the event."""
-    ours, theirs = socket.socketpair()
-    server = socket.socket(fileno=os.dup(database.raw.fileno()))
-    with ours:
-        os.dup2(ours.fileno(), database.raw.fileno())
-        ours.setblocking(False)
-    server.setblocking(True)
+    server, theirs = stand_between(database)
 
     def pass_on() -> None:
         with server, theirs, contextlib.suppress(OSError):

@@ -245,15 +245,15 @@ def job_id(value: Any) -> JobId | None:
     """Return the id, also of a text that is written with its class path, or None."""
     if value is None or isinstance(value, ObjectId):
         return value
-    found = None
+    id = None
     if isinstance(value, str):
-        found = ObjectId(value) if ObjectId.is_valid(value) else id_with_class(value)
-    if found is None:
+        id = ObjectId(value) if ObjectId.is_valid(value) else id_with_class(value)
+    if id is None:
         raise InvalidOption(
             "pass an ObjectId or its 24 hexadecimal digits, or the text of an id with its class: "
             "'shop:Invoice:invoice-7'"
         )
-    return found
+    return id
 
 
 def new_id(value: Any) -> JobId | str | None:

@@ -36,13 +36,13 @@ _SELECTIVE = {"id", "id_text", "parent", "waiting_for"}
 """Fields of which few records have the same value: these are found by its index, and sorted."""
 
 WALKED = 1_000
-"""So many records are walked in order at first."""
+"""The number of records that are read in order at first."""
 
 FEW = 5_000
 """The number of records that SQLite sorts within a few milliseconds."""
 
 MERGED = 50
-"""So many queues are read in the order of their indexes; SQLite takes up to 500 selections at once."""
+"""The most queues that are read in the order of their indexes; SQLite takes up to 500 selections at once."""
 
 _STATUS = tuple(f"status = {int(status)}{' AND status > 2' if status.is_final else ''}" for status in Status)
 """The condition of the index of each status: SQLite uses a partial index only if a query repeats its condition."""
@@ -61,15 +61,15 @@ def find(database: Database, query: Query, order: str, limit: int, after: tuple[
 
 
 def _matching(database: Database, query: Query, order: str, after: After | None) -> Iterator[Record]:
-    return matching(lambda wider, size, behind: _find(database, wider, order, size, behind), query, order, after)
+    return matching(lambda wider, size, following: _find(database, wider, order, size, following), query, order, after)
 
 
 def _find(database: Database, query: Query, order: str, limit: int, after: tuple[object, JobId] | None) -> list[Record]:
     column, falling = order_of(order)
     where, values = condition_of(query)
     where = f"{_added(query)} AND {where}" if column == "created_at" else where
-    behind, more = ("TRUE", []) if after is None else _behind(column, falling, after)
-    condition = f"{where} AND {behind}", [*values, *more]
+    following, more = ("TRUE", []) if after is None else _following(column, falling, after)
+    condition = f"{where} AND {following}", [*values, *more]
     statuses, children = _statuses(database, query), _children(query)
     if children is not None and _are_few(database, children):
         return _found(database, _only(children), condition, order, limit)
@@ -86,7 +86,7 @@ def _find(database: Database, query: Query, order: str, limit: int, after: tuple
         if _are_few(database, rows):
             return _found(database, _only(rows), condition, order, limit)
         if column in _INDEXES and not fields_of(query) & _SELECTIVE:
-            return _in_order(database, query, statuses, (where, values), order, limit, (behind, more))
+            return _in_order(database, query, statuses, (where, values), order, limit, (following, more))
     return _found(database, "jobs", condition, order, limit)
 
 
@@ -105,7 +105,7 @@ def _in_order(
     condition: Condition,
     order: str,
     limit: int,
-    behind: Condition,
+    following: Condition,
 ) -> list[Record]:
     """Return the first in this order: all records are walked in it, more at each step, and at last the rest is sorted.
 
@@ -115,7 +115,7 @@ def _in_order(
     where, values = condition
     source = f"jobs INDEXED BY {_INDEXES[column]}"
     edges = f"SELECT {column}, id FROM {source} WHERE {{}} ORDER BY {_ordered(order)} LIMIT 1 OFFSET {{}}"
-    begin, begins = behind
+    begin, begins = following
     records: list[Record] = []
     step, walked, most = WALKED, 0, WALKED
     while True:
@@ -125,7 +125,7 @@ def _in_order(
         records += _found(database, source, among, order, limit - len(records))
         if edge is None or len(records) == limit:
             return records
-        begin, begins = _behind(column, falling, edge)
+        begin, begins = _following(column, falling, edge)
         most = most if walked else max(WALKED, _worth_walking(database, query, statuses, falling))
         walked += step
         if walked >= most:
@@ -333,7 +333,7 @@ def _ordered(order: str) -> str:
     return f"id {direction}" if column == "id" else f"{column} {direction}, id {direction}"
 
 
-def _behind(column: str, falling: bool, after: tuple[object, object]) -> Condition:
+def _following(column: str, falling: bool, after: tuple[object, object]) -> Condition:
     """Return the condition for later records; missing values (of ``ended_at``) come first, as the smallest."""
     at, id = after
     beyond = "<" if falling else ">"

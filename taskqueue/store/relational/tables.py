@@ -5,6 +5,8 @@ from __future__ import annotations
 from taskqueue.model.ids import ID_TEXT
 from taskqueue.store.relational.columns import in_json
 
+_ID_TEXT = in_json("given", ID_TEXT)
+
 # Small and often changed columns come first: SQLite reads a row from the left, and not past what was asked for.
 # Each partial index serves one question, and holds only the rows that question is about: a claim never meets a job
 # that is postponed or finished. jobs_postponed keeps apart jobs that wait for other jobs, which no time promotes.
@@ -13,8 +15,6 @@ from taskqueue.store.relational.columns import in_json
 # Every index is a page more in each commit that touches it (measured: 4 us), so no question has an index to itself that
 # another one can answer: a claim from every queue merges the ranges of queues with waiting jobs. jobs_created is
 # for people who list the newest: without it they wait 1.5 s where a million jobs are kept.
-_ID_TEXT = in_json("given", ID_TEXT)
-
 TABLES = f"""
 CREATE TABLE jobs (
     id TEXT PRIMARY KEY NOT NULL,
