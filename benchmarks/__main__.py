@@ -11,8 +11,7 @@ from benchmarks.environment import at_level
 from benchmarks.figures import Figure
 from benchmarks.scale import JOBS, Scale
 from taskqueue.cli import output
-from taskqueue.cli.bench import terminated_as_interrupted
-from taskqueue.cli.scratch_stores import ScratchStores, scratch_stores
+from taskqueue.cli.bench import ScratchStores, scratch_stores, terminated_as_interrupted
 
 
 @click.command()

@@ -24,8 +24,7 @@ from benchmarks.jobs import Empty
 from benchmarks.node import Node, node
 from benchmarks.page import table
 from taskqueue import Job, Scheduler, Status
-from taskqueue.cli.bench import drained_within
-from taskqueue.cli.scratch_stores import ScratchStores, scratch_stores
+from taskqueue.cli.bench import ScratchStores, drained_within, scratch_stores
 from taskqueue.model.wording import count
 from taskqueue.store import Store
 from taskqueue.store.mongodb.connection import Connection

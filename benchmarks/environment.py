@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import Figure, Sample
-from taskqueue.cli.scratch_stores import ScratchStores
+from taskqueue.cli.bench import ScratchStores
 from taskqueue.errors import ConfigError
 from taskqueue.model.record import Holder
 from taskqueue.model.version import VERSION

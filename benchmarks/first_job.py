@@ -25,7 +25,7 @@ from benchmarks.node import node
 from benchmarks.page import table
 from benchmarks.store_costs import seconds
 from taskqueue import Scheduler
-from taskqueue.cli.scratch_stores import ScratchStores, scratch_stores
+from taskqueue.cli.bench import ScratchStores, scratch_stores
 
 IMPORTS = "import taskqueue.cli.node, taskqueue.daemon.node.node, taskqueue.store.sqlite"
 WORKERS = 2

@@ -26,7 +26,7 @@ from benchmarks.figures import written
 from benchmarks.page import table
 from benchmarks.store_costs import HOLDER, LEASE, claimed, records, seconds, settled
 from taskqueue.cli import terminal
-from taskqueue.cli.scratch_stores import ScratchStores, scratch_stores
+from taskqueue.cli.bench import ScratchStores, scratch_stores
 from taskqueue.model.query import EVERYTHING, PENDING, Query, parse
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules import Every

@@ -12,11 +12,9 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from bson import ObjectId
-
 from benchmarks.store_costs import HOLDER, LEASE, claimed, records
 from taskqueue.errors import StoreUnavailable
-from taskqueue.model.history import Step, ended_part, parts_text
+from taskqueue.model.history import Step, ended_part
 from taskqueue.model.lifecycle.outcomes import Done, Failed, Run
 from taskqueue.model.lifecycle.settle import ended
 from taskqueue.model.record import Cause, Failure, Record, Status
@@ -78,9 +76,7 @@ def _end(store: Store, new: Sequence[Record], at: datetime) -> None:
         began = [replace(one, status=Status.PROCESSING, holder=HOLDER, claims=1, ready_at=at + LEASE) for one in new]
         after = list(_ended(began, at))
         store._connection.collections.jobs.insert_many(documents(after), ordered=False)
-        figures = parts_text({Step.MINUTE.begin(milliseconds(at)): ended_part(after, ())})
-        turn = {"_id": ObjectId(), "at": at, "figures": figures}
-        store._connection.collections.history_turns.insert_one(turn)
+        store._history.add({Step.MINUTE.begin(milliseconds(at)): ended_part(after, ())})
         return
     store.add(new)
     began = list(claimed(store, len(new)))

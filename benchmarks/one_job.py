@@ -27,7 +27,7 @@ from benchmarks.node import family, node
 from benchmarks.scale import Scale
 from benchmarks.store_costs import claimed, settled
 from taskqueue import Scheduler
-from taskqueue.cli.scratch_stores import ScratchStores, scratch_stores
+from taskqueue.cli.bench import ScratchStores, scratch_stores
 from taskqueue.scheduler import new_jobs
 from taskqueue.store import Store
 from taskqueue.store.open import open_store

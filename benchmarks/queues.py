@@ -5,13 +5,14 @@ Run it by hand: ``python -m benchmarks.queues [MESSAGES]``. It writes the two ta
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
 import os
 import signal
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
@@ -311,6 +312,17 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table for a page."""
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def print_rows(
+    module: str, about: str | None, heads: Sequence[str], rows: Callable[..., Iterable[tuple[str, ...]]], **counts: int
+) -> None:
+    """Print the table of a program that takes ``--url`` and numbers, which have these names and defaults."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{module}", description=about)
+    parser.add_argument("--url")
+    for name, count in counts.items():
+        parser.add_argument(f"--{name}", type=int, default=count)
+    sys.stdout.write(f"{table(heads, list(rows(**vars(parser.parse_args()))))}\n")
 
 
 def main(count: int) -> None:

@@ -14,7 +14,7 @@ from contextlib import closing, suppress
 
 from benchmarks.store_costs import LEASE, claimed, seconds, settled
 from taskqueue import Scheduler, workflows
-from taskqueue.cli.scratch_stores import scratch_stores
+from taskqueue.cli.bench import scratch_stores
 from taskqueue.errors import StoreUnavailable
 from taskqueue.model.query import parse
 from taskqueue.model.record import Record

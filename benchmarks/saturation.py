@@ -27,8 +27,7 @@ from benchmarks.node import family, node
 from benchmarks.page import table
 from benchmarks.store_costs import claimed, records, settled
 from taskqueue import Job, Scheduler
-from taskqueue.cli.bench import drained_within
-from taskqueue.cli.scratch_stores import ScratchStores, scratch_stores
+from taskqueue.cli.bench import ScratchStores, drained_within, scratch_stores
 from taskqueue.store import Store
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.url import parse

@@ -16,7 +16,7 @@ from datetime import timedelta
 
 from bson import ObjectId
 
-from taskqueue.cli.scratch_stores import scratch_stores
+from taskqueue.cli.bench import scratch_stores
 from taskqueue.model.lifecycle.outcomes import Done, Run
 from taskqueue.model.lifecycle.settle import ended
 from taskqueue.model.record import Holder, Record, Status

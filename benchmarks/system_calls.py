@@ -27,7 +27,7 @@ from benchmarks.jobs import Empty
 from benchmarks.node import family, node
 from benchmarks.way_of_a_job import MANAGER, NODE, PATIENCE, ROLES, WORKER, at_least
 from taskqueue import Scheduler
-from taskqueue.cli.scratch_stores import ScratchStores, scratch_stores
+from taskqueue.cli.bench import ScratchStores, scratch_stores
 from tests.counting import uncounted
 
 JOBS = 21

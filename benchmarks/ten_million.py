@@ -25,7 +25,7 @@ from benchmarks.page import table
 from benchmarks.scale import Scale
 from benchmarks.store_costs import claimed, records, settled
 from taskqueue import Scheduler
-from taskqueue.cli.scratch_stores import ScratchStores, scratch_stores
+from taskqueue.cli.bench import ScratchStores, scratch_stores
 from taskqueue.model.query import parse
 from taskqueue.model.record import Status
 from taskqueue.store.open import open_store

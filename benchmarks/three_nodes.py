@@ -16,8 +16,7 @@ from pathlib import Path
 
 from benchmarks.node import node
 from taskqueue import Job, Scheduler
-from taskqueue.cli.bench import drained_within
-from taskqueue.cli.scratch_stores import ScratchStores, scratch_stores
+from taskqueue.cli.bench import ScratchStores, drained_within, scratch_stores
 from taskqueue.store.open import open_store
 from tests.nodes import eventually
 from tests.servers import Cluster, with_database

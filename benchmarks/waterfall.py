@@ -28,7 +28,7 @@ from benchmarks.jobs import Moment
 from benchmarks.node import family, node
 from benchmarks.scale import Scale
 from taskqueue import Scheduler
-from taskqueue.cli.scratch_stores import scratch_stores
+from taskqueue.cli.bench import scratch_stores
 
 APPLICATION, NODE, MANAGER, WORKER = ROLES = ("application", "node", "manager", "worker")
 MARK, SENDS, WAITS, AWAKE = "enter_getppid", "enter_sendto", "enter_poll", ("exit_epoll_wait", "exit_poll")

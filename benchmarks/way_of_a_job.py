@@ -7,9 +7,9 @@ a function counts if most rounds have it. Lambdas and comprehensions count as pa
 
 Then come counts for each of ``COUNTED`` jobs, one after the other, with all that follows from them: calls of functions,
 statements and steps of SQLite or commands to MongoDB, in each process: what most jobs need at least (the lower
-quartile), since timers and a busy machine add to some; below, the means of the most frequent, ``--top`` of each. A job
-whose run took 5 ms, so that the node is told of its start, is left out of files, functions and totals if there are
-enough others.
+quartile), since timers and a busy machine add to some; below, the means of the most frequent, ``--top`` of each.
+A job whose run took 5 ms, so that the node is told of its start, is left out of files, functions and totals. A machine
+that is so busy that too few jobs are left runs more of them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from typing import Any
 import taskqueue
 from taskqueue import Scheduler
 from taskqueue.cli import node as command
-from taskqueue.cli.scratch_stores import ScratchStores, scratch_stores
+from taskqueue.cli.bench import ScratchStores, scratch_stores
 from tests.counting import uncounted
 from tests.daemon.jobs import Empty
 
@@ -46,17 +46,20 @@ APPLICATION, NODE, MANAGER, WORKER = ROLES = ("application", "node", "manager", 
 WARM_UP = 20
 """Jobs before the first round: each process has imported and cached all it needs."""
 
-COUNTED = 21
-"""Jobs that are counted one by one."""
+MOST_ROUNDS = 100
+"""The most rounds of one job each, on a busy machine."""
 
-FIRST = 101
-"""The number of the round of the first of them."""
+COUNTED = 21
+"""Jobs that are counted one by one; a busy machine counts as many again, up to ``LAST``."""
+
+FIRST, LAST = MOST_ROUNDS + 1, 255
+"""The numbers of the rounds of the first and the last of them: a number is a byte."""
 
 TOLD_OF_START = "InFlight.on_started"
 """What a node enters only for a run that takes 5 ms, as on a busy machine."""
 
 ENOUGH = 4
-"""The fewest jobs without such a run that are taken alone."""
+"""The fewest jobs without such a run; all are taken only where even the last round has not brought as many."""
 
 CALLS, STATEMENTS, STEPS, COMMANDS = ("calls", "statements", "steps", "commands")
 
@@ -207,23 +210,43 @@ def trace(place: ScratchStores, rounds: int) -> Way:
 
             for _ in range(WARM_UP):
                 scheduler.add_job(Empty).wait(timeout=PATIENCE)
-            for number in range(1, rounds + 1):
-                send(number)
-            send(*range(FIRST, FIRST + COUNTED))
-    return _way((place.folder / "found").read_text().splitlines(), rounds)
+            found = place.folder / "found"
+            single = 0
+            while single < rounds or (single < MOST_ROUNDS and not _are_enough(range(1, single + 1), found)):
+                single += 1
+                send(single)
+            end = FIRST
+            while end == FIRST or (end + COUNTED <= LAST and not _are_enough(range(FIRST, end), found)):
+                send(*range(end, end + COUNTED))
+                end += COUNTED
+    return _way(_recorded(found), range(1, single + 1), range(FIRST, end))
 
 
-def _way(lines: Sequence[str], rounds: int) -> Way:
-    times: Counter[tuple[str, Place]] = Counter()
-    counts: dict[str, dict[str, Counter[str]]] = {role: {} for role in ROLES}
-    of_rounds: Counter[tuple[str, str, int]] = Counter()
-    recorded = [json.loads(line) for line in lines]
-    slow = {
+def _recorded(found: Path) -> Sequence[Any]:
+    """Return what the processes have saved: number of the round, role, places and counts."""
+    return [json.loads(line) for line in found.read_text().splitlines()]
+
+
+def _slow(recorded: Sequence[Any]) -> Set[int]:
+    """Return the numbers of the rounds with a run that took 5 ms."""
+    return {
         number
         for number, role, places, _ in recorded
         if role == NODE and any(function == TOLD_OF_START for _, function in places)
     }
-    followed = _quick(range(1, rounds + 1), slow)
+
+
+def _are_enough(numbers: range, found: Path) -> bool:
+    """Return whether enough of these rounds had no such run."""
+    return len(set(numbers) - _slow(_recorded(found))) >= ENOUGH
+
+
+def _way(recorded: Sequence[Any], single: range, counted_rounds: range) -> Way:
+    times: Counter[tuple[str, Place]] = Counter()
+    counts: dict[str, dict[str, Counter[str]]] = {role: {} for role in ROLES}
+    of_rounds: Counter[tuple[str, str, int]] = Counter()
+    slow = _slow(recorded)
+    followed = _quick(single, slow)
     for number, role, places, counted in recorded:
         if number in followed:
             times.update((role, (file, function)) for file, function in places)
@@ -231,11 +254,11 @@ def _way(lines: Sequence[str], rounds: int) -> Way:
             counts[role].setdefault(kind, Counter())[what] += count
             of_rounds[role, kind, number] += count
     most = [entered for entered, count in times.items() if count > len(followed) / 2]
-    quick = _quick(range(FIRST, FIRST + COUNTED), slow)
+    quick = _quick(counted_rounds, slow)
     return Way(
         places={role: [place for of, place in most if of == role] for role in ROLES},
         counts={
-            role: {kind: {what: n / COUNTED for what, n in of.most_common()} for kind, of in kinds.items()}
+            role: {kind: {what: n / len(counted_rounds) for what, n in of.most_common()} for kind, of in kinds.items()}
             for role, kinds in counts.items()
         },
         totals={

@@ -23,7 +23,7 @@ from benchmarks.jobs import Empty
 from benchmarks.node import node
 from benchmarks.page import table
 from taskqueue import AsyncScheduler
-from taskqueue.cli.scratch_stores import scratch_stores
+from taskqueue.cli.bench import scratch_stores
 
 SOCKET = "web.sock"
 REQUESTS = 2000

@@ -30,8 +30,7 @@ from benchmarks.node import node
 from benchmarks.page import table
 from benchmarks.workloads import add_in_bulk
 from taskqueue import Scheduler
-from taskqueue.cli.bench import drained_within
-from taskqueue.cli.scratch_stores import ScratchStores, scratch_stores
+from taskqueue.cli.bench import ScratchStores, drained_within, scratch_stores
 from taskqueue.store.open import open_store
 from taskqueue.web import app
 from taskqueue.web.server import Server, listen

@@ -39,6 +39,9 @@ def pages(scheduler: Scheduler) -> Iterator[str]:
     """Yield the address of each page, those with filters among them."""
     yield from ("/", "/jobs", "/queues", "/schedules", f"/schedules/{SCHEDULE}", "/nodes", "/audit")
     yield from (f"/failures?since={since}" for since in ("1h", "24h", "72h", "7d"))
+    yield "/classes"
+    for over in ("1h", "24h", "7d"):
+        yield from (f"/classes/{CLASSES[0]}?over={over}", f"/queues/{QUEUES[0]}?over={over}")
     for status in ("waiting", "postponed", "failed", "done"):
         [job] = scheduler.find_jobs({"status": status}, limit=1)
         yield from (f"/jobs?status={status}", f"/jobs/{job.id}")

@@ -27,7 +27,7 @@ from benchmarks.jobs import Empty
 from benchmarks.node import Node, family, node
 from benchmarks.page import table
 from taskqueue import Job, Scheduler
-from taskqueue.cli.scratch_stores import ScratchStores, scratch_stores
+from taskqueue.cli.bench import ScratchStores, scratch_stores
 from tests.nodes import eventually
 
 BALLAST = "benchmarks.ballast"

@@ -20,8 +20,7 @@ from benchmarks.figures import DURABILITY, Figure, Sample, over_rounds, percenti
 from benchmarks.jobs import Blocking, Empty, Moment
 from benchmarks.node import Node, node, start_signals
 from benchmarks.scale import Scale
-from taskqueue.cli.bench import LOOK_EVERY, STUCK_AFTER, MeasurementFailed, drained_within
-from taskqueue.cli.scratch_stores import ScratchStores
+from taskqueue.cli.bench import LOOK_EVERY, STUCK_AFTER, MeasurementFailed, ScratchStores, drained_within
 from taskqueue.model.lifecycle.outcomes import Done, Run
 from taskqueue.model.lifecycle.settle import ended
 from taskqueue.model.options.table import JobOptions

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from taskqueue.scheduler.process import Process
     from taskqueue.scheduler.schedule import Schedule
     from taskqueue.scheduler.scheduler import Scheduler
-    from taskqueue.scheduler.task import Task, task
+    from taskqueue.scheduler.task import Task, task, warn_direct_calls
 
 __all__ = [
     "Again",
@@ -71,6 +71,7 @@ __all__ = [
     "current_job",
     "schedule",
     "task",
+    "warn_direct_calls",
     "workflows",
 ]
 
@@ -114,6 +115,7 @@ _FILES = {
     "current_job": "taskqueue.model.running_job",
     "schedule": "taskqueue.scheduler.declarations",
     "task": "taskqueue.scheduler.task",
+    "warn_direct_calls": "taskqueue.scheduler.task",
     "workflows": "taskqueue.scheduler.workflows",
 }
 """Where each public name is defined, or the module that it is; its file is imported when the name is first used."""
@@ -121,6 +123,10 @@ _FILES = {
 
 def __getattr__(name: str) -> Any:
     if name not in _FILES:
+        from taskqueue.model.other_systems import OF_MODULE
+
+        if name in OF_MODULE:  # `from taskqueue import` would take the place of the words of an AttributeError
+            raise ImportError(f"taskqueue has no {name}: {OF_MODULE[name]}", name=name)
         raise AttributeError(f"module 'taskqueue' has no attribute {name!r}")
     module = import_module(_FILES[name])
     value = module if name == "workflows" else getattr(module, name)

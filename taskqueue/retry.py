@@ -77,7 +77,7 @@ def exponential(
 ) -> RetryPolicy:
     """Return the policy whose n-th pause is ``interval * factor ** (n - 1)``, at most ``longest``.
 
-    Up to the part ``jitter`` (0 to 1) of each pause is left out by chance. ``times=-1`` is endless.
+    Each pause is shortened at random by up to the fraction ``jitter`` (0 to 1). ``times=-1`` means no limit.
     """
     return ExponentialRetry(
         times, seconds_of(interval), factor, None if longest is None else seconds_of(longest), jitter
@@ -150,7 +150,7 @@ def custom(policy: type | str, **settings: Any) -> RetryPolicy:
         return CustomRetry(policy, settings)
     if not isinstance(policy, type) or "." in policy.__qualname__:
         raise InvalidOption(
-            f"{as_code(policy)} is not a retry policy of yours: pass a class at the top level of its module"
+            f"{as_code(policy)} is not a custom retry policy: pass a class at the top level of its module"
         )
     clash = standard_namesake(policy)
     if clash:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from tests import distribution, fork_server
 from tests.keeper import Run, end_keepers, shared_server
@@ -75,8 +75,13 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take longest."""
-    items.sort(key=lambda item: distribution.place(item.path.relative_to(TESTS).as_posix()))
+    """Mark the tests that run without coverage, and begin with the files that take longest."""
+    files = {item: item.path.relative_to(TESTS).as_posix() for item in items}
+    for item, file in files.items():
+        cases = item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
+        if distribution.is_uncounted(file, cases) or is_hypothesis_test(getattr(item, "obj", None)):
+            item.add_marker("uncounted")
+    items.sort(key=lambda item: distribution.place(files[item]))
 
 
 @pytest.hookimpl(optionalhook=True)

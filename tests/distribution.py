@@ -8,13 +8,24 @@ other. The tests of a file stay together, because they share what takes long to 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from xdist.scheduler.loadscope import LoadScopeScheduling  # type: ignore[import-untyped]
 
 WAITING = ("acceptance", "chaos", "docs")
 """Folders of tests that start nodes and wait for them."""
+
+UNCOUNTED = ("ancestors", "benchmarks", "chaos", "docs", "typing", "test_architecture.py")
+"""Folders and files whose tests run without coverage: other tests execute the same lines of the product."""
+
+OTHER_STORES = ("mongodb", "postgresql")
+OF_STORES = ("store", "outbox")
+"""Elsewhere only the cases on SQLite are counted: tests of these folders execute the lines of the other stores."""
+
+CONTRACT = "store/test_"
+OF_POSTGRESQL = "store/test_postgresql_"
+"""Only these files of the contract are counted on PostgreSQL: the others execute the code it shares with SQLite."""
 
 SPREAD = ("acceptance", "chaos/test_storm.py", "docs/test_pages.py")
 """Files and folders of which each test goes to any process."""
@@ -54,6 +65,14 @@ LONGEST = (
 def place(file: str) -> int:
     """Return a number by which files below ``tests`` are sorted."""
     return LONGEST.index(file) if file in LONGEST else len(LONGEST)
+
+
+def is_uncounted(file: str, cases: Iterable[object] = ()) -> bool:
+    """Return whether a test of a file below ``tests`` with these values of its parameters runs without coverage."""
+    repeated: tuple[str, ...] = () if _is_below(file, OF_STORES) else OTHER_STORES
+    if file.startswith(CONTRACT) and not file.startswith(OF_POSTGRESQL):
+        repeated = ("postgresql",)
+    return any(case in repeated for case in cases) or _is_below(file, UNCOUNTED)
 
 
 def scope(test: str) -> str:

@@ -8,19 +8,19 @@ lowest versions are those that ``setup.cfg`` names. Environments with the most t
 Python         versions           tests
 =============  =================  ======================================================
 oldest         lowest             all, but those of the extras
-oldest         newest             all, but those of the embedded store
+oldest         newest             those of the packages, and those of the extras
 newest         newest             all
 each between   newest             all, but those of MongoDB
-newest         lowest             all, but those of the embedded store and of the extras
+newest         lowest             those of the packages
 unstable       newest             all, but those of MongoDB; a warning is an error there
 both ends      lowest of extras   those of the extras
 =============  =================  ======================================================
 
-The Python of ``.venv`` has run the whole suite with the newest versions. The oldest and the newest Python run every
-test, and so do the lowest and the newest versions of each package on both of them. The embedded store is Python's own
-SQLite: what its share of the tests executes of a package, the same tests on MongoDB execute as well, and what is
-Python's own is tested on each. An *unstable* Python is one that only Debian's unstable distribution has: its tests run
-inside that, see ``tests/unstable.py``.
+The Python of ``.venv`` has run the whole suite with the newest versions. The oldest Python runs every test with the
+lowest versions, the newest Python with the newest versions. The opposite pairs can fail only in a package that does not
+work with this Python, so they run the files that call every function of a package which the tests on MongoDB call. The
+tests of the embedded store, which is Python's own SQLite, call no others. An *unstable* Python is one that only
+Debian's unstable distribution has: its tests run inside that, see ``tests/unstable.py``.
 """
 
 from __future__ import annotations
@@ -46,10 +46,20 @@ ROOT = Path(__file__).parent.parent
 TOOLS = ("hypothesis", "prometheus-client", "pytest", "pytest-xdist")  # of the tests, always the newest
 EXTRAS = ("django", "otel", "top", "web")
 OF_EXTRAS = "tests/acceptance/test_extras.py"
-LEFT_OUT = ("test_quickstart.py", "test_secrets.py")  # it runs the Python of .venv; it needs a client of the tests
+LEFT_OUT = ("test_quickstart.py", "test_secrets.py", "test_notification_mail.py")
+"""They need the environment of the tests: its Python, a client, a mail server."""
+
 HOW = ("-m", "not long", "-n", "4", "--dist", "loadfile")
 ALL = ("tests/acceptance", *(f"--ignore=tests/acceptance/{name}" for name in LEFT_OUT), *HOW)
-NOT_EMBEDDED = (*ALL, "-k", "not sqlite")
+OF_PACKAGES = (
+    *("test_concurrent.py", "test_damage.py", "test_declaring.py", "test_fair_order.py", "test_job_metrics.py"),
+    *("test_leading.py", "test_limits.py", "test_log_lines.py", "test_mongodb_costs.py", "test_notifications.py"),
+    *("test_outbox.py", "test_schedules.py", "test_stacks.py"),
+)
+"""They call every function of an installed package that any acceptance test on MongoDB calls, but for what only tests
+use. To find them, the functions of all processes of each test were recorded with ``sys.monitoring``."""
+
+PACKAGES = (*(f"tests/acceptance/{name}" for name in OF_PACKAGES), *HOW, "-k", "not sqlite")
 NOT_MONGODB = (*ALL, "-k", "not mongodb")
 AT_ONCE = 3
 """Environments whose tests run at once, unless ``--at-once`` says another number."""
@@ -77,8 +87,8 @@ class Environment(NamedTuple):
 
     @property
     def place(self) -> int:
-        """Return a number by which those are sorted that run all tests, those that run a half, and those of extras."""
-        return 2 if OF_EXTRAS in self.tests else 1 if "-k" in self.tests else 0
+        """Return a number by which those are sorted that run all tests, those that run a part, and those of extras."""
+        return 2 if self.tests == (OF_EXTRAS,) else 1 if "-k" in self.tests else 0
 
     @property
     def folder(self) -> Path:
@@ -146,11 +156,11 @@ def pythons(found: Iterable[Path], oldest: Version) -> Mapping[Version, Path]:
 def environments(found: Mapping[Version, Path], tested: Version) -> list[Environment]:
     """Return where to run which tests, as the table above says; ``tested`` is the Python of ``.venv``."""
     oldest, newest = min(found, default=tested), max(found, default=tested)
-    of_newest = {**dict.fromkeys(found, NOT_MONGODB), newest: ALL, oldest: NOT_EMBEDDED}
+    of_newest = {**dict.fromkeys(found, NOT_MONGODB), newest: ALL, oldest: (OF_EXTRAS, *PACKAGES)}
     chosen = []
     for version, python in found.items():
         if version in (oldest, newest):
-            tests = (*(ALL if version == oldest else NOT_EMBEDDED), f"--ignore={OF_EXTRAS}")
+            tests = (*ALL, f"--ignore={OF_EXTRAS}") if version == oldest else PACKAGES
             chosen.append(Environment(python, version, "lowest", tests))
             chosen.append(Environment(python, version, "lowest-extras", (OF_EXTRAS,)))
         if version != tested:

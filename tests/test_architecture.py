@@ -42,7 +42,7 @@ LAYERS = (
     ("store",),
     ("insight", "execution"),
     ("scheduler",),
-    ("otel", "retry"),
+    ("otel", "retry", "outbox", "notifications"),
     ("daemon",),
     ("web",),
     ("cli", "testing"),
@@ -85,7 +85,7 @@ DOORS = {
     "starlette": ("taskqueue/web/",),
     "tomli": ("taskqueue/cli/",),
     "uvicorn": ("taskqueue/web/server.py",),
-    "watchfiles": ("taskqueue/cli/reload.py",),
+    "watchfiles": ("taskqueue/cli/code_reload.py",),
     "textual": ("taskqueue/cli/top/",),
     "typing_extensions": ("taskqueue/",),
 }
@@ -94,7 +94,18 @@ ENGINES = ("taskqueue.store.sqlite", "taskqueue.store.mongodb", "taskqueue.store
 # The calls of a store that only read it, and its facts.
 READING = {
     *("alike", "audit", "controls", "count", "diagnose", "events_of", "find", "guarantee", "history", "leases"),
-    *("limit_usage", "log_lines", "now", "present", "samples", "schedules", "tally", "url", "waiting_since"),
+    *(
+        "cursor_at",
+        "limit_usage",
+        "log_lines",
+        "now",
+        "present",
+        "samples",
+        "schedules",
+        "tally",
+        "url",
+        "waiting_since",
+    ),
     *("disagreeing", "rate_ends"),
 }
 PICKLERS = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
@@ -122,18 +133,32 @@ MOST_PARAMETERS = 8
 """The most parameters of a function. Keyword-only options of the public API and of commands are not counted."""
 
 PUBLIC_OPTIONS = {"taskqueue/scheduler/schedule_api.py:schedule", "taskqueue/web/application.py:app"}
-MANY_PARAMETERS = {"taskqueue/daemon/worker/worker.py:__init__": 10, "taskqueue/web/api/route.py:__init__": 9}
+MANY_PARAMETERS = {"taskqueue/web/api/route.py:__init__": 9}
 """Functions that have more, and how many; these numbers only fall."""
 
-MOST_FILES, MOST_CODE_LINES, MOST_IMPORTS = 505, 49_965, 0.13
+MOST_FILES, MOST_CODE_LINES, MOST_IMPORTS = 499, 54_700, 0.13
 """Files and code lines of the package, without blank lines, comments and docstrings, and the share of imports in them.
 
 They rise only with a line here that says what for. 40,000 lines in 370 files are the aim. Raised by fair queues, waits
 of jobs for themselves, shares of the dashboard, the repair of derived fields, immediate mode, bursts and a relational
 store with engines, the fan-out of rings, Django projects, tests with unittest, tasks that know their job, dialects of
 cron, words of other systems, schedules that an application declares, the version in a file, the dashboard in a site,
-judged failures, crontabs that are imported, what `why` learns from limits, workers and nodes,
-and ids of an application.
+judged failures, notifications, crontabs that are imported, what `why` learns from limits, workers and nodes,
+ids of an application, outboxes, one filter for all faces,
+bulk actions in stages,
+claims that ask PostgreSQL once about all limits,
+and operations that are declared once for all faces,
+tasks of Django within their transaction,
+pages of classes and queues,
+metrics of jobs,
+reports to Sentry,
+lines of structlog,
+states of failures,
+marks of releases,
+names of tasks for people,
+warnings of direct calls,
+keys, selected rows and sorted columns of the dashboard,
+and reports and bulk actions over HTTP.
 """
 
 CODE = re.compile(r"\b(?:GZ|JB|JW|LW|LZQ|PTS|PW|REC|RW|X)-\d+\b")

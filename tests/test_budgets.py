@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import one_job, system_calls, way_of_a_job
 from benchmarks.way_of_a_job import ROLES, Way
-from taskqueue.cli.scratch_stores import scratch_stores
+from taskqueue.cli.bench import scratch_stores
 from tests import budgets
 from tests.servers import prepared
 

@@ -11,7 +11,9 @@ from tests import distribution
 TESTS = Path(__file__).parent
 
 
-@pytest.mark.parametrize("place", [*distribution.SPREAD, *distribution.TOGETHER, *distribution.LONGEST])
+@pytest.mark.parametrize(
+    "place", [*distribution.SPREAD, *distribution.UNCOUNTED, *distribution.TOGETHER, *distribution.LONGEST]
+)
 def test_every_file_that_is_named_is_there(place: str) -> None:
     assert (TESTS / place).exists()
 
@@ -23,6 +25,16 @@ def test_a_file_stays_together_but_for_tests_that_take_long_by_themselves() -> N
     assert distribution.scope(alone) == alone
     assert distribution.scope("tests/acceptance/test_seats.py::test_b") == "tests/acceptance/test_seats.py::test_b"
     assert distribution.scope("tests/acceptance/test_quickstart.py::test_c") == "tests/acceptance/test_quickstart.py"
+
+
+def test_of_a_test_on_several_stores_only_the_case_on_sqlite_is_counted_outside_of_the_contract() -> None:
+    assert not distribution.is_uncounted("acceptance/test_seats.py", ["sqlite", 3])
+    assert distribution.is_uncounted("acceptance/test_seats.py", ["mongodb", 3])
+    assert not distribution.is_uncounted("store/test_claims.py", ["mongodb"])
+    assert distribution.is_uncounted("store/test_claims.py", ["postgresql"])
+    assert not distribution.is_uncounted("store/test_postgresql_bells.py", ["postgresql"])
+    assert not distribution.is_uncounted("outbox/test_rows.py", ["postgresql"])
+    assert distribution.is_uncounted("chaos/test_storm.py", ["sqlite"])
 
 
 def test_the_longest_files_come_first() -> None:

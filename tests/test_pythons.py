@@ -9,9 +9,10 @@ from pathlib import Path
 from tests import unstable
 from tests.pythons import (
     ALL,
-    NOT_EMBEDDED,
     NOT_MONGODB,
     OF_EXTRAS,
+    PACKAGES,
+    ROOT,
     configuration,
     environments,
     lowest_requirements,
@@ -38,7 +39,7 @@ def test_a_python_that_is_too_old_is_left_out() -> None:
     assert pythons([Path(sys.executable)], (sys.version_info[0], sys.version_info[1] + 1)) == {}
 
 
-def test_both_ends_run_every_test_with_the_lowest_and_the_newest_versions_and_others_the_embedded_store() -> None:
+def test_both_ends_run_every_test_with_one_set_of_versions_and_others_the_embedded_store() -> None:
     found = {(3, minor): Path(f"/python3.{minor}") for minor in (10, 11, 12, 13)}
 
     tests = {environment.name: environment.tests for environment in environments(found, (3, 11))}
@@ -47,15 +48,17 @@ def test_both_ends_run_every_test_with_the_lowest_and_the_newest_versions_and_ot
         *("3.10-lowest", "3.10-lowest-extras", "3.10-newest", "3.12-newest"),
         *("3.13-lowest", "3.13-lowest-extras", "3.13-newest"),
     ]
-    assert {name for name, of in tests.items() if of[: len(NOT_EMBEDDED)] == NOT_EMBEDDED} == {
-        "3.10-newest",
-        "3.13-lowest",
-    }
+    assert tests["3.10-newest"] == (OF_EXTRAS, *PACKAGES)
+    assert tests["3.13-lowest"] == PACKAGES
     assert tests["3.13-newest"] == ALL
     assert tests["3.12-newest"] == NOT_MONGODB
     assert tests["3.10-lowest"] == (*ALL, f"--ignore={OF_EXTRAS}")
     assert tests["3.10-lowest-extras"] == tests["3.13-lowest-extras"] == (OF_EXTRAS,)
     assert environments({}, (3, 11)) == []
+
+
+def test_the_files_of_the_packages_are_there() -> None:
+    assert [name for name in PACKAGES if name.startswith("tests/") and not (ROOT / name).exists()] == []
 
 
 def test_environments_with_the_most_tests_come_first() -> None:
@@ -74,7 +77,7 @@ def test_one_python_alone_runs_every_test_with_the_lowest_versions() -> None:
     tests = {environment.kind: environment.tests for environment in environments({(3, 10): Path("/p")}, (3, 11))}
 
     assert tests["lowest"] == (*ALL, f"--ignore={OF_EXTRAS}")
-    assert tests["newest"] == NOT_EMBEDDED
+    assert tests["newest"] == (OF_EXTRAS, *PACKAGES)
 
 
 def test_a_python_that_only_the_unstable_distribution_has_runs_the_tests_of_the_embedded_store_there() -> None:

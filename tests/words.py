@@ -12,20 +12,21 @@ from pathlib import Path
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 BUDGETS = {
-    r"\bbehind\b": 24,
-    r"\banew\b": 10,
-    r"\bgo(es)? on\b": 19,
-    r"\bmeanwhile\b": 8,
+    r"\bbehind\b": 20,
+    r"\banew\b": 6,
+    r"\bgo(es)? on\b": 14,
+    r"\bmeanwhile\b": 7,
     r"\bbesides\b": 5,
-    r"\bfor ever\b": 10,
+    r"\bfor ever\b": 5,
     r"\b(is|are) over\b": 9,
-    r"\b(is|are) to (be|end)\b": 4,
+    r"\b(is|are) to (be|end)\b": 2,
     r"\bso (many|long|much)\b(?! (as|that)\b)": 11,
     r"\bwhere (it|they|there|one|that|no)\b": 33,
     r"\bthose that\b": 18,
-    r"\bwithout one\b": 5,
+    r"\bwithout one\b": 4,
     r"\b[Ww]ho (has|is|was|had|wants|asks|reads|waits)\b": 6,
     r"\bTell whether\b": 0,
+    r"\b[Hh]eed(s|ed)?\b": 0,
 }
 """How often each may stand in the code and the pages. Lower a number after removing some; never raise one."""
 

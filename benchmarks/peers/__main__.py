@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--page", type=Path)
     given = parser.parse_args()
-    interpreter = python()
+    interpreter = python({PEERS[name].server for name in given.peers})
     values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for number in range(given.rounds):
         for workload in given.workloads:

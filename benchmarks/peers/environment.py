@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 from benchmarks.peers.client import ROOT
@@ -14,9 +15,9 @@ PLACE = ROOT / ".venv-peers"
 PINNED = Path(__file__).with_name("requirements.txt")
 
 
-def python() -> Path:
+def python(servers: Collection[str]) -> Path:
     """Return the interpreter of the environment, which is made first if it is not there or not of these versions."""
-    _install_servers()
+    _install_servers(servers)
     made_of = PLACE / "made-of"
     interpreter = PLACE / "bin" / "python"
     if not made_of.exists() or made_of.read_text() != PINNED.read_text():
@@ -27,8 +28,8 @@ def python() -> Path:
     return interpreter
 
 
-def _install_servers() -> None:
-    missing = missing_packages()
+def _install_servers(servers: Collection[str]) -> None:
+    missing = missing_packages(servers)
     if not missing:
         return
     if os.geteuid() != 0:

@@ -9,7 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -19,12 +19,13 @@ from tests.servers import free_port
 REDIS = Path("/usr/bin/redis-server")
 REDIS_SETTINGS = Path("/etc/redis/redis.conf")
 POSTGRES = Path("/usr/lib/postgresql")
-PACKAGES = {REDIS: "redis-server", POSTGRES: "postgresql"}
+PACKAGES = {"redis": (REDIS, "redis-server"), "postgres": (POSTGRES, "postgresql")}
+"""The program of each server, and its Debian package."""
 
 
-def missing_packages() -> list[str]:
+def missing_packages(servers: Collection[str]) -> list[str]:
     """Return the Debian packages that have to be installed first."""
-    return [package for path, package in PACKAGES.items() if not path.exists()]
+    return [package for server, (path, package) in PACKAGES.items() if server in servers and not path.exists()]
 
 
 @contextmanager

@@ -18,8 +18,10 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,13 @@ from draw import HERE, LIMIT, command, has_told, until
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from taskqueue import Scheduler, workflows
+from taskqueue.insight.releases import Release
 from taskqueue.model.history import part_text
+from taskqueue.model.record import Holder
+from taskqueue.scheduler import bulk_actions
+from taskqueue.scheduler.failure_states import KEPT_BY
+from taskqueue.store import Lease
+from taskqueue.store.open import open_store
 from taskqueue.web import app
 from taskqueue.web.pages import PAGES
 from taskqueue.web.users import Role, User, UsersFile, account
@@ -59,6 +67,8 @@ def main() -> None:
                     take_all(scheduler, failed, Path(folder), Path(sys.argv[1]))
                 else:
                     take_pictures(scheduler, failed)
+                    take_bulk_action(f"{folder}/stages.db")
+                    take_release(f"{folder}/release.db")
         finally:
             node.terminate()
             node.wait(LIMIT)
@@ -72,13 +82,23 @@ def make_up_history(scheduler: Scheduler, url: str) -> None:
     for step, length, number, most in (("minute", MINUTE, 60, 24), ("hour", HOUR, 72, 1500)):
         for ago in range(1, number):
             done = int(most * (0.5 + chance.random() / 2))
-            part = {("mail", "shop:MailJob"): {"added": done, "started": done, "done": done}}
+            mails = {"added": done, "started": done, "done": done, **spread("r", done, 5.5), **spread("w", done, 7.0)}
+            part = {("mail", "shop:MailJob"): mails}
             failed = max(0, int(chance.gauss(0, most / 400)))
-            if failed:
-                part["invoices", "shop:InvoiceJob"] = {"started": failed, "failed": failed, "e:KeyError": failed}
+            invoices = {"started": done // 20 + failed, "done": done // 20}
+            part["invoices", "shop:InvoiceJob"] = invoices | (
+                {"failed": failed, "e:KeyError": failed} if failed else {}
+            )
             rows.append((step, now // length * length - ago * length, part_text(part)))
     with closing(sqlite3.connect(url)) as connection, connection:
         connection.executemany("INSERT OR REPLACE INTO history (step, at, figures) VALUES (?, ?, ?)", rows)
+
+
+def spread(kind: str, jobs: int, middle: float) -> dict[str, int]:
+    """Return in which buckets of the history the run times, or waiting times, of jobs are."""
+    chance = random.Random(jobs)
+    buckets = Counter(f"{kind}{round(chance.gauss(middle, 1.2))}" for _ in range(jobs))
+    return {("longest_run" if kind == "r" else "longest_wait"): 2000, **buckets}
 
 
 def bring_about(scheduler: Scheduler) -> str:
@@ -104,6 +124,7 @@ def take_pictures(scheduler: Scheduler, failed: str) -> None:
         ("dashboard", "/", "light"),
         ("dashboard-dark", "/", "dark"),
         ("dashboard-job", f"/jobs/{failed}", "light"),
+        ("dashboard-class", "/classes/shop:MailJob", "light"),
     )
     with served(app(scheduler, local=True)) as address, chromium() as browser:
         for name, path, scheme in pictures:
@@ -112,6 +133,55 @@ def take_pictures(scheduler: Scheduler, failed: str) -> None:
             page.wait_for_selector("#content section")
             page.screenshot(path=str(HERE / f"{name}.png"))
             page.close()
+
+
+def take_bulk_action(url: str) -> None:
+    """Take a picture of 900 jobs that run again as five, and then 50 a minute."""
+    with Scheduler(url) as scheduler:
+        scheduler.add_jobs((shop.MailJob, {"to": "ann@example.org"}) for _ in range(900))
+        scheduler.cancel_jobs({"job": "shop:MailJob"})
+        match = {"status": "CANCELED", "job": "shop:MailJob"}
+        bulk_actions.begin(scheduler, "mail-outage", match, bulk_actions.plan_of(scheduler, {"first": 5}), "ana")
+        scheduler.run_pending()
+        rest = {"rate": "50/m", "queue": "backfill"}
+        bulk_actions.add_rest(scheduler, "mail-outage", bulk_actions.plan_of(scheduler, rest), "ana")
+        with served(app(scheduler, local=True)) as address, chromium() as browser:
+            page = browser.new_page(viewport={"width": 1280, "height": 480}, color_scheme="light")
+            page.goto(f"{address}/bulk/mail-outage")
+            page.wait_for_selector("#content section")
+            page.screenshot(path=str(HERE / "dashboard-bulk.png"))
+            bulk_actions.stop(scheduler, "mail-outage", "the mail server is down again")
+            page.reload()
+            page.wait_for_selector("#content section")
+            page.screenshot(path=str(HERE / "dashboard-stopped.png"))
+            page.close()
+
+
+def take_release(url: str) -> None:
+    """Take pictures of a release after which invoices of one customer fail: the overview, and whose they are."""
+    with Scheduler(url) as scheduler, closing(open_store(url)) as store:
+        make_up_history(scheduler, url)
+        now = store.now()
+        for name, minutes in (("v41", 40), ("v42", 3)):
+            mark = Release(name=name, at=now - timedelta(minutes=minutes), by="deployment")
+            store.acquire(Lease(name=mark.key, holder=KEPT_BY, since=mark.at, until=now, about=mark.about), now)
+        about = {"host": "web", "pid": 4711, "pm": "dynamic", "max_children": 8, "busy": 2, "version": "0.1.0"}
+        seat, later = Holder(seat="web-1", incarnation="a1b2"), now + timedelta(hours=1)
+        for lease in ("seat:web-1", "lead"):
+            store.acquire(Lease(name=lease, holder=seat, since=now, until=later, about=about), now)
+        for number in range(60):
+            customer = ("initech", "acme", "initech", "globex")[number % 4]
+            lines = [{}] if customer == "initech" else [{"price": 4}]
+            data = {"customer": customer, "lines": lines}
+            scheduler.run_job(shop.InvoiceJob, data, tags=[f"customer:{customer}"], retry=0)
+        pictures = (("release", "/", 400), ("customer", "/jobs?class=InvoiceJob&by=customer", 420))
+        with served(app(scheduler, local=True)) as address, chromium() as browser:
+            for name, path, height in pictures:
+                page = browser.new_page(viewport={"width": 1280, "height": height}, color_scheme="light")
+                page.goto(f"{address}{path}")
+                page.wait_for_selector("#content section")
+                page.screenshot(path=str(HERE / f"dashboard-{name}.png"))
+                page.close()
 
 
 def take_all(scheduler: Scheduler, failed: str, folder: Path, to: Path) -> None:
@@ -131,7 +201,9 @@ def take_all(scheduler: Scheduler, failed: str, folder: Path, to: Path) -> None:
         "batch": "/jobs/matching?action=cancel",
         "not-found": f"/jobs/{'0' * 24}",
         "wrong-query": "/jobs?q={",
-        "done": "/queues?done=paused&of=mail",
+        "class": "/classes/shop:InvoiceJob?over=1h",
+        "queue": "/queues/mail",
+        "done": "/queues?done=pause&of=mail",
     }
     listed = {page.title.lower(): page.path for page in PAGES if page.title}
     away = folder / "away"

@@ -29,10 +29,10 @@ from taskqueue.scheduler.controls import user_and_host
 from taskqueue.scheduler.scheduler import Scheduler
 
 RECENT = 200
-"""Jobs among which a similar class is looked for."""
+"""How many jobs are searched for a similar class."""
 
 ALIKE = 0.85
-"""How similar two classes are, from 0 to 1, of which one may be mistyped."""
+"""How similar two class names must be, from 0 to 1, for one to be a typo of the other."""
 
 
 def _run_here(
@@ -49,7 +49,7 @@ def _run_here(
         sys.path.insert(0, str(Path.cwd()))
     hooks = {} if bootstrap is None else _hooks_of(bootstrap)
     try:
-        load(job)  # first: a mistyped class must create no store and no record
+        load(job)  # first, so that a mistyped class creates neither store nor record
     except CannotLoad as refused:
         raise InvalidJob(str(refused)) from None
     with Scheduler(context.url, **hooks) as scheduler:
@@ -99,7 +99,7 @@ def _check_options(*, once: bool, here: bool, bootstrap: Path | None, wait: bool
 
 
 def _check_path(context: StoreContext, job: str) -> None:
-    """Refuse a class that is not an import path before a store is made; suggest a recent job's class of this name."""
+    """Refuse a class that is not an import path before creating a store; suggest a recent job's class of this name."""
     try:
         path_of(job)
     except InvalidJob as refused:
@@ -119,7 +119,7 @@ def _unknown_class(context: StoreContext, id: str, job: str) -> str:
 
 
 def _signed(own: Sequence[str]) -> Sequence[str] | Mapping[str, str]:
-    """Return the meta with the user and host that add the job, unless it names them already or has no room for them."""
+    """Return the meta with the user and host that add the job, unless it already names them or has no room."""
     try:
         return checked_meta([*own, f"{ADDED_BY}={user_and_host()}"])
     except InvalidOption:

@@ -1,4 +1,4 @@
-"""The folder and the module of an application that a command line names, by its file or by its module."""
+"""Finds the folder and the module of an application that a command line names by file or by module."""
 
 from __future__ import annotations
 

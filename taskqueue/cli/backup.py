@@ -1,4 +1,4 @@
-"""``taskqueue backup``: the embedded store as it is now, in one file."""
+"""``taskqueue backup``: write the embedded store, as it is now, to one file."""
 
 from __future__ import annotations
 

@@ -4,42 +4,45 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote, urlsplit, urlunsplit
 
 import click
 
 from taskqueue.cli import output, terminal
-from taskqueue.cli.scratch_stores import ScratchStores, scratch_stores
-from taskqueue.errors import TaskqueueError, WaitTimeout
+from taskqueue.errors import StoreUnavailable, TaskqueueError, WaitTimeout
 from taskqueue.insight.control_socket import VARIABLE
 from taskqueue.model.job import Job
 from taskqueue.model.query import EVERYTHING, PENDING, And, Query, parse
 from taskqueue.scheduler.process import Process
 from taskqueue.scheduler.scheduler import Scheduler
 from taskqueue.store import Store
-from taskqueue.store.open import open_store
+from taskqueue.store.open import MONGODB_SCHEMES, SERVER_SCHEMES, default_url, open_store
+from taskqueue.store.sqlite.url import SqliteUrl, location
 
 BATCH = 1000
-"""Jobs that one call of ``add_jobs`` adds."""
+"""How many jobs one call of ``add_jobs`` adds."""
 WORKERS = 2
 WARM_UP = 20
-"""Round trips before the measured ones."""
+"""How many round trips are made before the measured ones."""
 STUCK_AFTER = 120.0
 """Seconds without progress after which a measurement is given up."""
 LEAVES_WITHIN = 30.0
 """Seconds after which a node that was asked to leave is killed."""
 LOOK_EVERY = 0.05
-"""Seconds between two looks at a drain: more looks would take time from it."""
+"""Seconds between two checks of a drain: more frequent checks would slow it down."""
 COUNT_EVERY = 5.0
-"""Seconds between two counts of the jobs that are left."""
+"""Seconds between two counts of the remaining jobs."""
 LEAST = 0.001
 """The shortest time of a drain in seconds: stored times are whole milliseconds."""
 
@@ -55,7 +58,7 @@ class Empty(Job):
 
 
 class MeasurementFailed(TaskqueueError):
-    """The node left, or nothing moved any more."""
+    """The node left, or there was no more progress."""
 
 
 class Figure(NamedTuple):
@@ -113,25 +116,25 @@ class Node:
         """Raise ``MeasurementFailed`` if the node has left, or after the monotonic time, saying why the job waits."""
         code = self._process.poll()
         if code is not None:
-            raise MeasurementFailed(f"the node left with exit code {code}: {self._last_words()}")
+            raise MeasurementFailed(f"the node exited with code {code}: {self._last_words()}")
         if time.monotonic() > ends_at:
             why = "" if process is None else process.why()
             raise MeasurementFailed(f"nothing moved for {STUCK_AFTER:g} s: {self._last_words()} {why}".rstrip())
 
     def stop(self) -> float:
-        """Stop it with SIGTERM, and return the seconds until it had left."""
+        """Stop it with SIGTERM, and return how many seconds it took to leave."""
         began = time.monotonic()
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         try:
             self._process.wait(LEAVES_WITHIN)
         except subprocess.TimeoutExpired:
-            self._process.kill()  # manager and workers do not outlive it
+            self._process.kill()  # its manager and workers do not outlive it
             self._process.wait()
         return time.monotonic() - began
 
     def _await_newest(self, store: Store, ends_at: float) -> None:
-        """Wait until the newest pending job has ended, which is one of the last, or the next count is due."""
+        """Wait until the newest pending job (one of the last) has ended, or the next count is due."""
         counts_at = time.monotonic() + COUNT_EVERY
         watched: Query = PENDING
         while (newest := store.find(watched, order="-id", limit=1)) and time.monotonic() < counts_at:
@@ -212,7 +215,7 @@ def measure_single_jobs(stores: ScratchStores, jobs: int) -> Iterator[Figure]:
 
 @contextmanager
 def node(url: str, folder: Path, workers: int, *options: str) -> Iterator[Node]:
-    """Start a node and stop it when the block is left."""
+    """Start a node, and stop it at the end of the block."""
     started = Node(url, folder, workers, options)
     try:
         yield started
@@ -254,3 +257,74 @@ def terminated_as_interrupted() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+_PREFIX = "taskqueue-bench-"
+
+
+class ScratchStores:
+    """Creates empty stores of one kind; a measurement writes only to ``folder`` and to these stores."""
+
+    def __init__(self, folder: Path, beside: SqliteUrl | str) -> None:
+        self.folder = folder
+        self._beside = beside
+
+    @property
+    def file_store(self) -> SqliteUrl | None:
+        """The address of the SQLite store beside which files are created; None for a server."""
+        return self._beside if isinstance(self._beside, SqliteUrl) else None
+
+    @contextmanager
+    def fresh(self) -> Iterator[str]:
+        """Yield the address of an empty store, and remove it afterwards."""
+        if isinstance(self._beside, SqliteUrl):
+            folder = Path(tempfile.mkdtemp(dir=self.folder))
+            try:
+                yield f"sqlite://{quote(str(folder / 'jobs.db'))}?synchronous={self._beside.synchronous}"
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+            return
+        name = f"bench_{secrets.token_hex(4)}"
+        if self._beside.startswith(MONGODB_SCHEMES):
+            from taskqueue.store.mongodb.existing_store import remove
+
+            url = _with_option(self._beside, "taskqueue.prefix", f"{name}_")
+        else:
+            from taskqueue.store.postgresql.existing_store import remove
+
+            url = _with_option(self._beside, "taskqueue.schema", name)
+        try:
+            yield url
+        finally:
+            remove(url)
+
+
+@contextmanager
+def scratch_stores(url: str | None) -> Iterator[ScratchStores]:
+    """Yield a maker of stores beside the one that ``url`` names: on the same disk, or in the same database.
+
+    Raises ``ConfigError`` and ``StoreUnavailable``.
+    """
+    address = url or default_url()
+    if address.startswith(SERVER_SCHEMES):
+        with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder:
+            yield ScratchStores(Path(folder), address)
+        return
+    beside = location(address)
+    parent = beside.path.parent
+    try:
+        if url is None:
+            parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        scratch = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent)
+    except OSError as error:
+        raise StoreUnavailable(
+            str(parent), f"no folder can be made there ({error.strerror})", "name a file in another one with --url"
+        ) from None
+    with scratch as folder:
+        yield ScratchStores(Path(folder), beside)
+
+
+def _with_option(url: str, name: str, value: str) -> str:
+    parts = urlsplit(url)
+    others = [option for option in parts.query.split("&") if option and not option.startswith(f"{name}=")]
+    return urlunsplit(parts._replace(path=parts.path or "/", query="&".join([*others, f"{name}={value}"])))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from taskqueue.cli import completion, ids, output
 from taskqueue.cli.context import StoreContext, pass_store
-from taskqueue.cli.param_types import extended_json
+from taskqueue.cli.param_types import job_filter
 from taskqueue.errors import JobNotFound
+from taskqueue.model.job_filter import JobFilter
 from taskqueue.model.query import PENDING, And, parse
 from taskqueue.model.record import Record, Status
 from taskqueue.model.wording import count
@@ -19,23 +21,23 @@ from taskqueue.scheduler.audit_trail import shown_query
 
 @click.command("cancel")
 @click.argument("id", metavar="[ID…]", nargs=-1, shell_complete=completion.ids)
-@click.option("--query", type=extended_json, metavar="JSON", help="All jobs that match this query and have not ended.")
+@click.option("--query", type=job_filter, metavar="FILTER", help="All jobs that match this and have not ended.")
 @click.option("--yes", is_flag=True, help="With --query: cancel them; the default is only to count them.")
 @click.option("--reason", default="", metavar="TEXT", help="Why; kept with the job and shown by `why`.")
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
 @pass_store
 def cancel_command(
-    context: StoreContext, id: tuple[str, ...], query: Any, yes: bool, reason: str, as_json: bool
+    context: StoreContext, id: tuple[str, ...], query: JobFilter | None, yes: bool, reason: str, as_json: bool
 ) -> None:
     """End jobs that wait or run.
 
-    Name them by ID, or with --query by what they have in common: {"job": "shop:Mail", "queue": "mail"}. A waiting job
-    is CANCELED at once. A running job is asked to end, and killed if it does not.
+    Name them by ID, or with --query by what they have in common: "class:Mail queue:mail", or JSON such as
+    {"job": "shop:Mail"}. A waiting job is CANCELED at once. A running job is asked to end, and killed if it does not.
     """
     if bool(id) == (query is not None):
         raise click.UsageError("name the jobs by ID or by --query, not by both")
     if query is not None:
-        _cancel_matching(context, query, yes, reason, as_json)
+        _cancel_matching(context, query.query(context.store.now()), yes, reason, as_json)
         return
     records = [ids.resolve(context.store, written) for written in id]
     after = [_canceled(context, record, reason) for record in records]
@@ -46,7 +48,7 @@ def cancel_command(
         output.line(f"{ids.named(record)} {_said(before, record)}")
 
 
-def _cancel_matching(context: StoreContext, written: Any, yes: bool, reason: str, as_json: bool) -> None:
+def _cancel_matching(context: StoreContext, written: Mapping[str, Any], yes: bool, reason: str, as_json: bool) -> None:
     """Cancel, or count, the jobs that match and are pending now; jobs added during the call are left alone."""
     canceled = asked = 0
     query = parse(written)

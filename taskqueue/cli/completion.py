@@ -1,4 +1,4 @@
-"""``taskqueue completion``, and the names that a shell completes: ids, queues, classes, schedules and nodes."""
+"""``taskqueue completion``, and the names that a shell can complete: ids, queues, classes, schedules and nodes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 from taskqueue.cli import output
 from taskqueue.cli.context import StoreContext
 from taskqueue.errors import TaskqueueError
+from taskqueue.model.job_filter import KEYS, STATUSES, Names
 from taskqueue.model.query import EVERYTHING
 from taskqueue.store import Store
 
@@ -18,7 +19,7 @@ SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_TASKQUEUE_COMPLETE"
 
 RECENT = 200
-"""Jobs whose ids are offered, the newest first."""
+"""How many jobs' ids are offered, newest first."""
 
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
@@ -40,7 +41,7 @@ def completion_command(ctx: click.Context, shell: str) -> None:
 
 
 def _with_colons(script: str) -> str:
-    """Return the script of bash for names such as ``shop:Order``, which bash takes for three words.
+    """Return the bash script for names such as ``shop:Order``, which bash splits into three words.
 
     Bash replaces only the part after the last colon, so the script offers only that part.
     """
@@ -86,6 +87,12 @@ def recent_classes(store: Store) -> set[str]:
     return {record.job for record in store.find(EVERYTHING, order="-created_at", limit=RECENT)}
 
 
+def names_of(store: Store) -> Names:
+    """Return the names that the newest jobs have, and all queues."""
+    queues = sorted({queue for queue, _ in store.tally()})
+    return Names(store.find(EVERYTHING, order="-created_at", limit=RECENT), queues)
+
+
 def _classes(store: Store) -> Iterator[tuple[str, str]]:
     yield from ((job, "") for job in recent_classes(store))
 
@@ -93,6 +100,15 @@ def _classes(store: Store) -> Iterator[tuple[str, str]]:
 def _queues(store: Store) -> Iterator[tuple[str, str]]:
     for queue in sorted({queue for queue, _ in store.tally()}):
         yield queue, ""
+
+
+def _tokens(store: Store) -> Iterator[tuple[str, str]]:
+    """Yield the keys of tokens, and the tokens that the newest jobs match."""
+    names = names_of(store)
+    yield from ((f"{key}:", about) for key, about in KEYS.items() if key != "query")
+    yield from ((f"status:{status}", "") for status in STATUSES if " " not in status)
+    yield from ((f"{token.key}:{token.value}", "") for token in names.tokens())
+    yield from ((tag, "") for tag in names.of("tag") if ":" in tag)
 
 
 def _schedules(store: Store) -> Iterator[tuple[str, str]]:
@@ -106,8 +122,25 @@ def _nodes(store: Store) -> Iterator[tuple[str, str]]:
             yield lease.name.removeprefix("seat:"), ""
 
 
+def _failures(store: Store) -> Iterator[tuple[str, str]]:
+    from taskqueue.insight.overview_reader import OverviewReader
+
+    for group in OverviewReader(store).read().groups:
+        yield group.id, f"{group.job}: {group.fingerprint or 'no error'}"
+
+
+def _releases(store: Store) -> Iterator[tuple[str, str]]:
+    from taskqueue.insight.releases import releases_of
+
+    for release in reversed(releases_of(store.leases())):
+        yield release.name, f"marked by {release.by}"
+
+
 ids = _completing(_ids)
 classes = _completing(_classes)
+tokens = _completing(_tokens)
 queues = _completing(_queues)
 schedules = _completing(_schedules)
 nodes = _completing(_nodes)
+failures = _completing(_failures)
+releases = _completing(_releases)

@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from taskqueue.cli import node, output
 from taskqueue.cli.node_options import settings_from, written
+from taskqueue.notifications.receivers import shown
 from taskqueue.store.open import default_url
 from taskqueue.store.redaction import concealed
 
@@ -46,20 +47,21 @@ def config_command(ctx: click.Context, options: tuple[str, ...], as_json: bool) 
 
 
 def _values(parsed: click.Context) -> dict[str, Any]:
-    """Return the settings by name as the node would have them. Raises ``ConfigError``."""
+    """Return the settings that the node would have, by name. Raises ``ConfigError``."""
     given = {name: value for name, value in parsed.params.items() if name != "config"}
     logging = {name: given.pop(name) for name in ("log_level", "log_format", "log_config")}
     settings = settings_from(given)
     values = {field.name: getattr(settings, field.name) for field in fields(settings)} | logging
     queues = values.pop("queues")
     values["work_on"] = [queue if bound is None else f"{queue}={bound}" for queue, bound in queues.items()]
+    values["notify"] = [shown(text) for text in settings.notify]
     values["url"] = concealed(settings.url or default_url())
     order = [str(param.name) for param in parsed.command.params]
     return {name: _plain(values[name]) for name in sorted(values, key=order.index)}
 
 
 def _plain(value: object) -> object:
-    """Return the value as JSON has it."""
+    """Return the value in JSON form."""
     match value:
         case Enum():
             return value.value

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property, update_wrapper
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -32,10 +33,10 @@ class StoreContext:
         """A scheduler on the same store."""
         from taskqueue.scheduler.scheduler import Scheduler
 
-        return Scheduler(self.url if self.store else None)  # made only after the store: a scheduler would create one
+        return Scheduler(self.url if self.store else None)  # only after the store, which it would create
 
     def acting(self, action: str, target: str, **about: Any) -> AbstractContextManager[None]:
-        """Write the action of the block and its target to the audit."""
+        """Record the action of the block and its target in the audit."""
         from taskqueue.scheduler import audit_trail
 
         return audit_trail.acting_command(self.store, action, target, **about)
@@ -64,6 +65,18 @@ class NewStoreContext(StoreContext):
         from taskqueue.scheduler.scheduler import Scheduler
 
         return Scheduler(self.url)
+
+    @contextmanager
+    def preview(self) -> Iterator[Scheduler]:
+        """Yield a scheduler for a dry run; an empty store in a temporary folder replaces a missing one."""
+        from taskqueue.scheduler.scheduler import Scheduler
+        from taskqueue.store.open import exists
+
+        if exists(self.url):
+            yield self.scheduler
+            return
+        with TemporaryDirectory(prefix="taskqueue-") as folder, Scheduler(f"{folder}/jobs.db") as scheduler:
+            yield scheduler
 
     def open_anew(self) -> Scheduler:
         """Close the scheduler, and return a new one on the store that now has this name."""

@@ -1,8 +1,9 @@
-"""``taskqueue pause``, ``resume``, ``drain``, ``undrain`` and ``limit``: controls for all nodes."""
+"""The commands of declared operations, such as ``taskqueue pause``, and ``limit``: controls for all nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import click
@@ -19,114 +20,100 @@ from taskqueue.model.record import Status
 from taskqueue.model.wording import count, decided, nearest
 from taskqueue.scheduler import controls, json_shapes
 from taskqueue.scheduler.controls import MOST_KEYS, limit_states
+from taskqueue.scheduler.operations import OPERATIONS, AnyOperation, StoreOperations, Target
 
 LOOKED_AT = 1000
-"""How many jobs are searched for one with a limit."""
+"""How many jobs are searched for one that has the limit."""
 
-_wait = click.option(
-    "--wait", type=duration, metavar="S", help="Wait up to this long until no affected job is running."
-)
 _reason = click.option(
     "--reason", default="", metavar="TEXT", help="The reason; `taskqueue why` shows it for waiting jobs."
 )
 _by = click.option("--by", metavar="NAME", help="Name of the person who decides this; default: this user and host.")
-_as_json = click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
+_OPTIONS: dict[str, Callable[..., Any]] = {
+    "wait": click.option(
+        "--wait", type=duration, metavar="S", help="Wait up to this long until no affected job is running."
+    ),
+    "reason": _reason,
+    "by": _by,
+    "until": click.option(
+        "--until", metavar="VALUE", help="When this ends by itself: a time, or a duration from now: 2h, 7d."
+    ),
+    "as_json": click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs."),
+}
+"""The options of operations, by the parameter that takes the value."""
+
+NAMES: Mapping[Target, completion.Complete] = {
+    Target.QUEUE: completion.queues,
+    Target.NODE: completion.nodes,
+    Target.FAILURE: completion.failures,
+    Target.RELEASE: completion.releases,
+}
+"""The completion of names of targets."""
 
 
-def _of_a_queue(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Declare the queue to pause or resume."""
-    named = click.argument("queue", required=False, shell_complete=completion.queues)
-    return named(click.option("--all", "everything", is_flag=True, help="Everything, whatever its queue.")(command))
+def __getattr__(name: str) -> click.Command:
+    """Return the command of a declared operation by its name in this module, such as ``pause_command``."""
+    operation = OPERATIONS.get(name.removesuffix("_command"))
+    if operation is None:
+        raise AttributeError(name)
+    return command_of(operation)
 
 
-@click.command("pause")
-@_of_a_queue
-@_wait
-@_reason
-@_by
-@_as_json
-@pass_new_store
-def pause_command(
-    context: StoreContext,
-    queue: str | None,
-    everything: bool,
-    wait: float | None,
-    reason: str,
-    by: str | None,
-    as_json: bool,
-) -> None:
-    """Stop nodes from starting jobs of a queue until it is resumed.
+def command_of(operation: AnyOperation) -> click.Command:
+    """Return the command of an operation: its arguments and options are the parameters of the method."""
 
-    Running jobs continue. Jobs can still be added, and schedules still start them: they wait.
-    """
-    _check(queue, everything=everything)
-    with context.acting("pause", queue or EVERY_QUEUE, reason=reason, by=by):
-        control = controls.pause(context.store, queue, reason, by)
-    _report(context, control, wait, as_json=as_json)
+    def run(context: StoreContext, as_json: bool, wait: float | None = None, **values: Any) -> None:
+        target = _target(operation, values)
+        name = EVERY_QUEUE if target is None else target
+        operations = StoreOperations(context.store)
+        about = operation.details(operations, name, values)
+        with context.acting(operation.name, name, **about) if operation.is_audited else nullcontext():
+            result = operation.call(operations, target, values)
+        control = operation.control_of(context.store.controls().kept, name)
+        if operation.clears is not None:
+            _report_cleared(context, operation, name, result, as_json=as_json)
+        elif control is not None:
+            _report(context, control, wait, as_json=as_json)
+        elif as_json:
+            output.write(json_shapes.operation(operation, name, result, control))
+        else:
+            output.line(operation.answer(operation.target.words(name), result))
+
+    is_first = operation.sets is not None or operation.target is Target.RELEASE
+    command = (pass_new_store if is_first else pass_store)(run)
+    for value, option in reversed(_OPTIONS.items()):
+        command = option(command) if operation.takes(value) or value == "as_json" else command
+    is_of_queue = operation.target is Target.QUEUE
+    if is_of_queue:
+        command = click.option("--all", "everything", is_flag=True, help="Everything, whatever its queue.")(command)
+    noun = operation.target.value
+    command = click.argument(noun, required=not is_of_queue, shell_complete=NAMES[operation.target])(command)
+    return click.command(operation.name, help=operation.help)(command)
 
 
-@click.command("resume")
-@_of_a_queue
-@_as_json
-@pass_store
-def resume_command(context: StoreContext, queue: str | None, everything: bool, as_json: bool) -> None:
-    """Allow nodes to start jobs of a queue again.
+def _target(operation: AnyOperation, values: dict[str, Any]) -> str | None:
+    """Remove the name of the target from the values of a call, and return it; None is every queue."""
+    name: str | None = values.pop(operation.target.value)
+    if operation.target is Target.QUEUE and values.pop("everything") is (name is not None):
+        raise click.UsageError("name a queue, or pass --all")
+    return name
 
-    A queue that was paused both by name and with --all starts jobs again when both are resumed.
-    """
-    _check(queue, everything=everything)
-    with context.acting("resume", queue or EVERY_QUEUE):
-        was_paused = controls.resume(context.store, queue)
-    pauses = [pause for pause in controls.in_force(context.store, Kind.PAUSE) if everything or not pause.name]
+
+def _report_cleared(context: StoreContext, operation: AnyOperation, name: str, was_set: bool, *, as_json: bool) -> None:
+    """Print whether the control was set, and the pauses that still hold for the queues."""
+    assert operation.clears is not None  # the caller asks
+    active = controls.in_force(context.store, operation.clears)
+    still = [control for control in active if EVERY_QUEUE in (name, control.name)]
     if as_json:
-        output.write(
-            json_shapes.cleared(Kind.PAUSE, queue or EVERY_QUEUE, int(was_paused))
-            | {"in_force": [json_shapes.control(pause) for pause in pauses]}
-        )
+        rest = {"in_force": [json_shapes.control(pause) for pause in still]}
+        cleared = json_shapes.operation(operation, name, was_set, None)
+        output.write(cleared | (rest if operation.target is Target.QUEUE else {}))
         return
-    if everything:
-        output.line("everything is resumed" if was_paused else "not everything was paused")
-    else:
-        output.line(f"queue {queue} {'is resumed' if was_paused else 'was not paused'}")
-    if not was_paused and not pauses:
-        _say_others(controls.in_force(context.store, Kind.PAUSE), "paused")
-    for pause in pauses:
+    output.line(operation.answer(operation.target.words(name), was_set))
+    if not was_set and not still:
+        _say_others(active, operation.clears)
+    for pause in still:
         output.line(f"still active: {decided(pause, context.store.now())}")
-
-
-@click.command("drain", short_help="Stop a node from starting jobs.")
-@click.argument("node", shell_complete=completion.nodes)
-@_wait
-@_reason
-@_by
-@_as_json
-@pass_new_store
-def drain_command(
-    context: StoreContext, node: str, wait: float | None, reason: str, by: str | None, as_json: bool
-) -> None:
-    """Stop a node from starting jobs, even after a restart, until it is undrained.
-
-    Its running jobs continue. Jobs that it has claimed but not started go to other nodes.
-    """
-    with context.acting("drain", node, reason=reason, by=by):
-        control = controls.drain(context.store, node, reason, by)
-    _report(context, control, wait, as_json=as_json)
-
-
-@click.command("undrain")
-@click.argument("node", shell_complete=completion.nodes)
-@_as_json
-@pass_store
-def undrain_command(context: StoreContext, node: str, as_json: bool) -> None:
-    """Allow a drained node to start jobs again."""
-    with context.acting("undrain", node):
-        was_drained = controls.undrain(context.store, node)
-    if as_json:
-        output.write(json_shapes.cleared(Kind.DRAIN, node, int(was_drained)))
-        return
-    output.line(f"node {node} works again" if was_drained else f"node {node} was not drained")
-    if not was_drained:
-        _say_others(controls.in_force(context.store, Kind.DRAIN), "drained")
 
 
 @click.command("limit", short_help="Change the number of a declared limit.")
@@ -182,7 +169,7 @@ def _reset_limit(context: StoreContext, name: str, reason: str, by: str | None, 
         return
     output.line(f"{name}: {count(number, 'limit')} as declared again")
     if not number:
-        _say_others(controls.in_force(context.store, Kind.LIMIT), "changed")
+        _say_others(controls.in_force(context.store, Kind.LIMIT), Kind.LIMIT)
 
 
 def _set_limit(context: StoreContext, name: str, value: str, reason: str, by: str | None, *, as_json: bool) -> None:
@@ -222,14 +209,10 @@ def _list_held(context: StoreContext, *, as_json: bool) -> None:
         output.line("no running or waiting job has a limit")
 
 
-def _say_others(others: Sequence[Control], how: str) -> None:
-    """List the active controls when the named one is not active: its name may be misspelt."""
-    output.line(f"active: {', '.join(map(str, others))}" if others else f"nothing is {how}", err=True)
-
-
-def _check(queue: str | None, *, everything: bool) -> None:
-    if everything is (queue is not None):
-        raise click.UsageError("name a queue, or pass --all")
+def _say_others(others: Sequence[Control], kind: Kind) -> None:
+    """If the named control is not active, list the active ones, since the name may be misspelt."""
+    active = ", ".join(map(str, others))
+    output.line(f"active: {active}" if active else f"nothing is active: no {kind} is set", err=True)
 
 
 def _report(context: StoreContext, control: Control, wait: float | None, *, as_json: bool) -> None:
@@ -241,7 +224,7 @@ def _report(context: StoreContext, control: Control, wait: float | None, *, as_j
         if wait is not None:
             controls.until_idle(context.store, control, wait)
     finally:
-        if as_json:  # the control holds even if its jobs have not ended in time
+        if as_json:  # the control stays active even if its jobs have not ended in time
             output.write(json_shapes.control(control) | {"running": _running(context, control)})
     if as_json:
         return
@@ -263,7 +246,7 @@ def _running(context: StoreContext, control: Control) -> int:
 
 
 def _warn_if_unmatched(context: StoreContext, control: Control) -> None:
-    """Warn if a control matches no present queue or node: its name may be misspelt."""
+    """Warn if a control matches no existing queue or node, since its name may be misspelt."""
     note = ""
     match control.kind:
         case Kind.DRAIN if not _is_here(context, control.name):
@@ -284,7 +267,7 @@ def _is_here(context: StoreContext, node: str) -> bool:
 
 
 def _note_on_limit(context: StoreContext, control: Control) -> str:
-    """Return a note if no waiting job has the limit; none if more jobs wait than are searched and one may have it."""
+    """Return a note if no waiting job has the limit; none if only some jobs were searched: another may have it."""
     waiting = context.store.find(parse({"status": {"$lt": int(Status.PROCESSING)}}), limit=LOOKED_AT)
     families = {limit_key.family for record in waiting for limit_key in limit_keys_of(record.lane)}
     if control.name in families:

@@ -18,13 +18,13 @@ from taskqueue.model.wording import count
 from taskqueue.store import Store
 
 BATCH = 500
-"""Jobs that one call repairs."""
+"""How many jobs one call repairs."""
 
 BATCHES = 10_000
 """The most batches of one repair."""
 
 REPAIR = "repair"
-"""What the finding about a repair is about; it is always shown."""
+"""The subject of the finding about a repair, which is always shown."""
 
 
 @click.command("doctor", short_help="Find what is wrong, and say what to do.")
@@ -38,15 +38,17 @@ def doctor_command(context: StoreContext, shows_all: bool, as_json: bool, repair
     It prints problems, and what --repair has done. Without --repair it only reads. The check of an embedded store
     reads its file, for up to 20 seconds. Exits with 0 if all is well.
     """
-    found = [*_of_store(context, repairs), *_of_host()]
-    flaws = [finding for finding in found if finding.level is not Level.OK]
+    findings = [*_of_store(context, repairs), *_of_host()]
+    flaws = [finding for finding in findings if finding.level is not Level.OK]
     if as_json:
         output.write_all(
-            {"level": one.level.value, "about": one.about, "finding": one.says, "do": one.do or None} for one in found
+            {"level": finding.level.value, "about": finding.about, "finding": finding.says, "do": finding.do or None}
+            for finding in findings
         )
     else:
-        _show(found if shows_all else [one for one in found if one in flaws or one.about == REPAIR], len(flaws))
-    if any(finding.about == "store" and finding.level is Level.ERROR for finding in found):
+        needed = [finding for finding in findings if finding in flaws or finding.about == REPAIR]
+        _show(findings if shows_all else needed, len(flaws))
+    if any(finding.about == "store" and finding.level is Level.ERROR for finding in findings):
         return Exit.STORE
     return Exit.FLAWS if flaws else Exit.OK
 
@@ -69,8 +71,8 @@ def _repair(store: Store) -> Finding:
     """Write derived fields that disagree again, a batch at a time."""
     written = 0
     for _ in range(BATCHES):
-        found = store.disagreeing(BATCH).found
-        in_batch = store.write_again(found) if found else 0
+        disagreements = store.disagreeing(BATCH).found
+        in_batch = store.write_again(disagreements) if disagreements else 0
         written += in_batch
         if in_batch == 0:
             break

@@ -39,15 +39,15 @@ EXITS: Sequence[tuple[type[TaskqueueError], Exit]] = (
     (InvalidQuery, Exit.CONFIG),
     (TaskqueueError, Exit.ERROR),
 )
-"""Which exit code an error leads to: the first class that fits."""
+"""The exit code of each error: the first class that matches counts."""
 
 
 _UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
-"""Errors of the system when output cannot be written."""
+"""System errors that mean that output cannot be written."""
 
 
 _NO_ARGUMENTS = "--work-on QUEUE takes the jobs of one queue, and `taskqueue run FILE` runs one application"
-"""What an argument of a node was meant for, as in other systems."""
+"""The meaning that an argument of a node has in other systems."""
 
 
 def run(command: click.Command, name: str, arguments: Sequence[str] | None) -> int:
@@ -55,11 +55,11 @@ def run(command: click.Command, name: str, arguments: Sequence[str] | None) -> i
     output.accept_every_character()
     if arguments is None:
         _conceal_arguments()
-    if sys.stdout is None:  # before anything is opened in its place
+    if sys.stdout is None:  # before anything else is opened with its number
         return _complain(name, "the output cannot be written (it is closed): nothing was done", Exit.OUTPUT)
     try:
         return _run(command, name, arguments)
-    except (BrokenPipeError, SystemExit):  # click turns one into the other; the reader of the output has closed it
+    except (BrokenPipeError, SystemExit):  # click turns one into the other; the reader has closed the output
         discard_output()
         return Exit.OK
     except OSError as error:
@@ -80,7 +80,7 @@ def _conceal_arguments() -> None:
 
 
 def discard_output() -> None:
-    """Write nothing more to stdout, which cannot take it; else the interpreter complains when it flushes at exit."""
+    """Discard further output to a broken stdout; otherwise the interpreter complains when it flushes at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)
@@ -120,7 +120,7 @@ def _complain(name: str, sentence: str, code: Exit) -> Exit:
 
 
 def _is_value(error: click.ClickException) -> bool:
-    """Return whether the value of an option is wrong, not the way the command was called."""
+    """Return whether an option has a wrong value, rather than the command being called the wrong way."""
     return isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter)
 
 
@@ -156,7 +156,7 @@ def _written(param: click.Parameter) -> str:
 
 
 def _nearest_choice(error: click.BadParameter) -> str:
-    """Return the question whether the most similar choice was meant; empty for none."""
+    """Ask whether the most similar choice was meant; empty if none is similar."""
     found = re.match("'(.*)' is not one of ", error.message)
     if found is None or error.param is None or not isinstance(error.param.type, click.Choice):
         return ""

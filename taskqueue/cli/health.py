@@ -1,6 +1,6 @@
 """``taskqueue health``: whether the nodes of this host live and take jobs, for probes and people.
 
-It is imported without the other commands, for a probe starts it every few seconds.
+It is imported without the other commands, because a probe starts it every few seconds.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ def main() -> int:
 
 
 def _is_known(folder: str | None) -> bool:
-    """Return whether the folder of the sockets can be looked into; if not, ``taskqueue`` says why."""
+    """Return whether the folder of the sockets can be read; if not, ``taskqueue`` says why."""
     return not folder or (os.path.isabs(folder) and not flaw_of(folder))
 
 
 def _asked(name: str | None) -> Iterator[Health]:
     """Yield the health of each node, or the reason why it does not answer.
 
-    One that was killed counts if it was asked for by its name, or if no node lives: a name may be used no more.
+    A killed node counts if it was named, or if no node is alive: otherwise its name may have been retired.
     """
     answers = [(path, control_socket.ask(path)) for path in control_socket.sockets(name)]
     is_there = any(answer.silence is not Silence.KILLED for _, answer in answers)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 
 from taskqueue.errors import JobNotFound
-from taskqueue.insight.records import with_id_text
+from taskqueue.insight.records import ID_LENGTH, ends_of, with_ends, with_id_text
 from taskqueue.model.ids import JobId
-from taskqueue.model.query import And, Compare, Operator, Query
+from taskqueue.model.job_filter import KEYS
+from taskqueue.model.query import parse
 from taskqueue.model.record import Record
 from taskqueue.store import Store
 
-HEAD, TAIL, LENGTH = 8, 6, 24
-_WRITTEN = re.compile(r"(?P<head>[0-9a-f]+)(?:(?:\.\.+|…)(?P<tail>[0-9a-f]+))?")
+HEAD, TAIL = 8, 6
+_PREFIX = re.compile(r"[0-9a-f]{1,24}")
 _CANDIDATES_NAMED = 5
 """The most ids that an error names."""
 
@@ -29,17 +31,22 @@ class Ambiguous(JobNotFound):
 
 
 class Unwritable(JobNotFound):
-    """The text cannot be an id."""
+    """The text is not a valid id."""
 
     def __init__(self, written: str) -> None:
         super().__init__(written)
-        self.args = (f"{written!r} is not a job id: write its 24 digits 0-9a-f, or as `taskqueue list` shows it",)
+        way_out = "write its 24 digits 0-9a-f, or as `taskqueue list` shows it"
+        key, colon, _ = written.partition(":")
+        if colon and key in KEYS:
+            token = shlex.quote(written)
+            way_out = f"for jobs that match it use `taskqueue list {token}`; cancel and recover take --query {token}"
+        self.args = (f"{written!r} is not a job id: {way_out}",)
 
 
 def short(id: JobId | str) -> str:
     """Return the id as lists show it: its second, two dots, its counter.
 
-    A prefix alone is not enough: ids that one process makes in one second differ only at the end.
+    A prefix alone is not enough: ids created by one process within a second differ only at the end.
     """
     text = str(id)
     return f"{text[:HEAD]}..{text[-TAIL:]}"
@@ -56,46 +63,21 @@ def resolve(store: Store, written: str) -> Record:
         with_text = with_id_text(store, written)
         if with_text is not None:
             return with_text
-    parts = _WRITTEN.fullmatch(written.strip().lower())
-    if parts is None or len(parts["head"]) + len(parts["tail"] or "") > LENGTH:
+    ends = ends_of(written)
+    if ends is None and not _PREFIX.fullmatch(written.strip().lower()):
         raise Unwritable(written)
-    head, tail = parts["head"], parts["tail"]
-    records = _beginning(store, head) if tail is None else _with_end(store, head, tail)
+
+    def between(lowest: str, highest: str, limit: int) -> list[Record]:
+        query = parse({"id": {"$gte": lowest, "$lte": highest}})
+        return store.find(query, order="id", limit=limit)
+
+    if ends is None:
+        head = written.strip().lower()
+        records = between(head.ljust(ID_LENGTH, "0"), head.ljust(ID_LENGTH, "f"), _CANDIDATES_NAMED + 1)
+    else:
+        records = with_ends(between, *ends, most=_CANDIDATES_NAMED)
     if not records:
         raise JobNotFound(written)
     if len(records) > 1:
         raise Ambiguous(written, [record.id for record in records])
     return records[0]
-
-
-def _beginning(store: Store, head: str) -> list[Record]:
-    return store.find(_between(head, head), order="id", limit=_CANDIDATES_NAMED + 1)
-
-
-def _with_end(store: Store, head: str, tail: str) -> list[Record]:
-    """Return the records with this prefix and suffix.
-
-    Ids between the two are fixed for one process, so this leaps from process to process instead of reading every job.
-    """
-    found: list[Record] = []
-    lowest = head
-    while len(found) <= _CANDIDATES_NAMED:
-        first = store.find(_between(lowest, head), order="id", limit=1)
-        if not first:
-            break
-        middle = str(first[0].id)[: LENGTH - len(tail)]
-        found += store.find(_between(middle + tail, middle + tail), order="id", limit=1)
-        if set(middle[len(head) :]) <= {"f"}:
-            break
-        lowest = f"{int(middle, 16) + 1:0{len(middle)}x}"
-    return found
-
-
-def _between(lowest: str, highest: str) -> Query:
-    """Return the query for ids between the lowest and the highest with these prefixes."""
-    return And(
-        (
-            Compare("id", Operator.GTE, lowest.ljust(LENGTH, "0")),
-            Compare("id", Operator.LTE, highest.ljust(LENGTH, "f")),
-        )
-    )

@@ -34,7 +34,7 @@ HELP: Mapping[str, str] = {
     "interval_reference": "What the interval counts from: the end or start of a run, or a base time as for --at.",
     "ignore_data": "With --once: jobs of one class are equal, whatever their data.",
 }
-"""Help for options whose meaning in Python names objects that a shell does not have."""
+"""Help for options whose description in Python names objects that a shell lacks."""
 
 WAYS_OUT: Mapping[str, str] = {
     **dict.fromkeys(("at", "expires", "until"), _TIME),
@@ -60,18 +60,18 @@ data_option = click.option(
     "--data", type=job_data, metavar="JSON|@FILE|-",
     help="What the job works on, as JSON or Extended JSON; from a file, or with - from standard input.",
 )  # fmt: skip
-"""The decorator for the data of jobs, as every command that takes them has it."""
+"""The decorator for the data of jobs, for every command that takes it."""
 
 
 def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Declare every option of jobs, as the table describes them."""
+    """Declare every option of jobs as the table describes it."""
     for name, option in reversed([(name, option) for name, option in OPTIONS.items() if not option.is_of_class]):
         command = _declared(name, option)(command)
     return command
 
 
 def option_of_jobs(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return the decorator for one option of jobs, as ``add`` has it."""
+    """Return the decorator for one option of jobs, as in ``add``."""
     return _declared(name, OPTIONS[name])
 
 
@@ -90,7 +90,7 @@ def _declared(name: str, option: Option) -> Callable[[Callable[..., Any]], Calla
 
 
 def _one_of_several(name: str, option: Option) -> Callable[[str], str]:
-    """Return the function that checks one value of an option with several."""
+    """Return the function that checks one value of an option that takes several."""
 
     def read(text: str) -> str:
         _checked(name, option, [text], text)
@@ -100,7 +100,7 @@ def _one_of_several(name: str, option: Option) -> Callable[[str], str]:
 
 
 def _reader(name: str, option: Option) -> Callable[[str], Any]:
-    """Return the reader of the option's value: as text where text is allowed, else as a number.
+    """Return the reader of the option's value: as text if text is allowed, else as a number.
 
     A retry policy is written as its JSON document.
     """
@@ -129,7 +129,7 @@ def _checked(name: str, option: Option, value: Any, text: str) -> Any:
 
 
 def _refusal(name: str, value: Any, refused: InvalidOption) -> click.BadParameter:
-    """Return the error about a value: it names the value once, and forms that a shell can write."""
+    """Return the error about a value; it names the value once, and the forms that a shell can write."""
     said = str(refused)
     found = _PYTHON.fullmatch(said)
     if found is not None and name in WAYS_OUT:

@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime, timedelta
+from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any
 
 import click
 
 from taskqueue.cli import completion, ids, output, record_facts, watch
 from taskqueue.cli.context import StoreContext, pass_store
-from taskqueue.cli.param_types import duration, extended_json, past
-from taskqueue.errors import InvalidQuery
+from taskqueue.cli.param_types import duration, job_filter, past
+from taskqueue.insight.records import ends_of
 from taskqueue.model import query as language
 from taskqueue.model.controls import Controls
-from taskqueue.model.record import Cause, Record, Status
-from taskqueue.model.wording import nearest
+from taskqueue.model.job_filter import STATUSES, TEXT, JobFilter, Token
+from taskqueue.model.meta import checked_meta
+from taskqueue.model.record import Record, Status
 from taskqueue.scheduler import json_shapes
 from taskqueue.store import Store
 from taskqueue.store.query_bounds import statuses_of
 
 PAGE = 500
-GROUPS: Mapping[str, Iterable[Status]] = {
-    **{status.name.lower(): [status] for status in Status},
-    "pending": [status for status in Status if status.is_pending],
-    "final": [status for status in Status if status.is_final],
-}
 
 
 @click.command("list")
+@click.argument("filter", metavar="[FILTER…]", nargs=-1, shell_complete=completion.tokens)
 @click.option(
-    "--status", multiple=True, type=click.Choice(tuple(GROUPS), case_sensitive=False), metavar="STATUS",
-    help=f"Only jobs in this status; may be repeated: {', '.join(GROUPS)}.",
+    "--status", multiple=True, type=click.Choice(tuple(STATUSES), case_sensitive=False), metavar="STATUS",
+    help=f"Only jobs in this status; may be repeated: {', '.join(STATUSES)}.",
 )  # fmt: skip
+@click.option("--failed", is_flag=True, help="Only jobs that FAILED.")
 @click.option(
     "--queue",
     multiple=True,
@@ -41,20 +39,23 @@ GROUPS: Mapping[str, Iterable[Status]] = {
     help="Only jobs of this queue; may be repeated.",
 )
 @click.option("--tag", multiple=True, metavar="TAG", help="Only jobs with this tag; repeated: with all of them.")
+@click.option("--meta", multiple=True, metavar="KEY=VALUE", help="Only jobs with this in their meta; may be repeated.")
 @click.option(
-    "--job",
+    "--class", "--job", "class",
     multiple=True,
     shell_complete=completion.classes,
-    metavar="PATH",
-    help="Only jobs of this class, as module:Class; may be repeated.",
-)
+    metavar="NAME",
+    help="Only jobs of this class: module:Class, or a part of it; may be repeated.",
+)  # fmt: skip
 @click.option("--slow", type=duration, metavar="S", help="Only jobs whose last attempt took longer than this: 5s, 2m.")
 @click.option(
     "--late", type=duration, metavar="S", help="Only jobs that could run and have waited for longer than this."
 )
 @click.option("--attempts-over", type=click.IntRange(min=0), metavar="N", help="Only jobs that took more attempts.")
 @click.option("--since", type=past, metavar="VALUE", help="Only jobs that ended after this: a time, or how long ago.")
-@click.option("--query", type=extended_json, metavar="JSON", help='Only jobs that match: \'{"data.to": "a@b.org"}\'.')
+@click.option(
+    "--query", type=job_filter, metavar="FILTER", help='Only jobs that match, as text or JSON: {"data.to": "a@b.org"}.'
+)
 @click.option(
     "--limit",
     type=click.IntRange(min=0),
@@ -66,19 +67,49 @@ GROUPS: Mapping[str, Iterable[Status]] = {
 @watch.watch_option
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
 @pass_store
-def list_command(context: StoreContext, limit: int, every: float | None, as_json: bool, **filters: Any) -> None:
+def list_command(
+    context: StoreContext,
+    filter: tuple[str, ...],
+    query: JobFilter | None,
+    limit: int,
+    every: float | None,
+    as_json: bool,
+    failed: bool,
+    **options: Any,
+) -> None:
     """List jobs, the newest first.
 
-    If only ended jobs are asked for, the last ended come first.
+    FILTER names what they have in common: class:Mail customer:initech error:vat status:failed. KEY:VALUE with a key of
+    your own is a tag or a value of the meta. If only ended jobs are asked for, the last ended come first.
     """
     store = context.store
+    tokens = [*JobFilter.of_arguments(filter).tokens, *_of_options(options), *(query.tokens if query else ())]
+    tokens += [Token("status", "failed")] if failed else []
+    meant = JobFilter(tuple(_with_full_id(store, token) for token in tokens))
     if every is not None:
-        watch.repeat(lambda: _list(store, _query(store.now, **filters), limit), every, as_json=as_json)
+        watch.repeat(lambda: _list(store, _query(store, meant), limit), every, as_json=as_json)
     elif as_json:
-        output.write_all(json_shapes.job(record) for record in _pages(store, _query(store.now, **filters), limit))
+        output.write_all(json_shapes.job(record) for record in _pages(store, _query(store, meant), limit))
     else:
-        _list(store, _query(store.now, **filters), limit)
-        _say_unknown(store, filters["queue"], filters["job"])
+        _list(store, _query(store, meant), limit)
+        _say_unknown(store, meant)
+
+
+def _of_options(options: Mapping[str, Any]) -> Iterator[Token]:
+    """Yield the tokens that the options mean."""
+    for name, values in options.items():
+        for value in values if isinstance(values, tuple) else () if values is None else (values,):
+            if name == "meta":
+                yield from (Token(f"meta.{key}", text) for key, text in checked_meta(value).items())
+            else:
+                yield Token(name.replace("_", "-"), str(value))
+
+
+def _with_full_id(store: Store, token: Token) -> Token:
+    """Return the token with the whole id if it is a shortened one, as lists show it."""
+    if token.key in ("id", TEXT) and ends_of(token.value) is not None:
+        return Token("id", str(ids.resolve(store, token.value).id))
+    return token
 
 
 def _list(store: Store, query: language.Query, limit: int) -> None:
@@ -86,58 +117,15 @@ def _list(store: Store, query: language.Query, limit: int) -> None:
     _show(shown, store.now(), record_facts.controls_for(store, shown), _foot(len(shown), store, query))
 
 
-def _say_unknown(store: Store, queue: tuple[str, ...], job: tuple[str, ...]) -> None:
-    """Say which of these names no job has: it may be misspelt."""
-    queues = {name for name, _ in store.tally()} if queue else set()
-    for name in queue:
-        if name not in queues:
-            output.line(f"no job has queue {name}{nearest(name, queues)}", err=True)
-    for name in job:
-        if not store.find(language.parse({"job": name}), limit=1):
-            output.line(f"no job has class {name}{nearest(name, completion.recent_classes(store))}", err=True)
+def _say_unknown(store: Store, meant: JobFilter) -> None:
+    """Report which of these names no job has, since it may be misspelt."""
+    for token, sentence in completion.names_of(store).unknown(meant) if meant else ():
+        if not store.find(_query(store, JobFilter((token,))), limit=1):
+            output.line(sentence, err=True)
 
 
-def _query(
-    clock: Callable[[], datetime],
-    status: tuple[str, ...],
-    queue: tuple[str, ...],
-    tag: tuple[str, ...],
-    job: tuple[str, ...],
-    query: Any,
-    **figures: Any,
-) -> language.Query:
-    asked: list[dict[str, Any]] = [{"tags": each} for each in tag]
-    if status:
-        asked.append({"status": {"$in": [int(each) for name in status for each in GROUPS[name]]}})
-    if queue:
-        asked.append({"queue": {"$in": list(queue)}})
-    if job:
-        asked.append({"job": {"$in": list(job)}})
-    if any(value is not None for value in figures.values()):
-        asked += _by_figures(clock(), **figures)
-    parts = [language.parse(each) for each in asked]
-    if query is not None:
-        if not isinstance(query, dict):
-            raise InvalidQuery(f'--query takes a JSON object such as {{"queue": "mail"}}, not {query!r}')
-        parts.append(language.parse(query))
-    return language.And(tuple(parts))
-
-
-def _by_figures(
-    now: datetime, slow: float | None, late: float | None, attempts_over: int | None, since: str | None
-) -> Iterator[dict[str, Any]]:
-    """Yield slow jobs, late jobs, and jobs that took many attempts."""
-    if slow is not None:
-        yield {"status": {"$in": [Status.DONE, Status.FAILED, Status.TIMEOUT]}, "took": {"$gt": slow}}
-    if late is not None:
-        due = {"ready_at": {"$lt": now - timedelta(seconds=late)}, "cause": {"$ne": Cause.BEHIND}}
-        yield {"status": {"$lt": Status.PROCESSING}, **due}
-    if attempts_over is not None:
-        yield {"tries": {"$gt": attempts_over}}
-    if since is not None:
-        from taskqueue.model.schedules import ago
-
-        yield {"status": {"$gt": Status.PROCESSING}, "ended_at": {"$gt": ago(since, now)}}
+def _query(store: Store, meant: JobFilter) -> language.Query:
+    return language.parse(meant.query(store.now()))
 
 
 def _pages(store: Store, query: language.Query, limit: int) -> Iterator[Record]:
@@ -145,7 +133,7 @@ def _pages(store: Store, query: language.Query, limit: int) -> Iterator[Record]:
     after = None
     rest = limit
     statuses = statuses_of(query)
-    field = "ended_at" if statuses and min(statuses) > Status.PROCESSING else "created_at"  # each by an index
+    field = "ended_at" if statuses and min(statuses) > Status.PROCESSING else "created_at"  # each one by an index
     while True:
         size = min(PAGE, rest) if limit else PAGE
         page = store.find(query, order=f"-{field}", limit=size, after=after)
@@ -185,7 +173,7 @@ def _show(records: list[Record], now: datetime, controls: Controls, foot: str) -
 def _row(record: Record, now: datetime, controls: Controls) -> list[str]:
     return [
         ids.named(record),
-        record.job,
+        record.shown_job,
         record.status.name,
         record.queue,
         record_facts.age(record, now),

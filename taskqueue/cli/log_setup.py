@@ -74,7 +74,7 @@ class AsciiJsonFormatter(JsonFormatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Write a record as one line for eyes, time, level, short id of the job and message; a traceback indented below it.
+    """Write a record as one line for people: time, level, short id of the job and message; tracebacks are indented.
 
     The time has its offset and the zone of the process that made the formatter: the node, for its workers too, where a
     job may change ``TZ``. No text of a message or an error starts a line, so that no line can be forged.
@@ -101,14 +101,14 @@ class TextFormatter(logging.Formatter):
 
 
 def _zone_of_process() -> tzinfo | None:
-    """Return the zone of this process, as it is now, whatever the environment says later."""
+    """Return the current time zone of this process, whatever the environment says later."""
     name = os.environ.get("TZ")
     try:
         if name is not None:
             return ZoneInfo(name.removeprefix(":") or "UTC")
         with open("/etc/localtime", "rb") as file:
             return ZoneInfo.from_file(file)
-    except (OSError, ValueError, LookupError):  # no file, or a zone that has no name
+    except (OSError, ValueError, LookupError):  # no file, or a zone without a name
         return datetime.now().astimezone().tzinfo
 
 
@@ -117,7 +117,7 @@ def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
 
 
 def _plain(value: object) -> object:
-    """Return the value of an ``extra`` as JSON has it, or its text."""
+    """Return the value of an ``extra`` in JSON form, or its text."""
     if isinstance(value, str):
         return concealed_in(value)
     if type(value) in (int, bool):

@@ -1,4 +1,4 @@
-"""``taskqueue logs``: the log lines that are kept with a job, and with ``--follow`` new ones."""
+"""``taskqueue logs``: the log lines that are kept with a job and, with ``--follow``, new ones."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _lines(context: StoreContext, id: JobId, attempt: int | None) -> list[LogLin
 
 
 def _nothing(record: Record, attempt: int | None) -> str:
-    """Say why there are no lines, as far as the record shows."""
+    """Explain why there are no lines, as far as the record shows."""
     if attempt is not None:
         return f"no lines of attempt {attempt} are kept"
     match record.status:

@@ -19,16 +19,36 @@ from taskqueue.store.redaction import concealed
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+CONTROLS = "Controls and schedules"
 NEEDS: Mapping[str, Sequence[str]] = MappingProxyType(
     {
-        "Jobs": ("add", "list", "show", "why", "logs", "stack", "wait", "update", "cancel", "recover"),
-        "Figures, events and health": ("top", "stats", "events", "analytics", "nodes", "health", "doctor"),
-        "Controls and schedules": ("pause", "resume", "drain", "undrain", "limit", "schedule", "audit"),
+        "Jobs": ("add", "list", "show", "why", "logs", "stack", "wait", "update", "cancel", "recover", "bulk"),
+        "Figures, events and health": (
+            "top",
+            "stats",
+            "failures",
+            "releases",
+            "class",
+            "queue",
+            "events",
+            "analytics",
+            "nodes",
+            "health",
+            "doctor",
+            "notify",
+        ),
+        CONTROLS: (
+            *("pause", "resume", "drain", "undrain", "mute", "resolve", "reopen", "release", "unmark"),
+            *("limit", "schedule", "audit"),
+        ),
         "Store": ("purge", "flush", "backup", "migrate"),
-        "Installation": ("run", "web", "config", "systemd", "completion", "bench"),
+        "Installation": ("run", "reload", "web", "config", "systemd", "completion", "bench"),
     }
 )
-"""All commands by their purpose; each is in the file of its name, except the ones below."""
+"""All commands by their purpose; each is in the file of its name, except the ones below.
+
+A declared operation needs no line here: help shows it with the controls.
+"""
 
 COMMANDS = tuple(name for names in NEEDS.values() for name in names)
 """All commands in the order in which help shows them."""
@@ -36,18 +56,19 @@ COMMANDS = tuple(name for names in NEEDS.values() for name in names)
 FILES: Mapping[str, str] = MappingProxyType(
     {
         "why": "show",
-        "pause": "controls",
-        "resume": "controls",
-        "drain": "controls",
-        "undrain": "controls",
-        "limit": "controls",
+        "stack": "show",
+        "flush": "purge",
+        **dict.fromkeys(("pause", "resume", "drain", "undrain", "mute", "resolve", "reopen"), "controls"),
+        **dict.fromkeys(("release", "unmark", "limit"), "controls"),
+        "class": "work",
+        "queue": "work",
         "top": "top.command",
     }
 )
 """Commands that share a file of this folder, or have a folder."""
 
 ALIASES: Mapping[str, str] = MappingProxyType({"retry": "recover"})
-"""A second name of a command, which help does not list apart."""
+"""A second name of a command, which help does not list separately."""
 
 
 _NODE = "`taskqueue-node` runs jobs, and `taskqueue run FILE` runs the jobs of one application"
@@ -75,7 +96,6 @@ OF_OTHERS: Mapping[str, str] = MappingProxyType(
         "start": _NODE,
         "jobs": "`taskqueue list` lists them",
         "queues": "`taskqueue stats` counts the jobs of each",
-        "failures": "`taskqueue analytics` counts them by error, `taskqueue list --status failed` lists the jobs",
         "dashboard": "`taskqueue web` serves it",
         "delete": _END,
         "remove": _END,
@@ -89,12 +109,13 @@ class LazyGroup(click.Group):
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         """Return the names in the order in which help shows them."""
-        return list(COMMANDS)
+        return [*COMMANDS, *_declared()]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands below their purpose."""
-        wide = max(map(len, COMMANDS))
-        for need, names in NEEDS.items():
+        needs = {**NEEDS, CONTROLS: (*NEEDS[CONTROLS], *_declared())}
+        wide = max(map(len, self.list_commands(ctx)))
+        for need, names in needs.items():
             commands = [(name, self.get_command(ctx, name)) for name in names]
             with formatter.section(need):
                 formatter.write_dl(
@@ -115,23 +136,29 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that is called; if none has this name, suggest the nearest."""
         name = args[0]
-        if name not in COMMANDS and name not in ALIASES and not name.startswith("-"):
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
             ctx.fail(f"No such command {concealed(name)!r}: {_hint(name)}")
         return super().resolve_command(ctx, args)
 
     def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command, or None if there is none of this name."""
         cmd_name = ALIASES.get(cmd_name, cmd_name)
-        if cmd_name not in COMMANDS:
-            return None
-        module = import_module(f"taskqueue.cli.{FILES.get(cmd_name, cmd_name)}")
-        command: click.Command = getattr(module, f"{cmd_name}_command")
-        _add_url(command)
+        file = FILES.get(cmd_name, cmd_name) if cmd_name in COMMANDS else "controls"
+        command: click.Command | None = getattr(import_module(f"taskqueue.cli.{file}"), f"{cmd_name}_command", None)
+        if command is not None:
+            _add_url(command)
         return command
 
 
+def _declared() -> list[str]:
+    """Return the operations that are not in ``NEEDS``; this imports what operations need."""
+    from taskqueue.scheduler.operations import OPERATIONS
+
+    return [name for name in OPERATIONS if name not in COMMANDS]
+
+
 def _use_url(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
-    """Take a ``--url`` after the command for the one before it."""
+    """Treat a ``--url`` after the command as if it came before it."""
     if value is not None:
         root = ctx.find_root()
         root.obj = root.params["url"] = value
@@ -154,7 +181,7 @@ def _hint(name: str) -> str:
     """Return a hint for a mistyped command, or one by the name of another system."""
     if name in OF_OTHERS:
         return OF_OTHERS[name]
-    near = get_close_matches(name, COMMANDS, n=1, cutoff=0.7)  # a word that only resembles flush shall not lead there
+    near = get_close_matches(name, COMMANDS, n=1, cutoff=0.7)  # a word that merely resembles flush must not lead there
     return f"did you mean {near[0]}?" if near else f"use {', '.join(COMMANDS)}"
 
 

@@ -29,7 +29,7 @@ def start(settings: Settings, keep: Collection[int] = ()) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``taskqueue-node`` and return its exit code."""
-    if sys.stdout is None:  # only the banner goes there
+    if sys.stdout is None:  # only the banner is written there
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     try:
         return exit.run(command, "taskqueue-node", arguments)
@@ -44,7 +44,7 @@ def _announce(text: str) -> None:
 
 
 def _with_file(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
-    """Make the file's values defaults that options and variables override."""
+    """Make the file's values the defaults, which options and variables override."""
     if value is not None:
         ctx.params["config"] = value
         ctx.default_map = config_file.read(value, ctx.command)

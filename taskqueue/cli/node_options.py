@@ -72,6 +72,20 @@ POOL = (
         "once per deployment.",
     ),
     _setting(
+        "--outbox",
+        multiple=True,
+        metavar="MODULE:NAME",
+        help="Move the jobs of this outbox to the store, in a worker beside the pool while this node leads; "
+        "may be repeated.",
+    ),
+    _setting(
+        "--notify",
+        multiple=True,
+        metavar="RECEIVER",
+        help="While this node leads, send there what needs somebody: a URL, mailto:ADDRESS?smtp=URL, or the path of "
+        "a program; may be repeated.",
+    ),
+    _setting(
         "--burst",
         is_flag=True,
         default=False,
@@ -96,7 +110,7 @@ POOL = (
         "It replaces --log-level and --log-format.",
     ),
 )
-"""The options that ``taskqueue-node`` and ``taskqueue run`` share: workers, their bootstrap file, and their log."""
+"""The options that ``taskqueue-node`` and ``taskqueue run`` share: workers, what surrounds them, and their log."""
 
 NODE = (
     _setting("--url", metavar="URL", help="The store; default: the embedded database of this user."),
@@ -214,8 +228,9 @@ def settings_from(parameters: dict[str, Any]) -> Settings:
     for name in ("chdir", "bootstrap"):
         if name in values:
             values[name] = values[name].absolute()
+    values["notify"] = tuple(values.pop("notify", ()))
     values["queues"] = _queues(values.pop("work_on", ()))
-    for name in ("preload", "allow"):
+    for name in ("preload", "allow", "outbox"):
         values[name] = tuple(module for value in values.pop(name, ()) for module in value.split(","))
     return Settings(**values)
 

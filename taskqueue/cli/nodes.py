@@ -1,4 +1,4 @@
-"""``taskqueue nodes``: the nodes of this store, and with ``--leader`` which one of them leads."""
+"""``taskqueue nodes``: the nodes of this store, and with ``--leader``, which of them leads."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from taskqueue.scheduler import json_shapes
 from taskqueue.store import Lease
 
 SHOWN = 8
-"""How many characters of an incarnation are enough to tell it from others."""
+"""How many characters of an incarnation are enough to distinguish it from others."""
 
 
 BESIDE_IDLE = 6
-"""The place of the column of concurrent workers, which is shown if there are any."""
+"""The position of the column of concurrent workers, which is shown if there are any."""
 
 
 @click.command("nodes")
@@ -139,10 +139,10 @@ def _row(node: Node, now: datetime) -> list[str]:
 
 
 def _renewed(seat: Lease, now: datetime) -> str:
-    """Return how long ago the node was last heard of."""
+    """Return how long ago the node was last heard from."""
     lease = seat.about.get("lease")
     if not isinstance(lease, int | float):
         return "?"
-    if seat.until <= now and host.is_gone(seat):  # the end of its lease is when it was taken over
+    if seat.until <= now and host.is_gone(seat):  # its lease ended when the seat was taken over
         return "-"
     return span(max(lease - (seat.until - now).total_seconds(), 0.001))

@@ -37,14 +37,14 @@ _NOT_ASCII = re.compile("[^\x00-\x7f]")
 
 
 def accept_every_character() -> None:
-    """Have the standard streams of this process, and of those forked from it, write out what their encoding lacks."""
+    """Make the standard streams of this process and its children escape characters that their encoding lacks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def encodable(text: str) -> str:
-    """Return the text as the output shows it: what its encoding lacks is written out."""
+    """Return the text as the output shows it: characters that its encoding lacks are escaped."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return text if encoding == "utf-8" else text.encode(encoding, "backslashreplace").decode(encoding)
 
@@ -66,12 +66,12 @@ def styled(text: str, *, nl: bool = True) -> None:
 
 
 def json_text(document: Any, indent: int | None = None) -> str:
-    """Return the document as JSON that a terminal can show, too: it means the same."""
+    """Return the document as JSON that a terminal can also show, with the same meaning."""
     return in_json(json.dumps(document, ensure_ascii=False, indent=indent, default=str))
 
 
 def json_line(text: str, *, nl: bool = True) -> None:
-    """Print JSON, or a part of it, that ``json_text`` has made; it means the same in every encoding."""
+    """Print JSON, or a part of it, from ``json_text``; it means the same in every encoding."""
     click.echo(text if encodable(text) == text else ascii_json(text), file=sys.stdout, nl=nl)
 
 

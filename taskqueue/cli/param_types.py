@@ -6,11 +6,14 @@ import re
 import sys
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskqueue.errors import InvalidOption
+from taskqueue.errors import InvalidOption, InvalidQuery
+
+if TYPE_CHECKING:
+    from taskqueue.model.job_filter import JobFilter
 
 _CLOCKS = timedelta(minutes=5)
 """How far the clocks of store and client may differ."""
@@ -83,7 +86,7 @@ def work_on(value: str) -> tuple[str, int | None]:
     queue, equals, bound = value.rpartition("=")
     if not equals:
         return value, None
-    if not bound.isdecimal():
+    if not bound.isdecimal() or len(bound) > 9:
         raise click.BadParameter(f"{value!r} is not a queue with a bound: write mail, or reports=2 for two at once")
     return queue, int(bound)
 
@@ -103,6 +106,19 @@ def limit_value(value: str) -> str:
 def extended_json(value: str) -> Any:
     """Return the value of JSON text; Extended JSON adds types that JSON lacks: ``{"$date": …}``."""
     return _decoded(value, repr(value))
+
+
+def job_filter(value: str) -> JobFilter:
+    """Return the filter that a text means: tokens such as ``queue:mail status:failed``, or a query in JSON."""
+    from taskqueue.model.job_filter import JobFilter
+
+    try:
+        read = JobFilter.read(value)
+    except InvalidQuery as refused:
+        raise click.BadParameter(str(refused)) from None
+    if not read:
+        raise click.BadParameter("the filter is empty: write what jobs have in common, or {} for all jobs")
+    return read
 
 
 def job_data(value: str) -> Any:
@@ -135,6 +151,6 @@ def _decoded(text: str, where: str) -> Any:
 
     try:
         return decode(text.strip() or "nothing")
-    except Exception as error:  # the errors of JSON and of Extended JSON have no common class
+    except Exception as error:  # the errors of JSON and of Extended JSON have no common base class
         reason = error.__cause__ or error
         raise click.BadParameter(f'{where} is not JSON: {reason}: write such as {{"to": "ann"}}') from None

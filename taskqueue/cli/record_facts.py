@@ -1,4 +1,4 @@
-"""Facts of a record in few words, as cells of tables."""
+"""Describes a record in few words, as cells of tables."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def progress(record: Record) -> str:
 
 
 def attempts(record: Record) -> str:
-    """Return how many attempts there were, including the present one, out of the number that retry allows."""
+    """Return how many attempts there were, including the current one, out of the number that retry allows."""
     return str(record.tries)
 
 
 def cause(record: Record, now: datetime, controls: Controls = NONE) -> str:
-    """Return the cause of the record's status, with the detail that helps most to act on it."""
+    """Return the cause of the record's status, with the most helpful detail."""
     if record.damage and not record.status.is_final:
         return Cause.UNREADABLE.value
     said = record.cause.value.replace("_", " ")

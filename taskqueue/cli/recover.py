@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
-from taskqueue.cli import completion, ids, output
+from taskqueue.cli import bulk, completion, ids, output
 from taskqueue.cli.context import StoreContext, pass_store
-from taskqueue.cli.job_options import option_of_jobs
-from taskqueue.cli.param_types import extended_json, past
+from taskqueue.cli.param_types import job_filter, past
+from taskqueue.model.job_filter import JobFilter
 from taskqueue.model.query import And, Query, parse
 from taskqueue.model.record import Record
 from taskqueue.model.wording import count
@@ -20,7 +20,7 @@ from taskqueue.scheduler.audit_trail import shown_query
 
 @click.command("recover", short_help="Run ended jobs again, as copies (also `retry`).")
 @click.argument("id", metavar="[ID…]", nargs=-1, shell_complete=completion.ids)
-@click.option("--query", type=extended_json, metavar="JSON", help="All jobs that match this query and have ended.")
+@click.option("--query", type=job_filter, metavar="FILTER", help="All jobs that match this and have ended.")
 @click.option(
     "--since",
     type=past,
@@ -28,36 +28,55 @@ from taskqueue.scheduler.audit_trail import shown_query
     help="With --query: only jobs that ended after this: a time, or how long ago.",
 )
 @click.option("--yes", is_flag=True, help="With --query: run them again; the default is only to count them.")
-@option_of_jobs("at")
+@bulk.plan_options
+@click.option("--name", metavar="TEXT", help="With --query: the name of the bulk action; the default is made up.")
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs; with --query an object.")
 @pass_store
 def recover_command(
-    context: StoreContext, id: tuple[str, ...], query: Any, since: str | None, yes: bool, at: Any, as_json: bool
+    context: StoreContext,
+    id: tuple[str, ...],
+    query: JobFilter | None,
+    since: str | None,
+    yes: bool,
+    as_json: bool,
+    **staged: Any,
 ) -> None:
     """Run jobs that have ended again, as copies, and print the ids of the copies; also called `retry`.
 
     The jobs themselves stay as they are. Name them by ID, or with --query by what they have in common:
-    {"status": "FAILED", "queue": "mail"}. A query leaves out jobs that were recovered before. A job whose unique key
-    another pending job has is not run again: named by ID it is an error, and a query leaves it out.
+    "status:failed queue:mail", or JSON such as {"status": "FAILED", "queue": "mail"}. A query leaves out jobs that
+    were recovered before. A job whose unique key another pending job has is not run again: named by ID it is an error,
+    and a query leaves it out.
+
+    With --first, --rate, --queue or --name the jobs of a query run again as a bulk action, which `bulk NAME` follows,
+    continues and stops.
     """
+    is_bulk = any(value is not None for name, value in staged.items() if name != "at")
     if bool(id) == (query is not None):
         raise click.UsageError("name the jobs by ID or by --query, not by both")
     if query is None and since is not None:
         raise click.UsageError("--since goes with --query; jobs named by ID are recovered whenever they ended")
+    if query is None and is_bulk:
+        raise click.UsageError("--first, --rate, --queue and --name go with --query")
     if query is not None:
-        _recover_matching(context, query, since, yes, at, as_json)
+        written = query.query(context.store.now())
+        if is_bulk:
+            since_then = [] if since is None else [_ended_since(context, since)]
+            bulk.begin(context, {"$and": [written, *since_then]}, staged, yes, as_json)
+        else:
+            _recover_matching(context, written, since, yes, staged["at"], as_json)
         return
     records = [ids.resolve(context.store, written) for written in id]
     copies: list[Record] = []
     try:
-        copies.extend(_again(context, record, at) for record in records)
-    finally:  # a refused job does not hide the copies that were added before it
+        copies.extend(_again(context, record, staged["at"]) for record in records)
+    finally:  # a refused job must not hide the copies that were added before it
         if copies:
             _show(copies, as_json)
 
 
 def _recover_matching(
-    context: StoreContext, written: Any, since: str | None, yes: bool, at: Any, as_json: bool
+    context: StoreContext, written: Mapping[str, Any], since: str | None, yes: bool, at: Any, as_json: bool
 ) -> None:
     """Run the jobs that match and have ended again, or count them."""
     meant = _meant(context, written, since)
@@ -97,10 +116,12 @@ def _again(context: StoreContext, ended: Record, at: Any) -> Record:
         return changes.recover(context.store, ended.id, at)
 
 
-def _meant(context: StoreContext, query: Any, since: str | None) -> Query:
+def _meant(context: StoreContext, query: Mapping[str, Any], since: str | None) -> Query:
     meant = parse(query)
-    if since is None:
-        return meant
+    return meant if since is None else And((meant, parse(_ended_since(context, since))))
+
+
+def _ended_since(context: StoreContext, since: str) -> dict[str, Any]:
     from taskqueue.model.schedules import ago
 
-    return And((meant, parse({"ended_at": {"$gt": ago(since, context.store.now())}})))
+    return {"ended_at": {"$gt": ago(since, context.store.now())}}

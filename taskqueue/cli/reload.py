@@ -1,91 +1,58 @@
-"""Runs a node as a child process, and has it replace its workers whenever a Python file of the application changes."""
+"""``taskqueue reload``: have the nodes of this host load new code, each worker after its present job."""
 
 from __future__ import annotations
 
-import select
+import os
 import signal
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
-from types import FrameType
+
+import click
 
 from taskqueue.cli import output
-from taskqueue.daemon.runtime import child_process
-from taskqueue.errors import ConfigError
-
-STEP = 50
-"""Milliseconds without a change after which a change counts as complete."""
-
-DEBOUNCE = 200
-"""Milliseconds for which changes are collected at most."""
-
-LOOK = 200
-"""Milliseconds between two checks of the node."""
-
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP)
+from taskqueue.exit_codes import Exit
+from taskqueue.insight import control_socket
 
 
-def run(folder: Path, node: Callable[[], int]) -> int:
-    """Run ``node`` in a child process until it leaves, and return its exit code.
+@click.command("reload", short_help="Let nodes of this host load new code.")
+@click.argument("nodes", metavar="[NODE…]", nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
+def reload_command(nodes: tuple[str, ...], as_json: bool) -> int:
+    """Let these nodes, or all nodes of this host, load new code: each worker is replaced after its present job.
 
-    Signals go to the node; SIGHUP, after a change in the folder, has it replace its workers after their present runs.
-    Raises ``ConfigError`` without the package watchfiles.
+    It sends SIGHUP, as `systemctl reload` does. Modules imported with --preload stay as they are.
     """
-    changes = _watch(folder)
-    child = child_process.fork(lambda: _node(node), name="run --reload", death_signal=signal.SIGTERM)
+    flaws = {name: flaw for node in nodes or (None,) for name, flaw in _reloaded(node).items()}
+    if as_json:
+        shown = [{"node": name, "reloaded": not flaw, "reason": flaw or None} for name, flaw in flaws.items()]
+        output.json_line(output.json_text(shown, 2))
+    for name, flaw in flaws.items() if not as_json else ():
+        line = f"is not reloaded: {flaw}" if flaw else "loads new code: each worker is replaced after its present job"
+        output.line(f"{name} {line}", err=bool(flaw))
+    missing = [name for name in nodes if name not in flaws]
+    if missing or not flaws:
+        which = f"node {missing[0]!r} runs" if missing else "node of this user runs"
+        output.line(f"taskqueue reload: no {which} on this host: `taskqueue nodes` lists nodes and hosts", err=True)
+        return Exit.NOT_FOUND
+    return Exit.NOT_LIVE if any(flaws.values()) else Exit.OK
 
-    def forward(signum: int, _: FrameType | None) -> None:
-        child.signal(signum)
 
-    before = {signum: signal.signal(signum, forward) for signum in FORWARDED}
+def _reloaded(node: str | None) -> dict[str, str]:
+    """Return the nodes that have this name, or all, each with the reason why it could not be reloaded."""
+    flaws = {}
+    for path in control_socket.sockets(node):
+        answer = control_socket.ask(path)
+        if answer.health is not None:
+            flaws[str(answer.health["node"])] = _flaw(answer.pid)
+        elif answer.silence not in (None, control_socket.Silence.KILLED):
+            flaws[node or str(path)] = answer.silence.value
+    return flaws
+
+
+def _flaw(pid: int) -> str:
+    """Send SIGHUP to the process of a node, and return why it could not be sent."""
+    if not pid:
+        return "it runs in another container: run the command there"
     try:
-        for changed in changes:
-            if select.select([child], [], [], 0)[0]:
-                break
-            if changed and _compile(changed):
-                child.signal(signal.SIGHUP)
-        ended = child.reap()
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
-        child.close()
-    return ended.code if ended.code is not None else 128 + (ended.signal or 0)
-
-
-def _watch(folder: Path) -> Iterator[list[Path]]:
-    """Return an iterator over the Python files that have changed together; an empty list at intervals."""
-    try:
-        import watchfiles
-    except ImportError:
-        raise ConfigError("--reload needs the package watchfiles: pip install 'taskqueue-jobs[dev]'") from None
-    found = watchfiles.watch(
-        folder,
-        watch_filter=watchfiles.PythonFilter(),
-        step=STEP,
-        debounce=DEBOUNCE,
-        rust_timeout=LOOK,
-        yield_on_timeout=True,
-        raise_interrupt=False,
-    )
-    return (sorted({Path(path) for _, path in together}) for together in found)
-
-
-def _compile(changed: Iterable[Path]) -> bool:
-    """Print which files have changed, and return whether all can be compiled; if not, the old code keeps running."""
-    is_whole = True
-    for path in changed:
-        try:
-            compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
-            output.line(f"reloading: {path.name} has changed", err=True)
-        except FileNotFoundError:
-            output.line(f"reloading: {path.name} is gone", err=True)
-        except (OSError, SyntaxError, ValueError) as error:
-            output.line(f"not reloading: {path.name} cannot be compiled: {error}", err=True)
-            is_whole = False
-    return is_whole
-
-
-def _node(node: Callable[[], int]) -> int:
-    """Run the node in the child: a change before it is ready is no reason to end it."""
-    signal.signal(signal.SIGHUP, lambda _number, _frame: None)
-    child_process.allow_signals()
-    return node()
+        os.kill(pid, signal.SIGHUP)
+    except (ProcessLookupError, PermissionError) as error:
+        return f"pid {pid}: {error.strerror}"
+    return ""

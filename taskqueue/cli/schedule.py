@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from taskqueue.cli import completion, ids, output
-from taskqueue.cli.context import StoreContext, pass_new_store, pass_store
+from taskqueue.cli.context import NewStoreContext, StoreContext, pass_new_store, pass_store
 from taskqueue.cli.job_options import data_option, option_of_jobs
 from taskqueue.cli.param_types import duration, extended_json, interval
 from taskqueue.errors import InvalidOption
@@ -229,7 +229,7 @@ def _preview(context: StoreContext, name: str, count: int, as_json: bool) -> Non
 @click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
 @_as_json
 @pass_new_store
-def _sync(context: StoreContext, application: str, name: str | None, dry_run: bool, as_json: bool) -> None:
+def _sync(context: NewStoreContext, application: str, name: str | None, dry_run: bool, as_json: bool) -> None:
     """Make the schedules of an application exactly those that its code declares with @schedule.
 
     The module is imported here, with what it imports. Schedules that it declared before and no longer declares are
@@ -246,7 +246,7 @@ def _sync(context: StoreContext, application: str, name: str | None, dry_run: bo
 
 
 def _apply(
-    context: StoreContext,
+    context: NewStoreContext,
     action: str,
     application: str,
     entries: Mapping[str, ScheduleEntry],
@@ -254,9 +254,10 @@ def _apply(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Make these the schedules of the application, or see what would change, and print the changes."""
+    """Make these the schedules of the application, or only find out what would change; print the changes."""
     if dry_run:
-        changes = context.scheduler.schedules(entries, application=application, dry_run=True)
+        with context.preview() as scheduler:
+            changes = scheduler.schedules(entries, application=application, dry_run=True)
     else:
         with context.acting(action, application):
             changes = context.scheduler.schedules(entries, application=application, force=True)
@@ -281,7 +282,7 @@ def _apply(
 @_as_json
 @pass_new_store
 def _import(
-    context: StoreContext,
+    context: NewStoreContext,
     file: str,
     system: bool,
     tz: str | None,
@@ -320,7 +321,7 @@ def _crontab(file: str, tz: str | None, *, system: bool) -> Crontab:
 def _text(file: str) -> str:
     """Return the text of the file; raise ``InvalidOption`` if there is none.
 
-    A program that fails before a pipe writes nothing: an import of that would remove all schedules.
+    A program that fails in a pipe writes nothing; importing that would remove all schedules.
     """
     name = "standard input" if file == "-" else file
     try:

@@ -1,4 +1,4 @@
-"""``taskqueue show`` and ``taskqueue why``: everything kept about one job, and why it is in its current state."""
+"""``taskqueue show``, ``why`` and ``stack``: everything kept about one job, why it is in its state, and where it is."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from taskqueue.scheduler import json_shapes
 from taskqueue.scheduler.workflows import find, workflow_of
 
 VALUE_LINES = 40
-"""The most lines of data, state or result that are shown to people."""
+"""The most lines of data, state or result that are shown."""
 
 
 @click.command("show")
@@ -81,6 +81,7 @@ def facts(record: Record, cause: str) -> list[tuple[str, str]]:
         ("id", str(record.id)),
         ("id text", record.id_text or ""),
         ("job", record.job),
+        ("name", options.name or ""),
         ("status", f"{record.status.name}  {cause}".rstrip()),
         ("record", record.damage),
         ("queue", f"{record.queue}, priority {record.priority}"),
@@ -114,7 +115,7 @@ def facts(record: Record, cause: str) -> list[tuple[str, str]]:
 
 
 def texts(record: Record) -> Iterator[tuple[str, str]]:
-    """Yield data, state, reports, result and error of a record, each below its name, if the record has it."""
+    """Yield data, state, reports, result and error of a record, each under its name, if the record has it."""
     reports = record.course.reports if record.course else None
     fields = (("data", record.data), ("state", record.state), ("reports", reports), ("result", record.result))
     for name, text in fields:
@@ -202,3 +203,21 @@ def attempt_cells(attempt: Attempt) -> list[str]:
         size(attempt.peak_memory) if attempt.peak_memory else "-",
         " ".join(how.split()) or "-",
     ]
+
+
+@click.command("stack")
+@click.argument("id", metavar="ID", shell_complete=completion.ids)
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
+@pass_store
+def stack_command(context: StoreContext, id: str, as_json: bool) -> None:
+    """Show where a running job is.
+
+    Print the Python stack of all its threads and asyncio tasks, without stopping it: files, lines and functions, no
+    values. The node that runs the job answers.
+    """
+    record = ids.resolve(context.store, id)
+    stack = context.scheduler.stack(record.id)
+    if as_json:
+        output.write(json_shapes.job(record) | {"stack": stack})
+    else:
+        output.lines(stack)

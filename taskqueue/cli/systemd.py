@@ -21,7 +21,7 @@ TEMPLATE = "taskqueue-node@.service"
 DROP_IN = "hardened.conf"
 
 RELOADS_SINCE = 253
-"""The version of systemd that knows ``Type=notify-reload``."""
+"""The first version of systemd that supports ``Type=notify-reload``."""
 
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,30}")
 
@@ -139,7 +139,7 @@ def _warn_of_unknown(user: str) -> None:
 
 
 def closed_folder(folders: Iterable[Path], uid: int, gid: int) -> Path | None:
-    """Return the first folder that this user may not enter; None if there is none."""
+    """Return the first folder that this user is not allowed to enter; None if there is none."""
     for folder in folders:
         status = folder.stat()
         bit = 0o100 if status.st_uid == uid else 0o010 if status.st_gid == gid else 0o001
@@ -149,11 +149,11 @@ def closed_folder(folders: Iterable[Path], uid: int, gid: int) -> Path | None:
 
 
 def _warn_of_closed(user: str) -> None:
-    """Warn about a Python in a home folder that the node's user may not enter: the unit would end with 203/EXEC."""
+    """Warn if Python is in a home folder that the node's user may not enter: the unit would end with 203/EXEC."""
     try:
         uid, gid = pwd.getpwnam(user)[2:4]
     except KeyError:
-        uid = gid = -1  # a user that will be created
+        uid = gid = -1  # a user that is yet to be created
     if uid == 0:
         return
     for program in (Path(sys.executable), Path(sys.executable).resolve()):

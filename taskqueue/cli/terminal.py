@@ -20,7 +20,7 @@ from taskqueue.model.shown_text import logged
 from taskqueue.model.shown_text import shown as shown_text
 
 UNBOUNDED = 100_000
-"""The width of output that is not a terminal: no text is cut."""
+"""The width of output that is not a terminal: no text is cut there."""
 
 SHORTEST = 6
 """No column is cut to less than this, unless it says otherwise."""
@@ -50,11 +50,11 @@ class Column:
     least: int = SHORTEST
     styles: Mapping[str, str] = field(default_factory=dict)
     is_spare: bool = False
-    """Whether the table may drop it, if even cutting does not make the table fit."""
+    """Whether the table may drop the column if cutting alone does not make it fit."""
 
 
 class Bar:
-    """A shown progress bar."""
+    """A progress bar on the screen."""
 
     def __init__(self, bar: Progress, words: str) -> None:
         self._bar = bar
@@ -94,7 +94,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], foot: str = 
 
 
 class Fitted(NamedTuple):
-    """A table that fits a width: the columns that it can afford, their cells in one line each, and their widths."""
+    """A table that fits a width: the columns that have room, their cells in one line each, and their widths."""
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[str]]
@@ -172,7 +172,7 @@ def heading(text: str) -> None:
 
 
 def block(text: str) -> None:
-    """Print text in its own lines, long lines are wrapped by the terminal."""
+    """Print text in its own lines; the terminal wraps long ones."""
     output.lines(text)
 
 
@@ -197,7 +197,7 @@ def progress(words: str) -> Iterator[Bar | None]:
         yield None
         return
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    same = sys.stdout.isatty()  # otherwise output printed while the bar is shown would go to stderr
+    same = sys.stdout.isatty()  # otherwise anything printed while the bar is shown would go to stderr
     with Progress(*columns, console=console, transient=True, redirect_stdout=same) as bar:
         yield Bar(bar, words)
 
@@ -210,7 +210,7 @@ class _Styles:
         self._around: dict[str, tuple[str, str]] = {"": ("", "")}
 
     def painted(self, padded: str, style: str) -> str:
-        """Return padded text with its words in the style."""
+        """Return padded text with its words in this style."""
         if style not in self._around:
             with self._console.capture() as captured:
                 self._console.print(Text("x", style=style), end="")

@@ -1,4 +1,4 @@
-"""Names mistyped variables ``TASKQUEUE_…``, which no option reads.
+"""Reports mistyped variables ``TASKQUEUE_…``, which no option reads.
 
 It is separate from the options of a node because every command checks its variables and few import those options.
 """
@@ -15,12 +15,16 @@ from taskqueue.store.redaction import concealed
 
 PREFIX = "TASKQUEUE_"
 
-_OF_ALL = ("TASKQUEUE_URL", "TASKQUEUE_RUNTIME_DIR", "TASKQUEUE_USERS")
+_OF_ALL = (
+    *("TASKQUEUE_URL", "TASKQUEUE_RUNTIME_DIR", "TASKQUEUE_USERS"),
+    *("TASKQUEUE_NOTIFY_KEY", "TASKQUEUE_NOTIFY_KEY_FILE"),
+    *("TASKQUEUE_NOTIFY_PASSWORD", "TASKQUEUE_NOTIFY_PASSWORD_FILE"),
+)
 """Variables that are not options of a node, or also belong to commands."""
 
 
 def check() -> None:
-    """Refuse values with what a shell would have taken off; one that is empty is not set. Raises ``ConfigError``."""
+    """Raise ``ConfigError`` for values with quotes or spaces that a shell would have removed; ignore empty ones."""
     for name, value in os.environ.items():
         if not name.startswith(PREFIX) or not value:
             continue
@@ -28,7 +32,8 @@ def check() -> None:
         if name == "TASKQUEUE_RUNTIME_DIR" and not flaw and not os.path.isabs(value):
             flaw = "is not an absolute path: pass one such as /run/taskqueue"
         if flaw and name.removeprefix(PREFIX) in _known():
-            raise ConfigError(f"the variable {name}={concealed(value)!r} {flaw}")
+            shown = "…" if name == "TASKQUEUE_NOTIFY" else repr(concealed(value))  # the path of a webhook may be secret
+            raise ConfigError(f"the variable {name}={shown} {flaw}")
 
 
 def unread() -> Iterator[str]:
@@ -45,6 +50,6 @@ def unread() -> Iterator[str]:
 
 def _known() -> list[str]:
     """Return the names of our variables without the prefix."""
-    from taskqueue.cli.node_options import NODE  # late: most commands do without them
+    from taskqueue.cli.node_options import NODE  # imported late: most commands do not need them
 
     return sorted(["CONFIG", "RUNTIME_DIR", "USERS", *(str(option.envvar).removeprefix(PREFIX) for option in NODE)])

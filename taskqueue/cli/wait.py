@@ -101,7 +101,7 @@ def _wait(context: StoreContext, waited: Sequence[JobId], timeout: float | None)
                     output.line(reason, err=True)
             if deadline is not None and timeout is not None and time.monotonic() >= deadline:
                 still_open = [record.id for record in _records(context, waited) if record.status.is_pending]
-                if not still_open:  # the last one has ended since that look
+                if not still_open:  # the last one has ended since the check
                     return
                 raise timed_out(context.store, still_open, timeout)
 

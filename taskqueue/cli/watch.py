@@ -27,7 +27,7 @@ EVERY = "2"
 """Seconds between two redraws, unless the command line says otherwise."""
 
 MOST_OFTEN = 1.0
-"""The minimum of seconds between two reads of the store or redraws of the terminal."""
+"""The minimum number of seconds between two reads of the store or redraws of the terminal."""
 
 # The alternate screen of a terminal, without a cursor, lines cut at the edge; and the sequences that undo all that.
 _ENTER = b"\x1b[?1049h\x1b[?25l\x1b[?7l"
@@ -112,14 +112,14 @@ def _paint(lines: list[str], foot: list[str]) -> None:
     rows = os.get_terminal_size(sys.stdout.fileno()).lines - len(foot)
     if len(lines) > rows:
         lines = [*lines[: rows - 1], f"… {len(lines) - rows + 1} more lines"]
-    screen = "\r\n".join(f"\x1b[K{line}" for line in [*lines, *foot])  # after a full line it would erase the line's end
+    screen = "\r\n".join(f"\x1b[K{line}" for line in [*lines, *foot])  # after a full line it would erase its end
     output.styled(f"\x1b[H{screen}\r\n\x1b[J" if len(lines) < rows else f"\x1b[H{screen}", nl=False)
     sys.stdout.flush()
 
 
 @contextmanager
 def _screen() -> Iterator[Callable[[float], bool]]:
-    """Take over the terminal; the value waits for the given seconds and returns whether to continue.
+    """Take over the terminal; yield a function that waits for so many seconds and returns whether to continue.
 
     The terminal is restored however the block ends, also while the command is stopped (Ctrl-Z).
     """
@@ -175,7 +175,7 @@ def _handled_by(handlers: Mapping[signal.Signals, Callable[[int, FrameType | Non
 
 
 def _wait(every: float, signaled: int, keys: int | None) -> bool:
-    """Wait for the next look, for q, or for another size, which is redrawn a moment later; return False for q."""
+    """Wait for the next redraw, for q, or for a resize, which is redrawn a moment later; return False for q."""
     began = time.monotonic()
     until = began + every
     while (left := until - time.monotonic()) > 0:

@@ -182,7 +182,7 @@ def _serve(context: NewStoreContext, host: str, port: int, settings: dict[str, A
         whom = "every user of this host is an operator" if settings["local"] else "users have to log in"
         output.line(f"dashboard at http://{shown}:{listening.getsockname()[1]}{path}/ ({whom})")
         sys.stdout.flush()
-        with suppress(KeyboardInterrupt):  # it has left as asked
+        with suppress(KeyboardInterrupt):  # it left as asked
             server.run(sockets=[listening])
     return Exit.OK
 
@@ -202,7 +202,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _hosts(host: str, named: tuple[str, ...]) -> list[str]:
-    """Return the host names to answer under: the named ones, or the address and the names of this host."""
+    """Return the host names to answer to: the named ones, or the address and the names of this host."""
     if named:
         return list(named)
     own = f"[{host}]" if ":" in host else host

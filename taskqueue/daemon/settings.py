@@ -59,6 +59,8 @@ class Settings:
     bootstrap: Path | None = None
     schedules: str | None = None
     """The module whose declared schedules are applied when the node has its seat; None: of none."""
+    outbox: tuple[str, ...] = ()
+    """The outboxes, each ``module:name``, whose jobs the node moves to the store while it leads."""
     allow: tuple[str, ...] = ()
     """Modules whose jobs may run here, each with its submodules; empty means every module."""
     chdir: Path = field(default_factory=_present_folder)
@@ -80,6 +82,8 @@ class Settings:
     keep_failed: float = 30 * 86_400.0
     metrics: str | None = None
     """Where metrics and health are served by HTTP, ``host:port`` or ``port`` for this host alone; None: nowhere."""
+    notify: tuple[str, ...] = field(default=(), repr=False)
+    """The receivers of notifications; their addresses may be secret."""
 
     @property
     def slots(self) -> int:
@@ -121,8 +125,11 @@ class Settings:
             _is_module("preload", module)
         if self.schedules is not None:
             _is_module("schedules", self.schedules)
+        for path in self.outbox:
+            _is_outbox(path)
         for prefix in self.allow:
             _is_module("allow", prefix)
+        _can_be_receivers(self.notify)
 
 
 _LEAST: Mapping[str, float] = {
@@ -169,9 +176,23 @@ def _can_be_an_address(value: str | None) -> None:
         raise ConfigError(f"--metrics {value!r} is not an address: pass a port such as 9464, or HOST:PORT")
 
 
+def _can_be_receivers(texts: tuple[str, ...]) -> None:
+    if texts:
+        from taskqueue.notifications.receivers import receiver_of  # few nodes send notifications
+
+        for text in texts:
+            receiver_of(text)
+
+
 def _is_module(name: str, value: str) -> None:
     if not all(part.isidentifier() for part in value.split(".")):
         raise ConfigError(f"{_option(name)} {value!r} is not the name of a module: pass one such as shop or shop.mail")
+
+
+def _is_outbox(path: str) -> None:
+    module, _, name = path.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), name)):
+        raise ConfigError(f"--outbox {path!r} is not the path of an outbox: pass MODULE:NAME, such as shop.jobs:outbox")
 
 
 def _can_be_a_node(name: str) -> None:

@@ -1,4 +1,4 @@
-"""The entry in the index of Django's admin that leads to the dashboard, for users who may see it."""
+"""The entry in the index of Django's admin that links to the dashboard, for users who may see it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class DashboardAdmin(admin.ModelAdmin):
     """Has one page, the dashboard; a project that does not include its URLs has no entry."""
 
     def changelist_view(self, request: HttpRequest, *_: Any, **__: Any) -> HttpResponseRedirect:
-        """Lead to the dashboard."""
+        """Redirect to the dashboard."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         return HttpResponseRedirect(reverse("taskqueue:dashboard"))
@@ -32,7 +32,7 @@ class DashboardAdmin(admin.ModelAdmin):
             reverse("taskqueue:dashboard")
         except NoReverseMatch:
             return False
-        from taskqueue.django.views import dashboard_user  # late: a project without the dashboard has no package of it
+        from taskqueue.django.views import dashboard_user  # late: a project without the dashboard lacks its packages
 
         return dashboard_user(request.user) is not None
 

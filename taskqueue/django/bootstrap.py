@@ -1,7 +1,7 @@
 """The bootstrap file of a project's workers: surrounds each run with the closing of database connections.
 
 The file that ``TASKQUEUE["BOOTSTRAP"]`` names runs with it: its ``around_run`` is inside, and its other hooks,
-``run_ended``, ``before_add``, ``became_leader`` and ``stepped_down``, are hooks of this file.
+``run_ended``, ``before_add``, and those of nodes and of the lead, are hooks of this file.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ _around_run = getattr(_own, "around_run", None)
 
 run_ended = getattr(_own, "run_ended", None)
 before_add = getattr(_own, "before_add", None)
+node_started = getattr(_own, "node_started", None)
+node_stopping = getattr(_own, "node_stopping", None)
 became_leader = getattr(_own, "became_leader", None)
 stepped_down = getattr(_own, "stepped_down", None)
 
@@ -34,7 +36,7 @@ def _around_plain(job: RunningJob, proceed: Callable[[], Any]) -> None:
     """Run the job within the plain hook of the project's file."""
     close_old_connections()
     try:
-        _around_run(job, proceed)  # type: ignore[misc]  # it is the hook if there is one
+        _around_run(job, proceed)  # type: ignore[misc]  # this is the hook if there is one
     finally:
         close_old_connections()
 

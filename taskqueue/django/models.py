@@ -21,7 +21,7 @@ class Dashboard(models.Model):
     objects = NoRows()
 
     class Meta:
-        """It has two permissions in place of those of a table."""
+        """It has two permissions in place of a table's."""
 
         managed = False
         base_manager_name = "objects"

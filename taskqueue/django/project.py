@@ -61,6 +61,6 @@ def name_store() -> None:
 
 def node_variables() -> dict[str, str]:
     """Return the variables for the other keys of the setting. Raises ``ConfigError`` and ``ImproperlyConfigured``."""
-    from taskqueue.cli.node_options import variables_of  # late: a web process does without the options of a node
+    from taskqueue.cli.node_options import variables_of  # late: a web process does not need a node's options
 
     return variables_of("TASKQUEUE", {key: value for key, value in given().items() if key != URL})

@@ -40,7 +40,7 @@ OPERATE = "taskqueue.operate_dashboard"
 @csrf_exempt  # it is protected below, where the token of the dashboard's forms is known
 def dashboard(request: HttpRequest, path: str = "") -> HttpResponse:
     """Answer a request for the page, file or operation of the dashboard at this path."""
-    body = request.body  # first: a form that is read from the stream is no body any more
+    body = request.body  # first: once a form is read from the stream, there is no body left
     token = request.headers.get(CSRF_HEADER) or request.POST.get(CSRF_FIELD)
     if token:
         request.META[settings.CSRF_HEADER_NAME] = token
@@ -64,7 +64,7 @@ def _protected(request: HttpRequest, path: str, body: bytes) -> HttpResponse:
 
 
 def _viewer(request: HttpRequest) -> Viewer | Problem:
-    """Return the viewer who is logged in, or why there is none."""
+    """Return the viewer who is logged in, or the reason why there is none."""
     if not hasattr(request, "user"):
         raise ImproperlyConfigured(
             "the dashboard needs the users of the project: add django.contrib.auth.middleware.AuthenticationMiddleware"
@@ -82,7 +82,7 @@ def _viewer(request: HttpRequest) -> Viewer | Problem:
 
 
 def dashboard_user(user: Any) -> User | None:
-    """Return the user of the project as one of the dashboard, None if it may not see the dashboard.
+    """Return the project's user as a user of the dashboard; None if the user may not see the dashboard.
 
     Staff see it without a permission. Superusers have all permissions, and may see secret values.
     """
@@ -128,7 +128,7 @@ def _scope(request: HttpRequest, root: str, length: int) -> dict[str, Any]:
 
 
 def _answer(scope: dict[str, Any], body: bytes) -> HttpResponse:
-    """Return the answer of the dashboard."""
+    """Return the dashboard's response."""
     response = HttpResponse()
 
     async def receive() -> dict[str, Any]:

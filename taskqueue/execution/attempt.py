@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class Loader(Protocol):
-    """Finds the code of a run by import path; each method raises ``CannotLoad``."""
+    """Finds the code of a run by import path; each method can raise ``CannotLoad``."""
 
     def find(self, path: str) -> Loaded:
         """Return the job."""
@@ -43,7 +43,7 @@ class Loader(Protocol):
 
 
 def run_attempt(context: JobContext, loader: Loader, interrupts: Interrupts) -> Ran:
-    """Run the job of the context, which suspends nowhere, to its outcome as ``attempt`` does, with its log fields."""
+    """Run the job of a context that never suspends to its outcome, as ``attempt`` does, with its log fields."""
     token = CURRENT.set(context.fields)
     try:
         ran: Ran = finished(attempt(context, loader, interrupts))
@@ -53,7 +53,7 @@ def run_attempt(context: JobContext, loader: Loader, interrupts: Interrupts) -> 
 
 
 async def attempt(context: JobContext, loader: Loader, interrupts: Interrupts) -> Ran:
-    """Run the job of the context to its outcome, which may be that the run does not begin.
+    """Run the job of the context and return the outcome, which may be that the run does not start.
 
     No exception of the job's module, class, conditions or retry policy leaves this function.
     """
@@ -94,7 +94,7 @@ async def attempt(context: JobContext, loader: Loader, interrupts: Interrupts) -
 
 
 def _received(loaded: Loaded, context: JobContext, interrupts: Interrupts) -> Ran | None:
-    """Complete the data of the run by results of other jobs; return the end of a run whose data does not fit then."""
+    """Add the results of other jobs to the data of the run; return the end of the run if the data no longer fits."""
     from taskqueue.execution.received_values import complete  # few jobs receive anything
 
     misfit = complete(loaded, context, interrupts)
@@ -104,7 +104,7 @@ def _received(loaded: Loaded, context: JobContext, interrupts: Interrupts) -> Ra
 
 
 def finished(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Return the result of a coroutine that suspends nowhere: so a run has one form, with an event loop or without."""
+    """Return the result of a coroutine that never suspends; so a run has one form, with or without an event loop."""
     try:
         coroutine.send(None)
     except StopIteration as finished:
@@ -113,7 +113,7 @@ def finished(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 
 def report(loaded: Loaded) -> Ran | None:
-    """Return the outcome that reports the declared options of the run's class; None without any."""
+    """Return the outcome that reports the declared options of the run's class; None if it declares none."""
     try:
         options = checked(options_of(loaded.target), f"options of {loaded.path}", Scope.CLASS)
     except InvalidOption as refused:
@@ -122,8 +122,8 @@ def report(loaded: Loaded) -> Ran | None:
         return Ran(outcome=outcome, job=None, error=refused)
     if not options:
         return None
-    said = {name: stated(value) for name, value in options.items()}
-    return Ran(outcome=outcomes.Declared(options=said), job=None, error=None)
+    stated_options = {name: stated(value) for name, value in options.items()}
+    return Ran(outcome=outcomes.Declared(options=stated_options), job=None, error=None)
 
 
 def _raising(error: BaseException) -> Callable[[], Any]:
@@ -152,7 +152,7 @@ def _decided(question: Question, ran: Ran, interrupts: Interrupts) -> Ran:
 
 
 def call_hooks(ran: Ran, status: Status, context: JobContext, interrupts: Interrupts) -> None:
-    """Call the hooks, of which none suspends, as ``await_hooks`` does, with the log fields of the run."""
+    """Call hooks that never suspend, as ``await_hooks`` does, with the log fields of the run."""
     token = CURRENT.set(context.fields)
     try:
         finished(await_hooks(ran, status, context, interrupts))
@@ -169,17 +169,19 @@ async def await_hooks(ran: Ran, status: Status, context: JobContext, interrupts:
                 if type(called) is CoroutineType:
                     await context.run_coroutine(called)
         except Exception:
-            log.exception("a hook failed after its job had ended; the outcome stays: %s", hook)
+            log.exception("a hook failed after its job had ended; the outcome is unchanged: %s", hook)
         except BaseException as error:
-            log.error("a hook was interrupted, the outcome stays: %s (%s)", hook, brief(error))
+            log.error("a hook was interrupted; the outcome is unchanged: %s (%s)", hook, brief(error))
             return
 
 
 def _every_hook(ran: Ran, status: Status, context: JobContext) -> Iterator[Callable[[], Any]]:
-    """Yield the hooks of the class, and then the hook of all jobs."""
+    """Yield the hooks of the class, then the hook for all jobs and the report to Sentry."""
     yield from hooks(ran, status)
     if context.run_ended is not None and ran.took is not None:
         yield run_hooks.end_hook(context.run_ended, context, ran, status)
+    if context.sentry is not None:
+        yield partial(context.sentry.report, ran, status)
 
 
 def hooks(ran: Ran, status: Status) -> Iterator[Callable[[], Any]]:

@@ -40,7 +40,7 @@ def wanted(declared: Condition | None, loaded: Loaded) -> Condition | None:
 async def ask(
     condition: Condition, loaded: Loaded, context: JobContext, interrupts: Interrupts, *, find: Finder
 ) -> Ran | None:
-    """Return None if the condition holds, or else the outcome of a run that has not begun."""
+    """Return None if the condition holds, else the outcome of a run that does not start."""
     job: Job | None = None
     denial: str | None = None
     error: BaseException | None = None
@@ -53,7 +53,7 @@ async def ask(
             types = loaded.types if loaded.work == "start" else None
             job = _job(loaded, context, data if types is None else types.decoded(data))
             denial = await _denial(condition, _Asking(job, loaded, find, context))
-    except BaseException as raised:  # whatever a predicate raises is an answer, SystemExit too
+    except BaseException as raised:  # whatever a predicate raises is an answer, even SystemExit
         error = raised
     outcome = _outcome(denial, error, interrupts)
     if outcome is None:
@@ -78,7 +78,7 @@ def _outcome(denial: str | None, error: BaseException | None, interrupts: Interr
 
 
 def _job(loaded: Loaded, context: JobContext, data: Any) -> Job:
-    """Return the argument of predicates: the job itself, or for other work a job with its id, data and scheduler."""
+    """Return the argument of predicates: the job itself or, for other work, a job with its id, data and scheduler."""
     job = loaded.make() if isinstance(loaded.make, type) and issubclass(loaded.make, Job) else Job()
     vars(job).update(data=data, _context=context)
     return job
@@ -95,7 +95,7 @@ class _Asking:
 
 
 async def _denial(condition: Condition, asking: _Asking) -> str | None:
-    """Return the part of the condition that does not hold, None if all hold."""
+    """Return the part of the condition that does not hold; None if all parts hold."""
     match condition:
         case Check():
             return None if await _answer(condition, asking) else f"{condition} said no"
@@ -132,12 +132,12 @@ async def _answer(check: Check, asking: _Asking) -> bool:
 
 
 def _own(predicate: str, method: str, asking: _Asking) -> Callable[..., object]:
-    """Return the method of the job, or of a class that is not a job, which ``module:Class.method`` names."""
+    """Return the method that ``module:Class.method`` names, of the job or of a class that is not a job."""
     kind = asking.loaded.target
     is_plain = isinstance(kind, type) and not issubclass(kind, Job)
-    found = getattr(kind() if is_plain else asking.job, method, None)
-    if not callable(found):
+    predicate_method = getattr(kind() if is_plain else asking.job, method, None)
+    if not callable(predicate_method):
         name = kind.__qualname__ if isinstance(kind, type) else type(asking.job).__qualname__
         message = f"{predicate}: the job's class {name} has no method {method}"
         raise CannotLoad(Failure(type="taskqueue.CannotLoad", message=message))
-    return partial(found, asking.job) if is_plain else found
+    return partial(predicate_method, asking.job) if is_plain else predicate_method

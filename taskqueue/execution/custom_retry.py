@@ -1,4 +1,4 @@
-"""Asks a custom retry policy where the attempt ran; a faulty policy harms its job alone."""
+"""Asks a custom retry policy in the process that ran the attempt; a faulty policy harms only its job."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Finder = Callable[[str], type]
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """The retry question of an attempt: its policy, with classes to ask, and the situation if it fails."""
+    """What to ask if an attempt fails: its policy, with the user's classes in it, and the situation."""
 
     policy: RetryPolicy
     situation: Situation
@@ -50,7 +50,7 @@ class Question:
 
 
 def question_of(document: Mapping[str, Any], find: Finder) -> Question:
-    """Return the question that ``run.question_document`` described."""
+    """Return the question that ``run.question_document`` describes."""
     return Question(
         policy=bound(policy(document["policy"]), find),
         situation=Situation(
@@ -64,7 +64,7 @@ def question_of(document: Mapping[str, Any], find: Finder) -> Question:
 
 
 def with_decision(question: Question, outcome: Outcome, took: float, chance: float) -> Outcome:
-    """Return the outcome of an attempt of that many seconds, with the policy's decision if it failed."""
+    """Return the outcome of an attempt that took this many seconds, with the policy's decision if it failed."""
     if not isinstance(outcome, Failed | TimedOut):
         return outcome
     timed_out = isinstance(outcome, TimedOut)
@@ -85,7 +85,7 @@ def with_decision(question: Question, outcome: Outcome, took: float, chance: flo
 
 
 def bound(policy: RetryPolicy, find: Finder) -> RetryPolicy:
-    """Return the policy with its custom parts able to ask the user's class."""
+    """Return the policy with each custom part replaced by one that asks the user's class."""
     match policy:
         case CustomRetry():
             return _Asking(policy, find)
@@ -97,7 +97,7 @@ def bound(policy: RetryPolicy, find: Finder) -> RetryPolicy:
 
 
 class _Asking:
-    """A policy that makes the user's class and asks it."""
+    """A policy that instantiates the user's class and asks it."""
 
     def __init__(self, policy: CustomRetry, find: Finder) -> None:
         self._policy = policy
@@ -120,7 +120,7 @@ class _Asking:
             return False
 
     def document(self) -> dict[str, Any]:
-        """Return the policy as it is kept."""
+        """Return the policy as it is stored."""
         return self._policy.document()
 
     def __str__(self) -> str:

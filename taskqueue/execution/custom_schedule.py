@@ -15,11 +15,11 @@ from taskqueue.model.timestamps import whole
 class NextTime(Job):
     """Finds the next time of a custom schedule, and stores it unless the schedule has changed since.
 
-    Data: ``schedule``, its name, and ``after``, the time after which the next one is searched.
+    Data: ``schedule``, its name, and ``after``, the time after which the next one must be.
     """
 
     def start(self) -> str:
-        """Return the time that was found, or why it was not needed."""
+        """Return the time, or the reason why it was not needed."""
         schedule = self.scheduler.get_schedule(self.data["schedule"])
         trigger = schedule.snapshot.trigger
         if schedule.snapshot.awaits != self.id or not isinstance(trigger, Custom):
@@ -30,7 +30,7 @@ class NextTime(Job):
 
 
 def next_of(trigger: Custom, after: datetime) -> datetime | None:
-    """Return the first time later than ``after`` from the user's class; raise ``Fail`` for an invalid answer."""
+    """Return the first time after ``after`` from the user's class; raise ``Fail`` for an invalid answer."""
     answer: Any = load_trigger(trigger.path)(**trigger.arguments).next(after)
     if answer is None:
         return None

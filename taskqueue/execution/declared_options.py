@@ -18,33 +18,33 @@ from taskqueue.model.runnable import options_of
 
 
 def known(job: Any) -> Any:
-    """Return the job of a path if this process has imported it, else the path; other values unchanged.
+    """Return the job that a path names if this process has imported it, else the path; return other values unchanged.
 
-    Nothing is imported here: a worker loads a class that is not known.
+    Nothing is imported here: a worker loads an unknown class.
     """
     if not isinstance(job, str):
         return job
     module_name, _, rest = job.partition(":")
     module = sys.modules.get("__main__" if module_name == main_module() else module_name)
-    found = vars(module).get(rest.partition(".")[0]) if module is not None else None
-    return found if isinstance(found, type | TaskFunction) else job
+    value = vars(module).get(rest.partition(".")[0]) if module is not None else None
+    return value if isinstance(value, type | TaskFunction) else job
 
 
 def known_types(path: str) -> JobTypes | None:
-    """Return the types that the job of a path declares, if this process has imported it."""
+    """Return the types declared by the job that a path names, if this process has imported it."""
     return None if "." in path.partition(":")[2] else types_of(known(path))
 
 
 def at_hand(job: Any) -> Any:
-    """Return the job, loaded if it is a path: it is to run in this process, and ``known`` finds it from now on."""
+    """Return the job, which will run in this process; load it if it is a path, so that ``known`` finds it later."""
     if isinstance(job, str) and PATH_SHAPE.fullmatch(job):
-        with suppress(CannotLoad):  # which its run will say
+        with suppress(CannotLoad):  # its run will report the error
             load(job)
     return job
 
 
 def declared(job: Any) -> Mapping[str, Any]:
-    """Return the options of a job that is added with its class, or its task; ``is_ready`` of a class is one of them."""
+    """Return the options of a job that is added with its class or task, including the ``is_ready`` of a class."""
     has_condition = isinstance(job, type) and issubclass(job, Job) and job.is_ready is not Job.is_ready
     if not has_condition and getattr(job, "options", None) == {}:
         return {}

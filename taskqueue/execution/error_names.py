@@ -15,11 +15,11 @@ from taskqueue.model.retry.public_names import defining_name
 log = logging.getLogger(__name__)
 
 UNKNOWN_LIMIT = 20
-"""The most unknown names that are kept with a failure."""
+"""The most unknown names that are stored with a failure."""
 
 
 def with_public_names(outcome: Outcome, names: Sequence[str], path: str) -> Outcome:
-    """Return the outcome with the names that match its errors, and with names that name no class here.
+    """Return the outcome with the names that match its errors, and the names of which this process knows no class.
 
     ``path`` is the job's path, for the warning about names that no loaded module has.
     """
@@ -27,8 +27,8 @@ def with_public_names(outcome: Outcome, names: Sequence[str], path: str) -> Outc
         return outcome
     defined = {name: defining_name(name) for name in names}
     parts = outcome.parts if isinstance(outcome, Failed) else ()
-    known = {name for failure in (outcome.failure, *parts) for name in _names(failure)}
-    unknown = tuple(name for name, defining in defined.items() if defining is None and name not in known)
+    error_names = {name for failure in (outcome.failure, *parts) for name in _names(failure)}
+    unknown = tuple(name for name, defining in defined.items() if defining is None and name not in error_names)
     for name in unknown:
         _warn(path, name)
     failure = replace(_named(outcome.failure, defined), unknown_names=unknown[:UNKNOWN_LIMIT])
@@ -38,7 +38,7 @@ def with_public_names(outcome: Outcome, names: Sequence[str], path: str) -> Outc
 
 
 def _named(failure: Failure, defined: dict[str, str | None]) -> Failure:
-    """Return the failure with those of the names among its bases that its classes have in other modules."""
+    """Return the failure with more names among its bases: those under which other modules have its classes."""
     names = _names(failure)
     others = tuple(name for name, defining in defined.items() if defining in names and name not in names)
     return replace(failure, bases=(*failure.bases, *others))
@@ -50,10 +50,10 @@ def _names(failure: Failure) -> set[str]:
 
 @lru_cache(1000)
 def _warn(path: str, name: str) -> None:
-    """Warn once of each name: it will be looked up again after each failure."""
+    """Warn about each name only once: it is looked up after every failure."""
     log.warning(
-        "the retry policy of %s names %s, which is not an exception class of a module that is loaded here: "
-        "check the name, or import its module in that of the job",
+        "the retry policy of %s names %s, which is not an exception class in any loaded module: "
+        "check the name, or import its module in the job's module",
         path,
         name,
     )

@@ -1,4 +1,4 @@
-"""Runs the coroutines of a job in an event loop, in which a request to end the run cancels the job's task."""
+"""Runs a job's coroutines in an event loop, where a request to end the run cancels the job's task."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from taskqueue.execution.loop_settings import LEFT_FOR, LoopSettings, log_kept, 
 from taskqueue.model.job import Interrupted, JobTimeout
 
 ROUNDS = 100
-"""How often the tasks that a job left running are canceled, since canceled tasks may start others."""
+"""How often the tasks that a job left running are canceled; canceled tasks may start others."""
 
 BLOCKED_FOR = 0.5
-"""Seconds after which a request to end that the loop has not seen says that the job blocks it."""
+"""Seconds after which a request to end that the loop has not handled means that the job blocks the loop."""
 
 
 class EventLoop:
-    """An event loop for one run after another, so that connections which a module keeps open stay usable."""
+    """An event loop that successive runs share, so that connections which a module keeps open stay usable."""
 
     def __init__(self, left_for: float = LEFT_FOR) -> None:
         """``left_for`` is how many seconds the tasks that a job left running may take to end."""
         self._left_for = left_for
         self._open()
         self._task: asyncio.Task[Any] | None = None
-        """The task of the present run."""
+        """The task of the current run."""
         self._requested_at: float | None = None
-        """When a cancel was requested that the loop has not come to."""
+        """When a cancel was requested that the loop has not handled yet."""
 
     def run(self, coroutine: Coroutine[Any, Any, Any], interrupts: Interrupts) -> Any:
         """Return the result of the coroutine, after ending all tasks that it left running.
@@ -40,7 +40,7 @@ class EventLoop:
         Raise ``Interrupted`` if it ends by ``CancelledError`` after a request to end. A job that blocks the loop is
         interrupted as one without a loop is, by the next signal.
         """
-        if self._loop.is_closed():  # by the run before
+        if self._loop.is_closed():  # by the previous run
             self._open()
         task = self._task = self._loop.create_task(coroutine)
         self._requested_at = None
@@ -52,7 +52,7 @@ class EventLoop:
                 self._cancel_rest()
         except BaseException as error:
             if task.done() and not task.cancelled():
-                task.exception()  # or asyncio logs that nothing has read a SystemExit
+                task.exception()  # otherwise asyncio logs that a SystemExit was never retrieved
             interrupt = as_interrupt(error, interrupts)
             if interrupt is not None:
                 raise interrupt from interrupt.__cause__
@@ -62,7 +62,7 @@ class EventLoop:
             self._settings.restore()
 
     def _run_until_complete(self, task: asyncio.Task[Any]) -> Any:
-        """Return the result of the task; run on if a job stops the loop, this one or one before it by a callback."""
+        """Return the result of the task; keep running if this job, or a callback of an earlier one, stops the loop."""
         while True:
             try:
                 return self._loop.run_until_complete(task)
@@ -75,7 +75,7 @@ class EventLoop:
         self._settings = LoopSettings(self._loop)
 
     def close(self) -> None:
-        """Close the loop, and the asynchronous generators that are left."""
+        """Close the loop and any remaining asynchronous generators."""
         if self._loop.is_closed():
             return
         self._run_until_complete(self._loop.create_task(self._loop.shutdown_asyncgens()))
@@ -94,7 +94,7 @@ class EventLoop:
 
     def _cancel(self, task: asyncio.Task[Any], reason: str) -> None:
         """Cancel the task, or the tasks that it left running."""
-        if task is not self._task:  # the request came when the run had ended
+        if task is not self._task:  # the request came after the run had ended
             return
         self._requested_at = None
         left: Iterable[asyncio.Task[Any]] = asyncio.all_tasks(self._loop) if task.done() else (task,)
@@ -102,7 +102,7 @@ class EventLoop:
             running.cancel(reason)
 
     def _cancel_rest(self) -> None:
-        """End the tasks that the job left running; close a loop that keeps some: they must not run in the next job."""
+        """End the tasks left running by the job; close the loop if some do not end, or the next job gets them."""
         left = asyncio.all_tasks(self._loop)
         if not left:
             return
@@ -116,7 +116,7 @@ class EventLoop:
             try:
                 ended = asyncio.wait(left, timeout=max(0.0, until - time.monotonic()))
                 self._run_until_complete(self._loop.create_task(ended))
-            except SystemExit as error:  # of one of them; the others are still to be ended
+            except SystemExit as error:  # from one of them; the others must still be ended
                 exited = exited or error
             left = asyncio.all_tasks(self._loop)
             if not left or time.monotonic() >= until:
@@ -137,9 +137,9 @@ def _has_running_loop() -> bool:
 
 
 def as_interrupt(error: BaseException, interrupts: Interrupts) -> Interrupted | None:
-    """Return the interrupt that the end by this error means; None if it was not canceled by a request to end.
+    """Return the interrupt to raise for this error; None if no request to end caused it.
 
-    It replaces a ``CancelledError`` and is raised at the same place; another error is its cause.
+    It replaces a ``CancelledError`` and is raised in the same place; any other error becomes its cause.
     """
     reason = interrupts.stop_reason
     if reason is None or not came_up_after(error, asyncio.CancelledError):
@@ -152,7 +152,7 @@ def as_interrupt(error: BaseException, interrupts: Interrupts) -> Interrupted | 
 
 
 async def awaited(coroutine: Coroutine[Any, Any, Any], interrupts: Interrupts) -> Any:
-    """Return the result of a coroutine that is awaited in the loop that runs; raise ``Interrupted`` as ``run`` does."""
+    """Await a coroutine in the running loop and return its result; raise ``Interrupted`` as ``run`` does."""
     try:
         return await coroutine
     except BaseException as error:
@@ -165,14 +165,14 @@ async def awaited(coroutine: Coroutine[Any, Any, Any], interrupts: Interrupts) -
 
 
 def _forget_cancel() -> None:
-    """Have the task count no cancel any more, so that hooks may use ``asyncio.timeout`` (from Python 3.11)."""
+    """Clear the task's count of cancel requests, so that hooks may use ``asyncio.timeout`` (Python 3.11 and later)."""
     task: Any = asyncio.current_task()
     while getattr(task, "cancelling", lambda: 0)():
         task.uncancel()
 
 
 def run_alone(coroutine: Coroutine[Any, Any, Any], interrupts: Interrupts) -> Any:
-    """Run the coroutine in an event loop of its own: in this thread, or in another one if a loop runs in this."""
+    """Run the coroutine in its own event loop: in this thread, or in another if a loop is already running here."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Exception groups taken apart: the errors in them, however deeply nested, and the classes of the groups around each.
+"""Takes exception groups apart: the errors in them, however deeply nested, and the classes of the groups around each.
 
 Python 3.10 has no groups of its own; those of the package ``exceptiongroup`` are taken apart if a job has imported it.
 """
@@ -12,20 +12,20 @@ from typing import Any, NamedTuple
 
 
 class Leaf(NamedTuple):
-    """An error that is not a group, and the classes of the groups that it is in, the outermost first."""
+    """An error that is not a group, and the classes of the groups that contain it, outermost first."""
 
     error: BaseException
     groups: tuple[type[BaseException], ...] = ()
 
     @property
     def classes(self) -> tuple[type[BaseException], ...]:
-        """Return the classes that the error is of, its own first, and those of its groups; without ``object``."""
+        """Return the classes of the error, its own first, and the classes of its groups; ``object`` is left out."""
         kinds = (type(self.error), *self.groups)
         return tuple(dict.fromkeys(base for kind in kinds for base in kind.__mro__[:-1]))
 
 
 def leaves(error: BaseException) -> list[Leaf]:
-    """Return the errors of a group, however deeply nested, in order; an error that is not a group is the only one."""
+    """Return the errors of a group, however deeply nested, in order; for any other error, return just that error."""
     errors: list[Leaf] = []
     rest = [Leaf(error)]
     while rest:
@@ -39,8 +39,8 @@ def leaves(error: BaseException) -> list[Leaf]:
 
 
 def related(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error, the errors of groups, and what each of them was raised from or came up in, each once."""
-    seen: set[int] = set()  # by identity: an error's == may be the user's own, and raise
+    """Yield the error, the errors in groups, and the cause and context of each; every error once."""
+    seen: set[int] = set()  # by identity: an error's == may be user code, and raise
     rest: list[BaseException | None] = [error]
     while rest:
         current = rest.pop()
@@ -53,7 +53,7 @@ def related(error: BaseException) -> Iterator[BaseException]:
 
 
 def _members(error: BaseException) -> tuple[BaseException, ...]:
-    """Return the errors of a group; none of an error that is not a group."""
+    """Return the errors of a group; nothing for an error that is not a group."""
     kind: Any = getattr(builtins, "BaseExceptionGroup", None) or getattr(
         sys.modules.get("exceptiongroup"), "BaseExceptionGroup", None
     )

@@ -40,16 +40,16 @@ from taskqueue.model.serializer import clean, decode, encode
 from taskqueue.model.stepwise import StepOver, StepwiseJob
 from taskqueue.store.redaction import concealed_in
 
-if TYPE_CHECKING:  # imported for jobs that declare types only
+if TYPE_CHECKING:  # imported only for jobs that declare types
     from taskqueue.model.codecs import Form
 
 log = logging.getLogger(__name__)
 
 MESSAGE_LIMIT = 8 * 1024
-"""The most characters of an error's message that are kept."""
+"""The most characters of an error message that are stored."""
 
 TRACEBACK_LIMIT = 32 * 1024
-"""The most characters of a traceback that are kept, the last ones."""
+"""The most characters of a traceback that are stored; the last ones are kept."""
 
 _AROUND_JOBS = {
     __name__,
@@ -66,13 +66,13 @@ _AROUND_JOBS = {
 """The modules whose frames come before those of the job in a traceback."""
 
 _BEHIND_JOBS = "taskqueue.daemon.worker.interrupts"
-"""The module whose frames come after the job's: it raises the interrupt."""
+"""The module whose frames come after the job's, because it raises the interrupt."""
 
 CONTROLS = (AwaitChildren, Snooze, StepOver)
-"""The exceptions by which a job continues later."""
+"""The exceptions with which a job continues later."""
 
 INSTRUCTIONS = (Fail, Retry, AwaitChildren, Snooze, StepOver, Interrupted)
-"""The exceptions that say how a run ends, also from within a group: there the first of these kinds counts."""
+"""The exceptions that say how a run ends, even from within a group, where the first kind in this order counts."""
 
 PARTS_LIMIT = 50
 """The most classes of errors of one group that a retry policy is asked about."""
@@ -81,7 +81,7 @@ UNASKED = "a job raised Interrupted without a request to end"
 
 
 class Ran(NamedTuple):
-    """The end of a run: outcome, job (None if it has no hooks to be called), and exception."""
+    """The end of a run: outcome, job (None if it has no hooks to call), and exception."""
 
     outcome: Outcome
     job: Job | None
@@ -93,9 +93,9 @@ class Ran(NamedTuple):
 async def execute(loaded: Loaded, context: JobContext, interrupts: Interrupts) -> Ran:
     """Run the job to its end and return how it ended; no exception of the job leaves this function.
 
-    It suspends in a context that runs coroutines in a loop of its caller, and in no other.
+    It suspends only in a context that runs coroutines in its caller's loop.
 
-    Once timeout or cancel has begun, that is the outcome, whatever the job does.
+    Once a timeout or cancel has begun, that is the outcome, whatever the job does.
     """
     instance: Any = None
     result: Any = None
@@ -122,11 +122,11 @@ async def execute(loaded: Loaded, context: JobContext, interrupts: Interrupts) -
             error = context.ending
             if types is not None and types.result is not None and error is None and not _cleans_up(context):
                 result = _stated(types.result, result)
-    except BaseException as raised:  # whatever a job raises is its outcome, SystemExit too
+    except BaseException as raised:  # whatever a job raises is its outcome, even SystemExit
         error = raised
         _close_unstarted(result)
         if isinstance(instance, Job) and instance._context is None:  # noqa: SLF001 - data that did not fit
-            vars(instance).update(data=data, state=state, _context=context)  # for its hooks, as they are kept
+            vars(instance).update(data=data, state=state, _context=context)  # for its hooks, as they are stored
     outcome = outcome_of(result, error, interrupts)
     if isinstance(instance, StepwiseJob):
         outcome = _with_leavings(outcome, instance)
@@ -135,7 +135,7 @@ async def execute(loaded: Loaded, context: JobContext, interrupts: Interrupts) -
 
 
 def _begin(instance: Job, loaded: Loaded, data: Any) -> Any:
-    """Call the job, with its data if it declares that it takes them, and return its result, or its coroutine."""
+    """Call the job, with its data if it declares parameters, and return its result or coroutine."""
     work, types = getattr(instance, loaded.work), loaded.types
     if types is None or not types.takes_data or (data is None and types.has_default):
         return work()
@@ -143,18 +143,18 @@ def _begin(instance: Job, loaded: Loaded, data: Any) -> Any:
 
 
 def _close_unstarted(result: Any) -> None:
-    """Close the coroutine of a run that was interrupted before it began, or Python warns of it at some later time."""
+    """Close the coroutine of a run that was interrupted before it began, or Python warns about it later."""
     if type(result) is CoroutineType and inspect.getcoroutinestate(result) == inspect.CORO_CREATED:
         result.close()
 
 
 def _cleans_up(context: JobContext) -> bool:
-    """Return whether the run is the last step of a job that failed, which has no result."""
+    """Return whether the run is the last step of a failed job, which has no result."""
     return context.course is not None and context.course.phase is Phase.FAILING
 
 
 def _restored(types: JobTypes, data: Any, state: Any, context: JobContext) -> tuple[Any, Any]:
-    """Return data and state as the types that the job declares; the same data would not fit at another attempt."""
+    """Return data and state as the job's declared types; if they do not fit, no other attempt would help."""
     context.state_form = types.state
     try:
         restored = types.decoded(data)
@@ -164,7 +164,7 @@ def _restored(types: JobTypes, data: Any, state: Any, context: JobContext) -> tu
 
 
 def _stated(form: Form, result: Any) -> Any:
-    """Return the result as it is kept."""
+    """Return the result as it is stored."""
     try:
         return form.encode(result, "result")
     except InvalidJob as refused:
@@ -200,7 +200,7 @@ def outcome_of(result: Any, error: BaseException | None, interrupts: Interrupts)
         return _of_error(error, stop_reason or ("shutdown" if interrupts.stopping else None))
     try:
         return outcomes.Done(result=encode(result, "result"))
-    except Exception as refused:  # for good: another attempt would return the same; a class of the result may raise too
+    except Exception as refused:  # no retry: the result would be the same; its own class may raise, too
         return outcomes.GivenUp(failure=failure_of(refused))
 
 
@@ -216,7 +216,7 @@ def _of_error(error: BaseException, stop_reason: str | None) -> Outcome:
 
 
 def _as_asked(error: BaseException) -> Outcome:
-    """Return the outcome that the exception stands for; raise ``ValueError`` for times that were set in it later."""
+    """Return the outcome that the exception stands for; raise ``ValueError`` if it carries invalid times."""
     meant = meaning(error)
     if isinstance(meant, CONTROLS):
         _log_others(error)
@@ -240,33 +240,33 @@ def _as_asked(error: BaseException) -> Outcome:
 def meaning(error: BaseException) -> BaseException:
     """Return the exception that decides how the run ends: in a group, the first of the first kind of instruction.
 
-    If there is no instruction in a group, that is its only error, or the group.
+    Without an instruction in the group, that is its only error, or the group itself.
     """
     shown = _shown(error)
     return shown[0].error if len(shown) == 1 or isinstance(shown[0].error, INSTRUCTIONS) else error
 
 
 def _shown(error: BaseException) -> list[Leaf]:
-    """Return the errors that matter: in a group the instructions of the first kind there is, or else all of them."""
+    """Return the errors that matter: in a group, the instructions of the first kind present, or else all errors."""
     every = leaves(error)
     kinds = ([leaf for leaf in every if isinstance(leaf.error, kind)] for kind in INSTRUCTIONS)
     return next(filter(None, kinds), every)
 
 
 def _log_others(error: BaseException) -> None:
-    """Log errors raised along with an instruction to continue later, which nothing else would report."""
+    """Log errors raised together with an instruction to continue later; nothing else would report them."""
     others = [brief(leaf.error) for leaf in leaves(error) if not isinstance(leaf.error, CONTROLS)]
     if others:
         log.warning("a job that continues later also raised %s", "; ".join(others), exc_info=error)
 
 
 def came_up_after(error: BaseException, *kinds: type[BaseException]) -> bool:
-    """Return whether the error is of one of these kinds, or came up while one was handled, say in a ``finally``."""
+    """Return whether the error is of one of these kinds, or was raised while one was handled, say in a ``finally``."""
     return any(isinstance(other, kinds) for other in related(error))
 
 
 def overdue(message: str) -> Failure:
-    """Return a timeout that has no exception of its own, in the words of the one that it would have been."""
+    """Return the failure for a timeout without an exception, worded as if there had been one."""
     bases = tuple(dotted(base) for base in JobTimeout.__mro__[1:-1])
     return Failure(type=dotted(JobTimeout), message=message, bases=bases)
 
@@ -288,7 +288,7 @@ def _with_leavings(outcome: Outcome, job: StepwiseJob) -> Outcome:
 
 
 def error_for_caller(id: JobId, error: BaseException | None) -> BaseException | None:
-    """Return the exception for a caller that runs a job in its own process and wants its error.
+    """Return the exception for a caller that runs a job in its own process and wants to see its error.
 
     Nothing if the job only continues later, and none of our own exceptions.
     """
@@ -298,24 +298,24 @@ def error_for_caller(id: JobId, error: BaseException | None) -> BaseException | 
 
 
 def exception_of(ran: Ran) -> Exception:
-    """Return the failure as an ``Exception`` for hooks; in user code a timeout is none."""
+    """Return the failure as an ``Exception`` for hooks; in user code a timeout is a ``BaseException``."""
     if isinstance(ran.error, Exception):
         return ran.error
-    failure = getattr(ran.outcome, "failure", None) or OVERDUE  # an interruption that was asked for has none
+    failure = getattr(ran.outcome, "failure", None) or OVERDUE  # a requested interruption has no error
     kind = TimeoutError if isinstance(ran.outcome, outcomes.TimedOut) else RuntimeError
     return kind(f"{failure.type}: {failure.message}")
 
 
 def brief(error: BaseException) -> str:
-    """Return the error in a line; its type if it has no message."""
+    """Return the error in one line; its type if it has no message."""
     message = _message(error)
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Return the error in words that need no import, cut to size and without passwords of addresses.
+    """Describe the error in words that need no import, cut to size and without the passwords in URLs.
 
-    A group is named by its errors if these are of one class; its traceback has all of them.
+    A group is described by its errors if they are of one class; its traceback has all of them.
     """
     _leave_out_interrupts(error)
     lines = traceback.format_exception(type(error), error, _of_the_job(error))
@@ -327,20 +327,20 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def parts_of(error: BaseException) -> tuple[Failure, ...]:
-    """Return one error of each class in a group, without traceback; none if there is only one class."""
+    """Return one error of each class in a group, without tracebacks; nothing if there is only one class."""
     parts = tuple({type(leaf.error): _named(leaf) for leaf in reversed(leaves(error))}.values())[::-1]
     return parts[:PARTS_LIMIT] if len(parts) > 1 else ()
 
 
 def _named(leaf: Leaf) -> Failure:
-    """Return the class, the message and the bases of an error; the groups that it is in are among its bases."""
+    """Return the class, the message and the bases of an error; the bases include the groups that contain it."""
     kind, *bases = map(dotted, leaf.classes)
     message = clean(concealed_in(_message(leaf.error)))[:MESSAGE_LIMIT]
     return Failure(type=kind, message=message, bases=tuple(bases))
 
 
 def _way_of(error: BaseException) -> str:
-    """Return the way out for an attribute that jobs of another system have; empty for other errors."""
+    """Return advice on an attribute that jobs of another system have; empty for other errors."""
     if not isinstance(error, AttributeError) or not isinstance(error.obj, RunFacilities):
         return ""
     way = OF_JOBS.get(error.name or "")
@@ -348,10 +348,10 @@ def _way_of(error: BaseException) -> str:
 
 
 def _joined(shown: list[Leaf]) -> str:
-    """Return the messages of several errors, each once."""
+    """Return the distinct messages of several errors."""
     is_mixed = len({type(leaf.error) for leaf in shown}) > 1
-    said = dict.fromkeys(brief(leaf.error) if is_mixed else _message(leaf.error) for leaf in shown)
-    return clean(concealed_in(f"{len(shown)} errors: {'; '.join(said)}"))[:MESSAGE_LIMIT]
+    messages = dict.fromkeys(brief(leaf.error) if is_mixed else _message(leaf.error) for leaf in shown)
+    return clean(concealed_in(f"{len(shown)} errors: {'; '.join(messages)}"))[:MESSAGE_LIMIT]
 
 
 def _of_the_job(error: BaseException) -> Any:
@@ -363,7 +363,7 @@ def _of_the_job(error: BaseException) -> Any:
 
 
 def _leave_out_interrupts(error: BaseException) -> None:
-    """Let the tracebacks of the error, and of all errors that are shown with it, end with the job's code."""
+    """Cut the tracebacks of the error, and of all errors shown with it, so that they end with the job's code."""
     for shown in related(error):
         last = trace = shown.__traceback__
         while trace is not None:
@@ -377,5 +377,5 @@ def _leave_out_interrupts(error: BaseException) -> None:
 def _message(error: BaseException) -> str:
     try:
         return f"{error}{_way_of(error)}"
-    except BaseException as broken:  # __str__ is user code, and a run ends with its error whatever that raises
+    except BaseException as broken:  # __str__ is user code, and a run must end with its error whatever that raises
         return f"(its __str__ raised {type(broken).__name__})"

@@ -1,4 +1,4 @@
-"""The run context: the values of one run, and the methods that its job calls; subclasses decide where values go."""
+"""The run context: the values of one run, and the methods that its job calls; subclasses decide where the values go."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from taskqueue.model.serializer import clean, encode
 from taskqueue.model.shown_text import as_code
 
 MESSAGE_LIMIT = 500
-"""The most characters of a progress message that are kept: a page of shared memory has room for them."""
+"""The most characters of a progress message that are kept, so that it fits in a page of shared memory."""
 
 
 if TYPE_CHECKING:
     from taskqueue.model.codecs import Form
 
     LoggerAdapter = logging.LoggerAdapter[logging.Logger]
-else:  # a class that takes no parameters before Python 3.11
+else:  # before Python 3.11 this class takes no parameters
     LoggerAdapter = logging.LoggerAdapter
 
 
 class JobLog(LoggerAdapter):
-    """The logger of one run: every record has the fields of the run, also where the application configures logging."""
+    """The logger of one run: every record has the run's fields, even if the application configures logging."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         """Return the line as it is, with the fields of the run among its ``extra``."""
@@ -44,15 +44,15 @@ class JobLog(LoggerAdapter):
 
 
 class Interrupts(Protocol):
-    """The requests that may end a run; as a context, the only one in which user code runs and may be interrupted."""
+    """The requests that may end a run; as a context manager, it marks the code that may be interrupted: the user's."""
 
     @property
     def stop_reason(self) -> str | None:
-        """``shutdown``, ``cancel``, ``timeout`` or ``lost`` once the end of this run has begun, else None."""
+        """``shutdown``, ``cancel``, ``timeout`` or ``lost`` once this run is being ended, else None."""
 
     @property
     def stopping(self) -> bool:
-        """Whether the job may end by raising ``Interrupted`` by itself: it was asked to, or its node stops."""
+        """Whether the job may raise ``Interrupted`` itself: it was asked to end, or its node is stopping."""
 
     def __enter__(self) -> None:
         """Raise ``Interrupted`` from now on."""
@@ -60,10 +60,10 @@ class Interrupts(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        """Raise ``Interrupted`` no more."""
+        """Stop raising ``Interrupted``."""
 
     def deliver_to(self, cancel: Callable[[str], bool]) -> None:
-        """Until the end of this context call ``cancel`` with the reason, and raise only if that returns False."""
+        """Until this context ends, call ``cancel`` with the reason, and raise only if it returns False."""
 
 
 class JobContext(ABC):
@@ -74,14 +74,16 @@ class JobContext(ABC):
     ending: Exception | None = None
     around_run: Callable[..., Any] | None = None
     run_ended: Callable[..., Any] | None = None
+    sentry: Any = None
+    """The ``SentryScope`` of the run, if it is in a process whose application has set Sentry up."""
     awaits: Callable[[Coroutine[Any, Any, Any], Interrupts], Coroutine[Any, Any, Any]] | None = None
-    """Awaits the coroutines of the run in the loop of the caller; None where each runs in one of its own."""
+    """Awaits the coroutines of the run in the caller's loop; None if each runs in a loop of its own."""
 
     def __init__(self, run: Run, interrupts: Interrupts) -> None:
         self.run = run
         self.attempt = run.attempt
         self.data = run.data
-        """Extended JSON; completed by the results of other jobs that the job receives."""
+        """Extended JSON; includes the results of other jobs that the job receives."""
         self.is_last_attempt = run.is_last
         self.previous_error = None if run.error is None else failure_of(run.error)
         self.course = None if run.continuation is None else continuation_of(run.continuation)
@@ -107,11 +109,11 @@ class JobContext(ABC):
 
     @abstractmethod
     def report_check(self) -> None:
-        """Report that the job's condition is checked now; the run itself may begin after that."""
+        """Report that the job's condition is being checked; the run itself may start after that."""
 
     @abstractmethod
     def report_start(self) -> bool:
-        """Report that the run itself begins now; return False if it must not."""
+        """Report that the run itself is starting; return False if it must not."""
 
     @cached_property
     def id(self) -> JobId:
@@ -139,7 +141,7 @@ class JobContext(ABC):
 
     @property
     def key(self) -> str:
-        """Return the key of the job, with the step and the items that the loops are at."""
+        """Return the key of the job, with the step and the current items of its loops."""
         course = self.course
         step = f"-{course.phase.value}{course.steps}" if course is not None and course.phase is not None else ""
         return f"{self.run.key or self.run.id}{step}{self._loops.key}"
@@ -150,37 +152,37 @@ class JobContext(ABC):
         return JobLog(logging.getLogger(self.run.job.partition(":")[0]), dict(self.fields.items()))
 
     def each(self, items: Items[Any], name: str, turn: float | None, batch: int | None, manual: bool) -> Loop[Any]:
-        """Return the items for a loop, from its position on."""
+        """Return the items of a loop, starting at its position."""
         return self._loops.each(items, name, turn, batch, manual)
 
     def complete(self, result: Any) -> Any:
-        """Return the result of the job's code; a coroutine runs to its end in an event loop."""
+        """Return the result of the job's code; a coroutine is run to completion in an event loop."""
         return self._run_coroutine(result) if type(result) is CoroutineType else result
 
     async def run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Return the result of the coroutine; a context in a loop of its caller awaits it, others do not suspend."""
+        """Return the result of the coroutine; a context in its caller's loop awaits it, others do not suspend."""
         if self.awaits is not None:
             return await self.awaits(coroutine, self._interrupts)
         return self._run_coroutine(coroutine)
 
     def set_hooks(self, around_run: Callable[..., Any] | None, run_ended: Callable[..., Any] | None) -> None:
-        """Have hooks of all jobs surround the run; its threads get the context variables that they set."""
+        """Run it within the hooks for all jobs; its threads get the context variables that the hooks set."""
         self.around_run, self.run_ended = around_run, run_ended
         self.fields.is_hooked = True
 
     @abstractmethod
     def _run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Return the result of the coroutine; import asyncio for that, not before."""
+        """Return the result of the coroutine; asyncio is imported here and not earlier."""
 
     def progress(self, percent: float, message: str = "") -> None:
-        """Keep the progress; raise ``ValueError`` outside 0…100."""
+        """Keep the progress; raise ``ValueError`` if it is outside 0…100."""
         number = number_of(percent)
         if not 0 <= number <= 100:
             raise ValueError(f"progress({as_code(percent)}): pass a number from 0 to 100")
         self._keep_progress(round(number, 2), shortened(str(message)))
 
     def checkpoint(self, state: Any) -> None:
-        """Keep the state: when this returns it survives the process. Raises ``CheckpointRefused``."""
+        """Keep the state, which survives the process once this returns. Raises ``CheckpointRefused``."""
         try:
             stated = state if self.state_form is None else self.state_form.encode(state, "checkpoint")
             text = encode(stated, "checkpoint")
@@ -194,7 +196,7 @@ class JobContext(ABC):
 
     @abstractmethod
     def _keep_state(self, text: str) -> None:
-        """Keep a checkpoint before this returns."""
+        """Keep a checkpoint, which is stored before this returns."""
 
     @abstractmethod
     def _keep_position(self, text: str) -> None:
@@ -206,5 +208,5 @@ class JobContext(ABC):
 
 
 def shortened(message: str) -> str:
-    """Return the message as it can be kept."""
+    """Return the message in a form that can be kept."""
     return clean(message)[:MESSAGE_LIMIT]

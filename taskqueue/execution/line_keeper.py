@@ -7,10 +7,11 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from taskqueue.execution.structlog_lines import parsed, without_escapes
 from taskqueue.model.log_fields import CURRENT, RunFields, RunRecord
 from taskqueue.model.log_lines import LINE_LIMIT
 from taskqueue.store.redaction import concealed_in
@@ -19,7 +20,7 @@ _FORMATTER = logging.Formatter()
 
 
 class LineKeeper(logging.Handler):
-    """Hands the lines of runs to them, in addition to all other logging."""
+    """Passes each line to the run that wrote it, in addition to all other logging."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep the line with its job, if it belongs to one."""
@@ -29,12 +30,12 @@ class LineKeeper(logging.Handler):
             return
         try:
             fields.keep(record.created, record.levelname.lower(), record.name, _text(record))
-        except Exception:  # as other handlers do
+        except Exception:  # just as other handlers do
             self.handleError(record)
 
 
 def _print_if_unseen(record: logging.LogRecord) -> None:
-    """Print a warning as Python does where logging is not configured: this handler must not change that."""
+    """Print a warning as Python does when logging is not configured: this handler must not change that."""
     if len(logging.root.handlers) > 1 or logging.lastResort is None or record.levelno < logging.lastResort.level:
         return
     logger: logging.Logger | None = logging.getLogger(record.name)
@@ -51,7 +52,7 @@ def _text(record: logging.LogRecord) -> str:
         record.exc_text = _FORMATTER.formatException(record.exc_info)
     if record.exc_text:
         text = f"{text}\n{record.exc_text}"
-    return concealed_in(text)
+    return concealed_in(without_escapes(text))
 
 
 KEEPER = LineKeeper()
@@ -60,7 +61,7 @@ _users = 0
 
 
 def attach() -> None:
-    """Have lines kept in this process, even if a module of jobs has configured logging again."""
+    """Keep lines in this process, even if a job's module has reconfigured logging."""
     if KEEPER not in logging.root.handlers:
         logging.root.addHandler(KEEPER)
 
@@ -85,24 +86,44 @@ def attached() -> Iterator[None]:
 class CapturedStream(io.TextIOBase):
     """Passes text on to a stream, and keeps its lines with the run that wrote them."""
 
-    def __init__(self, stream: Any, name: str) -> None:
+    def __init__(self, stream: Any, name: str, *, keeps_all: bool = True) -> None:
+        """Create it; without ``keeps_all`` it keeps only what structlog prints."""
         self._stream = stream
         self._name = name
+        self._keeps_all = keeps_all
 
     def write(self, text: str) -> int:
-        """Write the text; keep each line that it ends."""
+        """Write the text, and keep each line that it completes."""
         written: int = self._stream.write(text)
+        self.keep(text)
+        return written
+
+    @property
+    def buffer(self) -> Any:
+        """Return the underlying stream of bytes, to which structlog may write as well."""
+        return _CapturedBytes(self._stream.buffer, self.keep)
+
+    def keep(self, text: str) -> None:
+        """Keep each line that the text completes; a line of structlog with the traceback that follows in the text."""
         fields = CURRENT.get()
         if fields is None or fields.keep is None:
-            return written
-        *lines, rest = f"{_begun(fields).pop(self._name, '')}{text}".split("\n")
-        for line in lines:
-            _keep_output(fields, self._name, line)
-        if len(rest) > LINE_LIMIT:
-            _keep_output(fields, self._name, rest)
-        elif rest:
-            _begun(fields)[self._name] = rest
-        return written
+            return
+        begun = _begun(fields)
+        text = f"{begun.pop(self._name, '')}{text}"
+        is_of_structlog = "structlog" in sys.modules and parsed(text.partition("\n")[0]) is not None
+        if is_of_structlog and not text.endswith("\n") and len(text) <= LINE_LIMIT:
+            begun[self._name] = text
+        elif is_of_structlog:
+            for piece in _pieces(text):
+                _keep_output(fields, self._name, piece)
+        elif self._keeps_all:
+            *lines, rest = text.split("\n")
+            for line in lines:
+                _keep_output(fields, self._name, line)
+            if len(rest) > LINE_LIMIT:
+                _keep_output(fields, self._name, rest)
+            elif rest:
+                begun[self._name] = rest
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -122,13 +143,46 @@ class CapturedStream(io.TextIOBase):
 
 
 def capture_output() -> None:
-    """Keep the printed lines of runs of this process from now on, also of threads and libraries."""
+    """From now on keep what runs in this process print, including their threads and libraries."""
     sys.stdout = CapturedStream(sys.stdout, "stdout")
     sys.stderr = CapturedStream(sys.stderr, "stderr")
 
 
+def capture_structlog() -> None:
+    """From now on keep what structlog prints, if it prints to standard output, as it does by default."""
+    if not isinstance(sys.stdout, CapturedStream):
+        sys.stdout = CapturedStream(sys.stdout, "stdout", keeps_all=False)
+
+
+class _CapturedBytes:
+    """Passes bytes on to a stream, and keeps them as text."""
+
+    def __init__(self, stream: Any, keep: Callable[[str], None]) -> None:
+        self._stream = stream
+        self._keep = keep
+
+    def write(self, data: Any) -> int:
+        written: int = self._stream.write(data)
+        self._keep(bytes(data).decode(errors="replace"))
+        return written
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Yield each line of structlog together with the lines after it that are not its own."""
+    piece: list[str] = []
+    for line in text.removesuffix("\n").split("\n"):
+        if piece and parsed(line) is not None:
+            yield "\n".join(piece)
+            piece = []
+        piece.append(line)
+    yield "\n".join(piece)
+
+
 def keep_begun_output(fields: RunFields) -> None:
-    """Keep the output that the run has not ended with a newline."""
+    """Keep the run's last output if it has no newline at its end."""
     for name, text in (fields.unfinished or {}).items():
         _keep_output(fields, name, text)
     fields.unfinished = None
@@ -141,5 +195,8 @@ def _begun(fields: RunFields) -> dict[str, str]:
 
 
 def _keep_output(fields: RunFields, stream: str, line: str) -> None:
-    if fields.keep is not None and line:
-        fields.keep(time.time(), stream, stream, concealed_in(line))
+    if fields.keep is None or not line:
+        return
+    of_structlog = parsed(line) if "structlog" in sys.modules else None
+    level, logger, text = of_structlog or (stream, stream, without_escapes(line))
+    fields.keep(time.time(), level, logger, concealed_in(text))

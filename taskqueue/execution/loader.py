@@ -1,4 +1,4 @@
-"""Loads the job of an import path."""
+"""Loads the job that an import path names."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ FORMER_PATHS = {
     "taskqueue.scheduler.asking:NextTime": "taskqueue.execution.custom_schedule:NextTime",
     "taskqueue.scheduler.shell:ShellJob": "taskqueue.execution.shell_job:ShellJob",
 }
-"""Former paths of built-in jobs: records in a store may still name them."""
+"""Former paths of built-in jobs, which records in a store may still name."""
 
 
 _HOOKS = ("on_success", "on_failure", "on_last_failure", "finalize")
 
 
 class CannotLoad(Exception):
-    """The path leads to no job that this process can run; ``failure`` says why, for ``outcomes.Unloadable``."""
+    """The path names no job that this process can run; ``failure`` says why, for ``outcomes.Unloadable``."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -39,7 +39,7 @@ class CannotLoad(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """The job of a path: ``make`` returns a fresh instance, and ``work`` names its method that does the work."""
+    """The job that a path names: ``make`` returns a new instance, and ``work`` names the method that does the work."""
 
     path: str
     make: Callable[[], Any]
@@ -64,7 +64,7 @@ Admit = Callable[[str], None]
 def load(path: str, admit: Admit | None = None) -> Loaded:
     """Return the job of ``module:Class``, ``module:function`` or ``module:Class.method``; raise ``CannotLoad``.
 
-    Modules that were imported before are not imported again; the failed import of a module is tried again each time.
+    A module is not imported twice, but an import that failed is tried again each time.
     """
     path = FORMER_PATHS.get(path, path)
     if not PATH_SHAPE.fullmatch(path):
@@ -118,7 +118,7 @@ def _class(path: str, method: str, what: str, admit: Admit | None) -> type:
 
 
 def _admit(admit: Admit | None, target: Any) -> None:
-    """Check the module that defines it: another module may only have imported it."""
+    """Check the module that defines it, since another module may only have imported it."""
     if admit is not None:
         admit(defining_module(target))
 
@@ -141,16 +141,16 @@ def _module(path: str, name: str) -> Any:
 
 
 def _near(module: Any, name: str) -> str:
-    """Return a question about a job of the module with a similar name; empty if there is none."""
+    """Ask whether a job of the module with a similar name was meant; empty if there is none."""
     from difflib import get_close_matches
 
-    jobs = {each.lower(): each for each, value in vars(module).items() if isinstance(value, TaskFunction | type)}
+    jobs = {job.lower(): job for job, value in vars(module).items() if isinstance(value, TaskFunction | type)}
     near = get_close_matches(name.lower(), jobs, n=1)
     return f": did you mean {module.__name__}:{jobs[near[0]]}?" if near else ""
 
 
 def _newer(module: Any, name: str) -> str:
-    """Return that the file of the module defines the name by now, so that this process has an older version."""
+    """Say that the module's file now defines the name, so that this process has an older version."""
     import ast
 
     file = getattr(module, "__file__", None)
@@ -167,7 +167,7 @@ def _newer(module: Any, name: str) -> str:
 
 
 def _origin(module: Any) -> str:
-    """Return the file of the module, which may be another one of the same name; empty if it has none."""
+    """Return the file of the module, which may be another module of the same name; empty if it has none."""
     file = getattr(module, "__file__", None)
     return f": it was loaded from {file}" if file else ""
 

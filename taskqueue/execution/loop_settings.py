@@ -1,4 +1,4 @@
-"""The settings of an event loop that a job can change: set back after it, for the jobs that follow."""
+"""The settings of an event loop that a job can change; they are reset for the jobs that follow."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 NAMED = 3
-"""How many of the tasks that a job left running are named in the log."""
+"""The most tasks left running by a job that the log names."""
 
 
 LEFT_FOR = 10.0
-"""Seconds after which the end of a job waits no more for tasks that it left running and that do not end."""
+"""The most seconds to wait, at the end of a job, for tasks that it left running and that do not end."""
 
 
 class LoopSettings:
-    """The settings of an event loop before the first job. Its timers stay: pools of connections have some."""
+    """The settings of an event loop before the first job. Its timers are left alone: connection pools have some."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -31,7 +31,7 @@ class LoopSettings:
         """Reset the settings that jobs can change; log which of them ``job`` had changed."""
         loop, changed = self._loop, []
         if not loop.is_closed():
-            loop.set_default_executor(self._executor)  # which one it has cannot be asked for
+            loop.set_default_executor(self._executor)  # there is no way to read which one it has
         if loop.get_task_factory() != self._factory:
             loop.set_task_factory(self._factory)
             changed.append("task factory")
@@ -46,17 +46,17 @@ class LoopSettings:
 
 
 def log_left(tasks: Collection[asyncio.Task[Any]], job: str = "") -> None:
-    """Log that these tasks, which ``job`` left running, are canceled."""
+    """Log that these tasks, left running by ``job``, are canceled."""
     log.warning("canceling the tasks that a job left running: %s%s", names_of(tasks), _of(job))
 
 
 def log_kept(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Log that these tasks ignored their cancellation, and that their loop is closed for it."""
-    log.warning("closing an event loop: tasks left by a job ignored cancellation: %s", names_of(tasks))
+    """Log that these tasks ignored their cancellation, and that their loop is therefore closed."""
+    log.warning("closing an event loop: tasks left running by a job ignored cancellation: %s", names_of(tasks))
 
 
 def names_of(tasks: Collection[asyncio.Task[Any]]) -> str:
-    """Return the names of the functions that run in the tasks, of the first few."""
+    """Return the names of the functions that run in the first few tasks."""
     names = [str(getattr(task.get_coro(), "__qualname__", task.get_name())) for task in list(tasks)[:NAMED]]
     return ", ".join(names) + ("" if len(tasks) <= NAMED else f" and {len(tasks) - NAMED} more")
 

@@ -12,9 +12,8 @@ from functools import cached_property, partial
 from itertools import islice
 from typing import Any
 
-from taskqueue.model.async_source import AWAITED, AsyncSource
 from taskqueue.model.job import Interrupted, Snooze
-from taskqueue.model.run_context import Item, Items, Loop
+from taskqueue.model.run_context import AWAITED, AsyncSource, Item, Items, Loop
 from taskqueue.model.serializer import clean, decode, encode
 from taskqueue.model.shown_text import as_code
 
@@ -22,7 +21,7 @@ _UNREADABLE = "the place of the loops of this job (each) cannot be read: add the
 
 
 class Loops:
-    """The loops of one run and their positions, an inner loop after its outer loop.
+    """The loops of one run and their positions, inner loops after outer ones.
 
     A position is the number of finished items, or a list with the cursor of the last one, empty at first.
     """
@@ -45,7 +44,9 @@ class Loops:
         """Return the items after the last finished one; see ``Job.each``."""
         _check(name, turn, batch, manual)
         if name in self._begun:
-            raise ValueError(f"each(name={name!r}): this run has such a loop already, give each loop a name of its own")
+            raise ValueError(
+                f"each(name={name!r}): this run already has a loop of that name: give each loop its own name"
+            )
         for other in self._in_hand:
             raise RuntimeError(f"each(name={name!r}): {_not_kept(other)}")
         self._begun.add(name)
@@ -70,7 +71,7 @@ class Loops:
         return f"{loop}c{text if re.fullmatch('[0-9]{1,40}', text) else _digest(text)}{size}"
 
     def _pairs(self, items: Items[Any], name: str) -> tuple[Iterable[tuple[Any, Any]], AsyncSource | None]:
-        """Return the items after the position of the loop, each with its position, and their asynchronous source."""
+        """Return the items after the loop's position, each with its own position, and their source if asynchronous."""
         place = self._places.get(name)
         if callable(items):
             if not isinstance(place, list):
@@ -98,7 +99,7 @@ class Loops:
         return places
 
     def _walk(self, name: str, pairs: Iterable[tuple[Any, Item]], turn: float | None) -> Iterator[Item]:
-        """Yield items, and keep each one's position when the next one is requested."""
+        """Yield items, and keep the position of each when the next is requested."""
         head = self._head(name)
         ends_at = None if turn is None else time.monotonic() + turn
         try:
@@ -118,7 +119,7 @@ class Loops:
             self._present.pop(name, None)
 
     def _hand_out(self, name: str, pairs: Iterable[tuple[Any, Item]], turn: float | None) -> Iterator[Item]:
-        """Yield items whose positions the job keeps; interrupt the job, or end its turn, only when it has kept all."""
+        """Yield items whose positions the job keeps; interrupt the job, or end its turn, only when all are kept."""
         first_place = self._places[name]
         ends_at = float("inf") if turn is None else time.monotonic() + turn
         try:
@@ -137,7 +138,7 @@ class Loops:
             self._present.pop(name, None)
 
     def _keep_in_hand(self, name: str) -> None:
-        """Keep the position of the last item that was handed out, unless it is kept already."""
+        """Keep the position of the last item that was handed out, unless that was done already."""
         if name not in self._in_hand:
             return
         place = self._in_hand[name]
@@ -146,7 +147,7 @@ class Loops:
         del self._in_hand[name]
 
     def _batches(self, name: str, pairs: Iterable[tuple[Any, Item]], size: int) -> Iterator[tuple[Any, list[Item]]]:
-        """Yield lists of items, each with the position of its last one."""
+        """Yield lists of items, each with the position of its last item."""
         items: list[Item] = []
         for place, item in pairs:
             if item is AWAITED:
@@ -176,10 +177,10 @@ class Loops:
 
     def _check_present(self, name: str) -> None:
         if name not in self._places:
-            raise RuntimeError(f"each(name={name!r}) was started inside of another loop, which has moved on since")
+            raise RuntimeError(f"each(name={name!r}) was started inside another loop, which has moved on since")
 
     def _head(self, name: str) -> str:
-        """Return the text before the position of this loop: the positions of its outer loops, and its name."""
+        """Return the text that precedes the position of this loop: the positions of its outer loops, and its name."""
         self._check_present(name)
         names = list(self._places)
         before = {other: self._places[other] for other in names[: names.index(name)]}
@@ -194,7 +195,7 @@ def _check(name: str, turn: float | None, batch: int | None, manual: bool) -> No
     if turn is not None and (isinstance(turn, bool) or not isinstance(turn, (int, float)) or not turn > 0):
         raise ValueError(f"each(turn={as_code(turn)}): pass seconds above 0, or None")
     if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
-        raise ValueError(f"each(batch={as_code(batch)}): pass how many items a list shall have, from 1, or None")
+        raise ValueError(f"each(batch={as_code(batch)}): pass the number of items in a list, 1 or more, or None")
     if not isinstance(manual, bool):
         raise ValueError(f"each(manual={as_code(manual)}): pass True or False")
 

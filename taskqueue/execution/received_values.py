@@ -1,4 +1,4 @@
-"""Completes the data of a job, before it runs, with the results of the jobs that it depends on."""
+"""Adds the results of a job's dependencies to its data before it runs."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from taskqueue.model.ids import JobId
 
 ROOM = 64 * 1024 * 1024
-"""The most bytes of completed data, which are not stored: up to a thousand results are among them."""
+"""The most bytes of data with the added results, which may be up to a thousand and are not stored."""
 
 
 def complete(loaded: Loaded, context: JobContext, interrupts: Interrupts) -> Ran | None:
-    """Put the results into the data of the context; return the end of the run if they cannot be there."""
+    """Put the results into the data of the context; return the end of the run if that is not possible."""
     try:
         with interrupts:
             context.data = _completed(loaded, context)
-    except InvalidJob as refused:  # for good: the results stay what they are
+    except InvalidJob as refused:  # no retry: the results will not change
         failed = Fail(str(refused))
         return Ran(outcome=outcomes.GivenUp(failure=failure_of(failed)), job=None, error=failed)
     except Exception as error:
@@ -60,22 +60,24 @@ def _sources(scheduler: Any, record: Record) -> list[Record]:
     records = _read(scheduler, ids)
     for id in ids:
         if id not in records:
-            raise InvalidJob(f"the result of job {id} is gone with the job: recover that job, and add this one again")
+            raise InvalidJob(
+                f"the result of job {id} was removed with the job: recover that job, and add this one again"
+            )
     return [records[id] for id in ids]
 
 
 def _read(scheduler: Any, ids: Sequence[JobId]) -> dict[JobId, Record]:
     steps = received.sources(ids)
     try:
-        wanted = next(steps)
+        queried = next(steps)
         while True:
-            wanted = steps.send(scheduler.get_jobs({"id": {"$in": wanted}}))
+            queried = steps.send(scheduler.get_jobs({"id": {"$in": queried}}))
     except StopIteration as end:
         return {id: process.snapshot for id, process in end.value.items()}
 
 
 def _from(misfit: str, receives: Sequence[str], sources: Sequence[Record]) -> str:
-    """Say which job a value that does not fit came from."""
+    """Name the job from which a value that does not fit came."""
     for name, what in received.parts(receives).items():
         place = rf"data(\.{re.escape(name)}\b|\['{re.escape(name)}'\])" if name else "data"
         match = re.match(rf"{place}(\[(?P<index>\d+)\])?", misfit)

@@ -1,4 +1,4 @@
-"""The value of one run: what a claimed record says to the code that runs its job, in a worker or in the caller."""
+"""The value of one run: what the code that runs a job needs from the claimed record, in a worker or in the caller."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from taskqueue.model.timestamps import milliseconds
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
-    """One claim to run: for a node also the message to its manager and worker."""
+    """A claim to run; in a node, also the message to its manager and worker."""
 
     id: str
     claims: int
@@ -35,7 +35,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
     stall_timeout: float | None = None
     """Seconds that may pass without progress or a checkpoint."""
     retry: dict[str, Any] | None = None
-    """The question for a custom retry policy (``execution.custom_retry``); None without one."""
+    """The question for a custom retry policy (``execution.custom_retry``); None if there is no such policy."""
     error: dict[str, Any] | None = None
     """The fields of the previous failure, without traceback; None at the first attempt."""
     continuation: dict[str, Any] | None = None
@@ -47,25 +47,25 @@ class Run(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
     not_before: float | None = None
     """Earliest start in seconds of CLOCK_MONOTONIC, for a job claimed before it is due."""
     undeclared: bool = False
-    """The job was added by path: the worker first reports the options that its class declares, if any."""
+    """Whether the job was added by path: the worker then first reports the options that its class declares, if any."""
     queue: str = ""
     """The queue, for log lines."""
     receives: tuple[str, ...] = ()
-    """The parts of the data that are results of the jobs it depends on (``model.received``)."""
+    """The parts of the data that are results of its dependencies (``model.received``)."""
     concurrency: int = 1
-    """How many jobs of the class one worker runs at once."""
+    """How many jobs of the class one worker runs concurrently."""
     meta: dict[str, str] | None = None
-    """The mapping of text that travels with the job; None without."""
+    """The mapping of text that travels with the job; None if there is none."""
     key: str | None = None
-    """The key for effects outside; None if it is the id."""
+    """The idempotency key for outside effects; None if it is the id."""
     has_rate: bool = False
-    """A rate counts its start: the worker reports it when the class is loaded, however short that takes."""
+    """Whether a rate counts its start: if so, the worker reports the loading of the class, however short it is."""
     error_names: tuple[str, ...] = ()
-    """The names of exceptions in the retry policy, which the worker looks up if the run fails."""
+    """The exception names in the retry policy, which the worker looks up if the run fails."""
 
 
 def run_of(record: Record, now: datetime, not_before: float | None = None) -> Run:
-    """Return the run of a claimed record: the fields that it needs, and no others.
+    """Return the run of a claimed record, with only the fields that it needs.
 
     ``not_before`` is the earliest start on the monotonic clock.
     """
@@ -101,7 +101,7 @@ def run_of(record: Record, now: datetime, not_before: float | None = None) -> Ru
 
 
 def question_document(record: Record, now: datetime) -> dict[str, Any] | None:
-    """Return the question for a worker as plain JSON values; None if the policy needs no class."""
+    """Return the question for a worker as plain JSON values; None if the policy needs no user class."""
     retry = record.options.retry
     if not asks_a_class(retry):
         return None
@@ -117,6 +117,6 @@ def question_document(record: Record, now: datetime) -> dict[str, Any] | None:
 
 
 def failure_of(fields: Mapping[str, Any]) -> Failure:
-    """Return the failure with the fields of a message."""
+    """Return the failure that these fields of a message describe."""
     lists = {name: tuple(fields.get(name, ())) for name in ("bases", "unknown_names")}
     return Failure(**{**fields, **lists})

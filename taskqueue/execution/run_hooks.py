@@ -28,9 +28,9 @@ class RunOutcome(NamedTuple):
     """The outcome of a run, as it was stored."""
 
     name: str
-    """``Done``, ``Failed``, ``TimedOut``, ``Snoozed`` …, as attempts of a job have it."""
+    """``Done``, ``Failed``, ``TimedOut``, ``Snoozed`` …, as in the attempts of a job."""
     status: Status
-    """The status of the job after it: WAITING or POSTPONED if it runs again."""
+    """The status of the job after the run: WAITING or POSTPONED if it will run again."""
     error: Exception | None
     """The exception of a run that failed."""
     took: float
@@ -42,14 +42,14 @@ RunEnded: TypeAlias = Callable[[RunningJob, RunOutcome], Any]
 
 
 class RunHooks(NamedTuple):
-    """The hooks of a process that runs jobs; it has one of them at least."""
+    """The hooks of a process that runs jobs; at least one of them is set."""
 
     around_run: AroundRun | None
     run_ended: RunEnded | None
 
 
 def hooks_in(around_run: AroundRun | None, run_ended: RunEnded | None) -> RunHooks | None:
-    """Return the hooks, None if there is none; raise ``ConfigError`` for one that cannot be called."""
+    """Return the hooks, None if there are none; raise ``ConfigError`` for a hook that cannot be called."""
     for name, hook in (("around_run", around_run), ("run_ended", run_ended)):
         if hook is not None and not callable(hook):
             raise ConfigError(f"{name}={as_code(hook)} cannot be called: define a function")
@@ -57,7 +57,7 @@ def hooks_in(around_run: AroundRun | None, run_ended: RunEnded | None) -> RunHoo
 
 
 def unusable(hook: AroundRun, context: JobContext) -> Ran | None:
-    """Return the outcome of a run that the hook cannot surround, since a plain function cannot wait for others."""
+    """Return the outcome of a run that the hook cannot surround, since a plain function cannot await the job."""
     if context.awaits is None or iscoroutinefunction(hook):
         return None
     message = (
@@ -69,7 +69,7 @@ def unusable(hook: AroundRun, context: JobContext) -> Ran | None:
 
 
 async def run_within(hook: AroundRun, loaded: Loaded, context: JobContext, interrupts: Interrupts) -> Ran:
-    """Run the job as ``execute`` does, within the hook; only an error of ours that it raises changes the outcome."""
+    """Run the job within the hook, as ``execute`` does; only a taskqueue exception from it changes the outcome."""
     surrounded = _Surrounded(loaded, context, interrupts)
     error: BaseException | None = None
     try:
@@ -91,10 +91,10 @@ class _Surrounded:
         self._has_begun = False
         self._ran: Ran | None = None
         self._raised: BaseException | None = None
-        """The exception that ``proceed`` has raised."""
+        """The exception that ``proceed`` raised."""
 
     async def call(self, hook: AroundRun) -> None:
-        """Call the hook; it proceeds at its will."""
+        """Call the hook, which calls ``proceed`` when it likes."""
         job = RunningJob(self._context)
         if not iscoroutinefunction(hook):
             returned = hook(job, self._proceed)
@@ -112,10 +112,12 @@ class _Surrounded:
         """Return the run with its outcome, None if the job has yet to run; ``error`` is the exception of the hook."""
         ran, reason = self._ran, self._interrupts.stop_reason
         if ran is None and reason is not None and not isinstance(error, Interrupted | KeyboardInterrupt):
-            error = Interrupted(reason)  # the hook has taken it for an error of its own: the job must not begin
+            error = Interrupted(reason)  # the hook took it for an error of its own: the job must not start
         if error is None:
             if ran is None:
-                log.error("around_run has returned without proceed(), the job runs without it: %s", self._context.id)
+                log.error(
+                    "around_run returned without calling proceed(); running the job without it: %s", self._context.id
+                )
             return ran
         if self._raised is not None and _is_part_of(error, self._raised):
             return ran
@@ -125,11 +127,11 @@ class _Surrounded:
             return (ran or _NOT_RUN)._replace(outcome=outcome, error=error)
         if isinstance(meant, Interrupted | KeyboardInterrupt):
             return ran or _NOT_RUN._replace(outcome=outcome_of(None, error, self._interrupts), error=error)
-        log.error("around_run failed, and the outcome of the job stays: %s", self._context.id, exc_info=error)
+        log.error("around_run failed; the outcome of the job is unchanged: %s", self._context.id, exc_info=error)
         return ran
 
     def _proceed(self) -> None:
-        """Run the job, which suspends nowhere."""
+        """Run a job that never suspends."""
         try:
             self._run().send(None)
         except StopIteration:
@@ -138,7 +140,7 @@ class _Surrounded:
     async def _run(self) -> None:
         """Run the job once, and raise its error; the hook itself is interrupted before and after it."""
         if self._has_begun:
-            raise RuntimeError("around_run called proceed() again: a run happens once")
+            raise RuntimeError("around_run called proceed() twice: call it once")
         self._has_begun = True
         self._interrupts.__exit__(None, None, None)
         try:
@@ -150,7 +152,7 @@ class _Surrounded:
             raise self._raised
 
     async def _in_loop(self, coroutine: CoroutineType[Any, Any, Any]) -> None:
-        """Await the hook in the loop that also runs the job."""
+        """Await the hook in the loop that runs the job."""
         from taskqueue.execution.event_loop import awaited  # asyncio is imported for async jobs only
 
         outer, self._interrupts = self._interrupts, _Open(self._interrupts)
@@ -162,7 +164,7 @@ class _Surrounded:
             self._interrupts = outer
 
     async def _driven(self, coroutine: CoroutineType[Any, Any, Any]) -> None:
-        """Carry out a hook that awaits ``proceed()`` alone, without an event loop: the job has none either."""
+        """Run a hook that awaits only ``proceed()`` without an event loop: the job has none either."""
         step: Callable[[], Any] = partial(coroutine.send, None)
         while True:
             try:
@@ -171,7 +173,7 @@ class _Surrounded:
                 return
             if awaited is not _PROCEED:
                 coroutine.close()
-                raise TypeError("around a job that is not async it can await proceed() alone")
+                raise TypeError("around a job that is not async, it can only await proceed()")
             try:
                 await self._run()
             except BaseException as error:
@@ -185,14 +187,14 @@ _PROCEED = object()
 
 
 class _Proceed:
-    """The awaitable of an async hook that is carried out without an event loop."""
+    """The awaitable of an async hook that runs without an event loop."""
 
     def __await__(self) -> Generator[object, None, None]:
         yield _PROCEED
 
 
 class _Open:
-    """The interrupts of a run that are open already, until the loop is left."""
+    """Interrupts of a run that are already enabled, until the loop is left."""
 
     def __init__(self, interrupts: Interrupts) -> None:
         self._interrupts = interrupts
@@ -221,13 +223,13 @@ def _is_async(loaded: Loaded) -> bool:
 
 
 def _is_part_of(error: BaseException, raised: BaseException) -> bool:
-    """Return whether the error is the raised one, or a group of its errors alone, as a task group around it makes."""
-    known = {id(leaf.error) for leaf in leaves(raised)}
-    return all(id(leaf.error) in known for leaf in leaves(error))
+    """Return whether the error is the raised one, or a group of only its errors, as a surrounding task group makes."""
+    raised_ids = {id(leaf.error) for leaf in leaves(raised)}
+    return all(id(leaf.error) in raised_ids for leaf in leaves(error))
 
 
 def _error_of(ran: Ran) -> BaseException | None:
-    """Return the exception that ``proceed`` raises, one that a coroutine can raise; None if the job continues later."""
+    """Return an exception that ``proceed`` raises and a coroutine can raise; None if the job continues later."""
     if ran.error is not None and isinstance(meaning(ran.error), CONTROLS):
         return None
     if isinstance(ran.error, StopIteration):

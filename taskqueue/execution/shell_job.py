@@ -1,4 +1,4 @@
-"""The built-in job that runs a command, keeps the end of its output, and stops it with the job."""
+"""The built-in job that runs a command, keeps the end of its output, and stops the command with the job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import IO, Any
 
 from taskqueue.errors import InvalidJob
 from taskqueue.model.environment import for_commands
@@ -20,23 +20,23 @@ from taskqueue.model.job import Fail, Interrupted, Job
 from taskqueue.model.shown_text import as_code
 
 OUTPUT_LIMIT = 64 * 1024
-"""The last bytes of each of stdout and stderr that are kept."""
+"""How many bytes of stdout and of stderr are kept: the last ones."""
 
 TERMINATE_FOR = 2.0
-"""Seconds that a command has to end by itself after SIGTERM before it is killed; less than a worker's own grace."""
+"""Seconds between SIGTERM and SIGKILL for a command; less than a worker's own grace period."""
 
 _KEYS = ("argv", "shell", "cwd", "env")
 _READ = 64 * 1024
 """Bytes of one read: the usual size of a pipe."""
 
 _PIPE_READS = 16
-"""Reads that empty any pipe, which holds up to 1 MiB; more would serve a writer that outlives the command."""
+"""How many reads empty any pipe, which holds up to 1 MiB; more would serve a writer that outlives the command."""
 
 
 class CommandFailed(Exception):
     """Raised by ``ShellJob`` for a command that ended with another exit code than 0."""
 
-    __module__ = "taskqueue"  # as users import it: the name is kept with the job, wherever this file lies
+    __module__ = "taskqueue"  # as users import it: the name is stored with the job, wherever this file is
 
 
 class ShellJob(Job):
@@ -53,7 +53,8 @@ class ShellJob(Job):
         """Run the command and return its exit code and output."""
         command = _begun(self.data)
         try:
-            stdout, stderr = _listened_to(command)
+            stdout, stderr = listened_to(command, command.stdout, command.stderr)
+            command.wait()
         except Interrupted:
             _end(command)
             raise
@@ -65,7 +66,7 @@ class ShellJob(Job):
 
 
 def check(data: Any) -> None:
-    """Raise ``InvalidJob`` for data that name no command."""
+    """Raise ``InvalidJob`` if the data names no command."""
     if not isinstance(data, Mapping) or "argv" not in data:
         raise InvalidJob(f"data of ShellJob is {as_code(data)}: pass a mapping such as {{'argv': ['ls', '-l']}}")
     unknown = [key for key in data if key not in _KEYS]
@@ -99,7 +100,7 @@ def _is_text(value: object) -> bool:
 
 
 def _begun(data: Any) -> subprocess.Popen[bytes]:
-    """Return the running command, which leads a process group: what it signals there is not its worker."""
+    """Start the command as leader of a process group, so that signals to its group do not reach its worker."""
     try:
         check(data)
     except InvalidJob as refused:
@@ -107,7 +108,7 @@ def _begun(data: Any) -> subprocess.Popen[bytes]:
     argv = ["/bin/sh", "-c", data["argv"]] if data.get("shell", False) else data["argv"]
     env = {**for_commands(os.environ), **(data.get("env") or {})}
     program = os.path.join(data.get("cwd") or "", argv[0]) if "/" in argv[0] else argv[0]
-    is_here = shutil.which(program, path=env.get("PATH", os.defpath)) is not None  # if not, the error is Python's own
+    is_here = shutil.which(program, path=env.get("PATH", os.defpath)) is not None  # if not, Python raises its own error
     command = subprocess.Popen(
         [*(_dying_with_us() if is_here else ()), *argv],
         cwd=data.get("cwd"),
@@ -123,7 +124,7 @@ def _begun(data: Any) -> subprocess.Popen[bytes]:
 
 @functools.cache
 def _dying_with_us() -> tuple[str, ...]:
-    """Return the prefix of a command line that is killed with this process; empty if the host has no such program.
+    """Return the prefix that makes a command die with this process; empty if the host has no such program.
 
     Without it the command is killed by the manager, or by the next node of this host. What a program of its own does
     here, code of ours between fork and exec could do as well, but with threads it might wait forever for a lock that
@@ -138,14 +139,14 @@ def _dying_with_us() -> tuple[str, ...]:
 
 
 class _Tail:
-    """The last bytes of an output."""
+    """The last bytes of one output."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self._kept = bytearray()
 
     def read(self) -> bool:
-        """Read once and return whether there was something."""
+        """Read once, and return whether there was something."""
         try:
             read = os.read(self.descriptor, _READ)
         except BlockingIOError:
@@ -165,31 +166,34 @@ class _Tail:
         return self._kept.decode("utf-8", "replace")
 
 
-def _listened_to(command: subprocess.Popen[bytes]) -> tuple[str, str]:
-    """Return the ends of stdout and stderr when the command has ended."""
-    assert command.stdout is not None
-    assert command.stderr is not None
-    tails = [_Tail(command.stdout.fileno()), _Tail(command.stderr.fileno())]
+def listened_to(command: subprocess.Popen[bytes], *pipes: IO[bytes] | None, within: float | None = None) -> list[str]:
+    """Return the ends of what the command has written to these pipes, once it has ended.
+
+    Raises ``TimeoutError`` if it has not ended within ``within`` seconds. It is not reaped, so its group keeps its id.
+    """
+    tails = [_Tail(pipe.fileno()) for pipe in pipes if pipe is not None]
+    deadline = None if within is None else time.monotonic() + within
     exited = os.pidfd_open(command.pid)
     try:
         with selectors.DefaultSelector() as selector:
             selector.register(exited, selectors.EVENT_READ, None)
             for tail in tails:
                 selector.register(tail.descriptor, selectors.EVENT_READ, tail)
-            while not _ended(selector):
+            while not _ended(selector, None if deadline is None else deadline - time.monotonic()):
                 pass
     finally:
         os.close(exited)
-    command.wait()
     for tail in tails:
         tail.empty()
-    return str(tails[0]), str(tails[1])
+    return [str(tail) for tail in tails]
 
 
-def _ended(selector: selectors.BaseSelector) -> bool:
-    """Read the output that has come and return whether the command has ended."""
+def _ended(selector: selectors.BaseSelector, within: float | None) -> bool:
+    """Read the available output, and return whether the command has ended; raise ``TimeoutError``."""
+    if within is not None and within <= 0:
+        raise TimeoutError
     ended = False
-    for key, _ in selector.select():
+    for key, _ in selector.select(within):
         if key.data is None:
             ended = True
         elif not key.data.read():
@@ -198,7 +202,7 @@ def _ended(selector: selectors.BaseSelector) -> bool:
 
 
 def _end(command: subprocess.Popen[bytes]) -> None:
-    """Ask the command to end, then kill it; further interruptions, which come each second, change nothing."""
+    """Ask the command to end, then kill it; further interruptions, which come every second, change nothing."""
     deadline = time.monotonic() + TERMINATE_FOR
     _signal(command, signal.SIGTERM)
     while (left := deadline - time.monotonic()) > 0:
@@ -211,7 +215,7 @@ def _end(command: subprocess.Popen[bytes]) -> None:
 
 
 def _has_died(command: subprocess.Popen[bytes], within: float) -> bool:
-    """Return whether the command dies within this many seconds; it is not reaped, so its group keeps its number."""
+    """Return whether the command dies within this many seconds; it is not reaped, so its group keeps its id."""
     if command.returncode is not None:
         return True
     exited = os.pidfd_open(command.pid)
@@ -224,19 +228,19 @@ def _has_died(command: subprocess.Popen[bytes], within: float) -> bool:
 
 
 def _signal(command: subprocess.Popen[bytes], signum: int) -> None:
-    """Signal the command and all of its process group, unless it was reaped: the number may be another group's."""
+    """Signal the command and all of its process group, unless it was reaped: the id may be another group's by now."""
     if command.returncode is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(command.pid, signum)
 
 
 def _close(command: subprocess.Popen[bytes]) -> None:
-    """Leave nothing open, and nothing running of a command that was not waited for, whatever happened."""
-    with command:  # waits, and closes the pipes
+    """Leave nothing open, and no command running that was not waited for, whatever happened."""
+    with command:  # this waits, and closes the pipes
         _signal(command, signal.SIGKILL)
 
 
 def _said(command: subprocess.Popen[bytes], stdout: str, stderr: str) -> str:
-    said = (stderr.strip() or stdout.strip())[-2000:]
+    output = (stderr.strip() or stdout.strip())[-2000:]
     name = command.args if isinstance(command.args, str) else " ".join(map(str, command.args))  # type: ignore[arg-type]
-    return f"exit code {command.returncode} of {name[:200]}" + (f": {said}" if said else "")
+    return f"exit code {command.returncode} of {name[:200]}" + (f": {output}" if output else "")

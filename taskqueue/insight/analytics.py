@@ -1,4 +1,4 @@
-"""Reads the history, and computes analytics from it; those by tag from a bounded number of jobs."""
+"""Computes analytics from the history; analytics by tag from a bounded number of jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from taskqueue.model.wording import or_nearest
 from taskqueue.store import Store
 
 MOST = 10_000_000
-"""The most jobs that may be looked at; each takes some memory."""
+"""The most jobs that one call may read; each takes some memory."""
 
 
 def figures(store: Store, by: str, since: Any, until: Any, at_most: int) -> Analytics:
@@ -58,12 +58,12 @@ def _time(since: Any, until: Any, now: datetime) -> tuple[datetime, datetime]:
     end = now if until is None else named("until", until, lambda given: ago(given, now))
     begin: datetime = named("since", since, lambda given: ago(given, end))
     if begin >= end:
-        raise InvalidOption(f"since={since!r}, until={until!r}: the time that figures are for ends before it begins")
+        raise InvalidOption(f"since={since!r}, until={until!r}: the period ends before it starts")
     return begin, end
 
 
 def _parts(store: Store, begin: datetime, end: datetime, now: datetime) -> tuple[datetime, Parts]:
-    """Return when the first part begins, and the figures: whole hours, and minutes before and after these."""
+    """Return when the first part begins, and the figures: whole hours, with minutes before and after them."""
     first, hour = _begin(Step.MINUTE, begin), _begin(Step.HOUR, begin)
     last = _begin(Step.HOUR, end)
     if first != hour and now - first < Step.MINUTE.kept_for:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 ANSWERS_WITHIN = 3.0
-"""Seconds that a node gets to answer; one that is stopped or swapped out does not."""
+"""Seconds that a node has to answer; a node that is stopped or swapped out does not."""
 
 SYSTEM_FOLDER = Path("/run/taskqueue")
 """The folder that systemd makes for the service of the node (RuntimeDirectory); each instance has one below it."""
@@ -32,11 +32,11 @@ VARIABLE = "TASKQUEUE_RUNTIME_DIR"
 _CREDENTIALS = struct.Struct("3i")
 _SUFFIX = ".control"
 _ABSTRACT = "@taskqueue-"
-"""How the addresses without a file begin, as the kernel shows them: with ``@`` for the zero byte."""
+"""The beginning of addresses without a file, as the kernel shows them: with ``@`` for the zero byte."""
 
 
 class Silence(Enum):
-    """Why no node answers at a socket; the values are shown to users."""
+    """Why no node answered at a socket; the values are shown to users."""
 
     KILLED = "its process is gone: it was killed and left its socket behind"
     HUNG = f"it did not answer within {ANSWERS_WITHIN:g} s: it is stopped, or its host is overloaded"
@@ -49,10 +49,12 @@ class Answer:
 
     health: dict[str, Any] | None = None
     silence: Silence | None = None
+    pid: int = 0
+    """The process of the node as the kernel names it here; 0 if it is in another PID namespace."""
 
 
 def own_folder() -> Path:
-    """Return the runtime folder of this process: a given one, of its service or user's session, or below /tmp."""
+    """Return the runtime folder of this process: the given one, that of its service or user session, or one in /tmp."""
     given = os.environ.get(VARIABLE) or os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
     if given:
         return Path(given)
@@ -78,13 +80,13 @@ def _asks_any_user(folder: Path) -> bool:
 
 
 def _is_of(folder: Path, user: int | None) -> bool:
-    """Return whether only this user, or root, can have put something into the folder; of None, only its owner."""
+    """Return whether only this user or root can have put something into the folder; if None, only its owner."""
     try:
-        found = os.lstat(folder)
+        status = os.lstat(folder)
     except OSError:
         return False
-    is_owned = user is None or found.st_uid in (0, user)
-    return stat.S_ISDIR(found.st_mode) and is_owned and not found.st_mode & 0o022
+    is_owned = user is None or status.st_uid in (0, user)
+    return stat.S_ISDIR(status.st_mode) and is_owned and not status.st_mode & 0o022
 
 
 def path_of(folder: Path, node: str, incarnation: str) -> Path:
@@ -93,7 +95,7 @@ def path_of(folder: Path, node: str, incarnation: str) -> Path:
 
 
 def path_without_folder(folder: Path, node: str, incarnation: str) -> Path:
-    """Return the abstract address of a node whose runtime folder, this one, cannot be used."""
+    """Return the abstract address of a node whose runtime folder is this one and cannot be used."""
     return _abstract(folder, os.geteuid()) / path_of(folder, node, incarnation).name
 
 
@@ -102,7 +104,7 @@ def _abstract(folder: Path, user: int) -> Path:
 
 
 def is_abstract(path: Path) -> bool:
-    """Return whether the address is in no file system."""
+    """Return whether the address is outside of any file system."""
     return str(path).startswith(_ABSTRACT)
 
 
@@ -125,7 +127,7 @@ def sockets(node: str | None = None) -> Iterator[Path]:
 
 
 def _abstract_addresses() -> list[str]:
-    """Return the abstract addresses of all nodes of this host, or rather of its network namespace."""
+    """Return the abstract addresses of all nodes of this host (strictly, of its network namespace)."""
     try:
         with open("/proc/net/unix", errors="replace") as table:
             addresses = {line.rstrip("\n").rpartition(" ")[2] for line in table if _ABSTRACT in line}
@@ -136,7 +138,7 @@ def _abstract_addresses() -> list[str]:
 
 @contextmanager
 def short(path: Path) -> Iterator[str]:
-    """Give the path another, short name for the block: the address of a socket has at most 107 bytes."""
+    """Give the path a short name for the block: the address of a socket has at most 107 bytes."""
     if is_abstract(path):
         yield "\0" + str(path)[1:]
         return
@@ -148,18 +150,18 @@ def short(path: Path) -> Iterator[str]:
 
 
 def ask(path: Path, within: float = ANSWERS_WITHIN) -> Answer:
-    """Return the health of the node at this socket; to connect is to ask."""
+    """Return the health of the node at this socket; connecting is the question."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as node:
         node.settimeout(within)
         try:
             with short(path) as address:
                 node.connect(address)
-            if is_abstract(path) and not _is_user_of(path, peer_of(node)):  # anybody can take any such address
+            if is_abstract(path) and not _is_user_of(path, peer_of(node)):  # anybody can bind such an address
                 return Answer(silence=Silence.DENIED)
             answer = b"".join(iter(lambda: node.recv(65536), b""))
             if answer:
-                return Answer(health=json.loads(answer))
-            may_ask = os.geteuid() in (0, peer_of(node))  # then it was killed after it had heard the question
+                return Answer(health=json.loads(answer), pid=_credentials_of(node)[0])
+            may_ask = os.geteuid() in (0, peer_of(node))  # then it was killed after it received the question
             return Answer(silence=Silence.KILLED if may_ask else Silence.DENIED)
         except (ConnectionError, FileNotFoundError):
             return Answer(silence=Silence.KILLED)
@@ -175,9 +177,14 @@ def _is_user_of(address: Path, user: int) -> bool:
 
 def peer_of(connection: socket.socket) -> int:
     """Return the user at the other end, as the kernel knows it."""
+    return _credentials_of(connection)[1]
+
+
+def _credentials_of(connection: socket.socket) -> tuple[int, int, int]:
+    """Return process, user and group at the other end."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    _, uid, _ = _CREDENTIALS.unpack(raw)
-    return int(uid)
+    pid, uid, gid = _CREDENTIALS.unpack(raw)
+    return pid, uid, gid
 
 
 def _digest(node: str) -> str:

@@ -18,21 +18,21 @@ from taskqueue.model.wording import some
 from taskqueue.store import Lease, Store
 
 MOST_READ = 10_000
-"""The most jobs that are read to follow dependencies."""
+"""The most jobs that are read while following dependencies."""
 
 ENDLESS = 1_000_000
-"""The run slots of a node that does not say how many it has."""
+"""The number of run slots assumed for a node that does not report it."""
 
 
 @dataclass(frozen=True)
 class BlockedRuns:
-    """The runs that wait for jobs, the awaited jobs, and the live nodes that may take those."""
+    """The runs that wait for jobs, the awaited jobs, and the live nodes that may take them."""
 
     runs: Mapping[str, BlockedRun]
     """By the ids of the waiting jobs."""
     of_node: Mapping[str, tuple[BlockedRun, ...]]
     records: Mapping[str, Record]
-    """The awaited jobs and those that they wait for, by id."""
+    """The awaited jobs and all jobs that these wait for, by id."""
     nodes: tuple[Lease, ...]
 
     @cached_property
@@ -54,7 +54,7 @@ class BlockedRuns:
         return [node for node in self.nodes if takes(node, record.queue)]
 
     def first_unclaimed(self, id: str) -> Record | None:
-        """Return the job, of those that the deadlocked job ``id`` waits for, that no worker can take; None if none."""
+        """Return the job awaited by the deadlocked job ``id`` that no worker can take; None if there is none."""
         seen_ids, ids = set(), [id]
         while ids:
             record = self.records.get(ids[0])
@@ -77,7 +77,7 @@ class BlockedRuns:
         )
 
     def is_full(self, node: Lease, record: Record) -> bool:
-        """Return whether the node has no free slot for the job: for the pool as it last said, else because of waits."""
+        """Return whether the node has no free slot for the job: by its last report, or because of waits."""
         if slots_of(record.job, record.options.concurrency, record.options.force_spawn) == POOL:
             busy = node.about.get("busy")
             return isinstance(busy, int) and busy >= (slots(node) or ENDLESS)
@@ -161,7 +161,7 @@ def _child(other: Record, record: Record) -> str:
 
 
 def with_dependencies(store: Store, ids: Collection[str]) -> dict[str, Record]:
-    """Return these jobs and all that they wait for, by id."""
+    """Return these jobs and all jobs that they wait for, by id."""
     records_by_id: dict[str, Record] = {}
     unread = set(ids)
     while unread and len(records_by_id) < MOST_READ:

@@ -19,10 +19,10 @@ from taskqueue.model.wording import count, since, some, span
 from taskqueue.store import Lease, Store
 
 SKEW, LARGE_SKEW = 1.0, 15.0
-"""Seconds between the clocks of host and store: harmless below the one, about leases above the other."""
+"""Seconds between the clocks of host and store: harmless below the first, a danger to leases above the second."""
 
 LOOKED_AT = 500
-"""Jobs of one kind that are looked at."""
+"""The most jobs of one kind that are read."""
 
 LONG = timedelta(days=1)
 
@@ -57,7 +57,7 @@ def _nodes(leases: Sequence[Lease], now: datetime) -> Iterator[Finding]:
 
 
 def flaws_of_nodes(leases: Sequence[Lease], now: datetime) -> Iterator[Finding]:
-    """Yield nodes that are gone or degraded, two versions, and that none leads."""
+    """Yield nodes that are gone or degraded, different versions, and a missing leader."""
     seats = node_states.seats(leases)
     live = [lease for lease in seats if host.is_live(lease, now)]
     gone = [name_of(lease) for lease in seats if lease not in live]
@@ -66,7 +66,7 @@ def flaws_of_nodes(leases: Sequence[Lease], now: datetime) -> Iterator[Finding]:
     for lease in live:
         degraded = lease.about.get("degraded")
         if degraded:
-            do = "mend what it says; it goes on by itself"
+            do = "fix the cause it names; it then continues by itself"
             yield Finding("nodes", f"{name_of(lease)} is degraded: {degraded}", Level.ERROR, do)
     versions = Counter(str(lease.about.get("version", "?")) for lease in live)
     if len(versions) > 1:
@@ -105,7 +105,7 @@ def way_out_of(no_node: str) -> tuple[str, str]:
 
 
 def unloadable(store: Store) -> Iterator[Finding]:
-    """Yield the classes that nodes could not load, of jobs that are tried again."""
+    """Yield the classes that nodes could not load, from jobs that will be retried."""
     query = parse({"cause": Cause.UNLOADABLE.value, "status": int(Status.POSTPONED)})
     by_job: dict[str, list[Record]] = {}
     for record in store.find(query, limit=LOOKED_AT):
@@ -122,7 +122,7 @@ def unloadable(store: Store) -> Iterator[Finding]:
 
 
 def unknown_names(store: Store, now: datetime) -> Iterator[Finding]:
-    """Yield the classes whose retry policies name exceptions that the processes which ran them have not loaded.
+    """Yield classes whose retry policies name exceptions that the processes running them have not loaded.
 
     Reads jobs that will be retried, and jobs that failed within a day.
     """
@@ -138,7 +138,7 @@ def unknown_names(store: Store, now: datetime) -> Iterator[Finding]:
 
 
 def blocked(store: Store) -> Iterator[Finding]:
-    """Yield the jobs whose dependencies will never let them begin."""
+    """Yield jobs whose dependencies can never be met."""
     query = parse({"cause": Cause.BEHIND.value, "status": int(Status.POSTPONED), "waiting_for": {"$exists": True}})
     records = store.find(query, limit=LOOKED_AT)
     stuck = [(record, sentence) for record in records for sentence in list(kept_waiting(store, record))[:1]]

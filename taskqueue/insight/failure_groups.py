@@ -14,7 +14,9 @@ from enum import Enum
 from math import sqrt
 from typing import Any, NamedTuple, TypeVar
 
-from taskqueue.model.fingerprint import part_of_message, type_of
+from taskqueue.insight.failure_states import Decisions, FailureDecision, FailureState
+from taskqueue.insight.releases import Release, release_before
+from taskqueue.model.fingerprint import group_id, part_of_message, type_of
 from taskqueue.model.history import OTHER, Figures, Part, Parts, Step
 from taskqueue.model.timestamps import milliseconds, moment
 
@@ -22,31 +24,34 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 WEEK = timedelta(days=7)
-"""How far back the usual share is looked for."""
+"""How far back the usual share is computed."""
 
 NEW_FOR = timedelta(days=1)
-"""How long an error counts as new after it was seen first."""
+"""How long an error counts as new after it was first seen."""
+
+RELEASED_FOR = Step.MINUTE.kept_for
+"""How long the release before its first occurrence is named: as long as the minute of that is known."""
 
 SHORT = timedelta(minutes=5)
-"""What has changed suddenly shows in this time before it shows in an hour."""
+"""A sudden change shows in this time before it shows in an hour."""
 
 FEWEST_NEW, SHARE_OF_NEW = 5, 0.02
-"""A new error needs attention from this number of failed attempts and share of its class on."""
+"""A new error needs attention from this many failed attempts, and this share of its class."""
 
 FEWEST_RISING, RISE, MORE = 10, 2.0, 0.02
-"""A known error rises if this many attempts failed, and their share is twice the usual one and this much more."""
+"""A known error rises if this many attempts failed, and their share is twice the usual share and this much more."""
 
 SURE = 5.0
 """How many standard deviations more than usual there must be: a week has ten thousand minutes."""
 
 FEWEST_USUAL = 100
-"""This many attempts in the same hours of the last days say what is usual; with fewer all hours of the week do."""
+"""With this many attempts in the same hours of the last days, these define what is usual; else the whole week does."""
 
 FEWEST_BEFORE = 50
-"""An error is new if its class had this many attempts before the first one: else the class is what is new."""
+"""An error is new if its class had this many attempts before it: otherwise the class itself is new."""
 
 OVER_AFTER = 3.0
-"""An error has ended if attempts after the last one would have failed this many times at its share until then."""
+"""An error has ended if later attempts would have failed this many times at its previous share."""
 
 
 class Trend(str, Enum):
@@ -61,23 +66,23 @@ class Trend(str, Enum):
 
 
 class Attempts(NamedTuple):
-    """How many attempts of a class ended their job, or failed, in some time."""
+    """How many attempts of a class ended their job or failed in some time."""
 
     ended: int = 0
     """The jobs that are DONE, FAILED or TIMEOUT."""
     failed: int = 0
-    """The attempts that failed, including the ones that ended their job as FAILED or TIMEOUT."""
+    """The failed attempts, including those that ended their job as FAILED or TIMEOUT."""
     last: int = 0
     """The jobs that ended as FAILED or TIMEOUT."""
 
     @property
     def all(self) -> int:
-        """Return all attempts: the ones that ended a job, and the retried ones."""
+        """Return all attempts, including the retried ones."""
         return self.ended + self.retried
 
     @property
     def retried(self) -> int:
-        """Return the failed attempts after which the job was to run again."""
+        """Return the failed attempts that were retried."""
         return self.failed - self.last
 
     def plus(self, other: Attempts) -> Attempts:
@@ -87,17 +92,21 @@ class Attempts(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Usual:
-    """What the hours of the last week have: attempts by class, failures by class and fingerprint, and when first."""
+    """The hours of the last week: attempts by class, failures by class and fingerprint, and first occurrences."""
 
     attempts: Mapping[str, Attempts] = field(default_factory=dict)
     failures: Mapping[tuple[str, str], int] = field(default_factory=dict)
     first: Mapping[tuple[str, str], tuple[datetime, int]] = field(default_factory=dict)
-    """The hour, or minute, of the week in which an error was seen first, and how many attempts its class had before."""
+    """The hour or minute in which an error was first seen, and how many attempts its class had before."""
     seen: Mapping[str, int] = field(default_factory=dict)
     """How many attempts each class had in all these hours."""
+    unbroken: Mapping[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+    """The first and last of the last hours in a row that each had a failure, in milliseconds since 1970."""
+    last: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """The last minute with a failure, in milliseconds since 1970, of errors for which it was looked up."""
 
     def at_minutes(self, minutes: Mapping[tuple[str, str], datetime]) -> Usual:
-        """Return the same with these minutes in the place of their hours."""
+        """Return the same with these minutes instead of their hours."""
         first = dict(self.first)
         for key, minute in minutes.items():
             if key in first and first[key][0] <= minute < first[key][0] + Step.HOUR.length:
@@ -107,28 +116,38 @@ class Usual:
 
 @dataclass(frozen=True, kw_only=True)
 class FailureGroup:
-    """The failed attempts of one class by errors of one fingerprint."""
+    """The failed attempts of one class with errors of one fingerprint."""
 
     job: str
     fingerprint: str
-    """As ``model.fingerprint`` makes it; empty for failures without an error."""
+    """As ``model.fingerprint`` computes it; empty for failures without an error."""
     trend: Trend
     number: int
-    """How many attempts failed so within ``over``."""
+    """How many attempts failed with it within ``over``."""
     attempts: int
     """All attempts of the class within ``over``."""
     over: timedelta
-    """The time before now that ``number`` and ``attempts`` are of: an hour, or a few minutes if these show it first."""
+    """The time up to now that ``number`` and ``attempts`` cover: an hour, or a few minutes if these show it first."""
     usual: float | None
     """The usual share, 0 to 1; None if the class had no attempts in the week."""
     first_at: datetime
-    """When it was seen first within the last week: the minute, or the hour if the minute was not looked up."""
+    """When it was first seen within the last week: the minute, or the hour if the minute was not looked up."""
     last_at: datetime
     """The minute of the last one."""
+    release: Release | None = None
+    """The last release before it was first seen, if it was not seen before that in the last week."""
+    state: FailureState = FailureState.OPEN
+    decision: FailureDecision | None = None
+    """What a person has decided last about it, even if that no longer applies."""
+
+    @property
+    def id(self) -> str:
+        """Return its short name, for commands."""
+        return group_id(self.job, self.fingerprint)
 
     @property
     def share(self) -> float:
-        """Return the share of the attempts that failed so, 0 to 1."""
+        """Return the share of attempts that failed with it, 0 to 1."""
         return self.number / self.attempts if self.attempts else 0.0
 
     @property
@@ -138,31 +157,39 @@ class FailureGroup:
 
     @property
     def is_sudden(self) -> bool:
-        """Return whether the last few minutes show it, and the whole hour does not yet."""
+        """Return whether the last few minutes show it but the whole hour does not yet."""
         return self.over == SHORT
 
     @property
     def query(self) -> dict[str, Any] | None:
-        """Return the query for its jobs, retried ones too; None if no query can tell them apart."""
-        if OTHER in (self.job, self.fingerprint):
-            return None
-        text = part_of_message(self.fingerprint)
-        message = {"error.message": {"$contains": text}} if text else {}
-        return {"job": self.job, "error.type": self.error or None, **message}
+        """Return the query for its jobs, including retried ones; None if no query can distinguish them."""
+        return query_of(self.job, self.fingerprint)
 
     @property
     def needs_attention(self) -> bool:
-        """Return whether it is new or rises."""
-        return self.trend in (Trend.NEW, Trend.RISING)
+        """Return whether it was resolved and fails again, or is new or rises and nobody has muted it."""
+        if self.state is FailureState.OPEN:
+            return self.trend in (Trend.NEW, Trend.RISING)
+        return self.state is FailureState.REGRESSED
+
+
+def query_of(job: str, fingerprint: str) -> dict[str, Any] | None:
+    """Return the query for the jobs of a class with errors of one fingerprint; None if there is none."""
+    if OTHER in (job, fingerprint):
+        return None
+    text = part_of_message(fingerprint)
+    message = {"error.message": {"$contains": text}} if text else {}
+    return {"job": job, "error.type": type_of(fingerprint) or None, **message}
 
 
 def usual_failures(hours: Parts, now: datetime) -> Usual:
-    """Return what is usual at this time of the day, by the hours of the last week."""
+    """Return what is usual at this time of day, from the hours of the last week."""
     last = Step.HOUR.begin(milliseconds(now))
     hour, day = Step.HOUR.length // timedelta(milliseconds=1), timedelta(days=1) // timedelta(milliseconds=1)
     same, rest = _Sums(), _Sums()
     first: dict[tuple[str, str], tuple[datetime, int]] = {}
     seen: dict[str, int] = {}
+    unbroken: dict[tuple[str, str], tuple[int, int]] = {}
     for at in sorted(hours):
         for (_, job), figures in hours[at].items():
             failures = _failures_of(figures)
@@ -171,6 +198,8 @@ def usual_failures(hours: Parts, now: datetime) -> Usual:
                 (same if (last - at) % day <= hour else rest).add(job, attempts, failures)
             for fingerprint, _ in failures:
                 first.setdefault((job, fingerprint), (moment(at), before))
+                begin, end = unbroken.get((job, fingerprint), (at, at))
+                unbroken[job, fingerprint] = (begin if at - end <= hour else at, at)
             seen[job] = before + attempts.all
     few: set[str] = set()
     for job, attempts in rest.attempts.items():
@@ -180,7 +209,7 @@ def usual_failures(hours: Parts, now: datetime) -> Usual:
     for key, number in rest.failures.items():
         if key[0] in few:
             same.failures[key] += number
-    return Usual(attempts=same.attempts, failures=same.failures, first=first, seen=seen)
+    return Usual(attempts=same.attempts, failures=same.failures, first=first, seen=seen, unbroken=unbroken)
 
 
 class Lately:
@@ -193,7 +222,7 @@ class Lately:
         self.change_to(minutes)
 
     def change_to(self, minutes: Parts) -> None:
-        """Hold these minutes instead; one whose part is the same object as before is not read again."""
+        """Replace the minutes; a minute whose part is the same object as before is not read again."""
         for at in [at for at, part in self._parts.items() if minutes.get(at) is not part]:
             self._remove(at)
         for at in minutes.keys() - self._parts.keys():
@@ -215,8 +244,12 @@ class Lately:
             for fingerprint, _ in _failures_of(figures):
                 _without(self.failures, (job, fingerprint), at)
 
+    def number_of(self, group: FailureGroup) -> int:
+        """Return how many attempts of all these minutes failed like those of the group."""
+        return sum(self.failures.get((group.job, group.fingerprint), {}).values())
+
     def all_of(self, job: str, since: int = 0, until: int | None = None) -> Attempts:
-        """Return the attempts of the class, from a minute on and before another one."""
+        """Return the attempts of the class from one minute on and before another."""
         ended = failed = last = 0
         for at, attempts in self.attempts.get(job, {}).items():
             if at >= since and (until is None or at < until):
@@ -224,28 +257,114 @@ class Lately:
         return Attempts(ended, failed, last)
 
 
-def judged(lately: Lately, usual: Usual, now: datetime) -> list[FailureGroup]:
-    """Return the groups of the last hour's failed attempts, first those in need of attention, then the largest."""
-    groups = [_group(key, numbers, lately, usual, now) for key, numbers in lately.failures.items()]
-    return sorted(groups, key=lambda group: (not group.needs_attention, -group.number, group.job, group.fingerprint))
+def judged(
+    lately: Lately,
+    usual: Usual,
+    now: datetime,
+    decisions: Decisions | None = None,
+    releases: Sequence[Release] = (),
+) -> list[FailureGroup]:
+    """Return the groups of the last hour's failed attempts: first those in need of attention, muted ones last."""
+    groups = []
+    for key, numbers in lately.failures.items():
+        group, decision = _group(key, numbers, lately, usual, now, releases), (decisions or {}).get(key)
+        if decision is not None:
+            state = _state(decision, max(*numbers, usual.last.get(key, 0)), usual.unbroken.get(key), now)
+            is_larger = state is FailureState.MUTED and _has_grown(decision, numbers, lately, now)
+            group = replace(group, decision=decision, state=FailureState.OPEN if is_larger else state)
+        groups.append(group)
+    for key, decision in (decisions or {}).items():
+        last = usual.last.get(key)
+        if key not in lately.failures and last is not None and _has_regressed(decision, last):
+            groups.append(_quiet(decision, moment(last), lately, usual, releases))
+    return sorted(groups, key=_place)
+
+
+def _place(group: FailureGroup) -> tuple[object, ...]:
+    return group.state.is_silent, not group.needs_attention, -group.number, group.job, group.fingerprint
+
+
+def _state(decision: FailureDecision, last: int, unbroken: tuple[int, int] | None, now: datetime) -> FailureState:
+    """Return whether the decision still applies to an error that has failed in this minute last.
+
+    An error that is muted until it happens again has stopped if no attempt failed by it for an hour of the clock.
+    """
+    since = milliseconds(decision.since)
+    if decision.state is FailureState.RESOLVED:
+        return FailureState.REGRESSED if _has_regressed(decision, last) else FailureState.RESOLVED
+    if decision.until is not None:
+        return FailureState.MUTED if now < decision.until else FailureState.OPEN
+    hour, latest = Step.HOUR.length // timedelta(milliseconds=1), Step.HOUR.begin(last)
+    begin, end = unbroken or (latest, latest)
+    happens_again = (begin if latest - end <= hour else latest) > since
+    return FailureState.OPEN if happens_again else FailureState.MUTED
+
+
+def _has_regressed(decision: FailureDecision, last: int) -> bool:
+    """Return whether the last failure came after it was resolved; failures of the same minute may have come before."""
+    since = Step.MINUTE.begin(milliseconds(decision.since))
+    return decision.state is FailureState.RESOLVED and last > since
+
+
+def _has_grown(decision: FailureDecision, numbers: Mapping[int, int], lately: Lately, now: datetime) -> bool:
+    """Return whether failures that are muted without a time have risen above their share when they were muted."""
+    if decision.until is not None or decision.share is None:
+        return False
+    shares = shares_of(numbers, lately, decision.job, now)
+    return any(_trend(*share, decision.share, is_new=False) is Trend.RISING for share in shares)
+
+
+def shares_of(
+    numbers: Mapping[int, int], lately: Lately, job: str, now: datetime
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return how many attempts failed in these minutes, of how many: of the last hour, and of the last few minutes."""
+    since = milliseconds(now - SHORT)
+    in_short = sum(number for at, number in numbers.items() if at >= since)
+    return (sum(numbers.values()), lately.all_of(job).all), (in_short, lately.all_of(job, since).all)
+
+
+def _quiet(
+    decision: FailureDecision, last: datetime, lately: Lately, usual: Usual, releases: Sequence[Release]
+) -> FailureGroup:
+    """Return the group of an error that has failed after it was resolved, but not in the last hour."""
+    key = (decision.job, decision.fingerprint)
+    first, before = usual.first.get(key, (last, 0))
+    return FailureGroup(
+        job=decision.job,
+        fingerprint=decision.fingerprint,
+        trend=Trend.OVER,
+        number=0,
+        attempts=lately.all_of(decision.job).all,
+        over=Step.HOUR.length,
+        usual=_share(usual, key),
+        first_at=first,
+        last_at=last,
+        release=None if before < FEWEST_BEFORE else release_before(releases, first),
+        state=FailureState.REGRESSED,
+        decision=decision,
+    )
 
 
 def _group(
-    key: tuple[str, str], numbers: Mapping[int, int], lately: Lately, usual: Usual, now: datetime
+    key: tuple[str, str],
+    numbers: Mapping[int, int],
+    lately: Lately,
+    usual: Usual,
+    now: datetime,
+    releases: Sequence[Release],
 ) -> FailureGroup:
     job, usually = key[0], _share(usual, key)
     number, attempts, last = sum(numbers.values()), lately.all_of(job).all, max(numbers)
     first_at, before = _first(key, min(numbers), lately, usual, now)
-    is_new = first_at > now - NEW_FOR and before >= FEWEST_BEFORE
+    was_seen = before < FEWEST_BEFORE or first_at <= now - RELEASED_FOR  # or it would have been, had it been there
+    is_new = first_at > now - NEW_FOR and not was_seen
     over = Step.HOUR.length
     if _is_over(number, attempts, lately.all_of(job, last + 1).all):
         trend = Trend.OVER
     else:
         trend = _trend(number, attempts, usually or 0.0, is_new)
         if trend is Trend.USUAL:
-            since = milliseconds(now - SHORT)
-            in_short = sum(more for at, more in numbers.items() if at >= since)
-            attempts_in_short = lately.all_of(job, since).all
+            in_short, attempts_in_short = shares_of(numbers, lately, job, now)[1]
             trend = _trend(in_short, attempts_in_short, usually or 0.0, is_new)
             if trend is not Trend.USUAL:
                 number, attempts, over = in_short, attempts_in_short, SHORT
@@ -259,11 +378,12 @@ def _group(
         usual=usually,
         first_at=first_at,
         last_at=moment(last),
+        release=None if was_seen else release_before(releases, first_at),
     )
 
 
 def _first(key: tuple[str, str], minute: int, lately: Lately, usual: Usual, now: datetime) -> tuple[datetime, int]:
-    """Return when the error was seen first, and how many attempts its class had before, as far as a week shows."""
+    """Return when the error was first seen, and how many attempts its class had before, within the last week."""
     at, before = usual.first.get(key, (moment(minute), usual.seen.get(key[0], 0)))
     if at >= now - Step.HOUR.length + Step.MINUTE.length:  # all its minutes are known
         at = moment(minute)
@@ -271,7 +391,7 @@ def _first(key: tuple[str, str], minute: int, lately: Lately, usual: Usual, now:
 
 
 def _without(numbers: dict[K, dict[int, V]], key: K, at: int) -> None:
-    """Remove the minute, and the key if that was its last one; several queues may have the same key."""
+    """Remove the minute, and the key if it has no other; several queues may share a key."""
     of_key = numbers.get(key, {})
     of_key.pop(at, None)
     if not of_key:
@@ -306,7 +426,7 @@ def _share(usual: Usual, key: tuple[str, str]) -> float | None:
 
 
 def _trend(number: int, attempts: int, usually: float, is_new: bool) -> Trend:
-    """Return whether this number of failures of these attempts needs attention."""
+    """Return whether this number of failures among these attempts needs attention."""
     if not attempts:
         return Trend.USUAL
     share = number / attempts

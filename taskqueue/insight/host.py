@@ -1,4 +1,4 @@
-"""Identifies this host, and checks whether the processes of a node's lease, or of a claim, still live on it."""
+"""Identifies this host, and checks whether the processes named by a lease or a claim still live on it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from taskqueue.model.record import Holder
 from taskqueue.store import Lease
 
 _NO_PROCESS = (errno.ESRCH, errno.EINVAL, errno.ENOENT)
-"""The errors of pidfd_open(2) for a number that is not a process, or a thread's by now."""
+"""The errors of pidfd_open(2) for a pid without a process, or one that is a thread by now."""
 
 CALLS = ("run_job", "run_pending")
 """The calls that run jobs in the process of their caller."""
@@ -28,17 +28,17 @@ _CALLER = r"[0-9a-f]{16}:(?P<pid>\d+):(?P<born>\d+):(?P<machine>.+)"
 def machine() -> str:
     """Return an identifier of this host in its present boot; empty if there is none.
 
-    Two containers with one file system are two hosts; two machines made from one image differ in their boot alone.
+    Two containers on one file system are two hosts; two machines from one image differ only in their boot.
     """
     try:
         space = os.stat("/proc/self/ns/pid").st_ino
-    except OSError:  # not Linux, or without /proc
+    except OSError:  # not Linux, or no /proc
         return ""
     return "/".join((socket.gethostname(), *_ids(), str(space)))
 
 
 def named(pids: Mapping[str, int]) -> dict[str, list[int]]:
-    """Return these processes as a lease names them: each with its pid and when it was born."""
+    """Return these processes as a lease names them: each with its pid and start time."""
     return {role: [pid, born_at(pid) or 0] for role, pid in pids.items()}
 
 
@@ -51,7 +51,7 @@ def born_at(pid: int) -> int | None:
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether a signal, or a debugger, has stopped the process; a dead one, or one unknown here, is not."""
+    """Return whether a signal or a debugger has stopped the process; False if it is dead or unknown here."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1]
     except OSError:
@@ -60,9 +60,9 @@ def is_stopped(pid: int) -> bool:
 
 
 def opened(pid: int, born: int) -> int | None:
-    """Return a pidfd of this very process, None if it is dead: its number may belong to another by now.
+    """Return a pidfd of exactly this process; None if it is dead, since its pid may belong to another by now.
 
-    What cannot be told from it counts as it.
+    A process that cannot be told apart from it counts as it.
     """
     try:
         pidfd = os.pidfd_open(pid)
@@ -93,12 +93,12 @@ def caller(call: str) -> Holder:
 
 
 def caller_seats() -> list[str]:
-    """Return the seats of the callers on this host."""
+    """Return the seats of callers on this host."""
     return [_caller_seat(call) for call in CALLS]
 
 
 def living_caller(holder: Holder) -> dict[str, int] | None:
-    """Return a pidfd for the process of a caller, none if it is dead; None if it is not of this host."""
+    """Return a pidfd for the process of a caller, no pidfd if it is dead; None if it is on another host."""
     caller = re.fullmatch(_CALLER, holder.incarnation)
     if caller is None or caller["machine"] != machine():
         return None
@@ -118,16 +118,16 @@ def _caller_seat(call: str) -> str:
 
 
 def living(lease: Lease) -> dict[str, int] | None:
-    """Return a pidfd for each process of the lease that lives here; None if none can be told, as of another host."""
+    """Return a pidfd for each process of the lease that lives here; None if that is unknown, as on another host."""
     processes = lease.about.get("processes")
     if not isinstance(processes, Mapping) or not processes or lease.about.get("machine") != machine():
         return None
     other_processes = {role: (pid, born) for role, (pid, born) in processes.items() if pid != os.getpid()}
-    return _pidfds(other_processes)  # our number was another node's, and this process was executed again
+    return _pidfds(other_processes)  # this pid was another node's, or this process has called exec
 
 
 def _pidfds(processes: Mapping[str, tuple[int, int]]) -> dict[str, int] | None:
-    """Return a pidfd for each of these processes that lives; None if there are no descriptors to find that out."""
+    """Return a pidfd for each of these processes that lives; None if there are no descriptors left for finding out."""
     pidfds: dict[str, int] = {}
     for role, (pid, born) in processes.items():
         try:
@@ -142,7 +142,7 @@ def _pidfds(processes: Mapping[str, tuple[int, int]]) -> dict[str, int] | None:
 
 
 def is_gone(lease: Lease) -> bool:
-    """Return whether the holder ran on this very host, and no process that it named lives any more."""
+    """Return whether the holder ran on this host and none of the processes it named still lives."""
     pidfds = living(lease)
     for pidfd in (pidfds or {}).values():
         os.close(pidfd)
@@ -150,7 +150,7 @@ def is_gone(lease: Lease) -> bool:
 
 
 def stopped(lease: Lease) -> dict[str, int]:
-    """Return the processes of the lease, each with its pid, that live on this very host and are stopped by a signal."""
+    """Return the processes of the lease, each with its pid, that live on this host and are stopped by a signal."""
     pidfds = living(lease) or {}
     for pidfd in pidfds.values():
         os.close(pidfd)
@@ -160,7 +160,7 @@ def stopped(lease: Lease) -> dict[str, int]:
 
 
 def is_live(lease: Lease, now: datetime) -> bool:
-    """Return whether the holder lives, as far as its lease and this host know."""
+    """Return whether the holder lives, as far as its lease and this host can tell."""
     return lease.until > now and not is_gone(lease)
 
 

@@ -1,33 +1,33 @@
-"""Says which limits hold a waiting job back, which jobs have their places, and when the next place is free."""
+"""Explains what has no room for a waiting job: its limits or all workers, which jobs use them, and until when."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime, timezone
 from typing import NamedTuple, TypeAlias
 
-from taskqueue.insight.busy_nodes import MOST_NAMED, in_words, longest_first
+from taskqueue.insight.node_states import name_of, slots
 from taskqueue.model.controls import Controls
 from taskqueue.model.limits import LimitKey, limit_keys_of
 from taskqueue.model.query import RUNNING, And, Compare, Operator, Query
 from taskqueue.model.record import Record
-from taskqueue.model.wording import at, since, some
-from taskqueue.store import Store
+from taskqueue.model.wording import at, count, since, some, span
+from taskqueue.store import Lease, Store
 
 MOST_RUNS = 500
-"""The most running jobs among which the holders of a limit are looked for."""
+"""The most running jobs that are searched for the holders of a limit."""
 
 Mask: TypeAlias = Callable[[LimitKey], LimitKey]
 """Returns the key of a limit as it may be shown."""
 
 
 class FullLimit(NamedTuple):
-    """A limit that is used up."""
+    """A limit that is full."""
 
     limit_key: LimitKey
-    """The key, with the number in force."""
+    """The key, with the active number."""
     holders: list[Record]
-    """The jobs that run with it, of the ``MOST_RUNS`` that are looked at, those first that run longest."""
+    """The jobs that use it, among the ``MOST_RUNS`` that are read, the longest-running first."""
     free_at: datetime | None
     """When a rate allows the next start; None if that depends on jobs that run."""
 
@@ -44,7 +44,7 @@ class FullLimit(NamedTuple):
             yield f"The rate allows the next start {at(self.free_at, now)}."
 
     def in_short(self, now: datetime) -> str:
-        """Return the same as a clause."""
+        """Return the same in a clause."""
         if self.free_at is not None:
             return f"the rate that it needs allows the next start {at(self.free_at, now)}"
         held = f", held by job {self.holders[0].id}" if self.holders else ""
@@ -53,13 +53,13 @@ class FullLimit(NamedTuple):
 
 
 def full_limits(store: Store, controls: Controls, record: Record, now: datetime) -> Iterator[FullLimit]:
-    """Yield the limits of the job that are used up."""
+    """Yield the limits of the job that are full."""
     limit_keys = limit_keys_of(record.lane)
     used = store.limit_usage([limit_key.key for limit_key in limit_keys], now) if limit_keys else {}
     for limit_key in map(controls.now, limit_keys):
         over = used[limit_key.key] - limit_key.count
         if over >= 0:
-            holders = [one for one in store.find(_runs(limit_key), limit=MOST_RUNS) if _has(one, limit_key)]
+            holders = [record for record in store.find(_runs(limit_key), limit=MOST_RUNS) if _has(record, limit_key)]
             ends = [] if limit_key.per is None else store.rate_ends(limit_key.key, now, over + 1)
             yield FullLimit(limit_key, longest_first(holders), ends[over] if len(ends) > over else None)
 
@@ -72,3 +72,60 @@ def _runs(limit_key: LimitKey) -> Query:
 
 def _has(record: Record, limit_key: LimitKey) -> bool:
     return any(other.key == limit_key.key for other in limit_keys_of(record.lane))
+
+
+MOST_NODES = 5
+"""The most nodes whose jobs are read; for other nodes, their leases must do."""
+
+MOST_JOBS = 100
+"""The most jobs of a node that are read."""
+
+MOST_NAMED = 3
+"""The most jobs of a node that are named, the longest-running first."""
+
+LATEST = datetime.max.replace(tzinfo=timezone.utc)
+
+
+class BusyNode(NamedTuple):
+    """A node without a free worker, and the jobs it runs, the longest-running first."""
+
+    lease: Lease
+    runs: list[Record]
+
+    def sentence(self, now: datetime) -> str:
+        """Say what keeps its workers busy, and since when."""
+        runs = some([in_words(record, now) for record in self.runs], MOST_NAMED)
+        most = count(slots(self.lease) or 0, "worker")
+        return f"Node {name_of(self.lease)} has no free worker among its {most}{': ' if runs else ''}{runs}."
+
+
+def busy_nodes(store: Store, record: Record, taking: Iterable[Lease]) -> Iterator[BusyNode]:
+    """Yield the nodes whose pool is full; no node for a job that runs beside the pool."""
+    if record.options.is_beside_pool:
+        return
+    for place, lease in enumerate(taking):
+        most, busy = slots(lease), lease.about.get("busy")
+        if most is None:
+            continue
+        runs = _runs_of(store, lease) if place < MOST_NODES else []
+        if len(runs) >= most or (isinstance(busy, int) and busy >= most and (place >= MOST_NODES or most > MOST_JOBS)):
+            yield BusyNode(lease, runs)
+
+
+def longest_first(records: Iterable[Record]) -> list[Record]:
+    """Return these claimed jobs, the longest-running first, jobs that have not started last."""
+    return sorted(records, key=lambda record: (record.started_at or LATEST, record.id))
+
+
+def in_words(record: Record, now: datetime) -> str:
+    """Return a claimed job with its class, and for how long it has run."""
+    began_at = record.started_at
+    since = "not begun yet" if began_at is None else f"runs for {span((now - began_at).total_seconds())}"
+    return f"{record.id} ({record.job}, {since})"
+
+
+def _runs_of(store: Store, lease: Lease) -> list[Record]:
+    """Return the jobs that the node runs in its pool, the longest-running first."""
+    query = And((RUNNING, Compare("seat", Operator.EQ, name_of(lease))))
+    records = [record for record in store.find(query, limit=MOST_JOBS) if not record.options.is_beside_pool]
+    return longest_first(records)

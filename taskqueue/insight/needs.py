@@ -1,15 +1,17 @@
-"""Lists in sentences everything in a store that somebody should act on, each with its subject and the way out."""
+"""Lists everything in a store that somebody should act on, in sentences, each with its subject and the way out."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
 from shlex import quote
 
 from taskqueue.insight import diagnosis, host, node_states
 from taskqueue.insight.failure_groups import FailureGroup, Lately, Trend
+from taskqueue.insight.failure_states import FailureState
 from taskqueue.insight.nodes import Node
 from taskqueue.insight.overview import FAILURES_OVER, QueueState, Run
 from taskqueue.insight.why import why_no_node
@@ -20,7 +22,7 @@ from taskqueue.model.wording import count, local, minute, percent, span, times
 from taskqueue.store import Lease
 
 MISSED_WITHIN = timedelta(hours=12)
-"""How long missed times of schedules are named."""
+"""How long missed times of schedules stay listed."""
 
 LONG_RUN = 60.0
 """Seconds after which a run may count as long."""
@@ -29,7 +31,7 @@ CANCEL_TAKES = 15.0
 """Seconds after which a requested end counts as late."""
 
 ENOUGH = 10
-"""The fewest jobs of a class that show whether a run is unusually long, or whether the class fails."""
+"""The fewest jobs of a class from which to judge whether a run is unusually long, or whether the class fails."""
 
 
 MANY_RETRIES, STORM = 50, 4
@@ -53,6 +55,7 @@ class Subject(str, Enum):
     RETRIED = "class that is retried in vain"
     UNLOADABLE = "class that cannot be loaded"
     SCHEDULE = "schedule"
+    NOTIFICATIONS = "notifications"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +64,7 @@ class Need:
 
     subject: Subject
     name: str
-    """The name of the queue, node, class or schedule, or the id of the job; empty if the need is about all of them."""
+    """The name of the queue, node, class or schedule, or the id of the job; empty if the need concerns all of them."""
     says: str
     do: str
     """The way out, in words or as a command."""
@@ -70,24 +73,33 @@ class Need:
     """The fingerprint of the error, if the need is about one."""
     control: Control | None = None
     """The pause or drain to lift, if the need is about one."""
+    topic: str = ""
+    """What distinguishes it from other needs about the same thing; unlike the sentence, it never changes."""
+
+    @property
+    def key(self) -> str:
+        """Return a text that is the same for the same need each time. Long runs of one class are one need."""
+        name = "" if self.subject is Subject.RUN else self.name
+        return f"{self.subject.value}\n{name}\n{self.topic}\n{self.error}\n{self.level.value}"
 
 
 def of_nodes(
     leases: Sequence[Lease], nodes: Sequence[Node], queues: Iterable[QueueState], now: datetime
 ) -> Iterator[Need]:
-    """Yield a need if no node lives, for each drained node, and for the other flaws of nodes that ``doctor`` names."""
+    """Yield needs for missing nodes, drained nodes, and other problems of nodes that ``doctor`` names."""
     waiting = sum(queue.waiting for queue in queues)
     if not any(node.is_live for node in nodes):
         says = f"no node is running on this store; waiting: {count(waiting, 'job')}"
         do = "start one: `taskqueue-node`, or `systemctl start taskqueue-node`"
         yield Need(subject=Subject.NODE, name="", says=says, do=do, level=Level.ERROR)
     for finding in diagnosis.flaws_of_nodes(leases, now):
-        yield of_finding(finding, Subject.NODE)
+        topic = finding.says.partition(" is degraded:")[0] if finding.about == "nodes" else finding.about
+        yield replace(of_finding(finding, Subject.NODE), topic=topic)
     for node in nodes:
         if node.drain is not None:
             says = f"{node.drain} {_since(node.drain, now)}"
             do = f"let it work again: `taskqueue undrain {quote(node.name)}`"
-            yield Need(subject=Subject.NODE, name=node.name, says=says, do=do, control=node.drain)
+            yield Need(subject=Subject.NODE, name=node.name, says=says, do=do, control=node.drain, topic="drain")
 
 
 def of_queues(
@@ -100,7 +112,7 @@ def of_queues(
             waiting = f"; waiting: {by_name[pause.name].waiting:,}" if pause.name in by_name else ""
             do = f"let jobs begin: `taskqueue resume {quote(pause.name) if pause.name else '--all'}`"
             says = f"{pause} {_since(pause, now)}{waiting}"
-            yield Need(subject=Subject.QUEUE, name=pause.name, says=says, do=do, control=pause)
+            yield Need(subject=Subject.QUEUE, name=pause.name, says=says, do=do, control=pause, topic="pause")
     if any(host.is_live(seat, now) for seat in node_states.seats(leases)):
         for queue in queues:
             if queue.pause is None and queue.waiting:
@@ -121,57 +133,120 @@ def of_runs(runs: Iterable[Run], now: datetime) -> Iterator[Need]:
             longest = f"the longest took {span(run.usual.longest)}"
             says = f"it runs for {span(run.ran or 0)}, longer than any of its class in the last day ({longest})"
         if says:
-            yield Need(subject=Subject.RUN, name=str(record.id), says=f"{record.job} {record.id}: {says}", do=do)
+            says = f"{record.job} {record.id}: {says}"
+            yield Need(subject=Subject.RUN, name=str(record.id), says=says, do=do, topic=record.job)
 
 
 def of_failures(groups: Iterable[FailureGroup], lately: Lately, now: datetime) -> Iterator[Need]:
-    """Yield classes that are retried in vain, of which at least half the attempts fail, or with an unusual error."""
+    """Yield classes that are retried in vain, of which at least half the attempts fail, or with an unusual error.
+
+    Errors that are muted or resolved do not count; one that fails although it was resolved is a need of its own.
+    """
     by_job: dict[str, list[FailureGroup]] = {}
+    silent: Counter[str] = Counter()
     for group in groups:
-        by_job.setdefault(group.job, []).append(group)
+        if group.state.is_silent:
+            silent[group.job] += lately.number_of(group)
+        else:
+            by_job.setdefault(group.job, []).append(group)
     for job, of_class in by_job.items():
         made = lately.all_of(job)
-        do = f"see them: `taskqueue list --status failed --job {quote(job)} --since 1h`"
-        if made.retried >= MANY_RETRIES and made.retried >= STORM * made.ended:
+        failed = made.failed - silent[job]
+        retried = min(made.retried, failed)
+        which = "--since 1h --status failed" if made.last else "--status retrying"
+        do = f"see them: `taskqueue list {which} --job {quote(job)}`"
+        regressed = [group for group in of_class if group.state is FailureState.REGRESSED]
+        for group in regressed[:MOST_OF_CLASS]:
+            if not group.number:
+                yield _of_quiet(group, now)
+                continue
+            yield _of_group(group, f"{job} fails again {_resolved(group, now)}", do, topic="regressed")
+        if retried >= MANY_RETRIES and retried >= STORM * made.ended:
             says = (
-                f"{job} is tried again and again: {count(made.retried, 'attempt')} failed in the last hour, and "
+                f"{job} is tried again and again: {count(retried, 'attempt')} failed in the last hour, and "
                 f"{count(made.ended, 'job')} ended{_often(of_class, now)}"
             )
             do = f"cancel those that cannot succeed: `taskqueue list --status postponed --job {quote(job)}`"
             yield Need(subject=Subject.RETRIED, name=job, says=says, do=do, level=Level.ERROR)
-        elif made.all >= ENOUGH and 2 * made.failed >= made.all:
+        elif made.all >= ENOUGH and 2 * failed >= made.all:
             often = _often(of_class, now)
-            says = f"{job} fails: {made.failed:,} of {made.all:,} attempts in the last hour{often}"
+            says = f"{job} fails: {failed:,} of {made.all:,} attempts in the last hour{often}"
             yield Need(subject=Subject.CLASS, name=job, says=says, do=do, level=Level.ERROR)
         else:
-            for group in [group for group in of_class if group.needs_attention][:MOST_OF_CLASS]:
-                says = f"{job} fails {_judged(group, now)}"
-                error = group.fingerprint
-                yield Need(subject=Subject.CLASS, name=job, says=says, do=do, level=Level.ERROR, error=error)
+            unusual = [group for group in of_class if group.needs_attention and group not in regressed]
+            for group in unusual[:MOST_OF_CLASS]:
+                yield _of_group(group, f"{job} fails {_judged(group, now)}", do)
+
+
+def _of_group(group: FailureGroup, says: str, do: str, topic: str = "") -> Need:
+    """Return the need of an error, which can be muted."""
+    return Need(
+        subject=Subject.CLASS,
+        name=group.job,
+        says=says,
+        do=f"{do}; if that is known: `taskqueue mute {group.id}`",
+        level=Level.ERROR,
+        error=group.fingerprint,
+        topic=topic,
+    )
+
+
+def _of_quiet(group: FailureGroup, now: datetime) -> Need:
+    """Return the need of an error that has failed after it was resolved, though not in the last hour."""
+    assert group.decision is not None  # it has regressed
+    decided = f"resolved {minute(group.decision.since, now)} by {group.decision.by}"
+    error = group.fingerprint or "an end without an error"
+    return Need(
+        subject=Subject.CLASS,
+        name=group.job,
+        says=f"{group.job} has failed again by an error that was {decided}: {error}: last {minute(group.last_at, now)}",
+        do=f"if it is repaired now: `taskqueue resolve {group.id}`",
+        level=Level.ERROR,
+        error=group.fingerprint,
+        topic="regressed",
+    )
+
+
+def _resolved(group: FailureGroup, now: datetime) -> str:
+    """Return by whom and when an error was resolved, and how many attempts it has failed again."""
+    assert group.decision is not None  # it has regressed
+    decided = f"resolved {minute(group.decision.since, now)} by {group.decision.by}"
+    return f"by an error that was {decided}: {_number(group)}"
 
 
 def _often(groups: Sequence[FailureGroup], now: datetime) -> str:
-    """Return the most frequent error of a class, and since when it is new."""
+    """Return the most frequent error of a class, and since when it has been new."""
     most = max(groups, key=lambda group: group.number)
-    since = f", new since {minute(most.first_at, now)}" if most.trend is Trend.NEW else ""
+    since = f", new since {_first(most, now)}" if most.trend is Trend.NEW else ""
     return f", most often by {most.fingerprint}{since}" if most.fingerprint else ""
 
 
 def _judged(group: FailureGroup, now: datetime) -> str:
     """Return since when or how much more than usual attempts fail by this error, and how many do."""
-    error = group.fingerprint or "an end without an error"
     is_new = group.trend is Trend.NEW
-    how = f"by a new error since {minute(group.first_at, now)}" if is_new else "more than usual"
+    how = f"by a new error since {_first(group, now)}" if is_new else "more than usual"
+    return f"{how}: {_number(group)}"
+
+
+def _first(group: FailureGroup, now: datetime) -> str:
+    """Return when a new error was first seen, and after which release."""
+    first = minute(group.first_at, now)
+    return first if group.release is None else f"release {group.release.name}, first at {first}"
+
+
+def _number(group: FailureGroup) -> str:
+    """Return the error, and how many attempts have failed by it."""
+    error = group.fingerprint or "an end without an error"
     usually = "" if group.usual is None else f", usually {percent(group.usual)}"
     share = f"{percent(group.share)}{usually}"
     over = span(group.over.total_seconds()) if group.over < FAILURES_OVER else "hour"
-    return f"{how}: {error}: {group.number:,} of {group.attempts:,} attempts in the last {over} ({share})"
+    return f"{error}: {group.number:,} of {group.attempts:,} attempts in the last {over} ({share})"
 
 
 def of_schedules(schedules: Iterable[NamedSchedule], now: datetime) -> Iterator[Need]:
     """Yield schedules that are damaged or paused, or that missed times in the last hours."""
     for schedule in schedules:
-        says, level, name = "", Level.WARNING, schedule.name
+        says, level, name, topic = "", Level.WARNING, schedule.name, ""
         recent = [miss for miss in schedule.misses if now - miss.last < MISSED_WITHIN]
         if schedule.damage:
             says, level = f"starts no jobs: {schedule.damage}", Level.ERROR
@@ -180,22 +255,27 @@ def of_schedules(schedules: Iterable[NamedSchedule], now: datetime) -> Iterator[
         elif recent:
             miss = recent[-1]
             how_often = f"{times(miss.count)} " if miss.count > 1 else ""
-            says = f"missed a time {how_often}until {local(miss.last)}: {miss.reason}"
+            says, topic = f"missed a time {how_often}until {local(miss.last)}: {miss.reason}", "missed"
         if says:
-            do = f"see it: `taskqueue schedule show {quote(name)}`"
-            yield Need(subject=Subject.SCHEDULE, name=name, says=f"schedule {name} {says}", do=do, level=level)
+            do, says = f"see it: `taskqueue schedule show {quote(name)}`", f"schedule {name} {says}"
+            yield Need(subject=Subject.SCHEDULE, name=name, says=says, do=do, level=level, topic=topic)
 
 
 def of_finding(finding: Finding, subject: Subject) -> Need:
-    """Return the need of a flaw that ``doctor`` has found."""
+    """Return the need for a problem that ``doctor`` found."""
     says = f"{finding.about}: {finding.says}"
     return Need(subject=subject, name=finding.name, says=says, do=finding.do, level=finding.level)
 
 
 def of_work(all_needs: Iterable[Need]) -> Iterator[Finding]:
-    """Yield as findings for ``doctor`` the needs that ``diagnosis`` has not: runs, failures, schedules, growth."""
+    """Yield the needs that ``diagnosis`` lacks as findings for ``doctor``: runs, failures, schedules, growth."""
     classes = {Subject.CLASS: "class that fails", Subject.RETRIED: "class that fails"}
-    abouts = {**classes, Subject.RUN: "running job", Subject.SCHEDULE: "schedule"}
+    abouts = {
+        **classes,
+        Subject.RUN: "running job",
+        Subject.SCHEDULE: "schedule",
+        Subject.NOTIFICATIONS: "notifications",
+    }
     are_classes_well = True
     for need in all_needs:
         grows = need.subject is Subject.QUEUE and need.control is None and need.level is Level.WARNING
@@ -223,7 +303,7 @@ def _of_backlog(leases: Sequence[Lease], queue: QueueState, controls: Controls, 
 
 
 def _since(control: Control, now: datetime) -> str:
-    """Return since when, by whom and why: ``since 14:02 (5 min ago) by ann (why)``, with the date of another day."""
+    """Return since when, by whom and why: ``since 14:02 (5 min ago) by ann (why)``, with a date if it is not today."""
     reason = f" ({control.reason})" if control.reason else ""
     ago = span(max(round((now - control.since).total_seconds()), 1))
     return f"since {minute(control.since, now)} ({ago} ago) by {control.by}{reason}"

@@ -36,7 +36,7 @@ def names(leases: Iterable[Lease]) -> list[str]:
 
 
 def leader(leases: Sequence[Lease], now: datetime) -> Lease | None:
-    """Return the leader's lease; None if no node leads, or the processes of the one that did are dead."""
+    """Return the leader's lease; None if no node leads, or the leader's processes are dead."""
     lead = next((lease for lease in leases if lease.name == LEAD and lease.until > now), None)
     return None if any(leads(seat, lead) and host.is_gone(seat) for seat in seats(leases)) else lead
 
@@ -47,13 +47,13 @@ def leads(seat: Lease, lead: Lease | None) -> bool:
 
 
 def slots(seat: Lease) -> int | None:
-    """Return how many jobs the pool of the node can run at once, with workers it may yet start; None if unknown."""
+    """Return how many jobs the node's pool can run at once, with workers it may still start; None if unknown."""
     most = seat.about.get("min_children" if seat.about.get("pm") == "static" else "max_children")
     return most if isinstance(most, int) and most > 0 else None
 
 
 def trouble(seat: Lease, now: datetime) -> str:
-    """Return why a node that lives takes no jobs just now, as far as its lease shows; empty if it does."""
+    """Return why a live node takes no jobs now, as far as its lease shows; empty if it does."""
     degraded = seat.about.get("degraded")
     if degraded:
         return f"degraded: {degraded}"
@@ -61,12 +61,12 @@ def trouble(seat: Lease, now: datetime) -> str:
     if not isinstance(lasts, int | float):
         return ""
     silent_for = lasts - (seat.until - now).total_seconds()
-    return f"not heard of for {span(silent_for)}" if silent_for > lasts / 2 else ""  # it renews each third
+    return f"not heard of for {span(silent_for)}" if silent_for > lasts / 2 else ""  # it renews after each third of it
 
 
 def state(seat: Lease, controls: Controls, now: datetime, jobs: int) -> str:
     """Return the activity of the node, in a few words; ``jobs`` is how many it has claimed."""
-    if host.is_gone(seat):  # the node that rescued its jobs has ended its lease
+    if host.is_gone(seat):  # the lease was ended by the node that rescued its jobs
         return "gone: its processes have died"
     if seat.until <= now:
         return f"silent for {span((now - seat.until).total_seconds())}"

@@ -15,10 +15,10 @@ from taskqueue.store import Lease, Store
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """One node that works on the store, or did until its seat is taken again."""
+    """A node that works on the store, or did so until its seat is taken again."""
 
     lease: Lease
-    """The lease of its seat, with the facts that it published with its last renewal."""
+    """The lease of its seat, with the facts published in its last renewal."""
     jobs: int
     """How many jobs it holds now."""
     is_leader: bool
@@ -42,7 +42,7 @@ class Node:
 
     @property
     def about(self) -> Mapping[str, object]:
-        """Return the facts that it published with its last renewal."""
+        """Return the facts published in its last renewal."""
         return self.lease.about
 
 
@@ -55,7 +55,7 @@ def nodes(store: Store) -> list[Node]:
 
 
 def nodes_of(leases: Sequence[Lease], controls: Controls, jobs: Mapping[str, int] | None, now: datetime) -> list[Node]:
-    """Return the nodes of these leases; ``jobs`` says how many each has claimed, None that the nodes say it."""
+    """Return the nodes of these leases; ``jobs`` has the claimed jobs of each; if None, nodes report them."""
     lead = node_states.leader(leases, now)
     nodes = []
     for seat in node_states.seats(leases):

@@ -14,7 +14,7 @@ from taskqueue.model.timestamps import EPOCH, milliseconds, moment
 
 
 class Ended(Protocol):
-    """How many jobs of a class ended in a part of the time, such as a ``HistoryEntry``."""
+    """How many jobs of a class ended in one part of a time, such as a ``HistoryEntry``."""
 
     @property
     def at(self) -> datetime:
@@ -26,7 +26,7 @@ class Ended(Protocol):
 
     @property
     def ended(self) -> int:
-        """Return how many ended in all."""
+        """Return how many ended in total."""
 
     @property
     def failed(self) -> int:
@@ -38,7 +38,7 @@ class Ended(Protocol):
 
     @property
     def errors(self) -> Mapping[str, int]:
-        """Return how many ended by an error of each class."""
+        """Return how many ended with an error of each class."""
 
 
 class EndedJobs(NamedTuple):
@@ -52,17 +52,10 @@ class EndedJobs(NamedTuple):
     errors: Mapping[str, int]
 
 
-@dataclass(kw_only=True)
-class Failures:
-    """The jobs of one class that failed by one error."""
+class Numbered:
+    """How many failed in each part of a time."""
 
-    job: str
-    error: str
-    """The class of the error, as a dotted name; empty if there is none."""
-    ended: int = 0
-    """How many jobs of the class have ended in all."""
-    numbers: dict[datetime, int] = field(default_factory=dict)
-    """How many failed in each part of the time."""
+    numbers: Mapping[datetime, int]
 
     @property
     def number(self) -> int:
@@ -78,6 +71,19 @@ class Failures:
     def last_at(self) -> datetime:
         """Return the part of the time of the last one."""
         return max(self.numbers)
+
+
+@dataclass(kw_only=True)
+class Failures(Numbered):
+    """The jobs of one class that failed with one error."""
+
+    job: str
+    error: str
+    """The class of the error, as a dotted name; empty if there is none."""
+    ended: int = 0
+    """How many jobs of the class have ended in total."""
+    numbers: dict[datetime, int] = field(default_factory=dict)
+    """How many failed in each part of the time."""
 
 
 def failures_of(parts: Iterable[Ended]) -> list[Failures]:
@@ -98,16 +104,16 @@ def failures_of(parts: Iterable[Ended]) -> list[Failures]:
 
 
 RATES_OVER = timedelta(minutes=5)
-"""The time before now that rates are of."""
+"""The time up to now for which rates are computed."""
 
 FAILURES_OVER = timedelta(hours=1)
-"""The time before now that failures are counted for."""
+"""The time up to now for which failures are counted."""
 
 ENOUGH = 3
-"""So many ended jobs of a class say how long one usually takes."""
+"""From this many ended jobs of a class on, they show how long one usually takes."""
 
 AT_LEAST = 1.0
-"""Seconds that a run must have taken to its last progress for that to say how long the rest takes."""
+"""A run must have taken this many seconds up to its last progress for that to predict the rest."""
 
 _ENDS = ("done", "failed", "timeout", "canceled")
 
@@ -118,7 +124,7 @@ class QueueState:
 
     name: str
     oldest: float | None
-    """Seconds for which the first waiting job has waited; None if none waits."""
+    """How long the first waiting job has waited, in seconds; None if no job waits."""
     waiting: int
     postponed: int
     running: int
@@ -134,7 +140,7 @@ class QueueState:
 
     @property
     def grows(self) -> bool:
-        """Return whether a backlog that is a minute old or more gets clearly more jobs than it loses."""
+        """Return whether a backlog that is at least a minute old clearly gains more jobs than it loses."""
         return (self.oldest or 0) >= 60 and self.added_per_minute > 1.1 * self.ended_per_minute
 
 
@@ -197,7 +203,7 @@ def idle_queue(name: str) -> QueueState:
 
 
 def runs_of(records: Iterable[Record], usual: Mapping[str, Durations], now: datetime) -> list[Run]:
-    """Return the running jobs, those first that have run longest."""
+    """Return the running jobs, the longest-running first."""
     runs = []
     for record in records:
         usual_duration = usual.get(record.job)
@@ -216,7 +222,7 @@ def ended_jobs(minutes: Parts) -> Iterator[EndedJobs]:
 
 
 def usual_times(hours: Parts) -> dict[str, Durations]:
-    """Return how long jobs of each class ran, where enough of them did."""
+    """Return how long jobs of each class ran, if enough of them did."""
     of_class: dict[str, Figures] = {}
     for part in hours.values():
         for (_, job), figures in part.items():
@@ -235,7 +241,7 @@ def _moved(minutes: Parts, begin: int, names: Sequence[str]) -> dict[str, int]:
 
 
 def _left(record: Record, ran: float | None, usual: Durations | None) -> float | None:
-    """Return the seconds that are left by its progress, or else by how long others of its class took."""
+    """Return the remaining seconds, estimated from its progress, or else from other runs of its class."""
     if ran is None or record.started_at is None:
         return None
     if 0 < record.progress < 100 and record.progress_at is not None and record.progress_at >= record.started_at:
@@ -243,4 +249,4 @@ def _left(record: Record, ran: float | None, usual: Durations | None) -> float |
         left = took * 100 / record.progress - ran
         return left if took >= AT_LEAST and left > 0 else None
     left = 0.0 if usual is None else usual.total / usual.number - ran
-    return left if left > 0 else None  # nobody knows when one ends that runs longer than others did in the mean
+    return left if left > 0 else None  # no estimate for a run that already takes longer than the mean

@@ -1,4 +1,4 @@
-"""Says which queues share the runs of the nodes that take a waiting job, and which of these have reached a bound."""
+"""Explains which queues share the nodes that take a waiting job, and which queues have reached a bound."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from taskqueue.store import Lease, Store
 from taskqueue.store.queue_shares import weight_of
 
 MOST_WEIGHED = 5
-"""The most queues whose weight is named: each takes a look at its first waiting job."""
+"""The most queues whose weight is named, since each needs a look at its first waiting job."""
 
 
 MOST_BEFORE = 10_000
@@ -40,7 +40,7 @@ class Place(NamedTuple):
     """What stands between a waiting job and the nodes that take it, apart from the jobs of its own queue."""
 
     bounds: list[int]
-    """The bounds of its queue that are used up, of each node that has one."""
+    """The bounds of its queue that are reached, for each node that has one."""
     others: int
     """How many jobs of other queues each of the nodes takes first; 0 if one takes the queues in turn."""
 
@@ -69,7 +69,7 @@ def sharing(store: Store, controls: Controls, record: Record, taking: Sequence[L
 
 
 def many(before: int) -> str:
-    """Return a number of jobs that come first, as far as they are counted."""
+    """Return a text for the number of jobs that come first, as far as they are counted."""
     return f"more than {MOST_BEFORE:,} jobs" if before > MOST_BEFORE else count(before, "job")
 
 
@@ -93,7 +93,7 @@ def before_in(record: Record, queue: str) -> Query:
 
 
 def _before_in_others(store: Store, controls: Controls, record: Record, strict: Sequence[Lease]) -> int:
-    """Return how many jobs of other queues come first on these nodes: ``MOST_BEFORE`` and one at most."""
+    """Return how many jobs of other queues come first on these nodes: at most one more than ``MOST_BEFORE``."""
     before = 0
     for queue in _other_queues(store, controls, record, strict)[:MOST_LOOKED_AT]:
         before += store.count(before_in(record, queue), MOST_BEFORE + 1 - before)

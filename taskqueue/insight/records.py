@@ -1,10 +1,11 @@
-"""Reads records in pages: those with given ids, and all that match a query."""
+"""Reads records in pages: records with given ids, and all records that match a query."""
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from taskqueue.errors import InvalidQuery, JobNotFound
 from taskqueue.model.ids import TEXT_LIMIT, JobId, id_with_class
@@ -13,17 +14,33 @@ from taskqueue.model.record import Record
 from taskqueue.model.shown_text import as_code
 from taskqueue.store import Store
 
+_SHORTENED = re.compile(r"(?P<head>[0-9a-f]+)(?:\.\.+|…)(?P<tail>[0-9a-f]+)")
+
+ID_LENGTH = 24
+"""The digits of an id."""
+
+
+class HasId(Protocol):
+    """A record, or a handle of a job."""
+
+    @property
+    def id(self) -> JobId:
+        """The id of the job."""
+
+
+Found = TypeVar("Found", bound=HasId)
+
 PAGE = 500
-"""Records read at once."""
+"""The number of records read at once."""
 
 MOST_NAMED = 6
-"""The most jobs with the same text as their id that are read."""
+"""The most jobs that are read if several have the same text as their id."""
 
 LARGEST_PAGE = 1_000_000
 """The most records that a caller gets in one list."""
 
 LARGEST_OFFSET = 10_000
-"""The most records before a page: they are read."""
+"""The most records before a page, since these must be read."""
 
 LAST_LOOK = 1.0
 """Seconds for which a wait still reads after its timeout: a job that ended in time has ended, even before its event
@@ -32,7 +49,7 @@ arrives. Jobs that were not read by then count as open, so that a timeout holds 
 
 
 def read(store: Store, ids: Iterable[JobId], stop_at: float | None = None) -> list[Record]:
-    """Return the records with these ids, each there once, in order; raise ``JobNotFound`` for an unknown one.
+    """Return the records with these ids, in order and without duplicates; raise ``JobNotFound`` for an unknown id.
 
     No page but the first is read after ``stop_at`` on the monotonic clock: there may be fewer records than ids.
     """
@@ -58,7 +75,7 @@ def _all_present(store: Store, wanted: Sequence[JobId]) -> list[Record]:
 
 
 def present(store: Store, ids: Iterable[JobId]) -> list[Record]:
-    """Return those records with these ids that exist."""
+    """Return the existing records with these ids."""
     wanted = list(dict.fromkeys(ids))
     records: list[Record] = []
     for start in range(0, len(wanted), PAGE):
@@ -76,7 +93,7 @@ def with_id_text(store: Store, written: str) -> Record | None:
     records = store.find(Compare("id_text", Operator.EQ, written), limit=MOST_NAMED) if is_text else []
     if len(records) > 1:
         named = " or ".join(f"{record.job}:{record.id_text}" for record in records)
-        raise JobNotFound(as_code(written), f"it is the id of several jobs, so write the class as well: {named}")
+        raise JobNotFound(as_code(written), f"it is the id of several jobs, so name the class as well: {named}")
     id = id_with_class(written)
     if not records and id is not None:
         records = present(store, [id])
@@ -93,6 +110,32 @@ def id_named(store: Store, written: str) -> JobId:
             as_code(written), "no job has this text as its id, and an id without text has 24 hexadecimal digits"
         )
     return record.id
+
+
+def ends_of(written: str) -> tuple[str, str] | None:
+    """Return the beginning and the end of an id that is written as lists show it; None if it is something else."""
+    parts = _SHORTENED.fullmatch(written.strip().lower())
+    return (parts["head"], parts["tail"]) if parts and len(parts["head"] + parts["tail"]) <= ID_LENGTH else None
+
+
+def with_ends(find: Callable[[str, str, int], Sequence[Found]], head: str, tail: str, most: int) -> list[Found]:
+    """Return up to ``most`` jobs whose ids begin and end like this, and perhaps one more.
+
+    ``find`` returns the first jobs from one id to another. Ids between the two are fixed for one process, so this
+    leaps from process to process instead of reading every job.
+    """
+    jobs: list[Found] = []
+    lowest = head
+    while len(jobs) <= most:
+        first = find(lowest.ljust(ID_LENGTH, "0"), head.ljust(ID_LENGTH, "f"), 1)
+        if not first:
+            break
+        middle = str(first[0].id)[: ID_LENGTH - len(tail)]
+        jobs += find(middle + tail, middle + tail, 1)
+        if set(middle[len(head) :]) <= {"f"}:
+            break
+        lowest = f"{int(middle, 16) + 1:0{len(middle)}x}"
+    return jobs
 
 
 def page(
@@ -137,13 +180,13 @@ def _position(last: Record | None, order: str) -> tuple[object, JobId] | None:
 
 
 def matching(store: Store, query: Query, page_size: int = PAGE) -> Iterator[Record]:
-    """Iterate over the records that match, by id, reading as you go."""
+    """Iterate over the matching records by id, reading as you go."""
     for records in pages(store, query, page_size):
         yield from records
 
 
 def pages(store: Store, query: Query, page_size: int) -> Iterator[list[Record]]:
-    """Iterate over the same a page at a time."""
+    """Iterate over the same records, a page at a time."""
     after: tuple[object, JobId] | None = None
     while True:
         page = store.find(query, limit=page_size, after=after)

@@ -10,11 +10,9 @@ from typing import TypeAlias
 
 from taskqueue.errors import JobNotFound
 from taskqueue.insight import host
-from taskqueue.insight.busy_nodes import BusyNode, busy_nodes
-from taskqueue.insight.claimed_job import RUNS, claimed_job
+from taskqueue.insight.claimed_job import RUNS, ask, claimed_job
 from taskqueue.insight.deadlock import wait_sentences
-from taskqueue.insight.limit_places import Mask, full_limits
-from taskqueue.insight.node_reports import ask
+from taskqueue.insight.limit_places import BusyNode, Mask, busy_nodes, full_limits
 from taskqueue.insight.node_states import name_of, seats, trouble
 from taskqueue.insight.queue_sharing import MOST_BEFORE, Place, before_in, many, queues_of, sharing, takes
 from taskqueue.insight.records import present
@@ -46,7 +44,7 @@ MOST_FOLLOWED = 50
 """The most dependencies, one of the other, that are followed."""
 
 Report: TypeAlias = Generator[str, None, str]
-"""Yields sentences, and returns a clause with what matters most of them."""
+"""Yields sentences, and returns the most important one as a clause."""
 
 _SELF_EXPLAINING = (Cause.CANCELED, Cause.EXPIRED, Cause.DEPENDENCY, Cause.DUPLICATE, Cause.REPLACED)
 
@@ -104,7 +102,7 @@ def why_no_node(leases: Sequence[Lease], controls: Controls, queue: str, now: da
 
 
 def nodes_for(store: Store, records: Iterable[Record]) -> str:
-    """Say why no node takes one of these jobs, or else which nodes take them; empty if none of them waits."""
+    """Say why no node takes one of these jobs, or which nodes take them; empty if none of them waits."""
     waiting = [record for record in records if record.status in (Status.WAITING, Status.POSTPONED)]
     if not waiting:
         return ""
@@ -143,7 +141,7 @@ def end_of(record: Record) -> str:
 
 
 def vanished(record: Record) -> str:
-    """Say how often its run vanished; an interruption that no node asked for counts as that, too."""
+    """Say how often its run vanished; an interruption that no node requested also counts."""
     is_interruption = record.attempts and record.attempts[-1].outcome == "Interrupted"
     how = "vanished, or was ended again by a SIGTERM that no node sent," if is_interruption else "vanished"
     return f"its run {how} {times(record.counted_crashes)}"
@@ -156,7 +154,7 @@ def ended(record: Record, now: datetime) -> Iterator[str]:
 
 
 def unknown(error: Failure) -> str:
-    """Return a sentence on the names in the retry policy that no loaded module of its process has."""
+    """Return a sentence about names in the retry policy that no loaded module of its process defines."""
     names = ", ".join(error.unknown_names)
     return f"Its retry policy names {names}: no module that was loaded when it failed has an exception of that name"
 
@@ -169,7 +167,7 @@ def last_error(error: Failure | None) -> Iterator[str]:
 
 
 def _last_errors(record: Record) -> Iterator[str]:
-    """Yield the last error; of a clean-up that failed both its own and the one before it."""
+    """Yield the last error; if a clean-up failed, its error and the one before it."""
     tried = record.attempts[-1].error if record.cause is Cause.CLEAN_UP and record.attempts else None
     if tried is not None and record.error is not None and tried != record.error:
         yield f"The last error of its clean-up: {tried.type}: {tried.message}"
@@ -189,7 +187,7 @@ def ended_runs(record: Record) -> Iterator[str]:
 
 
 def kept_waiting(store: Store, record: Record) -> Iterator[str]:
-    """Say which dependencies have failed or are gone, so that only a user's action ends the wait."""
+    """Say which dependencies have failed or are gone, so that only a user can end the wait."""
     dependencies = {dependency.id: dependency for dependency in present(store, record.waiting_for)}
     for id in record.waiting_for:
         dependency = dependencies.get(id)
@@ -205,6 +203,8 @@ def kept_waiting(store: Store, record: Record) -> Iterator[str]:
 
 def _lines(store: Store, record: Record, now: datetime, mask: Mask) -> Iterator[str]:
     name = record.job if record.id_text is None else f"{record.job}:{record.id_text}"
+    if record.options.name:
+        name = f"{record.options.name}, {name}"
     yield f"Job {record.id} ({name}) is {record.status.name}."
     if record.damage:
         yield from _unreadable(record, now)
@@ -318,7 +318,7 @@ def _troubles(taking: Sequence[Lease]) -> Report:
 
 
 def _turn(record: Record, before: int, place: Place, taking: Sequence[Lease], busy: Sequence[BusyNode]) -> str:
-    """Return what a job waits for that nothing but other jobs keeps from running."""
+    """Return what a job waits for if only other jobs keep it from running."""
     if taking and len(place.bounds) == len(taking):
         bound = f"--work-on {quote(record.queue)}={place.bounds[0]}"
         return f"as many jobs of queue {record.queue} run as the nodes that take it may run at once ({bound})"
@@ -376,11 +376,11 @@ def _postponed(store: Store, record: Record, now: datetime) -> Report:
 
 
 def _followed(store: Store, ids: Iterable[JobId], now: datetime) -> Report:
-    """Say what keeps the first of these jobs waiting, followed through the dependencies of dependencies."""
+    """Say what keeps the first of these jobs waiting, following dependencies to their cause."""
     cause: Record | None = None
     seen_ids: set[JobId] = set()
     while len(seen_ids) < MOST_FOLLOWED:
-        pending = [one for one in present(store, ids) if not one.status.is_final]
+        pending = [record for record in present(store, ids) if not record.status.is_final]
         if not pending or pending[0].id in seen_ids:
             break
         cause, ids = pending[0], pending[0].waiting_for
@@ -393,7 +393,7 @@ def _followed(store: Store, ids: Iterable[JobId], now: datetime) -> Report:
 
 
 def _keeps(store: Store, record: Record, now: datetime) -> tuple[str, str]:
-    """Return the end of a sentence on what a pending job waits for, or since when it runs; and a clause of the same."""
+    """Return the end of a sentence on what a pending job waits for, or since when it runs; and a clause."""
     if record.status is Status.PROCESSING:
         began_at = record.started_at
         if began_at is None:
@@ -446,7 +446,7 @@ def _pause(record: Record) -> str:
 
 
 def _copies(record: Record) -> Iterator[str]:
-    """Say of which job it is a copy, and which job is its last copy."""
+    """Say which job it is a copy of, and which job is its last copy."""
     origin, copied = origin_of(record), copy_of(record)
     if origin is not None:
         yield f"It was added to recover job {origin}."
@@ -455,7 +455,7 @@ def _copies(record: Record) -> Iterator[str]:
 
 
 def _continuation(record: Record) -> Iterator[str]:
-    """Yield sentences on the step of a stepwise job, its reports, and the positions of its loops."""
+    """Yield sentences about the step of a stepwise job, its reports, and the positions of its loops."""
     course = record.course
     if course is not None and course.phase is not None:
         end = f", to end as {Status(course.ends_as).name}" if course.ends_as is not None else ""

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 from enum import Enum
 
 from taskqueue.model.history import OTHER, Durations, Figures, Parts, Step, add_figures, count_end, entry
-from taskqueue.model.ids import WORKFLOW_TAG
+from taskqueue.model.ids import WORKFLOW_TAG, JobId
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.record import Status
 from taskqueue.model.timestamps import EPOCH, moment
@@ -37,16 +37,19 @@ class Sample:
     queue: str
     job: str
     tags: tuple[str, ...] = ()
+    meta: Mapping[str, str] = field(default_factory=dict)
     status: Status
     ended_at: datetime
     attempts: int
-    """The attempts that counted, the last one included."""
+    """The attempts that counted, including the last one."""
     waited: int | None = None
     """From when the last attempt could start to when it did; None if there was none, or the job was canceled."""
     ran: int | None = None
     """From the start of the last attempt to the end of the job; None as above."""
     error: str | None = None
     """The class of the error that ended it, as a dotted name."""
+    id: JobId | None = field(default=None, compare=False)
+    """None for a sample that was built by hand."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,11 +86,11 @@ class Group:
     running: Spread | None
     """The time of the last attempt, of the same jobs; None if no job was ever started."""
     errors: Mapping[str, int] = field(default_factory=dict)
-    """How many jobs ended by an error of each class, the most frequent first."""
+    """How many jobs ended with an error of each class, the most frequent first."""
 
     @property
     def ended(self) -> int:
-        """Return how many jobs ended in all."""
+        """Return how many jobs ended in total."""
         return self.done + self.failed + self.timeout + self.canceled
 
 
@@ -125,7 +128,7 @@ class Analytics:
 
     @property
     def is_cut(self) -> bool:
-        """Return whether the figures are for a shorter time than was asked for."""
+        """Return whether the figures cover a shorter time than requested."""
         return self.since > self.asked_since
 
 

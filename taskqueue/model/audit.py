@@ -39,6 +39,11 @@ class AuditEntry:
         return re.fullmatch("[0-9a-f]{24}", self.target) is not None
 
     @property
+    def concerns_bulk_action(self) -> bool:
+        """Return whether the target is the name of a bulk action."""
+        return self.action.endswith(" bulk action")
+
+    @property
     def details(self) -> str:
         """Return the details in one line, the path of a class, which is long, at its end."""
         said = [(name, value) for name, value in self.about.items() if value not in (None, "", [])]

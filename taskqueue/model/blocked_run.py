@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 MOST_AWAITED = 20
-"""The most awaited jobs that are published of one run."""
+"""The most awaited jobs that are published for one run."""
 
 MOST_BLOCKED = 1_000
 """The most runs that a node publishes, which is as many run slots as a class can have."""
@@ -15,7 +15,7 @@ POOL = ""
 """The slots of workers that run one job at a time."""
 
 OWN_WORKER = "force_spawn"
-"""The slot of a job with a worker of its own, which no other job waits for."""
+"""The slot of a job with a worker of its own, for which no other job waits."""
 
 
 class BlockedRun(NamedTuple):
@@ -26,7 +26,7 @@ class BlockedRun(NamedTuple):
     """The ids of the jobs that it waits for and that have not ended."""
     queue: str
     slots: str
-    """The run slots that it takes one of: ``POOL``, ``OWN_WORKER``, or those of a class with ``concurrency``."""
+    """The kind of its run slot: ``POOL``, ``OWN_WORKER``, or that of a class with ``concurrency``."""
 
     def document(self) -> list[Any]:
         """Return it as plain values."""
@@ -34,14 +34,14 @@ class BlockedRun(NamedTuple):
 
 
 def slots_of(job: str, concurrency: int, force_spawn: bool) -> str:
-    """Return the run slots that a job of this class needs one of."""
+    """Return the kind of run slot that a job of this class needs."""
     if force_spawn:
         return OWN_WORKER
     return job if concurrency > 1 else POOL
 
 
 def blocked_runs(documents: object) -> Iterator[BlockedRun]:
-    """Yield the runs that a node has published; leave out what cannot be read."""
+    """Yield the runs that a node has published, except unreadable ones."""
     if not isinstance(documents, Sequence):
         return
     for document in documents:

@@ -34,7 +34,7 @@ class _Composable:
         return AllOf((*_parts(AllOf, self), *_parts(AllOf, _checked(other))))
 
     def __or__(self, other: Condition) -> AnyOf:
-        """Return the condition that one of the two holds, or both."""
+        """Return the condition that at least one of the two holds."""
         return AnyOf((*_parts(AnyOf, self), *_parts(AnyOf, _checked(other))))
 
     def __invert__(self) -> Not:

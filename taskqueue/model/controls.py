@@ -11,7 +11,7 @@ from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.limits import Family, LimitKey, limit_keys_of
 
 EVERY_QUEUE = ""
-"""The name of the pause that holds for all queues, including future ones."""
+"""The name of the pause of all queues, including future ones."""
 
 
 class Kind(str, Enum):
@@ -54,16 +54,16 @@ class Controls:
 
     def __init__(self, kept: Iterable[Control] = ()) -> None:
         self.kept = tuple(kept)
-        self._pauses = {one.name: one for one in self.kept if one.kind is Kind.PAUSE}
-        self._drains = {one.name: one for one in self.kept if one.kind is Kind.DRAIN}
-        self._limits = {one.name: one for one in self.kept if one.kind is Kind.LIMIT}
+        self._pauses = {control.name: control for control in self.kept if control.kind is Kind.PAUSE}
+        self._drains = {control.name: control for control in self.kept if control.kind is Kind.DRAIN}
+        self._limits = {control.name: control for control in self.kept if control.kind is Kind.LIMIT}
 
     def pause_of(self, queue: str) -> Control | None:
         """Return the pause of the queue; None if it is not paused."""
         return self._pauses.get(EVERY_QUEUE) or self._pauses.get(queue)
 
     def pause_in_words(self, queue: str) -> str:
-        """Return that the queue is paused, or that every queue is; nothing if neither is."""
+        """Return a text that says that the queue, or every queue, is paused; empty if neither is."""
         pause = self.pause_of(queue)
         return "" if pause is None else "queue is paused" if pause.name else "every queue is paused"
 

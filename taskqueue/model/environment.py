@@ -16,10 +16,15 @@ VOICE = frozenset(
 """Variables with which a process can notify systemd for the unit: removed from workers (sd_notify(3))."""
 
 OWN = VOICE | {
-    "TASKQUEUE_URL", "CREDENTIALS_DIRECTORY", "INVOCATION_ID", "JOURNAL_STREAM", "MANAGERPID", "MEMORY_PRESSURE_WATCH",
+    "TASKQUEUE_URL", "TASKQUEUE_NOTIFY", "TASKQUEUE_NOTIFY_KEY", "TASKQUEUE_NOTIFY_PASSWORD",
+    "CREDENTIALS_DIRECTORY", "INVOCATION_ID", "JOURNAL_STREAM", "MANAGERPID", "MEMORY_PRESSURE_WATCH",
     "MEMORY_PRESSURE_WRITE", "SYSTEMD_EXEC_PID",
 }  # fmt: skip
-"""Variables withheld from commands: the address of the store, which may hold a password, and those of systemd."""
+"""Variables withheld from commands: addresses, which may hold secrets, keys and passwords, and those of systemd."""
+
+
+METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+"""The variable that names the folder in which prometheus_client keeps metrics; it counts when that is imported."""
 
 
 def for_commands(environment: Mapping[str, str]) -> dict[str, str]:

@@ -25,7 +25,7 @@ class Finding(NamedTuple):
     do: str = ""
     """What to do; empty if everything is well."""
     name: str = ""
-    """The class, or the id of the job, that it is about; empty for all else."""
+    """The class, or the id of the job, that it is about; empty for anything else."""
 
 
 def below(about: str, says: str, value: float, *, warning: float, error: float, do: str) -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from functools import lru_cache
 
@@ -37,13 +38,18 @@ def fingerprint(error: Failure | None) -> str:
     return "" if error is None else _fingerprint(error.type, error.message, error.traceback[-LOOKED_AT:])
 
 
+def group_id(job: str, fingerprint: str) -> str:
+    """Return the short name by which people refer to the failures of one class by errors of one fingerprint."""
+    return hashlib.sha256(f"{job}\n{fingerprint}".encode()).hexdigest()[:10]
+
+
 def type_of(fingerprint: str) -> str:
     """Return the dotted name of the class of the error."""
     return fingerprint.partition(": ")[0].partition(" (")[0]
 
 
 def part_of_message(fingerprint: str) -> str:
-    """Return the longest text that the message of each such error has; empty if that is unknown."""
+    """Return the longest text that every message of such an error contains; empty if unknown."""
     rest = fingerprint[len(type_of(fingerprint)) :]
     words = rest.removeprefix(": ").partition(" (")[0] if rest.startswith(": ") else ""
     return max((part.strip() for part in words.split("…")), key=len)

@@ -1,4 +1,4 @@
-"""Figures of jobs by minute and hour, queue and class: how they are counted, added up and kept as text."""
+"""Figures of jobs by minute and hour, queue and class: how they are counted, added up and stored as text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any, TypeAlias
 
 from taskqueue.model.fingerprint import fingerprint
-from taskqueue.model.reading import number, text
+from taskqueue.model.reading import text
 from taskqueue.model.record import PRIORITY_STEP, Cause, Record, Status
 from taskqueue.model.serializer import clean
 from taskqueue.model.timestamps import MILLISECOND, milliseconds, moment
@@ -37,7 +37,7 @@ _STEP = PRIORITY_STEP // MILLISECOND
 
 
 class Step(str, Enum):
-    """The length of the parts of time that figures are for."""
+    """The length of the periods by which figures are counted."""
 
     MINUTE = "minute"
     HOUR = "hour"
@@ -122,11 +122,11 @@ class HistoryEntry:
     running: Durations
     """From the start of the last attempt to the end of the job; of the same jobs."""
     errors: Mapping[str, int] = field(default_factory=dict)
-    """How many jobs ended by an error of each class."""
+    """How many jobs ended with an error of each class."""
 
     @property
     def ended(self) -> int:
-        """Return how many jobs ended in all."""
+        """Return how many jobs ended in total."""
         return self.done + self.failed + self.timeout + self.canceled
 
 
@@ -135,7 +135,9 @@ _FAILED = (Status.FAILED, Status.TIMEOUT)
 _RETRIED = (Cause.RETRY, Cause.CRASHED)
 _WAITED = tuple(f"w{number}" for number in range(len(BUCKETS) + 1))
 _RAN = tuple(f"r{number}" for number in range(len(BUCKETS) + 1))
-_LONGEST = ("longest_wait", "longest_run")
+LONGEST = ("longest_wait", "longest_run")
+"""The figures that are maxima, not sums."""
+_ERRORS = ("e:", "x:")
 _key = attrgetter("queue", "job")
 _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
 
@@ -246,7 +248,7 @@ def add_figures(into: Figures, more: Figures) -> None:
     get = into.get
     for name, value in more.items():
         kept = get(name, 0)
-        into[name] = kept + value if name not in _LONGEST else max(kept, value)
+        into[name] = kept + value if name not in LONGEST else max(kept, value)
 
 
 def gather(into: Parts, at: int, part: Part) -> None:
@@ -276,7 +278,7 @@ def add_parts(into: Parts, more: Parts, step: Step = Step.MINUTE) -> None:
 
 
 def kept_apart(known: set[str], name: str) -> str:
-    """Return the name of a class or queue, which is then among the known ones; ``OTHER`` if these are enough."""
+    """Return the name of a class or queue, adding it to the known ones; ``OTHER`` if there are too many."""
     if name in known or len(known) < MOST_CLASSES:
         known.add(name)
         return name
@@ -284,12 +286,33 @@ def kept_apart(known: set[str], name: str) -> str:
 
 
 def _bound_errors(figures: Figures) -> None:
-    for prefix in ("e:", "x:"):
+    for prefix in _ERRORS:
         errors = [name for name in figures if name.startswith(prefix)]
         if len(errors) > MOST_ERRORS:
             other = prefix + OTHER
             errors.sort(key=lambda name: (name == other, -figures[name], name))
             figures[other] = sum(figures.pop(name) for name in errors[MOST_ERRORS:])
+
+
+def within_bounds(more: Part, known: Part) -> Part:
+    """Return the figures to add to ``known``: names beyond the limit become ``OTHER``."""
+    queues, jobs = {queue for queue, _ in known}, {job for _, job in known}
+    bounded: Part = {}
+    for (queue, job), figures in more.items():
+        key = (kept_apart(queues, queue), kept_apart(jobs, job))
+        into = bounded.setdefault(key, {})
+        errors = {name for name in (*known.get(key, ()), *into) if name[:2] in _ERRORS}
+        for name, value in figures.items():
+            add_figures(into, {_error_apart(errors, name) if name[:2] in _ERRORS else name: value})
+    return bounded
+
+
+def _error_apart(errors: set[str], name: str) -> str:
+    prefix = name[:2]
+    if name not in errors and sum(error.startswith(prefix) for error in errors) >= MOST_ERRORS:
+        return prefix + OTHER
+    errors.add(name)
+    return name
 
 
 def part_text(part: Part) -> str:
@@ -298,19 +321,8 @@ def part_text(part: Part) -> str:
 
 
 def part_of_text(kept: Any) -> Part:
-    """Return the part of its text; raise ``TypeError`` or ``ValueError`` if it is damaged."""
+    """Return the part in the text; raise ``TypeError`` or ``ValueError`` if it is damaged."""
     return {(queue, job): figures for queue, job, figures in json.loads(text(kept))}
-
-
-def parts_text(parts: Parts) -> str:
-    """Return the parts as text."""
-    fields = [[at, [[queue, job, figures] for (queue, job), figures in part.items()]] for at, part in parts.items()]
-    return _encode(fields)
-
-
-def parts_of_text(kept: Any) -> Parts:
-    """Return the parts of their text; raise ``TypeError`` or ``ValueError`` if it is damaged."""
-    return {number(at): {(queue, job): figures for queue, job, figures in part} for at, part in json.loads(text(kept))}
 
 
 def entries(parts: Parts, step: Step) -> Iterator[HistoryEntry]:

@@ -35,7 +35,7 @@ def id_with_class(written: str) -> JobId | None:
 
 
 def without_text(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return ``given`` for another job than the one that has the text as its id."""
+    """Return ``given`` without the text, for another job than the one with that id."""
     return {name: value for name, value in given.items() if name != ID_TEXT} if ID_TEXT in given else given
 
 
@@ -61,6 +61,6 @@ def _derived(time: bytes, of: str) -> JobId:
 
 
 def _digest(of: str) -> bytes:
-    import hashlib  # it loads a library for ciphers; few programs derive ids
+    import hashlib  # imported here: it loads a cipher library, and few programs derive ids
 
-    return hashlib.sha256(of.encode()).digest()
+    return hashlib.sha256(of.encode(errors="surrogatepass")).digest()  # a shell may pass bytes that are no text

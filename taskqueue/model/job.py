@@ -119,7 +119,7 @@ class RunFacilities:
 
     @property
     def previous_error(self) -> Failure | None:
-        """The error of the attempt before as ``type``, ``message`` and ``bases``, without traceback; None without."""
+        """The error of the previous attempt as ``type``, ``message`` and ``bases``, without traceback, or None."""
         return self._running.previous_error
 
     def end_with(self, ending: Retry | Fail | Snooze) -> None:
@@ -143,7 +143,7 @@ class RunFacilities:
 
     @property
     def run_key(self) -> str:
-        """The name of this run, ``id:claims``, another one each time: for logs and files that one run writes."""
+        """The name of this run, ``id:claims``, different each time: for logs and files that one run writes."""
         return self._running.run_key
 
     @property
@@ -153,7 +153,7 @@ class RunFacilities:
 
     @property
     def stopping(self) -> bool:
-        """Whether this run has been asked to end, so that it can do so by itself in good time."""
+        """Whether this run has been asked to end, so that it can do so in good time."""
         return self._running.stopping
 
     @property
@@ -260,7 +260,7 @@ class Job(RunFacilities, Generic[Data, Result]):
     """Subclass it and define ``start``: its return value is the result, an exception is a failed attempt.
 
     Options of ``add_job`` may be declared on the class: ``options = {"retry": 5, "queue": "mail"}``; the call wins.
-    Options that a subclass does not declare are those of its base classes. A wrong one raises ``InvalidOption`` where
+    A subclass inherits the options that it does not declare. A wrong one raises ``InvalidOption`` where
     the class is defined.
     ``Job[Invoice, Receipt]`` declares the types of data and result, and so do ``start(self, data: Invoice)`` and its
     return annotation: values of these types are checked when added, and restored.
@@ -273,7 +273,7 @@ class Job(RunFacilities, Generic[Data, Result]):
     data: Data = cast(Any, None)
     """The data passed to ``add_job``."""
     state: Any = None
-    """The state of the last ``checkpoint`` of this job, in any attempt; None without."""
+    """The state of the last ``checkpoint`` of this job, in any attempt; None if there is none."""
 
     if not TYPE_CHECKING:
 
@@ -357,7 +357,7 @@ class TaskFunction(Generic[Arguments, Returned]):
 
 
 def _merged(levels: Sequence[Mapping[str, Any]]) -> Any:
-    """Return the options of classes, the base first; pauses of a base do not hold for a policy with its own."""
+    """Return the options of classes, the base first; a policy with its own pauses ignores the pauses of a base."""
     merged: dict[str, Any] = {}
     for level in levels:
         if not isinstance(level.get("retry", 0), int):

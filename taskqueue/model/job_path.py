@@ -50,7 +50,7 @@ def check_name(name: str, kind: str) -> None:
         wrapped = kind == "function" and "<locals>" in name
         more = ", or write @functools.wraps(function) above it if it is part of a decorator" if wrapped else ""
         raise InvalidJob(
-            f"{kind} {name} is nested, a worker cannot import it: move it to the top level of its module{more}"
+            f"{kind} {name} is nested, so a worker cannot import it: move it to the top level of its module{more}"
         )
 
 
@@ -98,7 +98,7 @@ def _importable(job: Any, kind: str) -> str:
     loaded = sys.modules.get(module)
     if loaded is None or getattr(loaded, name, None) is not job:
         raise InvalidJob(
-            f"{kind} {name} is not what {module}.{name} names, so that a worker would find something else: "
+            f"{kind} {name} is not what {module}.{name} names, so that a worker would import something else: "
             f"define it at the top level of {module} under its own name"
         )
     return f"{module}:{name}"

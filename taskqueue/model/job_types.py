@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Arguments(NamedTuple):
-    """The types of the arguments of a task; None for a type that any value fits."""
+    """The types of the arguments of a task; None for a type that accepts any value."""
 
     named: Mapping[str, Form | None]
     others: Form | None
@@ -75,7 +75,7 @@ class JobTypes(NamedTuple):
 
 
 _NATIVES: tuple[Any, ...] = (str, int, float, bool, bytes, list, dict, type(None))
-"""Frequent types of results that need no form: the modules that make forms are not even imported for them."""
+"""Frequent result types that need no form: for them, the modules that build forms are not even imported."""
 
 _NONE = JobTypes()
 _ATTRIBUTE = "_declared_types"

@@ -1,6 +1,6 @@
-"""The decorator ``dataclass`` of the standard library, which makes a class when it is first used instead of on import.
+"""The standard library's decorator ``dataclass``, applied when a class is first used instead of on import.
 
-To make the methods of one dataclass takes about half a millisecond; a program that adds a job uses few of the classes
+Making the methods of one dataclass takes about half a millisecond; a program that adds a job uses few of the classes
 that it imports.
 """
 
@@ -24,7 +24,7 @@ _STUBS = ("__init__", "__dataclass_fields__", "__signature__")
 
 
 class _Stub:
-    """Stands for an attribute of a class until it is made."""
+    """Stands for an attribute of a class until the class is made."""
 
     def __init__(self, kind: type, read: Callable[[type], Any]) -> None:
         self._kind = kind
@@ -60,7 +60,7 @@ def _refuse(self: object, name: str, _value: object = None) -> None:
 
 
 def make_all() -> None:
-    """Make the classes that have not been used yet, before the fork of processes that would each make them."""
+    """Make the classes that have not been used yet, before forking processes that would each make them."""
     for kind in tuple(_unmade):
         _make(kind)
 

@@ -117,7 +117,7 @@ class Family(NamedTuple):
         scope, _, by = rest.partition(" by=")
         try:
             per = None if kind == "limit" else float(kind.removeprefix("rate/"))
-        except ValueError:  # it is damaged
+        except ValueError:  # the text is damaged
             per = None
         return cls(scope, per, tuple(by.split(",")) if by else ())
 
@@ -167,7 +167,7 @@ class LimitKey:
 
 
 def no_condition(limit: object) -> str:
-    """Say where a limit belongs that stands in the place of a condition."""
+    """Say where a limit belongs that was passed as a condition."""
     return f"{limit!r} is a limit and no condition: pass it in limits=[…], and conditions in ready="
 
 
@@ -259,7 +259,7 @@ def until(limit_key: LimitKey, began_at: datetime) -> datetime:
 
 
 def latest_end(limit_key: LimitKey, now: datetime) -> datetime:
-    """Return until when a rate may count a start; a start counted longer happened before the clock was set back."""
+    """Return until when a rate may count a start; one counted longer happened before the clock was set back."""
     return until(limit_key, now + CLOCKS_APART)
 
 

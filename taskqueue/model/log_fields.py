@@ -40,13 +40,13 @@ class RunFields:
         self.meta = meta
         self.keep = keep
         self.context = context
-        """Returns the context of the run, None after its end; None of lines that belong to no run."""
+        """Returns the context of the run; None after its end, and for lines that belong to no run."""
         self.outer: RunFields | None = None
         """The run whose job runs this one in its own process."""
         self.pid: int | None = None
         """The worker of the run; None without a node."""
         self.report_awaited: Callable[[Sequence[str]], None] | None = None
-        """Tells the node which jobs the run waits for; None once it has ended, and without a node."""
+        """Reports to the node which jobs the run waits for; None once it has ended, or if there is no node."""
         self.awaited: dict[object, tuple[str, ...]] | None = None
         """The jobs that each wait of the run was reported to wait for; None if none was."""
         self.is_hooked = False
@@ -78,7 +78,7 @@ NAMES = tuple(name for name, _ in OF_NO_RUN.items())
 class RunRecord(logging.LogRecord):
     """A log record with the fields of the run in which it was logged.
 
-    They join its attributes late, when its message is asked for: ``extra`` may have the same names, and ``logging``
+    They join its attributes late, when its message is read: ``extra`` may have the same names, and ``logging``
     refuses an ``extra`` that names an attribute. The value of ``extra`` stays then.
     """
 

@@ -1,4 +1,4 @@
-"""Log lines that are kept with their job: how one is bounded and written, and the text that stores keep of a run."""
+"""Log lines that are kept with their job: how a line is bounded and written, and the text stored for a run."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from taskqueue.model.serializer import clean, dumps
 from taskqueue.model.timestamps import moment
 
 MOST_LINES = 200
-"""Lines that are kept of one run, the last ones."""
+"""How many lines of one run are kept: the last ones."""
 
 MOST_BYTES = 64 * 1024
-"""Bytes that the kept lines of one run have together."""
+"""The most bytes of all kept lines of one run."""
 
 LINE_LIMIT = 4096
-"""Characters of one line; of a longer one the beginning and the end are kept."""
+"""The most characters of one line; of a longer one the beginning and the end are kept."""
 
 LARGEST_LINE = 32 * 1024
 """Bytes of one line as it is written: a character may take six."""
@@ -62,7 +62,7 @@ def written(run: int, number: int, at: float, level: str, logger: str, text: str
 
 
 def kept_text(attempt: int, lines: Sequence[bytes]) -> str:
-    """Return the text that stores keep of a run: the number of its attempt, and its last lines within the bounds."""
+    """Return the text that is stored for a run: the number of its attempt, and its last lines within the bounds."""
     size, first = 0, len(lines)
     while first > max(0, len(lines) - MOST_LINES) and size + len(lines[first - 1]) <= MOST_BYTES:
         first -= 1
@@ -71,7 +71,7 @@ def kept_text(attempt: int, lines: Sequence[bytes]) -> str:
 
 
 def lines_of(run: int, text: str) -> Iterator[LogLine]:
-    """Yield the lines of a kept text, without unreadable lines."""
+    """Yield the lines of a stored text, skipping unreadable ones."""
     attempt, *lines = text.split("\n")
     for line in lines:
         try:

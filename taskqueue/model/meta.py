@@ -9,7 +9,7 @@ from typing import Any
 from taskqueue.errors import InvalidOption
 
 META = "meta"
-"""Its name as an option, and where ``given`` of a record keeps it."""
+"""Its name as an option, and its key in ``given`` of a record."""
 
 ADDED_BY = "added_by"
 """The key under which ``taskqueue add`` names its user and host."""
@@ -43,10 +43,16 @@ def checked_meta(value: Any) -> dict[str, str]:
     return kept
 
 
+def meta_in(given: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the meta in ``given`` of a record; empty if it is damaged."""
+    meta = given.get(META)
+    return meta if type(meta) is dict else {}
+
+
 def _pairs(value: Any) -> Iterable[tuple[Any, Any]]:
     if isinstance(value, Mapping):
         return value.items()
     texts = [value] if isinstance(value, str) else value
-    if not isinstance(texts, list | tuple) or not all(isinstance(one, str) and "=" in one for one in texts):
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) and "=" in text for text in texts):
         raise InvalidOption(f"pass {_FORMS}")
     return [(key, text) for key, _, text in (one.partition("=") for one in texts)]

@@ -1,4 +1,4 @@
-"""Words of Celery, RQ, Huey and Dramatiq that have no meaning here, each with the word or the way that has it."""
+"""Words of Celery, RQ, Huey and Dramatiq that mean nothing here, each with its counterpart."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ OPTIONS: Mapping[str, str] = {
     "at_front": "priority",
     "headers": "meta",
 }
-"""Options of a job, with the option here."""
+"""Options of a job, each with the option here."""
 
 _HOOKS = "add a job with depends_on, or define on_success and on_last_failure on a class of jobs"
 _DATA = "send.add(scheduler, 'ann') takes arguments, and add_job(send, {'to': 'ann'}) a mapping of them"
 _RESULTS = "the result is a part of the job, which nodes keep for --keep-done and --keep-failed"
+
+_STORE = "Scheduler('postgresql://host/db') takes the address of the store, which has both jobs and results"
 
 WAYS: Mapping[str, str] = {
     "bind": "call current_job() in the task, or declare it with @task(context=True)",
@@ -31,11 +33,14 @@ WAYS: Mapping[str, str] = {
     **dict.fromkeys(("ignore_result", "store_results", "result_ttl", "failure_ttl", "result_expires"), _RESULTS),
     "crontab": "scheduler.schedule(name, job, cron='0 3 * * *') starts jobs again and again",
     "base": "subclass Job instead of writing a function",
-    "name": "a job has the import path of its class or function, and data are one mapping behind the job",
     **dict.fromkeys(("args", "kwargs"), _DATA),
+    **dict.fromkeys(("broker", "broker_url", "backend", "result_backend", "redis", "connection_pool"), _STORE),
+    **dict.fromkeys(
+        ("task_routes", "include", "imports"), "queue goes with each task, class or call; nodes import jobs"
+    ),
     "serializer": "data are JSON with dates, Decimal, bytes and declared types",
 }
-"""Options of a job that none here has the meaning of, with the way to what they are for."""
+"""Options of a job without a counterpart here, each with another way to the same end."""
 
 COMMAND_OPTIONS: Mapping[str, str] = {
     **dict.fromkeys(("c", "concurrency", "workers", "processes", "threads", "autoscale"), "max-children"),
@@ -52,7 +57,7 @@ COMMAND_OPTIONS: Mapping[str, str] = {
     "state": "status",
     "q": "queue",
 }
-"""Options of commands, with the option that the command here has."""
+"""Options of commands, each with the option here."""
 
 COMMAND_WAYS: Mapping[str, str] = {
     **dict.fromkeys(("B", "beat", "with-scheduler"), "every node starts jobs at their times and by their schedules"),
@@ -63,7 +68,7 @@ COMMAND_WAYS: Mapping[str, str] = {
     ),
     **dict.fromkeys(("A", "app"), "jobs are found by their import path, in the folder of the node or in --chdir"),
 }
-"""Options of commands that none here has the meaning of, with the way to what they are for."""
+"""Options of commands without a counterpart here, each with another way to the same end."""
 
 OF_TASKS: Mapping[str, str] = {
     "retry": "raise Retry(60) in the task, with the option retry, to run it again",
@@ -75,8 +80,11 @@ OF_TASKS: Mapping[str, str] = {
     **dict.fromkeys(("map", "starmap", "chunks"), "workflows.map(scheduler, task, items) adds a job for each item"),
     **dict.fromkeys(("apply", "call_local", "run"), "call the task itself to run it here and now"),
     "AsyncResult": "get_job(id) of a scheduler returns a job",
+    "delay_on_commit": "transaction.on_commit(lambda: send.add(scheduler, …)) adds it after the commit of Django",
+    "name": "a job is known by the import path of its function, and @task(name=…) names it for people",
+    "backend": "results are in the store of the scheduler",
 }
-"""Attributes of a task; any other one is taken for a way to add a job."""
+"""Attributes of a task; any other attribute counts as a way to add a job."""
 
 OF_JOBS: Mapping[str, str] = {
     "retry": "raise Retry(60), with the option retry, to run it again",
@@ -117,13 +125,47 @@ OF_SCHEDULERS: Mapping[str, str] = {
     **dict.fromkeys(("empty", "purge"), "cancel_jobs(query) ends waiting jobs, and flush() removes all"),
     **dict.fromkeys(("run", "start", "work", "worker_main"), "`taskqueue-node` or `taskqueue run FILE` runs jobs"),
     **dict.fromkeys(("conf", "config_from_object"), "options are arguments of the scheduler, and variables of a node"),
+    **dict.fromkeys(("revoke", "abort", "terminate"), "cancel_job(id) ends a job, also a running one"),
+    **dict.fromkeys(("control", "inspect"), "cancel_job(id), pause(queue), drain(node) and nodes() do so"),
     "autodiscover_tasks": "nodes import each job by its path when they run it",
 }
 """Attributes of a scheduler."""
 
 
+OF_MODULE: Mapping[str, str] = {
+    **dict.fromkeys(("shared_task", "job", "actor", "db_task"), "from taskqueue import task"),
+    **dict.fromkeys(
+        ("Celery", "Huey", "Queue", "Worker", "RedisHuey", "SqliteHuey"), "from taskqueue import Scheduler"
+    ),
+    **dict.fromkeys(("AsyncResult", "EagerResult", "ResultSet"), "scheduler.get_job(id) returns a job"),
+    **dict.fromkeys(("chain", "group", "chord"), "from taskqueue import workflows: workflows.chain(scheduler, …)"),
+    **dict.fromkeys(("signature", "subtask"), "a workflow takes the task and its data, (task, {'to': 'ann'})"),
+    **dict.fromkeys(("crontab", "periodic_task"), "from taskqueue import schedule: @schedule(cron='0 3 * * *')"),
+    **dict.fromkeys(("current_task", "get_current_job", "get_current_task"), "from taskqueue import current_job"),
+}
+"""Names that are imported from another system."""
+
+OF_WORKFLOWS: Mapping[str, str] = {
+    "chord": "group(scheduler, members, then=member) runs one after all others",
+    "chunks": "map(scheduler, job, items, batch=100) gives each job some of the items",
+    "starmap": "map(scheduler, job, items) adds a job for each item",
+    **dict.fromkeys(("signature", "subtask"), "a member is the task and its data, (task, {'to': 'ann'})"),
+}
+"""Functions of workflows."""
+
+OF_STATUSES: Mapping[str, str] = {
+    **dict.fromkeys(("SUCCESS", "SUCCESSFUL", "FINISHED", "COMPLETED", "COMPLETE"), "DONE"),
+    **dict.fromkeys(("FAILURE", "ERROR"), "FAILED"),
+    **dict.fromkeys(("PENDING", "QUEUED", "RECEIVED", "READY"), "WAITING"),
+    **dict.fromkeys(("STARTED", "RUNNING", "ACTIVE"), "PROCESSING"),
+    **dict.fromkeys(("RETRY", "SCHEDULED", "DEFERRED"), "POSTPONED"),
+    **dict.fromkeys(("REVOKED", "ABORTED", "CANCELLED", "STOPPED"), "CANCELED"),
+}
+"""States of a job, each with the status here."""
+
+
 def missing(owner: object, name: str, words: Mapping[str, str]) -> AttributeError:
-    """Return the error for an attribute that the owner does not have, with the way of a word of another system."""
+    """Return the error for a missing attribute, with the counterpart if it is a word of another system."""
     way = words.get(name)
     hint = f": {way}" if way else ""
     return AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=owner)

@@ -13,6 +13,7 @@ from bson import ObjectId
 from taskqueue.errors import InvalidQuery, Unreadable
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.meta import KEY_SHAPE
+from taskqueue.model.other_systems import OF_STATUSES
 from taskqueue.model.record import Record, Status
 from taskqueue.model.serializer import as_bson
 from taskqueue.model.shown_text import as_code
@@ -262,7 +263,7 @@ def _value(name: str, value: Any) -> Any:
         if "\0" in value:
             raise InvalidQuery(f"{name} cannot be compared with {value!r}: no text that is kept has a NUL: remove it")
         return str(getattr(value, "value", value))
-    near = or_nearest(value, Status.__members__) if name == "status" else ""
+    near = _nearest_status(value) if name == "status" else ""
     raise InvalidQuery(f"{name} cannot be compared with {value!r}: pass {_expected(name)}{near}")
 
 
@@ -336,3 +337,9 @@ def _among(value: Any, found: Sequence[Any]) -> bool:
 
 def _comparable(left: Any, right: Any) -> bool:
     return isinstance(left, str) is isinstance(right, str)
+
+
+def _nearest_status(value: object) -> str:
+    """Return the end of a sentence that names the status which was meant, or nothing."""
+    ours = OF_STATUSES.get(value.upper()) if isinstance(value, str) else None
+    return f"; did you mean {ours}?" if ours else or_nearest(value, Status.__members__)

@@ -14,7 +14,7 @@ from taskqueue.model.conditions import Condition, NotReadyState
 from taskqueue.model.ids import ID_TEXT, JobId
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.lifecycle.continuation import Continuation, Phase
-from taskqueue.model.meta import META
+from taskqueue.model.meta import meta_in
 from taskqueue.model.retry import NO_RETRY, RetryPolicy
 from taskqueue.model.timestamps import MILLISECOND, milliseconds
 
@@ -170,6 +170,8 @@ class Options:
     force_spawn: bool = False
     concurrency: int = 1
     """How many jobs of the class one worker runs at once."""
+    name: str | None = None
+    """What people call the jobs of the class; None means its import path."""
     ready: Condition | None = None
     """The condition of a run; None if there is none."""
     receives: tuple[str, ...] = ()
@@ -183,7 +185,7 @@ class Options:
         return self.force_spawn or self.concurrency > 1
 
 
-RUN_FIELDS = tuple(one.name for one in fields(Options) if one.name != "undeclared")
+RUN_FIELDS = tuple(field.name for field in fields(Options) if field.name != "undeclared")
 """The options of a run by their names in ``add_job``."""
 
 
@@ -250,8 +252,12 @@ class Record:
     @property
     def meta(self) -> Mapping[str, str]:
         """Return the mapping of text that is passed on with the job; empty if it is damaged."""
-        kept = self.given.get(META)
-        return kept if type(kept) is dict else {}
+        return meta_in(self.given)
+
+    @property
+    def shown_job(self) -> str:
+        """Return the name of its class for people: the declared one, or the import path."""
+        return self.options.name or self.job
 
     @property
     def id_text(self) -> str | None:

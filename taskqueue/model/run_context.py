@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import types
+from collections import deque
 from collections.abc import AsyncIterable, Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from bson import ObjectId
 
-from taskqueue.model.async_source import AWAITED, AsyncSource
 from taskqueue.model.lifecycle.continuation import Continuation
 from taskqueue.model.log_fields import RunFields
 from taskqueue.model.record import Failure
@@ -133,3 +133,30 @@ class RunContext(Protocol):
 
     def checkpoint(self, state: Any) -> None:
         """Keep a state for a later attempt."""
+
+
+AWAITED: Any = object()
+"""Stands for an item that has not arrived yet: call ``fetch``."""
+
+
+class AsyncSource(Iterator[Any]):
+    """The items of an asynchronous iterable, with ``AWAITED`` in place of each that has not been fetched."""
+
+    def __init__(self, items: AsyncIterable[Any]) -> None:
+        self._items = aiter(items)
+        self._fetched: deque[Any] = deque()
+        self._is_over = False
+
+    def __next__(self) -> Any:
+        if self._fetched:
+            return self._fetched.popleft()
+        if self._is_over:
+            raise StopIteration
+        return AWAITED
+
+    async def fetch(self) -> None:
+        """Wait for the next item, or for the end."""
+        try:
+            self._fetched.append(await anext(self._items))
+        except StopAsyncIteration:
+            self._is_over = True

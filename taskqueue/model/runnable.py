@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from taskqueue.errors import InvalidJob, InvalidOption
+from taskqueue.model import other_systems
 from taskqueue.model.job import Job, TaskFunction
 from taskqueue.model.job_path import check_name
 from taskqueue.model.job_types import data_parameter
@@ -63,7 +64,19 @@ def check_arguments(task: TaskFunction[..., Any], data: Any) -> None:
     try:
         arguments.signature.bind(**given)
     except TypeError as refused:
-        raise InvalidJob(f"{task.__qualname__}() cannot be called with this data: {refused}") from None
+        unknown = [name for name in given if name not in arguments.accepted]
+        raise InvalidJob(
+            f"{task.__qualname__}() cannot be called with this data: {refused}{_as_options(task, unknown)}"
+        ) from None
+
+
+def _as_options(task: TaskFunction[..., Any], unknown: Sequence[str]) -> str:
+    """Return the way to pass options, if these arguments that the task does not take are meant as such."""
+    meant = [name if name in OPTIONS else other_systems.OPTIONS.get(name) for name in unknown]
+    if not meant or None in meant:
+        return ""
+    options = ", ".join(f"{name}=…" for name in meant)
+    return f"; options of one job go before it: {task.__name__}.using({options}).add(scheduler, …)"
 
 
 def _check_class(kind: type[Job]) -> None:

@@ -25,9 +25,9 @@ class SecretKeys:
     def masked(self, value: Any) -> Any:
         """Return the JSON value with secret values masked, at any depth."""
         if isinstance(value, Mapping):
-            return {key: MASK if self._hides(key, one) else self.masked(one) for key, one in value.items()}
+            return {key: MASK if self._hides(key, item) else self.masked(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
-            return [self.masked(one) for one in value]
+            return [self.masked(item) for item in value]
         return value
 
     def is_secret(self, key: str) -> bool:

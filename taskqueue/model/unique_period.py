@@ -1,6 +1,7 @@
-"""The period of a unique key (``unique_for``): for this long the key stays taken, even after its job has ended.
+"""The unique keys of ``add_job_once``, and the period of a key (``unique_for``).
 
-It is kept in ``given`` of the record, under one name; no two records of a store have one key there.
+For the period the key stays taken, even after its job has ended. It is kept in ``given`` of the record, under one name;
+no two records of a store have one key there.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from taskqueue.model.record import Record, Status, changed
+from taskqueue.model.serializer import canonical
 from taskqueue.model.timestamps import milliseconds, moment
 
 PERIOD = "unique_period"
@@ -59,3 +61,32 @@ def without(record: Record) -> Record:
     if PERIOD not in record.given:
         return record
     return changed(record, given={name: value for name, value in record.given.items() if name != PERIOD})
+
+
+FEW = 100
+"""How many jobs of a class without such a key a store caches; if more are pending, it reads all each time."""
+
+_PREFIX = "once:"
+
+
+def of_class(job: str) -> str:
+    """Return the key that all jobs of the class share."""
+    return f"{_PREFIX}{job}"
+
+
+def of_data(job: str, data: str) -> str:
+    """Return the key of a job with these data."""
+    import hashlib  # it loads a cipher library, which few programs need
+
+    return f"{_PREFIX}{job}:{hashlib.sha256(canonical(data).encode()).hexdigest()[:32]}"
+
+
+def range_of(job: str) -> tuple[str, str]:
+    """Return the texts between which the keys of all data of the class are."""
+    return f"{_PREFIX}{job}:", f"{_PREFIX}{job};"
+
+
+def is_of(job: str, key: object) -> bool:
+    """Return whether this is a key of the class, with or without data."""
+    first, last = range_of(job)
+    return isinstance(key, str) and (key == of_class(job) or first < key < last)

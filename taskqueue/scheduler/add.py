@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from taskqueue.errors import InvalidOption
-from taskqueue.model import once_key
+from taskqueue.model import unique_period
 from taskqueue.model.options.new_record import changed as changed_options
 from taskqueue.model.record import Record
 from taskqueue.model.serializer import same
@@ -45,16 +45,16 @@ def many_added(store: Store, new: Sequence[Record], adder: Adder | None) -> list
 
 
 def after_duplicate(store: Store, new: Record, stored: Record, session: Any) -> Record:
-    """Return the job that then has the unique key of the new one, which may be another."""
+    """Return the job that has the unique key of the new one afterwards, which may be another job."""
     from taskqueue.scheduler import duplicates
 
     if session is not None:
-        duplicates.check_alone(new, "another job is not changed in a transaction of yours")
+        duplicates.check_alone(new, "a call in your own transaction changes no other job")
     return duplicates.resolved(store, new, stored)
 
 
 def refuse_of_key(options: Mapping[str, Any]) -> None:
-    """Refuse options of ``add_job`` that ``add_job_once`` has rules of its own for."""
+    """Refuse options of ``add_job`` for which ``add_job_once`` has its own rules."""
     for name in ("unique_for", "on_duplicate"):
         if name in options:
             raise InvalidOption(f"add_job_once: {name} is for add_job: pass it there, or leave it out")
@@ -97,21 +97,21 @@ def add_once_within(adder: Adder, order: Order) -> Record:
 
 
 def _equal(adder: Adder, new: Record, order: Order) -> tuple[Record | None, list[Record]]:
-    """Return the pending job that is the ordered one, with all that are the same job; the new one if there are none."""
+    """Return the equal pending job, with all that are the same job; the new one if there are none."""
     alike = adder.alike(new, order.options["ignore_data"]) if order.record.unique is None else []
     if not alike:
-        alike = adder.add([new])  # of callers at the same time, the unique index lets one add
+        alike = adder.add([new])  # of concurrent callers, the unique index lets only one add
     return next((stored for stored in alike if stored.id == new.id or not _differs(stored, order)), None), alike
 
 
 def _once_key(order: Order) -> str:
-    """Return the key that only one pending job can have."""
+    """Return the key, which only one pending job can have."""
     record = order.record
     if record.unique is not None:
         return record.unique
     if order.options["ignore_data"]:
-        return once_key.of_class(record.job)
-    return once_key.of_data(record.job, record.data)
+        return unique_period.of_class(record.job)
+    return unique_period.of_data(record.job, record.data)
 
 
 def _differs(stored: Record, order: Order) -> bool:

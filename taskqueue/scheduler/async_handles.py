@@ -13,9 +13,8 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.record import Record
 from taskqueue.model.schedules import Duration
 from taskqueue.model.schedules.schedule import NamedSchedule
-from taskqueue.scheduler.calls import awaited, results
 from taskqueue.scheduler.event import EventSnapshot
-from taskqueue.scheduler.process import Process, Result
+from taskqueue.scheduler.process import Process, Result, results
 from taskqueue.scheduler.schedule import Schedule, ScheduleSnapshot
 from taskqueue.scheduler.snapshot import JobSnapshot
 from taskqueue.store import Event as StoredEvent
@@ -31,6 +30,9 @@ R = TypeVar("R")
 
 class AsyncJobs(Protocol):
     """The operations of a scheduler that its handles use."""
+
+    blocking: Any
+    """The ``Scheduler`` that the threads use."""
 
     @property
     def get_job(self) -> Callable[[JobId], Coroutine[Any, Any, AsyncProcess]]:
@@ -82,16 +84,16 @@ class AsyncProcess(JobSnapshot, Generic[Result]):
 
     @property
     async def children(self) -> list[AsyncProcess]:
-        """To be awaited: the jobs that are parts of this one, read now, without those pruned."""
+        """To be awaited: the child jobs of this one, read now, without pruned jobs."""
         return [process async for process in self._scheduler.get_jobs({"parent": self.id})]
 
     @property
     async def dependencies(self) -> dict[JobId, Any]:
-        """To be awaited: the result of each job in ``depends_on``, None of one without success; read now."""
-        return await awaited(results(self._scheduler, self.depends_on))
+        """To be awaited: the result of each job in ``depends_on``, None for one without success; read now."""
+        return await self._scheduler.in_thread(results, self._scheduler.blocking, self.depends_on)
 
     async def refresh(self) -> Self:
-        """Look at the job again and return this; raise ``JobNotFound`` if it was removed."""
+        """Read the job again and return this; raise ``JobNotFound`` if it was removed."""
         self.snapshot = (await self._scheduler.get_job(self.id)).snapshot
         return self
 
@@ -167,7 +169,7 @@ class AsyncSchedule(ScheduleSnapshot):
         return self
 
     async def resume(self) -> AsyncSchedule:
-        """Resume it from now on; missed times are not made up for."""
+        """Resume it from now on; missed times are not made up."""
         await self._scheduler.in_thread(self._schedule.resume)
         return self
 

@@ -24,13 +24,13 @@ from taskqueue.model.log_fields import CURRENT
 from taskqueue.model.other_systems import OF_SCHEDULERS, missing
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules import Duration
-from taskqueue.scheduler import async_methods as methods
+from taskqueue.scheduler import async_waits as methods
 from taskqueue.scheduler.async_handles import AsyncEvent, AsyncProcess, AsyncSchedule
-from taskqueue.scheduler.async_steps import OF_EMBEDDED, OF_SERVER, AsyncSteps, Threads
-from taskqueue.scheduler.async_waits import AsyncWaits
+from taskqueue.scheduler.async_waits import OF_EMBEDDED, OF_SERVER, AsyncSteps, AsyncWaits, Threads
 from taskqueue.scheduler.connection import Connections
 from taskqueue.scheduler.event_stream import Callback, EventStream, Page, check, check_callback
 from taskqueue.scheduler.job_meta import completed_entries_in_loop, completed_in_loop
+from taskqueue.scheduler.operations import AnyOperation, AwaitedOperations
 from taskqueue.scheduler.process import Process
 from taskqueue.scheduler.schedule_api import NO_DATA
 from taskqueue.scheduler.scheduler import PAGE, Scheduler
@@ -66,7 +66,7 @@ class _Blocking(Scheduler):
         self._run_now([])
 
 
-class AsyncScheduler:
+class AsyncScheduler(AwaitedOperations):
     """A ``Scheduler`` for asyncio: the same methods with the same arguments, awaited; no call blocks the event loop.
 
     For any number of tasks, event loops and threads; a forked child uses it in a loop of its own. A call that has begun
@@ -106,13 +106,10 @@ class AsyncScheduler:
     schedule = methods.schedule(methods.plain(Scheduler.schedule))
     schedules = methods.plain(Scheduler.schedules)
     get_schedule = methods.schedule(methods.plain(Scheduler.get_schedule))
-    pause = methods.long(Scheduler.pause)
-    resume = methods.plain(Scheduler.resume)
     paused = methods.plain(Scheduler.paused)
-    drain = methods.long(Scheduler.drain)
-    undrain = methods.plain(Scheduler.undrain)
     set_limit = methods.plain(Scheduler.set_limit)
     controls = methods.plain(Scheduler.controls)
+    releases = methods.plain(Scheduler.releases)
     stats = methods.plain(Scheduler.stats)
     nodes = methods.plain(Scheduler.nodes)
     limits = methods.plain(Scheduler.limits)
@@ -125,6 +122,11 @@ class AsyncScheduler:
     history = methods.plain(Scheduler.history)
     why = methods.plain(Scheduler.why)
     flush = methods.plain(Scheduler.flush)
+
+    @staticmethod
+    def _awaited(operation: AnyOperation) -> Callable[..., Any]:
+        """Return the method of a declared operation, awaited; one that waits for jobs has its own thread."""
+        return (methods.long if operation.takes("wait") else methods.plain)(operation.method)
 
     if not TYPE_CHECKING:  # a type checker would accept every name
 
@@ -268,11 +270,11 @@ class AsyncScheduler:
         return self._stream.bind(event, callback)
 
     def stop_listening(self) -> None:
-        """End every ``listen`` and ``events`` of this scheduler that is under way; this call is not awaited."""
+        """End every ``listen`` and ``events`` of this scheduler that is in progress; this call is not awaited."""
         self._stream.stop()
 
     async def close(self) -> None:
-        """Let go of the store; a closed scheduler is not used again."""
+        """Release the store; a closed scheduler is not used again."""
         self._stream.stop()
         await self._threads.call(self.blocking.close)
         await self._threads.close()
@@ -285,7 +287,7 @@ class AsyncScheduler:
         return await self._threads.call(call, *args, **kwargs)
 
     async def begin_callbacks(self) -> None:
-        """Have the callbacks that were bound since the last call begin now."""
+        """Start the callbacks that were bound since the last call."""
         if not self._stream.is_placed:
             await self._threads.call(self._stream.place)
 

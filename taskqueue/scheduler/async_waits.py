@@ -1,29 +1,145 @@
-"""Waits of an event loop for jobs to end: one task reads for all tasks that wait."""
+"""The asyncio half of the client: its methods and steps in threads, and waits that share one reading task."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 import weakref
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from functools import partial, wraps
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Protocol, TypeVar, cast
+
+from typing_extensions import ParamSpec
 
 from taskqueue.errors import JobFailed, JobNotFound
 from taskqueue.insight.records import LAST_LOOK, read
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Record, Status
-from taskqueue.scheduler.async_steps import AsyncSteps, Threads
+from taskqueue.scheduler.async_handles import AsyncJobs, AsyncProcess, AsyncSchedule
 from taskqueue.scheduler.connection import Connections
 from taskqueue.scheduler.end_listener import Listener
+from taskqueue.scheduler.poll import NUDGED, Item, Poll, Ready, Steps
+from taskqueue.scheduler.process import Process
+from taskqueue.scheduler.schedule import Schedule
+from taskqueue.scheduler.scheduler import Scheduler
 from taskqueue.scheduler.wait import followed, timed_out
 
 if TYPE_CHECKING:  # few waits are of running jobs
     from taskqueue.scheduler.job_wait import JobWait
 
+OF_EMBEDDED = 1
+"""Threads for an embedded store: it has one connection, and more threads only take turns with the event loop."""
+
+OF_SERVER = 4
+"""Threads for a store on the network: they wait for answers at the same time."""
+
+
+_END: Any = object()
+
+
+class Threads:
+    """The threads of a scheduler; a forked child has its own."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._of_process: tuple[int, ThreadPoolExecutor] | None = None
+
+    def submit(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Let a thread make the call."""
+        if self._of_process is None or self._of_process[0] != os.getpid():
+            self._of_process = os.getpid(), ThreadPoolExecutor(self._most, thread_name_prefix="taskqueue")
+        return self._of_process[1].submit(call, *args, **kwargs)
+
+    async def close(self) -> None:
+        """Wait for the calls that have begun and for the end of the threads, in a thread that ends last."""
+        pool = self._of_process
+        if pool is None or pool[0] != os.getpid():
+            return
+        self._of_process = None
+        closed: Future[None] = Future()
+
+        def shut_down() -> None:
+            pool[1].shutdown()
+            closed.set_result(None)
+
+        last = Thread(target=shut_down, name="taskqueue_close")
+        last.start()
+        await asyncio.wrap_future(closed)
+        last.join()
+
+    async def call(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Return the result of the call; a call that has started continues when its task is canceled."""
+        return await asyncio.wrap_future(self.submit(call, *args, **kwargs))
+
+
+class AsyncSteps(Generic[Item]):
+    """The steps of a generator: each runs in a thread, and the loop watches the descriptors of its polls."""
+
+    def __init__(self, steps: Steps[Item], threads: Threads) -> None:
+        self._steps = steps
+        self._threads = threads
+        self._step: Future[Poll | Item] | None = None
+        self._ended_poll: asyncio.Future[Ready] | None = None
+        self._is_nudged = False
+
+    async def items(self) -> AsyncGenerator[Item, None]:
+        """Yield the items; clean up no matter where the task is canceled."""
+        try:
+            step = await self._next(None)
+            while step is not _END:
+                if isinstance(step, Poll):
+                    step = await self._next(await self._polled(step))
+                else:
+                    yield step
+                    step = await self._next(None)
+        finally:
+            if self._step is not None:
+                self._step.add_done_callback(lambda _: self._steps.close())
+
+    def nudge(self) -> None:
+        """End the current poll, or else the next one, at once."""
+        self._is_nudged = True
+        self._end_poll(NUDGED)
+
+    async def _next(self, ready: Ready | None) -> Poll | Item:
+        self._step = self._threads.submit(_advance, self._steps, ready)
+        return await asyncio.wrap_future(self._step)
+
+    async def _polled(self, poll: Poll) -> Ready:
+        loop = asyncio.get_running_loop()
+        self._ended_poll = loop.create_future()
+        timer = loop.call_later(poll.seconds, self._end_poll, frozenset())
+        for descriptor in poll.descriptors:
+            loop.add_reader(descriptor, self._end_poll, frozenset([descriptor]))
+        try:
+            return NUDGED if self._is_nudged else await self._ended_poll
+        finally:
+            timer.cancel()
+            for descriptor in poll.descriptors:
+                loop.remove_reader(descriptor)
+            self._ended_poll = None
+            self._is_nudged = False
+
+    def _end_poll(self, ready: Ready) -> None:
+        if self._ended_poll is not None and not self._ended_poll.done():
+            self._ended_poll.set_result(ready)
+
+
+def _advance(steps: Steps[Item], ready: Ready | None) -> Poll | Item:
+    """Return the next value of the generator, or ``_END``; in a thread, where StopIteration cannot be raised."""
+    try:
+        return next(steps) if ready is None else steps.send(ready)
+    except StopIteration:
+        return cast(Item, _END)
+
+
 AT_ONCE = 100
-"""Records given to their waiters before other tasks of the loop have their turn: a tenth of a millisecond or so."""
+"""How many records go to their waiters before other tasks of the loop run: about a tenth of a millisecond's worth."""
 
 
 class Waiter:
@@ -37,7 +153,7 @@ class Waiter:
         self._raise_on_error = raise_on_error
 
     def take(self, id: JobId, record: Record | None) -> None:
-        """Note the record of a job as it was read; None if the store does not have it."""
+        """Note the record of a job as it was read; None if the store has none."""
         if self.over.done() or id not in self.open:
             return
         if record is None:
@@ -92,7 +208,7 @@ class AsyncWaits:
         finally:
             self._remove(waiter, ids)
             if not waiter.over.cancel():
-                waiter.over.exception()  # retrieved, even if the task was canceled
+                waiter.over.exception()  # the exception is retrieved, even if the task was canceled
 
     async def _over(self, waiter: Waiter, timeout: float | None, job_wait: JobWait | None) -> None:
         """Wait until the waiter's jobs have ended, or for the timeout."""
@@ -112,7 +228,7 @@ class AsyncWaits:
         return read(self._connections.store, ids, time.monotonic() + LAST_LOOK)
 
     def _add(self, waiter: Waiter, ids: Collection[JobId]) -> None:
-        if self._listener is not None and self._listener.is_closed:  # the store was left, with the waits of its reader
+        if self._listener is not None and self._listener.is_closed:  # its store was closed, and its waits with it
             self._listener = self._reader = self._steps = None
             self._waiters, self._changes = {}, deque()
         waiters, alone = self._waiters, (waiter,)
@@ -167,9 +283,85 @@ class AsyncWaits:
 
 
 def _end_all(waiters: Mapping[JobId, tuple[Waiter, ...]], error: Exception | None) -> None:
-    """End all waits, with the error of their reader, or because it was canceled with its loop."""
+    """End all waits, with the error of their reader, or because that was canceled with its loop."""
     for waiter in {waiter for of_job in waiters.values() for waiter in of_job}:
         if error is None:
             waiter.over.cancel()
         elif not waiter.over.done():
             waiter.over.set_exception(error)
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Client(AsyncJobs, Protocol):
+    """A scheduler whose calls another one makes in threads."""
+
+    async def begin_callbacks(self) -> None:
+        """Start the callbacks that were bound since the last call."""
+
+
+def plain(
+    method: Callable[Concatenate[Scheduler, P], R],
+) -> Callable[Concatenate[Client, P], Coroutine[Any, Any, R]]:
+    """Return the method as an awaitable one."""
+
+    @wraps(method)
+    async def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await self.in_thread(partial(method, self.blocking), *args, **kwargs)
+
+    return call
+
+
+def long(
+    method: Callable[Concatenate[Scheduler, P], R],
+) -> Callable[Concatenate[Client, P], Coroutine[Any, Any, R]]:
+    """Return a method that may take long as an awaitable one: in its own thread, not one of the few."""
+
+    @wraps(method)
+    async def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        await self.begin_callbacks()
+        return await asyncio.to_thread(method, self.blocking, *args, **kwargs)
+
+    return call
+
+
+def process(
+    method: Callable[Concatenate[Client, P], Coroutine[Any, Any, Process]],
+) -> Callable[Concatenate[Client, P], Coroutine[Any, Any, AsyncProcess]]:
+    """Return a method that returns a job."""
+
+    @wraps(method)
+    async def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> AsyncProcess:
+        return _handle(self, await method(self, *args, **kwargs))
+
+    return call
+
+
+def processes(
+    method: Callable[Concatenate[Client, P], Coroutine[Any, Any, list[Process]]],
+) -> Callable[Concatenate[Client, P], Coroutine[Any, Any, list[AsyncProcess]]]:
+    """Return a method that returns jobs."""
+
+    @wraps(method)
+    async def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> list[AsyncProcess]:
+        return [_handle(self, one) for one in await method(self, *args, **kwargs)]
+
+    return call
+
+
+def schedule(
+    method: Callable[Concatenate[Client, P], Coroutine[Any, Any, Schedule]],
+) -> Callable[Concatenate[Client, P], Coroutine[Any, Any, AsyncSchedule]]:
+    """Return a method that returns a schedule."""
+
+    @wraps(method)
+    async def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> AsyncSchedule:
+        return AsyncSchedule(self, await method(self, *args, **kwargs))
+
+    return call
+
+
+def _handle(scheduler: Client, process: Process) -> AsyncProcess:
+    return AsyncProcess(scheduler, process.snapshot, existed=process.existed)

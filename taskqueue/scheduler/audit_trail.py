@@ -1,4 +1,4 @@
-"""Keeps actions in the audit: of users of the dashboard, and of the user of this process on the command line."""
+"""Records actions in the audit: those of dashboard users, and of the user of this process on the command line."""
 
 from __future__ import annotations
 
@@ -17,16 +17,19 @@ from taskqueue.model.secret_keys import SecretKeys
 from taskqueue.model.serializer import LONGEST_TEXT, clean, clipped
 from taskqueue.model.shown_text import as_code
 from taskqueue.scheduler.controls import user
+from taskqueue.scheduler.operations import OPERATIONS
 from taskqueue.store import Store
 from taskqueue.store.arguments import wrong_audit_cursor
 
 log = logging.getLogger(__name__)
 
-STOPS = frozenset({"cancel", "pause", "pause schedule", "drain"})
+STOPS = frozenset(
+    {"cancel", "stop bulk action", "pause schedule", *(name for name, each in OPERATIONS.items() if each.is_stop)}
+)
 """Actions that keep jobs from running. They are done also where the audit cannot be written: any job can be stopped."""
 
 Keep: TypeAlias = Callable[[str, str, Mapping[str, Any]], None]
-"""Keeps an action, its target and its details in the audit."""
+"""Records an action, its target and its details in the audit."""
 
 
 def record(store: Store, action: str, target: str, *, by: str, source: str, about: Mapping[str, Any] | None) -> None:
@@ -49,7 +52,7 @@ def _details(about: Any) -> Mapping[str, Any]:
 
 
 def _cleaned(value: Any) -> Any:
-    """Return a JSON value whose texts can be shown: the answer that holds a lone surrogate cannot be encoded."""
+    """Return a JSON value whose texts can be shown: an answer with a lone surrogate could not be encoded."""
     match value:
         case str():
             return clean(value)
@@ -70,9 +73,9 @@ def entries(store: Store, limit: int, before: str | None) -> list[AuditEntry]:
 
 @contextmanager
 def acting(keep: Keep, action: str, target: str, about: Mapping[str, Any]) -> Iterator[None]:
-    """Write the action of the block to the audit before the block runs; if it is refused, write that after it.
+    """Write the action of the block to the audit before the block runs; if it is refused, write that afterwards.
 
-    So no action is without its entry, even if the process is killed in the middle. Only the entry of a stop may be in
+    So every action has its entry, even if the process is killed in the middle. Only the entry of a stop may be in
     the log instead.
     """
     try:
@@ -80,7 +83,7 @@ def acting(keep: Keep, action: str, target: str, about: Mapping[str, Any]) -> It
     except StoreUnavailable as error:
         if action not in STOPS:
             raise
-        log.error("not in the audit: %s of %r %s: %s", action, target, dict(about), error)
+        log.error("could not be written to the audit: %s of %r %s: %s", action, target, dict(about), error)
     try:
         yield
     except StoreUnavailable:  # it may have been done
@@ -100,10 +103,10 @@ def acting_command(store: Store, action: str, target: str, **about: Any) -> Abst
 
 
 def clean_value(value: Any) -> Any:
-    """Return a detail as it is kept: text of bounded length."""
+    """Return a detail as it is stored: text of bounded length."""
     return clipped(value) if isinstance(value, str) else value
 
 
 def shown_query(query: Any, keys: SecretKeys | None = None) -> str:
-    """Return a query as it is kept in the audit, which all users see: secret values are masked."""
+    """Return a query as it is stored in the audit, which all users see: secret values are masked."""
     return json.dumps((keys or SecretKeys()).masked(query), default=str, ensure_ascii=False)[:LONGEST_TEXT]

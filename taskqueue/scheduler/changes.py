@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from taskqueue.errors import KeyTaken
+from taskqueue.errors import InvalidJob, KeyTaken
 from taskqueue.execution.declared_options import known_types
 from taskqueue.insight import records
 from taskqueue.model.ids import JobId, copy_id
@@ -26,8 +26,13 @@ from taskqueue.store.tries import Tries
 
 BATCH = 500
 
+STAGE = "taskqueue.scheduler.bulk_actions:BulkAction"
+"""The class of the stages of bulk actions. A copy of one would add copies that belong to no bulk action."""
+
+NO_STAGE = Compare("job", Operator.NE, STAGE)
+
 SAME_DATA: Any = ...
-"""The data of a copy that has those of the job that it is a copy of."""
+"""Stands for the data of the original job."""
 
 
 class Recovered(NamedTuple):
@@ -38,7 +43,7 @@ class Recovered(NamedTuple):
     left_out: int
     """How many were recovered before."""
     taken: int
-    """How many have a unique key that another pending job has, and so were not recovered."""
+    """How many were not recovered because another pending job has their unique key."""
 
 
 def update(store: Store, id: JobId, changes: Mapping[str, Any], meta: Mapping[str, str] | None = None) -> Record:
@@ -82,6 +87,8 @@ def recover(store: Store, id: JobId, at: Any, data: Any = SAME_DATA) -> Record:
     If another pending job has the unique key, nothing is added: raise ``KeyTaken``.
     """
     [ended] = records.read(store, [id])
+    if ended.job == STAGE:
+        raise InvalidJob(f"job {id} is a stage of a bulk action: `taskqueue bulk NAME --rest` adds another stage")
     now = store.now()
     again = copy(ended, JobId(), _moment(at, now), now)
     if data is not SAME_DATA:
@@ -95,10 +102,13 @@ def recover(store: Store, id: JobId, at: Any, data: Any = SAME_DATA) -> Record:
 
 
 def recoverable(store: Store, query: Query) -> tuple[list[JobId], int]:
-    """Return the ids of all jobs that match, have ended, and were not recovered before, and how many were."""
+    """Return the ids of all jobs that match, have ended, and were not recovered before, and how many were.
+
+    Stages of bulk actions do not count.
+    """
     ids: list[JobId] = []
     left_out = 0
-    for ended in records.matching(store, And((query, FINAL))):
+    for ended in records.matching(store, And((query, FINAL, NO_STAGE))):
         if copy_of(ended) is None:
             ids.append(ended.id)
         else:
@@ -150,7 +160,7 @@ def cancel_each(store: Store, ids: Sequence[JobId], reason: str) -> tuple[int, i
         for record in store.cancel_many(ids[start : start + BATCH], reason, now):
             canceled += (
                 record.status is Status.CANCELED and record.ended_at == now
-            )  # otherwise another caller canceled it first
+            )  # otherwise another caller was first
             asked += record.status.is_pending
     return canceled, asked
 

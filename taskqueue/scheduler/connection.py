@@ -36,9 +36,9 @@ class Connection:
         self._opener = opener
         self._lock = threading.Lock()
         self.opened: Store | None = None
-        """The store once it was needed."""
+        """The store, once it was needed."""
         self.heard: Listener | None = None
-        """The listener of all threads once it was needed."""
+        """The listener of all threads, once it was needed."""
         self._of_loops: WeakKeyDictionary[Listener, None] = WeakKeyDictionary()
         """Other threads add theirs at the same time: only ``keyrefs`` can be iterated safely."""
 
@@ -147,12 +147,12 @@ class Connections:
         return self._current().listener_of_loop()
 
     def wake(self) -> None:
-        """Have all waits look now: this process may have ended a job, and its ring may come later, or be lost."""
+        """Make all waits look now: this process may have ended a job, and its ring may come later or be lost."""
         for listener in self._current().listeners():
             listener.wake()
 
     def doubt(self) -> None:
-        """Have all waits read every job: some were removed."""
+        """Make all waits read every job, since some were removed."""
         for listener in self._current().listeners():
             listener.doubt()
 
@@ -162,7 +162,7 @@ class Connections:
         self.leave_store()
 
     def leave_store(self) -> None:
-        """Close this process's store; the next call opens one again."""
+        """Close this process's store; the next call opens it again."""
         connection = self._of_process.pop(os.getpid(), None)
         if connection is not None:
             connection.close()
@@ -236,7 +236,7 @@ def _immediate(place: Any, borrowed: Any, is_wanted: bool) -> ImmediateMode | No
     address = os.environ.get("TASKQUEUE_URL") if place is None and borrowed is None else place
     if not is_wanted and not (isinstance(address, str) and address == IMMEDIATE):
         return None
-    from taskqueue.scheduler import immediate  # it runs jobs, which few programs do
+    from taskqueue.scheduler import immediate  # imported here: few programs run jobs
 
     return immediate.ImmediateMode("immediate=True") if is_wanted else immediate.of_process()
 

@@ -8,7 +8,7 @@ import re
 import select
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -27,7 +27,7 @@ from taskqueue.store import Store
 from taskqueue.store.bell import NEWS
 
 MOST_RUNS = 500
-"""The most running jobs that are looked at."""
+"""The most running jobs that are read."""
 
 MOST_WAITING = 20_000
 """The most waiting jobs that are counted."""
@@ -41,15 +41,15 @@ class LimitState:
     """A limit key with jobs: what it allows, and what it holds back."""
 
     limit_key: LimitKey
-    """The key, with the number in force."""
+    """The key, with the active number."""
     control: Control | None
     """The operator's change of the number; None if it is as declared."""
     used: int
     """How many of its places are taken; under a rate, also by starts of jobs that do not run any more."""
     waiting: int
-    """How many jobs with this key wait, whatever for, of the ``MOST_WAITING`` that are counted."""
+    """How many jobs with this key wait, for whatever reason, of the ``MOST_WAITING`` that are counted."""
     holders: Sequence[Record]
-    """The jobs that run with this key, of the ``MOST_RUNS`` that are looked at."""
+    """The jobs that run with this key, of the ``MOST_RUNS`` that are read."""
 
     @property
     def is_full(self) -> bool:
@@ -86,12 +86,18 @@ def limit_states(store: Store, most: int = MOST_KEYS) -> list[LimitState]:
     return sorted(states, key=lambda state: not (state.is_full and state.waiting))
 
 
+def limits_of(states: Iterable[LimitState], limit_keys: Iterable[LimitKey]) -> list[LimitState]:
+    """Return the states of limits of the same families as these limit keys."""
+    families = {limit_key.family for limit_key in limit_keys}
+    return [state for state in states if state.limit_key.family in families]
+
+
 _CLASS = r"[^\W\d]\w*(\.[^\W\d]\w*)*\.[A-Z]\w*"
 """Matches a class path that was written with dots alone."""
 
 
 def pause(store: Store, queue: str | None, reason: str, by: str | None) -> Control:
-    """Pause the queue, or with None every queue, and return the pause; one that is paused stays so since then."""
+    """Pause the queue, or with None every queue, and return the pause; an earlier pause keeps its time."""
     name = EVERY_QUEUE if queue is None else _queue(queue)
     return _set_once(store, Kind.PAUSE, name, reason, by)
 
@@ -124,7 +130,7 @@ def set_limit(store: Store, name: Any, limit: Any, reason: str, by: str | None) 
 
 
 def reset_limit(store: Store, name: Any) -> int:
-    """Let the limits of this name, or of this class, have their declared numbers; return how many had others."""
+    """Restore the declared numbers of the limits of this name or class; return how many were changed."""
     shared, path = _scope(name)
     scope = scope_of(shared, path)
     changed = [control for control in in_force(store, Kind.LIMIT) if Family.of(control.name).scope == scope]
@@ -167,7 +173,7 @@ def running_of(control: Control) -> Query:
 
 
 def _set_once(store: Store, kind: Kind, name: str, reason: str, by: str | None) -> Control:
-    """Set a control, and return it; one that is set already keeps its time."""
+    """Set a control, and return it; a control that is set already keeps its time."""
     new = _control(store.now(), kind, name, reason, by)
     since = next((control.since for control in in_force(store, kind) if control.name == name), new.since)
     control = replace(new, since=since)
@@ -202,7 +208,7 @@ def _node(name: Any) -> str:
 
 
 def _scope(name: Any) -> tuple[str | None, str]:
-    """Return the shared name, or else the path of the class, that limits are declared with."""
+    """Return the shared name, or else the class path, with which limits are declared."""
     if isinstance(name, str) and ":" not in name:
         if re.fullmatch(_CLASS, name):
             raise InvalidOption(f"limit of {name!r}: did you mean {':'.join(name.rsplit('.', 1))}?")

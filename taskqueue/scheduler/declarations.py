@@ -86,7 +86,7 @@ def apply_declared(module: str, scheduler: Scheduler) -> None:
 
 
 def import_application(module: str) -> None:
-    """Import the module, which imports what declares schedules. Raises ``ConfigError``."""
+    """Import the module, and with it everything that declares schedules. Raises ``ConfigError``."""
     try:
         importlib.import_module(module)
     except (Exception, SystemExit) as error:

@@ -102,7 +102,7 @@ def apply_once(store: Store, application: str, plans: Sequence[NamedSchedule]) -
             return NOTHING
         if digest in applied:
             log.warning(
-                "the schedules of application %s stay as they are: another deployment has replaced those of this one, "
+                "the schedules of application %s stay as they are: another deployment has replaced this one's, "
                 "which were applied at %s; to return to them, apply them by force or with `taskqueue schedule sync`",
                 application,
                 applied[digest],

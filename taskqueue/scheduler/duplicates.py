@@ -1,4 +1,4 @@
-"""Adds a job whose unique key another has: replaces, extends or raises, as ``on_duplicate`` says."""
+"""Adds a job whose unique key another job has: replaces, extends or raises, as ``on_duplicate`` says."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ ACTION = "on_duplicate"
 
 
 def action_of(new: Record) -> str:
-    """Return the action of the new job where another one has its key."""
+    """Return the action of the new job if another one has its key."""
     return str(new.given.get(ACTION, "return"))
 
 
 def refuse(new: Record, kept: Record) -> None:
-    """Raise ``KeyTaken`` where the new job is not the kept one and asks for that."""
+    """Raise ``KeyTaken`` if the new job was not stored and asks for that."""
     if kept.id != new.id and action_of(new) == "raise":
         raise KeyTaken(new.unique, kept.id, kept.job, kept.status.name, end_of(kept))
 
@@ -50,7 +50,7 @@ def check_alone(new: Record, what: str) -> None:
 
 
 def resolved(store: Store, new: Record, kept: Record) -> Record:
-    """Return the job that then has the key: the kept one, as the new one has changed it, or the new one.
+    """Return the job that has the key afterwards: the kept one, perhaps changed by the new one, or the new one.
 
     A started job runs to its end, and the new one after it; after an ended job, the new one runs when its period ends.
     """

@@ -44,9 +44,9 @@ class Watch:
 
     ids: set[JobId]
     fresh: set[JobId] = field(default_factory=set)
-    """Those that may have ended since they were read."""
+    """The jobs that may have ended since they were read."""
     noticed: dict[JobId, Record] = field(default_factory=dict)
-    """Of these the records that came in an end notice."""
+    """The records of those that came in an end notice."""
 
 
 class Listener:
@@ -99,7 +99,7 @@ class Listener:
         self.admit(watch)
 
     def dismiss(self, watch: Watch) -> None:
-        """Listen for this watch no more."""
+        """Stop listening for this watch."""
         with self._lock:
             self._watches.discard(watch)
             if _watched(self._watches) <= FEW:
@@ -138,7 +138,7 @@ class Listener:
         return fresh
 
     def patiently(self, read: Callable[[], Result], deadline: float | None) -> Result:
-        """Return the answer of the store, in this thread; bear an outage of up to a minute."""
+        """Return the answer of the store, in this thread; survive an outage of up to a minute."""
         try:
             return read()
         except StoreUnavailable as error:
@@ -164,23 +164,23 @@ class Listener:
         return fresh
 
     def wake(self) -> None:
-        """Have the reader look now, ahead of a ring."""
+        """Make the reader look now, ahead of a ring."""
         with self._lock:
             if self._watches and self._wake is not None:
                 os.eventfd_write(self._wake, 1)
 
     def doubt(self) -> None:
-        """Have every job read now: some may have been removed, which is not an event."""
+        """Make it read every job now: some may have been removed, which is not an event."""
         self._notify(None)
         self.wake()
 
     @property
     def is_closed(self) -> bool:
-        """Whether it listens no more."""
+        """Whether it has stopped listening."""
         return self._is_closed
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         with self._lock:
             self._is_closed = True
             self._release()
@@ -212,7 +212,7 @@ class Listener:
         """Raise ``StoreUnavailable`` if the scheduler was closed."""
         if self._is_closed:
             raise StoreUnavailable(
-                self._store.url, "the scheduler was closed while jobs were waited for", "wait, then close"
+                self._store.url, "the scheduler was closed while a call was waiting for jobs", "wait, then close"
             )
 
     def _read(self) -> None:
@@ -282,7 +282,7 @@ class Listener:
         if was_woken or not has_rung:
             return
         if not notices and self._cursor is None:
-            self._owes_a_read = False  # it rang for an end whose notice has come before
+            self._owes_a_read = False  # it rang for an end whose notice came before
         if len(notices) == 1 and notices[0] is not None:  # after several, another ring may have found no room
             self._take_notice(notices[0], bell.pause)
 

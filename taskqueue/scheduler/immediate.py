@@ -13,13 +13,15 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from taskqueue.errors import InvalidOption
+from taskqueue.insight.records import matching
 from taskqueue.model.query import PENDING, RUNNING, And, Query
 from taskqueue.model.record import Record, Status
 from taskqueue.scheduler import run_inline
+from taskqueue.scheduler.changes import cancel_each
 from taskqueue.store import Store
 
 DEEPEST = 10
-"""How many jobs may be nested, each added by the one around it; the others run when the innermost has ended."""
+"""How deep jobs may be nested, each added by the one around it; further jobs run when the innermost has ended."""
 
 _NO_NODE = "runs each job when it is added, in its caller, and has no node"
 _WAY_OUT = "leave it out, or use a Scheduler with a store and a node"
@@ -61,8 +63,12 @@ class ImmediateMode:
         return InvalidOption(f"{name} needs time or a node: {self._named} {_NO_NODE}: {_WAY_OUT}")
 
     def run(self, scheduler: Any, store: Store, on_settled: Callable[[], None]) -> None:
-        """Run pending jobs until none is left that can run; raise ``TooManyRuns`` if there is no end."""
+        """Run pending jobs until none can run; raise ``TooManyRuns`` if there is no end.
+
+        If anything is raised here, the jobs that are pending then are canceled.
+        """
         outer = _NESTED.get()
+        is_outermost = outer is None or outer.mode is not self
         if outer is None or outer.mode is not self:
             budget = run_inline.RunBudget(self.max_runs, store.count(PENDING))
             outer = _Nested(self, 0, budget)
@@ -71,12 +77,17 @@ class ImmediateMode:
         token = _NESTED.set(outer._replace(depth=outer.depth + 1))
         try:
             run_inline.run_singly(scheduler, store, on_settled, outer.budget)
+        except BaseException as error:
+            if is_outermost:  # the next add would run them first, and end in the same way
+                pending = [record.id for record in matching(store, PENDING)]
+                cancel_each(store, pending, f"an add was ended by {type(error).__name__}")
+            raise
         finally:
             _NESTED.reset(token)
 
 
 class _Nested(NamedTuple):
-    """The runs that the present code is in: of which mode, how deep, and how many may follow."""
+    """The runs around the current code: of which mode, how deep, and how many may follow."""
 
     mode: ImmediateMode
     depth: int

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class NewJob:
-    """A job that is about to be added, as ``before_add`` sees it: all that is put into its ``meta`` travels with it.
+    """A job that is about to be added, as ``before_add`` sees it: whatever is put into its ``meta`` travels with it.
 
     ``job`` is the import path of its class or function, ``data`` and ``options`` are those of the call.
     """
@@ -139,7 +139,7 @@ def _with(options: Mapping[str, Any], meta: Any) -> Mapping[str, Any]:
 def _log(new: NewJob, error: Exception) -> None:
     if isinstance(error, TaskqueueError):
         raise error
-    log.error("before_add failed; the job is added with the meta that it had: %s", new.job, exc_info=error)
+    log.error("before_add failed; the job is added with its previous meta: %s", new.job, exc_info=error)
 
 
 def _is_entry(entry: Any) -> bool:

@@ -29,7 +29,7 @@ LOOKS_EVERY = 1.0
 """Seconds between two looks whether the awaited jobs can run, and before the node hears of the wait."""
 
 SHARE_OF_TIME = 20
-"""One part in so many of its time is what a process reads for this at most."""
+"""A process spends at most one part in this many of its time on reading for this."""
 
 RAISES_AFTER = 5.0
 """Seconds for which waits hold all workers before a wait raises, and after which a wait warns."""
@@ -116,11 +116,11 @@ class JobWait:
                 return
             self._report(awaited)
             self._check(awaited, _observer(self._store).look(self._store), now)
-        except StoreUnavailable:  # the wait itself bears an outage, or raises
+        except StoreUnavailable:  # the wait itself survives an outage, or raises
             self._deadlocked.clear()
 
     def watched(self, steps: Steps[Item], ids: Collection[JobId]) -> Steps[Item]:
-        """Do the steps of a wait for these jobs, which yields their records, and look between them."""
+        """Run the steps of a wait for these jobs, which yields their records, and look between the steps."""
         open_ids = dict.fromkeys(ids)
         with closing(steps):
             try:
@@ -158,7 +158,7 @@ class JobWait:
                     )
 
     def _check(self, awaited: Collection[str], blocked: BlockedRuns, now: float) -> None:
-        """Raise ``WaitDeadlock`` if an awaited job has been deadlocked for long; else warn of a long wait once."""
+        """Raise ``WaitDeadlock`` if an awaited job has been deadlocked for long; warn about a long wait once."""
         self._deadlocked = {id: self._deadlocked.get(id, now) for id in awaited if blocked.is_deadlocked(id)}
         for id, since in self._deadlocked.items():
             if now - since >= RAISES_AFTER:
@@ -193,7 +193,7 @@ class JobWait:
     def end(self) -> None:
         """Tell the node that this wait has ended."""
         self._report(())
-        self._has_ended = True  # for a look in another thread that is late
+        self._has_ended = True  # in case another thread looks late
 
     def _report(self, awaited: tuple[str, ...]) -> None:
         """Tell the node which jobs all waits of the run are for, if that has changed."""

@@ -16,12 +16,15 @@ from taskqueue.model.schedules.schedule import NamedSchedule
 from taskqueue.store import Lease
 
 if TYPE_CHECKING:
+    from taskqueue.insight.releases import Release
     from taskqueue.model.audit import AuditEntry
     from taskqueue.model.history import Durations, HistoryEntry
     from taskqueue.model.log_lines import LogLine
+    from taskqueue.scheduler.bulk_actions import BulkActionState, StageResults
     from taskqueue.scheduler.controls import LimitState
     from taskqueue.scheduler.declared_schedules import ScheduleChanges
     from taskqueue.scheduler.event import EventSnapshot
+    from taskqueue.scheduler.operations import AnyOperation
 
 
 def job(record: Record) -> dict[str, Any]:
@@ -52,7 +55,7 @@ def job(record: Record) -> dict[str, Any]:
 
 
 def job_in_full(record: Record) -> dict[str, Any]:
-    """Return everything that is kept of a job; data, state and result are Extended JSON values."""
+    """Return everything that is stored about a job; data, state and result are Extended JSON values."""
     return job(record) | {
         "unique": record.unique,
         "expires_at": _time(record.expires_at),
@@ -60,7 +63,7 @@ def job_in_full(record: Record) -> dict[str, Any]:
         "claims": record.claims,
         "limits": [str(limit_key) for limit_key in limit_keys_of(record.lane)],
         "parent": None if record.parent is None else str(record.parent),
-        "depends_on": {str(one.id): one.on_failure.value for one in record.depends_on},
+        "depends_on": {str(dependency.id): dependency.on_failure.value for dependency in record.depends_on},
         "waiting_for": [str(id) for id in record.waiting_for],
         "cancel_requested_at": _time(record.cancel.requested_at) if record.cancel else None,
         "data": _value(record.data),
@@ -72,6 +75,38 @@ def job_in_full(record: Record) -> dict[str, Any]:
         "result": _value(record.result),
         "error": _error(record.error, with_traceback=True),
         "attempts": [_attempt(attempt) for attempt in record.attempts],
+    }
+
+
+def bulk_action(action: BulkActionState) -> dict[str, Any]:
+    """Return a bulk action, with how many of its copies are in which status."""
+    return {
+        "name": action.name,
+        "by": action.first.by,
+        "created_at": _time(action.first.record.created_at),
+        "query": json.loads(json.dumps(action.first.written, default=str)),
+        "found": action.first.found,
+        "left": action.left,
+        "left_out": action.total("left_out"),
+        "taken": action.total("taken"),
+        "statuses": {status.name: number for status, number in action.statuses.items()},
+        "stages": [_stage(stage) for stage in action.stages],
+    }
+
+
+def _stage(results: StageResults) -> dict[str, Any]:
+    stage = results.stage
+    return {
+        "id": str(stage.record.id),
+        "status": stage.record.status.name,
+        "by": stage.by,
+        "created_at": _time(stage.record.created_at),
+        "first": stage.plan.first,
+        "rate": stage.plan.rate,
+        "queue": stage.plan.queue,
+        "at": _time(stage.plan.at),
+        "copies": stage.numbers["copies"],
+        "statuses": {status.name: number for status, number in results.statuses.items()},
     }
 
 
@@ -155,15 +190,30 @@ def limit(state: LimitState) -> dict[str, Any]:
         "waiting": state.waiting,
         "changed": None if state.control is None else control(state.control),
         "jobs": [
-            {"id": str(one.id), "job": one.job, "node": one.holder.seat if one.holder else None}
-            for one in state.holders
+            {"id": str(record.id), "job": record.job, "node": record.holder.seat if record.holder else None}
+            for record in state.holders
         ],
     }
 
 
 def cleared(kind: Kind, name: str, number: int) -> dict[str, Any]:
-    """Return how many controls of this kind and name were in force until now."""
+    """Return how many controls of this kind and name were active until now."""
     return {"kind": kind.value, "name": name, "cleared": number}
+
+
+def operation(operation: AnyOperation, name: str, result: Any, active: Control | None) -> dict[str, Any]:
+    """Return what an operation did to the target of this name: the control that it set, or how many it cleared."""
+    if operation.clears is not None:
+        return cleared(operation.clears, name, int(result))
+    if operation.sets is None:
+        return {"operation": operation.name, "target": name}
+    nothing = {"kind": operation.sets.value, "name": name, "since": None, "by": "", "reason": "", "count": None}
+    return nothing if active is None else control(active)  # it may have been cleared since
+
+
+def release(release: Release) -> dict[str, Any]:
+    """Return the mark of a release."""
+    return {"name": release.name, "at": _time(release.at), "by": release.by}
 
 
 def lease(lease: Lease, *, jobs: int, is_leader: bool, is_live: bool, drain: Control | None) -> dict[str, Any]:
@@ -203,8 +253,8 @@ def schedule(named: NamedSchedule) -> dict[str, Any]:
         "fired": named.fired,
         "missed": named.missed,
         "misses": [
-            {"first": _time(one.first), "last": _time(one.last), "count": one.count, "reason": one.reason}
-            for one in named.misses
+            {"first": _time(miss.first), "last": _time(miss.last), "count": miss.count, "reason": miss.reason}
+            for miss in named.misses
         ],
         "recent": [str(id) for id in named.recent],
         "created_at": _time(named.created_at),

@@ -29,7 +29,7 @@ from taskqueue.model.timestamps import EPOCH
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """One checked call of ``add_job``: the record it asks for, the options it named, and all options in force."""
+    """One checked call of ``add_job``: the record it asks for, the options it named, and all effective options."""
 
     record: Record
     given: Mapping[str, Any]
@@ -65,12 +65,7 @@ def records_of(entries: Iterable[Any], defaults: Mapping[str, Any], now: datetim
     bare, prototype = None, None  # the last job that came without options, and its prototype
     for index, entry in enumerate(entries):
         where = f"jobs[{index}]"
-        if not isinstance(entry, tuple | list) or not 2 <= len(entry) <= 3:
-            raise InvalidJob(f"{where} is {as_code(entry)}: pass (job, data) or (job, data, options)")
-        job, data, *rest = entry
-        options = rest[0] if rest else {}
-        if type(options) is not dict and not isinstance(options, Mapping):
-            raise InvalidOption(f"{where}: the options are {as_code(options)}: pass a mapping of names to values")
+        job, data, options = parts_of(entry, where)
         if prototype is None or options or job is not bare or declared(known(job)):
             if "ignore_data" in options:
                 _refuse_once(where)
@@ -79,6 +74,17 @@ def records_of(entries: Iterable[Any], defaults: Mapping[str, Any], now: datetim
             yield _checked_order(job, data, options, defaults, now, f"{where}.").record
         else:
             yield _record_like(prototype, job, data, now, f"{where}.", options)
+
+
+def parts_of(entry: Any, where: str) -> tuple[Any, Any, Mapping[str, Any]]:
+    """Return job, data and options of an entry of ``add_jobs``; raise ``InvalidJob`` for something else."""
+    if not isinstance(entry, tuple | list) or not 2 <= len(entry) <= 3:
+        raise InvalidJob(f"{where} is {as_code(entry)}: pass (job, data) or (job, data, options)")
+    job, data, *rest = entry
+    options = rest[0] if rest else {}
+    if type(options) is not dict and not isinstance(options, Mapping):
+        raise InvalidOption(f"{where}: the options are {as_code(options)}: pass a mapping of names to values")
+    return job, data, options
 
 
 def _checked_order(
@@ -141,7 +147,7 @@ def _check_of(job: Any) -> Callable[[Any], None] | None:
         return functools.partial(runnable.check_arguments, job)
     if job.__name__ != "ShellJob":
         return None
-    from taskqueue.execution import shell_job  # it starts processes, which few programs do
+    from taskqueue.execution import shell_job  # imported here: few programs start processes
 
     return shell_job.check if job is shell_job.ShellJob else None
 
@@ -170,7 +176,7 @@ def _prototype(job: Any, options: Mapping[str, Any], defaults: Mapping[str, Any]
             return None
     try:
         return _prototype_with(path, isinstance(known_job, str), *[_level(level) if level else () for level in levels])
-    except (InvalidJob, TypeError):  # wrong, or of a kind that cannot be remembered
+    except (InvalidJob, TypeError):  # wrong, or unhashable
         return None
 
 
@@ -195,7 +201,7 @@ def _undeclared(new: Record) -> Record:
 
 
 def _checked_data(job: Any, data: Any, where: str) -> Any:
-    """Return the data as they are kept; refuse data that the job could not start with, or that are not of its types."""
+    """Return the data in their stored form; refuse data with which the job could not start, or of wrong types."""
     if isinstance(job, str):
         types = known_types(job)
     else:
@@ -207,7 +213,7 @@ def _checked_data(job: Any, data: Any, where: str) -> Any:
 
 def _known_part(job: Any, data: Any, options: Mapping[str, Any], where: str) -> Any:
     """Return the data without the parts that are received when the job runs, and is checked as a whole."""
-    from taskqueue.model import received  # few jobs receive anything
+    from taskqueue.model import received  # imported here: few jobs receive anything
 
     receives = options["receives"]
     received.check(receives, len(jobs_in(options["depends_on"])), f"{where}{path_of(job)}")

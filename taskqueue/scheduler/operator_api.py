@@ -11,15 +11,14 @@ from taskqueue.model.controls import Control, Kind
 from taskqueue.model.ids import JobId
 from taskqueue.model.query import EVERYTHING, parse
 from taskqueue.model.record import Status
-from taskqueue.model.schedules import Duration
 from taskqueue.scheduler import controls
-from taskqueue.scheduler.connection import Connections
+from taskqueue.scheduler.operations import BlockingOperations
 from taskqueue.scheduler.snapshot import id_of
-from taskqueue.scheduler.wait import timeout_of
 
 if TYPE_CHECKING:
     from taskqueue.insight.nodes import Node
     from taskqueue.insight.overview_reader import OverviewReader
+    from taskqueue.insight.releases import Release
     from taskqueue.model.analytics import Analytics
     from taskqueue.model.audit import AuditEntry
     from taskqueue.model.history import HistoryEntry
@@ -39,10 +38,8 @@ EARLIER = timedelta(seconds=5)
 """How long before the job was added to start looking for its first event: clocks differ."""
 
 
-class Operations:
+class Operations(BlockingOperations):
     """The methods for operators; ``Scheduler`` inherits them."""
-
-    _connections: Connections
 
     def flush(self) -> int:
         """Remove all jobs, whatever their status, and return their number; running jobs are stopped by their nodes."""
@@ -50,48 +47,15 @@ class Operations:
         self._connections.doubt()
         return number
 
-    def pause(
-        self, queue: str | None = None, reason: str = "", *, by: str | None = None, wait: Duration | None = None
-    ) -> None:
-        """Stop nodes from starting jobs of this queue, or of all queues, until ``resume``; running jobs continue.
-
-        It is durable and holds for every claim when this returns. If ``wait`` is given, seconds or ``"5m"``, block for
-        up to that long until no job of the queue is running; raises ``WaitTimeout``. ``by`` names the operator; the
-        default is the user and host of this process. Schedules continue, and jobs are still added and become due: they
-        wait.
-        """
-        self._connections.refuse_if_immediate("pause()")
-        seconds = timeout_of("wait", wait)
-        paused = controls.pause(self._connections.store, queue, reason, by)
-        if wait is not None:
-            controls.until_idle(self._connections.store, paused, seconds)
-
-    def resume(self, queue: str | None = None) -> bool:
-        """Lift the pause of the queue, or without a queue the pause of all queues, and return whether there was one.
-
-        Jobs of a queue start when neither its own pause nor the pause of all queues is active.
-        """
-        return controls.resume(self._connections.store, queue)
-
     def paused(self) -> list[Control]:
         """Return the active pauses, by the ``name`` of their queues; ``""`` is the pause of all queues."""
         return controls.in_force(self._connections.store, Kind.PAUSE)
 
-    def drain(self, node: str, reason: str = "", *, by: str | None = None, wait: Duration | None = None) -> None:
-        """Stop the node of this name from starting jobs until ``undrain``, even if the node is restarted.
+    def releases(self) -> list[Release]:
+        """Return the marked releases, the oldest first."""
+        from taskqueue.insight.releases import releases_of
 
-        Its running jobs continue; jobs that it has claimed but not started go to other nodes. If ``wait`` is given,
-        seconds or ``"5m"``, block for up to that long until no job is running there; raises ``WaitTimeout``.
-        """
-        self._connections.refuse_if_immediate("drain()")
-        seconds = timeout_of("wait", wait)
-        drained = controls.drain(self._connections.store, node, reason, by)
-        if wait is not None:
-            controls.until_idle(self._connections.store, drained, seconds)
-
-    def undrain(self, node: str) -> bool:
-        """Allow the node to start jobs again, and return whether it was drained."""
-        return controls.undrain(self._connections.store, node)
+        return releases_of(self._connections.store.leases())
 
     def set_limit(
         self,

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from taskqueue.errors import StoreUnavailable
 
 LONGEST_OUTAGE = 60.0
-"""Seconds for which a wait bears a store that does not answer."""
+"""How many seconds a wait tolerates a store that does not answer."""
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 2.0
@@ -24,7 +24,7 @@ LONGEST_PAUSE = 2.0
 
 Ready: TypeAlias = frozenset[int]
 NUDGED: Ready = frozenset([-1])
-"""The answer to a poll that its driver ended before anything was readable and before its time was over."""
+"""The answer to a poll that its driver ended early, before anything was readable."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -65,7 +65,7 @@ def items(steps: Steps[Item]) -> Generator[Item, None, None]:
 
 
 def finished(steps: Generator[Poll, Ready, Result]) -> Result:
-    """Return the result of steps that yield polls alone; wait in this thread between them."""
+    """Return the result of steps that only yield polls; wait in this thread between them."""
     try:
         poll = next(steps)
         while True:
@@ -81,7 +81,7 @@ def patiently(
     refuse_if_closed: Callable[[], None],
     failed: StoreUnavailable | None = None,
 ) -> Generator[Poll, Ready, Result]:
-    """Read from the store, again and again through an outage, but not beyond the deadline nor for over a minute.
+    """Read from the store, repeatedly during an outage, but not beyond the deadline nor for more than a minute.
 
     ``failed`` is the error of an attempt just before.
     """

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Record
 from taskqueue.model.schedules import Duration
-from taskqueue.scheduler.calls import answered, results
 from taskqueue.scheduler.snapshot import JobSnapshot
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ class Process(JobSnapshot, Generic[Result]):
 
         For a recovered job it is the result of its last copy.
         """
-        return answered(results(self._scheduler, self.depends_on))
+        return results(self._scheduler, self.depends_on)
 
     def refresh(self) -> Self:
         """Read the job again and return this; raise ``JobNotFound`` if it was removed."""
@@ -112,3 +111,16 @@ class Process(JobSnapshot, Generic[Result]):
     def why(self) -> str:
         """Say in sentences why the job is in its current state."""
         return self._scheduler.why(self.id)
+
+
+def results(client: Jobs, ids: Sequence[JobId]) -> dict[JobId, Any]:
+    """Return the results of these jobs as ``received.sources`` finds them."""
+    from taskqueue.model.received import sources  # few jobs depend on others
+
+    steps = sources(ids)
+    try:
+        wanted = next(steps)
+        while True:
+            wanted = steps.send(list(client.get_jobs({"id": {"$in": wanted}})))
+    except StopIteration as end:
+        return {id: handle.result for id, handle in end.value.items()}

@@ -3,17 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from taskqueue.errors import InvalidOption
-from taskqueue.insight.records import present
-from taskqueue.model.ids import JobId
+from taskqueue.errors import InvalidOption, JobNotFound
+from taskqueue.insight.records import present, with_id_text
+from taskqueue.model.ids import JobId, id_of_text
+from taskqueue.model.job_path import path_of
 from taskqueue.model.lifecycle.pending import TREE_ENDS
 from taskqueue.model.record import Record
 from taskqueue.store import Store
 
+_OPTIONS = ("depends_on", "parent")
+"""The options that name other jobs."""
+
+
+def with_ids(
+    store: Store, options: Mapping[str, Any], beside: Mapping[str, Iterable[JobId]] | None = None
+) -> Mapping[str, Any]:
+    """Return the options with the ids of jobs that they name by a text alone, such as ``invoice-7``.
+
+    ``beside`` has the texts of jobs that are added by the same call. A text that no job has stays, and is refused with
+    the other values. Raises ``InvalidOption`` for the text of several jobs.
+    """
+    named = [name for name in _OPTIONS if options.get(name) is not None]
+    if not named:
+        return options
+
+    def id_of(name: str, value: Any) -> Any:
+        if not isinstance(value, str) or ":" in value or value.startswith("#") or JobId.is_valid(value):
+            return value
+        try:
+            record = with_id_text(store, value)
+        except JobNotFound as several:
+            raise InvalidOption(f"{name}: {several}") from None
+        ids = {*(beside or {}).get(value, ()), *([] if record is None else [record.id])}
+        if len(ids) > 1:
+            raise InvalidOption(
+                f"{name}={value!r} is the id of several jobs, so name the class as well: 'shop:Invoice:{value}'"
+            )
+        return ids.pop() if ids else value
+
+    def ids_of(name: str, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {id_of(name, key): what for key, what in value.items()}
+        if isinstance(value, list | tuple | set | frozenset):
+            return [id_of(name, item) for item in value]
+        return id_of(name, value)
+
+    return {**options, **{name: ids_of(name, options[name]) for name in named}}
+
+
+def entries_with_ids(store: Store, entries: Iterable[Any]) -> Iterator[Any]:
+    """Yield the entries of ``add_jobs`` with the ids of jobs that they name by text, also of those before them."""
+    beside: dict[str, set[JobId]] = {}
+    for entry in entries:
+        options = entry[2] if isinstance(entry, tuple | list) and len(entry) == 3 else None
+        if not isinstance(options, Mapping):
+            yield entry
+            continue
+        yield (*entry[:2], with_ids(store, options, beside))
+        text = options.get("id")
+        if isinstance(text, str) and not JobId.is_valid(text):
+            beside.setdefault(text, set()).add(id_of_text(path_of(entry[0]), text))
+
 
 def check(store: Store, new: Sequence[Record]) -> None:
-    """Raise ``InvalidOption`` if one of the records, not added yet, names an unknown job or waits for itself."""
+    """Raise ``InvalidOption`` if one of these new records names an unknown job or waits for itself."""
     related = [job for job in new if job.depends_on or job.parent is not None]
     if not related:
         return

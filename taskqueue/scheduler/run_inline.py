@@ -5,19 +5,25 @@ from __future__ import annotations
 import logging
 import os
 import random
-from collections import Counter
-from collections.abc import Callable, Sequence
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
 from contextvars import copy_context
+from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any
+from types import TracebackType
+from typing import Any, Protocol
 
 from taskqueue.errors import TooManyRuns
 from taskqueue.execution.attempt import call_hooks, run_attempt
 from taskqueue.execution.executor import Ran, error_for_caller
-from taskqueue.execution.inline_context import CallerInterrupts, InlineContext
+from taskqueue.execution.job_context import JobContext
 from taskqueue.execution.line_keeper import attached
 from taskqueue.execution.loader import load, load_policy, load_predicate
+from taskqueue.execution.run import run_of
 from taskqueue.execution.run_hooks import RunHooks
 from taskqueue.insight import host
 from taskqueue.insight.records import matching, present
@@ -26,6 +32,8 @@ from taskqueue.model.lifecycle import outcomes, pending
 from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.lifecycle.outcomes import Outcome, Run
 from taskqueue.model.lifecycle.settle import ended
+from taskqueue.model.log_fields import CURRENT
+from taskqueue.model.log_lines import MOST_LINES, kept_text, written
 from taskqueue.model.query import PENDING
 from taskqueue.model.record import PRIORITY_STEP, Cause, Record, Status
 from taskqueue.model.schedules.series import series_id
@@ -40,12 +48,12 @@ LEASE = timedelta(hours=1)
 RENEW_EVERY = timedelta(minutes=1)
 
 MOST_RUNS = 10_000
-"""How many runs may follow one of each job that was pending at first, unless the caller says another number."""
+"""How many runs may follow the first run of each pending job, unless the caller passes another number."""
 
 BATCH = 1000
 EVERYTHING = (ClaimRequest(pooled=BATCH, forced=BATCH),)
 ONE_JOB = (ClaimRequest(pooled=1), ClaimRequest(pooled=0, forced=1))
-"""Claim one at a time: a job may wait for another one, which is then not claimed and runs meanwhile."""
+"""Claim one at a time: a job may wait for another one, which must not be claimed then."""
 
 
 class Due(Enum):
@@ -96,7 +104,7 @@ def run(
     errors: Errors = Errors.KEPT,
     max_runs: int = MOST_RUNS,
 ) -> list[Record]:
-    """Run pending jobs in the order of (due time, priority, id); return the records in the order they began.
+    """Run pending jobs in the order of (due time, priority, id); return the records in the order in which they started.
 
     Of a series one occurrence is run. After ``max_runs`` runs beyond one of each job that is pending now, raise
     ``TooManyRuns``.
@@ -107,8 +115,8 @@ def run(
         line.work(horizon, how_often)
     finally:
         line.hand_back()
-    found = {record.id: record for record in present(store, line.begun)}
-    return [found[id] for id in line.begun if id in found]
+    records = {record.id: record for record in present(store, line.begun)}
+    return [records[id] for id in line.begun if id in records]
 
 
 def run_singly(scheduler: Any, store: Store, on_settled: Callable[[], None], budget: RunBudget) -> None:
@@ -126,15 +134,15 @@ def run_new(
     """Store the new record as claimed by this process, run it, and return its final state with the job's exception.
 
     No node can take it then. If this process dies, a node of this host rescues it at once, others when the lease
-    ends. If the record turns out to be one that is kept already, that is returned and nothing is run.
+    ends. If the record exists already, that one is returned and nothing is run.
     """
     line = _InlineRunner(scheduler, store, on_settled, "run_job")
     try:
         error = line.run_new(new)
     finally:
         line.hand_back()
-    kept = next(iter(present(store, [line.kept or new.id])), None)
-    return kept or new, error
+    stored = next(iter(present(store, [line.kept or new.id])), None)
+    return stored or new, error
 
 
 class _InlineRunner:
@@ -167,7 +175,7 @@ class _InlineRunner:
         """The last exception of each job that has not ended."""
         self._runs = self._runs_when_asked = 0
         self._steps_on = False
-        """The last run was a step, and the next one waits."""
+        """Whether the last run was a step, and the next step waits."""
         self._ended_as: Status | None = None
         """The status after the last run; None if it was not settled."""
         self.begun: dict[JobId, None] = {}
@@ -177,7 +185,7 @@ class _InlineRunner:
     def run_new(self, new: Record) -> BaseException | None:
         """Add the record as claimed, and run it unless another one is kept; return the exception of the job.
 
-        One with limits is claimed when it is in, for they may have no room: then it is left to the nodes.
+        A job with limits is claimed after it is stored, because its limits may be full; then it is left to the nodes.
         """
         if "on_duplicate" in new.given:
             from taskqueue.scheduler import duplicates
@@ -203,7 +211,7 @@ class _InlineRunner:
         return self._store.claim_one(id, self._holder, now, now + LEASE)
 
     def work(self, horizon: Due, how_often: Mode) -> None:
-        """Run jobs until none is due; in the mode of all times, move on to the time of the next one."""
+        """Run jobs until none is due; in the mode of all times, continue with the time of the next one."""
         chosen = None if how_often is Mode.UNTIL_EMPTY else self._pending()
         due = self._store.now()
         while chosen is None or chosen:
@@ -246,8 +254,8 @@ class _InlineRunner:
     def hand_back(self) -> None:
         """Hand back the claims of jobs that did not run."""
         now = self._store.now()
-        left = ((record, self._unready.get(id, outcomes.HandedBack())) for id, record in self._held.items())
-        back = [self._settlement(record, outcome, None, now) for record, outcome in left]
+        unrun = ((record, self._unready.get(id, outcomes.HandedBack())) for id, record in self._held.items())
+        back = [self._settlement(record, outcome, None, now) for record, outcome in unrun]
         self._held.clear()
         if back:
             self._store.settle(back, now)
@@ -300,6 +308,18 @@ class _InlineRunner:
         context = InlineContext(record, self._scheduler, interrupts, self)
         if hooks is not None:
             context.set_hooks(*hooks)
+        if "sentry_sdk" in sys.modules:  # the application may have set it up
+            from taskqueue.execution.sentry import scope_of
+
+            context.sentry = scope_of(context)
+        try:
+            return self._run_in(context, interrupts)
+        finally:
+            if context.sentry is not None:
+                context.sentry.leave()
+
+    def _run_in(self, context: InlineContext, interrupts: CallerInterrupts) -> BaseException | None:
+        record = context.record
         with attached():
             ran = run_attempt(context, _Loader(), interrupts)
         if isinstance(ran.outcome, outcomes.NotReady):  # kept until no other is left to run
@@ -332,10 +352,10 @@ class _InlineRunner:
 
     def begin(self, record: Record) -> bool:
         """Count the run as begun; return False if the claim was lost or has a cancel request."""
-        kept = next(iter(present(self._store, [record.id])), None)
-        if kept is None or (kept.claims, kept.holder) != (record.claims, self._holder):
+        stored = next(iter(present(self._store, [record.id])), None)
+        if stored is None or (stored.claims, stored.holder) != (record.claims, self._holder):
             return False
-        if kept.cancel is not None and kept.phase is not Phase.FAILING:
+        if stored.cancel is not None and stored.phase is not Phase.FAILING:
             return False
         self.begun[record.id] = None
         self._runs += 1
@@ -352,7 +372,7 @@ class _InlineRunner:
         accepted = self._store.settle([settlement], now)
         self._on_settled()
         if record.id not in accepted:
-            log.warning("the outcome was refused: the job has been removed or taken by another process: %s", record.id)
+            log.warning("the outcome was refused: the job was removed or taken over by another process: %s", record.id)
             return None
         after = settlement.after
         self._ended_as = after.status
@@ -384,3 +404,106 @@ class _Loader:
 def _order(record: Record) -> tuple[datetime, int, JobId]:
     """Return (due, priority, id): the rank of a claimed record says since when it waits."""
     return moment(record.rank) - record.priority * PRIORITY_STEP, record.priority, record.id
+
+
+PROGRESS_EVERY = 0.5
+"""Seconds between two writes of progress, or of the positions of loops."""
+
+
+class CallerInterrupts(AbstractContextManager[None]):
+    """Ends a run only on the caller's Ctrl-C: an uncaught ``KeyboardInterrupt`` in the job is meant for the caller."""
+
+    def __init__(self) -> None:
+        self.stop_reason: str | None = None
+        self.stopping = False
+        self.keyboard: KeyboardInterrupt | None = None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            self.stop_reason, self.keyboard = "shutdown", error
+
+    def deliver_to(self, cancel: Callable[[str], bool]) -> None:
+        """Do nothing: ``KeyboardInterrupt`` leaves an event loop by itself."""
+
+
+class Runner(Protocol):
+    """The surroundings of a run in the calling process."""
+
+    def now(self) -> datetime:
+        """Return the store's time."""
+
+    def write(self, id: JobId, note: Note) -> None:
+        """Write progress, state, position or start of the job to the store."""
+
+    def begin(self, record: Record) -> bool:
+        """Count the run as started; return False if the claim was lost or has a cancel request."""
+
+
+class InlineContext(JobContext):
+    """The context of one run; ``record`` has its last progress and state, on which the outcome is based."""
+
+    def __init__(self, record: Record, scheduler: Any, interrupts: CallerInterrupts, runner: Runner) -> None:
+        super().__init__(run_of(record, runner.now()), interrupts)
+        self.fields.outer = CURRENT.get()
+        self.record = record
+        self._scheduler = scheduler
+        self.started_at: datetime | None = None
+        """When the run itself started; None if it has not."""
+        self._runner = runner
+        self._lines: deque[bytes] = deque(maxlen=MOST_LINES)
+        self._logged = 0
+        self._written_at = -PROGRESS_EVERY
+        self._placed_at = -PROGRESS_EVERY
+
+    @property
+    def scheduler(self) -> Any:
+        """Return the scheduler that runs the job."""
+        return self._scheduler
+
+    def report_check(self) -> None:
+        """Report nothing: a check here has no time limit."""
+
+    def report_start(self) -> bool:
+        """Write the start to the store; return False if the claim was lost or must be canceled."""
+        started_at = self._runner.now()
+        self._runner.write(self.id, Note(started_at=started_at, loaded_at=started_at))
+        if not self._runner.begin(self.record):
+            return False
+        self.started_at = started_at
+        return True
+
+    def _run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        from taskqueue.execution.event_loop import run_alone  # asyncio is imported only for async jobs
+
+        return run_alone(coroutine, self._interrupts)
+
+    def _keep_progress(self, percent: float, message: str) -> None:
+        """Write it if the last write is long enough ago; the outcome brings the last one."""
+        at = self._runner.now()
+        self.record = replace(self.record, progress=percent, progress_message=message, progress_at=at)
+        if time.monotonic() - self._written_at < PROGRESS_EVERY:
+            return
+        self._written_at = time.monotonic()
+        self._runner.write(self.id, Note(progress=percent, progress_message=message, progress_at=at))
+
+    def _keep_state(self, text: str) -> None:
+        self.record = replace(self.record, state=text)
+        self._runner.write(self.id, Note(state=text))
+
+    def _keep_line(self, at: float, level: str, logger: str, text: str) -> None:
+        self._logged += 1
+        self._lines.append(written(0, self._logged, at, level, logger, text))
+
+    def close(self) -> str | None:
+        """Stop keeping lines, and return those of the run as stores keep them; None if there are none."""
+        self.fields.keep = None
+        return kept_text(self.attempt, list(self._lines)) if self._lines else None
+
+    def _keep_position(self, text: str) -> None:
+        """Write it if the last write is long enough ago; the outcome brings the last one."""
+        self.record = replace(self.record, cursor=text)
+        if time.monotonic() - self._placed_at >= PROGRESS_EVERY:
+            self._placed_at = time.monotonic()
+            self._runner.write(self.id, Note(cursor=text))

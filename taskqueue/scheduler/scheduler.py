@@ -25,8 +25,7 @@ from taskqueue.scheduler import add, job_meta, new_jobs, related_jobs, wait
 from taskqueue.scheduler.changes import SAME_DATA, cancel_all, recover, recover_all, update
 from taskqueue.scheduler.connection import Connections, leave_open
 from taskqueue.scheduler.event import Event
-from taskqueue.scheduler.event_api import Events
-from taskqueue.scheduler.event_stream import EventStream
+from taskqueue.scheduler.event_stream import Events, EventStream
 from taskqueue.scheduler.operator_api import Operations
 from taskqueue.scheduler.process import Process
 from taskqueue.scheduler.schedule_api import NO_DATA, Schedules
@@ -110,6 +109,8 @@ class Scheduler(Events, Operations, Schedules):
         every: Mapping[str, Any] = options
         if self._before_add is not None or CURRENT.get() is not None:
             every = job_meta.completed(self._before_add, job, data, options)
+        if "depends_on" in every or "parent" in every:
+            every = related_jobs.with_ids(store, every)
         new = new_jobs.record_of(job, data, every, self._defaults, store.now())
         if new.depends_on or new.parent is not None:
             related_jobs.check(store, [new])
@@ -133,14 +134,9 @@ class Scheduler(Events, Operations, Schedules):
         for name in refused:
             raise InvalidOption(f"add_jobs: {name} goes with each job: pass (job, data, {{{name!r}: …}})")
         store = self._connections.store
-        records = list(
-            new_jobs.records_of(job_meta.completed_entries(self._before_add, jobs), self._defaults, store.now())
-        )
-        related_jobs.check(store, records)
-        self._check_now(records, session)
-        adder = None if session is None else session_inserts(store, session)
-        added = zip(records, add.many_added(store, records, adder), strict=True) if records else ()
-        return self._run_now([Process(self, stored, existed=add.existed(new, stored)) for new, stored in added])
+        entries = related_jobs.entries_with_ids(store, job_meta.completed_entries(self._before_add, jobs))
+        records = list(new_jobs.records_of(entries, self._defaults, store.now()))
+        return self._add_records(records, session)
 
     def add_job_once(
         self,
@@ -165,7 +161,7 @@ class Scheduler(Events, Operations, Schedules):
         if replace_running not in ("after", "cancel"):
             raise InvalidOption(f"replace_running={as_code(replace_running)}: pass 'after' or 'cancel'")
         store = self._connections.store
-        every = job_meta.completed(self._before_add, job, data, options)
+        every = related_jobs.with_ids(store, job_meta.completed(self._before_add, job, data, options))
         order = new_jobs.order(job, data, every, self._defaults, store.now())
         related_jobs.check(store, [order.record])
         self._check_now([order.record], session)
@@ -199,7 +195,7 @@ class Scheduler(Events, Operations, Schedules):
         from taskqueue.scheduler import run_inline
 
         store = self._connections.store
-        every = job_meta.completed(self._before_add, job, data, options)
+        every = related_jobs.with_ids(store, job_meta.completed(self._before_add, job, data, options))
         new = new_jobs.record_of(at_hand(job), data, every, self._defaults, store.now())
         if new.status is not Status.WAITING:
             raise InvalidOption("run_job runs the job now: leave out at and depends_on, or use add_job")
@@ -341,6 +337,15 @@ class Scheduler(Events, Operations, Schedules):
         store, wake = self._connections.store, self._connections.wake
         records = run_inline.run(self, store, horizon, pass_over, wake, errors, max_runs)
         return [Process(self, record) for record in records]
+
+    def _add_records(self, records: Sequence[Record], session: object = None) -> list[Process]:
+        """Store checked jobs together, and return their handles in order."""
+        store = self._connections.store
+        related_jobs.check(store, records)
+        self._check_now(records, session)
+        adder = None if session is None else session_inserts(store, session)
+        added = zip(records, add.many_added(store, records, adder), strict=True) if records else ()
+        return self._run_now([Process(self, stored, existed=add.existed(new, stored)) for new, stored in added])
 
     def _check_now(self, records: Sequence[Record], session: object = None) -> None:
         """In immediate mode, refuse new jobs that need time or a node."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine
+import warnings
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, Protocol, TypeVar, overload
 
 from taskqueue.errors import InvalidJob, InvalidOption
 from taskqueue.model.job import Arguments, Returned, TaskFunction
+from taskqueue.model.log_fields import CURRENT
 from taskqueue.model.other_systems import OF_TASKS
 from taskqueue.model.running_job import RunningJob, current_job
 from taskqueue.model.shown_text import as_code
@@ -21,6 +25,23 @@ if TYPE_CHECKING:
 
 
 Awaited = TypeVar("Awaited")
+
+_warns_of_calls: ContextVar[bool] = ContextVar("_warns_of_calls", default=False)
+
+
+@contextmanager
+def warn_direct_calls() -> Iterator[None]:
+    """Warn of each task that the block calls directly, outside of a job; for a middleware of a web application.
+
+    ``send("ann")`` runs the task at once, in the caller, and adds no job: in a web request that is a mistake for
+    ``send.add(scheduler, "ann")``. The warning is a ``RuntimeWarning``, which points to the call;
+    ``send.function("ann")`` is without it.
+    """
+    token = _warns_of_calls.set(True)
+    try:
+        yield
+    finally:
+        _warns_of_calls.reset(token)
 
 
 class Adding(Protocol):
@@ -54,10 +75,18 @@ class Task(TaskFunction[Arguments, Returned]):
 
     def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Returned:
         """Call the function here and now; one with ``context=True`` gets the job that calls it."""
+        if _warns_of_calls.get() and CURRENT.get() is None:
+            called = self.__name__
+            warnings.warn(
+                f"{called}() runs in this request, and no job is added: write {called}.add(scheduler, …), or "
+                f"{called}.function(…) if it is meant to run here",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         if not self.takes_context:
             return self.function(*args, **kwargs)
-        called: Any = self.function
-        returned: Returned = called(current_job(), *args, **kwargs)
+        function: Any = self.function
+        returned: Returned = function(current_job(), *args, **kwargs)
         return returned
 
     @overload
@@ -147,7 +176,7 @@ class TaskCall(Generic[Arguments, Returned]):
 
     def add(self, scheduler: Adding | AsyncAdding, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Any:
         """Add a job that calls the function with these arguments and options, and return its ``Process``."""
-        if not hasattr(scheduler, "add_job"):
+        if not hasattr(scheduler, "add_job") or isinstance(scheduler, type):
             called = self._task.__name__
             raise TypeError(
                 f"{called}.add() got {as_code(scheduler)} as its scheduler: write {called}.add(scheduler, …)"

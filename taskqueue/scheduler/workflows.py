@@ -6,20 +6,26 @@ A workflow is its members: jobs with one tag in common, which depend on those of
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from inspect import iscoroutinefunction
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, overload
 
 from taskqueue.errors import InvalidJob, InvalidOption, JobNotFound
 from taskqueue.execution.declared_options import declared, known
 from taskqueue.model.ids import WORKFLOW_TAG, JobId
 from taskqueue.model.job import Job, TaskFunction
 from taskqueue.model.options import named, validators
+from taskqueue.model.other_systems import OF_WORKFLOWS
 from taskqueue.model.received import ALL, ONE, Received, taken_out
+from taskqueue.model.schedules import Duration
 from taskqueue.model.shown_text import as_code
-from taskqueue.scheduler.calls import Calls, answered, awaited
-from taskqueue.scheduler.workflow_handles import AsyncWorkflow, Workflow, members
+from taskqueue.scheduler.async_handles import AsyncProcess
+from taskqueue.scheduler.process import Jobs, Process
+from taskqueue.scheduler.snapshot import JobSnapshot
+from taskqueue.scheduler.wait import timeout_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -27,6 +33,195 @@ if TYPE_CHECKING:
     from taskqueue.model.options.table import Effect, JobOptions
     from taskqueue.scheduler.async_scheduler import AsyncScheduler
     from taskqueue.scheduler.scheduler import Scheduler
+
+Handle = TypeVar("Handle", bound=JobSnapshot)
+
+
+class WorkflowSnapshot(Generic[Handle]):
+    """The members of one workflow, in the order of their levels, as they were when last looked at."""
+
+    def __init__(self, client: Any, id: JobId, processes: Iterable[Handle]) -> None:
+        self._client = client
+        self._id = id
+        self.processes = list(processes)
+        self._unknown = list(dict.fromkeys(_missing(id, self.processes)))
+        self._pruned: set[JobId] = set()
+
+    @property
+    def id(self) -> JobId:
+        """The id of the first member, by which ``find`` finds the workflow again."""
+        return self._id
+
+    @property
+    def results(self) -> list[Any]:
+        """The result of each member, None of one that is not known to be DONE."""
+        return [process.result for process in self.processes]
+
+    @property
+    def result(self) -> Any:
+        """The result of the last member, None if it is not known to be DONE."""
+        return self.processes[-1].result
+
+    @property
+    def pruned(self) -> list[JobId]:
+        """The ids of the members that had ended and were removed from the store; their results may not be known."""
+        return [*self._unknown, *(process.id for process in self.processes if process.id in self._pruned)]
+
+    @property
+    def progress(self) -> float:
+        """How far all members are together, 0 to 100; a member that has ended counts as 100."""
+        reached = sum(100.0 if self._has_ended(process) else process.progress for process in self.processes)
+        return (reached + 100.0 * len(self._unknown)) / self._number
+
+    @property
+    def is_final(self) -> bool:
+        """Whether all members have ended; one that was pruned has."""
+        return all(self._has_ended(process) for process in self.processes)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all members are known to have ended with success."""
+        return not self._unknown and all(process.is_done for process in self.processes)
+
+    def drawing(self) -> str:
+        """Return the workflow as lines of text: for each level its classes, and how many jobs have which status."""
+        drawn = [
+            f"{'   ' * (depth - 1)}{'└─ ' if depth else ''}{line}"
+            for depth, level in enumerate(_levels(self.processes))
+            for line in _lines(level)
+        ]
+        return "\n".join([*drawn, *([f"pruned: {len(self.pruned)}"] if self.pruned else [])])
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} {self.progress:.0f}% of {self._number} jobs>"
+
+    @property
+    def _number(self) -> int:
+        return len(self.processes) + len(self._unknown)
+
+    def _has_ended(self, process: Handle) -> bool:
+        return process.is_final or process.id in self._pruned
+
+    def _renew(self, stored: Iterable[Handle]) -> None:
+        """Take the members as they are in the store now; members that are not there were pruned."""
+        now = {process.id: process for process in stored}
+        self._pruned.update(process.id for process in self.processes if process.id not in now)
+        self.processes = [now.get(process.id, process) for process in self.processes]
+
+    def _not_pruned(self) -> list[Handle]:
+        return [process for process in self.processes if process.id not in self._pruned]
+
+    def _note_gone(self, error: JobNotFound) -> None:
+        """Note a member that had ended and was pruned before a wait looked at it."""
+        self._pruned.add(JobId(str(error.id)))
+
+
+class Workflow(WorkflowSnapshot[Process]):
+    """The members of one workflow, in the order of their levels, as they were when last looked at."""
+
+    def refresh(self) -> Workflow:
+        """Look at all members again and return this; one that was pruned stays as it was."""
+        self._renew(members(self._client, self.id))
+        return self
+
+    def wait(self, timeout: Duration | None = None, raise_on_error: bool = False) -> Workflow:
+        """Wait until all members have ended and return this; see ``Scheduler.wait_for``."""
+        remaining = _remaining(timeout)
+        while True:
+            try:
+                self._client.wait_for(self._not_pruned(), timeout=remaining(), raise_on_error=raise_on_error)
+            except JobNotFound as error:
+                self._note_gone(error)
+                self.refresh()
+            else:
+                return self
+
+    def cancel(self, reason: str = "") -> Workflow:
+        """Cancel all members that are pending, the last ones first, and return this."""
+        _cancel(self._client, self.id, reason)
+        return self.refresh()
+
+
+class AsyncWorkflow(WorkflowSnapshot[AsyncProcess]):
+    """A ``Workflow`` whose operations are awaited."""
+
+    async def refresh(self) -> AsyncWorkflow:
+        """Look at all members again and return this; one that was pruned stays as it was."""
+        self._renew([process async for process in self._client.get_jobs(_query(self.id))])
+        return self
+
+    async def wait(self, timeout: Duration | None = None, raise_on_error: bool = False) -> AsyncWorkflow:
+        """Wait until all members have ended and return this; see ``Scheduler.wait_for``."""
+        remaining = _remaining(timeout)
+        while True:
+            try:
+                await self._client.wait_for(self._not_pruned(), timeout=remaining(), raise_on_error=raise_on_error)
+            except JobNotFound as error:
+                self._note_gone(error)
+                await self.refresh()
+            else:
+                return self
+
+    async def cancel(self, reason: str = "") -> AsyncWorkflow:
+        """Cancel all members that are pending, the last ones first, and return this."""
+        await self._client.in_thread(_cancel, self._client.blocking, self.id, reason)
+        return await self.refresh()
+
+
+def members(client: Jobs, first: JobId) -> list[Process]:
+    """Return the members that are in the store."""
+    return list(client.get_jobs(_query(first)))
+
+
+def _query(first: JobId) -> Mapping[str, Any]:
+    return {"tags": f"{WORKFLOW_TAG}{first}"}
+
+
+def _cancel(client: Jobs, first: JobId, reason: str) -> None:
+    """Cancel the members that are pending, the last ones first."""
+    for process in reversed(members(client, first)):
+        if process.is_pending:
+            process.cancel(reason)
+
+
+def _remaining(timeout: Duration | None) -> Callable[[], float | None]:
+    """Return what returns how many seconds of the timeout are left."""
+    seconds = timeout_of("timeout", timeout)
+    deadline = None if seconds is None else time.monotonic() + seconds
+    return lambda: None if deadline is None else max(0.0, deadline - time.monotonic())
+
+
+def _missing(first: JobId, processes: Sequence[JobSnapshot]) -> Iterator[JobId]:
+    """Yield the members that are known by others alone."""
+    there = {process.id for process in processes}
+    for id in (first, *(id for process in processes for id in process.depends_on)):
+        if id not in there:
+            yield id
+
+
+def _levels(processes: Sequence[Handle]) -> list[list[Handle]]:
+    """Return the members by their distance from the first level."""
+    depths: dict[JobId, int] = {}
+    levels: list[list[Handle]] = []
+    for process in processes:
+        depth = max((depths[id] + 1 for id in process.depends_on if id in depths), default=0)
+        depths[process.id] = depth
+        levels += [[] for _ in range(depth + 1 - len(levels))]
+        levels[depth].append(process)
+    return levels
+
+
+def _lines(level: Sequence[JobSnapshot]) -> Iterator[str]:
+    """Yield a line for each class of a level."""
+    for job in dict.fromkeys(process.job for process in level):
+        statuses = Counter(process.status.name for process in level if process.job == job)
+        number = sum(statuses.values())
+        if number == 1:
+            [only] = (process for process in level if process.job == job)
+            yield f"{job} {only.status.name} {only.id}"
+        else:
+            yield f"{number} × {job} {', '.join(f'{many} {name}' for name, many in sorted(statuses.items()))}"
+
 
 __all__ = ["RESULT", "RESULTS", "AsyncWorkflow", "Workflow", "chain", "find", "group", "map", "workflow_of"]
 
@@ -78,7 +273,7 @@ def chain(scheduler: Any, *members: Any, on_failure: Any = "cancel", **options: 
     them itself. Nothing is added if one is invalid.
     """
     levels = [member if isinstance(member, list) else [member] for member in members]
-    return _done(scheduler, _added(scheduler, levels, {"on_dependency_failure": on_failure, **options}))
+    return _added(scheduler, levels, {"on_dependency_failure": on_failure, **options})
 
 
 @overload
@@ -103,14 +298,18 @@ def group(
 ) -> Added: ...
 
 
-def group(scheduler: Any, members: Any, *, then: Any = None, on_failure: Any = "cancel", **options: Any) -> Any:
+def group(
+    scheduler: Any, members: Any, *more: Any, then: Any = None, on_failure: Any = "cancel", **options: Any
+) -> Any:
     """Add jobs that run in parallel, in one step, and ``then`` one (or a list) after them; see ``chain``."""
+    if more:
+        raise InvalidJob("group() takes its members as one list: group(scheduler, [(job, data), …])")
     if isinstance(members, str | type) or not isinstance(members, Iterable):
         raise InvalidJob(f"members={as_code(members)}: pass a list of members, each {_SHAPES}")
     if isinstance(members, tuple) and any(isinstance(part, Mapping) for part in members):
         raise InvalidJob(f"members={as_code(members)} is one member: pass a list of members, [(job, data), …]")
     levels = [members] if then is None else [members, then if isinstance(then, list) else [then]]
-    return _done(scheduler, _added(scheduler, levels, {"on_dependency_failure": on_failure, **options}))
+    return _added(scheduler, levels, {"on_dependency_failure": on_failure, **options})
 
 
 @overload
@@ -171,17 +370,19 @@ def find(scheduler: AsyncScheduler, id: JobId | str) -> Added: ...
 
 def find(scheduler: Any, id: JobId | str) -> Any:
     """Return the workflow with this id, or that a member with this id belongs to; raise ``JobNotFound``."""
-    return _done(scheduler, _found(scheduler, id))
+    if _is_async(scheduler):
+        return _found(scheduler, id)
+    member = scheduler.get_job(id)
+    first = workflow_of(member.tags)
+    if first is None:
+        raise JobNotFound(member.id, "the job is not a member of a workflow")
+    return Workflow(scheduler, first, members(scheduler, first))
 
 
 def workflow_of(tags: Iterable[str]) -> JobId | None:
     """Return the id of the workflow that a job with these tags is a member of; None if it is of none."""
     named = (tag.removeprefix(WORKFLOW_TAG) for tag in tags if tag.startswith(WORKFLOW_TAG))
     return next((JobId(name) for name in named if JobId.is_valid(name)), None)
-
-
-def _done(scheduler: Any, calls: Calls[Any]) -> Any:
-    return awaited(calls) if _is_async(scheduler) else answered(calls)
 
 
 def _is_async(scheduler: Any) -> bool:
@@ -193,22 +394,22 @@ def _is_async(scheduler: Any) -> bool:
     return iscoroutinefunction(add_jobs)
 
 
-def _added(scheduler: Any, levels: Iterable[Iterable[Any]], options: Mapping[str, Any]) -> Calls[Any]:
+def _added(scheduler: Any, levels: Iterable[Iterable[Any]], options: Mapping[str, Any]) -> Any:
     """Add all members in one step; in asyncio the thread that adds them makes them."""
-    processes = yield scheduler.add_jobs(_entries(levels, options))
-    return _handle(scheduler, processes[0].id, processes)
+    is_async = _is_async(scheduler)
+    added = scheduler.add_jobs(_entries(levels, options))
+    return _awaited(scheduler, added) if is_async else Workflow(scheduler, added[0].id, added)
 
 
-def _found(scheduler: Any, id: JobId | str) -> Calls[Any]:
-    member = yield scheduler.get_job(id)
-    first = workflow_of(member.tags)
-    if first is None:
-        raise JobNotFound(member.id, "the job is not a member of a workflow")
-    return _handle(scheduler, first, (yield members(scheduler, first)))
+async def _awaited(scheduler: AsyncScheduler, added: Awaitable[list[AsyncProcess]]) -> AsyncWorkflow:
+    processes = await added
+    return AsyncWorkflow(scheduler, processes[0].id, processes)
 
 
-def _handle(scheduler: Any, first: JobId, processes: Sequence[Any]) -> Any:
-    return (AsyncWorkflow if _is_async(scheduler) else Workflow)(scheduler, first, processes)
+async def _found(scheduler: AsyncScheduler, id: JobId | str) -> AsyncWorkflow:
+    workflow: Workflow = await scheduler.in_thread(find, scheduler.blocking, id)
+    processes = [AsyncProcess(scheduler, process.snapshot) for process in workflow.processes]
+    return AsyncWorkflow(scheduler, workflow.id, processes)
 
 
 def _entries(levels: Iterable[Iterable[Any]], options: Mapping[str, Any]) -> Iterator[Any]:
@@ -256,3 +457,10 @@ def _entry(member: Any, id: JobId, before: Sequence[JobId], first: JobId, option
     every = [*named("tags", of_job.get("tags", ()), validators.tags), f"{WORKFLOW_TAG}{first}"]
     behind = {"depends_on": list(before)} if before else {}
     return job, data, {**options, **own, **behind, "id": id, "tags": every}
+
+
+if not TYPE_CHECKING:  # a type checker would accept every name
+
+    def __getattr__(name: str) -> Any:
+        way = OF_WORKFLOWS.get(name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{f': {way}' if way else ''}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from taskqueue.model.controls import Control, Controls, Kind
 from taskqueue.model.ids import JobId
 from taskqueue.model.lazy_dataclass import dataclass
-from taskqueue.model.query import Query
+from taskqueue.model.query import EVERYTHING, Query
 from taskqueue.model.record import Holder, Record, Status
 from taskqueue.store.bell import Bell
 from taskqueue.store.queue_shares import STRICT, QueueShares
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from taskqueue.model.schedules.schedule import NamedSchedule
 
 SCHEMA_VERSION = 1
-"""The schema that this version works with: a new store gets it, and ``taskqueue migrate`` leads to it."""
+"""The schema version of this code: new stores are created with it, and ``taskqueue migrate`` upgrades to it."""
 
 ALIKE = 1000
-"""How many records ``Store.alike`` returns at most."""
+"""The most records that ``Store.alike`` returns."""
 
 OLDEST = "oldest"
 """The cursor before the first event that is kept."""
@@ -39,14 +39,14 @@ class ClaimRequest:
     pooled: int
     forced: int = 0
     queues: Mapping[str, int | None] = field(default_factory=dict)
-    """Maps each allowed queue to the most records to take from it (None: no bound); empty allows every queue."""
+    """Maps each allowed queue to the most records to take from it (None: no limit); empty allows every queue."""
     due_by: datetime | None = None
     """Allow an early claim of jobs that are due by then if no job is WAITING; no earlier than ``Store.early_by``."""
     data: int | None = None
-    """The most bytes of data that the records for the pool have together, ``free`` of them any way; None: no bound."""
+    """The most bytes of data of all records for the pool (None: no limit); the first ``free`` of them always fit."""
     free: int = 0
     rooms: Mapping[str, int] = field(default_factory=dict)
-    """How many more jobs of each class with ``concurrency`` to take; of others one worker's."""
+    """How many more jobs of each class with ``concurrency`` to take; of others, as many as one worker runs."""
     shares: QueueShares = STRICT
     """Decide between queues. A claim reads them and changes nothing: the node counts what it got."""
 
@@ -58,7 +58,7 @@ class Claim:
     records: Sequence[Record]
     next_at: datetime | None
     begins_at: datetime | None = None  # for an early claim, the moment before which none of its jobs may begin
-    has_more: bool = False  # what ``ClaimRequest.data`` kept it from taking
+    has_more: bool = False  # whether ``ClaimRequest.data`` left jobs out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +121,7 @@ class Event:
 
     @property
     def ended(self) -> JobId | None:
-        """Return the job that has ended with this event, None if none has."""
+        """Return the job that ended with this event; None for other events."""
         return self.job_id if self.status is not None and self.status.is_final else None
 
 
@@ -152,7 +152,7 @@ class Disagreements(NamedTuple):
 
 
 class Store(Protocol):
-    """Keeps jobs. Methods raise ``StoreUnavailable`` within a deadline when the store cannot be used.
+    """Stores jobs. Methods raise ``StoreUnavailable`` within a deadline if the store cannot be used.
 
     Times that decide anything are arguments, taken from the store's clock ``now()``.
     """
@@ -161,16 +161,17 @@ class Store(Protocol):
     """The resolved address, without secrets."""
 
     guarantee: str
-    """Names, in words, the failures that an acknowledged job survives."""
+    """The failures that an acknowledged job survives, in words."""
 
-    takes_calls_at_once: bool  # whether two calls from two threads take less time than one after the other
+    takes_calls_at_once: bool  # whether calls from two threads are faster than the same calls one after the other
     early_by: timedelta
     """The early-claim window: how long before its time a postponed job may be claimed, so that it starts on time."""
 
     def add(self, records: Sequence[Record]) -> list[Record]:
-        """Insert all records and return for each the one that is kept, in order.
+        """Insert all records and return the stored record for each, in order.
 
-        The same id, class and data are the same job: the kept one is returned; otherwise ``DuplicateId``, and nothing
+        A job with the same id, class and data is the same job: the stored one is returned. If only the id is the same,
+        ``DuplicateId`` is raised and nothing
         is stored. If a pending job has the unique key, that job is returned. Dependencies that have ended are ignored.
         A job names its last copy.
         """
@@ -199,31 +200,35 @@ class Store(Protocol):
         """
 
     def count(self, query: Query, most: int | None = None) -> int:
-        """Return how many records match; with ``most`` that number at most, and no more are looked at than that."""
+        """Return how many records match; with ``most``, count no further than that."""
 
     def tally(self) -> Mapping[tuple[str, Status], int]:
         """Return how many records there are for each queue and status; its cost does not grow with them."""
 
     def waiting_since(self) -> Mapping[str, datetime]:
-        """Return since when the first job of each queue waits, in the order in which they are claimed."""
+        """Return, for each queue, since when the job that would be claimed first has been waiting."""
 
     def waiting_lanes(self, limit: int) -> Mapping[str, int]:
-        """Return how many records wait in each lane (``Record.lane``), by a look at up to ``limit`` of them."""
+        """Return how many records wait in each lane (``Record.lane``), reading up to ``limit`` of them."""
 
     def history(self, step: Step, since: datetime, until: datetime) -> Parts:
         """Return the figures of the minutes or hours that begin from ``since`` up to ``until``.
 
-        Each settled claim and end counts once, in the minute of its settle, and an added job in that of ``created_at``.
+        Each settled claim and end counts once, in the minute it was settled; an added job counts in the minute of
+        ``created_at``.
         """
 
     def tidy_history(self, now: datetime, limit: int) -> bool:
-        """Add up some figures, then remove up to ``limit`` old minutes and hours; return whether more is left."""
+        """Add up some figures, then remove up to ``limit`` old minutes and hours; return whether more remain."""
 
     def present(self, now: datetime) -> Present:
         """Return how many records have not ended, by what they wait for."""
 
-    def samples(self, since: datetime, until: datetime, limit: int) -> Sequence[Sample]:
-        """Return the rows for analytics: up to ``limit`` jobs that ended in (since, until], the newest first."""
+    def samples(self, since: datetime, until: datetime, limit: int, query: Query = EVERYTHING) -> Sequence[Sample]:
+        """Return the rows for analytics: up to ``limit`` jobs that match and ended in (since, until], the newest first.
+
+        All jobs that ended in this time may be looked at: a query only leaves jobs out.
+        """
 
     def cancel(self, id: JobId, reason: str, now: datetime) -> Record | None:
         """Cancel a pending job, or record a cancel request for a running one, and ring; return it, None if unknown."""
@@ -262,7 +267,7 @@ class Store(Protocol):
         """Record the notes on claims that ``holder`` still holds, without extending anything."""
 
     def settle(self, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
-        """Write each outcome whose claim still holds, with its effects, and return the ids of those.
+        """Write each outcome whose claim still holds, with its effects, and return their ids.
 
         A cancel request that came in the meantime is obeyed (``settle.obeying``). The unique key stays as the store has
         it. A final record releases the jobs that wait for it. Events are recorded; bells ring.
@@ -281,7 +286,7 @@ class Store(Protocol):
         """Return how much of each of these limit keys is in use (``model.limits.LimitKey``)."""
 
     def rate_ends(self, key: str, now: datetime, limit: int) -> list[datetime]:
-        """Return when the starts that a rate counts under this key will count no more: the ``limit`` earliest."""
+        """Return when the starts counted by a rate under this key stop counting: the ``limit`` earliest times."""
 
     def expired(self, now: datetime, limit: int) -> list[Record]:
         """Return PROCESSING records whose lease has ended, for settling as lost."""
@@ -290,19 +295,19 @@ class Store(Protocol):
         """Return PROCESSING records of this seat held by any other incarnation than this one."""
 
     def held(self, holder: Holder, limit: int) -> list[Record]:
-        """Return up to ``limit`` PROCESSING records that this very holder has."""
+        """Return up to ``limit`` PROCESSING records of exactly this holder."""
 
     def holders(self, seats: Collection[str]) -> list[Holder]:
-        """Return who holds PROCESSING records at these seats, each once."""
+        """Return the holders of PROCESSING records at these seats, without duplicates."""
 
     def acquire(self, lease: Lease, now: datetime) -> Lease:
-        """Take or renew the lease if it is free, over, or this holder's; return the lease as it is then.
+        """Take or renew the lease if it is free, expired, or this holder's; return the resulting lease.
 
         Rings the bell of ``CONTROLS`` when it was taken, not when it was renewed.
         """
 
     def resign(self, name: str, holder: Holder) -> None:
-        """Give up the lease if this holder has it."""
+        """Release the lease if this holder has it."""
 
     def leases(self) -> list[Lease]:
         """Return all leases that were taken and not resigned, even if they have ended."""
@@ -311,7 +316,7 @@ class Store(Protocol):
         """Finish half-done effects of outcomes whose writer died, and return how many there were."""
 
     def schedules(self, names: Collection[str] | None = None) -> list[NamedSchedule]:
-        """Return the schedules of these names, by name; without names all."""
+        """Return the schedules with these names, by name; all schedules if no name is given."""
 
     def due(self, now: datetime, limit: int) -> tuple[list[NamedSchedule], datetime | None]:
         """Return up to ``limit`` schedules whose next time has come, the soonest first, and the soonest time of all."""
@@ -327,7 +332,7 @@ class Store(Protocol):
         """
 
     def controls(self) -> Controls:
-        """Return the controls in force."""
+        """Return the active controls."""
 
     def set_control(self, control: Control) -> None:
         """Set the control, replacing an earlier one of the same kind and name, and ring."""
@@ -357,11 +362,14 @@ class Store(Protocol):
         events after the cursor were removed; a reader of all events before a flush continues with ``store_flushed``.
         """
 
+    def cursor_at(self, at: datetime) -> str:
+        """Return the cursor before the first event that was recorded at about this time or later."""
+
     def events_of(self, id: JobId, since: datetime, limit: int) -> list[Event]:
         """Return the events of a job, by a look at up to ``limit`` writes of events since about this time."""
 
     def record_action(self, entry: AuditEntry) -> None:
-        """Keep the entry of the audit, also when jobs are flushed."""
+        """Record the audit entry; flushing jobs does not remove it."""
 
     def audit(self, limit: int, before: str | None = None) -> list[AuditEntry]:
         """Return up to ``limit`` entries, the newest first, or those before the cursor. Raises ``InvalidQuery``."""
@@ -373,9 +381,9 @@ class Store(Protocol):
         """Return up to ``limit`` jobs and queues whose derived fields disagree with their sources; reads only."""
 
     def write_again(self, found: Sequence[Disagreement]) -> int:
-        """Write the derived fields of these jobs and queues again, and return of how many.
+        """Rewrite the derived fields of these jobs and queues, and return how many were rewritten.
 
-        What agrees by now, or changes at this moment, is left.
+        Fields that agree by now, or that are changing at this moment, are left alone.
         """
 
     def bell(self, topic: str) -> Bell:

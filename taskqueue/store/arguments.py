@@ -1,4 +1,4 @@
-"""Checks the arguments of calls to a store, so that all stores refuse the same in the same words."""
+"""Checks the arguments of store calls, so that all stores refuse the same arguments with the same message."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def order_of(order: str) -> tuple[str, bool]:
 
 
 def wrong_audit_cursor(cursor: object) -> InvalidQuery:
-    """Return the error for a cursor that ``Store.audit`` cannot have given."""
+    """Return the error for a cursor that ``Store.audit`` cannot have returned."""
     return InvalidQuery(
         f"{cursor!r} is not a cursor of the audit: pass that of an entry, or none to begin with the newest"
     )

@@ -1,4 +1,4 @@
-"""Backs up an embedded store in use: a consistent copy of one moment."""
+"""Backs up an embedded store while it is in use: the copy is a consistent snapshot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from taskqueue.store.sqlite.url import location
 
 
 def back_up(url: str | None, target: Path) -> int:
-    """Write the store at ``url`` into the new file ``target``, complete or not at all, and return its bytes.
+    """Write the store at ``url`` into the new file ``target``, completely or not at all, and return its size in bytes.
 
     It delays no other process: it reads one state and leaves the journal alone. Raises ``ConfigError`` for a
     server and for a target that exists or cannot be made, and ``StoreUnavailable``.
@@ -45,11 +45,11 @@ def back_up(url: str | None, target: Path) -> int:
         _copy(place.path, unfinished)
         set_mode(unfinished, place.path.stat().st_mode & 0o777, stat.S_IFREG)
         _reach_the_disk(unfinished)
-        os.link(unfinished, target)  # unlike a renaming, it replaces nothing
+        os.link(unfinished, target)  # unlike a rename, it never replaces an existing file
         _reach_the_disk(target.parent)
         return target.stat().st_size
     except FileExistsError:
-        raise ConfigError(f"{target} exists already: name a new file, or move that one away") from None
+        raise ConfigError(f"{target} already exists: name a new file, or move that one away") from None
     except OSError as error:
         raise ConfigError(f"{target} cannot be written ({error.strerror})") from None
     finally:
@@ -64,7 +64,9 @@ def _begun(target: Path) -> Path:
     try:
         os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     except FileExistsError:
-        raise ConfigError(f"{unfinished} is left of a backup that was killed: remove it, and start again") from None
+        raise ConfigError(
+            f"{unfinished} is left over from a backup that was killed: remove it, and start again"
+        ) from None
     except OSError as error:
         raise ConfigError(f"{target} cannot be written ({error.strerror}): name a file in another folder") from None
     return unfinished

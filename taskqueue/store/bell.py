@@ -1,4 +1,4 @@
-"""The bell: a descriptor that a listener waits on for changes of a topic, and the doorbells of one host.
+"""The bell: a descriptor on which a listener waits for changes of a topic, and the doorbells of one host.
 
 A doorbell is a datagram socket for each listener, in a folder beside the database; whoever changes the store rings
 them.
@@ -24,7 +24,7 @@ from taskqueue.store.permissions import set_mode
 log = logging.getLogger(__name__)
 
 WORK = "work"
-"""The topic of the bell that rings when a job may have become claimable, also by this very connection's settle."""
+"""The topic of the bell that rings when a job may have become claimable, even through a settle of this connection."""
 
 STOPS = "stops"
 """The topic of the bell that rings when a running job was asked to stop."""
@@ -46,7 +46,7 @@ class Bell(Protocol):
     """A file descriptor that is readable after changes of its topic by another connection; rings are hints."""
 
     pause: float
-    """Seconds after which a listener looks at the store without a ring."""
+    """After this many seconds without a ring, a listener reads the store anyway."""
     keeps_rings: bool
     """Whether all rings since the bell was hung, also those of this process, wait for ``clear``."""
 
@@ -54,7 +54,7 @@ class Bell(Protocol):
         """Return the descriptor to wait on."""
 
     def clear(self) -> Sequence[Record | None]:
-        """Take all rings that have come; return the news of each.
+        """Take all rings received so far, and return what each one reports.
 
         That is the record of a job of whose end alone it tells, or None: anything of its topic may have changed. A ring
         of what was told before may be left out.
@@ -67,7 +67,7 @@ class Bell(Protocol):
         """
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
 
 
 LONGEST_PATH = 107
@@ -77,7 +77,7 @@ FRESH = 50_000_000
 """Nanoseconds for which a change of a folder may hide another one: the clock of files ticks every few milliseconds."""
 
 LONGEST_RING = 4096
-"""Bytes of a ring at most; most rows of jobs that have ended are shorter than 500."""
+"""The most bytes of a ring; the rows of most ended jobs are shorter than 500."""
 
 PLAIN_RING = b"!"
 
@@ -118,10 +118,10 @@ class Doorbell:
             hung = self._hung()
         except StoreUnavailable as error:
             if not self._is_reported:
-                log.warning("jobs are noticed after %g s: %s", self.pause, error)
+                log.warning("new jobs are noticed only after %g s: %s", self.pause, error)
             self._is_reported = True
             return False
-        log.warning("the bell %s was removed: created again", self._path)
+        log.warning("the bell %s was removed; created it again", self._path)
         self._is_reported = False
         self._socket.close()
         self._socket, self._path = hung
@@ -177,7 +177,7 @@ class Ringer:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         except OSError as error:
             raise _not_hung(folder, error) from error
-        self._opened: list[int] = []  # a list, because threads can take from it and add to it without a lock
+        self._opened: list[int] = []  # a list, because threads can append to it and pop from it without a lock
         self._known: tuple[int, tuple[tuple[str, str], ...]] = (-1, ())
         self.reaches_ends = False
         """Whether there was a socket for the ends of jobs when the folder was last read."""
@@ -194,7 +194,7 @@ class Ringer:
                 self._ring(path, end if topic == ENDS else PLAIN_RING)
 
     def close(self) -> None:
-        """Ring no more."""
+        """Stop ringing."""
         self._socket.close()
         self._look_anew()
 
@@ -218,7 +218,7 @@ class Ringer:
         It is kept open, since to look at an open folder takes half the time (0.8 us, not 1.7).
         """
         opened = self._opened
-        if not opened and not os.access(self._folder, os.F_OK):  # nobody has listened yet: spare adds an exception
+        if not opened and not os.access(self._folder, os.F_OK):  # no listener yet: adds need not pay for an exception
             return ()
         try:
             status = os.fstat(opened[-1] if opened else self._open_folder())

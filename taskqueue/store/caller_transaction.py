@@ -1,4 +1,4 @@
-"""Adding jobs inside a transaction that the application has begun itself."""
+"""Adds jobs inside a transaction that the application has begun itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class LoopSession(NamedTuple):
-    """An asynchronous session, and the loop on which alone it may be used."""
+    """An asynchronous session, and the only event loop on which it may be used."""
 
     session: Any
     loop: asyncio.AbstractEventLoop

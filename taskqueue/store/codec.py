@@ -1,4 +1,4 @@
-"""Encodes and decodes the parts of a record that stores keep alike: options, attempts, failures, names of events."""
+"""Encodes and decodes the parts of a record that all stores write alike: options, attempts, failures, events."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def options_of(fields: Mapping[str, Any]) -> Options:
 
 
 def failure_fields(failure: Failure) -> dict[str, Any]:
-    """Return the failure as plain values; its texts as every store can keep them."""
+    """Return the failure as plain values, with texts that every store can hold."""
     fields: dict[str, Any] = {
         "type": clean(failure.type),
         "message": clean(failure.message),

@@ -19,7 +19,7 @@ LISTEN_PAUSE = 30.0
 """Seconds after which a bell is looked at without a ring while its listener listens: one that breaks rings, too."""
 
 POLL_PAUSE = 1.0
-"""Seconds after which a bell is looked at when nothing rings it."""
+"""Seconds after which a bell that was not rung is looked at."""
 
 OPEN_PAUSES = (0.1, 5.0)
 """The first and the longest pause before a broken listener is opened again, in seconds."""
@@ -52,7 +52,7 @@ class PollBell:
             self._descriptor = -1
 
     def join(self, timeout: float) -> None:
-        """Wait at most ``timeout`` seconds until a closed bell has released everything."""
+        """Wait up to ``timeout`` seconds until a closed bell has released everything."""
 
     @property
     def is_over(self) -> bool:
@@ -157,7 +157,7 @@ class FanOut(Generic[AnyRungBell]):
 
         It also rings before, so that listeners take the shorter pause.
         """
-        log.warning("%s broke, listeners look every %g s until it is back: %s", what, POLL_PAUSE, reason)
+        log.warning("%s broke; listeners poll every %g s until it is back: %s", what, POLL_PAUSE, reason)
         self.set_pause(POLL_PAUSE)
         self.ring_all()
         for pause in _growing_pauses():

@@ -26,13 +26,13 @@ class Migration(Protocol):
     """The store, for messages."""
 
     def version(self) -> int:
-        """Return the schema that the store has; a new store has this version's, as it gets it when it is opened."""
+        """Return the schema version of the store; a new store is up to date, since opening it creates the schema."""
 
     def seats(self) -> Sequence[Lease]:
         """Return the seats whose leases have not ended."""
 
     def apply(self, number: int) -> None:
-        """Do the step to this schema, unless another process has done it."""
+        """Apply the step to this schema, unless another process has applied it."""
 
     def close(self) -> None:
         """Close the store."""
@@ -84,7 +84,7 @@ def pending_steps(migration: Migration) -> MigrationPlan:
 
 
 def carry_out(migration: Migration, planned: MigrationPlan) -> None:
-    """Do the steps in order; each is whole or not at all in a relational store, and may be repeated on MongoDB."""
+    """Apply the steps in order: each is atomic in a relational store, and can be repeated on MongoDB."""
     if planned.in_the_way:
         nodes = ", ".join(planned.in_the_way)
         raise StoreUnavailable(planned.store, f"nodes of an older taskqueue run on it ({nodes})", "stop them first")

@@ -17,7 +17,7 @@ from taskqueue.store.sqlite.url import location
 MONGODB_SCHEMES = ("mongodb://", "mongodb+srv://")
 POSTGRESQL_SCHEMES = ("postgresql://", "postgres://")
 SERVER_SCHEMES = (*MONGODB_SCHEMES, *POSTGRESQL_SCHEMES)
-"""What the addresses of stores on servers begin with; any other one is a file."""
+"""The schemes of stores on a server; any other address is a file."""
 
 
 def open_store(url: str | None = None, clock: Callable[[], datetime] | None = None) -> Store:
@@ -32,7 +32,7 @@ def open_store(url: str | None = None, clock: Callable[[], datetime] | None = No
         _make_private(_default_file().parent)
     address = url or default_url()
     if address.startswith(MONGODB_SCHEMES):
-        # The driver takes a third of a second to import: an embedded store does without.
+        # Importing the driver takes a third of a second, which an embedded store need not pay.
         from taskqueue.store.mongodb import open_mongodb
 
         return open_mongodb(address, clock=clock)
@@ -44,30 +44,38 @@ def open_store(url: str | None = None, clock: Callable[[], datetime] | None = No
 
 
 def open_existing(url: str | None = None) -> Store:
-    """Open the store at ``url`` if there is one; make none. Raises ``ConfigError`` and ``StoreUnavailable``."""
-    address = url or default_url()
-    if address.startswith(MONGODB_SCHEMES):
-        from taskqueue.store.mongodb import existing_store
-
-        found = existing_store.open_existing(address)
-        name = existing_store.name_of(address)
-    elif address.startswith(POSTGRESQL_SCHEMES):
-        from taskqueue.store.postgresql import existing_store as existing_schema
-
-        found = existing_schema.open_existing(address)
-        name = existing_schema.name_of(address)
-    else:
-        place = location(address)
-        found = open_sqlite(address) if place.path.exists() else None
-        name = str(place.path)
-    if found is None:
+    """Open the store at ``url`` if it exists; never create one. Raises ``ConfigError`` and ``StoreUnavailable``."""
+    store, name = _existing(url or default_url())
+    if store is None:
         raise StoreUnavailable(
             name,
             "there is no such store",
             "name it with --url or TASKQUEUE_URL (`taskqueue health` names those in use on this host); "
             "the first job or node makes one",
         )
-    return found
+    return store
+
+
+def exists(url: str | None = None) -> bool:
+    """Return whether there is a store at ``url``; never create one. Raises ``ConfigError`` and ``StoreUnavailable``."""
+    store, _ = _existing(url or default_url())
+    if store is not None:
+        store.close()
+    return store is not None
+
+
+def _existing(address: str) -> tuple[Store | None, str]:
+    """Return the store, None if there is none, and its name for people."""
+    if address.startswith(MONGODB_SCHEMES):
+        from taskqueue.store.mongodb import existing_store
+
+        return existing_store.open_existing(address), existing_store.name_of(address)
+    if address.startswith(POSTGRESQL_SCHEMES):
+        from taskqueue.store.postgresql import existing_store as existing_schema
+
+        return existing_schema.open_existing(address), existing_schema.name_of(address)
+    place = location(address)
+    return (open_sqlite(address) if place.path.exists() else None), str(place.path)
 
 
 def resolved(url: str | None = None) -> str:
@@ -84,7 +92,7 @@ def resolved(url: str | None = None) -> str:
 
 
 def database_of(url: str) -> str | None:
-    """Return the file that the embedded store at ``url`` is; None for another kind of store."""
+    """Return the file of the embedded store at ``url``; None for another kind of store."""
     return None if url.startswith(SERVER_SCHEMES) else str(location(url).path)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def set_mode(path: Path, mode: int, kind: int) -> None:
-    """Give what this process has made at the path the mode, whatever the umask is.
+    """Set the mode of what this process has just made at the path, whatever the umask is.
 
     ``kind`` is what it is, such as ``stat.S_IFREG``. Raises ``OSError`` if it is gone, or something else has taken its
     place. Locks are kept: a descriptor that only stands for a path (``O_PATH``) drops none when it is closed.

@@ -1,4 +1,4 @@
-"""The bounds that a query sets to matching records: their statuses, their queue, and the range of their times."""
+"""The bounds that a query sets for matching records: their statuses, their queue, and the range of their times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def fields_of(query: Query) -> set[str]:
 
 
 def holds_for(query: Query, queue: str, status: Status) -> bool:
-    """Return whether a query that names nothing else holds for all records of this queue and status."""
+    """Return whether a query that names no other field matches all records of this queue and status."""
     match query:
         case Compare(field=field):
             return query.holds([queue if field == "queue" else int(status)])
@@ -30,7 +30,7 @@ def holds_for(query: Query, queue: str, status: Status) -> bool:
 
 
 def statuses_of(query: Query) -> list[int] | None:
-    """Return the statuses that a record must have one of to match; None if the query does not restrict them."""
+    """Return the statuses of records that can match; None if the query does not restrict them."""
     match query:
         case Compare(field="status"):
             return [int(status) for status in Status if query.holds([int(status)])]
@@ -60,7 +60,7 @@ def bounds_of(field: str, query: Query) -> tuple[int | None, int | None]:
 
 
 def has_field(field: str, query: Query) -> bool:
-    """Return whether only records that have a value in this field match."""
+    """Return whether only records with a value in this field can match."""
     match query:
         case Compare(operator=Operator.EXISTS, value=True):
             return query.field == field
@@ -70,7 +70,7 @@ def has_field(field: str, query: Query) -> bool:
 
 
 def queue_of(query: Query) -> str | None:
-    """Return the queue of all jobs that match; None if they may be of several."""
+    """Return the queue of all matching jobs; None if they may belong to several queues."""
     match query:
         case Compare(field="queue", operator=Operator.EQ, value=str(name)):
             return name

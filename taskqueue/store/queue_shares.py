@@ -2,7 +2,8 @@
 
 A run of priority p takes 1.25**p of its queue's virtual time, and the turn goes to the queue whose next run would end
 first. A run begins at the end of the last one of its queue, or at the node's virtual time when its job began to wait.
-So shares hold over any number of claims, each queue gets its turn, and a queue that was idle has saved nothing.
+So shares hold over any number of claims, each queue gets its turn, and a queue that was idle has saved nothing. An
+unknown queue begins when the node first sees it, whatever its job says: a job may be added for a time in the past.
 
 The virtual time of a node is the middle of its last run: a job of an idle queue begins before the next one of a backlog
 of the same priority, and an endless row of idle queues cannot keep a backlog out.
@@ -10,6 +11,7 @@ of the same priority, and an endless row of idle queues cannot keep a backlog ou
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, Sequence
 from datetime import datetime
@@ -23,7 +25,10 @@ STEP = 1.25
 """The factor between the shares of two priorities that are one step apart, about as with ``nice``."""
 
 FEW = 1024
-"""Up to so many ends and times are kept, also those that no longer matter."""
+"""The most ends and times that are kept, whether they still matter or not."""
+
+MOST_SEEN = 100_000
+"""Up to so many queues are remembered that were seen, but of which this node has got no run since."""
 
 _COSTS = {priority: STEP**priority for priority in range(-20, 21)}
 _LONGEST = max(_COSTS.values())
@@ -42,7 +47,7 @@ class First(NamedTuple):
 
     @property
     def since(self) -> float:
-        """Since when it waits, in milliseconds since 1970."""
+        """Since when it has been waiting, in milliseconds since 1970."""
         steps = self.priority if isinstance(self.priority, int) else 0
         return float(self.rank) - steps * _HOUR
 
@@ -65,16 +70,24 @@ class QueueShares:
     def __init__(self) -> None:
         self.now = 0.0
         self._ends: dict[str, float] = {}
-        self._earlier_ends: Mapping[str, float] = {}
+        self._seen: dict[str, float] = {}
+        """The virtual time at which each queue that has no end was seen first."""
+        self._earlier: QueueShares | None = None
+        """The shares that this trial began with."""
         self._times: list[int] = []
         self._values: list[float] = [0.0]
         """The virtual times: the first one up to the first of the times, each other one after a time."""
         self._most_ends = FEW
 
     def trial(self) -> QueueShares:
-        """Return shares that begin as these are now; what is charged there does not change these."""
+        """Return a copy of these shares: charging the copy does not change the original, what it sees does."""
+        if len(self._seen) > self._most_ends:
+            self._forget()
         trial = QueueShares()
-        trial.now, trial._earlier_ends, trial._times, trial._values = self.now, self._ends, self._times, self._values
+        trial.now, trial._seen, trial._times, trial._values = self.now, self._seen, self._times, self._values
+        trial._earlier = self._earlier or self
+        if self._earlier is not None:
+            trial._ends = dict(self._ends)
         return trial
 
     def end_of(self, queue: str, first: First) -> float:
@@ -87,6 +100,8 @@ class QueueShares:
         end = max(self._start_of(queue, first) + cost, self.now)
         self._ends[queue] = end
         self.now = max(self.now, end - cost / 2)
+        if self._earlier is None:
+            self._seen.pop(queue, None)
 
     def count(self, records: Sequence[Record], now: datetime) -> Sequence[Record]:
         """Count the records that were claimed at this time, and return them in the order of their turns."""
@@ -119,30 +134,33 @@ class QueueShares:
 
     @property
     def kept(self) -> int:
-        """The number of ends and times that are kept."""
-        return len(self._ends) + len(self._times)
+        """The number of ends, sights and times that are kept."""
+        return len(self._ends) + len(self._seen) + len(self._times)
 
     def _start_of(self, queue: str, first: First) -> float:
-        end = self._ends.get(queue)
+        begun = self._earlier or self
+        end = self._ends.get(queue, begun._ends.get(queue))  # noqa: SLF001 - a trial reads what it began with
         if end is None:
-            end = self._earlier_ends.get(queue, 0.0)
+            end = self._seen.setdefault(queue, begun.now)
         return max(end, self._values[bisect_left(self._times, first.since)])
 
     def _forget(self) -> None:
         """Forget what is so long ago that a run from then on would have ended; of many times every second one."""
         past = self.now - _LONGEST
         if len(self._times) > FEW:
-            oldest = bisect_left(self._values, past)
+            oldest = max(0, bisect_left(self._values, past) - 1)  # a run from then on would have ended by now
             self._times, self._values = self._times[oldest:], self._values[oldest:]
             if len(self._times) > FEW // 2:
                 self._times, self._values = self._times[::-2][::-1], [self._values[0], *self._values[:0:-2][::-1]]
-        if len(self._ends) > self._most_ends:
+        if len(self._ends) + len(self._seen) > self._most_ends:
             self._ends = {queue: end for queue, end in self._ends.items() if end > past}
-            self._most_ends = max(FEW, 2 * len(self._ends))
+            most = math.inf if len(self._seen) <= MOST_SEEN else self.now
+            self._seen = {queue: seen for queue, seen in self._seen.items() if past < seen < most}
+            self._most_ends = max(FEW, 2 * (len(self._ends) + len(self._seen)))
 
 
 class _Strict(QueueShares):
-    """No shares: runs take no virtual time, so that rank and id alone decide over all queues."""
+    """No shares: runs take no virtual time, so rank and id alone decide between jobs of all queues."""
 
     is_fair = False
 
@@ -179,7 +197,7 @@ class Turns:
         return self._firsts.keys()
 
     def put(self, queue: str, first: First, shares: QueueShares) -> None:
-        """Have the queue wait with this first job, in the place of another one."""
+        """Set the queue's first waiting job, replacing an earlier one."""
         self._firsts[queue] = first
         heappush(self._heap, (shares.end_of(queue, first), first.rank, first.id, queue))
 
@@ -188,7 +206,7 @@ class Turns:
         return self._firsts.get(queue)
 
     def drop(self, queue: str) -> None:
-        """Have the queue wait no more."""
+        """Remove the queue."""
         self._firsts.pop(queue, None)
 
     def pop(self, shares: QueueShares) -> tuple[str, First] | None:

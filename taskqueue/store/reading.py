@@ -17,12 +17,12 @@ Read = TypeVar("Read")
 
 
 def readable(kept: Iterable[Kept], read: Callable[[Kept], Read], what: str) -> Iterator[Read]:
-    """Return the readable ones; log each unreadable one once and skip it."""
-    for one in kept:
+    """Return the readable values; log each unreadable one once and skip it."""
+    for value in kept:
         try:
-            yield read(one)
+            yield read(value)
         except Exception as error:
-            name_once(f"{what} {repr(one)[:SHOWN]}", brief(error))
+            name_once(f"{what} {repr(value)[:SHOWN]}", brief(error))
 
 
 @functools.lru_cache(maxsize=1000)

@@ -1,4 +1,4 @@
-"""Takes the address of a store apart, and hides the passwords in it, also in a mistyped one."""
+"""Parses the address of a store, and hides the passwords in it, even if it is mistyped."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def split(address: str) -> SplitResult:
 
 
 def check_plain(url: str, parts: SplitResult) -> None:
-    """Refuse what a driver would take for a part of a name, a part of a password for instance, or not read at all."""
+    """Refuse addresses in which a driver would take part of a password for a name, or which it cannot read."""
     user, _, servers = parts.netloc.rpartition("@")
     if "@" in user + parts.path + parts.fragment or _WRONG_PORT.search(servers):
         raise ConfigError(f"{concealed(url)} cannot be read: {ESCAPE}")

@@ -1,4 +1,4 @@
-"""Decides which waiting jobs a claim takes: in order, as long as the rest of its demand has room."""
+"""Decides which waiting jobs a claim takes: in order, while the rest of its demand has room."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from taskqueue.model.record import Record
 from taskqueue.store import ClaimRequest
 
 OTHER_LANES_AFTER = timedelta(seconds=0.5)
-"""When a claim is repeated that has found no job in those lanes that it looked at, and left others out."""
+"""When to repeat a claim that found no job in the lanes it looked at and left other lanes out."""
 
 
 class Room(Protocol):

@@ -14,16 +14,16 @@ ESTIMATE_FOR = 10.0
 """Seconds for which the local monotonic clock is trusted to run like the server's."""
 
 ASK_FOR = 1.0
-"""Seconds to wait for an answer where an estimate will do."""
+"""Seconds to wait for an answer if an estimate will do."""
 
 NEAR = 0.005
-"""Seconds that a good answer takes at most; after a slower one, the server is asked again at once."""
+"""The most seconds that a good answer takes; after a slower one, the server is asked again at once."""
 
 ASKS = 3
-"""How often the server is asked at most: if it is far away, no answer is accurate."""
+"""The most times the server is asked: if it is far away, no answer is accurate."""
 
 DRIFT = 0.0005
-"""Seconds that the local clock gains on the server's in a second at most: as much as NTP speeds a clock up."""
+"""The most seconds that the local clock gains on the server's in a second: as much as NTP speeds a clock up."""
 
 
 class ServerClock:
@@ -98,7 +98,7 @@ class ServerClock:
             if reached < answer + 1 + took * 1000:  # the server, which tells whole milliseconds, may have been that far
                 latest = max(latest, reached)
         self._known = (latest, answered_at)
-        return moment(int(latest)), took  # not run on: a process may be held up here, and the clock of the server stand
+        return moment(int(latest)), took  # not extrapolated: this process, or the server's clock, may stall
 
     def _reached_by(self, at: float, known: tuple[float, float]) -> float:
         """Return a time that the server has reached for certain, however much faster the local clock runs."""
@@ -111,5 +111,5 @@ class ServerClock:
 
 
 def _monotonic() -> float:
-    """Return seconds that pass also while the machine is suspended."""
+    """Return seconds that also count while the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

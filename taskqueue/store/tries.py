@@ -1,4 +1,4 @@
-"""Counts the tries of a change that other processes may forestall, so that no call repeats it without end."""
+"""Counts the tries of a change that other processes may overtake, so that no call repeats it endlessly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds the jobs that a test expects to be added, and says in words how others differ from them."""
+"""Finds the jobs that a test expects to be added, and describes how others differ from them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from taskqueue.model.serializer import decode, encode
 from taskqueue.scheduler.process import Process
 
 SHOWN = 10
-"""Other jobs that a message lists."""
+"""The most other jobs that a message lists."""
 
 SHORT = 200
-"""Characters of a value that a message shows."""
+"""The most characters of a value that a message shows."""
 
 
 class Expected:
-    """A job as a test expects it: its class, and those of its data and options that the test names."""
+    """A job as a test expects it: its class, and the data and options that the test names."""
 
     def __init__(self, job: Any, data: Any, options: Mapping[str, Any]) -> None:
-        """Take a mapping as ``data`` for some keys of the job's data, any other value but None for all of it."""
+        """If ``data`` is a mapping, it names some keys of the job's data; another value but None is all of the data."""
         self._path = path_of(job)
         self._data = data
         self._given = checked(options, "assert_added")
@@ -64,7 +64,7 @@ class Expected:
 
 
 def _data_differences(wanted: Any, plain: Any, data: Any) -> list[str]:
-    """Return how the data of a job, plain as it is stored and as its class declares it, differ from those wanted."""
+    """Return how a job's data, as stored and as its class declares it, differs from the expected data."""
     if wanted is None:
         return []
     if not isinstance(wanted, Mapping) or not isinstance(plain, dict):
@@ -78,7 +78,7 @@ def _data_differences(wanted: Any, plain: Any, data: Any) -> list[str]:
 
 
 def _is_one_of(wanted: Any, *kept: Any) -> bool:
-    """Return whether the value, or its stored form, is one of those."""
+    """Return whether the value, or its stored form, is one of these."""
     if wanted in kept:
         return True
     try:

@@ -11,12 +11,12 @@ from taskqueue.model.timestamps import host_time
 
 
 class MovableClock:
-    """Goes with the host until it is stopped or moved; from then on it stands, and moves forwards on request."""
+    """Follows the host's clock until it is stopped or moved; then it stands still, and moves forward on request."""
 
     def __init__(self) -> None:
         self._stands_at: datetime | None = None
         self.is_moved = False
-        """Whether it was moved: real processes, which go by the host, disagree with it from then on."""
+        """Whether it was moved; real processes follow the host's clock, and disagree with it from then on."""
 
     def now(self) -> datetime:
         """Return the time as an aware UTC datetime, in whole milliseconds."""
@@ -27,12 +27,12 @@ class MovableClock:
         self._stands_at = self.now()
 
     def move(self, by: Duration) -> datetime:
-        """Move it forwards by seconds, a timedelta or text such as ``"1h"``, and return the time then."""
+        """Move it forward by seconds, a timedelta or text such as ``"1h"``, and return the new time."""
         seconds: float = named("by", by, seconds_of)
         return self.move_to(self.now() + timedelta(seconds=seconds))
 
     def move_to(self, moment: datetime) -> datetime:
-        """Move it forwards to an aware time, and return that; raise ``InvalidOption`` for a time that has passed."""
+        """Move it forward to an aware time, and return that; raise ``InvalidOption`` for a time that has passed."""
         now = self.now()
         if moment.tzinfo is None:
             raise InvalidOption(f"the clock cannot move to {moment}: pass a time with a zone")

@@ -27,11 +27,11 @@ WATCHED: dict[str, tuple[CodeType, str, int]] = {
     "progress": (JobContext.progress.__code__, "return", 0),
     "position": (WorkerContext._keep_position.__code__, "return", 0),  # noqa: SLF001 - it is what survives
 }
-"""For each kind of point the function, whether its call or its return, and which of its arguments is the context."""
+"""For each kind of point: the function, whether its call or its return counts, and which argument is the context."""
 
 
 class CrashPoint:
-    """A point at which the first worker that comes there ends; a file exists until that has happened."""
+    """A point at which the first worker that reaches it ends; a file exists until that has happened."""
 
     def __init__(self, id: JobId, signum: int, at: str) -> None:
         match = POINT.fullmatch(at)
@@ -81,7 +81,7 @@ def watch(words: str) -> None:
             return
         left -= 1
         if left == 0:
-            with suppress(FileNotFoundError):  # another worker has ended there
+            with suppress(FileNotFoundError):  # another worker has already ended there
                 Path(mark).unlink()
                 os.kill(os.getpid(), int(signum))
 

@@ -19,7 +19,7 @@ from taskqueue.testing.own_store import jobs_of_test, nodes_of_test, scheduler_o
 
 @pytest.fixture(scope="session", name="_empty_database")
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the file of an empty store: a copy of it is there much sooner than a new one, which is synced."""
+    """Return the file of an empty store: copying it is much faster than creating a new store, which is synced."""
     file = tmp_path_factory.mktemp("taskqueue") / "empty.db"
     open_store(str(file)).close()
     return file
@@ -34,20 +34,20 @@ def taskqueue_url(_empty_database: Path, tmp_path: Path) -> str:
 
 @pytest.fixture(name="_store_clock")
 def store_clock() -> MovableClock:
-    """Return the clock of the store, which goes until ``clock`` is asked for."""
+    """Return the clock of the store, which runs until the fixture ``clock`` is used."""
     return MovableClock()
 
 
 @pytest.fixture
 def clock(_store_clock: MovableClock) -> MovableClock:
-    """Return the clock of the test's store; it stands, until the test moves it."""
+    """Return the clock of the test's store; it stands still until the test moves it."""
     _store_clock.stop()
     return _store_clock
 
 
 @pytest.fixture
 def taskqueue_hooks() -> Mapping[str, Callable[..., Any]]:
-    """Return the hooks of the test's scheduler by their names, none; override it to have some."""
+    """Return the hooks of the test's scheduler by name: none, unless you override this fixture."""
     return {}
 
 
@@ -57,7 +57,7 @@ def scheduler(
     _store_clock: MovableClock,
     taskqueue_hooks: Mapping[str, Callable[..., Any]],
 ) -> Iterator[Scheduler]:
-    """Return a scheduler on the test's store, which is that of every scheduler without an address during the test."""
+    """Return a scheduler on the test's store; during the test, every scheduler without an address uses this store."""
     with scheduler_of_test(taskqueue_url, _store_clock, taskqueue_hooks) as scheduler:
         yield scheduler
 
@@ -82,6 +82,6 @@ def node(start_node: Callable[..., TestNode]) -> TestNode:
 def jobs(
     scheduler: Scheduler, taskqueue_url: str, _store_clock: MovableClock, start_node: Callable[..., TestNode]
 ) -> Iterator[Jobs]:
-    """Return what the test does with the jobs of its store: ``assert_added``, ``drain``, ``perform``, ``crash`` …"""
+    """Return the helper for the jobs of the test's store: ``assert_added``, ``drain``, ``perform``, ``crash`` …"""
     with jobs_of_test(scheduler, taskqueue_url, _store_clock, start_node) as jobs:
         yield jobs

@@ -1,4 +1,4 @@
-"""The jobs of one test: checks which were added, and runs them in the process of the test."""
+"""The jobs of one test: checks which jobs were added, and runs them in the test's process."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from taskqueue.model.query import EVERYTHING
 from taskqueue.model.record import Holder, Record
 from taskqueue.model.schedules import Duration, seconds_of
 from taskqueue.scheduler import run_inline
+from taskqueue.scheduler.declarations import apply_declared
 from taskqueue.scheduler.process import Process
 from taskqueue.scheduler.scheduler import Scheduler
 from taskqueue.store import ClaimRequest, Settlement, Store
@@ -74,7 +75,7 @@ class Jobs:
             raise AssertionError(f"no job was to be added{expected}, but there are:\n{shown}")
 
     def perform(self, job: Any, data: Any = None, **options: Any) -> Any:
-        """Add a job, run it here, and return its result; what it raises is raised here.
+        """Add a job, run it here, and return its result; an exception that it raises is raised here.
 
         Data and result pass through the encoding of the store, as they do with a worker.
         """
@@ -83,6 +84,13 @@ class Jobs:
         if not process.is_done:
             raise AssertionError(f"the job did not end as DONE: {process.why()}")
         return process.result
+
+    def sync_schedules(self, module: str) -> None:
+        """Import a module, and store exactly the schedules that it declares with ``@schedule``, as a node does.
+
+        Those of all other modules that are imported count too. Raises ``ConfigError`` if it cannot be imported.
+        """
+        apply_declared(module, self._scheduler)
 
     def drain(self, raise_errors: bool = True) -> list[Process]:
         """Run in this process the jobs that are due by the clock, and the jobs that these add, until none is due.
@@ -94,7 +102,7 @@ class Jobs:
         return self._drain(run_inline.Errors.EVERY if raise_errors else run_inline.Errors.KEPT)
 
     def run_for(self, duration: Duration, raise_errors: bool = True) -> list[Process]:
-        """Move the clock forwards by ``duration``, and run each job and schedule that becomes due at its time.
+        """Move the clock forward by ``duration``, and run each job and schedule at the time at which it becomes due.
 
         An exception that fails a job for good is raised here, unless ``raise_errors=False``; one that is retried is
         not. Return the jobs in the order they began; one that was retried is there several times.
@@ -124,7 +132,7 @@ class Jobs:
             finally:
                 node.stop()
             if not point.was_reached:
-                raise AssertionError(f"the job never came to {at!r}: {process.why()}")
+                raise AssertionError(f"the job never reached {at!r}: {process.why()}")
         return process
 
     def _drain(self, errors: run_inline.Errors) -> list[Process]:
@@ -141,12 +149,12 @@ class Jobs:
         self._settle([(record, lost(record, now)) for record in lost_ones], now, is_unseen=True)
 
     def _next_at(self) -> datetime | None:
-        """Return when the next job or schedule is due."""
+        """Return the time at which the next job or schedule is due."""
         now = self._clock.now()
         holder = Holder(seat="testing", incarnation=secrets.token_hex(8))
         limited = self._store.claim(holder, ClaimRequest(pooled=1), now, now + LEASE)
         handed_back = [(record, ended(record, HandedBack(), Run(node=holder.seat), now)) for record in limited.records]
-        self._settle(handed_back, now)  # a second occurrence of a series that is due already
+        self._settle(handed_back, now)  # a second occurrence of a series that is already due
         postponed = self._store.claim(holder, ClaimRequest(pooled=0), now, now + LEASE)
         _, fires_at = self._store.due(now, 1)
         moments = (limited.next_at, postponed.next_at, fires_at)

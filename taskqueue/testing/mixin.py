@@ -36,7 +36,7 @@ class TaskqueueMixin(_Base):
     scheduler: Scheduler
     """A scheduler on the test's store."""
     jobs: Jobs
-    """What the test does with the jobs of its store: ``assert_added``, ``drain``, ``perform``, ``crash`` …"""
+    """The helper for the jobs of the test's store: ``assert_added``, ``drain``, ``perform``, ``crash`` …"""
     start_node: Callable[..., TestNode]
     """Starts a node, ``self.start_node("--max-children", "4", TZ="UTC")``, which is stopped at the end of the test."""
 
@@ -58,6 +58,6 @@ class TaskqueueMixin(_Base):
 
     @property
     def clock(self) -> MovableClock:
-        """The clock of the test's store; it stands from the first use on, until the test moves it."""
+        """The clock of the test's store; from its first use on, it stands still until the test moves it."""
         self._store_clock.stop()
         return self._store_clock

@@ -1,4 +1,4 @@
-"""A real node in processes of its own, started for one test."""
+"""A real node in its own processes, started for one test."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TestNode:
     __test__ = False  # pytest does not collect it
 
     def __init__(self, url: str, options: Sequence[str] = (), variables: Mapping[str, str] | None = None) -> None:
-        """Start it, and return when it takes jobs; raise ``AssertionError`` with its log if it does not."""
+        """Start the node, and return when it takes jobs; raise ``AssertionError`` with its log if it does not."""
         self._folder = tempfile.TemporaryDirectory(prefix="taskqueue-node-")
         self.log = Path(self._folder.name) / "node.log"
         """Its log."""
@@ -63,7 +63,7 @@ class TestNode:
 
     @property
     def is_running(self) -> bool:
-        """Whether the node has not left."""
+        """Whether the node is still running."""
         return self._process.poll() is None
 
     def stop(self, signum: int = signal.SIGTERM) -> int:
@@ -79,7 +79,7 @@ class TestNode:
         return code
 
     def kill(self) -> None:
-        """End the node, its manager and its workers at once, as the death of its host does."""
+        """Kill the node, its manager and its workers at once, as a crash of the host would."""
         if self.is_running:
             self._process.kill()  # its children die with it
         self._process.wait()

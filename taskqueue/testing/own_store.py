@@ -19,7 +19,7 @@ ADDRESS = "TASKQUEUE_URL"
 
 @contextmanager
 def scheduler_of_test(url: str, clock: MovableClock, hooks: Mapping[str, Callable[..., Any]]) -> Iterator[Scheduler]:
-    """Give a scheduler on the store; in the block every scheduler without an address uses the store, too."""
+    """Yield a scheduler on the store; in the block, every scheduler without an address also uses this store."""
     opener = StoreOpener(open=lambda: open_store(url, clock.now))
     before = os.environ.get(ADDRESS)
     os.environ[ADDRESS] = url
@@ -35,15 +35,15 @@ def scheduler_of_test(url: str, clock: MovableClock, hooks: Mapping[str, Callabl
 
 @contextmanager
 def nodes_of_test(url: str, clock: MovableClock) -> Iterator[Callable[..., TestNode]]:
-    """Give a function that starts a node on the store; all nodes are stopped at the end of the block."""
+    """Yield a function that starts a node on the store; all nodes are stopped at the end of the block."""
     started: list[TestNode] = []
 
     def start(*options: str, **variables: str) -> TestNode:
         if clock.is_moved:
             raise AssertionError(
-                "a node goes by the clock of the host, and this test has moved its own: start it before"
+                "a node runs by the host's clock, and this test has moved its own: start the node first"
             )
-        with closing(open_store(url)):  # made here, so that no two processes make it
+        with closing(open_store(url)):  # created here, so that no two processes create it
             started.append(TestNode(url, options, variables))
         return started[-1]
 
@@ -59,6 +59,6 @@ def nodes_of_test(url: str, clock: MovableClock) -> Iterator[Callable[..., TestN
 def jobs_of_test(
     scheduler: Scheduler, url: str, clock: MovableClock, start_node: Callable[..., TestNode]
 ) -> Iterator[Jobs]:
-    """Give what the test does with the jobs of the store."""
+    """Yield the helper for the jobs of the store."""
     with closing(open_store(url, clock.now)) as store:
         yield Jobs(scheduler, store, clock, start_node)

@@ -1,6 +1,6 @@
 """Everything that can be done through the dashboard: one method each, for the pages and the API alike.
 
-Each checks what the user may do, keeps it in the audit, and does it.
+Each checks the user's rights, records the action in the audit, and does it.
 """
 
 from __future__ import annotations
@@ -9,18 +9,22 @@ import hashlib
 import logging
 import shlex
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import datetime
 from typing import Any
 
+from taskqueue.errors import InvalidOption, JobNotFound, WrongStatus
 from taskqueue.model.controls import Kind
 from taskqueue.model.ids import JobId, id_of_text
 from taskqueue.model.options import value_of
 from taskqueue.model.record import OnFailure, Record, Status
 from taskqueue.model.serializer import decode
 from taskqueue.model.wording import nearest
+from taskqueue.scheduler import bulk_actions
 from taskqueue.scheduler.audit_trail import acting, shown_query
+from taskqueue.scheduler.bulk_actions import BulkActionState, Plan
 from taskqueue.scheduler.changes import SAME_DATA, is_data_of, typed_data
+from taskqueue.scheduler.operations import AnyOperation, Target
 from taskqueue.scheduler.process import Process
 from taskqueue.scheduler.schedule import Schedule
 from taskqueue.scheduler.scheduler import Scheduler
@@ -33,10 +37,16 @@ from taskqueue.web.viewers import Viewer
 log = logging.getLogger(__name__)
 
 SAMPLE = 5
-"""Jobs that are shown of all that match."""
+"""How many of all matching jobs are shown."""
+
+MOST_STARTED = 1000
+"""How many postponed jobs are started together."""
+
+STARTABLE: Mapping[str, Any] = {"status": int(Status.POSTPONED), "waiting_for": {"$exists": False}}
+"""Jobs that wait for a time only, such as a pause before they are tried again."""
 
 FOLLOWED_AT_ONCE = 200
-"""Jobs whose children and dependents are read at once; a query takes up to 500 values."""
+"""How many jobs have their children and dependents read at once; a query takes up to 500 values."""
 
 KEY_FOR = "1d"
 """How long the key of an added job stays taken."""
@@ -70,7 +80,7 @@ class Actions:
         return process
 
     def cancel_job(self, id: str, reason: str = "") -> Process:
-        """Cancel a job that waits, or ask one that runs to end."""
+        """Cancel a waiting job, or ask a running one to end."""
         process = self._job(id)
         if process.status > Status.PROCESSING:
             return process
@@ -87,7 +97,7 @@ class Actions:
             return self._scheduler.recover_job(process.id, at, data=given)
 
     def update_job(self, id: str, changes: Mapping[str, Any]) -> Process:
-        """Change ``priority``, ``at``, ``queue``, ``tags`` or ``data`` of a job that waits."""
+        """Change ``priority``, ``at``, ``queue``, ``tags`` or ``data`` of a waiting job."""
         process = self._job(id)
         if "queue" in changes:
             self._check(changes["queue"])
@@ -104,7 +114,7 @@ class Actions:
         return job in self._settings.addable
 
     def unmask_job(self, id: str) -> Process:
-        """Return the job for a look at its secret values, which is a right of its own."""
+        """Return the job for viewing its secret values, which needs a right of its own."""
         user = self._viewer.user
         if not user.unmask:
             raise Problem("forbidden", f"user {user.name} may not see secret values: one with --unmask can")
@@ -126,6 +136,23 @@ class Actions:
         with self._acting("cancel", "jobs", query=shown, number=number, reason=reason):
             return self._scheduler.cancel_jobs(meant, self._reason(reason))
 
+    def start_now(self, query: Mapping[str, Any], at: datetime) -> int:
+        """Start the postponed jobs that match and were added before ``at`` now, the oldest first, and return how many.
+
+        At most ``MOST_STARTED`` at once; jobs that wait for other jobs are not concerned.
+        """
+        meant = self._meant({"$and": [query, STARTABLE]}, at, ended=False)
+        processes = self._scheduler.find_jobs(meant, order="created_at", limit=MOST_STARTED)
+        for process in processes:
+            self._check_declared(process.snapshot)
+        number = 0
+        with self._acting("start now", "jobs", query=shown_query(query, self._masking), number=len(processes)):
+            for process in processes:
+                with suppress(WrongStatus, JobNotFound):  # it has just started, or was canceled
+                    self._scheduler.update_job(process.id, at=None)
+                    number += 1
+        return number
+
     def run_jobs_again(self, query: Mapping[str, Any], at: datetime) -> int:
         """Run the jobs that match and ended before ``at`` once more as copies, and return how many.
 
@@ -138,37 +165,52 @@ class Actions:
         with self._acting("run again", "jobs", query=shown_query(query, self._masking)):
             return len(self._scheduler.recover_jobs(meant))
 
-    def pause_queue(self, queue: str, reason: str = "") -> None:
-        """Pause a queue, or with "" all of them."""
-        self._check(queue or None)
-        with self._acting("pause", queue, reason=reason):
-            self._scheduler.pause(queue or None, reason, by=self._viewer.user.name)
+    def begin_bulk_action(self, name: str, query: Mapping[str, Any], at: datetime, given: Mapping[str, Any]) -> None:
+        """Begin a bulk action of this name on the jobs that match and ended before ``at``, as ``given`` plans it."""
+        meant = self._meant(query, at, ended=True)
+        plan = self._plan(given)
+        if self._viewer.user.queues is not None:
+            for process in self._scheduler.get_jobs(meant):
+                self._check_declared(process.snapshot)
+        bulk_actions.check_name(name)
+        user, shown = self._viewer.user, shown_query(query, self._masking)
+        with self._acting("begin bulk action", name, query=shown, plan=plan.says):
+            bulk_actions.begin(self._scheduler, name, meant, plan, user.name, user.queues)
 
-    def resume_queue(self, queue: str) -> bool:
-        """Resume a queue, or with "" lift the pause of all; return whether there was one."""
-        self._check(queue or None)
-        with self._acting("resume", queue):
-            return self._scheduler.resume(queue or None)
+    def continue_bulk_action(self, name: str, given: Mapping[str, Any]) -> None:
+        """Run the jobs again that no stage of a bulk action has looked at, as ``given`` plans it."""
+        action = self._bulk_action(name)
+        plan, user = self._plan(given), self._viewer.user
+        with self._acting("continue bulk action", name, plan=plan.says):
+            bulk_actions.add_rest(self._scheduler, name, plan, user.name, action.first.queues)
+
+    def stop_bulk_action(self, name: str, reason: str = "") -> None:
+        """Cancel the copies of a bulk action that have not started."""
+        action = self._bulk_action(name)
+        if self._viewer.user.queues is not None:
+            queries = [bulk_actions.unstarted(one.stage.record.id) for one in action.stages]
+            self._check_followers([process.id for query in queries for process in self._scheduler.get_jobs(query)])
+        said = self._reason(reason or f"bulk action {name} stopped")
+        with self._acting("stop bulk action", name, reason=reason):
+            bulk_actions.stop(self._scheduler, name, said)
+
+    def operate(self, operation: AnyOperation, name: str, values: Mapping[str, Any]) -> Any:
+        """Do a declared operation to the target of this name, or with "" to all queues, and return its result."""
+        self._check(name or None if operation.target is Target.QUEUE else None)
+        if operation.target is Target.NODE:
+            self._check_node(name)
+        try:
+            about = operation.details(self._scheduler, name, values)
+        except InvalidOption as refused:
+            raise Problem("not-found", str(refused)) from None
+        with self._acting(operation.name, name, **about) if operation.is_audited else nullcontext():
+            return operation.call(self._scheduler, name or None, {**values, "by": self._viewer.user.name})
 
     def set_limit(self, name: str, limit: int | str | None, reason: str = "") -> None:
-        """Give a limit another number, or with None the declared one."""
+        """Set a limit's number, or with None restore the declared one."""
         self._check(None)
         with self._acting("limit", name, limit=limit, reason=reason):
             self._scheduler.set_limit(name, limit, reason, by=self._viewer.user.name)
-
-    def drain_node(self, node: str, reason: str = "") -> None:
-        """Stop a node from starting jobs."""
-        self._check(None)
-        self._check_node(node)
-        with self._acting("drain", node, reason=reason):
-            self._scheduler.drain(node, reason, by=self._viewer.user.name)
-
-    def undrain_node(self, node: str) -> bool:
-        """Allow a node to start jobs again; return whether it was drained."""
-        self._check(None)
-        self._check_node(node)
-        with self._acting("undrain", node):
-            return self._scheduler.undrain(node)
 
     def trigger_schedule(self, name: str) -> Process:
         """Start a job of a schedule now, and return the job."""
@@ -232,6 +274,23 @@ class Actions:
             parts.append({"queue": {"$in": list(self._viewer.user.queues)}})
         return {"$and": parts}
 
+    def _plan(self, given: Mapping[str, Any]) -> Plan:
+        """Return the plan of a stage, whose copies run in a queue that the user may act on."""
+        plan = bulk_actions.plan_of(self._scheduler, given)
+        if plan.queue is not None:
+            self._check(plan.queue)
+        return plan
+
+    def _bulk_action(self, name: str) -> BulkActionState:
+        """Return a bulk action if the user may act on all its jobs and copies."""
+        self._check_role()
+        action = bulk_actions.read(self._scheduler, name)
+        for stage in (one.stage for one in action.stages):
+            queues: list[str | None] = [None] if stage.queues is None else [*stage.queues]
+            for queue in [*queues, stage.plan.queue] if stage.plan.queue else queues:
+                self._check(queue)
+        return action
+
     def _check_role(self) -> None:
         if self._viewer.user.role is not Role.OPERATOR:
             raise Problem("forbidden", f"user {self._viewer.user.name} is a reader: an operator can do this")
@@ -243,7 +302,7 @@ class Actions:
         if not user.may_act_on(queue):
             allowed = ", ".join(user.queues or ())
             what = "this concerns more" if queue is None else f"this is queue {queue}"
-            raise Problem("forbidden", f"user {user.name} may act on the queues {allowed} alone: {what}")
+            raise Problem("forbidden", f"user {user.name} may act only on the queues {allowed}: {what}")
 
     def check_class(self, job: str) -> None:
         """Refuse jobs of a class that may not be added here."""
@@ -253,17 +312,17 @@ class Actions:
             raise Problem("class-not-allowed", says)
 
     def _check_declared(self, record: Record) -> None:
-        """Refuse to start a job whose class is still to declare its queue, unless the user may act on all queues."""
+        """Refuse to start a job whose class may yet declare another queue, unless the user may act on all queues."""
         user = self._viewer.user
         if user.queues is not None and record.options.undeclared and "queue" not in record.given:
             raise Problem(
                 "forbidden",
-                f"user {user.name} may act on the queues {', '.join(user.queues)} alone: {record.job} was added by its "
+                f"user {user.name} may act only on the queues {', '.join(user.queues)}: {record.job} was added by its "
                 "path without a queue, and may declare another: an operator of all queues can do this",
             )
 
     def _check_followers(self, ids: list[JobId]) -> None:
-        """Refuse to cancel jobs with which pending jobs of queues would end that the user may not act on."""
+        """Refuse to cancel jobs if that would end pending jobs in queues that the user may not act on."""
         if self._viewer.user.queues is None:
             return
         seen, unseen = set(ids), list(ids)
@@ -278,7 +337,7 @@ class Actions:
                     unseen.append(follower.id)
 
     def _followers(self, ids: list[JobId]) -> list[Process]:
-        """Return the pending jobs that are canceled when these are: their children, and jobs that depend on them."""
+        """Return the pending jobs that are canceled with these: their children, and jobs that depend on them."""
         texts = [str(id) for id in ids]
         pending = {"status": {"$lte": int(Status.PROCESSING)}}
         children = self._scheduler.get_jobs({"parent": {"$in": texts}, **pending})
@@ -294,17 +353,17 @@ class Actions:
         user = self._viewer.user
         raise Problem(
             "forbidden",
-            f"user {user.name} may act on the queues {', '.join(user.queues or ())} alone: job {follower.id} of queue "
+            f"user {user.name} may act only on the queues {', '.join(user.queues or ())}: job {follower.id} of queue "
             f"{follower.queue} would be canceled, too: an operator of all queues can do this",
         )
 
     def _reason(self, reason: str) -> str:
-        """Return the reason that is kept with a job, which names the user."""
+        """Return the reason that is stored with a job, which names the user."""
         name = self._viewer.user.name
         return f"{reason} ({name})" if reason else f"canceled by {name}"
 
     def _acting(self, action: str, target: str, **about: Any) -> AbstractContextManager[None]:
-        """Keep in the audit who does what to what in the block."""
+        """Record in the audit who does what to what in the block."""
         return acting(self._keep, action, target, about)
 
     def _keep(self, action: str, target: str, about: Mapping[str, Any]) -> None:

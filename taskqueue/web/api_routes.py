@@ -1,9 +1,10 @@
-"""The routes of the API: each request is checked against the schemas of its operation, each error is a problem."""
+"""The routes of the API and its OpenAPI document: requests are checked against the schemas that this shows."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from http import HTTPStatus
 from inspect import iscoroutinefunction
 from typing import Any
 
@@ -12,12 +13,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from taskqueue.errors import TaskqueueError
+from taskqueue.model.version import VERSION
 from taskqueue.model.wording import or_nearest
 from taskqueue.web.api import ROUTES
-from taskqueue.web.api.openapi import PREFIX, document
-from taskqueue.web.api.route import Answer, ApiRoute, Call, Schema
+from taskqueue.web.api.route import Answer, ApiRoute, Call, Param, Schema
+from taskqueue.web.api.schemas import COMPONENTS, ref
 from taskqueue.web.dashboard import Dashboard, root_of
-from taskqueue.web.problems import Problem, problem_of, problem_response
+from taskqueue.web.problems import MEDIA_TYPE, STATUSES, Problem, problem_of, problem_response
 from taskqueue.web.rendering import JsonResponse
 from taskqueue.web.viewers import Viewer, token_of
 
@@ -77,7 +79,7 @@ class ApiRoutes:
         return viewer
 
     def _unknown(self, request: Request) -> str:
-        """Return why nobody is known, and how to be."""
+        """Return why the user is unknown, and how to log in."""
         if token_of(request) is None:
             return "nobody is logged in: send a token as Authorization: Bearer TOKEN"
         if self._dashboard.viewers.users is None:
@@ -115,7 +117,7 @@ def _parameters(request: Request, route: ApiRoute) -> dict[str, Any]:
             near = or_nearest(name, known)
             raise _wrong(f"there is no parameter {name[:100]!r}: use {', '.join(known) or 'none'}{near}")
         if len(request.query_params.getlist(name)) > 1:
-            raise _wrong(f"{name} is there more than once")
+            raise _wrong(f"{name} is given more than once")
     values: dict[str, Any] = {}
     for param in route.params:
         given = dict(pairs) if param.place == "query" else request.headers
@@ -147,7 +149,7 @@ async def _body(request: Request, route: ApiRoute) -> Mapping[str, Any]:
         return {}
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        raise Problem("unsupported-media-type", f"a body is application/json, not {kind[:100]!r}")
+        raise Problem("unsupported-media-type", f"a body must be application/json, not {kind[:100]!r}")
     try:
         body = json.loads(raw.decode(), parse_constant=_no_constant)
         json.dumps(body, ensure_ascii=False).encode()
@@ -163,3 +165,77 @@ def _no_constant(name: str) -> Any:
 
 def _wrong(detail: str) -> Problem:
     return Problem("invalid-parameter", detail)
+
+
+PREFIX = "/api/v1"
+
+ALWAYS = (400, 401, 403, 422, 429, 431, 503)
+"""Statuses that every operation may have.
+
+A wrong host or text, no known user, not allowed, a wrong value, too many requests by the user, no store.
+"""
+
+OF_BODIES = (413, 415)
+
+SUBJECTS = {
+    "jobs": "Jobs",
+    "queues": "Queues and limits",
+    "controls": "Queues and limits",
+    "limits": "Queues and limits",
+    "schedules": "Schedules",
+    "nodes": "Nodes",
+}
+"""The subject of each operation by the first word of its path; all others are about figures and events."""
+
+
+def document(root: str) -> dict[str, Any]:
+    """Return the document for the dashboard that is mounted at ``root``."""
+    paths: dict[str, dict[str, Any]] = {}
+    for route in ROUTES:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "taskqueue",
+            "version": VERSION,
+            "summary": "Jobs, queues and nodes.",
+        },
+        "servers": [{"url": f"{root}{PREFIX}"}],
+        "security": [{"token": []}],
+        "paths": paths,
+        "components": {
+            "schemas": COMPONENTS,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _operation(route: ApiRoute) -> dict[str, Any]:
+    names = [part[1:-1] for part in route.path.split("/") if part.startswith("{")]
+    in_path = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
+    operation: dict[str, Any] = {
+        "operationId": route.name,
+        "tags": [SUBJECTS.get(route.path.split("/")[1], "Figures and events")],
+        "summary": route.meaning,
+        "description": f"For {route.users}.",
+        "parameters": [*in_path, *map(_parameter, route.params)],
+        "responses": _responses(route),
+    }
+    if route.body is not None:
+        content = {"application/json": {"schema": route.body.schema}}
+        operation["requestBody"] = {"required": route.needs_body, "content": content}
+    return operation
+
+
+def _parameter(param: Param) -> dict[str, Any]:
+    return {"name": param.name, "in": param.place, "description": param.meaning, "schema": param.schema}
+
+
+def _responses(route: ApiRoute) -> Mapping[str, Any]:
+    fine = {"description": "Done.", "content": {route.media_type: {"schema": route.answer}}}
+    problem = {MEDIA_TYPE: {"schema": ref("Problem")}}
+    responses = {"200": fine, **({"201": fine} if route.created else {})}
+    for status in sorted({*ALWAYS, *route.statuses, *(OF_BODIES if route.body is not None else ())}):
+        names = ", ".join(name for name, of in STATUSES.items() if of == status)
+        responses[str(status)] = {"description": f"{HTTPStatus(status).phrase}: {names}", "content": problem}
+    return responses

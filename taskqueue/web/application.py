@@ -60,9 +60,9 @@ def app(
 def application(
     scheduler: Scheduler | AsyncScheduler, settings: Settings, open_anew: Callable[[], Scheduler] | None = None
 ) -> Starlette:
-    """Return the application for settings that are checked.
+    """Return the application for checked settings.
 
-    ``open_anew`` closes the scheduler and makes the one to use from then on, where the file of the store was replaced.
+    ``open_anew`` closes the scheduler and returns the next one to use, if the file of the store was replaced.
     """
     blocking = scheduler.blocking if isinstance(scheduler, AsyncScheduler) else scheduler
     dashboard = Dashboard(blocking, settings, open_anew)
@@ -81,7 +81,7 @@ def application(
         """Answer an unexpected error without its text; the server logs it with its traceback."""
         problem = Problem("internal-error", "something went wrong here: the log of the dashboard says what")
         response = answer(request, problem)
-        response.headers.update(HEADERS)  # it is sent past the checks, which add them to others
+        response.headers.update(HEADERS)  # it bypasses the checks, which add these headers to others
         return response
 
     @asynccontextmanager

@@ -1,11 +1,13 @@
-"""Charts as geometry: bars of a time, and the timeline of a job, in the units of an SVG's view box."""
+"""Charts as geometry: bars over a time, and the timeline of a job, in the units of an SVG's view box."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import TypeVar
 
+from taskqueue.insight.releases import Release
 from taskqueue.model.record import Attempt, Record, Status
 
 HEIGHT = 60
@@ -14,8 +16,11 @@ HEIGHT = 60
 WIDTH = 1000
 """The width of a timeline."""
 
+NARROWEST, CHARACTER, LONGEST_NAME = 280, 7, 14
+"""The width in pixels of a chart on a phone and of a character, and the most characters of a name above it."""
+
 LEAST = 6
-"""The least width of a run in a timeline: one of a millisecond is seen, too."""
+"""The least width of a run in a timeline, so that even a run of a millisecond is visible."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,13 +36,26 @@ class Bar:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Mark:
+    """The mark of a release in a chart."""
+
+    x: float
+    percent: float
+    """How far it is from the left, of the width."""
+    says: str
+    text: str
+    """The name, cut if it is long; empty if names of later releases need its room."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Chart:
     """Bars with their scale, and what they show in words."""
 
     bars: Sequence[Bar]
     says: str
     most: int
-    """Jobs of the highest bar."""
+    """The number of jobs of the highest bar."""
+    marks: Sequence[Mark] = ()
 
     @property
     def width(self) -> int:
@@ -76,8 +94,51 @@ def chart(figures: Iterable[tuple[str, int, int]], says: str) -> Chart:
 
 
 def _height(number: int, most: int) -> float:
-    """Return a height in proportion, but never nothing for something."""
+    """Return a proportional height that is never zero for a positive number."""
     return max(1.5, round(number / most * (HEIGHT - 4), 1)) if number else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareChart:
+    """Shares over a time as bars, to scale: a small share is a small bar."""
+
+    path: str
+    width: int
+    says: str
+    most: float
+    """The share of the highest bar, 0 to 1."""
+    marks: Sequence[Mark] = ()
+
+
+def share_chart(pairs: Iterable[tuple[int, int]], says: str) -> ShareChart:
+    """Return the shares of pairs of numbers: how many of how many."""
+    shares = [part / whole if whole else 0.0 for part, whole in pairs]
+    most = max(shares, default=0.0)
+    path = "".join(
+        _box(10 * place, round(share / most * (HEIGHT - 4), 1), 0) for place, share in enumerate(shares) if share
+    )
+    return ShareChart(path=path, width=10 * len(shares), says=says, most=most)
+
+
+OverTime = TypeVar("OverTime", Chart, ShareChart)
+
+
+def marked(drawn: OverTime, releases: Sequence[Release], begin: datetime, end: datetime) -> OverTime:
+    """Return the chart of this time with a mark for each release in it, which its words name as well."""
+    marks: list[Mark] = []
+    free = 100.0 + 100 * CHARACTER / NARROWEST
+    for release in reversed([release for release in releases if begin <= release.at < end]):
+        share = (release.at - begin) / (end - begin)
+        percent, says = round(100 * share, 1), f"release {release.name}, {release.at:%a %H:%M} UTC"
+        name = release.name if len(release.name) <= LONGEST_NAME else f"{release.name[: LONGEST_NAME - 1]}…"
+        room = 100 * CHARACTER * (len(name) + 1) / NARROWEST
+        left, right = (percent - room, percent) if percent > 50 else (percent, percent + room)
+        has_room = right <= free
+        free = left if has_room else free
+        marks.append(Mark(x=round(drawn.width * share, 1), percent=percent, says=says, text=name if has_room else ""))
+    if not marks:
+        return drawn
+    return replace(drawn, marks=marks[::-1], says=f"{drawn.says}; {', '.join(mark.says for mark in marks[::-1])}")
 
 
 @dataclass(frozen=True, kw_only=True)

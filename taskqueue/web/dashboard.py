@@ -33,19 +33,19 @@ R = TypeVar("R")
 
 THREADS = 8
 OF_USER = 3
-"""Calls of the scheduler that are under way at once, in all and of one user; others wait their turn."""
+"""The most concurrent calls of the scheduler, in total and per user; others wait their turn."""
 
 MOST_OF_USER = 100
 """Calls of one user that run and wait at once."""
 
 NODE_THREADS = 8
 NODES_OF_USER = 2
-"""Requests that ask a node at once, in all and of one user; of one job there is one: a stopped node takes seconds."""
+"""The most concurrent requests to nodes, in total and per user; one per job, as a stopped node takes seconds."""
 
 LOGIN_THREADS = 2
 LOGINS_OF_ADDRESS = 8
 MOST_LOGINS = 64
-"""Passwords that are checked at once; logins that run and wait of one address, and in all."""
+"""The most passwords that are checked at once; the most logins that run or wait, per address and in total."""
 
 MOST_FIELDS = 1000
 
@@ -58,7 +58,7 @@ class Dashboard:
     def __init__(
         self, scheduler: Scheduler, settings: Settings, open_anew: Callable[[], Scheduler] | None = None
     ) -> None:
-        """``open_anew`` closes the scheduler and makes another one, where the file of the store was replaced."""
+        """``open_anew`` closes the scheduler and returns another one, if the file of the store was replaced."""
         self.scheduler = scheduler
         self._open_anew = open_anew
         self.settings = settings
@@ -80,18 +80,18 @@ class Dashboard:
         return Actions(self.scheduler, self.settings, viewer, self.masking)
 
     async def in_thread(self, viewer: Viewer, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Make a call that may block, in a thread, in the share of the viewer. Raises ``Problem`` for too many."""
+        """Make a call that may block, in a thread from the viewer's share. Raises ``Problem`` if there are too many."""
         name = viewer.user.name
         future = self._threads.submit(name, partial(call, *args, **kwargs))
         if future is None:
-            raise too_many_requests(f"{MOST_OF_USER} requests of {name} wait already: send fewer at once")
+            raise too_many_requests(f"{MOST_OF_USER} requests of {name} are already waiting: send fewer at once")
         return await self._awaited(future)
 
     async def ask_node(self, viewer: Viewer, job: str, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Make a call that waits for the node of a job, in threads of its own. Raises ``Problem`` for too many."""
+        """Make a call that waits for the node of a job, in separate threads. Raises ``Problem`` for too many."""
         name, job = viewer.user.name, job.lower()
         if job in self._asked:
-            raise too_many_requests(f"the node of job {job[:100]} is being asked already: try again in a second")
+            raise too_many_requests(f"the node of job {job[:100]} is already being asked: try again in a second")
         future = self._node_threads.submit(name, partial(call, *args, **kwargs))
         if future is None:
             raise too_many_requests(f"{NODES_OF_USER} requests of {name} wait for nodes already: try again in a second")
@@ -108,10 +108,10 @@ class Dashboard:
         return await self._awaited(future)
 
     async def _read_events(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Read events for all open pages and streams, whatever users ask for."""
+        """Read events for all open pages and streams, whatever users request."""
         future = self._event_threads.submit("", partial(call, *args, **kwargs))
         if future is None:
-            raise too_many_requests("too many streams begin at once: try again in a second")
+            raise too_many_requests("too many streams are starting at once: try again in a second")
         return await self._awaited(future)
 
     async def _awaited(self, future: Future[R]) -> R:
@@ -125,7 +125,9 @@ class Dashboard:
             if used is self.scheduler:
                 log.warning("the next request opens the new store: %s", error.reason)
                 self._change_to(self._open_anew())
-            raise StoreReplaced(error.store, error.reason, "repeat it, the dashboard uses the new one now") from error
+            raise StoreReplaced(
+                error.store, error.reason, "repeat the request: the dashboard now uses the new one"
+            ) from error
 
     def _change_to(self, scheduler: Scheduler) -> None:
         """Use another scheduler from now on."""
@@ -134,7 +136,7 @@ class Dashboard:
         self.hub.change_to(scheduler)
 
     def end_threads(self) -> None:
-        """End each thread after its call; an application that is started again gets others."""
+        """End each thread after its call; an application that is started again gets new ones."""
         for threads in (self._threads, self._node_threads, self._login_threads, self._event_threads):
             threads.end()
 
@@ -160,7 +162,7 @@ async def form_of(request: Request) -> Form:
         return Form()
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
-        raise Problem("unsupported-media-type", f"a form is application/x-www-form-urlencoded, not {kind[:100]!r}")
+        raise Problem("unsupported-media-type", f"a form must be application/x-www-form-urlencoded, not {kind[:100]!r}")
     try:
         text = (await request.body()).decode()
         return Form(parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict"))

@@ -1,25 +1,133 @@
-"""Reads the events of the store once for all open pages and streams, and hands them on."""
+"""Reads the events of the store once for all open pages, and sends them to these as streams."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
+import re
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from taskqueue.errors import CursorTooOld, StoreReplaced, StoreUnavailable
+from starlette.responses import StreamingResponse
+
+from taskqueue.errors import CursorTooOld, StoreReplaced, StoreUnavailable, TaskqueueError
 from taskqueue.model.events import FLUSHED
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Failure
 from taskqueue.scheduler import json_shapes
 from taskqueue.scheduler.event import Event
 from taskqueue.scheduler.scheduler import Scheduler
+from taskqueue.web.overviews import Beats
 from taskqueue.web.problems import Problem
 from taskqueue.web.shared_threads import network_of, too_many_requests
 from taskqueue.web.viewers import Viewer
+
+HEARTBEAT = 15.0
+"""Seconds of silence after which a comment is sent: proxies close silent connections, and who logged out is noticed."""
+
+CHANGED = "event: changed\ndata: {}\n\n"
+
+_OF_JOB = r"/jobs/([0-9a-f]{24})(/.*)?"
+
+Still = Callable[[], bool]
+"""Returns whether the viewer of a stream may still see it."""
+
+
+def event_stream(
+    hub: EventHub,
+    cursor: str | None,
+    still: Still,
+    names: frozenset[str],
+    viewer: Viewer | None = None,
+    in_thread: InThread | None = None,
+) -> StreamingResponse:
+    """Yield the events after the cursor, or from now on, and new ones as they come; with ``names`` only these.
+
+    ``in_thread`` reads those after the cursor; the hub does it if there is none.
+    """
+
+    async def stream() -> AsyncIterator[str]:
+        yield "retry: 2000\n\n"
+        async with hub.listen(viewer) as listener:
+            if cursor is not None:
+                try:
+                    async for notice in hub.past(cursor, in_thread):
+                        if listener.is_closed or not still():
+                            return
+                        if notice.name in (*names, FLUSHED) or not names:
+                            yield _message(notice)
+                except CursorTooOld as error:
+                    yield f"event: gap\ndata: {json.dumps({'detail': str(error)})}\n\n"
+            async for new in _notices(listener, still):
+                if new is None:
+                    yield ": still here\n\n"
+                elif not names or new.name in (*names, "gap", "store", FLUSHED):
+                    yield _message(new)
+
+    return _response(stream())
+
+
+def change_stream(
+    hub: EventHub, beats: Beats, page: str, still: Still, runs: bool = False, viewer: Viewer | None = None
+) -> StreamingResponse:
+    """Return a stream that sends ``changed`` at each beat after which the page may look different.
+
+    So does each beat for all pages, and with ``runs`` every beat: the log lines of a running job are not events.
+    """
+    found = re.fullmatch(_OF_JOB, page)
+
+    async def stream() -> AsyncIterator[str]:
+        yield "retry: 2000\n\n"
+        try:
+            async with hub.open_page(None if found is None else found[1], viewer) as opened:
+                seen = beats.present().number
+                while still():
+                    await opened.wait(beats.until_next())
+                    if opened.is_closed or not still():
+                        return
+                    beat = beats.present()
+                    if beat.number != seen:
+                        if opened.has_changed or beat.for_all > seen or runs:
+                            opened.has_changed = False
+                            yield CHANGED
+                        seen = beat.number
+        except StoreUnavailable:
+            yield CHANGED  # the page finds out that the store is away, and opens another stream
+
+    return _response(stream())
+
+
+async def _notices(listener: Listener, still: Still) -> AsyncIterator[Notice | None]:
+    """Yield what comes, None in each silence, as long as the viewer may see it."""
+    while still() and not listener.is_closed:
+        notice = await listener.next(HEARTBEAT)
+        if still() and not listener.is_closed:
+            yield notice
+
+
+def _message(notice: Notice) -> str:
+    data = json.dumps(notice.document, ensure_ascii=False, separators=(",", ":"))
+    return f"id: {notice.cursor}\nevent: {notice.name}\ndata: {data}\n\n"
+
+
+async def _ended(stream: AsyncIterator[str]) -> AsyncIterator[str]:
+    """Yield the stream up to an error, which becomes a comment: the status was sent, and clients come again."""
+    try:
+        async for text in stream:
+            yield text
+    except (Problem, TaskqueueError) as error:
+        log.info("a stream ended: %s", error)
+        yield f": {json.dumps(str(error))}\n\n"
+
+
+def _response(stream: AsyncIterator[str]) -> StreamingResponse:
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    return StreamingResponse(_ended(stream), media_type="text/event-stream", headers=headers)
+
 
 log = logging.getLogger(__name__)
 
@@ -36,13 +144,13 @@ LAGS = 20
 MOST_LISTENERS = 200
 MOST_OF_USER = 50
 MOST_OF_ADDRESS = 100
-"""Open pages and streams in all, of one user, and of the users at one address."""
+"""The most open pages and streams in total, per user, and per address."""
 
 WAITING = 2000
 """Events queued for one listener; further ones are dropped, and the listener gets a ``gap`` notice."""
 
 REMEMBERED = 10_000
-"""Jobs whose class is remembered."""
+"""How many jobs have their class remembered."""
 
 FAILURES = frozenset({"retried", "failed", "timeout"})
 
@@ -98,7 +206,7 @@ class Listener:
         """Whether the server stops."""
 
     def put(self, notice: Notice) -> None:
-        """Hand it on; leave it out where the listener is too slow."""
+        """Pass it on; leave it out if the listener is too slow."""
         if self._has_gap:
             notice = _gap(notice.cursor)
         try:
@@ -120,7 +228,7 @@ class Listener:
     def close(self) -> None:
         """End the stream of this listener."""
         self.is_closed = True
-        with contextlib.suppress(asyncio.QueueFull):  # else it looks when it has taken the next one
+        with contextlib.suppress(asyncio.QueueFull):  # otherwise it looks when it has taken the next notice
             self._queue.put_nowait(_gap(""))
 
 
@@ -147,7 +255,7 @@ class EventHub:
     def open_page(
         self, job: str | None, viewer: Viewer | None = None
     ) -> contextlib.AbstractAsyncContextManager[OpenPage]:
-        """Return a page that learns whether something happens from now on. Raises ``Problem``, too."""
+        """Return a page that learns whether something happens from now on. Raises ``Problem`` if there are too many."""
         return self._joined(OpenPage(job), viewer)
 
     @contextlib.asynccontextmanager
@@ -173,28 +281,30 @@ class EventHub:
         if viewer is not None:
             others = [other for other in self._listeners.values() if other is not None]
             if sum(other.user.name == viewer.user.name for other in others) >= MOST_OF_USER:
-                raise too_many_requests(f"{viewer.user.name} has {MOST_OF_USER} pages and streams open: close some")
+                raise too_many_requests(
+                    f"{viewer.user.name} has {MOST_OF_USER} pages and streams open: close some of them"
+                )
             network = network_of(viewer.address)
             if sum(network_of(other.address) == network for other in others) >= MOST_OF_ADDRESS:
-                raise too_many_requests(f"{MOST_OF_ADDRESS} pages and streams are open at {network}: close some")
+                raise too_many_requests(f"{MOST_OF_ADDRESS} pages and streams are open from {network}: close some")
         if len(self._listeners) >= MOST_LISTENERS:
-            raise Problem("too-many-listeners", f"{MOST_LISTENERS} pages are open already: close some")
+            raise Problem("too-many-listeners", f"{MOST_LISTENERS} pages are already open: close some")
 
     def close(self) -> None:
-        """End all streams, those too that begin just now."""
+        """End all streams, including any that are just beginning."""
         self._is_closed = True
         for listener in self._listeners:
             listener.close()
 
     def change_to(self, scheduler: Scheduler) -> None:
-        """Read another store from now on, whose cursors and jobs are others."""
+        """Read another store from now on, with other cursors and jobs."""
         self._scheduler = scheduler
         self._classes.clear()
 
     async def past(self, cursor: str, in_thread: InThread | None = None) -> AsyncIterator[Notice]:
         """Yield the events after a cursor up to now. Raises ``CursorTooOld``."""
         in_thread = in_thread or self._in_thread
-        until = await self._cursor()  # a busy store has always more; a listener gets those
+        until = await self._cursor()  # a busy store always has more, which the listener gets
         while cursor != until:
             events, next_cursor = await in_thread(self._page, cursor)
             for notice in events:
@@ -227,7 +337,7 @@ class EventHub:
                 cursor = None if isinstance(error, StoreReplaced) else cursor
                 continue
             except Exception:
-                log.exception("events could not be published: open pages and streams get a gap notice")
+                log.exception("events could not be published: open pages and streams will be told about the gap")
                 cursor = None
                 continue
             if is_away:

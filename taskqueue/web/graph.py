@@ -1,4 +1,4 @@
-"""The jobs before and after a job as a graph: columns by depth, a line for each dependency."""
+"""The jobs before and after a job as a graph: a column for each depth, a line for each dependency."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Graph:
     left_out: int
     """How many more jobs were found than are drawn."""
     is_more: bool
-    """Whether there may be still more."""
+    """Whether there may be even more."""
     says: str
 
 
@@ -135,7 +135,7 @@ def _related(scheduler: Scheduler, process: Process) -> Mapping[JobId, Process]:
 
 
 def _nearest(related: Mapping[JobId, Process], process: Process) -> Mapping[JobId, Process]:
-    """Return the job, those next to it, and others as long as there is room."""
+    """Return the job, its neighbours, and others while there is room."""
     near = [*process.depends_on, *(job.id for job in related.values() if process.id in job.depends_on)]
     order = dict.fromkeys([process.id, *(id for id in near if id in related), *related])
     return {id: related[id] for id in list(order)[:MOST]}

@@ -1,4 +1,4 @@
-"""Lets users log in with name and password, at a limited rate, and out again."""
+"""Logs users in with name and password, at a limited rate, and out again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from taskqueue.web.viewers import COOKIE, Viewers, address_of, check_origin
 log = logging.getLogger(__name__)
 
 MOST_FAILURES = 10
-"""Failed logins in ``PERIOD`` after which a name, or an address, has to wait."""
+"""After this many failed logins within ``PERIOD``, a name or an address has to wait."""
 
 PERIOD = 300.0
 REMEMBERED = 10_000

@@ -23,7 +23,7 @@ class Masking(SecretKeys):
         try:
             super().__init__(patterns)
         except re.error as error:
-            raise ConfigError(f"secret patterns {', '.join(patterns)}: no regular expression ({error})") from None
+            raise ConfigError(f"secret patterns {', '.join(patterns)}: not a regular expression ({error})") from None
 
     def limit(self, limit_key: LimitKey) -> LimitKey:
         """Return the key of a limit with the values that it counts by masked if they are of a secret key."""
@@ -47,7 +47,7 @@ class Masking(SecretKeys):
         if value != MASK:
             return value
         if old is None:
-            raise Problem("masked-value", f"the value {MASK} stands for a secret that is not known: write it out")
+            raise Problem("masked-value", f"the value {MASK} stands for an unknown secret: write out the value")
         return old
 
     def check_query(self, query: Any, user: User) -> None:

@@ -1,6 +1,6 @@
 """Keeps the last overview of the store and the last answer of each page, so that many viewers share one look at it.
 
-Open pages are notified of changes at beats: the same for all, and rarer the longer their answers take.
+Open pages are notified of changes at beats, which are the same for all pages, and rarer the longer answers take.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from taskqueue.insight.needs import Need
-from taskqueue.insight.overview_reader import Overview, OverviewReader, RecentFigures
+from taskqueue.insight.overview_reader import Overview, OverviewReader
+from taskqueue.insight.recent_figures import RecentFigures
+from taskqueue.insight.work_report import Period, WorkOf, WorkReport
 from taskqueue.model import wording
 from taskqueue.scheduler.scheduler import Scheduler
 from taskqueue.web.view import Answer
@@ -29,11 +31,11 @@ SHARE = 50
 """Seconds of which one at most, about, goes into answers: a busy machine has more to do than to show pages."""
 
 LONGEST = 10.0
-"""Seconds between two beats at most, however long answers take."""
+"""The most seconds between two beats, however long answers take."""
 
 
 class Beat(NamedTuple):
-    """A beat by its number, and the number of the last one at which all pages were notified."""
+    """The number of a beat, and the number of the last beat at which all pages were notified."""
 
     number: int
     for_all: int
@@ -61,7 +63,7 @@ class Beats:
             return self._beat
 
     def until_next(self) -> float:
-        """Return the seconds until there may be another beat."""
+        """Return the seconds until the next possible beat."""
         return max(0.0, self._next_at - self._now())
 
     @contextmanager
@@ -113,7 +115,7 @@ class SharedAnswers:
         self._kept: dict[Hashable, Kept] = {}
 
     def answer(self, key: Hashable, make: Callable[[], Answer]) -> Answer:
-        """Return the answer of this beat, or else make it; others who want the same wait for it."""
+        """Return the answer of this beat, or make it; others who want the same answer wait for it."""
         beat = self._beats.present().number
         with self._lock:
             if len(self._kept) >= MOST:
@@ -127,7 +129,7 @@ class SharedAnswers:
 
 
 KEPT_FOR = 1.0
-"""Seconds for which an overview is shown again."""
+"""How many seconds an overview is reused."""
 
 
 class Overviews:
@@ -167,12 +169,18 @@ class Overviews:
         with self._lock:
             self._kept = self._numbers = None
 
+    def report(self, of: WorkOf, period: Period) -> WorkReport:
+        """Return what is known about a class or queue."""
+        state = self.read()
+        with wording.in_utc():
+            return self._reader().report(of, period, state)
+
     def figures(self) -> RecentFigures:
         """Return the figures of recent minutes and hours."""
         return self._reader().figures
 
     def now(self) -> datetime:
-        """Return the store's time; an action does not wait for a reader."""
+        """Return the time of the store; an action does not wait for a reader."""
         return self._reader().now()
 
     def _read(self) -> Overview:

@@ -15,13 +15,13 @@ from starlette.routing import Route
 
 from taskqueue.errors import TaskqueueError
 from taskqueue.web.dashboard import Dashboard, Form, form_of, path_of, root_of, wants_content
-from taskqueue.web.done import done_of
+from taskqueue.web.event_hub import change_stream
 from taskqueue.web.login import safe_next, with_session, without_session
 from taskqueue.web.overviews import SharedAnswers
 from taskqueue.web.pages import PAGES
+from taskqueue.web.pages.changes import done_of
 from taskqueue.web.problems import Problem, problem_of
 from taskqueue.web.rendering import rendered, static_response
-from taskqueue.web.streams import change_stream
 from taskqueue.web.view import Answer, Page, View
 from taskqueue.web.viewers import LONGEST_NAME, Viewer
 
@@ -39,7 +39,7 @@ class PageRoutes:
         self._shared = SharedAnswers(dashboard.beats)
 
     def routes(self) -> list[Route]:
-        """Return all routes, those of login and static files among them; a site has its own login, and no streams."""
+        """Return all routes, including login and static files; a Django site has its own login, and no streams."""
         shown = [Route(page.path, self._endpoint(page), methods=[page.method]) for page in PAGES]
         shown.append(Route("/static/{digest}/{name}", _static))
         if self._dashboard.settings.site:
@@ -82,7 +82,7 @@ class PageRoutes:
     def _shown(self, page: Page, request: Request, viewer: Viewer, form: Form) -> Response:
         dashboard, view = self._dashboard, self._view(request, viewer, form)
         show = partial(page.show, view)
-        if page.method == "GET" and view.is_fragment:  # all who look at the page ask for it when it has changed
+        if page.method == "GET" and view.is_fragment:  # all viewers of the page request it when it has changed
             with dashboard.beats.answering():
                 shared = self._shared.answer((str(request.url), replace(viewer.user, name="")), show)
                 return self._response(page, request, viewer, view, shared)
@@ -106,6 +106,7 @@ class PageRoutes:
             overview=dashboard.overviews.read,
             numbers=dashboard.overviews.numbers,
             figures=dashboard.overviews.figures,
+            report=dashboard.overviews.report,
             now=dashboard.overviews.now,
         )
 
@@ -131,7 +132,7 @@ class PageRoutes:
 
     def _to_login(self, request: Request) -> Response:
         if wants_content(request):
-            return Response(status_code=401)  # the script loads the page again
+            return Response(status_code=401)  # the script reloads the page
         if self._dashboard.viewers.users is None:
             problem = Problem("unknown-user", "nobody is logged in: come through the proxy that knows its users")
             return self.problem_page(request, problem)

@@ -76,7 +76,7 @@ class RequestChecks:
         except BodyTooLarge:
             await problem_response(_too_large())(scope, receive, _with_headers(send))
         except ClientDisconnect:
-            log.debug("a client left before its request had come: %s", scope["path"])
+            log.debug("a client disconnected before its request was complete: %s", scope["path"])
 
     def _refusal(self, headers: Headers) -> Problem | None:
         if self._settings.local:
@@ -152,7 +152,7 @@ def _prefix(forwarded: list[str]) -> str:
     if len(forwarded) > 1:
         raise Problem(
             "malformed-request",
-            "the header X-Forwarded-Prefix is there more than once: let the proxy replace the one that a client sends",
+            "the header X-Forwarded-Prefix is given more than once: let the proxy replace the one that a client sends",
         )
     try:
         return path_from("".join(forwarded).strip())

@@ -182,7 +182,7 @@ class Server(uvicorn.Server):
                     connection.transport.abort()
             for connection in list(self.server_state.connections):
                 if isinstance(connection, Connection) and connection.is_unread(now, self._read_within):
-                    log.warning("a client at %s does not read its answers: it is cut off", connection.address)
+                    log.warning("disconnecting a client at %s that does not read its responses", connection.address)
                     connection.transport.abort()
         return await super().on_tick(counter)
 

@@ -68,10 +68,10 @@ def settings_from(
             "or local for everybody on this host"
         )
     if local and (users is not None or header is not None):
-        raise ConfigError("local lets everybody on this host in without a password: pass it without users and header")
+        raise ConfigError("local admits everybody on this host without a password: pass it without users and header")
     if local and proxies:
         raise ConfigError(
-            f"local lets everybody on this host in without a password, and proxies such as {proxies[0]} let in others: "
+            f"local admits everybody on this host without a password, and proxies such as {proxies[0]} admit others: "
             "pass users or a header (--users, --header) with them"
         )
     if header is not None and not proxies:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from typing import Any, TypeAlias
 
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
-from taskqueue.insight.overview_reader import Overview, RecentFigures
+from taskqueue.errors import InvalidQuery
+from taskqueue.insight.overview_reader import Overview
+from taskqueue.insight.recent_figures import RecentFigures
+from taskqueue.insight.work_report import Period, WorkOf, WorkReport
+from taskqueue.model.controls import Control
+from taskqueue.scheduler.operations import AnyOperation, Target, of_target
 from taskqueue.scheduler.scheduler import Scheduler
 from taskqueue.web.actions import Actions
 from taskqueue.web.masking import Masking
@@ -43,6 +48,8 @@ class View:
     """Returns how many jobs there are (``Scheduler.stats``), as it was a moment ago at most."""
     figures: Callable[[], RecentFigures]
     """Returns the figures of recent minutes and hours, most of which are known."""
+    report: Callable[[WorkOf, Period], WorkReport]
+    """Returns what is known of a class or queue."""
     now: Callable[[], datetime]
     """Returns the store's time."""
 
@@ -55,6 +62,11 @@ class View:
         """Return whether the user may act on jobs of the queue; None stands for things without a single queue."""
         return self.user.may_act_on(queue)
 
+    def offered(self, target: Target, name: str, control: Control | None) -> list[AnyOperation]:
+        """Return the declared operations that the user may do to the target, and that change something."""
+        may_act = self.may_act_on(name or None if target is Target.QUEUE else None)
+        return [operation for operation in of_target(target) if may_act and operation.fits(control)]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Button:
@@ -63,6 +75,17 @@ class Button:
     label: str
     path: str
     fields: Mapping[str, str] = field(default_factory=dict)
+
+
+def path_of(operation: AnyOperation) -> str:
+    """Return the path of the form of a declared operation."""
+    return f"/{operation.target}s/{operation.verb}"
+
+
+def button_of(operation: AnyOperation, name: str) -> Button:
+    """Return the button that does the operation to the target of this name, or with "" to every queue."""
+    label = operation.verb.capitalize() if name else operation.words("")
+    return Button(label=label, path=path_of(operation), fields={operation.target.value: name})
 
 
 Answer: TypeAlias = "Mapping[str, Any] | Response"
@@ -87,3 +110,11 @@ class Page:
 def see_other(view: View, path: str) -> Response:
     """Return the answer to a form: the browser continues with the page at ``path``."""
     return Response(status_code=303, headers={"location": f"{view.root}{path}"})
+
+
+def moment(name: str, text: str) -> datetime:
+    """Return the time that a parameter names in milliseconds since 1970. Raises ``InvalidQuery``."""
+    try:
+        return datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=int(text))
+    except (ValueError, OverflowError):
+        raise InvalidQuery(f"{name}={text[:50]!r}: pass milliseconds since 1970") from None

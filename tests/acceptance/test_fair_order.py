@@ -18,12 +18,14 @@ HEARD_WITHIN = 2
 """Runs of a backlog that may begin before a node has heard of a job that was added to another queue."""
 
 
-def mails_before_the_invoice(scheduler: Scheduler, files: JobFiles, nodes: int, priority: int) -> int:
+def mails_before_the_invoice(scheduler: Scheduler, files: JobFiles, nodes: int, priority: int, behind: int = 0) -> int:
     """Return how many mails of a backlog begin before a later job of another queue does."""
     gates = {}
     for number in range(MAILS):
         data = {"file": files.file, "gate": files.gate(f"gate-{number}")}
         gates[str(scheduler.add_job(Gate, data, queue="mail").id)] = f"gate-{number}"
+    for first in range(0, behind, 1000):
+        scheduler.add_jobs([(Trace, {"file": files.file}, {"queue": "mail"})] * min(1000, behind - first))
     files.heed(nodes)
     invoice = scheduler.add_job(Trace, {"file": files.file}, queue="invoice", priority=priority)
     opened: set[str] = set()
@@ -47,16 +49,16 @@ def mails_before_the_invoice(scheduler: Scheduler, files: JobFiles, nodes: int, 
     return sum(line.startswith("started") for line in before) - nodes
 
 
-@pytest.mark.parametrize("priority", [0, -20])
+@pytest.mark.parametrize(("priority", "behind"), [(0, 0), (-20, 0), pytest.param(0, 100_000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_backlog_does_not_delay_the_job_of_an_idle_queue(
-    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path, count: int, priority: int
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path, count: int, priority: int, behind: int
 ) -> None:
     with ExitStack() as nodes:
         for number in range(count):
             nodes.enter_context(node(url, tmp_path, *ONE_WORKER, "--name", f"web-{number}"))
 
-        assert mails_before_the_invoice(scheduler, files, count, priority) <= HEARD_WITHIN
+        assert mails_before_the_invoice(scheduler, files, count, priority, behind) <= HEARD_WITHIN
 
 
 def test_a_strict_node_takes_the_first_job_of_all_queues(

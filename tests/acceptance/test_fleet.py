@@ -108,7 +108,7 @@ def test_a_drained_node_works_again_when_it_is_let(url: str, scheduler: Schedule
         started.heed("is drained")
         assert scheduler.undrain("a")
         scheduler.wait_for([job], timeout=LIMIT)
-        assert "no longer in force: node a is drained" in started.log.read_text()
+        assert "no longer active: node a is drained" in started.log.read_text()
     assert not scheduler.undrain("a")
 
 

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from taskqueue import Scheduler, Status
-from taskqueue.daemon.node.leader_hooks import LeaderHooks
+from taskqueue.daemon.node.node_hooks import NodeHooks
 from taskqueue.daemon.protocol.messages import Ended, RunHook, RunsHandedBack
 from taskqueue.exit_codes import Exit
 from taskqueue.store.open import open_store
@@ -139,6 +139,33 @@ def test_each_change_of_the_lead_calls_its_hook_once_in_a_worker(
     assert first_words(files)[-1] == "stepped"
 
 
+def test_each_node_calls_its_hooks_when_it_starts_and_stops(
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
+) -> None:
+    text = HOOKS.replace("became_leader", "node_started").replace("stepped_down", "node_stopping")
+    options = ("--bootstrap", hooks(files, tmp_path, text))
+    with node(url, tmp_path, "--name", "a", *options) as a:
+        [started] = files.heed(1)
+        with node(url, tmp_path, "--name", "b", *options) as b:
+            files.heed(2)
+            scheduler.wait_for([scheduler.add_job(Echo, 1)], timeout=LIMIT)
+            assert b.stop() == Exit.OK
+            assert first_words(files) == ["became", "became", "stepped"]
+            assert a.stop() == Exit.OK
+
+    assert first_words(files) == ["became", "became", "stepped", "stepped"]
+    assert int(started.split()[-1]) not in (a.pid, b.pid)
+
+
+def test_a_leader_that_stops_calls_both_of_its_hooks(url: str, files: JobFiles, tmp_path: Path) -> None:
+    text = HOOKS + "\ndef node_stopping(scheduler):\n    tell('stopping', scheduler)\n"
+    with node(url, tmp_path, "--bootstrap", hooks(files, tmp_path, text)) as leader:
+        files.heed(1)
+        assert leader.stop() == Exit.OK
+
+    assert first_words(files) == ["became", "stepped", "stopping"]
+
+
 def test_a_node_that_never_led_calls_no_hook(url: str, files: JobFiles, tmp_path: Path) -> None:  # GZ-5
     with node(url, tmp_path, "--name", "a") as a:
         a.heed("leads the cluster")
@@ -162,7 +189,7 @@ def test_a_hook_that_fails_is_logged_and_the_node_works_on(url: str, scheduler: 
 
 def test_hooks_follow_one_another(tmp_path: Path) -> None:
     sent: list[RunHook] = []
-    leadership = LeaderHooks(sent.append, a_bootstrap(tmp_path, "from hooks import *"), lambda: None)
+    leadership = NodeHooks(sent.append, a_bootstrap(tmp_path, "from hooks import *"), lambda: None)
 
     leadership.leadership_changed(leads=True)
     leadership.leadership_changed(leads=True)
@@ -175,7 +202,7 @@ def test_hooks_follow_one_another(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["print('booting')", "def stepped_down(scheduler): ..."])
 def test_no_worker_is_started_for_a_hook_that_the_file_does_not_name(tmp_path: Path, text: str) -> None:
     sent: list[RunHook] = []
-    leadership = LeaderHooks(sent.append, a_bootstrap(tmp_path, text), lambda: None)
+    leadership = NodeHooks(sent.append, a_bootstrap(tmp_path, text), lambda: None)
 
     leadership.leadership_changed(leads=True)
 
@@ -185,7 +212,7 @@ def test_no_worker_is_started_for_a_hook_that_the_file_does_not_name(tmp_path: P
 
 def test_a_worker_tells_what_is_wrong_with_a_bootstrap_file_that_cannot_be_read(tmp_path: Path) -> None:
     sent: list[RunHook] = []
-    LeaderHooks(sent.append, tmp_path / "none.py", lambda: None).leadership_changed(leads=True)
+    NodeHooks(sent.append, tmp_path / "none.py", lambda: None).leadership_changed(leads=True)
 
     assert [hook.name for hook in sent] == ["became_leader"]
 
@@ -199,7 +226,7 @@ def a_bootstrap(folder: Path, text: str) -> Path:
 def test_each_failure_doubles_the_pause_until_schedules_are_applied_again(tmp_path: Path) -> None:
     sent: list[RunHook] = []
     pauses: list[float] = []
-    hooks_of_node = LeaderHooks(sent.append, None, lambda: None, "shop", pauses.append)
+    hooks_of_node = NodeHooks(sent.append, None, lambda: None, "shop", pauses.append)
     for outcome in ("Failed", "Crashed", "Done", "TimedOut", *["Failed"] * 9):
         hooks_of_node.apply_schedules()
         hooks_of_node.on_report(Ended(id=sent[-1].id, claims=0, outcome=outcome, fields={}, pid=None, started_at=None))
@@ -209,7 +236,7 @@ def test_each_failure_doubles_the_pause_until_schedules_are_applied_again(tmp_pa
 
 def test_a_hook_that_workers_no_longer_take_is_given_up(tmp_path: Path) -> None:
     sent: list[RunHook] = []
-    leadership = LeaderHooks(sent.append, a_bootstrap(tmp_path, "def became_leader(scheduler): ..."), lambda: None)
+    leadership = NodeHooks(sent.append, a_bootstrap(tmp_path, "def became_leader(scheduler): ..."), lambda: None)
     leadership.leadership_changed(leads=True)
 
     leadership.on_handed_back(RunsHandedBack(runs=[["another", 1], [sent[0].id, 0]]))

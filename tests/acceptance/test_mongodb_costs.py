@@ -56,6 +56,6 @@ def test_a_job_alone_takes_twelve_commands(mongo_set: str, database: Database[di
         seconds = time.monotonic() - began
 
     assert counts["insert jobs"] == JOBS
-    # One job: its insert, claim, outcome, a look who waits for it, the end of its outbox, its figures, and three pages
+    # One job: its insert, claim, outcome, a look who waits for it, the end of its effects, its figures, and three pages
     # of events with their numbers at most; and each second a scan, each third of a lease the renewals.
     assert sum(counts.values()) <= 12 * JOBS + 25 * seconds, counts

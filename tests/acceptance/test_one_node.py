@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from threading import Thread
@@ -16,6 +17,7 @@ import pytest
 from taskqueue import Process, Scheduler, Status
 from taskqueue.errors import JobFailed
 from taskqueue.exit_codes import Exit
+from taskqueue.insight.claimed_job import claimed_job
 from taskqueue.store.open import open_store
 from tests.acceptance.conftest import JobFiles
 from tests.acceptance.work import (
@@ -291,7 +293,7 @@ def test_a_job_that_sends_its_node_away_is_interrupted_and_fails_in_the_end_and_
     assert files.lines() == ["left"] * 3
     assert "its run vanished, or was ended again by a SIGTERM that no node sent, twice" in process.why()
     log = running.log.read_text()
-    assert f"sent {signal.Signals(signum).name} to its node, which goes on" in log
+    assert f"sent {signal.Signals(signum).name} to its node, which keeps running" in log
     assert "tests.acceptance.work:NodeLeaver" in log
 
 
@@ -358,6 +360,23 @@ def test_a_running_job_is_canceled(url: str, scheduler: Scheduler, files: JobFil
 
     assert ended.status is Status.CANCELED
     assert "not needed" in scheduler.why(process.id)
+
+
+def test_why_names_the_process_that_runs_the_job(
+    url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
+) -> None:
+    with node(url, tmp_path):
+        process = scheduler.add_job(Gate, {"file": files.file, "gate": files.gate()})
+        files.heed(1)
+        eventually(lambda: "runs in its worker, pid " in process.why())
+        eventually(lambda: process.refresh().snapshot.started_at is not None)
+        with closing(open_store(url)) as store:
+            read_before = replace(process.snapshot, started_at=None)
+            why = "\n".join(claimed_job(store, read_before, store.now()))
+        files.open()
+        scheduler.wait_for([process], timeout=LIMIT)
+
+    assert f"Attempt 1 runs in its worker, pid {process.attempts[0].pid}, since " in why
 
 
 def test_a_job_is_ended_by_its_timeout(url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path) -> None:

@@ -78,6 +78,6 @@ def test_a_node_whose_bells_are_removed_hangs_them_anew_and_says_so(tmp_path: Pa
         shutil.rmtree(folder)
 
         eventually(lambda: topics() == {"work", "stops", "plans", "controls"})
-        assert "was removed: created again" in running.log.read_text()
+        assert "was removed; created it again" in running.log.read_text()
         done = scheduler.add_job(Echo, 1)
         scheduler.wait_for([done], timeout=LIMIT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from taskqueue import Scheduler, Status
 from taskqueue.exit_codes import Exit
 from tests.acceptance.work import Echo
-from tests.nodes import LIMIT, eventually, node
+from tests.nodes import LIMIT, Node, eventually, node
 
 SHOP = """
 from taskqueue import schedule, task
@@ -50,8 +51,10 @@ def names(scheduler: Scheduler) -> list[str]:
     return [schedule.name for schedule in scheduler.get_schedules()]
 
 
-def is_applied(scheduler: Scheduler, name: str) -> bool:
-    return name in names(scheduler)
+def is_applied(running: Node, name: str) -> bool:
+    """Return whether the node says so, which is after the set was remembered."""
+    said = re.findall("application declaring_shop .* schedules: (.*)", running.log.read_text())
+    return any(name in names.split(", ") for names in said)
 
 
 def ended(scheduler: Scheduler) -> int:
@@ -92,10 +95,10 @@ def test_a_node_with_the_code_of_an_older_deployment_undoes_nothing(
     for folder, name in ((older, "nightly"), (newer, "new")):
         folder.mkdir()
         (folder / "declaring_shop.py").write_text(SHOP.replace('"nightly"', f'"{name}"'))
-        with node(url, folder, "--schedules", "declaring_shop"):
-            eventually(partial(is_applied, scheduler, name))
+        with node(url, folder, "--schedules", "declaring_shop") as running:
+            eventually(partial(is_applied, running, name))
     with node(url, older, "--schedules", "declaring_shop") as restarted:
-        eventually(lambda: "another deployment has replaced those of this one" in restarted.log.read_text())
+        eventually(lambda: "another deployment has replaced this one's" in restarted.log.read_text())
         assert restarted.stop() == Exit.OK
 
     assert names(scheduler) == ["at-once", "new"]

@@ -9,7 +9,7 @@ from bson import ObjectId
 
 from benchmarks import capacity
 from benchmarks.capacity_jobs import Nap
-from taskqueue.cli.scratch_stores import scratch_stores
+from taskqueue.cli.bench import scratch_stores
 from tests.servers import with_database
 
 pytestmark = pytest.mark.long

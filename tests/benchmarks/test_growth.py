@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import first_job, growth, ten_million, worker_memory
-from taskqueue.cli.scratch_stores import scratch_stores
+from taskqueue.cli.bench import scratch_stores
 from taskqueue.model.record import Status
 from taskqueue.store.open import open_store
 

@@ -8,7 +8,7 @@ import pytest
 from bson import ObjectId
 
 from benchmarks import saturation
-from taskqueue.cli.scratch_stores import scratch_stores
+from taskqueue.cli.bench import scratch_stores
 from tests.servers import with_database
 
 pytestmark = pytest.mark.long

@@ -70,7 +70,9 @@ class Books:
         told = {name: sum(getattr(entry, name) for entry in entries) for name in ("added", "started", *ENDS)}
         ends = Counter(job.status.name.lower() for job in kept)
         begun = sum(attempt.started_at is not None for job in kept for attempt in job.attempts)
-        if told != {"added": len(kept), "started": begun, **{name: ends[name] for name in ENDS}}:
+        wanted = {"added": len(kept), "started": begun, **{name: ends[name] for name in ENDS}}
+        is_exact = not self.store.url.startswith("mongodb")  # a killed node loses the figures of its last seconds
+        if told != wanted and (is_exact or any(told[name] > wanted[name] for name in wanted)):
             yield f"the history has {told}, but {len(kept)} jobs began {begun} times and ended as {dict(ends)}"
 
     def _complaints_of(self, job: Process, runs: int, keys: set[str]) -> Iterator[str]:

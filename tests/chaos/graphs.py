@@ -131,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             play.run(given.kills)
             took = time.monotonic() - began
             logs = fleet.logs()
-            surprises, repairs = play.surprises(), store.repair(store.now()) + logs.count("left half done")
+            surprises, repairs = play.surprises(), store.repair(store.now()) + logs.count("had left unfinished")
             failed |= bool(surprises or repairs)
             print(f"{kind}: {play}: {len(surprises)} surprises, {repairs} repairs, {took:.0f} s, seed {given.seed}")
             print(*surprises, sep="\n", end="\n" if surprises else "", flush=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 
 from taskqueue import Process, Scheduler
+from taskqueue.daemon.protocol.messages import WATCH
 from taskqueue.store.open import open_store
 from tests.chaos.gate import Gate
 from tests.chaos.process_fault import is_gone
@@ -18,6 +19,9 @@ OPTIONS = (
     *("--pm", "static", "--min-children", "1", "--finish", "0", "--grace", "0.3", "--bootstrap", "boot.py"),
     *("--metrics", "127.0.0.1:0", "--log-format", "json", "--capture-output"),
 )
+
+WATCHES = f"taskqueue: worker {WATCH} "
+"""How the title of the worker begins that looks for findings."""
 
 
 class Host:
@@ -152,8 +156,9 @@ class Host:
         return [title(worker) for worker in self._workers()] == ["taskqueue: worker idle"]
 
     def _workers(self) -> list[psutil.Process]:
+        """Return the workers, without the one in which the leader looks for findings."""
         children = [worker for manager in self.this.children() for worker in manager.children()]
-        return [worker for worker in children if not is_gone(worker)]
+        return [worker for worker in children if not is_gone(worker) and WATCHES not in title(worker)]
 
     def _outcomes(self, process: Process) -> list[str]:
         """Return the names of the final events of the job, each event once."""

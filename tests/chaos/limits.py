@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from taskqueue import JobOptions, Limit, Rate, Scheduler
-from taskqueue.cli.scratch_stores import scratch_stores
+from taskqueue.cli.bench import scratch_stores
 from taskqueue.model.limits import Declared
 from taskqueue.model.query import PENDING
 from taskqueue.store.open import open_store

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import socket
 import threading
 import urllib.error
@@ -25,6 +26,7 @@ PAUSE = 0.02
 """Seconds between two rounds of questions."""
 
 ENDS = ("done", "failed", "timeout", "canceled")
+RUN = re.compile(r" run (\w*\d\w*)")  # ids have digits, unlike "its run was asked to end"
 PRINTED = "printed by run "
 """How lines begin that the jobs print: they are in no format."""
 
@@ -156,8 +158,8 @@ class Observation:
             except ValueError:
                 yield f"a line of the log is not JSON: {line[:200]}"
                 continue
-            _, is_of_run, run = fields["message"].partition(" run ")
-            if is_of_run and run.partition(":")[0] != fields.get("job_id"):
+            run = RUN.search(fields["message"])
+            if run is not None and run[1] != fields.get("job_id"):
                 yield f"a line of the log has the fields of another run: {line}"
             if fields["logger"] == "taskqueue.runs" and fields.get("status") == "DONE":
                 done[fields["job_id"]] += 1

@@ -37,5 +37,5 @@ def test_a_dependent_is_released_though_the_node_died_between_two_writes(mongo_s
         assert dependent.refresh().status is Status.POSTPONED
         with node(url, tmp_path) as living:
             scheduler.wait_for([dependent], timeout=LIMIT)
-            assert "repaired 1 changes that dead nodes left half done" in living.log.read_text()
+            assert "completed 1 changes that dead nodes had left unfinished" in living.log.read_text()
     assert dependent.result == 2

@@ -160,7 +160,7 @@ def test_lines_that_were_dropped_are_counted_when_the_reader_is_back(url: str, t
     with Scheduler(url) as scheduler, node_with_output(reader.writer, url, tmp_path, *OPTIONS):
         assert _run(scheduler, Chatterbox, LINES) is Status.DONE
 
-        text = reader.read_until(b"lines of the output were dropped")
+        text = reader.read_until(b"lines of output were dropped")
 
         numbers = [int(line) for line in text.splitlines() if line.isdigit() and len(line) == 200]
         assert numbers == sorted(numbers)

@@ -55,7 +55,7 @@ def test_a_file_that_exists_is_not_replaced(taskqueue: Taskqueue, tmp_path: Path
     answer = taskqueue("backup", str(file))
 
     assert answer.code == Exit.CONFIG
-    assert "exists already" in answer.complaint
+    assert "already exists" in answer.complaint
     assert file.read_text() == "last week"
     assert sorted(path.name for path in tmp_path.glob("backup.db*")) == ["backup.db"]
 
@@ -100,5 +100,5 @@ def test_what_a_killed_backup_left_is_named(taskqueue: Taskqueue, tmp_path: Path
     answer = taskqueue("backup", f"{tmp_path}/backup.db")
 
     assert answer.code == Exit.CONFIG
-    assert f"{left} is left of a backup that was killed: remove it" in answer.err
+    assert f"{left} is left over from a backup that was killed: remove it" in answer.err
     assert left.exists()

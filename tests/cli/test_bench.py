@@ -102,7 +102,7 @@ def test_a_node_that_leaves_ends_the_measurement(url: str, tmp_path: Path) -> No
     with (
         Scheduler(url) as scheduler,
         node(url, tmp_path, 1, "--lease", "0") as running,
-        pytest.raises(MeasurementFailed, match=r"left with exit code 3: .*lease"),
+        pytest.raises(MeasurementFailed, match=r"exited with code 3: .*lease"),
     ):
         running.wait(scheduler.add_job(Empty))
 
@@ -169,7 +169,7 @@ def test_a_drain_ends_the_measurement_when_its_node_leaves(url: str, tmp_path: P
         scheduler.add_job(Empty, at=HOUR)
         os.kill(running.pid, signal.SIGKILL)
 
-        with pytest.raises(MeasurementFailed, match="the node left with exit code -9"):
+        with pytest.raises(MeasurementFailed, match="the node exited with code -9"):
             running.drain(store)
 
 

@@ -48,7 +48,7 @@ def test_the_script_of_each_shell_is_written(taskqueue: Taskqueue, shell: str) -
 
 
 def test_names_of_the_store_are_completed(url: str, store: Store, taskqueue: Taskqueue) -> None:
-    [job] = store.add([records.record(queue="mail")])
+    [job] = store.add([records.record(queue="mail", tags=("customer:initech",))])
     taskqueue("schedule", "add", "nightly", "shop:Report", "--every", "1d")
     holder = records.in_every_status()["running"].holder
     assert holder is not None
@@ -61,11 +61,14 @@ def test_names_of_the_store_are_completed(url: str, store: Store, taskqueue: Tas
     assert completed(url, "taskqueue schedule show n") == ["nightly"]
     assert completed(url, "taskqueue drain w") == ["web-1"]
     assert completed(url, "taskqueue list --job shop") == ["shop.mail:MailJob"]
+    assert completed(url, "taskqueue list cl") == ["class:", "class:shop.mail:MailJob"]
+    assert completed(url, "taskqueue list customer:") == ["customer:initech"]
+    assert completed(url, "taskqueue list status:fa") == ["status:failed"]
 
 
 def test_without_a_store_commands_are_completed_and_nothing_else(url: str) -> None:
     nowhere = f"{url}.absent"
 
     assert completed(nowhere, "taskqueue comp") == ["completion"]
-    assert completed(nowhere, "taskqueue re") == ["recover", "resume", "retry"]
+    assert completed(nowhere, "taskqueue rec") == ["recover"]
     assert completed(nowhere, "taskqueue show 6") == []

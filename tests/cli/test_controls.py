@@ -35,7 +35,7 @@ def test_a_queue_is_paused_and_resumed(taskqueue: Taskqueue, store: Store) -> No
     assert taskqueue("pause", "mail", "--reason", "relay down", "--by", "ann").out == "queue mail is paused\n"
     assert in_force(store) == [("pause", "mail", "ann", "relay down", None)]
     assert taskqueue("resume", "mail").out == "queue mail is resumed\n"
-    assert taskqueue("resume", "mail").out == "queue mail was not paused\n"
+    assert taskqueue("resume", "mail").out == "no pause of queue mail was active\n"
     assert in_force(store) == []
 
 
@@ -71,9 +71,9 @@ def test_everything_is_paused_apart_from_queues(taskqueue: Taskqueue, store: Sto
 
     taskqueue("pause", "mail", "--by", "ann")
     first, second = taskqueue("resume", "--all").out.splitlines()
-    assert first == "everything is resumed"
+    assert first == "every queue is resumed"
     assert second.startswith("still active: queue mail is paused, since ")
-    assert taskqueue("resume", "--all").out.startswith("not everything was paused\n")
+    assert taskqueue("resume", "--all").out.startswith("no pause of every queue was active\n")
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume"])

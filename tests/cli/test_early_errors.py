@@ -32,6 +32,7 @@ ID = "6740a1b2000000000000000f"
 
 READING = (
     ["list"], ["list", "--json"], ["show", ID], ["why", ID], ["wait", ID], ["stats"], ["analytics"], ["events"],
+    ["class", "x"], ["queue", "x"],
     ["events", "--follow"], ["nodes"], ["nodes", "--leader"], ["limit"], ["schedule", "list"],
     ["schedule", "show", "x"], ["schedule", "preview", "x"], ["cancel", ID], ["update", ID, "--priority", "1"],
     ["recover", ID], ["flush", "--yes"], ["resume", "--all"], ["undrain", "web"],

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 
@@ -120,3 +121,37 @@ def test_what_is_wrong_is_said_in_one_line(taskqueue: Taskqueue, arguments: tupl
 
     assert answer.code == code
     assert "nonsense" in answer.complaint
+
+
+def test_the_last_events_are_printed(taskqueue: Taskqueue, store: Store) -> None:
+    now = store.now()
+    times = [now - timedelta(hours=3), *(now - timedelta(minutes=2) for _ in range(60)), now]
+    for place, at in enumerate(times):
+        store.record_events([Event(id=f"a:{place}", name="worker_ended", at=at, node="web-1", about={"pid": place})])
+
+    def pids(*options: str) -> list[int]:
+        return [json.loads(line)["about"]["pid"] for line in taskqueue("events", "--json", *options).out.splitlines()]
+
+    assert pids() == list(range(12, 62)), "50 unless told otherwise"
+    assert pids("-n", "1") == [61]
+    assert pids("-n", "0") == list(range(62))
+    assert pids("--since", "1h") == list(range(1, 62))
+    assert pids("--since", "1h", "-n", "2") == [60, 61]
+    assert pids("--since", "1m") == [61]
+    assert pids("--follow", "-n", "2", "--timeout", "0.05") == [60, 61]
+    assert pids("--follow", "--since", "1m", "--timeout", "0.05") == [61]
+    assert pids("--cursor", "oldest") == list(range(62)), "a program that continues misses nothing"
+
+
+def test_events_of_a_class_and_of_a_node_are_chosen(taskqueue: Taskqueue, store: Store) -> None:
+    tell(store)
+    store.add([records.record(job="shop.sales:Invoice")])
+    store.record_events([Event(id="b:1", name="became_leader", at=store.now(), node="web-2")])
+
+    [line] = taskqueue("events", "--class", "Invo").out.splitlines()
+    assert line.endswith("shop.sales:Invoice")
+    assert len(taskqueue("events", "--class", "Invo", "--class", "MailJob").out.splitlines()) == 2
+    assert taskqueue("events", "--class", "Invo", "--query", '{"queue": "none"}').out == ""
+    assert [line.split()[-1] for line in taskqueue("events", "--node", "web-2").out.splitlines()] == ["web-2"]
+    assert "pass --node, or --class" in taskqueue("events", "--node", "web-2", "--class", "Mail").complaint
+    assert "--cursor and --since" in taskqueue("events", "--since", "1h", "--cursor", "oldest").complaint

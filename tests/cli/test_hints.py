@@ -36,7 +36,6 @@ Taskqueue = Callable[..., Answer]
         ("requeue", "`taskqueue recover` runs jobs"),
         ("help", "`taskqueue --help` lists"),
         ("lst", "did you mean list?"),
-        ("failures", "`taskqueue analytics` counts"),
         ("queues", "`taskqueue stats` counts"),
         ("remove", "`taskqueue cancel` ends jobs, `taskqueue purge` removes"),
         ("flash-all", "use add, list, show"),

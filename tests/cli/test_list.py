@@ -11,7 +11,7 @@ import pytest
 
 from taskqueue.cli import ids
 from taskqueue.exit_codes import Exit
-from taskqueue.model.record import Status
+from taskqueue.model.record import Options, Status
 from taskqueue.store import Store
 from tests.cli import records
 from tests.cli.conftest import Answer
@@ -56,6 +56,14 @@ def test_list_shows_each_job_with_its_cause(taskqueue: Taskqueue, jobs: dict[str
     assert not any(line.endswith(" ") for line in lines)
 
 
+def test_a_declared_name_is_shown_and_the_class_where_there_is_room(taskqueue: Taskqueue, store: Store) -> None:
+    [named] = store.add([a_record(options=Options(name="Send an invoice"))])
+
+    assert " Send an invoice  WAITING" in taskqueue("list").out
+    assert f"Job {named.id} (Send an invoice, {named.job}) is WAITING." in taskqueue("why", str(named.id)).out
+    assert "name    Send an invoice" in taskqueue("show", str(named.id)).out
+
+
 def test_a_waiting_job_of_a_paused_queue_says_so(taskqueue: Taskqueue, jobs: dict[str, str]) -> None:
     def cause_of(name: str) -> str:
         [line] = [line for line in taskqueue("list").out.splitlines() if line.split()[0][-6:] == jobs[name][-6:]]
@@ -83,6 +91,16 @@ def test_a_waiting_job_of_a_paused_queue_says_so(taskqueue: Taskqueue, jobs: dic
         (["--tag", "a", "--tag", "c"], set()),
         (["--job", "shop.mail:MailJob", "--status", "processing"], {"running", "silent"}),
         (["--query", '{"data.to": "a@example.org"}'], {"failed"}),
+        (["--query", "data.to:a@example.org status:failed"], {"failed"}),
+        (["--failed"], {"failed"}),
+        (["--class", "MailJob", "--status", "running"], {"running", "silent"}),
+        (["class:Mail", "status:running"], {"running", "silent"}),
+        (["class:Mail", "--status", "done"], {"done"}),
+        (["tag:a", "tag:b"], {"failed"}),
+        (["status:failed,timeout", "queue:mail"], {"failed"}),
+        (["error:Out", "status:timeout"], {"timeout"}),
+        (["--meta", "tenant=acme"], set()),
+        (["tenant:acme"], set()),
         (["--query", '{"failures": {"$gt": 1}}'], {"retry"}),
     ],
 )
@@ -104,13 +122,31 @@ def test_a_name_that_no_job_has_is_said_with_the_nearest_one(taskqueue: Taskqueu
         "no job has class shop:Mial: did you mean shop:Mail?",
     ]
     assert taskqueue("list", "--queue", "mail", "--status", "done").err == ""
+    assert taskqueue("list", "class:Mial").err == "no job has class Mial: did you mean Mail?\n"
+
+
+def test_a_filter_finds_a_value_as_a_tag_or_in_the_meta(taskqueue: Taskqueue, store: Store) -> None:
+    tagged = a_record(tags=("customer:initech",))
+    with_meta = a_record(given={"meta": {"customer": "initech", "plan": "gold"}})
+    store.add([tagged, with_meta, a_record(tags=("customer:acme",))])
+
+    def ids_of(*arguments: str) -> set[str]:
+        return {job["id"] for job in taskqueue("list", "--json", *arguments).document}
+
+    assert ids_of("customer:initech") == {str(tagged.id), str(with_meta.id)}
+    assert ids_of("tag:customer:initech") == {str(tagged.id)}
+    assert ids_of("--meta", "plan=gold") == ids_of("meta.plan:gold") == {str(with_meta.id)}
+    assert ids_of(ids.short(tagged.id)) == {str(tagged.id)}
+    assert taskqueue("list", "customer:inittech").err == (
+        "no job has tag or meta customer:inittech: did you mean customer:initech?\n"
+    )
 
 
 @pytest.mark.parametrize(
     ("query", "complaint"),
     [
-        ("[1]", "taskqueue: --query takes a JSON object"),
-        ("{", "taskqueue: --query: '{' is not JSON"),
+        ("[1]", "taskqueue: a query is a JSON object such as"),
+        ("{", "taskqueue: --query: the query is not JSON"),
         (
             '{"status": "faild"}',
             "taskqueue: status cannot be compared with 'faild': pass a Status, its number or its name",
@@ -130,7 +166,9 @@ def test_a_query_that_is_none_is_one_line(taskqueue: Taskqueue, query: str, comp
     ("arguments", "hint"),
     [
         (["list", "--query", '{"status": "faild"}'], "its number or its name; did you mean FAILED?"),
-        (["list", "--status", "faild"], "'final'; did you mean failed?"),
+        (["list", "--status", "faild"], "; did you mean failed?"),
+        (["list", "status:faild"], "; did you mean failed?"),
+        (["list", "clas:Mail"], "there is no key 'clas': did you mean class:Mail?"),
         (["events", "--event", "retred"], "did you mean retried?"),
         (["schedule", "add", "nightly", "shop:Job", "--every", "1d", "--overlap", "skipp"], "did you mean skip?"),
         (["analytics", "--by", "clas"], "did you mean class?"),

@@ -224,6 +224,10 @@ def test_a_wrong_variable_is_named(taskqueue_node: Taskqueue, monkeypatch: pytes
             'work-on = "mail,reports=2"',
             "--work-on (from {file}): 'mail,reports=2' names several queues: write --work-on mail --work-on reports=2,",
         ),
+        (
+            f"work-on = 'mail={'9' * 10}'",
+            "--work-on (from {file}): 'mail=9999999999' is not a queue with a bound: write mail, or reports=2 ",
+        ),
         ("[lease]", "{file}: lease is a table: write key = value, without [sections]"),
         ("lease: 1", "{file} is not TOML: "),
     ],
@@ -432,7 +436,7 @@ def test_the_log_goes_where_a_file_says_from_all_processes(url: str, tmp_path: P
         told = (tmp_path / "node.log").read_text()
         assert "|taskqueue.daemon.node.node|node " in told
         assert "|tests.daemon.jobs|it is so\n" in told
-        assert "has its seat" not in running.log.read_text()
+        assert "has taken its seat" not in running.log.read_text()
 
 
 @pytest.mark.usefixtures("logging_as_before")

@@ -20,7 +20,7 @@ import pytest
 
 from taskqueue import Scheduler
 from taskqueue.cli.ids import short
-from taskqueue.cli.run_lines import RunLines, shown_frames, users_first
+from taskqueue.cli.run import RunLines, shown_frames, users_first
 from taskqueue.daemon.node.run_log import log_run, runs
 from taskqueue.exit_codes import Exit
 from taskqueue.model.record import Cause, Status
@@ -173,7 +173,7 @@ def test_no_colour_is_printed_where_the_environment_says_so(url: str, tmp_path: 
 
         assert shown.stop(signal.SIGTERM) == Exit.OK
     assert re.search(r"app:Version DONE in", shown.text)
-    assert "shutting down: 0 jobs in flight, to end within " in shown.text
+    assert "shutting down: 0 jobs in flight, waiting up to " in shown.text
 
 
 def test_a_node_stops_with_the_process_that_watches_its_files(url: str, tmp_path: Path) -> None:
@@ -195,6 +195,20 @@ def test_the_package_that_watches_files_is_named_where_it_is_missing(tmp_path: P
 
     assert done.returncode == Exit.CONFIG
     assert done.stderr == "taskqueue: --reload needs the package watchfiles: pip install 'taskqueue-jobs[dev]'\n"
+
+
+def test_notifications_are_sent_as_by_a_node(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APPLICATION)
+
+    done = subprocess.run(
+        [sys.executable, "-m", "taskqueue", "run", str(tmp_path / "app.py"), "--notify", str(tmp_path / "missing")],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+    )
+
+    assert done.returncode == Exit.CONFIG
+    assert f"--notify {tmp_path}/missing is not a program that this user can run" in done.stderr
 
 
 def test_the_user_s_frames_come_before_those_of_libraries() -> None:

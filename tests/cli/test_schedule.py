@@ -200,6 +200,19 @@ def sync(url: str, folder: Path, *options: str) -> subprocess.CompletedProcess[s
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT)
 
 
+def test_a_dry_run_makes_no_store(taskqueue: Command, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    (tmp_path / "crontab").write_text("0 3 * * * /usr/bin/clean\n")
+    missing = tmp_path / "missing.db"
+
+    preview = sync(str(missing), tmp_path, "--dry-run")
+    imported = taskqueue("--url", str(missing), "schedule", "import", str(tmp_path / "crontab"), "--dry-run")
+
+    assert preview.stdout.splitlines()[-1] == "2 schedules of application shop would change"
+    assert imported.out.splitlines()[-1] == "1 schedule of application crontab would change"
+    assert not missing.exists()
+
+
 def test_sync_makes_the_schedules_exactly_those_of_the_code(
     taskqueue: Command, url: str, store: Store, tmp_path: Path
 ) -> None:

@@ -21,6 +21,7 @@ from taskqueue.daemon.node.health import BacklogReader, NodeHealth
 from taskqueue.daemon.node.metrics import Metrics
 from taskqueue.daemon.node.monitor import ControlServer
 from taskqueue.daemon.node.status import NodeStatus
+from taskqueue.daemon.node.watch import FindingsWatch
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.settings import Settings
 from taskqueue.errors import StoreUnavailable
@@ -28,13 +29,14 @@ from taskqueue.exit_codes import Exit
 from taskqueue.model.record import Holder
 from taskqueue.store.open import open_store
 from taskqueue.store.redaction import without_url
+from tests.daemon.node.conftest import context_of
 from tests.nodes import LIMIT, title
 from tests.nodes import node as running_node
 from tests.store.test_redaction import MISTYPED, SECRET
 
 COMMANDS = (
     ["list"], ["list", "--json"], ["add", "shop:Job"], ["show", "1"], ["why", "1"], ["wait", "1"], ["nodes"], ["stats"],
-    ["events"], ["migrate"], ["schedule", "list"], ["pause", "mail"], ["analytics"], ["flush", "--yes"],
+    ["events"], ["migrate"], ["schedule", "list"], ["pause", "mail"], ["analytics"], ["class", "x"], ["flush", "--yes"],
     ["doctor"], ["doctor", "--json"],
 )  # fmt: skip
 
@@ -105,7 +107,9 @@ def test_the_health_of_a_node_shows_no_password(
     status, loop = NodeStatus(Settings(name="web-1")), Loop()
     status.degraded = str(refused.value)
     with closing(open_store(str(tmp_path / "jobs.db"))) as store:
-        backlog = BacklogReader(loop, store, CircuitBreaker(lambda: None), lambda: True)
+        breaker = CircuitBreaker(lambda: None)
+        backlog = BacklogReader(loop, store, breaker, lambda: True)
+        watch = FindingsWatch(context_of(store, breaker, loop=loop), lambda _: None)
         holder = Holder(seat="web-1", incarnation="1234567890")
         health = NodeHealth(Settings(name="web-1"), holder, store.url, status, backlog)
         control = ControlServer("web-1", "1234567890", health.document)
@@ -114,7 +118,7 @@ def test_the_health_of_a_node_shows_no_password(
         main.main(["health", "--json"])
         main.main(["--url", str(tmp_path / "jobs.db"), "doctor"])
         control.close()
-        metrics = Metrics("web-1", status, Figures(), health, backlog).text("")[0].decode()
+        metrics = Metrics("web-1", status, Figures(), health, backlog, watch).text("")[0].decode()
     loop.close()
 
     said = capsys.readouterr()

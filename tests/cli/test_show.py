@@ -98,7 +98,7 @@ def test_a_text_of_an_id_is_listed_and_taken_by_each_command(taskqueue: Taskqueu
     assert taskqueue("add", "shop:Mail", "--id", "invoice-7").code == Exit.OK
     ambiguous = taskqueue("show", "invoice-7")
     assert ambiguous.code == Exit.NOT_FOUND
-    assert "it is the id of several jobs, so write the class as well: shop:" in ambiguous.complaint
+    assert "it is the id of several jobs, so name the class as well: shop:" in ambiguous.complaint
 
 
 def test_of_many_candidates_some_are_named(store: Store) -> None:
@@ -117,6 +117,14 @@ def test_of_many_candidates_some_are_named(store: Store) -> None:
         ("6740a1b2aaaaaaaaaa000001f", "taskqueue: '6740a1b2aaaaaaaaaa000001f' is not a job id: "),
         ("6740a1b2aaaaaaaaaa00..000001", "taskqueue: '6740a1b2aaaaaaaaaa00..000001' is not a job id: "),
         ("", "taskqueue: '' is not a job id: "),
+        ("order:17", "taskqueue: 'order:17' is not a job id: write its 24 digits"),
+        (
+            "error:not found",
+            (
+                "taskqueue: 'error:not found' is not a job id: for jobs that match it use"
+                " `taskqueue list 'error:not found'`; cancel and recover take --query 'error:not found'"
+            ),
+        ),
     ],
 )
 @pytest.mark.parametrize("command", ["show", "why", "cancel", "wait"])

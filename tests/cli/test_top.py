@@ -23,7 +23,7 @@ from taskqueue import Scheduler
 from taskqueue.cli import ids
 from taskqueue.cli.top import actions, panes
 from taskqueue.cli.top.app import Top
-from taskqueue.cli.top.rows import Rows
+from taskqueue.cli.top.panes import Rows
 from taskqueue.exit_codes import Exit
 from taskqueue.insight.overview import QueueState
 from taskqueue.insight.overview_reader import OverviewReader
@@ -143,7 +143,7 @@ def test_a_paused_queue_needs_somebody_and_is_resumed(url: str, store: Store) ->
         await pilot.press("enter")
         await shows(pilot, "queue mail is resumed")
         await pilot.press("p")
-        await shows(pilot, "Pause queue mail?", "1 job waiting; 0 running, which continue")
+        await shows(pilot, "Pause queue mail?", "1 job waiting; 0 running")
         await pilot.press(*"why", "enter")
         await shows(pilot, "queue mail is paused")
         await pilot.press("enter")
@@ -279,6 +279,32 @@ def test_of_marked_failures_only_jobs_with_these_errors_run_again(store: Store) 
         await shows(pilot, "Run 2 jobs")
 
     run_top(store, steps, size=(160, 40))
+
+
+def test_a_failure_is_muted_resolved_and_opened_again_by_keys(store: Store) -> None:
+    fail(store, [mail(job="shop.mail:Letter") for _ in range(3)])
+
+    async def steps(pilot: Pilot[int]) -> None:
+        await shows(pilot, "Nothing works")
+        await pilot.press("m")
+        await shows(pilot, "for: select a failure")
+        await pilot.press("f")
+        await shows(pilot, "failures 1", "m mute", "v resolve", "o reopen", "q quit")
+        await pilot.press("m")
+        await shows(pilot, "Mute failure ", "shop.mail:Letter: shop.errors.OutOfStock")
+        await pilot.press(*"known", "enter")
+        await shows(pilot, "is muted")
+        await pilot.press("v")
+        await shows(pilot, "Resolve failure ")
+        await pilot.press("enter")
+        await shows(pilot, "is resolved", " resolved ")
+        await pilot.press("o", "enter")
+        await shows(pilot, "is open again")
+
+    run_top(store, steps, size=(80, 24))
+    entries = [(entry.action, entry.about.get("job"), entry.about.get("reason")) for entry in store.audit(9)]
+    assert [entry[:2] for entry in entries] == [(name, "shop.mail:Letter") for name in ("reopen", "resolve", "mute")]
+    assert entries[-1][2] == "known"
 
 
 def fail(store: Store, jobs: list[Record], failure: Failure = records.FAILURE) -> None:

@@ -145,7 +145,7 @@ def test_queues_are_for_operators(taskqueue: Command, users: str) -> None:
         (("--header", "X-User", "--proxy", "proxy"), "proxy 'proxy' is not an address"),
         (
             ("--proxy", "127.0.0.1"),
-            "proxies such as 127.0.0.1 let in others: pass users or a header (--users, --header)",
+            "proxies such as 127.0.0.1 admit others: pass users or a header (--users, --header)",
         ),
         (("--host-name", "https://jobs"), "is not the name of a host"),
         (("--path", "jobs"), "path 'jobs' is not a URL path: pass one such as /jobs"),
@@ -153,7 +153,7 @@ def test_queues_are_for_operators(taskqueue: Command, users: str) -> None:
         (("--path", "/jobs/../admin"), "path '/jobs/../admin' is not a URL path"),
         (("--path", "/jobs?a=1"), "path '/jobs?a=1' is not a URL path"),
         (("--path", "/" + 200 * "j"), "200 characters at most"),
-        (("--mask", "("), "no regular expression"),
+        (("--mask", "("), "not a regular expression"),
         (("--users", "/nowhere/users.json"), "): make it with `taskqueue web user add NAME`"),
     ],
 )

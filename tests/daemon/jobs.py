@@ -27,6 +27,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from taskqueue import task
 from taskqueue.model.job import Fail, Interrupted, Job, Retry, Snooze
 
@@ -749,6 +751,8 @@ class Surroundings(Job):
         found = {
             "pid": os.getpid(),
             "nice": os.getpriority(os.PRIO_PROCESS, 0),
+            "scheduler": os.sched_getscheduler(0),
+            "io priority": list(psutil.Process().ionice()),
             "oom_score_adj": Path("/proc/self/oom_score_adj").read_text(),
             "processors": sorted(os.sched_getaffinity(0)),
             "limits": [resource.getrlimit(number) for number in range(16)],
@@ -757,6 +761,10 @@ class Surroundings(Job):
         }
         if self.data == "oom_score_adj":
             Path("/proc/self/oom_score_adj").write_text("500")
+        elif self.data == "scheduler":
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+        elif self.data == "io priority":
+            psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
         elif self.data == "processors":
             os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
         elif self.data == "limits":

@@ -6,10 +6,12 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import psycopg
 import pytest
 
 from taskqueue import Scheduler
 from tests.django.projects import Project
+from tests.postgresql import USER, PostgreSQL
 
 TASKS = """
 import os
@@ -238,6 +240,91 @@ with transaction.atomic():
 
     shop.set("TASKS['default']['ENQUEUE_ON_COMMIT'] = False")
     assert shop.python(SHOW + code).split()[0] == "early"
+
+
+@pytest.fixture
+def shop_on_postgresql(project: Project, postgresql_server: PostgreSQL) -> Project:
+    """Return a project with tasks, whose data and store are in one database of PostgreSQL."""
+    server = postgresql_server
+    project.write("shop/tasks.py", TASKS)
+    project.url = server.url
+    project.set(f"""
+    TASKS = {{"default": {{"BACKEND": "taskqueue.django.backend.TaskBackend"}}}}
+    TASKQUEUE["URL"] = {server.url!r}
+    TASKQUEUE["MAX_CHILDREN"] = 1
+    DATABASES["default"] = {{
+        "ENGINE": "django.db.backends.postgresql", "NAME": "postgres", "USER": {USER!r},
+        "PASSWORD": {server.password!r}, "HOST": "127.0.0.1", "PORT": {server.port},
+    }}
+    """)
+    project.migrate()
+    return project
+
+
+def test_a_task_is_part_of_the_transaction_if_its_store_is_in_the_database(shop_on_postgresql: Project) -> None:
+    code = """
+import os
+from django.db import transaction
+
+with transaction.atomic():
+    number.enqueue(1)
+    transaction.set_rollback(True)
+with transaction.atomic():
+    try:
+        with transaction.atomic():
+            number.enqueue(2)
+            raise LookupError
+    except LookupError:
+        pass
+with transaction.atomic():
+    transaction.on_commit(lambda: os._exit(0))  # a process that dies just after the commit
+    print(tell.enqueue().id, flush=True)
+"""
+    id = shop_on_postgresql.python(SHOW + code).split()[-1]
+
+    with Scheduler(shop_on_postgresql.url) as scheduler:
+        assert [str(job.id) for job in scheduler.get_jobs({})] == [id]
+
+
+def test_a_signal_is_sent_after_the_commit_of_a_task_in_the_transaction(shop_on_postgresql: Project) -> None:
+    code = """
+from shop.tasks import note
+from django.db import transaction
+
+with transaction.atomic():
+    kept = tell.enqueue()
+    note(f"open {kept.status} {kept.enqueued_at is not None}")
+"""
+    shop_on_postgresql.python(SHOW + code)
+
+    assert notes(shop_on_postgresql) == ["open READY True", "enqueued TaskBackend READY 0"]
+
+
+@pytest.mark.parametrize("elsewhere", ["another database", "another store", "a user without rights"])
+def test_a_task_whose_job_cannot_be_in_the_transaction_is_enqueued_after_the_commit(
+    shop_on_postgresql: Project, postgresql_server: PostgreSQL, elsewhere: str
+) -> None:
+    shop, server = shop_on_postgresql, postgresql_server
+    if elsewhere != "another database":
+        with Scheduler(server.url) as scheduler:
+            scheduler.stats()  # creates the store
+    with psycopg.connect(server.url, autocommit=True) as operator:
+        if elsewhere == "a user without rights":
+            operator.execute("CREATE ROLE web LOGIN PASSWORD 'web'")
+            shop.set("DATABASES['default'] |= {'USER': 'web', 'PASSWORD': 'web'}")
+        else:
+            operator.execute("CREATE DATABASE jobs")
+            shop.url = server.url.removesuffix("/postgres") + "/jobs"
+            shop.set(f"TASKQUEUE['URL'] = {shop.url!r}")
+    code = """
+from django.db import transaction
+
+with transaction.atomic():
+    kept = number.enqueue(1)
+    print(kept.enqueued_at)
+print(backend.get_result(kept.id).status)
+"""
+    assert shop.python(SHOW + code).split() == ["None", "READY"]
 
 
 def test_a_job_that_runs_no_task_is_no_result(shop: Project) -> None:

@@ -57,6 +57,7 @@ from taskqueue.model.options.table import OPTIONS
 from taskqueue.model.query import IDS, NUMBERS, TEXTS, TIMES
 from taskqueue.model.record import Record, Status
 from taskqueue.scheduler import json_shapes
+from taskqueue.scheduler.operations import DeclaredOperations, Operation
 from taskqueue.scheduler.workflows import AsyncWorkflow, Workflow
 from taskqueue.web.api import ROUTES
 from taskqueue.web.api.route import ApiRoute
@@ -65,8 +66,23 @@ from tests.docs import scale
 CALLED = (Scheduler, AsyncScheduler, Limit, Rate, Every, Cron, Again, Custom, Check)
 """Public classes that applications call; of the others they get or subclass."""
 
-JOB_COMMANDS = (*main.NEEDS["Jobs"], "events", "schedule")
-"""The commands on the page of commands for jobs; all others are on the page for operators."""
+JOB_COMMANDS = (*main.NEEDS["Jobs"], "events")
+"""The commands on the page of commands for jobs; those of schedules have a page."""
+
+FIGURE_COMMANDS = (
+    "stats",
+    "class",
+    "queue",
+    "analytics",
+    "failures",
+    "mute",
+    "resolve",
+    "reopen",
+    "releases",
+    "release",
+    "unmark",
+)
+"""The commands on the page of what all commands have in common; all others are on the page for operators."""
 
 INTERNAL = ("document", "own_method", "after", "follows_end", "in_thread", "learn")
 DOCS = Path(__file__).parents[2] / "docs"
@@ -141,13 +157,23 @@ def diagram() -> str:
 
 
 def job_commands() -> str:
-    """Return the commands for jobs and schedules with their arguments and options."""
+    """Return the commands for jobs and events with their arguments and options."""
     return _commands(JOB_COMMANDS)
+
+
+def schedule_commands() -> str:
+    """Return the commands for schedules with their arguments and options."""
+    return _commands(["schedule"])
+
+
+def figure_commands() -> str:
+    """Return the commands for figures with their arguments and options."""
+    return _commands(FIGURE_COMMANDS)
 
 
 def operator_commands() -> str:
     """Return all other commands with their arguments and options."""
-    return _commands([name for name in main.COMMANDS if name not in JOB_COMMANDS])
+    return _commands([name for name in main.COMMANDS if name not in (*JOB_COMMANDS, *FIGURE_COMMANDS, "schedule")])
 
 
 def _commands(names: Iterable[str]) -> str:
@@ -264,8 +290,9 @@ PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "reference/exit-codes.md": {"exit codes": exit_codes},
     "reference/errors.md": {"errors": error_tree},
     "reference/states.md": {"diagram": diagram},
-    "reference/commands.md": {"json keys": json_keys},
+    "reference/commands.md": {"json keys": json_keys, "figures": figure_commands},
     "reference/job-commands.md": {"commands": job_commands},
+    "reference/schedule-commands.md": {"commands": schedule_commands},
     "reference/operator-commands.md": {"commands": operator_commands},
     "reference/queries.md": {"fields": fields},
     "reference/api.md": {"api": api},
@@ -325,8 +352,9 @@ def _members(kind: type) -> Iterator[tuple[str, object]]:
     for base in kind.__mro__:
         is_part = base.__module__.startswith("taskqueue.") and base.__name__ not in taskqueue.__all__
         is_said = kind.__name__.startswith("Async") or (base is RunFacilities and kind is not Job)  # of another class
-        if base is kind or (is_part and not is_said):
-            yield from vars(base).items()
+        if base is kind or base is DeclaredOperations or (is_part and not is_said):
+            for name, member in vars(base).items():
+                yield name, getattr(kind, name) if isinstance(member, Operation) else member
 
 
 def _sentences(thing: object) -> str:

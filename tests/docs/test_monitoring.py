@@ -46,7 +46,7 @@ def without_suffix(name: str) -> str:
 
 
 def test_promtool_is_content_with_the_rules() -> None:
-    assert "SUCCESS: 8 rules found" in check("check", "rules", str(RULES))
+    assert "SUCCESS: 9 rules found" in check("check", "rules", str(RULES))
 
 
 def test_promtool_understands_every_query_of_the_dashboard(tmp_path: Path) -> None:
@@ -58,6 +58,7 @@ def test_promtool_understands_every_query_of_the_dashboard(tmp_path: Path) -> No
 
 CASES = (
     ("TaskqueueFindings", 'taskqueue_findings{severity="error"}', "0x5 2x25", ""),
+    ("TaskqueueFindingsUnknown", "taskqueue_findings_looked_timestamp_seconds", "0x30", ""),
     ("TaskqueueBacklogAge", 'taskqueue_oldest_waiting_seconds{queue="mail"}', "0+60x30", 'queue="mail"'),
     ("TaskqueueNoLeader", 'taskqueue_leader{instance="a"}', "0x30", ""),
     ("TaskqueueNodeLost", 'taskqueue_nodes{state="lost"}', "0x5 1x25", ""),
@@ -95,7 +96,7 @@ def test_each_alert_leads_to_an_entry_of_the_troubleshooting_page() -> None:
 
 
 def test_every_metric_in_dashboard_rules_and_docs_is_one_that_a_leader_has(tmp_path: Path) -> None:
-    with node(f"sqlite:///{tmp_path}/jobs.db", tmp_path, "--metrics", "0") as started:
+    with node(f"sqlite:///{tmp_path}/jobs.db", tmp_path, "--metrics", "0", "--notify", "true") as started:
         port = port_of(started)
         text = eventually(lambda: found if "taskqueue_jobs" in (found := page(port, "/metrics")[1]) else "")
     had = set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE))

@@ -16,9 +16,8 @@ def test_the_page_says_what_the_code_says(path: str) -> None:
 
 
 def test_every_way_to_write_an_option_is_in_the_reference() -> None:
-    page = tables.page("reference/job-commands.md")
-    assert "`--retry-on-timeout / --no-retry-on-timeout`" in page
-    assert "`-n, --count " in page
+    assert "`--retry-on-timeout / --no-retry-on-timeout`" in tables.page("reference/job-commands.md")
+    assert "`-n, --count " in tables.page("reference/schedule-commands.md")
 
 
 @pytest.mark.parametrize("word", [*(status.name for status in Status), *(cause.value for cause in Cause)])

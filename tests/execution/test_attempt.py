@@ -126,7 +126,7 @@ def test_a_hook_that_leaves_ends_no_process_that_runs_jobs(scheduler: Scheduler,
 
     assert scheduler.run_pending()[0].status is Status.DONE
     assert (Leaving.seen, job.refresh().result) == (["on_success"], "done")
-    assert "a hook was interrupted, the outcome stays" in caplog.text
+    assert "a hook was interrupted; the outcome is unchanged" in caplog.text
 
 
 def test_ctrl_c_in_a_hook_reaches_the_caller(scheduler: Scheduler) -> None:

@@ -17,8 +17,8 @@ import pytest
 from taskqueue import Scheduler, Status
 from taskqueue.daemon.protocol.messages import Ended, Progressed, Stop
 from taskqueue.execution.event_loop import EventLoop
-from taskqueue.execution.inline_context import CallerInterrupts
 from taskqueue.execution.run import Run
+from taskqueue.scheduler.run_inline import CallerInterrupts
 from tests.daemon.fake_node import FakeNode, Fifo, fifos
 from tests.execution.async_jobs import (
     Adding,
@@ -363,7 +363,7 @@ def test_a_task_that_takes_every_cancel_holds_up_its_job_for_a_while_only(caplog
     assert loop.run(number_of_tasks(), CallerInterrupts()) == 1
     assert caplog.messages == [
         "canceling the tasks that a job left running: go_on_in_place",
-        "closing an event loop: tasks left by a job ignored cancellation: go_on_in_place",
+        "closing an event loop: tasks left running by a job ignored cancellation: go_on_in_place",
     ]
     loop.close()
     left.pop()._log_destroy_pending = False  # type: ignore[attr-defined]  # it was to be left

@@ -160,8 +160,8 @@ def test_misuse_is_refused_with_the_way_out(scheduler: Scheduler) -> None:
 
     *turns, twice, mixed = process.result
     assert turns == [f"each(turn={turn!r}): pass seconds above 0, or None" for turn in (0, -1, True, "1")]
-    assert "give each loop a name of its own" in twice
-    assert "each(name='other') was started inside of another loop" in mixed
+    assert "give each loop its own name" in twice
+    assert "each(name='other') was started inside another loop" in mixed
 
 
 def test_a_cursor_that_cannot_be_kept_fails_the_job(scheduler: Scheduler) -> None:
@@ -233,7 +233,7 @@ def test_a_turn_that_is_no_time_is_refused_at_once(turn: Any) -> None:
 
 @pytest.mark.parametrize("batch", [0, -1, True, 1.5, "1000"])
 def test_a_batch_that_is_no_number_of_items_is_refused_at_once(batch: Any) -> None:
-    with pytest.raises(ValueError, match=r"each\(batch=.*pass how many items a list shall have"):
+    with pytest.raises(ValueError, match=r"each\(batch=.*pass the number of items in a list"):
         loops_behind().each("ab", "", None, batch)
 
 
@@ -331,7 +331,7 @@ def test_an_inner_loop_that_is_read_after_the_outer_one_went_on_is_named() -> No
     inner = loops.each("cd", "inner", None)
     next(outer)
 
-    with pytest.raises(RuntimeError, match=r"'inner'.* was started inside of another loop"):
+    with pytest.raises(RuntimeError, match=r"'inner'.* was started inside another loop"):
         next(inner)
 
 

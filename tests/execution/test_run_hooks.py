@@ -238,8 +238,8 @@ def returning(job: RunningJob, proceed: Proceed) -> Any:
     [
         (broken_before, "LookupError: before"),
         (broken_behind, "LookupError: behind"),
-        (silent, "around_run has returned without proceed()"),
-        (twice, "around_run called proceed() again: a run happens once"),
+        (silent, "around_run returned without calling proceed()"),
+        (twice, "around_run called proceed() twice: call it once"),
         (broken_async, "around_run failed"),
         (returning, "write async def around_run, and await proceed() in it"),
     ],
@@ -317,7 +317,7 @@ def test_an_async_run_ended_is_awaited_and_its_error_logged(url: str, caplog: py
     with hooked(url, run_ended=ended) as scheduler:
         assert scheduler.run_job(Plain).is_done
     assert SEEN == ["start", "Done"]
-    assert "a hook failed after its job had ended; the outcome stays" in caplog.text
+    assert "a hook failed after its job had ended; the outcome is unchanged" in caplog.text
 
 
 def test_ctrl_c_in_a_hook_reaches_the_caller(url: str) -> None:

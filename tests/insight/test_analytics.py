@@ -108,7 +108,7 @@ def test_the_history_has_figures_by_minute_and_hour_of_a_queue_or_class(schedule
     [
         ({"by": "colour"}, "by='colour': figures are by queue, class, tag"),
         ({"since": "yesterday"}, "'yesterday' is not a time"),
-        ({"since": "now"}, "ends before it begins"),
+        ({"since": "now"}, "ends before it starts"),
         ({"at_most": 0}, "at_most=0"),
         ({"at_most": True}, "at_most=True"),
         ({"at_most": 10_000_001}, "from 1 to 10,000,000"),

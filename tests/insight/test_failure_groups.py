@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
 from taskqueue.insight.failure_groups import FailureGroup, Lately, Trend, Usual, judged, usual_failures
+from taskqueue.insight.failure_states import Decisions, FailureDecision, FailureState
 from taskqueue.insight.needs import Need, Subject, of_failures
 from taskqueue.insight.overview_reader import OverviewReader
 from taskqueue.model.finding import Level
@@ -219,6 +221,15 @@ def test_jobs_that_are_retried_in_vain_need_somebody(store: Store) -> None:
     assert "`taskqueue list --status postponed --job shop:MakeInvoice`" in need.do
 
 
+@pytest.mark.parametrize(("failed", "listed"), [(10, "--since 1h --status failed"), (0, "--status retrying")])
+def test_the_way_out_lists_the_jobs_that_there_are(failed: int, listed: str) -> None:
+    minutes = in_minutes({40: {"done": 90}, 20: {"done": 40, "failed": failed, KEY: 10}, 0: {"done": 30}})
+
+    [need] = of_failures(judged(Lately(minutes), usual_failures(week({"done": 100}), NOW), NOW), Lately(minutes), NOW)
+
+    assert f"`taskqueue list {listed} --job shop:MakeInvoice`" in need.do
+
+
 class Unread(dict[tuple[str, str], Figures]):
     """A minute that must not be read again."""
 
@@ -291,3 +302,108 @@ def test_errors_that_are_counted_together_have_no_query() -> None:
 
 def test_without_failures_nothing_is_judged() -> None:
     assert judged(Lately({}), Usual(), NOW) == []
+
+
+def decided(state: FailureState, ago: timedelta, until: datetime | None = None) -> Decisions:
+    """Return the decision of so long ago about the KeyError of invoices."""
+    decision = FailureDecision(job=INVOICE[1], fingerprint=KEY[2:], state=state, since=NOW - ago, by="ann", until=until)
+    return {(INVOICE[1], KEY[2:]): decision}
+
+
+def judged_with(decisions: Decisions, minutes: Parts, hours: Parts) -> tuple[FailureState, list[str]]:
+    """Return the state of the KeyError, and what is said of the classes."""
+    lately = Lately(minutes)
+    groups = judged(lately, usual_failures(hours, NOW), NOW, decisions)
+    [group] = [group for group in groups if group.fingerprint == KEY[2:]]
+    return group.state, [need.says for need in of_failures(groups, lately, NOW)]
+
+
+NEW_ERROR = {40: {"done": 90}, 20: {"done": 40, "failed": 10, KEY: 10}, 2: {"done": 30, "failed": 3, KEY: 3}}
+
+
+def with_hours(*ago: int) -> Parts:
+    """Return a week in which the error also failed in the hours that began so many hours before this one."""
+    this = NOW.replace(minute=0)
+    return week({"done": 100}) | {
+        milliseconds(this - hours * HOUR): {INVOICE: {"done": 50, "failed": 2, KEY: 2}} for hours in ago
+    }
+
+
+def test_a_muted_error_is_no_finding_until_its_time() -> None:
+    minutes, hours = in_minutes(NEW_ERROR), with_hours(0)
+
+    muted = judged_with(decided(FailureState.MUTED, HOUR, NOW + MINUTE), minutes, hours)
+    ended = judged_with(decided(FailureState.MUTED, HOUR, NOW), minutes, hours)
+
+    assert muted == (FailureState.MUTED, [])
+    assert ended[0] is FailureState.OPEN
+    assert len(ended[1]) == 1
+
+
+@pytest.mark.parametrize(
+    ("muted", "failed_in", "state"),
+    [
+        (3 * HOUR, (0, 1, 2, 3), FailureState.MUTED),  # it has never stopped
+        (3 * HOUR, (0, 2, 3), FailureState.OPEN),  # it stopped for an hour
+        (10 * MINUTE, (0, 2, 3), FailureState.MUTED),  # it happened again before
+        (8 * DAY, (0, *range(1, 7 * 24)), FailureState.OPEN),  # for a week at most
+    ],
+)
+def test_an_error_that_is_muted_is_reported_when_it_happens_again(
+    muted: timedelta, failed_in: tuple[int, ...], state: FailureState
+) -> None:
+    assert judged_with(decided(FailureState.MUTED, muted), in_minutes(NEW_ERROR), with_hours(*failed_in))[0] is state
+
+
+def test_muted_failures_do_not_make_a_class_fail_and_others_still_do() -> None:
+    figures = {5: {"done": 16, "failed": 34, "x:TimeoutError": 4, KEY: 30}}
+    muted = decided(FailureState.MUTED, HOUR, NOW + HOUR)
+
+    assert judged_with({}, in_minutes(figures), {})[1][0].startswith("shop:MakeInvoice fails: 34 of 50 attempts")
+    assert judged_with(muted, in_minutes(figures), {})[1] == []
+    figures = {5: {"done": 16, "failed": 64, "x:TimeoutError": 44, KEY: 20}}
+    [says] = judged_with(muted, in_minutes(figures), {})[1]
+    assert says.endswith("most often by TimeoutError")
+
+
+def test_attempts_that_are_retried_in_vain_by_a_muted_error_are_no_finding() -> None:
+    figures = {5: {KEY: 300}}
+
+    assert "again and again: 300 attempts" in judged_with({}, in_minutes(figures), {})[1][0]
+    assert judged_with(decided(FailureState.MUTED, HOUR, NOW + HOUR), in_minutes(figures), {})[1] == []
+
+
+def test_a_resolved_error_that_fails_again_is_a_finding_of_its_own_however_seldom() -> None:
+    minutes = in_minutes({9: {"done": 400, KEY: 1}, 2: {"done": 400, KEY: 1}})
+    hours = week({"done": 90, "failed": 10, KEY: 10})
+
+    resolved = judged_with(decided(FailureState.RESOLVED, MINUTE), minutes, hours)
+    of_same_minute = judged_with(decided(FailureState.RESOLVED, 2 * MINUTE - timedelta(seconds=9)), minutes, hours)
+    regressed, says = judged_with(decided(FailureState.RESOLVED, 5 * MINUTE), minutes, hours)
+
+    assert resolved == of_same_minute == (FailureState.RESOLVED, [])
+    assert regressed is FailureState.REGRESSED
+    assert len(says) == 1
+    assert says[0].startswith("shop:MakeInvoice fails again by an error that was resolved ")
+    assert "by ann: KeyError: 'vat' (rate = RATES[country]): 2 of 802 attempts in the last hour" in says[0]
+
+
+@pytest.mark.parametrize(
+    ("figures", "state"),
+    [
+        ({20: {"done": 90, KEY: 10}, 2: {"done": 90, KEY: 10}}, FailureState.MUTED),
+        ({20: {"done": 90, KEY: 10}, 2: {"done": 60, KEY: 60}}, FailureState.OPEN),  # half of all attempts
+        ({20: {"done": 2000, KEY: 200}, 2: {"done": 60, KEY: 40}}, FailureState.OPEN),  # of the last five minutes
+        ({20: {"done": 90, KEY: 10}, 2: {"done": 2, KEY: 3}}, FailureState.MUTED),  # few are chance
+    ],
+)
+def test_a_muted_error_is_reported_when_it_grows(figures: dict[int, Figures], state: FailureState) -> None:
+    [(key, muted)] = decided(FailureState.MUTED, HOUR).items()
+    hours = with_hours(0, 1)
+
+    grown = judged_with({key: replace(muted, share=0.1)}, in_minutes(figures), hours)
+
+    assert grown[0] is state
+    assert len(grown[1]) == (state is FailureState.OPEN)
+    until = {key: replace(muted, until=NOW + HOUR)}
+    assert judged_with(until, in_minutes(figures), hours) == (FailureState.MUTED, [])

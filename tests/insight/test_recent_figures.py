@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from taskqueue.errors import StoreUnavailable
-from taskqueue.insight.overview_reader import RecentFigures
+from taskqueue.insight.recent_figures import RecentFigures
 from taskqueue.model.history import Parts, Step
 from taskqueue.model.lifecycle.outcomes import Failed, Run
 from taskqueue.model.lifecycle.settle import ended

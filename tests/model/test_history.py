@@ -24,8 +24,7 @@ from taskqueue.model.history import (
     entry,
     part_of_text,
     part_text,
-    parts_of_text,
-    parts_text,
+    within_bounds,
 )
 from taskqueue.model.record import Status
 
@@ -110,18 +109,27 @@ def test_fingerprints_beyond_many_are_counted_together() -> None:
     assert figures["e:app.Error"] == 2 * (MOST_ERRORS + 3)
 
 
+def test_names_beyond_many_are_added_as_other() -> None:
+    errors = {f"e:app.Error{number}": 1 for number in range(MOST_ERRORS)}
+    known: Part = {("mail", f"app:Job{number}"): dict(errors) for number in range(MOST_CLASSES)}
+    more: Part = {("mail", "app:Job0"): {"e:app.Error1": 2, "e:app.New": 1}, ("mail", "app:New"): {"e:app.New": 3}}
+
+    assert within_bounds(more, known) == {
+        ("mail", "app:Job0"): {"e:app.Error1": 2, f"e:{OTHER}": 1},
+        ("mail", OTHER): {"e:app.New": 3},
+    }
+
+
 def test_parts_come_back_from_their_text() -> None:
     part: Part = {("mail", "app:Mail"): {"done": 2, "e:app.Bröken": 1}, ("a", "b"): {"added": 1}}
 
     assert part_of_text(part_text(part)) == part
-    assert parts_of_text(parts_text({60_000: part, 0: part})) == {60_000: part, 0: part}
 
 
 @pytest.mark.parametrize("damaged", [None, 1, "", "{", '"mail"', "[1]", "[[1, 2]]"])
 def test_damaged_text_is_an_error(damaged: object) -> None:
-    for read in (part_of_text, parts_of_text):
-        with pytest.raises((TypeError, ValueError)):
-            read(damaged)
+    with pytest.raises((TypeError, ValueError)):
+        part_of_text(damaged)
 
 
 def test_minutes_add_up_to_their_hour() -> None:

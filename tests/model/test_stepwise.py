@@ -33,7 +33,7 @@ from taskqueue.model.lifecycle.outcomes import (
     TimedOut,
     Unloadable,
 )
-from taskqueue.model.lifecycle.steps import CLEAN_UP_PAUSES
+from taskqueue.model.lifecycle.settle import CLEAN_UP_PAUSES
 from taskqueue.model.record import CancelRequest, Cause, Failure, OnCrash, Options, Record, Status, rank_of
 from taskqueue.model.retry import NO_RETRY, FixedRetry, RetryPolicy
 from tests.model.lifecycle.test_pending import BROKEN, HOUR, LEASE, NOW, OUTCOMES, RUN, WEB, a_record

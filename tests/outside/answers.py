@@ -28,7 +28,8 @@ def answers(folder: Path) -> Mapping[str, Any]:
 def _lines(ids: Mapping[str, str], folder: Path) -> Iterator[tuple[str, list[str]]]:
     """Yield each command line as it is recorded, and as it is called."""
     for text in (
-        "list", "stats", "events", "nodes", "nodes --leader", "doctor", "analytics", "config", "migrate",
+        "list", "stats", "events", "nodes", "nodes --leader", "doctor", "analytics",
+        "class shop.mail:MailJob", "queue mail", "config", "migrate",
         "show {failed}", "why {waiting}", "why {running}", "why {failed}", "logs {failed}", "wait {failed}",
         "update {waiting} --priority 5", "cancel {waiting}", "recover {failed}", "add shop.mail:MailJob",
         "pause mail", "pause --all", "limit mail 5", "limit", "stats", "resume mail", "drain web-1", "undrain web-1",

@@ -13,22 +13,25 @@ from typing import Any
 import click
 
 import taskqueue
-from taskqueue import errors, otel, retry, testing
+from taskqueue import errors, otel, outbox, retry, testing
 from taskqueue.cli import main, node
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
+from taskqueue.daemon.node.context import NodeContext
 from taskqueue.daemon.node.figures import Figures
 from taskqueue.daemon.node.health import BacklogReader, NodeHealth
 from taskqueue.daemon.node.metrics import Metrics
 from taskqueue.daemon.node.status import NodeStatus
+from taskqueue.daemon.node.watch import FindingsWatch
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.settings import Settings
 from taskqueue.exit_codes import Exit
 from taskqueue.model.events import EVENTS
 from taskqueue.model.record import Holder
+from taskqueue.scheduler.operations import Operation
 from taskqueue.store.mongodb import url as mongodb_url
 from taskqueue.store.open import open_store
 from taskqueue.store.sqlite import url as sqlite_url
-from taskqueue.web.api.openapi import document
+from taskqueue.web.api_routes import document
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _FOR_PEOPLE = ("description", "summary", "title")
@@ -92,13 +95,16 @@ def _without_words(node: Any) -> Any:
 
 def metrics(folder: Path) -> Mapping[str, Any]:
     """Return type and labels of each metric of a node that leads, by its name."""
-    status = NodeStatus(Settings(name="web-1"))
+    settings = Settings(name="web-1", metrics="0", notify=("true",))
+    status = NodeStatus(settings)
     status.leads = True
     with closing(Loop()) as loop, closing(open_store(f"sqlite://{folder}/jobs.db")) as store:
-        backlog = BacklogReader(loop, store, CircuitBreaker(lambda: None), lambda: True)
-        holder = Holder(seat="web-1", incarnation="1234567890")
-        health = NodeHealth(Settings(name="web-1"), holder, store.url, status, backlog)
-        families = list(Metrics("web-1", status, Figures(), health, backlog).collect())
+        breaker, holder = CircuitBreaker(lambda: None), Holder(seat="web-1", incarnation="1234567890")
+        backlog = BacklogReader(loop, store, breaker, lambda: True)
+        health = NodeHealth(settings, holder, store.url, status, backlog)
+        context = NodeContext(loop=loop, store=store, holder=holder, settings=settings, status=status, breaker=breaker)
+        watch = FindingsWatch(context, lambda _: None)
+        families = list(Metrics("web-1", status, Figures(), health, backlog, watch).collect())
     return {family.name: {"type": family.type, "labels": list(_labels(family))} for family in families}
 
 
@@ -118,7 +124,7 @@ def addresses() -> Mapping[str, Any]:
 
 def public_names() -> Mapping[str, Any]:
     """Return the signatures of what each public module gives out."""
-    return {module.__name__: dict(_names_of(module)) for module in (taskqueue, errors, retry, otel, testing)}
+    return {module.__name__: dict(_names_of(module)) for module in (taskqueue, errors, retry, otel, testing, outbox)}
 
 
 def _names_of(module: ModuleType) -> Iterator[tuple[str, Any]]:
@@ -149,7 +155,7 @@ def _members(described: type) -> Mapping[str, Any]:
 def _member(member: Any) -> Any:
     if isinstance(member, property):
         return "property"
-    function = getattr(member, "__func__", member)
+    function = member.method if isinstance(member, Operation) else getattr(member, "__func__", member)
     return _signature(function) if callable(function) else "attribute"
 
 

@@ -21,8 +21,7 @@ from fastapi import FastAPI
 from taskqueue import AsyncProcess, AsyncScheduler, Scheduler, Status
 from taskqueue.errors import InvalidOption, JobFailed, JobNotFound, StoreUnavailable
 from taskqueue.model.lifecycle.outcomes import Failed
-from taskqueue.scheduler.async_steps import OF_SERVER
-from taskqueue.scheduler.async_waits import AT_ONCE, AsyncWaits
+from taskqueue.scheduler.async_waits import AT_ONCE, OF_SERVER, AsyncWaits
 from taskqueue.store import Store
 from tests.counting import uncounted
 from tests.nodes import LIMIT, eventually

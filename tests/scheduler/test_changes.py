@@ -93,7 +93,7 @@ def test_add_job_once_sees_the_change(scheduler: Scheduler) -> None:  # PTS-12
 def test_a_job_that_is_known_by_its_data_keeps_them(scheduler: Scheduler) -> None:
     process = scheduler.add_job_once(Echo, {"to": "a"})
 
-    with pytest.raises(InvalidOption, match="knows it by its data: cancel it and add another"):
+    with pytest.raises(InvalidOption, match="identifies it by its data: cancel it and add another"):
         scheduler.update_job(process.id, data={"to": "b"})
     assert scheduler.update_job(process.id, data={"to": "a"}, priority=1).priority == 1
 

@@ -121,7 +121,7 @@ def test_an_older_deployment_that_restarts_changes_nothing_and_says_so(
     with caplog.at_level(logging.WARNING):
         changes = scheduler.schedules({"nightly": NIGHTLY}, application="shop")
     assert changes == ScheduleChanges(changed={}, is_outdated=True)
-    assert "another deployment has replaced those of this one" in caplog.text
+    assert "another deployment has replaced this one's" in caplog.text
     assert names(store) == ["often"]
 
 

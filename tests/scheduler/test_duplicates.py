@@ -156,7 +156,7 @@ def test_a_period_holds_in_a_transaction_on_mongodb(scheduler: Scheduler, store:
         assert scheduler.add_job(Sync, 2, session=session).id == first.id
         with pytest.raises(KeyTaken):
             scheduler.add_job(Sync, 2, session=session, on_duplicate="raise")
-        with pytest.raises(InvalidOption, match="is not changed in a transaction of yours: pass 'return' or 'raise'"):
+        with pytest.raises(InvalidOption, match="own transaction changes no other job: pass 'return' or 'raise'"):
             scheduler.add_job(Sync, 2, session=session, on_duplicate="extend")
         return scheduler.add_job(Sync, 2, session=session, at="+2h")
 
@@ -190,7 +190,7 @@ def test_pending_jobs_alone_count_where_one_is_added_once(scheduler: Scheduler, 
         ({"unique_for": 60}, "unique_for=60 says what becomes of a unique key: pass unique as well"),
         ({"on_duplicate": "raise"}, "on_duplicate='raise' says what becomes of a unique key"),
         ({**KEY, "unique_for": 60, "interval": 5}, "is for jobs that run once: leave out interval, or unique_for"),
-        ({**KEY, "unique_for": 0}, "unique_for=0: pass seconds or '5m', more than nothing"),
+        ({**KEY, "unique_for": 0}, "unique_for=0: pass seconds or '5m', more than 0"),
         ({**KEY, "on_duplicate": "drop"}, "on_duplicate='drop': pass 'return', 'replace', 'extend' or 'raise'"),
     ],
 )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
+
 import pytest
 
-from taskqueue import Scheduler, Status, task
+from taskqueue import Scheduler, Status, task, workflows
 from taskqueue.errors import DuplicateId, InvalidOption, InvalidQuery, JobNotFound
 from taskqueue.model.ids import JobId, id_of_text
+from taskqueue.model.timestamps import MILLISECOND
+from tests.nodes import eventually
 from tests.scheduler.jobs import Echo
 
 ECHO = "tests.scheduler.jobs:Echo"
@@ -26,6 +30,7 @@ def test_the_id_is_the_beginning_of_the_digest_of_class_and_text() -> None:
 @ALL
 def test_the_same_text_and_class_are_one_job(scheduler: Scheduler) -> None:
     first = scheduler.add_job(Echo, {"n": 1}, id=TEXT)
+    eventually(lambda: datetime.now(timezone.utc) > first.created_at + MILLISECOND)  # `existed` compares these times
     again = scheduler.add_job(Echo, {"n": 1}, id=TEXT)
     other = scheduler.add_job("shop:Mail", {"n": 1}, id=TEXT)
     of_many = scheduler.add_jobs([(Echo, {"n": 1}, {"id": TEXT}), (Echo, {"n": 1}, {"id": "invoice-8"})])
@@ -61,9 +66,9 @@ def test_a_text_is_accepted_wherever_an_id_is(scheduler: Scheduler) -> None:
 def test_a_text_of_jobs_of_several_classes_is_written_with_its_class(scheduler: Scheduler) -> None:
     added = [scheduler.add_job(job, id=TEXT) for job in ("shop:Invoice", "shop:Mail")]
 
-    with pytest.raises(JobNotFound, match=r"write the class as well: .*shop:Invoice:invoice-7"):
+    with pytest.raises(JobNotFound, match=r"name the class as well: .*shop:Invoice:invoice-7"):
         scheduler.get_job(TEXT)
-    with pytest.raises(JobNotFound, match="write the class as well"):
+    with pytest.raises(JobNotFound, match="name the class as well"):
         scheduler.wait_for(TEXT)
     assert [scheduler.get_job(f"{job.job}:{TEXT}") for job in added] == added
 
@@ -89,8 +94,38 @@ def test_a_job_depends_on_a_text_with_its_class(scheduler: Scheduler) -> None:
     assert scheduler.add_job(Echo, depends_on=name).depends_on == (first.id,)
     assert scheduler.add_job(Echo, depends_on={name: "ignore"}).depends_on == (first.id,)
     assert scheduler.add_job(Echo, parent=name).parent == first.id
+
+
+@ALL
+def test_a_text_alone_names_a_job_that_is_the_only_one_with_it(scheduler: Scheduler) -> None:
+    first = scheduler.add_job("shop:Invoice", id=TEXT)
+    plain = scheduler.add_job("shop:Mail")
+    [_, second, third] = scheduler.add_jobs(
+        [
+            (Echo, 1, {"id": "echo-1"}),
+            (Echo, 2, {"depends_on": {"echo-1": "ignore", TEXT: "cancel"}}),
+            (Echo, 3, {"parent": TEXT}),
+        ]
+    )
+
+    assert scheduler.add_job(Echo, depends_on=TEXT).depends_on == (first.id,)
+    assert scheduler.add_job(Echo, depends_on=[TEXT, plain]).depends_on == (first.id, plain.id)
+    assert scheduler.add_job_once(Echo, 4, depends_on=TEXT, parent=TEXT).parent == first.id
+    assert second.depends_on == (id_of_text(ECHO, "echo-1"), first.id)
+    assert third.parent == first.id
+    for named in workflows.chain(scheduler, Echo, Echo, parent=TEXT).processes:
+        assert named.parent == first.id
+
+
+def test_a_text_alone_that_names_no_job_or_several_is_refused_with_the_way_out(scheduler: Scheduler) -> None:
     with pytest.raises(InvalidOption, match=f"depends_on='{TEXT}': .*with its class: 'shop:Invoice:invoice-7'"):
         scheduler.add_job(Echo, depends_on=TEXT)
+    for job in ("shop:Invoice", "shop:Mail"):
+        scheduler.add_job(job, id=TEXT)
+    with pytest.raises(InvalidOption, match=r"parent: .*name the class as well: shop:.*:invoice-7 or shop:"):
+        scheduler.add_job(Echo, parent=TEXT)
+    with pytest.raises(InvalidOption, match="depends_on='a' is the id of several jobs, so name the class"):
+        scheduler.add_jobs([(Echo, 1, {"id": "a"}), ("shop:Mail", 1, {"id": "a"}), (Echo, 2, {"depends_on": "a"})])
 
 
 def test_the_next_of_a_series_has_no_text(scheduler: Scheduler) -> None:
@@ -106,6 +141,7 @@ def test_a_task_has_it_too(blocking: Scheduler) -> None:
     added = bill.using(id="bill-9").add(blocking, 9)
 
     assert blocking.get_job("bill-9") == added
+    eventually(lambda: datetime.now(timezone.utc) > added.created_at + MILLISECOND)
     assert bill.using(id="bill-9").add(blocking, 9).existed
 
 
@@ -115,7 +151,9 @@ def test_what_no_id_can_be_is_refused_with_the_way_out(scheduler: Scheduler, tex
         scheduler.add_job(Echo, id=text)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("text", ["nope", "nul\0", "x" * 2000, "shop:Invoice:nope"])
+@pytest.mark.parametrize(
+    "text", ["nope", "nul\0", "half\udcff", "x" * 2000, "shop:Invoice:nope", "shop:Invoice:half\udcff"]
+)
 def test_a_text_that_no_job_has_is_not_found(scheduler: Scheduler, text: str) -> None:
     with pytest.raises(JobNotFound, match="no job has this text as its id"):
         scheduler.get_job(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -187,18 +188,37 @@ def test_limits_have_room_and_paths_are_loaded(scheduler: Scheduler) -> None:
     assert scheduler.add_job("no_such_module:Mail").is_failed
 
 
-@pytest.mark.parametrize(("job", "left"), [(Endless, "WAITING"), (Dozing, "POSTPONED")])
-def test_jobs_that_never_come_to_an_end_are_an_error(job: Any, left: str) -> None:
+class Interrupting(Job):
+    """Somebody presses Ctrl-C while it runs."""
+
+    def start(self) -> None:
+        """Be interrupted."""
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("job", [Endless, Dozing])
+def test_jobs_that_never_come_to_an_end_are_an_error_and_are_canceled(job: Any) -> None:
     scheduler = AsyncScheduler(immediate=True).blocking
     mode = scheduler.connections.immediate
     assert mode is not None
     mode.max_runs = 30
 
-    with scheduler, pytest.raises(TooManyRuns, match=f"of them of {job.__module__}:{job.__name__}"):
-        scheduler.add_job(job)
+    with scheduler:
+        with pytest.raises(TooManyRuns, match=f"of them of {job.__module__}:{job.__name__}"):
+            scheduler.add_job(job)
+        assert scheduler.add_job(Echo, 5).result == 5
 
     with Scheduler(mode.url) as other:
-        assert other.count_jobs({"status": left}) == 1
+        assert other.count_jobs({"status": "CANCELED"}) == 1
+        assert other.count_jobs({"status": {"$lt": "DONE"}}) == 0
+
+
+def test_a_job_that_was_interrupted_from_the_keyboard_does_not_run_with_the_next_add() -> None:
+    with Scheduler(immediate=True) as scheduler:
+        with pytest.raises(KeyboardInterrupt):
+            scheduler.add_job(Interrupting)
+        assert scheduler.add_job(Echo, 5).result == 5
+        assert scheduler.count_jobs({"status": "CANCELED"}) == 1
 
 
 def test_each_thread_gets_its_jobs_back_when_they_have_run() -> None:

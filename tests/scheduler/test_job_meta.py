@@ -222,7 +222,7 @@ def test_a_hook_that_fails_is_logged_and_the_job_is_added(hooked: Scheduler, cap
     getattr(hooked, "inner", hooked)._before_add = broken
 
     assert hooked.add_job(Seeing, meta=ACME).meta == ACME
-    assert "before_add failed; the job is added with the meta that it had" in caplog.text
+    assert "before_add failed; the job is added with its previous meta" in caplog.text
     assert "LookupError: no tenant" in caplog.text
 
 

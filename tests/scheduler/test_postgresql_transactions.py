@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -321,6 +322,38 @@ def test_a_key_of_an_open_transaction_keeps_one_add_waiting_and_no_other(
     assert scheduler.add_job(Echo, 2, unique="one").id == kept.id
 
 
+def test_two_transactions_that_add_the_same_keys_in_opposite_orders_wait_in_no_circle(
+    url: str, scheduler: Scheduler, mine: psycopg.Connection[Any], postgresql_url: str
+) -> None:
+    first = scheduler.add_job(Echo, 1, unique="a", session=mine)
+    with (
+        ThreadPoolExecutor(1) as thread,
+        Scheduler(url) as another,
+        closing(psycopg.connect(postgresql_url)) as theirs,
+        closing(psycopg.connect(postgresql_url, autocommit=True)) as operator,
+    ):
+        entries: list[tuple[type[Echo], int, Any]] = [(Echo, 2, {"unique": "b"}), (Echo, 2, {"unique": "a"})]
+        adding = thread.submit(another.add_jobs, entries, session=theirs)
+        waits = f"SELECT 1 FROM pg_locks WHERE pid = {theirs.info.backend_pid} AND NOT granted"
+        eventually(lambda: operator.execute(waits).fetchone())  # for the key of the first job
+        second = scheduler.add_job(Echo, 1, unique="b", session=mine)
+        mine.commit()
+
+        assert [process.id for process in adding.result(LIMIT)] == [second.id, first.id]
+        theirs.commit()
+
+
+def test_a_store_is_flushed_while_a_job_waits_to_be_taken_in(
+    scheduler: Scheduler, mine: psycopg.Connection[Any]
+) -> None:
+    scheduler.add_job(Echo, 1)
+    scheduler.add_job(Echo, 2, session=mine)
+    mine.commit()
+
+    scheduler.flush()
+    assert scheduler.stats()["total"] == 0
+
+
 def test_in_a_transaction_the_same_job_is_added_once(scheduler: Scheduler, mine: psycopg.Connection[Any]) -> None:
     pending = scheduler.add_job(Echo, 1, unique="one")
     first = scheduler.add_job(Echo, 2, session=mine)
@@ -387,7 +420,7 @@ def test_many_jobs_of_one_call_meet_others_and_each_other(scheduler: Scheduler, 
     assert [process.existed for process in processes] == [False, True, True, False, False, True]
     with pytest.raises(DuplicateId):
         scheduler.add_jobs([(Echo, 6), (Echo, 6, {"id": id})], session=mine)
-    with pytest.raises(InvalidOption, match="on_duplicate='replace': another job is not changed in a transaction of"):
+    with pytest.raises(InvalidOption, match="on_duplicate='replace': a call in your own transaction changes no"):
         scheduler.add_jobs([(Echo, 7, {"unique": "one", "on_duplicate": "replace"})], session=mine)
     assert scheduler.add_jobs([], session=mine) == []
     mine.rollback()
@@ -409,6 +442,61 @@ def test_a_job_once_is_found_by_its_data_and_replaces_none(scheduler: Scheduler,
         scheduler.add_job_once(Echo, 4, ignore_data=True, priority=1, session=mine)
     mine.commit()
     assert scheduler.stats()["total"] == 2
+
+
+def test_a_unique_key_keeps_its_period_whoever_adds_the_job(
+    scheduler: Scheduler, mine: psycopg.Connection[Any]
+) -> None:
+    first, twin = scheduler.add_jobs(
+        [(Echo, number, {"unique": "a", "unique_for": 3600}) for number in (1, 2)], session=mine
+    )
+    mine.commit()
+    assert twin.id == first.id
+    assert scheduler.add_job(Echo, 3, unique="a", unique_for=60, session=mine).id == first.id
+    scheduler.run_pending()
+
+    assert scheduler.get_job(first.id).result == 1
+    assert scheduler.add_job(Echo, 4, unique="a", unique_for=60, session=mine).id == first.id
+    assert scheduler.add_job(Echo, 5, unique="a", unique_for=60).id == first.id
+    again = scheduler.add_job(Echo, 1, id=first.id, unique="a", unique_for=60, session=mine)
+    assert (again.id, again.existed) == (first.id, True)
+    mine.commit()
+    assert scheduler.stats()["total"] == 1
+
+
+def test_a_period_that_has_ended_goes_to_the_job_of_a_transaction(
+    scheduler: Scheduler, mine: psycopg.Connection[Any]
+) -> None:
+    past = scheduler.add_job(Echo, 1, unique="a", unique_for=0.001)
+    scheduler.run_pending()
+
+    rolled_back = scheduler.add_job(Echo, 2, unique="a", unique_for=3600, session=mine)
+    mine.rollback()
+    following = scheduler.add_job(Echo, 3, unique="a", unique_for=3600, session=mine)
+    mine.commit()
+    scheduler.run_pending()
+
+    assert len({past.id, rolled_back.id, following.id}) == 3
+    assert scheduler.get_job(following.id).result == 3
+    assert scheduler.add_job(Echo, 4, unique="a", unique_for=60, session=mine).id == following.id
+    assert scheduler.add_job(Echo, 5, unique="a", unique_for=60).id == following.id
+
+
+def test_of_two_jobs_in_one_period_the_one_that_saw_nothing_of_the_other_is_canceled(
+    scheduler: Scheduler, mine: psycopg.Connection[Any]
+) -> None:
+    mine.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    mine.execute("SELECT 1")
+    first = scheduler.add_job(Echo, 1, unique="a", unique_for=3600)
+    scheduler.run_pending()
+
+    second = scheduler.add_job(Echo, 2, unique="a", unique_for=3600, session=mine)
+    mine.commit()
+
+    process = scheduler.get_job(second.id)
+    assert process.status is Status.CANCELED
+    assert f"unique_for: job {first.id} already has the unique key 'a' for this period" in process.why()
+    assert scheduler.add_job(Echo, 3, unique="a", unique_for=60).id == first.id
 
 
 def test_dependencies_and_parents_that_end_before_the_commit_count(
@@ -478,10 +566,6 @@ def test_wrong_sessions_are_refused_and_leave_the_transaction_as_it_is(
         InvalidOption, match=r"session='s' cannot be used: pass a Connection or AsyncConnection of psyc"
     ):
         scheduler.add_job(Echo, session="s")
-    with pytest.raises(
-        InvalidOption, match=r"unique_for with session: .*: leave one of both out, or add the job after"
-    ):
-        scheduler.add_job(Echo, unique="a", unique_for=60, session=mine)
     mine.execute(ORDER.format(schema))
     with Scheduler(f"{postgresql_url}?taskqueue.schema=other_{schema}") as other:
         scheduler.add_job(Echo, session=mine)

@@ -13,9 +13,9 @@ import pytest
 
 from taskqueue import Job, Process, Scheduler, Snooze, Status
 from taskqueue.errors import InvalidOption, TooManyRuns
-from taskqueue.execution.inline_context import PROGRESS_EVERY
 from taskqueue.model.record import Cause
 from taskqueue.scheduler import run_inline
+from taskqueue.scheduler.run_inline import PROGRESS_EVERY
 from taskqueue.store import Store
 from tests.scheduler import jobs, stepping
 from tests.scheduler.jobs import (

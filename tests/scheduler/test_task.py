@@ -6,10 +6,11 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from decimal import Decimal
 from functools import partial, wraps
+from pathlib import Path
 
 import pytest
 
-from taskqueue import Scheduler, task
+from taskqueue import Scheduler, task, warn_direct_calls
 from taskqueue.errors import InvalidJob
 
 
@@ -69,9 +70,9 @@ async def yielding_in_a_loop() -> AsyncIterator[int]:
     ("function", "words"),
     [
         (lambda: None, "a lambda has no name that a worker could import: write it with def and @task at the top level"),
-        (unnamed(len), "function unnamed.<locals>.wrapper is nested, a worker cannot import it: move it to the top "),
+        (unnamed(len), "function unnamed.<locals>.wrapper is nested, so a worker cannot import it: move it "),
         (unnamed(len), "of its module, or write @functools.wraps(function) above it if it is part of a decorator"),
-        (Shop.send, "function Shop.send is nested, a worker cannot import it: move it to the top level of its module"),
+        (Shop.send, "function Shop.send is nested, so a worker cannot import it: move it to the top level"),
         (Shop().send, "function Shop.send is nested"),
         (partial(print, "a"), "functools.partial(<built-in function print>, 'a') is not a function: write it with def"),
         (Shop, "<class 'tests.scheduler.test_task.Shop'> is not a function: write it with def and @task"),
@@ -92,6 +93,25 @@ def test_what_no_worker_could_import_or_run_is_refused_where_it_is_declared(
 
 def test_a_decorator_that_keeps_the_name_is_no_hindrance(scheduler: Scheduler) -> None:
     assert scheduler.run_job(decorated, {}).result == "done"
+
+
+@task
+def confirm(to: str) -> str:
+    """Call another task."""
+    return send(to)
+
+
+def test_a_direct_call_within_a_web_request_is_warned_of(scheduler: Scheduler) -> None:
+    with warn_direct_calls():
+        with pytest.warns(
+            RuntimeWarning, match=r"^send\(\) runs in this request, and no job .*: write send\.add\("
+        ) as got:
+            assert send("ann") == "1 to ann, 1 times"
+        assert send.function("ann") == "1 to ann, 1 times"  # warnings are errors here
+        confirm.add(scheduler, "ann")
+        assert scheduler.run_job(confirm, {"to": "bob"}).result == "1 to bob, 1 times"
+    assert send("eve") == "1 to eve, 1 times"
+    assert [Path(warning.filename) for warning in got] == [Path(__file__)]
 
 
 def test_a_task_is_added_with_its_arguments_by_name(scheduler: Scheduler) -> None:

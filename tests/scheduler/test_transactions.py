@@ -167,7 +167,10 @@ def test_what_is_no_connection_to_a_store_is_refused(tmp_path: Path, database: s
         Scheduler(tmp_path / "jobs.db", connection=database)
     with closing(sqlite3.connect(":memory:")) as memory, pytest.raises(ConfigError, match="in memory"):
         Scheduler(connection=memory)
-    with closing(sqlite3.connect(tmp_path / "new.db")) as new, pytest.raises(ConfigError, match="no jobs yet: open it"):
+    with (
+        closing(sqlite3.connect(tmp_path / "new.db")) as new,
+        pytest.raises(ConfigError, match="not a store yet: open it"),
+    ):
         Scheduler(connection=new)
     database.text_factory = bytes
     with pytest.raises(ConfigError, match="text_factory"):
@@ -370,7 +373,7 @@ def test_a_transaction_that_has_to_be_repeated_as_a_whole_says_so_in_the_driver_
 def test_what_is_no_open_transaction_here_is_refused(
     client: Client, scheduler: Scheduler, mongo_standalone: str, file: Path
 ) -> None:
-    with pytest.raises(InvalidOption, match="session='s' is none: pass what start_session"):
+    with pytest.raises(InvalidOption, match="session='s' is not a session: pass what start_session"):
         scheduler.add_job(Echo, session="s")
     with client.start_session() as session:
         with pytest.raises(InvalidOption, match="no transaction is open on it: call this inside"):

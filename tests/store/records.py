@@ -17,6 +17,7 @@ from taskqueue.model.query import parse
 from taskqueue.model.record import Failure, Holder, Options, Record, Status
 from taskqueue.store import Claim, ClaimRequest, Settlement, Store
 from taskqueue.store.bell import Bell
+from taskqueue.store.queue_shares import STRICT, QueueShares
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=timezone.utc)
 SECOND = timedelta(seconds=1)
@@ -63,9 +64,11 @@ def claim(
     now: datetime = NOON,
     forced: int = 0,
     queues: Mapping[str, int | None] | None = None,
+    shares: QueueShares = STRICT,
 ) -> Claim:
     """Claim up to ``count`` pooled records for a lease from ``now`` on."""
-    return store.claim(holder, ClaimRequest(pooled=count, forced=forced, queues=queues or {}), now, now + LEASE)
+    demand = ClaimRequest(pooled=count, forced=forced, queues=queues or {}, shares=shares)
+    return store.claim(holder, demand, now, now + LEASE)
 
 
 def running(store: Store, record: Record, holder: Holder = WEB_1, now: datetime = NOON) -> Record:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from taskqueue.model import once_key
+from taskqueue.model import unique_period
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Record
 from taskqueue.store import Store
@@ -16,12 +16,12 @@ from tests.store.records import HOUR, NOON, a_record, claim, finished, ids, post
 
 def once(data: str, **fields: Any) -> Record:
     """Return a record with the key of ``add_job_once``."""
-    return a_record(data=data, unique=once_key.of_data(fields.get("job", "app:Mail"), data), **fields)
+    return a_record(data=data, unique=unique_period.of_data(fields.get("job", "app:Mail"), data), **fields)
 
 
 def same(store: Store, data: str, *, ignore_data: bool = False) -> list[JobId]:
     """Return what is the same as a job of ``add_job_once`` with these data."""
-    key = once_key.of_class("app:Mail") if ignore_data else once_key.of_data("app:Mail", data)
+    key = unique_period.of_class("app:Mail") if ignore_data else unique_period.of_data("app:Mail", data)
     return ids(store.alike(a_record(data=data, unique=key), ignore_data))
 
 
@@ -40,7 +40,7 @@ def test_what_comes_in_after_a_look_is_seen(opener: Opener) -> None:
     assert same(store, "8.5") == []
 
 
-@pytest.mark.parametrize("many", [1, once_key.FEW, once_key.FEW + 1])
+@pytest.mark.parametrize("many", [1, unique_period.FEW, unique_period.FEW + 1])
 def test_jobs_without_a_key_are_seen_however_many_they_are(store: Store, many: int) -> None:
     plain = [a_record(data=str(number)) for number in range(many)]
     store.add([once("-1"), *plain])
@@ -88,7 +88,7 @@ def test_the_last_record_that_was_known_may_be_removed(store: Store) -> None:
 
 
 def test_with_ignored_data_all_of_the_class_are_the_same_and_none_of_another_class(store: Store) -> None:
-    whole = a_record(data="0", unique=once_key.of_class("app:Mail"))
+    whole = a_record(data="0", unique=unique_period.of_class("app:Mail"))
     given = [
         whole,
         once("1"),

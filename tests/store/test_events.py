@@ -59,6 +59,20 @@ def test_the_events_of_one_job_are_found_from_a_time_on(store: Store) -> None:
     assert store.events_of(ObjectId(), NOON - HOUR, 1000) == []
 
 
+def test_a_cursor_is_found_by_a_time(store: Store) -> None:
+    assert store.events(store.cursor_at(NOON))[0] == []
+    finished(store, a_record(created_at=NOON - HOUR))
+    wanted = a_record()
+    finished(store, wanted)
+
+    assert [event.name for event in store.events(store.cursor_at(NOON))[0]] == [
+        *("processing", "done"),  # the earlier job was added an hour before, and runs at noon
+        *("waiting", "processing", "done"),
+    ]
+    assert len(store.events(store.cursor_at(NOON - 2 * HOUR))[0]) == 6
+    assert {event.job_id for event in store.events(store.cursor_at(NOON + HOUR))[0]} <= {wanted.id}, "the last write"
+
+
 def test_the_events_of_one_job_are_found_among_those_of_its_batch(store: Store) -> None:
     batch = [a_record() for _ in range(9)]
     store.add(batch)

@@ -10,14 +10,29 @@ import pytest
 
 from taskqueue.model.controls import Control, Kind
 from taskqueue.model.lifecycle.outcomes import Failed
-from taskqueue.model.limits import Limit, lane
-from taskqueue.model.record import Holder, Record
+from taskqueue.model.limits import Limit, lane, with_concurrency
+from taskqueue.model.record import Holder, Options, Record, changed
+from taskqueue.model.retry import FixedRetry
 from taskqueue.store import ClaimRequest, Store
 from taskqueue.store.bell import WORK
 from taskqueue.store.queue_shares import STRICT, First, QueueShares
 from tests.nodes import eventually
 from tests.store.conftest import Opener
-from tests.store.records import BROKEN, LEASE, MINUTE, NOON, SECOND, a_record, forced, ids, rings, settle
+from tests.store.records import (
+    BROKEN,
+    HOUR,
+    LEASE,
+    MINUTE,
+    NOON,
+    SECOND,
+    WEB_2,
+    a_record,
+    claim,
+    forced,
+    ids,
+    rings,
+    settle,
+)
 
 MANY = 40
 """More queues than are asked one by one."""
@@ -96,6 +111,19 @@ def test_an_endless_stream_of_urgent_jobs_does_not_starve_a_queue(nodes: list[No
     assert slow.id in ids([record for node in nodes for record in node.claim(2)])
 
 
+def test_an_endless_row_of_new_queues_with_jobs_of_the_past_does_not_starve_a_backlog(
+    nodes: list[Node], others: list[str]
+) -> None:
+    nodes[0].store.add([record for queue in others for record in backlog(queue, 3)])
+    taken: list[str] = []
+    for number in range(3 * len(others)):
+        for node in nodes:
+            node.store.add([a_record(queue=f"new-{number}-{node.holder.seat}", ready_at=NOON - HOUR)])
+            taken += node.queues(1)
+
+    assert sum(queue in others for queue in taken) >= len(taken) // 4
+
+
 def test_queues_get_shares_by_the_priority_of_their_first_jobs(nodes: list[Node], others: list[str]) -> None:
     store = nodes[0].store
     store.add([record for queue in others for record in backlog(queue, 12)])
@@ -163,12 +191,25 @@ def test_the_strict_order_is_by_rank_over_all_queues(store: Store, others: list[
     assert ids(found) == ids(sorted(records, key=lambda record: record.rank))
 
 
-def test_bounds_of_queues_hold(store: Store) -> None:
-    store.add([*backlog("mail", 9), *backlog("report", 9)])
+def test_bounds_of_queues_hold(nodes: list[Node]) -> None:
+    nodes[0].store.add([*backlog("mail", 9 * len(nodes)), *backlog("report", 9 * len(nodes))])
 
-    taken = Node(store).claim(10, queues={"mail": None, "report": 2})
+    for node in nodes:
+        taken = node.claim(10, queues={"mail": None, "report": 2})
+        assert Counter(record.queue for record in taken) == {"mail": 8, "report": 2}
 
-    assert Counter(record.queue for record in taken) == {"mail": 8, "report": 2}
+
+def test_a_queue_whose_first_job_alone_is_urgent_gets_one_turn(nodes: list[Node], others: list[str]) -> None:
+    for node in nodes:
+        first = a_record(queue="mixed", priority=-20, ready_at=NOON - HOUR)
+        rest = backlog("mixed", 20, 20, NOON - 30 * HOUR)
+        plain = [record for queue in others for record in backlog(queue, 10)]
+        node.store.add([first, *rest, *plain])
+
+        taken = node.claim(11)
+
+        assert taken[0].id == first.id
+        assert {record.queue for record in taken[1:]} <= set(others)
 
 
 def test_a_node_shares_among_its_own_queues(store: Store) -> None:
@@ -179,36 +220,63 @@ def test_a_node_shares_among_its_own_queues(store: Store) -> None:
     assert Counter(record.queue for record in taken) == {"mail": 3, "report": 3}
 
 
-def test_a_paused_queue_gets_no_share_and_has_saved_nothing(store: Store, others: list[str]) -> None:
-    store.add([record for queue in others for record in backlog(queue, 30)])
-    store.set_control(Control(kind=Kind.PAUSE, name=others[0], since=NOON, by="ann@web"))
-    node = Node(store)
-    assert Counter(node.queues(1, 4 * (len(others) - 1))) == dict.fromkeys(others[1:], 4)
+def test_a_paused_queue_gets_no_share_and_has_saved_nothing(nodes: list[Node], others: list[str]) -> None:
+    rounds = range(4)
+    nodes[0].store.add([record for queue in others for record in backlog(queue, 20 * len(nodes))])
+    for node in nodes:
+        node.store.set_control(Control(kind=Kind.PAUSE, name=others[0], since=NOON, by="ann@web"))
+        assert Counter(node.queues(1, len(rounds) * (len(others) - 1))) == dict.fromkeys(others[1:], len(rounds))
 
-    store.clear_control(Kind.PAUSE, others[0])
+    for node in nodes:
+        node.store.clear_control(Kind.PAUSE, others[0])  # each knows its own change at once
+        taken = Counter(node.queues(1, len(rounds) * len(others)))
+        assert len(rounds) <= taken[others[0]] <= len(rounds) + 1
 
-    taken = Counter(node.queues(1, 4 * len(others)))
-    assert 4 <= taken[others[0]] <= 5
 
+def test_a_drained_node_claims_nothing(nodes: list[Node], others: list[str]) -> None:
+    store = nodes[0].store
+    store.add([record for queue in others for record in backlog(queue, 3 * len(nodes))])
+    store.set_control(Control(kind=Kind.DRAIN, name="web-0", since=NOON, by="ann@web"))
 
-def test_a_drained_node_claims_nothing(store: Store, others: list[str]) -> None:
-    store.add([record for queue in others for record in backlog(queue, 3)])
-    store.set_control(Control(kind=Kind.DRAIN, name="web-1", since=NOON, by="ann@web"))
+    assert [len(node.claim(4)) for node in nodes] == [0, 4, 4][: len(nodes)]
 
-    assert Node(store).claim(4) == []
-    assert len(Node(store, "web-2").claim(4)) == 4
+    store.clear_control(Kind.DRAIN, "web-0")
+    assert len(nodes[0].claim(4)) == 4
 
 
 @pytest.mark.parametrize("is_fair", [True, False])
-def test_limits_hold_with_either_order(store: Store, is_fair: bool) -> None:
+def test_limits_hold_with_either_order(nodes: list[Node], others: list[str], is_fair: bool) -> None:
     own = lane((Limit(2),), "app:Mail", None)
-    limited = [a_record(queue=queue, lane=own) for queue in ("mail", "report") for _ in range(5)]
-    store.add([*limited, *backlog("mail", 3), *backlog("report", 3)])
+    limited = [a_record(queue=queue, lane=own) for queue in others for _ in range(5)]
+    nodes[0].store.add([*limited, *(record for queue in others for record in backlog(queue, 3))])
 
-    taken = Node(store, shares=None if is_fair else STRICT).claim(20)
+    taken: list[Record] = []
+    for node in nodes:
+        node.shares = node.shares if is_fair else STRICT
+        taken += node.claim(20)
+    for node in nodes:
+        taken += node.claim(6 * len(others))
 
     assert sum(record.lane != "" for record in taken) == 2
-    assert len(taken) == 8
+    assert len(taken) == 2 + 3 * len(others)
+
+
+@pytest.mark.parametrize("is_fair", [True, False])
+def test_classes_with_concurrency_get_the_room_of_the_node_with_either_order(
+    nodes: list[Node], others: list[str], is_fair: bool
+) -> None:
+    own = with_concurrency("", "app:Mail", 4)
+    options = Options(concurrency=4)
+    count = 4 * len(nodes)
+    mails = [a_record(job="app:Mail", lane=own, options=options, queue=queue) for queue in others for _ in range(count)]
+    nodes[0].store.add([*mails, *(record for queue in others for record in backlog(queue, count))])
+
+    for node in nodes:
+        node.shares = node.shares if is_fair else STRICT
+        taken = node.claim(2, forced=9)
+        assert sum(record.lane == own for record in taken) == 4
+        assert sum(record.lane == "" for record in taken) == 2
+        assert sum(record.lane == own for record in node.claim(0, forced=9, rooms={"app:Mail": 0})) == 0
 
 
 def test_a_full_limit_costs_its_queue_no_turns(store: Store) -> None:
@@ -271,3 +339,25 @@ def test_a_node_that_listens_takes_all_of_one_queue_and_of_others(opener: Opener
         eventually(has_all)
 
     assert Counter(taken) == {"mail": 40, "report": 10}
+
+
+def test_a_job_that_waits_again_alone_in_its_queue_is_not_overlooked(opener: Opener) -> None:
+    store, other = opener(), opener()
+    with closing(store.bell(WORK)) as bell:
+        retried = a_record(queue="invoice", priority=-20, options=Options(retry=FixedRetry(1, 0.0)))
+        other.add([retried])
+        [run] = claim(other, 1, holder=WEB_2).records
+        store.add([record for number in range(150) for record in backlog(f"customer-{number:03}", 10)])
+        assert rings(bell)
+        node = Node(store)
+        taken = node.queues(1, 4)
+        settle(other, changed(run, started_at=NOON), Failed(failure=BROKEN))
+
+        def has_invoice() -> bool:
+            node.now = NOON + MINUTE  # so that what is known of the queues never grows old
+            taken.extend(node.queues(1, 4))
+            return "invoice" in taken
+
+        eventually(has_invoice)
+
+    assert len(taken) < 1000

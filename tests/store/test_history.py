@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -22,6 +23,7 @@ from taskqueue.store.backup import back_up
 from taskqueue.store.mongodb.history import History
 from taskqueue.store.mongodb.store import MongoStore
 from taskqueue.store.open import open_store
+from tests.nodes import eventually
 from tests.servers import PATIENCE, with_database
 from tests.store.records import (
     BROKEN,
@@ -246,9 +248,44 @@ def test_two_nodes_count_in_the_same_minute(opener: Callable[[], Store]) -> None
     assert by_minute(first) == by_minute(second) == {NOON: {"added": 6, "done": 6, "attempts": 6}}
 
 
+def test_processes_that_count_in_one_minute_at_once_lose_nothing(opener: Callable[[], Store]) -> None:
+    stores = [opener() for _ in range(4)]
+    stores[0].add([a_record(created_at=NOON + minute * MINUTE) for minute in range(4) for _ in range(8)])
+    runs = [replace(run, started_at=NOON) for run in claim(stores[0], 32, now=NOON + HOUR).records]
+
+    def count(number: int) -> None:
+        for at in (NOON + HOUR + minute * MINUTE for minute in range(8)):
+            stores[number].settle([settlement(runs.pop(), now=at)], at)
+            history(stores[number])
+
+    with ThreadPoolExecutor(len(stores)) as threads:
+        list(threads.map(count, range(len(stores))))
+
+    assert [entry.done for entry in history(stores[0]) if entry.done] == [4] * 8
+    assert [entry.done for entry in history(stores[0], Step.HOUR) if entry.done] == [32]
+
+
+def test_figures_reach_other_processes_without_a_flush(opener: Callable[[], Store]) -> None:
+    first, second = opener(), opener()
+    settle(first, running(first, a_record()))
+
+    assert eventually(lambda: [entry for entry in history(second) if entry.done])
+
+
+def test_names_with_dots_and_signs_come_back_as_they_are(store: Store) -> None:
+    name, error = "a.b$c%2Ed..é", Failure(type="$app.Broken", message="50 % of a.b")
+    settle(store, running(store, a_record(queue=name, job="my.app:$Mail")), GivenUp(failure=error))
+
+    [entry] = history(store)
+
+    assert (entry.queue, entry.job, entry.added, entry.failed) == (name, "my.app:$Mail", 1, 1)
+    assert entry.errors == {"$app.Broken": 1}
+
+
 def test_figures_are_removed_when_they_are_kept_no_longer(store: Store) -> None:
     for at in (NOON, NOON + MINUTE, NOON + HOUR):
         settle(store, running(store, a_record(created_at=NOON)), now=at)
+    history(store)  # MongoDB writes figures behind the settle
 
     tidied(store, NOON + Step.MINUTE.kept_for + MINUTE, 10)
     assert list(by_minute(store)) == [NOON + MINUTE, NOON + HOUR]

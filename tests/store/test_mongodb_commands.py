@@ -25,7 +25,7 @@ from taskqueue.store.bell import WORK, Bell
 from taskqueue.store.fan_out import LISTEN_PAUSE
 from taskqueue.store.mongodb import documents, open_mongodb
 from taskqueue.store.mongodb.change_streams import FETCH, GLANCE, LONGEST_FETCH
-from taskqueue.store.mongodb.claim_cache import SCAN_WITHIN, SURE_FOR
+from taskqueue.store.mongodb.claim_candidates import SCAN_WITHIN, SURE_FOR
 from taskqueue.store.mongodb.retention import AT_ONCE
 from taskqueue.store.server_clock import ESTIMATE_FOR
 from tests.nodes import eventually
@@ -103,7 +103,7 @@ def test_a_turn_of_a_node_waits_for_two_writes_whatever_the_number_of_jobs(
     settlements = [settlement(run) for run in taken]
     assert len(settlements) == count
     assert commands.waited_for(lambda: store.settle(settlements, NOON)) == ["update", "find"]
-    assert sorted(commands.left_behind(store)) == ["findAndModify", "insert", "insert", "update"]
+    assert sorted(commands.left_behind(store)) == ["findAndModify", "insert", "update", "update"]
 
 
 def test_a_job_alone_is_added_by_one_insert_and_told_by_another_that_nobody_waits_for(

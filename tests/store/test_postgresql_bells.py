@@ -14,7 +14,7 @@ import pytest
 
 from taskqueue.store import Store
 from taskqueue.store.bell import ENDS, NEWS, PLANS, WORK
-from taskqueue.store.fan_out import LISTEN_PAUSE
+from taskqueue.store.fan_out import LISTEN_PAUSE, RungBell
 from taskqueue.store.open import open_store
 from taskqueue.store.postgresql import bells
 from taskqueue.store.postgresql.url import parse
@@ -60,6 +60,21 @@ def test_the_thread_of_the_bells_ends_with_the_store(postgresql_server: PostgreS
         assert threading.active_count() == before + 1
 
     eventually(lambda: threading.active_count() == before)
+
+
+def test_a_bell_is_closed_while_its_thread_ends_by_itself(store: Store, postgresql_server: PostgreSQL) -> None:
+    class Late(bells.Listener):
+        def _wake(self) -> None:
+            store.add([a_record()])  # the thread hears it, and ends since the last bell is closed
+            eventually(lambda: "taskqueue-bell" not in [thread.name for thread in threading.enumerate()])
+            super()._wake()
+
+    listener, bell = Late(parse(postgresql_server.url), str), RungBell(WORK)
+    assert listener.admit(bell)
+
+    bell.close()
+
+    assert bell.is_over
 
 
 def test_a_bell_rings_for_its_own_topic_and_store(store: Store, postgresql_server: PostgreSQL) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from taskqueue.store.postgresql.dialect import translated
+from taskqueue.store.postgresql.database import translated
 
 
 @pytest.mark.parametrize(

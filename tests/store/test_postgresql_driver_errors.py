@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -14,9 +15,11 @@ from psycopg import errors
 
 from taskqueue.errors import ConfigError, SchemaMismatch, StoreUnavailable, TaskqueueError
 from taskqueue.model.query import parse
+from taskqueue.store.caller_transaction import session_inserts
 from taskqueue.store.open import open_store
 from taskqueue.store.postgresql.driver_errors import in_words
 from tests.chaos.proxy import Proxy
+from tests.nodes import eventually
 from tests.postgresql import USER, PostgreSQL, programs, version
 from tests.store.records import a_record
 
@@ -160,6 +163,8 @@ def test_a_hot_standby_answers_reads_and_refuses_writes(tmp_path: Path) -> None:
     with primary:
         with closing(open_store(primary.url)) as store:
             store.add([a_record()])
+            with psycopg.connect(primary.url) as mine:  # a job that is not taken in yet
+                session_inserts(store, mine).add([a_record()])
         with psycopg.connect(primary.url, autocommit=True) as operator:
             operator.execute("CHECKPOINT")  # so the copy has the job before it takes connections
     subprocess.run(["cp", "-a", tmp_path / "primary", tmp_path / "standby"], check=True)
@@ -172,7 +177,7 @@ def test_a_hot_standby_answers_reads_and_refuses_writes(tmp_path: Path) -> None:
             with pytest.raises(StoreUnavailable, match=r"takes no writes, as a standby does .*: name all servers"):
                 open_store(standby.url)
             with closing(open_store(f"{standby.url}?target_session_attrs=any")) as store:
-                assert store.count(parse({})) == 1
+                assert store.count(parse({})) == 2
                 with pytest.raises(
                     StoreUnavailable, match=r"takes no writes, as a standby does .*: name all servers in"
                 ) as caught:
@@ -181,7 +186,32 @@ def test_a_hot_standby_answers_reads_and_refuses_writes(tmp_path: Path) -> None:
             both = f"127.0.0.1:{standby.port},127.0.0.1:{primary.port}"
             with closing(open_store(primary.url.replace(f"127.0.0.1:{primary.port}", both))) as store:
                 store.add([a_record()])
-                assert store.count(parse({})) == 2
+                assert store.count(parse({})) == 3
+
+
+def test_a_call_keeps_its_place_among_those_that_wait_for_the_lock(postgresql_server: PostgreSQL) -> None:
+    lock = "LOCK TABLE taskqueue.store IN EXCLUSIVE MODE"
+    waiting = "SELECT count(*) FROM pg_locks WHERE relation = 'taskqueue.store'::regclass AND NOT granted"
+    with (
+        closing(open_store(postgresql_server.url)) as store,
+        psycopg.connect(postgresql_server.url) as holder,
+        psycopg.connect(postgresql_server.url) as following,
+        ThreadPoolExecutor() as threads,
+    ):
+        store.flush()
+        holder.execute(lock)
+        adding = threads.submit(store.add, [a_record()])
+        eventually(lambda: holder.execute(waiting).fetchone() == (1,))
+        locking = threads.submit(following.execute, lock)
+        eventually(lambda: holder.execute(waiting).fetchone() == (2,))
+        holder.execute("SELECT pg_sleep(3)")
+        holder.commit()
+
+        locking.result()
+        count = following.execute("SELECT count(*) FROM taskqueue.jobs").fetchone()
+        following.commit()
+        assert count == (1,)
+        adding.result()
 
 
 def test_a_lock_that_is_held_all_the_time_is_refused_with_the_name_of_its_holder(

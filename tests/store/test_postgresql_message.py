@@ -11,17 +11,20 @@ import psycopg
 import pytest
 
 from taskqueue.errors import StoreUnavailable
+from taskqueue.model.limits import Limit, Rate, lane
 from taskqueue.model.query import parse
 from taskqueue.model.record import Record
-from taskqueue.store import Store
+from taskqueue.store import Note, Store
 from taskqueue.store.open import open_store
 from taskqueue.store.postgresql.database import PostgreSQLDatabase
 from taskqueue.store.postgresql.message import AT_ONCE, LONG, MOST_PREPARED, PREPARED_AFTER, Answer
 from taskqueue.store.postgresql.url import parse as parsed
+from taskqueue.store.queue_shares import STRICT, QueueShares
+from taskqueue.store.relational.claim_cache import FEW_QUEUES
 from taskqueue.store.relational.engine import Sync
 from tests import budgets
 from tests.postgresql import PostgreSQL
-from tests.store.records import NOON, a_record, claim, settlement
+from tests.store.records import NOON, SECOND, WEB_1, a_record, claim, settlement
 
 TWICE = "SELECT {} * CAST(? AS bigint)"
 
@@ -82,6 +85,58 @@ def test_a_call_keeps_to_its_round_trips(store: Store, count: int) -> None:
         budgets.keep(f"postgresql.{name}.{count}.statements", statements)
 
     assert len(runs) == count
+
+
+def full_limit(number: int) -> list[Record]:
+    return [a_record(lane=lane([Limit(1)], f"app:Full{number}", None)) for _ in range(2)]
+
+
+def full_rate(number: int) -> list[Record]:
+    return [a_record(lane=lane([Rate(1, per=3600)], f"app:Often{number}", None)) for _ in range(2)]
+
+
+def open_limit(number: int) -> list[Record]:
+    return [a_record(lane=lane([Limit(2)], f"app:Open{number}", None), queue=f"queue{place}") for place in range(2)]
+
+
+def queue(number: int) -> list[Record]:
+    return [a_record(queue=f"queue{number % FEW_QUEUES}") for _ in range(3)]
+
+
+@pytest.mark.parametrize("waiting", [full_limit, full_rate, open_limit, queue])
+def test_a_claim_asks_as_often_whatever_waits(store: Store, waiting: Callable[[int], list[Record]]) -> None:
+    raw = store._engine._database.raw  # type: ignore[attr-defined]
+    asked = []
+    for numbers in (range(2), range(2, 42)):
+        store.add([one for number in numbers for one in waiting(number)])
+        claim(store, len(numbers) if waiting in (full_limit, full_rate) else 1)
+        asked.append(exchanged(raw, lambda: claim(store, 1, now=NOON + SECOND))[0])
+
+    assert asked[1] <= asked[0]
+
+
+@pytest.mark.parametrize("shares", [STRICT, QueueShares()], ids=["strict", "fair"])
+def test_a_claim_of_many_queues_asks_for_all_of_them_together(store: Store, shares: QueueShares) -> None:
+    raw = store._engine._database.raw  # type: ignore[attr-defined]
+
+    def asked(queues: int) -> int:
+        store.add([a_record(queue=f"queue{place}") for place in range(queues)])
+        claim(store, 1, shares=shares)  # the first one reads where the jobs of each queue begin
+        return exchanged(raw, lambda: claim(store, min(queues - 1, 60), shares=shares))[0]
+
+    assert asked(FEW_QUEUES + 2) <= 8
+    assert asked(10_000) <= 8
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_notes_holders_and_uses_of_limits_are_one_question_each(store: Store, count: int) -> None:
+    raw = store._engine._database.raw  # type: ignore[attr-defined]
+    store.add([a_record() for _ in range(count)])
+    notes = {run.id: Note(progress=1.0) for run in claim(store, count).records}
+
+    assert exchanged(raw, lambda: store.note(WEB_1, notes))[0] < 10  # the clock of the server may be asked as well
+    assert exchanged(raw, lambda: store.holders([f"web-{number}" for number in range(count)]))[0] <= 2
+    assert exchanged(raw, lambda: store.limit_usage([f"app:Full{number}" for number in range(count)], NOON))[0] <= 2
 
 
 def test_a_used_statement_is_sent_by_its_name(database: PostgreSQLDatabase) -> None:

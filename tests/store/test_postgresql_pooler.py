@@ -103,7 +103,7 @@ def test_a_node_works_through_a_pooler_and_says_how_to_listen(pooler: PgBouncer,
         assert scheduler.add_job(Echo, "through").wait(timeout=LIMIT).result == "through"
         text = web_1.log.read_text()
 
-    assert "a pooler keeps notifications back, so listeners look every 1 s: add taskqueue.direct=" in text
+    assert "a pooler withholds notifications, so listeners poll every 1 s: add taskqueue.direct=" in text
     assert pooler.server.password not in text
 
 

@@ -11,7 +11,7 @@ import pytest
 from psycopg import sql
 
 from taskqueue import Scheduler
-from taskqueue.errors import DuplicateId, SchemaMismatch, StoreUnavailable
+from taskqueue.errors import DuplicateId, InvalidOption, SchemaMismatch, StoreUnavailable
 from taskqueue.model.query import parse
 from taskqueue.model.record import Status
 from taskqueue.store import Store
@@ -85,6 +85,8 @@ def test_a_pending_job_with_the_key_is_returned_to_a_user_who_may_only_add(url_f
 
         assert [again.id, in_mine.id] == [first.id] * 2
         assert (again.existed, again.data, again.status) == (True, 1, Status.WAITING)
+        with pytest.raises(InvalidOption, match=r"unique_for: this database user may not read .* --grants read"):
+            web.add_job(Echo, 4, unique="two", unique_for="1h", session=mine)
         assert mine.execute("SELECT 1").fetchone() == (1,)
 
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taskqueue.model.record import Record
-from taskqueue.store.queue_shares import FEW, STEP, STRICT, First, QueueShares, Turns, cost_of, in_turn
-from tests.store.records import NOON, SECOND, a_record
+from taskqueue.store.queue_shares import FEW, MOST_SEEN, STEP, STRICT, First, QueueShares, Turns, cost_of, in_turn
+from tests.store.records import HOUR, NOON, SECOND, a_record
 
 PRIORITIES = st.integers(-20, 20)
 Job = tuple[str, First]
@@ -129,6 +129,57 @@ def test_an_endless_row_of_idle_queues_does_not_keep_a_backlog_out() -> None:
     assert taken.count("mail") >= 99
 
 
+@pytest.mark.parametrize("priority", [0, -20])
+def test_an_endless_row_of_new_queues_whose_jobs_are_of_the_past_does_not_keep_a_backlog_out(priority: int) -> None:
+    node = Node()
+    node.claim(backlog("mail", priority), most=100)
+    taken: list[str] = []
+    for number in range(300):
+        new = backlog(f"customer-{number}", priority, NOON - 1000 * HOUR)
+        taken += node.claim(backlog("mail", priority), new)
+
+    assert taken.count("mail") >= 99
+
+
+@pytest.mark.parametrize("before", [0, 10, 1000, 5000])
+@pytest.mark.parametrize("waited", [1000, 0])
+def test_the_least_urgent_queue_waits_for_7524_of_the_most_urgent_runs_at_most(before: int, waited: int) -> None:
+    node = Node()
+    urgent = backlog("urgent", -20)
+    node.claim(urgent, most=before)
+    slow = backlog("slow", 20, node.now - waited * HOUR)
+
+    assert "slow" in node.claim(urgent, slow, most=7524)
+
+
+def test_what_was_seen_and_taken_by_other_nodes_is_forgotten() -> None:
+    node = Node()
+    for number in range(5 * FEW):
+        node.claim(backlog("mail", 20), backlog(f"customer-{number}", 20, node.now), most=1)
+
+    assert node.shares.kept <= 3 * FEW
+
+
+def test_queues_of_which_a_node_gets_nothing_are_not_kept() -> None:
+    shares, mail = QueueShares(), First(0, 0, 0)
+    for claim in range(3):
+        trial = shares.trial()
+        for number in range(MOST_SEEN):
+            trial.end_of(f"customer-{claim}-{number}", mail)
+
+    assert shares.trial().now == 0
+    assert shares.kept <= 2 * MOST_SEEN + 1
+
+
+def test_many_queues_that_are_seen_together_wait_from_then_on() -> None:
+    node, queues = Node(), [f"customer-{number}" for number in range(2 * FEW)]
+    for queue in queues:
+        node.shares.end_of(queue, First(0, 0, 0))
+    node.claim(backlog("mail"), most=10)
+
+    assert {node.shares.end_of(queue, First(0, 0, 0)) for queue in queues} == {1}
+
+
 @given(st.lists(st.tuples(st.sampled_from("abc"), PRIORITIES), min_size=1, max_size=30), st.integers(0, 20))
 def test_one_claim_of_many_takes_what_many_claims_of_one_take(jobs: list[tuple[str, int]], before: int) -> None:
     shares, other = Node(), Node()
@@ -173,11 +224,11 @@ def test_a_job_that_does_not_fit_costs_its_queue_nothing() -> None:
     assert Counter(record.queue for record in islice(found, 4)) == {"mail": 2, "report": 2}
 
 
-def test_a_claim_reads_the_shares_and_changes_nothing() -> None:
+def test_a_claim_charges_a_trial_of_the_shares_alone() -> None:
     shares = QueueShares()
 
     assert len(list(in_turn({"mail": islice(backlog("mail"), 6)}, first_of, shares, lambda _: True))) == 6
-    assert (shares.now, shares.kept) == (0, 0)
+    assert (shares.now, shares.end_of("mail", first_of(next(backlog("mail"))))) == (0, 1)
 
 
 def test_ties_go_by_rank_and_id() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from taskqueue.model import once_key
+from taskqueue.model import unique_period
 from taskqueue.model.controls import Control, Kind
 from taskqueue.model.lifecycle.outcomes import Done, GivenUp
 from taskqueue.model.limits import Limit, lane
@@ -18,6 +18,7 @@ from taskqueue.model.query import EVERYTHING, PENDING, And, Compare, Operator, Q
 from taskqueue.model.record import Cause, Options, Record, Status
 from taskqueue.store import Store
 from taskqueue.store.open import open_store
+from taskqueue.store.queue_shares import STRICT, QueueShares
 from taskqueue.store.relational.queries import FEW
 from tests.store.records import (
     BROKEN,
@@ -135,7 +136,7 @@ def test_a_settle_of_many_costs_the_same_among_many_jobs(store: Store, filled: S
 
 def test_looking_for_the_same_job_costs_the_same_among_many_that_were_added_once(store: Store) -> None:
     def once(data: int) -> Record:
-        return a_record(data=str(data), unique=once_key.of_data("app:Mail", str(data)))
+        return a_record(data=str(data), unique=unique_period.of_data("app:Mail", str(data)))
 
     def add_once(data: int) -> None:
         new = once(data)
@@ -176,6 +177,8 @@ def test_figures_of_a_time_do_not_walk_what_ended_before_or_is_too_much(filled: 
     assert steps(filled, lambda: filled.samples(NOON, late, 10)) < 3_000
     assert steps(filled, lambda: filled.samples(late, NOON + HOUR, 10)) < 1_000
     assert steps(filled, lambda: filled.find(parse({"status": {"$gt": 2}, "ended_at": {"$gt": late}}))) < 1_000
+    before = parse({"status": {"$gt": 2}, "ended_at": {"$gt": NOON - HOUR, "$lt": NOON - MINUTE}})
+    assert steps(filled, lambda: filled.find(before, order="-ended_at", limit=1)) < 1_000
 
 
 def test_the_pending_are_found_without_walking_the_finished(store: Store) -> None:
@@ -348,17 +351,26 @@ def test_a_backlog_of_a_paused_queue_costs_a_claim_nothing(store: Store) -> None
     assert steps(store, lambda: claim(store, 8)) < 1.2 * alone + 50
 
 
-def test_a_claim_and_a_look_cost_the_same_among_many_queues(store: Store) -> None:
+@pytest.mark.parametrize("shares", [STRICT, QueueShares()], ids=["strict", "fair"])
+def test_a_claim_and_a_look_cost_the_same_among_many_queues(store: Store, shares: QueueShares) -> None:
     def cost(queues: int) -> int:
         store.add([a_record(queue=f"customer-{number % queues}") for number in range(2 * queues)])
-        claim(store, 8)  # the first one reads where the jobs of each queue begin
-        looked = steps(store, lambda: claim(store, 0))
-        return looked + steps(store, lambda: claim(store, 8))
+        claim(store, 8, shares=shares)  # the first one reads where the jobs of each queue begin
+        looked = steps(store, lambda: claim(store, 0, shares=shares))
+        return looked + steps(store, lambda: claim(store, 8, shares=shares))
 
     among_few = cost(20)
 
     assert among_few < 4_000
-    assert cost(1_000) < 1.2 * among_few + 50
+    assert cost(10_000) < 1.2 * among_few + 50
+
+
+def test_a_claim_costs_the_same_in_either_order_while_one_queue_waits(store: Store) -> None:
+    store.add([a_record() for _ in range(100)])
+    claim(store, 8)
+
+    strict = steps(store, lambda: claim(store, 8))
+    assert steps(store, lambda: claim(store, 8, shares=QueueShares())) == strict
 
 
 def test_a_claim_reads_of_new_jobs_alone_among_many_queues(store: Store) -> None:

@@ -25,7 +25,7 @@ from taskqueue.store import Store
 from taskqueue.store.bell import ENDS, LONGEST_RING, NEWS, PLAIN_RING, WORK, Bell, _through_short_path
 from taskqueue.store.open import open_store
 from taskqueue.store.relational.columns import row
-from taskqueue.store.relational.end_notice import end_notice, record_of
+from taskqueue.store.relational.settlements import end_notice, record_of
 from tests.store.records import NOON, PATIENCE, a_record, claim, finished, kept, running, settle, settlement
 
 

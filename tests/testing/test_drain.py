@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import date, timedelta
+from pathlib import Path
 
 import pytest
 
 from taskqueue import Scheduler, workflows
-from taskqueue.errors import InvalidOption
+from taskqueue.errors import ConfigError, InvalidOption
 from taskqueue.model.record import Holder
 from taskqueue.store import ClaimRequest
 from taskqueue.testing import Jobs, MovableClock
 from tests.testing.work import Awaiting, Broken, Later, Letter, Mail, Paced, Parent, Post, Unsteady, add
+
+DECLARING = """
+from taskqueue import schedule, task
+
+@schedule("each-night", cron="30 2 * * *", tz="Europe/Berlin", meta={"customer": "staff"})
+@task
+def report():
+    return "sent"
+"""
 
 
 def test_due_jobs_and_those_that_they_add_are_run(scheduler: Scheduler, jobs: Jobs) -> None:
@@ -139,3 +149,23 @@ def test_a_claim_whose_lease_is_over_is_rescued(scheduler: Scheduler, jobs: Jobs
     clock.move("61s")
     jobs.run_for("1m")
     assert process.refresh().is_done
+
+
+def test_schedules_that_a_module_declares_start_their_jobs(
+    scheduler: Scheduler, jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "declaring_reports.py").write_text(DECLARING)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    for _ in range(2):
+        jobs.sync_schedules("declaring_reports")
+
+    assert "each-night" in [named.name for named in scheduler.get_schedules()]
+    reports = [job for job in jobs.run_for("30d") if job.job == "declaring_reports:report"]
+    assert len(reports) == 30
+    assert reports[0].meta == {"customer": "staff"}
+
+
+def test_a_module_that_cannot_be_imported_is_named(jobs: Jobs) -> None:
+    with pytest.raises(ConfigError, match="module reports_of_nobody cannot be imported"):
+        jobs.sync_schedules("reports_of_nobody")

@@ -87,7 +87,7 @@ def test_a_wait_of_a_test_that_is_over_ends_alone(tmp_path: Path) -> None:
                 await done_in(client)  # so the reader of both has begun
             with standing_in(two):
                 assert await done_in(client)
-                with pytest.raises(StoreUnavailable, match="closed while jobs were waited for"):
+                with pytest.raises(StoreUnavailable, match="closed while a call was waiting for jobs"):
                     await left
                 return await done_in(client)
 

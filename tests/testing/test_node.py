@@ -72,7 +72,7 @@ def test_an_async_job_goes_on_behind_its_checkpoint(scheduler: Scheduler, jobs: 
 
 
 def test_a_point_that_the_job_never_comes_to_is_named(scheduler: Scheduler, jobs: Jobs) -> None:
-    with pytest.raises(AssertionError, match="never came to 'checkpoint 9'"):
+    with pytest.raises(AssertionError, match="never reached 'checkpoint 9'"):
         jobs.crash(scheduler.add_job(Counting, 2), at="checkpoint 9")
 
 

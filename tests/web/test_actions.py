@@ -26,8 +26,8 @@ both = pytest.mark.parametrize("url", ["sqlite", "mongodb"], indirect=True)
 
 
 def fields(page: str) -> dict[str, str]:
-    """Return the hidden fields of the form of a page, the last one."""
-    form = page.rpartition("<form")[2]
+    """Return the hidden fields of the form of a page that acts on all jobs that match."""
+    form = page.rpartition('/jobs/matching">')[2].partition("</form>")[0]
     return {
         name: html.unescape(value) for name, value in re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', form)
     }
@@ -138,3 +138,24 @@ def test_who_acts_does_not_wait_for_one_who_reads_the_store(url: str) -> None:
             gate.set()
             reading.join()
             acting.join()
+
+
+def test_postponed_jobs_that_match_are_started_now(scheduler: Scheduler, browser: MakeBrowser) -> None:
+    first = scheduler.add_job(jobs.Mail, queue="mail", at="+1d")
+    behind = scheduler.add_job(jobs.Mail, queue="mail", depends_on=[first])
+    other = scheduler.add_job(jobs.Mail, queue="other", at="+1d")
+    one = browser()
+    log_in(one)
+
+    assert "Start all now…" in one.get("/jobs?status=scheduled").text
+    assert "Start all now…" not in one.get("/jobs?status=failed").text
+    form = asked(one, "/jobs/matching?action=now&queue=mail&status=later")
+    done = one.post("/jobs/matching", data=form)
+
+    assert done.headers["location"].endswith("done=matching&of=1")
+    assert [process.refresh().status.name for process in (first, behind, other)] == [
+        "WAITING",
+        "POSTPONED",
+        "POSTPONED",
+    ]
+    assert scheduler.audit(1)[0].action == "start now"

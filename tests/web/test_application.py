@@ -23,9 +23,9 @@ from taskqueue.web import app
 from taskqueue.web.application import application
 from taskqueue.web.masking import Masking
 from taskqueue.web.problems import Problem
-from taskqueue.web.sessions import IDLE_FOR, LASTS, Sessions
 from taskqueue.web.settings import settings_from
 from taskqueue.web.users import Role, User, UsersFile, account, with_new_token
+from taskqueue.web.viewers import IDLE_FOR, LASTS, Sessions
 from tests.nodes import LIMIT
 from tests.web.conftest import HOST, PASSWORD, MakeBrowser, csrf_of, log_in
 
@@ -74,7 +74,7 @@ def test_a_dashboard_opens_a_store_that_was_replaced(tmp_path: Path) -> None:
 
         assert answer.status_code == 503
         assert "was replaced while it was open" in answer.json()["detail"]
-        assert answer.json()["detail"].endswith("repeat it, the dashboard uses the new one now")
+        assert answer.json()["detail"].endswith("repeat the request: the dashboard now uses the new one")
         assert [one["id"] for one in client.get("/api/v1/jobs").json()["jobs"]] == [str(restored.id)]
         assert "app:Restored" in client.get("/jobs").text
         assert client.get("/").status_code == 200
@@ -166,7 +166,7 @@ def test_a_proxy_that_is_not_named_is_said_to_be(scheduler: Scheduler, people: t
         refused = client.post("/login", data={"name": "rita"}, headers={"origin": f"https://{HOST}"})
 
     assert refused.status_code == 403
-    assert "name it with --proxy" in refused.text
+    assert "name the proxy with --proxy" in refused.text
 
 
 def test_an_error_that_nobody_foresaw_shows_nothing_of_itself(url: str, people: tuple[Path, dict[str, str]]) -> None:
@@ -260,7 +260,7 @@ def test_users_may_come_through_a_proxy(browser: MakeBrowser) -> None:
 
 
 def test_local_use_has_no_trusted_proxies(scheduler: Scheduler) -> None:
-    with pytest.raises(ConfigError, match=r"and proxies such as 127\.0\.0\.1 let in others: pass users or a header"):
+    with pytest.raises(ConfigError, match=r"and proxies such as 127\.0\.0\.1 admit others: pass users or a header"):
         app(scheduler, local=True, proxies=["127.0.0.1"])
 
 
@@ -410,7 +410,7 @@ def test_the_prefix_of_a_proxy_comes_before_the_path_of_the_dashboard(
         (["/jobs, /tools"], "path '/jobs, /tools' is not a URL path"),
         (["/../admin"], "path '/../admin' is not a URL path"),
         (['/"onload="x'], "is not a URL path"),
-        (["/jobs", "/tools"], "X-Forwarded-Prefix is there more than once"),
+        (["/jobs", "/tools"], "X-Forwarded-Prefix is given more than once"),
     ],
 )
 def test_a_prefix_that_is_no_path_is_refused(
@@ -593,5 +593,40 @@ def test_masks_hide_what_looks_secret_at_any_depth_and_come_back_as_they_were() 
 
     assert masked == {"Authorization": MASK, "to": [{"api-key": MASK, "IBAN": MASK, "n": 1}], **others}
     assert masking.restored({**masked, "more": 1}, data) == {**data, "more": 1}
-    with pytest.raises(Problem, match="is not known: write it out"):
+    with pytest.raises(Problem, match="an unknown secret: write out the value"):
         masking.restored({"to": [{"IBAN": MASK}, {"IBAN": MASK}]}, data)
+
+
+def test_tags_and_meta_are_chips_that_add_their_token_and_complete_a_word(
+    browser: MakeBrowser, scheduler: Scheduler
+) -> None:
+    client = browser()
+    log_in(client)
+    process = scheduler.add_job(
+        "shop:Mail", tags=["customer:initech", "a b"], meta={"plan": "gold", "api_token": "t-secret"}
+    )
+    scheduler.add_job("shop:Mail", tags=["customer:acme"])
+
+    listed = client.get("/jobs?queue=default").text
+    [page] = [client.get(f"/jobs/{process.id}").text]
+
+    for chip, where in (
+        ("customer:initech", "queue%3Adefault+tag%3Acustomer%3Ainitech"),
+        ("a b", "queue%3Adefault+tag%3A%22a+b%22"),
+        ("plan:gold", "queue%3Adefault+meta.plan%3Agold"),
+    ):
+        assert f'<a class="chip" href="/jobs?q={where}" title="Jobs with {chip}">{chip}</a>' in listed
+        assert client.get(f"/jobs?q={where}").text.count('<tr id="job-') == 1
+        alone = where.removeprefix("queue%3Adefault+")
+        assert f'<a class="chip" href="/jobs?q={alone}" title="Jobs with {chip}">{chip}</a>' in page
+    assert '<a href="/jobs?q=class%3Ashop%3AMail" title="Its jobs">shop:Mail</a>' in page
+    assert "t-secret" not in listed + page
+
+    def suggested(word: str) -> list[str]:
+        answer = client.get("/jobs/suggestions", params={"word": word}).json()
+        return [suggestion["token"] for suggestion in answer["suggestions"]]
+
+    assert suggested("init") == ["tag:customer:initech"]
+    assert suggested("mail") == ["class:shop:Mail"]
+    assert suggested("plan") == ["meta.plan:gold"]
+    assert suggested("secret") == []

@@ -27,7 +27,7 @@ document.querySelectorAll("time[data-kind=clock], time[data-kind=minute]").forEa
 """
 """Gives each time of the day a date, as it has when it is of another day than today."""
 
-NAMES = ("Overview", "Jobs", "Queues", "Schedules", "Nodes", "Failures", "Audit")
+NAMES = ("Overview", "Jobs", "Queues", "Classes", "Schedules", "Nodes", "Failures", "Audit")
 LONG = "a-very-long-queue-name-that-nobody-would-choose-but-somebody-did-in-production"
 
 People = tuple[Path, dict[str, str]]
@@ -140,15 +140,42 @@ def test_jobs_are_filtered_by_a_query_whose_errors_stand_beside_it(visit: Open, 
     page.keyboard.press("Enter")
     expect(page.get_by_role("row")).to_have_count(2)
 
-    page.get_by_label("Query or id").fill('{"data.customer"')
+    page.get_by_label("Filter or id").fill('{"data.customer"')
     page.get_by_role("button", name="Filter").click()
     expect(page.get_by_role("alert")).to_contain_text("the query is not JSON")
 
     page.go_back()
     expect(page.get_by_role("row")).to_have_count(2)
-    page.get_by_label("Query or id").fill(str(shop.done.id))
+    page.get_by_label("Filter or id").fill(str(shop.done.id))
     page.get_by_role("button", name="Filter").click()
     expect(page).to_have_url(re.compile(f"/jobs/{shop.done.id}$"))
+
+
+def test_a_filter_is_completed_by_keys_and_narrowed_by_chips(visit: Open, shop: Shop) -> None:
+    shop.scheduler.add_job(jobs.Mail, queue="chips", tags=["customer:initech", "a b"])
+    shop.scheduler.add_job(jobs.Mail, queue="chips", tags=["customer:acme"])
+    page = visit("/jobs")
+    box = page.get_by_role("combobox", name="Filter or id")
+    options = page.get_by_role("listbox", name="Suggestions").get_by_role("option")
+    page.keyboard.press("/")
+    page.keyboard.type("que")
+    expect(options.first).to_have_text(re.compile("^queue:"))
+    page.keyboard.press("Tab")
+    expect(box).to_have_value("queue:")
+    page.keyboard.type("chip")
+    expect(options).to_have_count(1)
+    page.keyboard.press("ArrowDown")
+    expect(options.first).to_have_attribute("aria-selected", "true")
+    page.keyboard.press("Enter")
+    expect(box).to_have_value("queue:chips ")
+    page.keyboard.press("Escape")
+    expect(options).to_have_count(0)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("row")).to_have_count(3)
+
+    page.get_by_role("link", name="customer:initech").click()
+    expect(page.get_by_role("row")).to_have_count(2)
+    expect(box).to_have_value("queue:chips tag:customer:initech")
 
 
 def test_new_jobs_are_announced_and_not_pushed_into_the_list(visit: Open, shop: Shop) -> None:
@@ -250,7 +277,7 @@ def test_a_queue_is_paused_with_a_reason_and_resumed_by_undo(visit: Open, shop: 
     expect(page.get_by_role("row", name=LONG)).to_contain_text("paused by olaf")
 
     page.get_by_role("button", name="Undo").click()
-    expect(page.get_by_text("jobs start again")).to_be_visible()
+    expect(page.get_by_text("the queue is resumed")).to_be_visible()
     assert shop.scheduler.paused() == []
 
 
@@ -322,9 +349,42 @@ def test_failures_are_grouped_and_lead_to_their_jobs(visit: Open, shop: Shop) ->
     for title in ("Now, against the last week", "Failed jobs by class and type of error"):
         row = page.get_by_role("region", name=title).last.get_by_role("row", name="Invoice")
         expect(row).to_contain_text("KeyError")
-        row.get_by_role("link", name="Invoice", exact=True).click()
+        row.get_by_role("link", name="KeyError").first.click()
         expect(page.get_by_role("row", name="Invoice").first).to_be_visible()
         page.go_back()
+
+
+def test_a_release_is_marked_on_charts_and_unmarked_with_its_name_asked(visit: Open, shop: Shop) -> None:
+    shop.scheduler.mark_release("v42", by="deployment")
+    for path, chart in (("/", "Last hour"), (f"/classes/{jobs.__name__}:Invoice", "Ended in the last 24 hours")):
+        page = visit(path)
+        drawn = page.get_by_role("img", name=re.compile(f"{chart}.*; release v42, "))
+        expect(drawn).to_be_visible()
+        expect(drawn.locator("line.release title")).to_have_text(re.compile("^release v42, "))
+        expect(page.locator("svg.releases text").first).to_contain_text("v42")
+
+    page = visit("/failures")
+    row = page.get_by_role("region", name="Releases").last.get_by_role("row", name="v42")
+    expect(row).to_contain_text("deployment")
+    row.get_by_role("button", name="Unmark…").click()
+    expect(page.get_by_role("dialog", name="Unmark release v42?")).to_be_visible()
+    page.get_by_role("button", name="Unmark", exact=True).click()
+    expect(page.locator(".flash")).to_contain_text("the release is no longer marked")
+    assert shop.scheduler.releases() == []
+
+
+def test_one_customers_share_of_the_failures_is_two_clicks_from_the_page_of_failures(visit: Open, shop: Shop) -> None:
+    for customer in ("initech", "initech", "acme"):
+        shop.scheduler.run_job(jobs.Invoice, {}, tags=[f"customer:{customer}"])
+    page = visit("/failures?since=1h")
+    failed = page.get_by_role("region", name="Failed jobs by class and type of error").last
+    failed.get_by_role("row", name="Invoice").get_by_role("link", name="KeyError", exact=True).click()
+    page.get_by_role("link", name="customer", exact=True).click()
+
+    customers = page.get_by_role("region", name="By customer").last
+    expect(customers.get_by_role("row", name="initech")).to_contain_text(re.compile("2.*2.*100 %"))
+    customers.get_by_role("link", name="initech").click()
+    expect(page.get_by_role("row", name="Invoice")).to_have_count(2)
 
 
 def test_the_graph_of_a_workflow_leads_from_job_to_job(visit: Open, shop: Shop) -> None:
@@ -366,6 +426,26 @@ def test_all_is_reached_by_keyboard(visit: Open, shop: Shop) -> None:
     expect(button).to_be_focused()
 
 
+def test_a_class_says_how_it_does_and_leads_to_its_errors_customers_and_slow_runs(visit: Open, shop: Shop) -> None:
+    page = visit("/classes")
+    page.get_by_role("link", name="Invoice").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Invoice")
+    expect(page.get_by_role("region", name="Errors").get_by_role("link")).to_contain_text("KeyError")
+    expect(page.get_by_role("region", name="Run time")).to_contain_text("p95")
+    expect(page.get_by_role("region", name="Hour, day and week").last).to_contain_text("100 %")
+
+    page.get_by_role("link", name="last 7 days").click()
+    expect(page.get_by_role("link", name="last 7 days")).to_have_attribute("aria-current", "page")
+    page.get_by_role("region", name="Slowest runs").last.get_by_role("link").first.click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Invoice")
+
+    page.goto(f"{shop.address}/jobs/{shop.done.id}")
+    page.get_by_role("link", name="mail", exact=True).first.click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("mail")
+    page.get_by_role("region", name="Tags and meta").last.get_by_role("link", name="news").click()
+    expect(page.locator(f"#job-{shop.done.id}")).to_be_visible()
+
+
 def test_the_theme_is_kept(visit: Open) -> None:
     page = visit("/", color_scheme="light")
     page.get_by_role("button", name="Dark").click()
@@ -376,7 +456,9 @@ def test_the_theme_is_kept(visit: Open) -> None:
 def paths(shop: Shop) -> list[str]:
     job, other = shop.failed.id, shop.waiting.id
     listed = ["/", "/jobs", "/queues", "/schedules", "/schedules/nightly", "/nodes", "/failures", "/audit"]
-    return [*listed, f"/jobs/{job}", f"/jobs/{other}", f"/jobs/{job}/edit", "/jobs/matching?action=cancel", "/jobs?q={"]
+    work = ["/classes", f"/classes/{jobs.__name__}:Invoice", f"/queues/{LONG}", "/queues/mail?over=7d", "/queues/none"]
+    more = [f"/jobs/{job}", f"/jobs/{other}", f"/jobs/{job}/edit", "/jobs/matching?action=cancel", "/jobs?q={"]
+    return [*listed, *work, *more]
 
 
 def serious(page: Page, path: str, **options: Any) -> list[tuple[str, str, list[str]]]:
@@ -411,7 +493,7 @@ def test_no_page_is_wider_than_the_window_or_heavier_than_150_kb(visit: Open, sh
         page.goto(f"{shop.address}{path}")
         assert page.evaluate("document.documentElement.scrollWidth") <= width, path
         one_comes_for = {"/queues", "/schedules", "/failures", f"/jobs/{shop.failed.id}"}  # buttons, times, errors
-        if path in one_comes_for:
+        if path in one_comes_for or path.startswith(("/classes", "/queues/")):
             assert not page.evaluate(WIDER), path
         assets = page.evaluate(
             "performance.getEntriesByType('resource').reduce((sum, one) => sum + one.decodedBodySize, 0)"
@@ -427,7 +509,8 @@ def test_no_table_is_cut_off_on_a_tablet(visit: Open, shop: Shop) -> None:
     shop.scheduler.record_action("update refused", str(process.id), by=by, source=source, about=about)
     shop.scheduler.record_action("pause", queue, by=by, source=source)
     page = visit("/", viewport={"width": 768, "height": 800})
-    for path in ("/", "/jobs", "/queues", "/schedules", "/nodes", "/failures", "/audit"):
+    work = ("/classes", f"/classes/{jobs.__name__}:Invoice", f"/queues/{queue}", "/queues/mail")
+    for path in ("/", "/jobs", "/queues", "/schedules", "/nodes", "/failures", "/audit", *work):
         page.goto(f"{shop.address}{path}")
         page.evaluate(OF_ANOTHER_DAY)
         assert not page.evaluate(WIDER), path
@@ -460,3 +543,60 @@ def test_times_are_those_of_the_readers_zone(visit: Open, shop: Shop) -> None:
     title = page.locator("time[title]").first.get_attribute("title")
     assert title is not None
     assert title.endswith(("GMT+9", "JST"))
+
+
+def test_rows_are_walked_selected_and_acted_on(visit: Open, shop: Shop) -> None:
+    shop.scheduler.add_jobs((jobs.Mail, {"to": "selected"}, {"queue": "selected", "at": "+1d"}) for _ in range(4))
+    page = visit("/jobs?q=queue:selected")
+    rows = page.locator("#content tr[id^=job-]")
+    expect(rows).to_have_count(4)
+    first, second = rows.nth(0).get_attribute("id") or "", rows.nth(1).get_attribute("id") or ""
+    page.keyboard.press("j")
+    page.keyboard.press("x")
+    page.keyboard.press("j")
+    page.keyboard.press("x")
+    expect(page.locator("#selected")).to_have_text("2 jobs selected")
+    page.keyboard.press("Escape")
+    expect(page.locator("#selected")).to_be_hidden()
+    rows.nth(0).get_by_role("checkbox").check()
+    rows.nth(1).get_by_role("checkbox").click(modifiers=["Shift"])
+    page.get_by_role("button", name="Cancel selected…").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Cancel 2 jobs")
+    expect(page.locator("tr[id^=job-]")).to_have_count(2)
+    assert {row.get_attribute("id") for row in page.locator("tr[id^=job-]").all()} == {first, second}
+    page.get_by_role("button", name="Cancel 2 jobs").click()
+    expect(page.get_by_text("Done: 2 jobs.")).to_be_visible()
+    assert shop.scheduler.count_jobs({"queue": "selected", "status": "CANCELED"}) == 2
+
+
+def test_a_row_is_a_link_and_headers_sort_by_the_time_they_show(visit: Open, shop: Shop) -> None:
+    page = visit("/jobs?q=status:failed")
+    ended = page.get_by_role("columnheader", name="ended")
+    expect(ended).to_have_attribute("aria-sort", "descending")
+    ended.get_by_role("link").click()
+    expect(page.get_by_role("columnheader", name="ended")).to_have_attribute("aria-sort", "ascending")
+    page.get_by_role("columnheader", name="added").get_by_role("link").click()
+    expect(page.get_by_role("columnheader", name="added")).to_have_attribute("aria-sort", "descending")
+    page.locator("#content tr[id^=job-]").first.locator("td.cut").click(force=True)  # the link covers the row
+    expect(page).to_have_url(re.compile(r"/jobs/[0-9a-f]{24}$"))
+
+
+def test_keys_are_shown_and_the_palette_finds_a_class_an_id_and_an_action(visit: Open, shop: Shop) -> None:
+    page = visit("/queues")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keys")).to_contain_text("Ctrl+K")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.keyboard.press("Control+k")
+    find = page.get_by_role("combobox", name="Find")
+    find.fill("Invoice")
+    expect(page.get_by_role("option").filter(has_text=f"class:{jobs.__name__}:Invoice")).to_be_visible()
+    page.get_by_role("option").filter(has_text=f"class:{jobs.__name__}:Invoice").first.click()
+    expect(page).to_have_url(re.compile("/classes/.*Invoice"))
+    page.keyboard.press("Control+k")
+    page.get_by_role("combobox", name="Find").fill(str(shop.failed.id))
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(str(shop.failed.id)))
+    page.keyboard.press("Control+k")
+    page.get_by_role("combobox", name="Find").fill("run again")
+    expect(page.get_by_role("option").first).to_contain_text("action on this page")

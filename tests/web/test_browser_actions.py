@@ -79,7 +79,7 @@ def test_a_node_is_drained_with_a_reason_and_undrained(visit: Open, shop: Shop) 
     assert [(control.name, control.by) for control in shop.scheduler.controls()] == [(NODE, "olaf")]
 
     card.get_by_role("button", name="Undrain").click()
-    done(page, "the node starts jobs again")
+    done(page, "the node works again")
     assert shop.scheduler.controls() == []
     assert shop.last() == ("olaf", "undrain", NODE)
 
@@ -117,7 +117,7 @@ def test_a_job_of_a_paused_queue_says_so_in_the_list_and_its_queue_is_resumed_fr
 
     page.goto(f"{shop.address}/jobs/{process.id}")
     page.get_by_role("button", name="Resume queue letters").click()
-    done(page, "jobs start again")
+    done(page, "the queue is resumed")
     assert shop.scheduler.paused() == []
 
 
@@ -129,7 +129,7 @@ def test_a_queue_is_paused_on_its_page_and_resumed_on_the_overview(visit: Open, 
     page.get_by_role("button", name="Pause the queue").click()
     expect(row.get_by_role("button", name="Resume")).to_be_visible()
     row.get_by_role("button", name="Resume").click()
-    done(page, "jobs start again")
+    done(page, "the queue is resumed")
     assert shop.scheduler.paused() == []
 
     shop.scheduler.pause("letters", "moves", by="ana")
@@ -139,7 +139,7 @@ def test_a_queue_is_paused_on_its_page_and_resumed_on_the_overview(visit: Open, 
         page.reload()  # the overview was read once for all just before
     expect(need).to_contain_text("paused")
     need.get_by_role("button", name="Resume").click()
-    done(page, "jobs start again")
+    done(page, "the queue is resumed")
     assert shop.scheduler.paused() == []
 
 
@@ -148,11 +148,11 @@ def test_every_queue_is_paused_and_resumed(visit: Open, shop: Shop) -> None:
     page = visit("/queues")
     page.get_by_role("button", name="Pause every queue…").click()
     page.get_by_role("button", name="Pause every queue", exact=True).click()
-    expect(page.get_by_text("Every queue is paused")).to_be_visible()
+    expect(page.get_by_text("Every queue is paused", exact=True)).to_be_visible()
     assert [control.name for control in shop.scheduler.paused()] == [""]
 
-    page.get_by_role("button", name="Resume all").click()
-    expect(page.get_by_text("Every queue is paused")).to_be_hidden()
+    page.get_by_role("button", name="Resume every queue").click()
+    expect(page.get_by_text("Every queue is paused", exact=True)).to_be_hidden()
     assert shop.scheduler.paused() == []
 
 
@@ -392,5 +392,5 @@ def test_a_refused_button_says_who_can(visit: Open, shop: Shop) -> None:
     shop.scheduler.update_job(process.id, queue="letters")  # the page keeps still while its dialog is open
     page.get_by_role("button", name="Cancel the job").click()
 
-    expect(page.get_by_role("alert")).to_contain_text("user mia may act on the queues mail alone")
+    expect(page.get_by_role("alert")).to_contain_text("user mia may act only on the queues mail")
     assert process.refresh().status.name == "WAITING"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
+from taskqueue.insight.releases import Release
 from taskqueue.model.record import Attempt, Holder, Status
-from taskqueue.web.charts import LEAST, WIDTH, chart, timeline
+from taskqueue.web.charts import LEAST, WIDTH, chart, marked, share_chart, timeline
 from tests.store.records import NOON, a_record
 
 
@@ -20,6 +21,25 @@ def test_bars_are_in_proportion_and_one_failure_among_many_is_seen() -> None:
     assert first.says == "12:00: 1,000 done, 1 failed"
     assert drawn.done_path == f"M1 60v-{first.done:g}h8v{first.done:g}z"
     assert drawn.failed_path == f"M1 {60 - first.done:g}v-1.5h8v1.5z"
+
+
+def test_a_release_is_marked_at_its_time_by_line_name_and_words() -> None:
+    drawn = chart([("", 1, 0)] * 60, "Last hour")
+    times = {"v41": -1, "v42": 15, "v42.1-of-a-very-long-branch": 45, "v43": 45.5, "v44": 60}
+    releases = [Release(name=name, at=NOON + timedelta(minutes=minutes), by="ann") for name, minutes in times.items()]
+
+    shown = marked(drawn, releases, NOON, NOON + timedelta(hours=1))
+
+    assert [(mark.x, mark.percent, mark.text) for mark in shown.marks] == [
+        (150.0, 25.0, "v42"),
+        (450.0, 75.0, ""),  # the name would lie over that of v43
+        (455.0, 75.8, "v43"),
+    ]
+    said = ", ".join(f"release {name}, {NOON + timedelta(minutes=times[name]):%a %H:%M} UTC" for name in [*times][1:4])
+    assert shown.says == f"Last hour; {said}"
+    alone = marked(share_chart([(1, 2)] * 60, "Share"), releases[2:3], NOON, NOON + timedelta(hours=1))
+    assert [mark.text for mark in alone.marks] == ["v42.1-of-a-ve…"]
+    assert marked(drawn, releases[:1], NOON, NOON + timedelta(hours=1)) is drawn
 
 
 def test_a_timeline_shows_waits_and_attempts_to_scale() -> None:

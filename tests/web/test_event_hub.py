@@ -261,7 +261,7 @@ def test_the_number_of_listeners_is_bounded(scheduler: Scheduler) -> None:
         async with AsyncExitStack() as opened:
             for _ in range(event_hub.MOST_LISTENERS):
                 await opened.enter_async_context(hub.listen())
-            with pytest.raises(Problem, match="200 pages are open already"):
+            with pytest.raises(Problem, match="200 pages are already open"):
                 await opened.enter_async_context(hub.listen())
 
     played(play)

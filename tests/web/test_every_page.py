@@ -21,6 +21,7 @@ from taskqueue.web import app
 from taskqueue.web.pages.overview import ends_of, failed_share
 from tests.cli import records
 from tests.web import jobs
+from tests.web.conftest import MakeBrowser, log_in
 
 
 @pytest.mark.parametrize("url", ["sqlite", "mongodb"], indirect=True)
@@ -31,15 +32,70 @@ def test_each_page_is_shown_whole_and_in_part(scheduler: Scheduler) -> None:
     scheduler.pause("mail", "moves", by="ana")
     listed = ("/jobs?order=rank&status=waiting", "/jobs?tag=news", f"/jobs?status=failed&after={failed.id}")
     named = (f"/jobs/{failed.id}", f"/jobs/{chain.id}", "/schedules/nightly", "/jobs/matching?action=again")
+    works = [
+        f"/classes/{failed.job}",
+        "/queues/mail",
+        "/queues/mail?over=1h",
+        "/queues/mail?over=never",
+        "/classes/a/b",
+    ]
     client = ("127.0.0.1", 5000)
     with TestClient(app(scheduler, local=True), base_url="http://127.0.0.1", client=client) as browser:
-        for path in ("/", "/jobs", "/queues", "/schedules", "/nodes", "/failures", "/audit", *listed, *named):
+        for path in (
+            "/",
+            "/jobs",
+            "/queues",
+            "/schedules",
+            "/nodes",
+            "/failures",
+            "/audit",
+            "/classes",
+            *listed,
+            *named,
+            *works,
+        ):
             whole = browser.get(path)
             assert (whole.status_code, "</html>" in whole.text) == (200, True), path
             part = browser.get(path, headers={"x-part": "content"})
             assert part.status_code == 200, path
         assert "KeyError" in browser.get("/failures?since=1h").text
         assert "paused by ana" in browser.get("/queues").text
+
+
+def test_a_class_and_a_queue_show_hostile_text_as_text_and_mask_secrets(scheduler: Scheduler) -> None:
+    hostile = "<script>alert(1)</script>/&?"
+    meta = {"tenant": "<b>acme</b>", "api_token": "s3cret"}
+    for _ in range(2):
+        scheduler.run_job(jobs.Invoice, {"customer": 7}, queue=hostile, tags=["<i>"], meta=meta)
+    scheduler.add_job(jobs.Mail, {"token": "s3cret"}, queue=hostile, limits="1 by=token")
+    client = ("127.0.0.1", 5000)
+    with TestClient(app(scheduler, local=True), base_url="http://127.0.0.1", client=client) as browser:
+        [link] = re.findall(r'<th scope="row"><a class="row" href="(/queues/[^"]*)"', browser.get("/queues").text)
+        queue, of_class = browser.get(html.unescape(link)).text, browser.get(f"/classes/{jobs.__name__}:Invoice").text
+        [tenant] = re.findall(r'<a href="([^"]*)">tenant: ', of_class)
+        found = browser.get(html.unescape(tenant)).text
+
+    for page in (queue, of_class):
+        assert "<script>alert" not in page
+        assert "<b>acme" not in page
+        assert "<i>" not in page
+        assert "s3cret" not in page
+        assert "api_token" not in page
+        assert "tenant: &lt;b&gt;acme&lt;/b&gt;" in page
+        assert "KeyError" in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;/&amp;?</h1>" in queue
+    assert len(re.findall(r'<tr id="job-', found)) == 2
+
+
+def test_a_queue_can_be_paused_on_its_page_by_whoever_may(browser: MakeBrowser, scheduler: Scheduler) -> None:
+    scheduler.run_job(jobs.Mail)
+    mia, rita = browser(), browser()
+    log_in(mia, "mia")
+    log_in(rita, "rita")
+
+    assert "Pause queue mail?" in mia.get("/queues/mail").text
+    assert "Pause queue mail?" not in rita.get("/queues/mail").text
+    assert "Pause…" not in mia.get("/queues/other").text
 
 
 def test_canceled_jobs_do_not_count_as_ones_that_did_not_fail(scheduler: Scheduler) -> None:

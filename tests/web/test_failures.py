@@ -18,6 +18,8 @@ from taskqueue.store.open import open_store
 from tests.insight.test_failure_groups import run_all
 from tests.nodes import eventually
 from tests.store.records import a_record
+from tests.store.test_failure_states import ID, fail
+from tests.store.test_releases import keep
 from tests.web import jobs
 from tests.web.conftest import MakeBrowser, log_in
 
@@ -35,7 +37,7 @@ class Fickle(Job):
 
 def links(page: str, row: str) -> list[str]:
     """Return the addresses in the row of an error."""
-    [found] = [part for part in page.split("<tr>") if f">{row}</span>" in part]
+    [found] = [part for part in page.split("<tr>") if f">{row}</a></span>" in part]
     return [html.unescape(address) for address in re.findall(r'href="([^"]*)"', found)]
 
 
@@ -54,13 +56,13 @@ def test_a_group_leads_to_its_jobs_which_alone_run_again(scheduler: Scheduler, b
     client = browser()
     log_in(client)
     page = client.get("/failures?since=1h&job=tests.web.test_failures:Fickle").text
-    shown, again = links(page, "KeyError")
+    _, shown, again = links(page, "KeyError")
 
     assert listed(client, shown) == 2
     asked = client.get(again).text
     assert "Run again 2 jobs" in asked
     assert asked.count('<tr id="job-') == 2
-    assert listed(client, links(page, "ValueError")[0]) == 1
+    assert listed(client, links(page, "ValueError")[1]) == 1
     counts = {one["error"]: one["query"] for one in client.get("/api/v1/failures").json()["failures"]}
     assert scheduler.count_jobs(counts["ValueError"]) == 1
 
@@ -89,8 +91,93 @@ def test_a_new_error_is_judged_and_leads_to_its_jobs_that_are_retried(
     assert scheduler.count_jobs(group["query"]) == 8
     page = client.get(f"/failures?job={FICKLE}").text
     row = page.partition('<span class="status failed">new</span>')[0].rpartition("<tr>")[2]
-    assert listed(client, html.unescape(re.findall(r'href="([^"]*)"', row)[0])) == 8
+    assert listed(client, html.unescape(re.findall(r'href="([^"]*)"', row)[1])) == 8
     assert "No attempt failed in the last hour." in client.get("/failures?job=another:Class").text
+
+
+@both
+def test_an_error_is_muted_with_undo_and_folded_away_until_it_is_opened_again(
+    scheduler: Scheduler, browser: MakeBrowser, url: str
+) -> None:
+    with closing(open_store(url)) as store:
+        fail(store)
+    client = browser()
+    csrf = log_in(client)
+
+    def judged() -> list[dict[str, Any]]:
+        return list(client.get("/api/v1/failures").json()["judged"])
+
+    assert [group["id"] for group in eventually(judged)] == [ID]
+    page = client.get("/failures").text
+    assert "Mute KeyError of MakeInvoice?" in page
+    assert "fails by a new error" in client.get("/").text
+
+    form = {"csrf": csrf, "failure": ID, "until": "2h", "reason": "tax service"}
+    muted = client.get(client.post("/failures/mute", data=form).headers["location"]).text
+
+    assert "Done: the failure is muted." in muted
+    assert ">Undo<" in muted
+    shown, _, folded = muted.partition('<details class="body" id="decided">')
+    assert "Nothing else failed in the last hour." in shown
+    assert "1 muted or resolved" in folded
+    assert "KeyError: &#39;vat&#39;" in folded
+    assert "fails by a new error" not in client.get("/").text
+    assert '<span class="status">muted</span>' in client.get("/classes/shop:MakeInvoice").text
+    client.post("/failures/reopen", data={"csrf": csrf, "failure": ID})
+    assert judged()[0]["state"] == "open"
+    assert [(entry.action, entry.about["error"]) for entry in scheduler.audit()] == [
+        ("reopen", "KeyError: 'vat'"),
+        ("mute", "KeyError: 'vat'"),
+    ]
+
+
+def test_a_release_is_marked_over_http_and_shown_on_charts_and_with_what_is_new_since(
+    scheduler: Scheduler, browser: MakeBrowser, url: str
+) -> None:
+    with closing(open_store(url)) as store:
+        fail(store)
+        keep(store, "v42", timedelta(minutes=1))
+    client = browser()
+    csrf = log_in(client)
+    eventually(lambda: client.get("/api/v1/failures").json()["judged"])
+
+    assert client.get("/api/v1/failures").json()["judged"][0]["release"] == "v42"
+    assert "by a new error since release v42, first at" in client.get("/").text
+    for page in ("/", "/classes/shop:MakeInvoice", "/queues/default"):
+        [said, *_] = re.findall(r'aria-label="[^"]*(; release v42, [^"]*)"', client.get(page).text)
+        assert re.fullmatch("; release v42, ... ..:.. UTC", said), page
+        assert '<line class="release"' in client.get(page).text
+    failures = client.get("/failures").text
+    assert ">since v42</span>" in failures
+    assert "Unmark release v42?" in failures
+
+    headers = {"x-csrf-token": csrf}
+    marked = client.post("/api/v1/releases/v43/mark", json={}, headers=headers)
+    assert marked.json() == {"operation": "release", "target": "v43"}
+    assert [release["name"] for release in client.get("/api/v1/releases").json()["releases"]] == ["v42", "v43"]
+    unmarked = client.post("/releases/unmark", data={"csrf": csrf, "release": "v43"}).headers["location"]
+    assert "Done: the release is no longer marked." in client.get(unmarked).text
+    assert "No release" not in client.get("/failures").text
+    assert [release.name for release in scheduler.releases()] == ["v42"]
+
+
+@both
+def test_an_error_is_resolved_over_http_by_operators_of_all_queues(
+    scheduler: Scheduler, browser: MakeBrowser, url: str
+) -> None:
+    with closing(open_store(url)) as store:
+        fail(store)
+    client = browser()
+    csrf = {"x-csrf-token": log_in(client)}
+    eventually(lambda: client.get("/api/v1/failures").json()["judged"])
+
+    answer = client.post(f"/api/v1/failures/{ID}/resolve", json={"reason": "v2"}, headers=csrf)
+    assert answer.json() == {"operation": "resolve", "target": ID}
+    [decision] = client.get("/api/v1/failures").json()["decisions"]
+    assert (decision["state"], decision["reason"], decision["job"]) == ("resolved", "v2", "shop:MakeInvoice")
+    assert client.post("/api/v1/failures/nothing/mute", json={}, headers=csrf).status_code == 404
+    late = client.post(f"/api/v1/failures/{ID}/mute", json={"until": "2020-01-01T00:00Z"}, headers=csrf)
+    assert (late.status_code, "is not after now" in late.json()["detail"]) == (422, True)
 
 
 @both

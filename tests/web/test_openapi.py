@@ -67,6 +67,7 @@ def api(scheduler: Scheduler, people: tuple[Path, dict[str, str]]) -> BaseSchema
     )
 
 
+@pytest.mark.uncounted
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["right", "wrong"])
 @pytest.mark.parametrize(
     "route", [route for route in ROUTES if route.name != "follow_events"], ids=lambda one: one.name

@@ -21,7 +21,7 @@ from tests.web.servers import served
 ROOT = "/jobs"
 """The path, which is also that of a page."""
 
-NAMES = ("Overview", "Jobs", "Queues", "Schedules", "Nodes", "Failures", "Audit")
+NAMES = ("Overview", "Jobs", "Queues", "Classes", "Schedules", "Nodes", "Failures", "Audit")
 ADDRESSES = re.compile(r'\b(?:href|src|action|formaction|data-live|data-url)="([^"]+)"')
 
 People = tuple[Path, dict[str, str]]
@@ -70,6 +70,7 @@ def test_every_address_on_every_page_is_below_the_path(visit: Open, shop: Shop) 
     page = visit("/")
     job = f"/jobs/{shop.failed.id}"
     paths = ["/", "/queues", "/schedules", "/schedules/nightly", "/nodes", "/failures", "/audit", "/jobs", job]
+    paths += ["/classes", f"/classes/{shop.failed.job}", "/queues/mail"]
     paths += ["/jobs?status=failed", f"{job}/edit", "/jobs/matching?action=again&status=failed"]
     for path in paths:
         answer = page.request.get(f"{shop.address}{path}")
@@ -109,7 +110,7 @@ def test_an_action_leads_to_its_page_and_can_be_undone(visit: Open, shop: Shop) 
 
     page.goto(f"{shop.address}/queues")
     page.get_by_role("button", name="Resume").first.click()
-    expect(page.locator(".flash")).to_contain_text("jobs start again")
+    expect(page.locator(".flash")).to_contain_text("the queue is resumed")
     shop.scheduler.pause("letters", "moves", by="ana")
 
 

@@ -16,10 +16,9 @@ from taskqueue import Scheduler
 from taskqueue.model.ids import JobId
 from taskqueue.web import app, dashboard, event_hub
 from taskqueue.web.problems import Problem
-from taskqueue.web.sessions import MOST_OF_USER, Sessions
 from taskqueue.web.shared_threads import SharedThreads, network_of
 from taskqueue.web.users import Account, User, UsersFile
-from taskqueue.web.viewers import Viewer
+from taskqueue.web.viewers import MOST_OF_USER, Sessions, Viewer
 from tests.nodes import LIMIT, eventually
 from tests.scheduler.jobs import Echo
 from tests.web.conftest import PASSWORD
@@ -172,7 +171,7 @@ def test_a_user_with_too_many_requests_at_once_is_refused_the_further_ones(
     with hanging(gate, [slow] * 14) as replies:
         eventually(lambda: len(refused(replies)) == 4)
         assert {one.retry_after for one in refused(replies)} == {"1"}
-        assert "requests of rita wait already: send fewer at once" in refused(replies)[0].text
+        assert "requests of rita are already waiting: send fewer at once" in refused(replies)[0].text
         assert ask(port, "/api/v1/schedules", people[1]["olaf"]).status == 200
     made.state.dashboard._threads.end()
 
@@ -189,7 +188,7 @@ def test_stacks_of_a_job_on_a_stopped_node_are_asked_for_one_at_a_time(
     with hanging(gate, [first] * 40) as replies:
         eventually(lambda: len(refused(replies)) == 39)
         reply = refused(replies)[0]
-        assert (reply.retry_after, "is being asked already: try again in a second" in reply.text) == ("1", True)
+        assert (reply.retry_after, "is already being asked: try again in a second" in reply.text) == ("1", True)
         assert ask(port, f"/jobs/{jobs[0].upper()}/stack", people[1]["olaf"]).status == 429
         assert ask(port, "/jobs", people[1]["olaf"]).status == 200
         assert ask(port, "/jobs", token).status == 200  # the same user's other pages, too
@@ -237,7 +236,7 @@ def test_one_user_takes_a_share_of_the_streams(port: int, people: People) -> Non
         eventually(share_is_full)
         reply = ask(port, "/api/v1/events", people[1]["rita"])
         assert (reply.status, reply.retry_after) == (429, "1")
-        assert "rita has 50 pages and streams open: close some" in reply.text
+        assert "rita has 50 pages and streams open: close some of them" in reply.text
         with stream(port, "/live?of=/", authorization=f"Bearer {people[1]['olaf']}") as other:
             assert other.answer.status == 200
 
@@ -252,7 +251,7 @@ def test_the_users_at_one_address_take_a_share_of_the_streams(scheduler: Schedul
         async with AsyncExitStack() as opened:
             for number in range(event_hub.MOST_OF_ADDRESS):
                 await opened.enter_async_context(hub.open_page(None, viewer(number, f"2001:db8::{number:x}")))
-            with pytest.raises(Problem, match="100 pages and streams are open at 2001:db8::/64: close some"):
+            with pytest.raises(Problem, match="100 pages and streams are open from 2001:db8::/64: close some"):
                 hub.check_room(viewer(1000, "2001:db8::ffff"))
             await opened.enter_async_context(hub.listen(viewer(1001, "2001:db8:0:1::1")))
 

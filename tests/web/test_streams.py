@@ -16,8 +16,8 @@ import pytest
 
 from taskqueue import Scheduler
 from taskqueue.web import app, event_hub
+from taskqueue.web.event_hub import change_stream, event_stream
 from taskqueue.web.overviews import Beats
-from taskqueue.web.streams import change_stream, event_stream
 from tests.nodes import LIMIT
 from tests.scheduler.jobs import Echo
 from tests.web.conftest import PASSWORD
@@ -110,7 +110,7 @@ def test_a_stream_that_finds_no_room_ends(scheduler: Scheduler, make: Any) -> No
             given: Any = (None, lambda: True, frozenset()) if make is event_stream else (Beats(), "/", lambda: True)
             return [text async for text in make(hub, *given).body_iterator]
 
-    assert asyncio.run(play()) == ["retry: 2000\n\n", ': "200 pages are open already: close some"\n\n']
+    assert asyncio.run(play()) == ["retry: 2000\n\n", ': "200 pages are already open: close some"\n\n']
 
 
 def test_streams_are_for_users_alone_and_end_with_the_session(scheduler: Scheduler, port: int) -> None:

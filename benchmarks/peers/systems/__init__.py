@@ -38,12 +38,29 @@ class Peer:
 _ALONE, _THREADS, _ASYNCIO = "nothing", "threads of other jobs", "an event loop with other jobs"
 _NO_JOBS = "it runs no jobs"
 _ADDING = ("adding",)
+_DRAIN = ("drain",)
 
 PEERS = {
     peer.name: peer
     for peer in (
         Peer(name="taskqueue", module="ours", survives=POWER_CUT, isolation=_ALONE, bulk=True),
         Peer(name="taskqueue-normal", module="ours", survives=CRASH, isolation=_ALONE, bulk=True),
+        Peer(
+            name="taskqueue-postgresql",
+            module="ours",
+            server="postgres",
+            survives=POWER_CUT,
+            isolation=_ALONE,
+            bulk=True,
+        ),
+        Peer(
+            name="taskqueue-postgresql-nodes",
+            module="ours",
+            server="postgres",
+            survives=POWER_CUT,
+            isolation=_ALONE,
+            workloads=_DRAIN,
+        ),
         Peer(name="rq", module="on_rq", server="redis", survives=SNAPSHOT, isolation=_ALONE, bulk=True),
         Peer(
             name="rq-simple",
@@ -81,6 +98,16 @@ PEERS = {
             server="postgres",
             survives=POWER_CUT,
             isolation=_ASYNCIO,
+            bulk=True,
+            results=False,
+        ),
+        Peer(
+            name="skip-locked",
+            module="on_skip_locked",
+            server="postgres",
+            survives=POWER_CUT,
+            isolation=_ALONE,
+            workloads=_ADDING + _DRAIN,
             bulk=True,
             results=False,
         ),

@@ -1,4 +1,4 @@
-"""taskqueue with its embedded store."""
+"""taskqueue with its embedded store, or on PostgreSQL, as one node or as a node of one worker each."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from benchmarks.peers.client import Client
 from benchmarks.peers.record import work
 from taskqueue import Job, Process, Scheduler
 
-LEVEL = "normal" if os.environ["PEER"].endswith("-normal") else "full"
-URL = f"sqlite://{os.environ['PEERS_FOLDER']}/jobs.db?synchronous={LEVEL}"
+PEER = os.environ["PEER"]
+LEVEL = "normal" if PEER.endswith("-normal") else "full"
+URL = os.environ["PEERS_SERVER"] or f"sqlite://{os.environ['PEERS_FOLDER']}/jobs.db?synchronous={LEVEL}"
 
 
 class Work(Job):
@@ -29,8 +30,10 @@ class System(Client):
         self._scheduler = Scheduler(URL)
 
     def commands(self, workers: int) -> list[list[str]]:
-        pool = ["--pm", "static", "--min-children", str(workers)]
-        return [[sys.executable, "-m", "taskqueue.cli.node", "--url", URL, *pool, "--log-level", "warning"]]
+        nodes = workers if PEER.endswith("-nodes") else 1
+        pool = ["--pm", "static", "--min-children", str(workers // nodes)]
+        node = [sys.executable, "-m", "taskqueue.cli.node", "--url", URL, *pool, "--log-level", "warning"]
+        return [[*node, "--name", f"peer-{number}"] for number in range(nodes)]
 
     def add(self, key: int, seconds: float = 0.0) -> Process:
         return self._scheduler.add_job(Work, [key, seconds])

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bookshop import database, web
 from fastapi.testclient import TestClient
-from services import MailServer, Wholesaler
+from shop import database, web
+from shop.services import MailServer, Wholesaler
 
 from taskqueue import Scheduler
 
@@ -31,7 +31,7 @@ def web_server() -> Iterator[Wholesaler]:
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give each test a shop with empty folders."""
-    monkeypatch.setenv("BOOKSHOP_FOLDER", str(tmp_path))
+    monkeypatch.setenv("SHOP_FOLDER", str(tmp_path))
     return tmp_path
 
 
@@ -39,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def mails(mail_server: MailServer, monkeypatch: pytest.MonkeyPatch) -> MailServer:
     """Return the mail server, with an empty box."""
     mail_server.empty()
-    monkeypatch.setenv("BOOKSHOP_SMTP", mail_server.address)
+    monkeypatch.setenv("SHOP_SMTP", mail_server.address)
     return mail_server
 
 
@@ -47,7 +47,8 @@ def mails(mail_server: MailServer, monkeypatch: pytest.MonkeyPatch) -> MailServe
 def wholesaler(web_server: Wholesaler, monkeypatch: pytest.MonkeyPatch) -> Wholesaler:
     """Return the wholesaler, with no answers."""
     web_server.answers.clear()
-    monkeypatch.setenv("BOOKSHOP_PRICES", web_server.address)
+    web_server.references.clear()
+    monkeypatch.setenv("SHOP_WHOLESALER", web_server.address)
     return web_server
 
 
@@ -62,8 +63,6 @@ def momo() -> sqlite3.Row:
 
 @pytest.fixture
 def client(scheduler: Scheduler) -> Iterator[TestClient]:
-    """Return a client of the web application, which adds its jobs to the store of the test."""
-    web.app.dependency_overrides[web.get_scheduler] = lambda: scheduler
+    """Return a client of the web application, whose scheduler uses the store of the test."""
     with TestClient(web.app) as client:
         yield client
-    web.app.dependency_overrides.clear()

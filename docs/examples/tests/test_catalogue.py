@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from bookshop import catalogue, database
-from bookshop.catalogue import ImportCatalogue
-from bookshop.prices import PriceJob
+from shop import catalogue, database
+from shop.catalogue import ImportCatalogue
+from shop.wholesaler import PriceJob
 
 from taskqueue import Scheduler
 from taskqueue.testing import Jobs
@@ -34,6 +34,17 @@ def test_more_than_one_batch_is_imported(jobs: Jobs, folder: Path) -> None:
     rows = [f"{number},Book {number}" for number in range(catalogue.BATCH + 1)]
 
     assert jobs.perform(ImportCatalogue, written(folder, *rows)) == catalogue.BATCH + 1
+
+
+def test_an_import_continues_after_its_worker_was_killed(scheduler: Scheduler, jobs: Jobs, folder: Path) -> None:
+    rows = [f"{number},Book {number}" for number in range(3 * catalogue.BATCH)]
+    process = scheduler.add_job(ImportCatalogue, written(folder, *rows))
+
+    jobs.crash(process, at="position 2")  # in a worker of a real node, after the second batch
+
+    assert process.is_done
+    assert [attempt.outcome for attempt in process.attempts] == ["Crashed", "Done"]
+    jobs.assert_added(PriceJob, count=3 * catalogue.BATCH)
 
 
 def test_each_book_gets_its_price(jobs: Jobs, folder: Path) -> None:

@@ -4,8 +4,8 @@ import smtplib
 from datetime import timedelta
 
 import pytest
-from bookshop.mail import MailJob
-from services import MailServer
+from shop.mail import MailJob
+from shop.services import MailServer
 
 from taskqueue import Fail, Scheduler
 from taskqueue.testing import Jobs, MovableClock
@@ -65,7 +65,7 @@ def test_the_id_of_a_mail_is_the_same_in_every_attempt(scheduler: Scheduler, job
 
     jobs.run_for("1m")
 
-    assert mails.box[0]["Message-ID"] == f"<{process.id}@bookshop.example>"
+    assert mails.box[0]["Message-ID"] == f"<{process.id}@shop.example>"
 
 
 def test_a_server_that_stays_away_fails_the_job(scheduler: Scheduler, jobs: Jobs, mails: MailServer) -> None:
@@ -83,7 +83,7 @@ def test_a_server_that_stays_away_fails_the_job(scheduler: Scheduler, jobs: Jobs
 def test_no_server_at_all_is_an_error_that_is_retried(
     scheduler: Scheduler, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("BOOKSHOP_SMTP", "127.0.0.1:1")
+    monkeypatch.setenv("SHOP_SMTP", "127.0.0.1:1")
     process = scheduler.add_job(MailJob, HELLO)
 
     jobs.drain(raise_errors=False)

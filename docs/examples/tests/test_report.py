@@ -4,12 +4,11 @@ import sqlite3
 from datetime import timedelta
 from zoneinfo import ZoneInfo
 
-from bookshop import database
-from bookshop.mail import MailJob
-from bookshop.report import ZONE, NightlyReport, define_schedules
-from services import MailServer
+from shop import database
+from shop.mail import MailJob
+from shop.report import ZONE, NightlyReport
+from shop.services import MailServer
 
-from taskqueue import Scheduler
 from taskqueue.testing import Jobs
 
 DAY = "2030-05-01"
@@ -26,11 +25,11 @@ def test_sales_are_summed_by_title(jobs: Jobs, momo: sqlite3.Row) -> None:
         database.save_order(momo["isbn"], email, DAY)
 
     assert jobs.perform(NightlyReport, {"day": DAY}) == 2
-    jobs.assert_added(MailJob, data={"to": "owner@bookshop.example", "text": "   2 Momo: 39.98 €"})
+    jobs.assert_added(MailJob, data={"to": "owner@shop.example", "text": "   2 Momo: 39.98 €"})
 
 
-def test_a_report_is_made_each_night_of_a_month(scheduler: Scheduler, jobs: Jobs, mails: MailServer) -> None:
-    define_schedules(scheduler)
+def test_a_report_is_made_each_night_of_a_month(jobs: Jobs, mails: MailServer) -> None:
+    jobs.sync_schedules("shop.report")
 
     jobs.run_for("30d")
 
@@ -38,8 +37,8 @@ def test_a_report_is_made_each_night_of_a_month(scheduler: Scheduler, jobs: Jobs
     assert len(mails.box) == 30
 
 
-def test_the_report_is_made_at_half_past_two(scheduler: Scheduler, jobs: Jobs, mails: MailServer) -> None:
-    define_schedules(scheduler)
+def test_the_report_is_made_at_half_past_two(jobs: Jobs, mails: MailServer) -> None:
+    jobs.sync_schedules("shop.report")
 
     [report, mail] = jobs.run_for("1d")
 
@@ -47,8 +46,7 @@ def test_the_report_is_made_at_half_past_two(scheduler: Scheduler, jobs: Jobs, m
     assert mail.created_at - report.started_at < timedelta(minutes=1)
 
 
-def test_schedules_may_be_defined_at_each_start(scheduler: Scheduler) -> None:
-    for _ in range(2):
-        define_schedules(scheduler)
+def test_the_report_has_the_customer_of_the_staff(jobs: Jobs, mails: MailServer) -> None:
+    jobs.sync_schedules("shop.report")
 
-    assert [schedule.name for schedule in scheduler.get_schedules()] == ["nightly-report"]
+    assert [job.meta for job in jobs.run_for("1d")] == [{"customer": "staff"}] * 2

@@ -4,12 +4,12 @@ import io
 import sqlite3
 from pathlib import Path
 
-from bookshop.catalogue import ImportCatalogue
-from bookshop.covers import ThumbnailJob
-from bookshop.mail import MailJob
 from fastapi.testclient import TestClient
 from PIL import Image
-from services import MailServer
+from shop.catalogue import ImportCatalogue
+from shop.mail import MailJob
+from shop.pictures import ThumbnailJob
+from shop.services import MailServer, Wholesaler
 
 from taskqueue.testing import Jobs
 
@@ -18,7 +18,13 @@ def test_an_order_is_confirmed_by_mail(client: TestClient, jobs: Jobs, momo: sql
     answer = client.post("/orders", json={"isbn": momo["isbn"], "email": "ann@example.org"})
 
     assert answer.status_code == 201
-    jobs.assert_added(MailJob, data={"to": "ann@example.org", "subject": "Your order 1"}, queue="mail", tags=["order"])
+    jobs.assert_added(MailJob, data={"to": "ann@example.org", "subject": "Your order 1"}, queue="mail")
+
+
+def test_each_job_of_an_order_names_its_customer(client: TestClient, jobs: Jobs, momo: sqlite3.Row) -> None:
+    client.post("/orders", json={"isbn": momo["isbn"], "email": "ann@example.org"})
+
+    assert [job.meta for job in jobs.added()] == [{"customer": "ann@example.org"}] * 4
 
 
 def test_an_order_of_an_unknown_book_adds_nothing(client: TestClient, jobs: Jobs) -> None:
@@ -31,7 +37,9 @@ def test_an_order_without_address_adds_nothing(client: TestClient, jobs: Jobs, m
     jobs.refute_added()
 
 
-def test_the_confirmation_arrives(client: TestClient, jobs: Jobs, mails: MailServer, momo: sqlite3.Row) -> None:
+def test_the_confirmation_arrives(
+    client: TestClient, jobs: Jobs, mails: MailServer, wholesaler: Wholesaler, momo: sqlite3.Row
+) -> None:
     client.post("/orders", json={"isbn": momo["isbn"], "email": "ann@example.org"})
 
     jobs.drain()
@@ -51,21 +59,26 @@ def test_a_cover_gets_thumbnails(client: TestClient, jobs: Jobs, folder: Path) -
 
 
 def test_a_file_that_is_not_there_is_not_imported(client: TestClient, jobs: Jobs) -> None:
-    assert client.post("/imports", json={"path": "/gone.csv"}).status_code == 404
+    assert client.post("/imports", json={"path": "gone.csv"}).status_code == 404
     jobs.refute_added(ImportCatalogue)
 
 
 def test_an_import_that_is_under_way_is_not_added_again(client: TestClient, jobs: Jobs, folder: Path) -> None:
     (folder / "catalogue.csv").write_text("isbn,title\n")
-    answers = [client.post("/imports", json={"path": str(folder / "catalogue.csv")}).json() for _ in range(2)]
+    answers = [client.post("/imports", json={"path": "catalogue.csv"}).json() for _ in range(2)]
 
     assert [answer["existed"] for answer in answers] == [False, True]
     jobs.assert_added(ImportCatalogue, count=1)
 
 
+def test_a_file_outside_the_folder_of_the_shop_is_not_imported(client: TestClient, jobs: Jobs) -> None:
+    assert client.post("/imports", json={"path": "/etc/passwd"}).status_code == 404
+    jobs.refute_added()
+
+
 def test_a_job_says_how_far_it_is(client: TestClient, jobs: Jobs, folder: Path) -> None:
     (folder / "catalogue.csv").write_text("isbn,title\n")
-    job = client.post("/imports", json={"path": str(folder / "catalogue.csv")}).json()["job"]
+    job = client.post("/imports", json={"path": "catalogue.csv"}).json()["job"]
     assert client.get(f"/jobs/{job}").json()["status"] == "WAITING"
 
     jobs.drain()

@@ -1,9 +1,9 @@
-"""Actions on jobs, queues and nodes: each asks first, with a count and a sample, and reports its result."""
+"""Actions on jobs, queues, nodes and failures: each asks first, with a count and a sample, and reports its result."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -11,13 +11,14 @@ from typing import Any
 from taskqueue.cli import ids
 from taskqueue.errors import TaskqueueError
 from taskqueue.insight import records
-from taskqueue.model.controls import EVERY_QUEUE, Control, Kind
+from taskqueue.model.controls import Control, Kind
 from taskqueue.model.lifecycle.recovered_copy import copy_of
 from taskqueue.model.query import FINAL, PENDING, And, Or, Query, parse
 from taskqueue.model.record import Record, Status
 from taskqueue.model.wording import count
-from taskqueue.scheduler import changes, controls
+from taskqueue.scheduler import changes
 from taskqueue.scheduler.audit_trail import acting_command
+from taskqueue.scheduler.operations import AnyOperation, StoreOperations, Target
 from taskqueue.store import Store
 
 MOST = 10_000
@@ -96,54 +97,44 @@ def run_again(store: Store, chosen: Sequence[tuple[str, Query]]) -> Question:
     )
 
 
-def pause(store: Store, queue: str) -> Question:
-    """Ask whether to pause the queue, or resume it if it is paused."""
-    of = f"queue {queue}" if queue else "every queue"
+def operate(store: Store, operation: AnyOperation, name: str) -> Question:
+    """Ask whether to do a declared operation to the target, or its reverse if the control that it sets is active."""
+    control = operation.control_of(store.controls().kept, name)
+    if control is not None:
+        operation = operation.reverse() or operation
+    operations = StoreOperations(store)
+    about = _decision(control) if control is not None else _about(store, operation, name)
 
     def act(reason: str) -> str:
-        with acting_command(store, "pause", queue or EVERY_QUEUE, reason=reason):
-            return str(controls.pause(store, queue or None, reason, None))
+        values = {"reason": reason} if operation.takes("reason") else {}
+        details = operation.details(operations, name, values)
+        with acting_command(store, operation.name, name, **details) if operation.is_audited else nullcontext():
+            result = operation.call(operations, name or None, values)
+        return operation.answer(operation.target.words(name), result)
 
-    def resume(_: str) -> str:
-        with acting_command(store, "resume", queue or EVERY_QUEUE):
-            return f"{of} is resumed" if controls.resume(store, queue or None) else f"{of} was resumed before"
+    return Question(
+        title=f"{operation.words(name)}?",
+        sample=[*filter(None, [operation.ask]), about],
+        act=act,
+        takes_reason=operation.takes("reason"),
+    )
 
-    paused = next((pause for pause in controls.in_force(store, Kind.PAUSE) if pause.name == queue), None)
-    if paused is not None:
-        return Question(title=f"Resume {of}?", sample=[_decision("paused", paused)], act=resume, takes_reason=False)
-    numbers = {status: number for (name, status), number in store.tally().items() if name == queue}
+
+def _about(store: Store, operation: AnyOperation, name: str) -> str:
+    """Return how many jobs of a queue wait and run, or how many run on a node, or what the failure is."""
+    target = operation.target
+    if target is Target.FAILURE:
+        return "{job}: {error}".format_map(operation.details(StoreOperations(store), name, {}))
+    if target is Target.NODE:
+        running = store.count(parse({"seat": name, "status": int(Status.PROCESSING)}))
+        return count(running, "running job")
+    numbers = {status: number for (queue, status), number in store.tally().items() if queue == name}
     waiting, running = numbers.get(Status.WAITING, 0), numbers.get(Status.PROCESSING, 0)
-    return Question(
-        title=f"Pause {of}?",
-        sample=[f"{count(waiting, 'job')} waiting; {running:,} running, which continue"],
-        act=act,
-    )
+    return f"{count(waiting, 'job')} waiting; {running:,} running"
 
 
-def drain(store: Store, node: str) -> Question:
-    """Ask whether to drain the node, or undrain it if it is drained."""
-
-    def act(reason: str) -> str:
-        with acting_command(store, "drain", node, reason=reason):
-            return str(controls.drain(store, node, reason, None))
-
-    def undrain(_: str) -> str:
-        with acting_command(store, "undrain", node):
-            return f"node {node} works again" if controls.undrain(store, node) else f"{node} was not drained"
-
-    drained = store.controls().drain_of(node)
-    if drained is not None:
-        title = f"Undrain node {node}?"
-        return Question(title=title, sample=[_decision("drained", drained)], act=undrain, takes_reason=False)
-    running = store.count(parse({"seat": node, "status": int(Status.PROCESSING)}))
-    return Question(
-        title=f"Drain node {node}?",
-        sample=[f"it starts no more jobs; {running:,} running, which continue"],
-        act=act,
-    )
-
-
-def _decision(what: str, control: Control) -> str:
+def _decision(control: Control) -> str:
+    what = "drained" if control.kind is Kind.DRAIN else "paused"
     return f"{what} by {control.by}{f': {control.reason}' if control.reason else ''}"
 
 

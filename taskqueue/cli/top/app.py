@@ -1,33 +1,41 @@
-"""The application: refreshes the visible screen at a limited rate and handles keys."""
+"""The application: refreshes the visible screen at a limited rate, handles keys, and shows all about a job as text."""
 
 from __future__ import annotations
 
 import asyncio
+import queue
 import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.widgets import Static
 
-from taskqueue.cli.top import actions, job_text, targets
+from taskqueue.cli import record_facts, show
+from taskqueue.cli.top import actions, targets
 from taskqueue.cli.top.actions import Question
 from taskqueue.cli.top.dialogs import Ask, Keys
 from taskqueue.cli.top.screens import HELP, FailureList, Jobs, Looking, Main, Page, things_of
-from taskqueue.cli.top.store_calls import StoreCalls
 from taskqueue.errors import StoreUnavailable, TaskqueueError
 from taskqueue.exit_codes import Exit
+from taskqueue.insight import records
 from taskqueue.insight.needs import Need
+from taskqueue.insight.why import why as why_of
+from taskqueue.model.ids import JobId
+from taskqueue.model.log_lines import lines_of
+from taskqueue.scheduler import stacks
+from taskqueue.scheduler.operations import OPERATIONS
 from taskqueue.store import Store
 from taskqueue.store.redaction import concealed_in
 
 REST = 4.0
-"""The pause between two reads is at least this many times as long as the last read took."""
+"""The pause between two reads is at least this many times as long as the last read."""
 
 LONGEST = 10.0
 """Seconds that such a pause takes at most: one slow read must not stop the screen for minutes."""
@@ -58,8 +66,7 @@ class Top(App[int]):
         Binding("question_mark", "keys", show=False),
         Binding("c", "cancel", show=False),
         Binding("r", "run_again", show=False),
-        Binding("p", "pause", show=False),
-        Binding("d", "drain", show=False),
+        *(Binding(each.key, f"operate('{name}')", show=False) for name, each in OPERATIONS.items() if each.key),
         Binding("f", "failures", show=False),
         Binding("l", "log", show=False),
         Binding("s", "stack", show=False),
@@ -79,7 +86,7 @@ class Top(App[int]):
         self._away_since: datetime | None = None
         self.notice = ""
         self.reads = 0
-        """How often the store was read."""
+        """How many times the store was read."""
 
     def run_on_terminal(self) -> int:
         """Show it until the user ends it, and return the exit code."""
@@ -91,7 +98,7 @@ class Top(App[int]):
         return Main(self._store)
 
     def on_mount(self) -> None:
-        """Start to read, and end on SIGTERM as on Ctrl-C."""
+        """Start reading, and end on SIGTERM as on Ctrl-C."""
         for signum in (signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(signum, self.action_quit_with, int(Exit.INTERRUPTED))
         self.run_worker(self._read_on(), exit_on_error=True)
@@ -119,38 +126,42 @@ class Top(App[int]):
         chosen = [repeatable for thing in self._things() if (repeatable := targets.repeatable(thing, now))]
         self._ask_if(chosen, "to run again", partial(actions.run_again, self._store, chosen))
 
-    def action_pause(self) -> None:
-        """Pause or resume the queue of the row."""
-        self._ask_of_one(targets.queue_of, "a queue", actions.pause)
-
-    def action_drain(self) -> None:
-        """Drain the node of the row, or undrain it."""
-        self._ask_of_one(targets.node_of, "a node", actions.drain)
+    def action_operate(self, name: str) -> None:
+        """Do a declared operation to the queue, node or failure of the row."""
+        operation = OPERATIONS[name]
+        named = targets.NAMES[operation.target]
+        names = [target for thing in self._things() if (target := named(thing)) is not None]
+        if len(names) > 1:
+            self.say(f"one at a time: unmark {len(names) - 1}")
+            return
+        self._ask_if(
+            names, f"for: select a {operation.target}", lambda: actions.operate(self._store, operation, names[0])
+        )
 
     def action_failures(self) -> None:
-        """Show the failed attempts of the last hour, judged."""
+        """Show the failed attempts of the last hour, judged against the last week."""
         first = self.screen_stack[0]
         if isinstance(first, Main) and not isinstance(self.screen, FailureList):
             self._show(FailureList(first.look))
 
     def action_log(self) -> None:
         """Show the log lines of the job."""
-        self._page("log of job", job_text.log, follows=True)
+        self._page("log of job", log, follows=True)
 
     def action_why(self) -> None:
         """Say why the job is in its current state."""
-        self._page("why job", job_text.why)
+        self._page("why job", why)
 
     def action_stack(self) -> None:
-        """Show where the running job is, asked of its node once."""
-        self._page("stack of job", job_text.stack, is_read_once=True)
+        """Show where the running job is; its node is asked once."""
+        self._page("stack of job", stack, is_read_once=True)
 
     def open(self, thing: object) -> None:
         """Show the details of a row."""
         job = targets.job_of(thing)
         chosen = targets.listed(thing, datetime.now(timezone.utc))
         if job is not None:
-            self._show(Page(f"job {job}", partial(job_text.everything, self._store, job), thing))
+            self._show(Page(f"job {job}", partial(everything, self._store, job), thing))
         elif chosen is not None:
             self._show(Jobs(self._store, chosen))
         elif isinstance(thing, Need):
@@ -158,7 +169,7 @@ class Top(App[int]):
             self._show(Page(str(thing.subject), lambda: text, thing))
 
     def draw_head(self) -> None:
-        """Show the store, and whether the screen shows its present state."""
+        """Show the store, and whether the screen is up to date."""
         if not self.screen.query("#head"):
             return
         head = self.screen.query_one("#head", Static)
@@ -197,14 +208,14 @@ class Top(App[int]):
             self.say(str(error))
         else:
             self._away_since = None
-            if screen.is_attached and self._is_open:  # one that closes has no panes left
+            if screen.is_attached and self._is_open:  # a screen that is closing has no panes left
                 screen.show(view)
         if self._is_open:
             self.draw_head()
 
     @property
     def _is_open(self) -> bool:
-        """Return whether there is a screen with its panes: they go while this ends, and a call may last longer."""
+        """Return whether the screen still has its panes: they go when the application ends; a call may last longer."""
         return self.is_running and bool(self.screen_stack)
 
     def say(self, text: str) -> None:
@@ -235,15 +246,6 @@ class Top(App[int]):
         thing = self._things()[0]
         self._show(Page(f"{words} {jobs[0]}", partial(read, self._store, jobs[0]), thing, **how))
 
-    def _ask_of_one(
-        self, named: Callable[[object], str | None], kind: str, ask: Callable[[Store, str], Question]
-    ) -> None:
-        names = [name for thing in self._things() if (name := named(thing)) is not None]
-        if len(names) > 1:
-            self.say(f"one at a time: unmark {len(names) - 1}")
-            return
-        self._ask_if(names, f"for: select {kind}", lambda: ask(self._store, names[0]))
-
     def _ask_if(self, wanted: Sequence[object], words: str, prepare: Callable[[], Question]) -> None:
         if self._is_read_only:
             self.say("read-only: start `taskqueue top` without --read-only to act")
@@ -269,3 +271,89 @@ class Top(App[int]):
             pane.marked.clear()
         self.say(done)
         self._wake.set()
+
+
+Found = TypeVar("Found")
+
+CLOSING = 0.5
+"""Seconds that the program waits at its end for a call in progress."""
+
+
+class StoreCalls:
+    """A thread that makes one call after another; a call that hangs does not keep the program from ending."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="store", daemon=True)
+        self._thread.start()
+
+    async def make(self, call: Callable[[], Found]) -> Found:
+        """Return the result of the call, or raise its error."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Found] = loop.create_future()
+
+        def run() -> None:
+            try:
+                found = call()
+            except BaseException as error:
+                _hand_over(loop, answer, lambda error=error: answer.set_exception(error))  # type: ignore[misc]
+            else:
+                _hand_over(loop, answer, lambda: answer.set_result(found))
+
+        self._calls.put(run)
+        return await answer
+
+    def close(self) -> None:
+        """End the thread after the present call."""
+        self._calls.put(None)
+        self._thread.join(CLOSING)
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+
+
+def _hand_over(loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Found], give: Callable[[], None]) -> None:
+    """Deliver the answer in the loop, unless the loop has ended or nobody is waiting any more."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(lambda: None if answer.done() else give())
+
+
+NO_LINES = "no log lines are kept"
+
+
+def why(store: Store, id: str) -> str:
+    """Say why the job is in its current state."""
+    return why_of(store, JobId(id))
+
+
+def log(store: Store, id: str) -> str:
+    """Return its kept log lines, those of each run below its attempt."""
+    text: list[str] = []
+    for run, kept in sorted(store.log_lines(JobId(id)).items()):
+        lines = list(lines_of(run, kept))
+        if lines:
+            text.append(f"attempt {lines[0].attempt}, {lines[0].at.astimezone():%Y-%m-%d %Z}")
+        text += [f"{line.at.astimezone():%H:%M:%S} {line.level.upper():7} {line.message}" for line in lines]
+    return "\n".join(text) or NO_LINES
+
+
+def stack(store: Store, id: str) -> str:
+    """Return where the running job is, which its node is asked for; raise ``WrongStatus`` and ``StackUnavailable``."""
+    return stacks.stack(store, JobId(id))
+
+
+def everything(store: Store, id: str) -> str:
+    """Return the sentences of *why* and the lines of `taskqueue show`."""
+    [record] = records.read(store, [JobId(id)])
+    now = store.now()
+    cause = record_facts.cause(record, now, record_facts.controls_for(store, [record]))
+    facts = [(name, value) for name, value in show.facts(record, cause) if value]
+    wide = max(len(name) for name, _ in facts)
+    parts = [why(store, id), "", *(f"{name:{wide}}  {value}" for name, value in facts)]
+    for heading, text in show.texts(record):
+        parts += ["", heading, text]
+    if record.attempts:
+        parts += ["", "attempts"]
+        parts += ["  ".join(show.attempt_cells(attempt)) for attempt in record.attempts]
+    return "\n".join(parts)

@@ -15,20 +15,21 @@ from textual.widgets import Input, Static
 
 from taskqueue.cli import record_facts
 from taskqueue.cli.top import panes
-from taskqueue.cli.top.rows import Row, Rows
+from taskqueue.cli.top.panes import Row, Rows
 from taskqueue.cli.top.targets import Listing
 from taskqueue.errors import StoreUnavailable, TaskqueueError
 from taskqueue.insight.overview_reader import Overview, OverviewReader
 from taskqueue.model.controls import Controls
 from taskqueue.model.record import Record, Status
 from taskqueue.model.shown_text import logged, shown
+from taskqueue.scheduler.operations import OPERATIONS, AnyOperation
 from taskqueue.store import Store
 
 LISTED = 200
 """The most jobs of each part of a list."""
 
 FEW = 5_000
-"""If more jobs than this are due later, they are left out of a list."""
+"""If more jobs than this are due later, a list leaves them out."""
 
 Found = TypeVar("Found")
 
@@ -74,7 +75,7 @@ class Looking(Screen[None], Generic[Found]):
         return self.focused if isinstance(self.focused, Rows) else None
 
     def compose(self) -> ComposeResult:
-        """Put a line above the screen, and details, keys and the filter below."""
+        """Compose a line above the screen, with details, keys and the filter below."""
         yield Static(id="head")
         yield from self.content()
         yield Static(id="detail")
@@ -190,14 +191,14 @@ class Main(Looking[Overview]):
         self._share_out()
 
     def on_resize(self) -> None:
-        """Share the new height out."""
+        """Distribute the new height."""
         self._share_out()
 
     def leave(self) -> None:
-        """Stay: this is the first screen."""
+        """Do nothing: this is the first screen."""
 
     def _share_out(self) -> None:
-        """Give each pane the lines that it wants, or take some from the largest; running jobs get the rest."""
+        """Give each pane the lines that it needs, or take some from the largest; running jobs get the rest."""
         room = self.size.height - 6
         wanted = [pane.wanted_height for pane in self._panes]
         while sum(wanted) > room and max(wanted) > 2:
@@ -245,7 +246,7 @@ def read_listing(store: Store, listing: Listing) -> list[Record]:
 class FailureList(Looking[Overview]):
     """The failed attempts of the last hour by class and error, judged: errors that need attention first."""
 
-    KEYS = ("⏎ jobs", "/ filter", "r run again", "esc back", "? keys", "q quit")
+    KEYS = ("⏎ jobs", "/ filter", "r again", "m mute", "v resolve", "o reopen", "esc back", "? keys", "q quit")
 
     def __init__(self, reader: Callable[[], Overview]) -> None:
         super().__init__()
@@ -323,6 +324,12 @@ def things_of(screen: Screen[object]) -> Sequence[object]:
     return [row.thing for row in rows]
 
 
+def _meaning(operation: AnyOperation) -> str:
+    """Return the help on the key of an operation."""
+    reverse = operation.reverse()
+    return f"{operation.name} a {operation.target}{f', or {reverse.name} it' if reverse else ''}"
+
+
 HELP: Mapping[str, str] = {
     "tab": "go to the next pane, with shift to the one before",
     "↑ ↓ k j": "select a row; page up and page down go further",
@@ -331,8 +338,7 @@ HELP: Mapping[str, str] = {
     "space": "mark rows: actions are about all marked ones",
     "c": "cancel jobs, or the jobs of a queue that have not started",
     "r": "run ended jobs again; of a queue, the failed jobs",
-    "p": "pause a queue, or resume it",
-    "d": "drain a node, or undrain it",
+    **{each.key: _meaning(each) for each in OPERATIONS.values() if each.key},
     "f": "show failures of the last hour by class and error",
     "l": "show the log lines of a job",
     "s": "show where a running job is: its Python stack",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -11,8 +11,11 @@ from taskqueue.insight.failure_groups import FailureGroup
 from taskqueue.insight.needs import Need, Subject
 from taskqueue.insight.nodes import Node
 from taskqueue.insight.overview import FAILURES_OVER, QueueState, Run
+from taskqueue.model.fingerprint import group_id
+from taskqueue.model.history import OTHER
 from taskqueue.model.query import Query, parse
 from taskqueue.model.record import Record, Status
+from taskqueue.scheduler.operations import Target
 
 _FAILED = {"$in": [int(Status.FAILED), int(Status.TIMEOUT)]}
 _NOT_BEGUN = {"$lt": int(Status.PROCESSING)}
@@ -44,6 +47,27 @@ def node_of(thing: object) -> str | None:
         case Need(subject=Subject.NODE, name=name) if name:
             return name
     return None
+
+
+def failure_of(thing: object) -> str | None:
+    """Return the id of the error of a class that it names; None if errors are counted together there."""
+    match thing:
+        case FailureGroup(job=job, fingerprint=fingerprint) if OTHER not in (job, fingerprint):
+            return group_id(job, fingerprint)
+        case Need(subject=Subject.CLASS, name=job, error=fingerprint) if fingerprint and OTHER not in (
+            job,
+            fingerprint,
+        ):
+            return group_id(job, fingerprint)
+    return None
+
+
+NAMES: Mapping[Target, Callable[[object], str | None]] = {
+    Target.QUEUE: queue_of,
+    Target.NODE: node_of,
+    Target.FAILURE: failure_of,
+}
+"""What a row names, by the kind of target."""
 
 
 def failures_of(thing: object) -> tuple[str, dict[str, Any]] | None:

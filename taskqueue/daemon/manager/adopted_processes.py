@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from taskqueue.daemon.manager.concurrent_worker_handle import ConcurrentWorkerHandle
 from taskqueue.daemon.manager.worker_handle import WorkerHandle
 from taskqueue.daemon.runtime import child_process, leftovers
 from taskqueue.daemon.runtime.child_process import CHILDREN_FOR
@@ -28,27 +27,27 @@ class _Stray:
     """When it was first seen after the end of its run."""
 
     def has_outlived_its_run(self, now: float) -> bool:
-        """Return whether its run has been over for longer than it may outlive it."""
-        is_alone = not isinstance(self.worker, ConcurrentWorkerHandle)
-        if self.left_at is None and (self.worker.is_free or (is_alone and self.worker.runs_begun > self.runs_begun)):
+        """Return whether it has outlived its run for longer than allowed."""
+        worker = self.worker
+        if self.left_at is None and (worker.is_free or (not worker.is_shared and worker.runs_begun > self.runs_begun)):
             self.left_at = now
         return self.left_at is not None and now - self.left_at >= CHILDREN_FOR
 
 
 class AdoptedProcesses:
-    """The children of a manager that it has not forked."""
+    """The children of a manager that the manager did not fork."""
 
     def __init__(
         self, loop: Loop, workers: Sequence[WorkerHandle], replace: Callable[[WorkerHandle, str], None]
     ) -> None:
-        """``workers`` are the present ones; ``replace`` is called for one whose job left a process for too long."""
+        """``workers`` are the current ones; ``replace`` is called for one whose job left a process for too long."""
         self._loop = loop
         self._workers = workers
         self._replace = replace
         self._known = child_process.children()  # e.g. processes that preloaded modules have started
         self._strays: dict[int, _Stray] = {}
         self.looked_at = 0.0
-        """When it looked for living ones; infinity while the next look is due."""
+        """When it last looked for living ones; infinity while the next look is due."""
         loop.on_signal(signal.SIGCHLD, self.reap)
 
     def reap(self) -> None:

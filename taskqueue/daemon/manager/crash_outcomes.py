@@ -6,7 +6,7 @@ import signal
 from dataclasses import asdict
 from typing import Any
 
-from taskqueue.daemon.manager.run_slot import CurrentRun
+from taskqueue.daemon.manager.runs import CurrentRun
 from taskqueue.daemon.protocol.messages import Ended, changed
 from taskqueue.daemon.runtime.child_process import ChildExit
 from taskqueue.execution.conditions import TOO_LONG
@@ -37,7 +37,7 @@ def stalled(ended: Ended) -> Ended:
 def by_foreign_signal(ended: Ended, message: str = "") -> Ended:
     """Return the end of a run that a SIGTERM of another process interrupted, unless its worker gives a reason.
 
-    ``message`` says it if the signal was not for the worker.
+    ``message`` describes a signal that was not for the worker.
     """
     if ended.fields.get("failure") is not None:
         return ended
@@ -59,8 +59,8 @@ def after_earlier_run(ended: Ended) -> Ended:
 def with_limit(ended: Ended, current: CurrentRun) -> Ended:
     """Return the end of a run that took too long, with the limit it exceeded in its message."""
     failure = ended.fields["failure"]
-    said = failure["message"]
-    message = _limit_exceeded(current) if said in ("", "timeout") else f"{said} ({_limit_exceeded(current)})"
+    original = failure["message"]
+    message = _limit_exceeded(current) if original in ("", "timeout") else f"{original} ({_limit_exceeded(current)})"
     return changed(ended, fields={**ended.fields, "failure": {**failure, "message": message}})
 
 

@@ -1,6 +1,6 @@
 """Replaces a worker in which jobs of several classes fail at once: something that one of them left may be the cause.
 
-A worker where everything fails is free again at once, so that it takes most of the jobs. If a new worker fails in the
+A worker in which everything fails is free again at once, so it takes most of the jobs. If a new worker fails in the
 same way, it is the jobs: then no other one is replaced until a job succeeds.
 """
 
@@ -14,7 +14,7 @@ from taskqueue.daemon.manager.worker_handle import WorkerHandle
 log = logging.getLogger(__name__)
 
 FAILED_RUNS = 5
-"""So many runs in a row must have failed, of two classes at least."""
+"""Number of runs in a row that must have failed, of at least two classes."""
 
 AT_ONCE = 0.5
 """Seconds within which these runs have failed."""
@@ -29,14 +29,14 @@ class FailingWorkers:
     def __init__(self, replace: Callable[[WorkerHandle, str], None]) -> None:
         self._replace = replace
         self._replaced_at: float | None = None
-        """When a worker was replaced whose failures no newer worker has explained yet."""
+        """When a worker was replaced whose failures no newer worker has confirmed or refuted yet."""
         self._replaced_pid = 0
         self._next_at = 0.0
         self._pause = FIRST_PAUSE
         self._is_fault_of_jobs = False
 
     def on_ended(self, worker: WorkerHandle, job: str, outcome: str, took: float | None, now: float) -> None:
-        """Note how a run of class ``job`` ended; have the worker replaced if it should be."""
+        """Note how a run of class ``job`` ended; replace the worker if necessary."""
         if outcome != "Failed" or took is None or took > AT_ONCE:
             worker.failed_jobs.clear()
             if outcome == "Done" and self._replaced_at is not None and self._is_new(worker):
@@ -50,7 +50,7 @@ class FailingWorkers:
         failures = f"its last {FAILED_RUNS} runs, of {classes} classes, all failed at once"
         if self._is_new(worker):
             self._is_fault_of_jobs = True
-            log.error("jobs fail in a new worker, too, so the jobs are at fault: pid %d: %s", worker.pid, failures)
+            log.error("jobs also fail in a new worker, so the jobs are at fault: pid %d: %s", worker.pid, failures)
         elif now >= self._next_at:
             is_quiet = now - self._next_at > LONGEST_PAUSE
             self._pause = FIRST_PAUSE if is_quiet else min(2 * self._pause, LONGEST_PAUSE)
@@ -64,5 +64,8 @@ class FailingWorkers:
         """Note that a job has succeeded in a new worker."""
         if not self._is_fault_of_jobs:
             pid = self._replaced_pid
-            log.warning("jobs succeed in a new worker, so what a job left in the one before was at fault: pid %d", pid)
+            log.warning(
+                "jobs succeed in a new worker, so something that a job left in the previous one was at fault: pid %d",
+                pid,
+            )
         self._replaced_at, self._is_fault_of_jobs = None, False

@@ -15,8 +15,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
-from taskqueue.daemon.manager.run_slot import EndReason, QueuedRun
-from taskqueue.daemon.manager.worker_handle import WorkerHandle, WorkerStage
+from taskqueue.daemon.manager.runs import QueuedRun
+from taskqueue.daemon.manager.worker_handle import EndReason, WorkerHandle, WorkerStage
 from taskqueue.daemon.manager.worker_output import WorkerOutput
 from taskqueue.daemon.manager.worker_pool import WorkerPool
 from taskqueue.daemon.manager.workers import Workers
@@ -43,7 +43,7 @@ from taskqueue.daemon.runtime.child_process import Child, fork
 from taskqueue.daemon.runtime.loop import Loop, Timer
 from taskqueue.daemon.settings import Settings
 from taskqueue.execution.run import Run
-from taskqueue.model.environment import VOICE
+from taskqueue.model.environment import METRICS_FOLDER, VOICE
 
 log = logging.getLogger(__name__)
 
@@ -52,9 +52,6 @@ LONG_RUN = 0.2
 
 REFRESH_AFTER = 0.005
 """Seconds after giving a run until the start log is read; a short run has ended by then."""
-
-STEAL_AFTER = 0.02
-"""Seconds after which an idle worker takes over runs that are queued after the run of another."""
 
 ORPHANED_GRACE = 0.5
 """Seconds between SIGTERM and SIGKILL when the node is dead: other nodes are about to take its jobs."""
@@ -67,7 +64,7 @@ STATUS_EVERY = 1.0
 """Seconds between two updates of the pool status, in messages and in the process title."""
 
 FLUSH_WITHIN = 2.0
-"""Seconds that the last reports may take to reach the node."""
+"""How many seconds the last reports may take to reach the node."""
 
 
 def fork_manager(settings: Settings, keep: Collection[int] = ()) -> tuple[Child, Channel, StartLog]:
@@ -105,7 +102,6 @@ class Manager:
         self._node_pid = os.getppid()
         self._keep = keep
         self._start_log = start_log
-        self._node_pid = os.getppid()
         self._loop = Loop()
         self._output = WorkerOutput(self._loop)
         self._reports = ReportQueue(node)
@@ -113,7 +109,6 @@ class Manager:
         self._sequence = itertools.count()
         self._folder: Path | None = None
         """The folder of the settings, without links."""
-        self._forker: Workers | None = None
         self._pool: WorkerPool | None = None
         self._workers: list[WorkerHandle] = []
         self._is_draining = False
@@ -173,6 +168,12 @@ class Manager:
         """Import the preloaded modules, which workers share, and create the pool."""
         for name in VOICE:
             os.environ.pop(name, None)
+        if start_pool.metrics:
+            os.environ[METRICS_FOLDER] = start_pool.metrics
+            if "prometheus_client" in sys.modules:  # --log-config may name a handler that imports it
+                log.warning(
+                    "prometheus_client was imported too early: this node does not serve the metrics of its jobs"
+                )
         try:
             self._enter_folder()
         except OSError as error:
@@ -191,12 +192,11 @@ class Manager:
         settings = self._settings
         keep = {*self._keep, *opened}
         workers = Workers(settings, url=start_pool.url, keep=keep, start_log=self._start_log, output=self._output)
-        self._forker = workers
-        self._pool = WorkerPool(self._loop, self._settings, workers, self._reports, self._queue)
+        self._pool = WorkerPool(self._loop, settings, workers, self._reports, self._queue)
         self._workers = self._pool.workers
 
     def _enter_folder(self) -> None:
-        """Go where the path of the folder leads now; workers that are forked later import modules from there."""
+        """Change to the folder to which the path leads now; workers that are forked later import modules from there."""
         folder = self._settings.chdir.resolve(strict=True)
         os.chdir(folder)
         if self._folder is not None:
@@ -210,11 +210,9 @@ class Manager:
         try:
             self._enter_folder()
         except OSError as error:
-            log.error("cannot load code from the folder of --chdir, workers continue with %s: %s", self._folder, error)
-        if self._forker is not None:
-            self._forker.resolve_bootstrap()
-        for worker in self._workers:
-            worker.mark_outdated()
+            log.error("cannot load code from the folder of --chdir; workers continue with %s: %s", self._folder, error)
+        if self._pool is not None:
+            self._pool.load_new_code()
 
     def _on_run(self, message: Run | RunHook, payload: bytes) -> None:
         is_hook = isinstance(message, RunHook)
@@ -226,13 +224,12 @@ class Manager:
         key = (stop.id, stop.claims)
         if self._queue.hand_back(key) or self._pool is None:
             return
-        for worker in self._workers:
-            if any(queued.key == key for _, queued in worker.pending):
-                self._pool.monitor.requeue(worker)
+        for slot in self._pool.run_slots():
+            if any(queued.key == key for _, queued in slot.pending):
+                self._pool.monitor.requeue(slot.worker)
                 if self._queue.hand_back(key):
                     return
-            for slot in worker.slots:
-                self._pool.monitor.stop_run(slot, key, stop.reason)
+            self._pool.monitor.stop_run(slot, key, stop.reason)
 
     def _on_hand_back(self, count: int) -> None:
         if self._pool is not None and count > len(self._queue.general):
@@ -259,7 +256,7 @@ class Manager:
         lease = self._settings.lease
         log.error("the lease of %g s (--lease) was not extended in time: ending all runs, replacing all workers", lease)
         self._queue.close()
-        for worker in self._workers:  # a leftover of a job may be what keeps the node from renewing
+        for worker in self._workers:  # a process left by a job may keep the node from renewing
             worker.replace_later(EndReason("the lease of its node was in doubt"))
         if self._pool is not None:
             self._pool.end_runs("lost", self._lease_until - child_process.boottime())
@@ -308,7 +305,7 @@ class Manager:
                 self._pool.monitor.allow_hooks(slot, settled)
 
     def _on_sigterm(self) -> None:
-        """Leave as if the node were dead, which the kernel may mean by the signal; else another process has sent it."""
+        """Leave as if the node were dead, of which the kernel's signal may tell; otherwise another process sent it."""
         reason = f"manager {os.getpid()} was asked to leave by a SIGTERM that its node did not send"
         self._leave("" if os.getppid() != self._node_pid else reason)
 
@@ -324,7 +321,7 @@ class Manager:
             return
         monitor = self._pool.monitor
         if not was_draining:
-            log.warning("%s: the manager ends all jobs and exits", reason or "the node is gone")
+            log.warning("%s: the manager is ending all jobs and exiting", reason or "the node is gone")
             monitor.unrequested_stop = reason
         monitor.grace = min(monitor.grace, ORPHANED_GRACE)
         self._pool.close()
@@ -340,7 +337,7 @@ class Manager:
         """Act on everything received in this turn."""
         if self._pool is not None:
             self._pool.retire_idle()
-            self._distribute(self._pool)
+            self._pool.distribute()
             self._send()  # before the rest, which is less urgent
             self._pool.fill()
             self._schedule_checks(self._pool)
@@ -355,19 +352,6 @@ class Manager:
             if worker.unsent:
                 worker.flush()
         self._reports.send()
-
-    def _distribute(self, pool: WorkerPool) -> None:
-        """Give queued runs to workers, and take runs queued after a long one back for idle workers."""
-        now = time.monotonic()
-        if not self._queue.general:
-            blocked = [worker for worker in self._workers if worker.pending and worker.busy_for(now) > STEAL_AFTER]
-            if blocked and any(worker.is_idle for worker in self._workers):
-                for worker in blocked:
-                    pool.monitor.requeue(worker)
-        if self._queue.general:
-            self._queue.distribute(self._workers, pool.monitor.run_times, now)
-        if self._queue.concurrent:
-            pool.concurrent.distribute()
 
     def _schedule_checks(self, pool: WorkerPool) -> None:
         """Read the start log soon if the start of a run is not known; check runs that have not started, later.
@@ -399,7 +383,7 @@ class Manager:
             elif worker.is_unresponsive:
                 worker.ask_for_runs(now)
         busy = sum(not worker.is_forced and not worker.is_free for worker in self._workers)
-        pool.concurrent.hand_back_blocked(now - LONG_RUN)
+        pool.hand_back_blocked(now - LONG_RUN)
         excess = len(self._queue.general) - max(0, pool.open_slots - busy)
         if excess <= 0:
             return
@@ -420,4 +404,4 @@ class Manager:
 
 
 def _nothing() -> None:
-    """Do nothing: the end of the turn does the due work."""
+    """Do nothing: the work is done at the end of the turn."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from taskqueue.daemon.manager.run_slot import EndReason
+from taskqueue.daemon.manager.worker_handle import EndReason
 from taskqueue.daemon.protocol.messages import EndKind
 from taskqueue.daemon.runtime import cgroup
 

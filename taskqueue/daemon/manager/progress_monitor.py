@@ -11,7 +11,8 @@ import time
 from functools import partial
 
 from taskqueue.daemon.manager.queues import ReportQueue
-from taskqueue.daemon.manager.run_slot import CurrentRun, RunSlot
+from taskqueue.daemon.manager.runs import CurrentRun
+from taskqueue.daemon.manager.worker_handle import RunSlot
 from taskqueue.daemon.protocol.messages import POSITION_EVERY, PROGRESS_EVERY, Logged, Progressed
 from taskqueue.daemon.runtime.child_process import boottime
 from taskqueue.daemon.runtime.loop import Loop, Timer
@@ -44,8 +45,7 @@ class LogMonitor:
         slot.lines_seen = logged
         lines = slot.page.read_lines(current.number)
         if lines:
-            id, claims = current.queued.key
-            self._reports.add(Logged(id=id, claims=claims, lines=kept_text(current.queued.run.attempt, lines)))
+            self._reports.add(Logged(*current.queued.key, kept_text(current.queued.run.attempt, lines)))
 
     def _look(self) -> None:
         self._timer = None
@@ -90,22 +90,19 @@ class ProgressMonitor:
             self._read_later(slot, current)
 
     def report_held(self, current: CurrentRun) -> None:
-        """Forward the message that was held back, if there is one: the run ends."""
+        """Forward the message that was held back, if any, because the run ends."""
         if current.held_progress:
             self._reports.forward(current.held_progress)
 
     def read_page(self, slot: RunSlot, current: CurrentRun) -> bool:
-        """Report progress and position that the node does not know; return whether there were any."""
+        """Report progress and position that the node does not know yet; return whether there were any."""
         has_moved = self._read_position(slot, current)
         entry = slot.page.read_progress()
         if entry is None or entry.number != current.number or entry.at <= current.known_progress_at:
             return has_moved
         current.note_progress(entry.progress, entry.message, entry.at)
         current.progress_at = current.page_reported_at = time.monotonic()
-        id, claims = current.queued.key
-        self._reports.add(
-            Progressed(id=id, claims=claims, progress=entry.progress, message=entry.message, state=None, at=entry.at)
-        )
+        self._reports.add(Progressed(*current.queued.key, entry.at, entry.progress, entry.message))
         return True
 
     def _read_later(self, slot: RunSlot, current: CurrentRun) -> None:
@@ -131,10 +128,7 @@ class ProgressMonitor:
             return False
         current.position = position
         current.progress_at = time.monotonic()
-        id, claims = current.queued.key
-        self._reports.add(
-            Progressed(id=id, claims=claims, progress=None, message="", state=None, at=boottime(), position=position)
-        )
+        self._reports.add(Progressed(*current.queued.key, boottime(), position=position))
         return True
 
 

@@ -1,30 +1,16 @@
-"""The manager's two queues: of runs that no worker has yet, and of reports to its node.
-
-Runs are given in order, and several at once while they are short.
-"""
+"""The manager's two queues: of runs that no worker has yet, and of reports to its node."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from itertools import chain
 from operator import attrgetter
 
-from taskqueue.daemon.manager.run_slot import QueuedRun
-from taskqueue.daemon.manager.worker_handle import WorkerHandle
+from taskqueue.daemon.manager.runs import QueuedRun
 from taskqueue.daemon.protocol.channel import Channel
 from taskqueue.daemon.protocol.codec import encode
 from taskqueue.daemon.protocol.messages import Key, Message, RunsHandedBack
-from taskqueue.daemon.runtime.prefetch import RunTimes
-
-PREFETCH_SECONDS = 0.01
-"""Seconds of work that a worker gets in advance."""
-
-MOST_PREFETCHED = 64
-"""Runs that a worker gets in advance at most."""
-
-PREFETCH_BYTES = 128 * 1024
-"""Bytes of runs that a worker gets in advance at most: more would fill the channel."""
 
 
 class ReportQueue:
@@ -49,14 +35,14 @@ class ReportQueue:
         self._payloads.append(payload)
 
     def run_ended(self, queued: QueuedRun, payload: bytes) -> None:
-        """Add the end of a run, and drop its start if that is of the same turn: the end has the start time."""
+        """Add the end of a run, and drop its start if both are of the same turn: the end includes the start time."""
         start = self._starts.pop(queued.key, None) if self._starts else None
         if start is not None:
             self._payloads[start] = b""
         self._payloads.append(payload)
 
     def hand_back(self, queued_runs: Collection[QueuedRun]) -> None:
-        """Add that these runs were not started and come back."""
+        """Report that these runs were not started and come back."""
         if queued_runs:
             self.add(RunsHandedBack(runs=[[queued.run.id, queued.run.claims] for queued in queued_runs]))
 
@@ -92,7 +78,7 @@ class RunQueue:
         self.put_back(())
 
     def add(self, queued: QueuedRun) -> None:
-        """Add a run at the end, or hand it back if the queue is closed; leader hooks run even then."""
+        """Add a run at the end, or hand it back if the queue is closed; node hooks run even then."""
         if not self._is_open and not queued.is_hook:
             self._reports.hand_back([queued])
             return
@@ -127,12 +113,12 @@ class RunQueue:
         self._reports.hand_back([self.general.pop() for _ in range(min(count, len(self.general)))])
 
     def hand_back_concurrent(self, job: str) -> None:
-        """Hand back all runs of a class with ``concurrency`` that have no run slot."""
+        """Hand back all runs of a class with ``concurrency`` that are without a run slot."""
         self._reports.hand_back(self.concurrent[job].copy())
         self.concurrent[job].clear()
 
     def hand_back_beside_pool(self) -> None:
-        """Hand back all runs whose worker beside the pool is not there; leader hooks stay, since they are no claims."""
+        """Hand back all runs whose worker beside the pool is not there; node hooks stay, since they are no claims."""
         for job in self.concurrent:
             self.hand_back_concurrent(job)
         back = [queued for queued in self.forced if not queued.is_hook]
@@ -142,40 +128,3 @@ class RunQueue:
     @property
     def _all(self) -> tuple[deque[QueuedRun], ...]:
         return self.general, self.forced, *self.concurrent.values()
-
-    def distribute(self, workers: Sequence[WorkerHandle], run_times: RunTimes, now: float) -> None:
-        """Give each idle worker a run, and more runs in advance to workers whose runs are short.
-
-        The worker that was busy last gets the first run, so that surplus workers stay idle and can be retired.
-        """
-        available = [worker for worker in workers if not worker.is_forced and worker.takes_more]
-        for worker in sorted(
-            (worker for worker in available if worker.is_idle), key=attrgetter("idle_since"), reverse=True
-        ):
-            if not self.general:
-                return
-            worker.give(self.general.popleft())
-        if self.general:
-            self._prefetch(available, run_times, now)
-
-    def _prefetch(self, available: Sequence[WorkerHandle], run_times: RunTimes, now: float) -> None:
-        """Give the remaining runs in advance; a worker that has many gets none, so that runs are sent in batches."""
-        with_room = [worker for worker in available if len(worker.pending) <= MOST_PREFETCHED // 2]
-        for index, worker in enumerate(with_room):
-            share = -(-len(self.general) // (len(with_room) - index))
-            self._prefetch_to(worker, share, run_times, now)
-
-    def _prefetch_to(self, worker: WorkerHandle, share: int, run_times: RunTimes, now: float) -> None:
-        seconds = sum(run_times.expected(queued.run.job) for _, queued in worker.pending)
-        if worker.current is not None:
-            seconds += max(run_times.expected(worker.current.queued.run.job), now - worker.current.began_at)
-        size = sum(len(queued.payload) for _, queued in worker.pending)
-        for _ in range(share):
-            if not self.general or len(worker.pending) >= MOST_PREFETCHED or worker.reached_max_runs:
-                return
-            queued = self.general[0]
-            seconds += run_times.expected(queued.run.job)
-            size += len(queued.payload)
-            if seconds > PREFETCH_SECONDS or size > PREFETCH_BYTES:
-                return
-            worker.give(self.general.popleft())

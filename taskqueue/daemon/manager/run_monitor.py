@@ -10,22 +10,20 @@ from collections.abc import Callable
 from functools import partial
 
 from taskqueue.daemon.manager import crash_outcomes
-from taskqueue.daemon.manager.concurrent_worker_handle import ConcurrentWorkerHandle, SharedSlot
 from taskqueue.daemon.manager.failing_workers import FailingWorkers
 from taskqueue.daemon.manager.progress_monitor import LogMonitor, ProgressMonitor
 from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
-from taskqueue.daemon.manager.run_slot import CurrentRun, EndReason, Owner, QueuedRun, RunSlot
+from taskqueue.daemon.manager.runs import CurrentRun, QueuedRun
 from taskqueue.daemon.manager.stack_monitor import StackMonitor
 from taskqueue.daemon.manager.stop_escalation import StopEscalation
 from taskqueue.daemon.manager.time_limits import TimeLimits
-from taskqueue.daemon.manager.worker_handle import WorkerHandle
+from taskqueue.daemon.manager.worker_handle import EndReason, RunSlot, WorkerHandle
 from taskqueue.daemon.protocol.codec import decode, encode
 from taskqueue.daemon.protocol.messages import (
     Ended,
     EndKind,
     Key,
     Logged,
-    Message,
     NeedsReplacement,
     OutcomeSettled,
     Progressed,
@@ -72,9 +70,9 @@ class RunMonitor:
         self.run_times = RunTimes()
         self._failing = FailingWorkers(self.replace)
         self.changed_at = 0.0
-        """Time when a run last started or ended."""
+        """When a run last started or ended."""
         self.unrequested_stop = ""
-        """Why all runs end although the node has not asked for that; empty if it has, or they do not."""
+        """Why all runs end although the node has not asked for it; empty otherwise."""
         self.startup_failure: StartupFailed | None = None
         """Why the last worker that failed to start did so."""
 
@@ -85,19 +83,13 @@ class RunMonitor:
         key, at = slot.start_entry.read()
         _, queued = slot.pending[0]
         if key == queued.key:
-            id, claims = key
-            started = Started(id=id, claims=claims, pid=slot.pid, at=at)
+            started = Started(*key, pid=slot.pid, at=at)
             self._on_started(slot, started, encode(started))
 
-    def handler(self, worker: WorkerHandle) -> Callable[[bytes], None]:
-        """Return the function that handles the messages of a worker."""
-        if isinstance(worker, ConcurrentWorkerHandle):
-            return partial(self._on_message_of_many, worker)
-        return partial(self.on_message, worker)
-
-    def on_message(self, slot: RunSlot, payload: bytes, decoded: Message | None = None) -> None:
-        """Handle a worker's message; raise ``ChannelBroken`` for one that it cannot have sent."""
-        message = decode(payload) if decoded is None else decoded
+    def on_message(self, worker: WorkerHandle, payload: bytes) -> None:
+        """Handle a worker's message; raise ``ChannelBroken`` for a message that it cannot have sent."""
+        message = decode(payload)
+        slot = worker.slot_of(message) if worker.is_shared else worker.slot
         match message:
             case Started():
                 slot.check_run((message.id, message.claims))
@@ -114,26 +106,21 @@ class RunMonitor:
                 slot.check_permit(message.missed)
                 slot.became_ready(time.monotonic())
             case NeedsReplacement(id=id, job=job, reason=reason):
-                self._replace(slot, id, job, reason)
+                self._replace(worker, id, job, reason)
             case StartupFailed():
                 self.startup_failure = message
 
-    def _on_message_of_many(self, worker: ConcurrentWorkerHandle, payload: bytes) -> None:
-        """Handle a message of a worker with several run slots; raise ``ChannelBroken`` as ``on_message`` does."""
-        message = decode(payload)
-        self.on_message(worker.slot_of(message), payload, message)
-
     def replace(self, worker: WorkerHandle, reason: str) -> None:
-        """Replace a worker because of what its last or current run has left in it."""
+        """Replace a worker because of what its last or current run left in it."""
         suspect = worker.suspect
         if suspect is not None:
             self._replace(worker, suspect.run.id, suspect.run.job, reason)
 
-    def _replace(self, slot: RunSlot, id: str, job: str, reason: str) -> None:
+    def _replace(self, worker: WorkerHandle, id: str, job: str, reason: str) -> None:
         extra = {"job_id": id, "job": job}
-        log.warning("a worker is replaced after %s: pid %d: %s", job, slot.pid, reason, extra=extra)
-        slot.worker.replace_later(EndReason(reason), id)
-        self.requeue(slot.worker)
+        log.warning("a worker is replaced after %s: pid %d: %s", job, worker.pid, reason, extra=extra)
+        worker.replace_later(EndReason(reason), id)
+        self.requeue(worker)
 
     def on_signal(self, worker: WorkerHandle) -> None:
         """Handle a signal that a worker received: a SIGTERM of another process ends its runs and the worker."""
@@ -143,20 +130,20 @@ class RunMonitor:
         if signal.SIGTERM not in signals or worker.note_signal():
             return
         worker.replace_later(EndReason("another process sent it SIGTERM"))
-        for slot in worker.slots:
+        for slot in worker.busy_slots:
             self.refresh(slot)
             self._revoke(slot, "shutdown")
             if slot.current is not None and slot.escalation is None:
-                escalation = StopEscalation(self._loop, slot.process, kill_at=time.monotonic() + self.grace)
+                escalation = StopEscalation(self._loop, slot, kill_at=time.monotonic() + self.grace)
                 slot.stop_current("shutdown", escalation)
                 escalation.signal_later()
 
     def allow_hooks(self, slot: RunSlot, settled: OutcomeSettled) -> None:
         """Let a worker call the hooks of its last run, and limit their time."""
-        timer = self._loop.at(time.monotonic() + HOOKS_LIMIT, partial(self._on_hooks_limit, slot))
-        slot.start_hooks(encode(settled), timer)
+        slot.hooks_timer = self._loop.at(time.monotonic() + HOOKS_LIMIT, partial(self._on_hooks_limit, slot))
+        slot.worker.unsent.append(encode(settled))
 
-    def requeue(self, worker: Owner) -> None:
+    def requeue(self, worker: WorkerHandle) -> None:
         """Put runs that a worker has not started back into the queue."""
         back = worker.take_back()
         if back:
@@ -193,7 +180,7 @@ class RunMonitor:
             slot.escalation.hasten(kill_at)
             return
         slot.request_stop(reason)
-        escalation = StopEscalation(self._loop, slot.process, kill_at=kill_at)
+        escalation = StopEscalation(self._loop, slot, kill_at=kill_at)
         slot.stop_current(reason, escalation)
         self.stacks.request_last(slot)
         escalation.signal_now()
@@ -203,23 +190,23 @@ class RunMonitor:
 
     def _end_unbegun_later(self, slot: RunSlot, grace: float) -> None:
         """Look after ``grace`` whether a concurrent worker, from which no run can be taken back, has begun its run."""
-        if isinstance(slot, SharedSlot) and slot.pending:
+        if slot.worker.is_shared and slot.pending:
             self._loop.at(time.monotonic() + grace, partial(self._end_unbegun, slot, slot.pending[0][1], grace))
 
-    def _end_unbegun(self, slot: SharedSlot, queued: QueuedRun, grace: float) -> None:
+    def _end_unbegun(self, slot: RunSlot, queued: QueuedRun, grace: float) -> None:
         """Kill a worker that never starts a run already asked to stop, if that is its only run: its loop is stuck.
 
         While it has another run, that may be what holds it up: look again later.
         """
         worker = slot.worker
-        for each in worker.slots:
-            self.refresh(each)
+        for busy in worker.busy_slots:
+            self.refresh(busy)
         if not slot.pending or slot.pending[0][1] is not queued:
             return
-        if any(each.current is not None or each.hooks_key is not None for each in worker.slots):
+        if any(busy.current is not None or busy.hooks_key is not None for busy in worker.busy_slots):
             self._end_unbegun_later(slot, grace)
             return
-        worker.kill_reason = f"it did not begin job {queued.run.id}, which was to end ({queued.stop_reason})"
+        worker.kill_reason = f"it did not start job {queued.run.id}, which had to end ({queued.stop_reason})"
         log.warning("killing a worker: pid %d: %s", worker.pid, worker.kill_reason)
         worker.child.signal_group(signal.SIGKILL)
 
@@ -228,11 +215,11 @@ class RunMonitor:
 
         ``killer`` says who killed it, if known.
         """
-        for slot in worker.slots:
+        for slot in worker.busy_slots:
             self.refresh(slot)
-        running = sum(slot.current is not None for slot in worker.slots)
+        running = sum(slot.current is not None for slot in worker.busy_slots)
         cause = crash_outcomes.cause_of(_kill_reason(worker, killer), running)
-        for slot in worker.slots:
+        for slot in worker.busy_slots:
             self._report_death(slot, exit, cause)
 
     def _report_death(self, slot: RunSlot, exit: child_process.ChildExit, cause: str) -> None:
@@ -262,9 +249,9 @@ class RunMonitor:
         key, at = slot.start_entry.read()
         keys = [queued.key for _, queued in slot.pending]
         for _ in range(keys.index(key) + 1 if key in keys else 0):
-            number, queued = slot.pending.popleft()
-            id, claims = queued.key
-            current = CurrentRun(queued, number, Started(id=id, claims=claims, pid=slot.pid, at=at), at)
+            number, queued = pending = slot.pending.popleft()
+            slot.worker.pending.remove(pending)
+            current = CurrentRun(queued, number, Started(*queued.key, pid=slot.pid, at=at), at)
             ended = crash_outcomes.of_death(current, "", exit, self.grace, _kill_reason(slot.worker, ""))
             self._reports.run_ended(queued, encode(ended if is_first else crash_outcomes.after_earlier_run(ended)))
             is_first = False
@@ -290,19 +277,19 @@ class RunMonitor:
             return current
         self.changed_at = now
         current = slot.begin(started, now)
-        if slot.runs_begun == 1:
+        if slot.worker.runs_begun == 1:
             self._on_first_run()
         return current
 
     def _on_hooks_limit(self, slot: RunSlot) -> None:
-        log.warning("the hooks of a job took more than %g s and are ended: pid %d", HOOKS_LIMIT, slot.pid)
+        log.warning("the hooks of a job took more than %g s and were stopped: pid %d", HOOKS_LIMIT, slot.pid)
         self._interrupt(slot, "timeout", self.grace)
 
     def _on_ended(self, slot: RunSlot, ended: Ended, payload: bytes) -> None:
         current = slot.current
         if current is None:
-            id, claims, at = ended.id, ended.claims, ended.started_at or child_process.boottime()
-            current = self._begin(slot, Started(id=id, claims=claims, pid=slot.pid, at=at), time.monotonic())
+            at = ended.started_at or child_process.boottime()
+            current = self._begin(slot, Started(ended.id, ended.claims, pid=slot.pid, at=at), time.monotonic())
         if slot.stop_reason and not crash_outcomes.fits_stop(ended.outcome, slot.stop_reason):
             ended = crash_outcomes.overruled_by_stop(ended, slot.stop_reason, current)
             payload = encode(ended)
@@ -317,15 +304,15 @@ class RunMonitor:
             self.run_times.add(current.queued.run.job, ended.took)
         self.changed_at = time.monotonic()
         slot.finish(self.changed_at, has_hooks=ended.confirm)
-        if isinstance(slot, WorkerHandle):
-            self._failing.on_ended(slot, current.queued.run.job, ended.outcome, ended.took, self.changed_at)
+        if not slot.worker.is_shared:
+            self._failing.on_ended(slot.worker, current.queued.run.job, ended.outcome, ended.took, self.changed_at)
         if self._max_memory and child_process.memory_of(slot.pid) > self._max_memory:
             limit = f"{self._max_memory / crash_outcomes.MIB:.0f} MiB"
             words = f"it holds more than {limit} of memory"
             slot.worker.replace_later(EndReason(words, EndKind.MAX_MEMORY), ended.id)
 
 
-def _kill_reason(worker: Owner, killer: str) -> str:
+def _kill_reason(worker: WorkerHandle, killer: str) -> str:
     """Return in words why a worker was killed, as far as that is known."""
     return f"its manager ended it: {worker.kill_reason}" if worker.kill_reason else killer
 

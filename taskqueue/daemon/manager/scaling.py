@@ -23,7 +23,7 @@ class Backoff:
 
     @property
     def exhausted(self) -> bool:
-        """Whether to give up starting workers."""
+        """Whether to stop trying to start workers."""
         return self.deaths >= EARLY_DEATHS_ENDURED
 
     def allows(self, now: float) -> bool:
@@ -45,7 +45,7 @@ class Backoff:
         return replace(self, shortages=self.shortages + 1, resumes_at=now + pause)
 
     def recovered(self) -> "Backoff":
-        """Reset the shortages: the system has given what a worker needs."""
+        """Reset the shortages: the system has provided what a worker needs."""
         return replace(self, shortages=0)
 
     def survived(self) -> "Backoff":
@@ -130,5 +130,5 @@ def _surplus(settings: Settings, state: PoolState, demand: int, now: float) -> t
     if settings.pm is PoolMode.DYNAMIC:
         at_once = min(at_once, max(0, state.serving - settings.slots))
     quiet = [pid for pid in candidates[at_once:] if state.idle[pid] + settings.idle_timeout <= now]
-    left = candidates[at_once + len(quiet) :]
-    return (*candidates[:at_once], *quiet), state.idle[left[0]] + settings.idle_timeout if left else None
+    rest = candidates[at_once + len(quiet) :]
+    return (*candidates[:at_once], *quiet), state.idle[rest[0]] + settings.idle_timeout if rest else None

@@ -10,13 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from taskqueue.daemon.manager.run_slot import CurrentRun, Owner, RunSlot
+from taskqueue.daemon.manager.runs import CurrentRun
+from taskqueue.daemon.manager.worker_handle import RunSlot, WorkerHandle
 from taskqueue.daemon.protocol.stack_file import ASK, DUMP
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.model.stack import KEPT_BYTES, MAIN, head, of_job, shortened, without_worker
 
 ANSWERS_WITHIN = 0.15
-"""Seconds that Python code of a worker gets to answer; after that C code writes the frames of its main thread."""
+"""How many seconds Python code of a worker has to answer; then C code writes the frames of its main thread."""
 
 GIVES_UP_AFTER = 0.6
 """Seconds after which a worker that has not answered at all is reported as silent."""
@@ -57,7 +58,7 @@ class StackMonitor:
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._numbers = 0
-        self._requests: dict[Owner, deque[_Request]] = {}
+        self._requests: dict[WorkerHandle, deque[_Request]] = {}
 
     def take(self, slot: RunSlot, taken: Taken) -> None:
         """Call ``taken`` with the stack of the present run of the slot, now or soon."""
@@ -89,7 +90,7 @@ class StackMonitor:
         return shortened(stack, KEPT_BYTES)
 
     def _dump_last(self, slot: RunSlot, run: CurrentRun) -> None:
-        """Have C code write the frames of the main thread, if Python code has not come to it."""
+        """Make C code write the frames of the main thread, if Python code has not answered."""
         if slot.current is run and slot.worker.stack_file.read_answer(run.stack_request) is None:
             _, handles = _state_of(slot.pid)
             if handles:

@@ -23,10 +23,10 @@ class Process(Protocol):
         """Return its id."""
 
     def signal(self, signum: int) -> None:
-        """Send it a signal."""
+        """Send the process a signal."""
 
     def signal_group(self, signum: int) -> None:
-        """Send its process group a signal."""
+        """Send the process group a signal."""
 
 
 class StopEscalation:
@@ -48,7 +48,7 @@ class StopEscalation:
         self._signal_timer = self._loop.at(time.monotonic() + SIGTERM_EVERY, self.signal_now)
 
     def stop_signaling(self) -> None:
-        """Send no more SIGTERM; SIGKILL stays scheduled."""
+        """Stop sending SIGTERM; SIGKILL stays scheduled."""
         if self._signal_timer is not None:
             self._signal_timer.cancel()
 
@@ -59,7 +59,7 @@ class StopEscalation:
             self._kill_timer = self._loop.at(kill_at, self._kill)
 
     def cancel(self) -> None:
-        """Send no more signals."""
+        """Stop sending signals."""
         self.stop_signaling()
         self._kill_timer.cancel()
 

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from functools import partial
 
 from taskqueue.daemon.manager.progress_monitor import ProgressMonitor
-from taskqueue.daemon.manager.run_slot import CurrentRun, RunSlot
+from taskqueue.daemon.manager.runs import CurrentRun
+from taskqueue.daemon.manager.worker_handle import RunSlot
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.execution.run import Run
 from taskqueue.model.conditions import CHECK_LIMIT
@@ -39,7 +40,7 @@ class TimeLimits:
 
     def _on_check_limit(self, slot: RunSlot, current: CurrentRun) -> None:
         run = current.queued.run
-        log.warning("a check of %s took longer than %g s", run.job, CHECK_LIMIT, extra=_fields(run))
+        log.warning("a condition of %s took longer than %g s to check", run.job, CHECK_LIMIT, extra=_fields(run))
         self._end(slot)
 
     def _on_timeout(self, slot: RunSlot, current: CurrentRun) -> None:

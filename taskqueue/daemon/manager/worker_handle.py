@@ -1,19 +1,32 @@
-"""One worker as its manager knows it: its process, its state, and its runs."""
+"""One worker as its manager knows it: its process, its stage, and the slots in which it has runs."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import InitVar, dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
-from taskqueue.daemon.manager.run_slot import CurrentRun, EndReason, QueuedRun, RunSlot
-from taskqueue.daemon.manager.stop_escalation import Process, StopEscalation
-from taskqueue.daemon.protocol.channel import Channel, ChannelClosed
+from taskqueue.daemon.manager.runs import CurrentRun, QueuedRun
+from taskqueue.daemon.manager.stop_escalation import StopEscalation
+from taskqueue.daemon.protocol.channel import Channel, ChannelBroken, ChannelClosed
 from taskqueue.daemon.protocol.codec import encode
-from taskqueue.daemon.protocol.messages import CheckRuns, EndKind
-from taskqueue.daemon.protocol.shared_memory import Entry
+from taskqueue.daemon.protocol.messages import (
+    SIGNAL_IS_OURS_FOR,
+    AssignSlots,
+    CheckRuns,
+    Ended,
+    EndKind,
+    Key,
+    Message,
+    Progressed,
+    Ready,
+    Started,
+)
+from taskqueue.daemon.protocol.shared_memory import Entry, WorkerPage
 from taskqueue.daemon.protocol.stack_file import StackFile
 from taskqueue.daemon.protocol.start_permits import StartPermits
 from taskqueue.daemon.runtime.child_process import Child
@@ -22,12 +35,166 @@ from taskqueue.daemon.runtime.loop import Timer
 ASKED_AGAIN_AFTER, LONGEST_PAUSE = 0.5, 30.0
 """Seconds between two questions to a worker that does not answer: the first and the longest pause; they double."""
 
+
+class EndReason(NamedTuple):
+    """Why a worker must end, in words and as it is counted."""
+
+    words: str
+    kind: EndKind = EndKind.OTHER
+
+
 ONE_JOB = EndReason("it was for one job", EndKind.ONE_JOB)
 SURPLUS = EndReason("it had nothing to do", EndKind.IDLE)
 STOP = EndReason("its node stops", EndKind.SHUTDOWN)
 """Usual reasons for which workers exit."""
 
 OUTDATED = EndReason("its node was asked to load new code", EndKind.RELOAD)
+
+
+@dataclass(eq=False, kw_only=True)
+class RunSlot:
+    """Room for one run. Its runs are numbered in the order it gets them; ``pending`` are those not started."""
+
+    worker: WorkerHandle
+    number: int
+    """Its number among the slots of its worker, from 1."""
+    pid: int
+    """The process id of its worker."""
+    page: WorkerPage
+    start_entry: Entry
+    current: CurrentRun | None = None
+    pending: deque[tuple[int, QueuedRun]] = field(default_factory=deque)
+    runs_given: int = 0
+    last_number: int = 0
+    """The number of the run that ended last."""
+    last_queued: QueuedRun | None = None
+    """The run that ended last."""
+    lines_seen: int = 0
+    """The bytes of log lines that its page had at the last look."""
+    hooks_key: Key | None = None
+    """The claim whose outcome the node has yet to settle, or whose hooks are running."""
+    hooks_timer: Timer | None = None
+    escalation: StopEscalation | None = None
+    stop_reason: str = ""
+    """Why its current run has to end; empty if it was not asked to."""
+    _stop_request: tuple[int, str] = 0, ""
+    """The last request to end a run or its hooks: the number of the run and the reason."""
+
+    @property
+    def suspect(self) -> QueuedRun | None:
+        """Return the current run, or else the last one: the run to blame if the worker dies."""
+        return self.current.queued if self.current is not None else self.last_queued
+
+    @property
+    def current_number(self) -> int:
+        """Return the number of the current run, or of the last one while its hooks run."""
+        return self.current.number if self.current is not None else self.last_number
+
+    @property
+    def was_signalled(self) -> bool:
+        """Return whether the manager has sent the SIGTERM that ends the run."""
+        return self._stop_request[0] == self.current_number
+
+    def check_run(self, key: Key) -> None:
+        """Raise ``ChannelBroken`` if another run is due: messages to or from the worker are missing."""
+        current, pending = self.current, self.pending
+        expected = current.queued.key if current is not None else pending[0][1].key if pending else None
+        if key != expected:
+            raise ChannelBroken(f"the worker reports run {key[0]}:{key[1]} when it is the turn of {expected}")
+
+    def check_permit(self, missed: int) -> None:
+        """Raise ``ChannelBroken`` if the worker lacks a permit that was not revoked: a job has read the pipe."""
+        if missed and any(number == missed for number, _ in self.pending):
+            raise ChannelBroken("a permit to start a run was sent to the worker but did not reach it")
+
+    def stop_pending(self, reason: str, key: Key | None = None) -> None:
+        """End pending runs, or only the one with ``key``, as soon as they have started."""
+        for _, queued in self.pending:
+            if key is None or queued.key == key:
+                queued.stop_reason = reason
+
+    def request_stop(self, reason: str) -> None:
+        """Tell the worker why its current run, or its hooks, have to end.
+
+        A worker with one slot is replaced: the signal may come when its run has ended.
+        """
+        self._stop_request = self.current_number, reason
+        self.page.request_stop(self.current_number, reason)
+        if not self.worker.is_shared:
+            words = f"its run was asked to end ({reason})"
+            suspect = self.suspect
+            self.worker.replace_later(EndReason(words, EndKind.RUN_ENDED), "" if suspect is None else suspect.run.id)
+            self.worker.has_signal = True
+
+    def stop_current(self, reason: str, escalation: StopEscalation) -> None:
+        """Note that the current run or its hooks are asked to end, by ``escalation``."""
+        if self.current is not None:
+            self.stop_reason = reason
+        self.escalation = escalation
+
+    def signal(self, signum: int) -> None:
+        """Signal the worker, which looks up the run that must end."""
+        worker = self.worker
+        worker.signalled_at = time.monotonic()
+        worker.slot.page.note_signal(worker.signalled_at)
+        worker.child.signal(signum)
+
+    def signal_group(self, signum: int) -> None:
+        """Kill the worker, because this run has not ended."""
+        worker, queued = self.worker, self.suspect
+        if worker.is_shared and queued is not None and not worker.kill_reason:
+            reason = self._stop_request[1]
+            worker.kill_reason = f"job {queued.run.id} was asked to end ({reason}) and did not within its grace"
+        for slot in worker.busy_slots:  # all end with the worker, so one line about it is enough
+            if slot.escalation is not None:
+                slot.escalation.cancel()
+        worker.child.signal_group(signum)
+
+    def begin(self, started: Started, now: float) -> CurrentRun:
+        """Make the next pending run the current one, and return it."""
+        number, queued = pending = self.pending.popleft()
+        self.worker.pending.remove(pending)
+        self.worker.runs_begun += 1
+        self.current = CurrentRun(queued, number, started, now)
+        return self.current
+
+    def finish(self, now: float, *, has_hooks: bool) -> None:
+        """End the current run; with ``has_hooks`` the worker waits until the outcome is settled."""
+        assert self.current is not None
+        self.current.stop_timers()
+        self.last_number = self.current.number
+        self.last_queued = self.worker.last_queued = self.current.queued
+        self.current = None
+        self.stop_reason = ""
+        self.worker.idle_since = now
+        if self.escalation is not None:
+            self.escalation.cancel()
+            self.escalation = None
+        if has_hooks:
+            self.hooks_key = self.last_queued.key
+        elif self.worker.is_shared:
+            self.worker.release(self)
+
+    def became_ready(self, now: float) -> None:
+        """Note that its worker has started, its hooks have ended, or a run it got was revoked."""
+        self.hooks_key = None
+        if self.hooks_timer is not None:
+            self.hooks_timer.cancel()
+        if self.current is None and self.escalation is not None:  # the hooks were asked to end
+            self.escalation.cancel()
+            self.escalation = None
+        self.worker.became_ready(now)
+        self.worker.release(self)
+
+    def stop_timers(self) -> None:
+        """Cancel all timers of its run."""
+        if self.escalation is not None:
+            self.escalation.cancel()
+        if self.current is not None:
+            self.current.stop_timers()
+        if self.hooks_timer is not None:
+            self.hooks_timer.cancel()
+        self.current = None  # a timer that reads the page may be due
 
 
 class WorkerStage(Enum):
@@ -39,28 +206,51 @@ class WorkerStage(Enum):
 
 
 @dataclass(eq=False, kw_only=True)
-class WorkerHandle(RunSlot):
-    """One worker, which is one run slot, too."""
+class WorkerHandle:
+    """One worker: in the pool with one slot, which gets runs in advance, or with many slots for the jobs of a class."""
 
     child: Child
+    pid: int
     channel: Channel
     permits: StartPermits
     signal_pipe: int
     stack_file: StackFile
+    memory: InitVar[Iterable[tuple[WorkerPage, Entry]]]
+    """The page and the entry of each slot."""
     forked_at: float
     max_runs: int
     """Runs after which it is replaced; 0 for no limit."""
-    is_forced: bool = False
-    """It was started for one job with ``force_spawn``, outside the bounds of the pool."""
+    is_forced: bool
+    """Whether it was started outside the bounds of the pool, for a job with ``force_spawn`` or for a class."""
+    job: str = ""
+    """The class with ``concurrency`` whose jobs it runs at once; empty if it runs one job of any class at a time."""
+    slots: list[RunSlot] = field(init=False)
+    free_slots: list[RunSlot] = field(init=False)
+    """The slots that runs of its class can be given to."""
+    taken_slots: dict[Key, RunSlot] = field(default_factory=dict)
+    """The slots with a run of its class, or with the hooks of one."""
+    pending: deque[tuple[int, QueuedRun]] = field(default_factory=deque)
+    """The runs of all slots that have not started."""
     stage: WorkerStage = WorkerStage.STARTING
+    idle_since: float = 0.0
+    idle_timer: Timer | None = None
+    """Retires the worker of a class when it has had no run for a while."""
+    runs_given: int = 0
+    runs_begun: int = 0
+    last_queued: QueuedRun | None = None
+    """The run that ended last."""
     is_unresponsive: bool = False
     """It did not start the runs it was given, as if stopped by SIGSTOP; it gets none until it sends a message."""
     to_be_replaced: bool = False
-    """It is replaced as soon as it has no run."""
+    """Whether it is replaced as soon as it has no run."""
     is_outdated: bool = False
-    """It is replaced as soon as it has no run and no other worker is starting or leaving."""
+    """Whether it is replaced as soon as it has no run and no other worker is starting or leaving."""
     has_signal: bool = False
-    """Its manager has sent it SIGTERM."""
+    """Whether its manager has sent it SIGTERM and is replacing it."""
+    signalled_at: float = float("-inf")
+    """When its manager sent the last SIGTERM."""
+    retirement: StopEscalation | None = None
+    """Kills it if it does not exit when told to."""
     kill_reason: str = ""
     """Why its manager killed it; empty if it did not."""
     replace_reason: EndReason | None = None
@@ -73,34 +263,36 @@ class WorkerHandle(RunSlot):
     unsent: list[bytes] = field(default_factory=list)
     """Runs and messages to be sent by ``flush``."""
     _unissued: list[int] = field(default_factory=list)
+    _assigned: list[int] = field(default_factory=list)
     _ask_again_at: float = 0.0
     _pause: float = 0.0
+    _heard_at: float = float("-inf")
+    """When the manager sent the last signal that the worker has reported."""
+
+    def __post_init__(self, memory: Iterable[tuple[WorkerPage, Entry]]) -> None:
+        self.slots = [
+            RunSlot(worker=self, number=number, pid=self.pid, page=page, start_entry=entry)
+            for number, (page, entry) in enumerate(memory, start=1)
+        ]
+        self.slot = self.slots[0]
+        self.free_slots = self.slots.copy()
+        self.is_shared = bool(self.job)
 
     @property
-    def worker(self) -> WorkerHandle:
-        return self
-
-    @property
-    def process(self) -> Process:
-        return self.child
-
-    @property
-    def slots(self) -> Collection[RunSlot]:
-        """Return the slots that have a run or hooks, or could."""
-        return (self,)
-
-    @property
-    def start_entries(self) -> Collection[Entry]:
-        """Return its entries in the start log."""
-        return (self.start_entry,)
-
-    @property
-    def was_signalled(self) -> bool:
-        return self.has_signal
+    def busy_slots(self) -> Collection[RunSlot]:
+        """Return the slots that have a run or hooks; in the pool the only slot, even if it has none."""
+        return list(self.taken_slots.values()) if self.is_shared else self.slots
 
     def note_signal(self) -> bool:
         """Note that it has received a SIGTERM, and return whether that is one of its manager."""
-        return self.has_signal
+        is_unheard, self._heard_at = self.signalled_at != self._heard_at, self.signalled_at
+        return self.has_signal or is_unheard or time.monotonic() - self.signalled_at < SIGNAL_IS_OURS_FOR
+
+    @property
+    def is_free(self) -> bool:
+        """Return whether it has no run and no hooks."""
+        slot = self.slot
+        return not self.taken_slots and slot.current is None and not slot.pending and slot.hooks_key is None
 
     @property
     def is_idle(self) -> bool:
@@ -110,19 +302,31 @@ class WorkerHandle(RunSlot):
     @property
     def is_about_to_start(self) -> bool:
         """Return whether it has a run whose start is not known."""
-        return self.stage is WorkerStage.READY and bool(self.pending) and self.current is None
+        is_next = self.is_shared or self.slot.current is None
+        return self.stage is WorkerStage.READY and bool(self.pending) and is_next
 
     @property
     def takes_more(self) -> bool:
-        """Return whether it may be given a run."""
+        """Return whether its slot may be given a run."""
         unfit = (
             self.to_be_replaced
             or self.is_outdated
             or self.is_unresponsive
             or self.reached_max_runs
-            or self.escalation is not None
+            or self.slot.escalation is not None
         )
-        return self.stage is WorkerStage.READY and self.hooks_key is None and not unfit
+        return self.stage is WorkerStage.READY and self.slot.hooks_key is None and not unfit
+
+    @property
+    def accepts(self) -> bool:
+        """Return whether it is given runs of its class, now or when it has started."""
+        is_over = self.channel.fileno() < 0 or self.stage is WorkerStage.LEAVING or self.kill_reason
+        return not (is_over or self.to_be_replaced or self.reached_max_runs)
+
+    @property
+    def has_room(self) -> bool:
+        """Return whether it can be given a run of its class now."""
+        return self.stage is WorkerStage.READY and self.accepts and bool(self.free_slots)
 
     @property
     def reached_max_runs(self) -> bool:
@@ -130,22 +334,51 @@ class WorkerHandle(RunSlot):
         return 0 < self.max_runs <= self.runs_begun + len(self.pending)
 
     @property
+    def suspect(self) -> QueuedRun | None:
+        """Return its only run, or the last one if it has none; None if there are several to choose from."""
+        match list(self.busy_slots):
+            case []:
+                return self.last_queued
+            case [slot]:
+                return slot.suspect
+        return None
+
+    @property
     def named_suspect(self) -> str:
         """Return in words which job is to blame."""
+        if len(self.taken_slots) > 1:
+            return f"one of {len(self.taken_slots)} jobs of {self.job}"
         suspect = self.suspect
         return "no job has run there" if suspect is None else f"job {suspect.run.id} ({suspect.run.job})"
 
     @property
-    def spent_reason(self) -> EndReason | None:
-        """Return why it has run enough jobs; None if it has not."""
-        if not (self.max_runs and self.reached_max_runs) and not (self.is_forced and self.runs_given > 0):
-            return None
-        return ONE_JOB if self.max_runs == 1 else self.has_done_all
+    def is_being_ended(self) -> bool:
+        """Return whether its manager has killed it, or may have."""
+        is_stopping = not self.is_shared and self.slot.escalation is not None
+        return bool(self.kill_reason) or self.retirement is not None or is_stopping
 
     @property
-    def has_done_all(self) -> EndReason:
-        """Return the reason that it has had as many runs as it may execute."""
+    def spent_reason(self) -> EndReason | None:
+        """Return why it has run enough jobs; None if it has not."""
+        is_for_one = self.is_forced and not self.is_shared
+        if not self.reached_max_runs and not (is_for_one and self.runs_given > 0):
+            return None
+        if self.max_runs == 1 and not self.is_shared:
+            return ONE_JOB
         return EndReason(f"it has done its {self.max_runs} jobs", EndKind.MAX_JOBS)
+
+    def slot_of(self, message: Message) -> RunSlot:
+        """Return the slot that a message is about; raise ``ChannelBroken`` if it has no run."""
+        match message:
+            case Started() | Ended() | Progressed():
+                slot = self.taken_slots.get((message.id, message.claims))
+            case Ready(slot=number) if number:
+                slot = self.slots[number - 1] if 0 < number <= len(self.slots) else None
+            case _:
+                slot = self.slot
+        if slot is None:
+            raise ChannelBroken(f"the worker reports a run that it does not have: {str(message)[:200]}")
+        return slot
 
     def replace_later(self, reason: EndReason, job: str = "") -> None:
         """Request its replacement as soon as it has no run; the first reason and its job are kept."""
@@ -154,39 +387,55 @@ class WorkerHandle(RunSlot):
             self.replace_reason, self.replace_job = reason, job
 
     def give(self, queued: QueuedRun) -> None:
-        """Add a run with its permit, to be sent by ``flush``."""
+        """Add a run, to be sent by ``flush``: to its only slot with a permit, or to a free one."""
+        if self.is_shared:
+            slot = self.taken_slots[queued.key] = self.free_slots.pop()
+            self._assigned.append(slot.number)
+            self._ask_again_at = self._pause = 0.0
+        else:
+            slot = self.slot
+            self._unissued.append(slot.runs_given + 1)
+        slot.runs_given += 1
         self.runs_given += 1
-        self._unissued.append(self.runs_given)
-        self.pending.append((self.runs_given, queued))
+        slot.pending.append((slot.runs_given, queued))
+        self.pending.append((slot.runs_given, queued))
         self.unsent.append(queued.payload)
 
-    def request_stop(self, reason: str) -> None:
-        """Write the reason to its page, and have it replaced: the signal may come when its run has ended."""
-        self.page.request_stop(self.current_number, reason)
-        suspect = self.suspect
-        words = f"its run was asked to end ({reason})"
-        self.replace_later(EndReason(words, EndKind.RUN_ENDED), "" if suspect is None else suspect.run.id)
-        self.has_signal = True
+    def release(self, slot: RunSlot) -> None:
+        """Make a slot free whose run and hooks have ended."""
+        if slot.last_queued is not None and slot.last_queued.key in self.taken_slots:
+            del self.taken_slots[slot.last_queued.key]
+            self.free_slots.append(slot)
 
-    def start_hooks(self, settled: bytes, timer: Timer) -> None:
-        self.queue_message(settled)
-        self.hooks_timer = timer
+    def take_back(self) -> list[QueuedRun]:
+        """Revoke permits, and return the runs that the worker can therefore not start, in order.
+
+        The runs of a class start as soon as they are received.
+        """
+        if self.is_shared:
+            return []
+        self.flush()
+        revoked = set(self.permits.revoke())
+        back = [pending for pending in self.pending if pending[0] in revoked]
+        for pending in back:
+            self.pending.remove(pending)
+            self.slot.pending.remove(pending)
+        return [queued for _, queued in back]
 
     def retire(self, escalation: StopEscalation) -> None:
         """Close its channel, which tells it to exit; ``escalation`` kills it if it does not."""
         self.stage = WorkerStage.LEAVING
         self.channel.close()
-        if self.escalation is not None:  # another process has sent it SIGTERM
-            self.escalation.cancel()
-        self.escalation = escalation
+        self.retirement = escalation
 
     def mark_unresponsive(self, now: float) -> None:
         """Give it no runs until it answers, if it has started none of those it was given.
 
-        It may be stopped; or a job has read the runs in place of it, which it finds out by the number of them.
+        It may be stopped; or a job has read the runs in place of it, which it finds out by the number of them. The
+        loop of a class may be blocked by one of its runs, so it gets more.
         """
         self.is_unresponsive = self.is_free
-        if self.is_unresponsive:
+        if self.is_unresponsive or self.is_shared:
             self.ask_for_runs(now)
 
     def ask_for_runs(self, now: float) -> None:
@@ -198,51 +447,42 @@ class WorkerHandle(RunSlot):
             return
         self._pause = min(2 * self._pause or ASKED_AGAIN_AFTER, LONGEST_PAUSE)
         self._ask_again_at = now + self._pause
-        self.queue_message(encode(CheckRuns(given=self.runs_given)))
+        self.unsent.append(encode(CheckRuns(given=self.runs_given)))
 
     def mark_outdated(self) -> None:
-        """Request its replacement, one worker at a time, to load new code."""
-        self.is_outdated = True
-
-    def queue_message(self, payload: bytes) -> None:
-        """Add a message, to be sent by ``flush``."""
-        self.unsent.append(payload)
+        """Request its replacement, one worker of the pool at a time, to load new code."""
+        if self.is_shared:  # another worker takes the next runs of the class
+            self.replace_later(OUTDATED)
+        else:
+            self.is_outdated = True
 
     def flush(self) -> None:
         """Send runs and messages in one write; permits first, so that every run has its permit when it arrives."""
         if self._unissued:
             self.permits.issue(self._unissued)
             self._unissued.clear()
+        if self._assigned:
+            self.unsent.insert(0, encode(AssignSlots(numbers=self._assigned.copy())))
+            self._assigned.clear()
         if self.unsent and self.channel.fileno() >= 0:
             self.channel.send(*self.unsent)
             self.unsent.clear()
 
-    def take_back(self) -> list[QueuedRun]:
-        """Revoke permits, and return the runs that the worker can no longer start, in order."""
-        self.flush()
-        taken = set(self.permits.revoke())
-        back = [queued for number, queued in self.pending if number in taken]
-        self.pending = deque((number, queued) for number, queued in self.pending if number not in taken)
-        return back
-
     def became_ready(self, now: float) -> None:
-        """Note that it can take a run: it has started, its hooks have ended, or a run it got was revoked."""
+        """Note that it can take a run."""
         if self.stage is WorkerStage.STARTING:
             self.stage = WorkerStage.READY
         self.is_unresponsive = False
         self._ask_again_at = self._pause = 0.0
-        super().became_ready(now)
+        self.idle_since = now
 
     @property
     def busy_since(self) -> float:
         """Return the time when its current run started, or when the next one could have."""
-        if self.current is not None:
-            return self.current.began_at
+        current = None if self.is_shared else self.slot.current
+        if current is not None:
+            return current.began_at
         return max(self.idle_since, self.pending[0][1].queued_at) if self.pending else self.idle_since
-
-    def busy_for(self, now: float) -> float:
-        """Return for how many seconds its current run has been in progress; 0 if it has none."""
-        return 0.0 if self.current is None else now - self.current.began_at
 
     def remaining_messages(self) -> Iterator[bytes]:
         """Yield the messages that it sent before it died."""
@@ -256,10 +496,15 @@ class WorkerHandle(RunSlot):
 
     def close(self) -> None:
         """Cancel its timers and close its descriptors."""
-        self.stop_timers()
+        for slot in self.slots:
+            slot.stop_timers()
+            slot.page.close()
+        if self.idle_timer is not None:
+            self.idle_timer.cancel()
+        if self.retirement is not None:
+            self.retirement.cancel()
         self.channel.close()
         self.permits.close()
-        self.page.close()
         self.stack_file.close()
         self.child.close()
         os.close(self.signal_pipe)

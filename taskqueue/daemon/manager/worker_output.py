@@ -1,6 +1,6 @@
-"""What workers and the processes of their jobs print: two pipes that their manager always reads and passes on.
+"""The output of workers and of their jobs' processes: two pipes that the manager always reads and forwards.
 
-So a job never waits for the reader of its node's output, and does not fail when that has gone.
+So a job never waits for the reader of its node's output, and does not fail when that reader is gone.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class WorkerOutput:
         return self._stdout.writer, self._stderr.writer
 
     def redirect(self) -> None:
-        """Have this process, which is a new worker, write there."""
+        """Make this process, a new worker, write there."""
         standard_streams.redirect(*map(_own_description, self.writers))
 
     def drain(self) -> None:
-        """Pass on what the workers have left, when the last one has gone."""
+        """Forward what the workers have left, when the last of them has gone."""
         self._stdout.drain()
         self._stderr.drain()
 
@@ -69,7 +69,7 @@ class _Pipe:
         loop.watch(self._reader, self._on_readable)
 
     def drain(self) -> None:
-        """Pass on what it holds."""
+        """Forward what it holds."""
         for _ in range(DRAINS_AT_MOST):
             if not self._pass_on():
                 break
@@ -77,7 +77,7 @@ class _Pipe:
 
     def _on_readable(self) -> None:
         self._pass_on()
-        if self._output.is_congested:  # jobs that print much are held up, as long as the reader takes something
+        if self._output.is_congested:  # jobs that print a lot wait while the reader makes progress
             self._loop.unwatch(self._reader)
             self._stall_timer = self._loop.at(time.monotonic() + STALLED_AFTER, self._on_stall)
             self._output.call_on_room(self._resume)
@@ -93,7 +93,7 @@ class _Pipe:
             self._loop.watch(self._reader, self._on_readable)
 
     def _pass_on(self) -> bool:
-        """Pass on whole lines, and the rest of the last one later; return whether there was something."""
+        """Forward whole lines, and the rest of the last one later; return whether there was anything."""
         try:
             data = os.read(self._reader, READ_AT_ONCE)
         except BlockingIOError:
@@ -114,6 +114,6 @@ class _Pipe:
 
 def _own_description(writer: int) -> int:
     """Return a description of the pipe that only this process has: a job may change its flags."""
-    with contextlib.suppress(OSError):  # /proc is not to be read
+    with contextlib.suppress(OSError):  # /proc cannot be read
         return os.open(f"/proc/self/fd/{writer}", os.O_WRONLY | os.O_CLOEXEC)
     return os.dup(writer)

@@ -1,4 +1,4 @@
-"""The worker pool: starts, replaces and retires workers, and reaps dead ones."""
+"""The worker pool: starts, replaces and retires workers, gives them runs, and reaps dead ones."""
 
 from __future__ import annotations
 
@@ -6,21 +6,29 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Iterator
 from functools import partial
-from typing import TypeVar
+from operator import attrgetter
 
 from taskqueue.daemon.manager.adopted_processes import AdoptedProcesses
-from taskqueue.daemon.manager.concurrent_worker_handle import ConcurrentWorkerHandle
-from taskqueue.daemon.manager.concurrent_workers import ConcurrentWorkers
 from taskqueue.daemon.manager.oom_kills import OomKills
 from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
 from taskqueue.daemon.manager.run_monitor import RunMonitor
-from taskqueue.daemon.manager.run_slot import EndReason, RunSlot
+from taskqueue.daemon.manager.runs import QueuedRun
 from taskqueue.daemon.manager.scaling import Backoff, PoolState, decide
 from taskqueue.daemon.manager.stack_monitor import NOT_BEGUN
 from taskqueue.daemon.manager.stop_escalation import StopEscalation
-from taskqueue.daemon.manager.worker_handle import ONE_JOB, OUTDATED, STOP, SURPLUS, WorkerHandle, WorkerStage
+from taskqueue.daemon.manager.worker_handle import (
+    ONE_JOB,
+    OUTDATED,
+    STOP,
+    SURPLUS,
+    EndReason,
+    RunSlot,
+    WorkerHandle,
+    WorkerStage,
+)
 from taskqueue.daemon.manager.workers import Workers, shortage
 from taskqueue.daemon.protocol.channel import ChannelBroken
 from taskqueue.daemon.protocol.messages import EndKind, PoolStatus, StackTaken, StartupFailed, TakeStack, WorkerChanged
@@ -31,17 +39,31 @@ from taskqueue.daemon.settings import PoolMode, Settings
 
 log = logging.getLogger(__name__)
 
-Handle = TypeVar("Handle", bound=WorkerHandle)
-
 EARLY = 5.0
 """A worker that dies within this many seconds without having started a run died early."""
 
 LEAVES_WITHIN = 2.0
-"""Seconds that a retired worker gets to exit."""
+"""How many seconds a retired worker has to exit."""
+
+STEAL_AFTER = 0.02
+"""Seconds after which an idle worker takes over runs that are queued after the run of another."""
+
+PREFETCH_SECONDS = 0.01
+"""How many seconds of work a worker gets in advance."""
+
+MOST_PREFETCHED = 64
+"""The most runs that a worker gets in advance."""
+
+PREFETCH_BYTES = 128 * 1024
+"""The most bytes of runs that a worker gets in advance: more would fill the channel."""
 
 
 class WorkerPool:
-    """The workers of one manager. It starts no more of them after ``is_spawning`` has become false."""
+    """The workers of one manager. No more are started after ``is_spawning`` has become false.
+
+    A class with ``concurrency`` has one worker that takes its runs, in addition to the pool. A worker that must be
+    replaced finishes its runs while another one takes over.
+    """
 
     def __init__(self, loop: Loop, settings: Settings, workers: Workers, reports: ReportQueue, queue: RunQueue) -> None:
         self._loop = loop
@@ -59,7 +81,10 @@ class WorkerPool:
         """All workers, including workers that are leaving."""
         self.slots = settings.slots
         """How many jobs can run at once, not counting those with ``force_spawn``."""
-        self.concurrent = ConcurrentWorkers(loop, settings, queue, self._spawn_concurrent)
+        self._of_class: dict[str, WorkerHandle] = {}
+        """The worker that takes the runs of each class with ``concurrency``."""
+        self._idle_timeout = 0.0 if settings.pm is PoolMode.ONDEMAND else settings.idle_timeout
+        """Seconds without a run after which such a worker is retired."""
         self.monitor = RunMonitor(loop, settings, reports, queue, on_first_run=self._on_first_run)
         self.adopted = AdoptedProcesses(loop, self.workers, self.monitor.replace)
 
@@ -68,7 +93,7 @@ class WorkerPool:
         """Return the numbers of idle and busy workers of the pool, and of those outside its bounds."""
         general = [worker for worker in self.workers if not worker.is_forced]
         idle = sum(worker.is_idle for worker in general)
-        concurrent = sum(isinstance(worker, ConcurrentWorkerHandle) for worker in self.workers)
+        concurrent = sum(worker.is_shared for worker in self.workers)
         forced = len(self.workers) - len(general) - concurrent
         return PoolStatus(
             idle=idle, busy=len(general) - idle, forced=forced, concurrent=concurrent, shortage=self.shortage
@@ -87,17 +112,17 @@ class WorkerPool:
     def run_slots(self) -> Iterator[RunSlot]:
         """Yield the run slots of all workers."""
         for worker in self.workers:
-            yield from worker.slots
+            yield from worker.busy_slots
 
-    def take_stack(self, wanted: TakeStack) -> None:
+    def take_stack(self, message: TakeStack) -> None:
         """Report the stack of a run, now or soon, or why there is none."""
 
         def report(stack: str, why_not: str) -> None:
-            self._reports.add(StackTaken(request=wanted.request, stack=stack, why_not=why_not))
+            self._reports.add(StackTaken(request=message.request, stack=stack, why_not=why_not))
 
         self.refresh()
-        key = (wanted.id, wanted.claims)
-        slot = next((one for one in self.run_slots() if one.current and one.current.queued.key == key), None)
+        key = (message.id, message.claims)
+        slot = next((slot for slot in self.run_slots() if slot.current and slot.current.queued.key == key), None)
         if slot is None:
             report("", NOT_BEGUN)
         else:
@@ -135,6 +160,95 @@ class WorkerPool:
         if change.review_at is not None:
             self._review = self._loop.at(change.review_at, self.fill)
 
+    def distribute(self) -> None:
+        """Give queued runs to workers, and take runs queued after a long one back for idle workers."""
+        now = time.monotonic()
+        if not self._queue.general:
+            blocked = [
+                worker
+                for worker in self.workers
+                if worker.pending and worker.slot.current is not None and now - worker.busy_since > STEAL_AFTER
+            ]
+            if blocked and any(worker.is_idle for worker in self.workers):
+                for worker in blocked:
+                    self.monitor.requeue(worker)
+        if self._queue.general:
+            self._distribute_general(now)
+        for job, queued_runs in self._queue.concurrent.items():
+            self._distribute_concurrent(job, queued_runs)
+
+    def _distribute_general(self, now: float) -> None:
+        """Give each idle worker a run, and more runs in advance to workers whose runs are short.
+
+        The worker that was busy last gets the first run, so that surplus workers stay idle and can be retired.
+        """
+        available = [worker for worker in self.workers if not worker.is_forced and worker.takes_more]
+        idle = [worker for worker in available if worker.is_idle]
+        for worker in sorted(idle, key=attrgetter("idle_since"), reverse=True):
+            if not self._queue.general:
+                return
+            worker.give(self._queue.general.popleft())
+        # A worker that has many runs gets none in advance, so that runs are sent in batches.
+        with_room = [worker for worker in available if len(worker.pending) <= MOST_PREFETCHED // 2]
+        for index, worker in enumerate(with_room):
+            if not self._queue.general:
+                return
+            share = -(-len(self._queue.general) // (len(with_room) - index))
+            self._prefetch(worker, share, now)
+
+    def _prefetch(self, worker: WorkerHandle, share: int, now: float) -> None:
+        """Give a worker up to ``share`` runs in advance, as long as they are short and small."""
+        expected = self.monitor.run_times.expected
+        seconds = sum(expected(queued.run.job) for _, queued in worker.pending)
+        current = worker.slot.current
+        if current is not None:
+            seconds += max(expected(current.queued.run.job), now - current.began_at)
+        size = sum(len(queued.payload) for _, queued in worker.pending)
+        for _ in range(share):
+            if not self._queue.general or len(worker.pending) >= MOST_PREFETCHED or worker.reached_max_runs:
+                return
+            queued = self._queue.general[0]
+            seconds += expected(queued.run.job)
+            size += len(queued.payload)
+            if seconds > PREFETCH_SECONDS or size > PREFETCH_BYTES:
+                return
+            worker.give(self._queue.general.popleft())
+
+    def _distribute_concurrent(self, job: str, queued_runs: deque[QueuedRun]) -> None:
+        """Give queued runs of a class to the free slots of its worker, which is started if it is missing."""
+        worker = self._of_class.get(job)
+        if worker is None or not worker.accepts:
+            worker = self._spawn_concurrent(job, queued_runs[0].run.concurrency) if queued_runs else None
+            if worker is None:
+                return
+            self._of_class[job] = worker
+        while queued_runs and worker.has_room:
+            worker.give(queued_runs.popleft())
+        is_timer_set = worker.idle_timer is not None and worker.idle_timer.is_pending
+        if worker.is_free and worker.stage is WorkerStage.READY and not is_timer_set:
+            retires_at = worker.idle_since + self._idle_timeout
+            worker.idle_timer = self._loop.at(retires_at, partial(self._retire_if_idle, worker))
+
+    def _retire_if_idle(self, worker: WorkerHandle) -> None:
+        """Retire the worker of a class if it has had no run for the idle timeout."""
+        is_idle = worker.is_free and worker.stage is WorkerStage.READY
+        if is_idle and time.monotonic() >= worker.idle_since + self._idle_timeout:
+            worker.replace_later(SURPLUS)
+
+    def hand_back_blocked(self, since: float) -> None:
+        """Hand back the runs that have waited since then for the worker of a class whose slots are all taken."""
+        for job, queued_runs in self._queue.concurrent.items():
+            worker = self._of_class.get(job)
+            is_blocked = worker is not None and worker.stage is WorkerStage.READY and not worker.has_room
+            if is_blocked and queued_runs and queued_runs[0].queued_at < since:
+                self._queue.hand_back_concurrent(job)
+
+    def load_new_code(self) -> None:
+        """Replace the workers; new ones run the file to which the path of the bootstrap file leads now."""
+        self._forker.resolve_bootstrap()
+        for worker in self.workers:
+            worker.mark_outdated()
+
     def retire_idle(self) -> None:
         """Retire idle workers that must be replaced; outdated ones one at a time."""
         for worker in self.workers:
@@ -156,7 +270,7 @@ class WorkerPool:
         for worker in self.workers:
             if worker.pid not in pids or worker.stage is WorkerStage.LEAVING:
                 continue
-            current = next((slot.current for slot in worker.slots if slot.current is not None), None)
+            current = next((slot.current for slot in worker.busy_slots if slot.current is not None), None)
             named = worker.named_suspect
             if current is not None and worker.warned_run is not current:
                 worker.warned_run = current
@@ -169,7 +283,7 @@ class WorkerPool:
             self._kill(worker)
 
     def close(self) -> None:
-        """Start no more workers, and retire each as soon as it has no run."""
+        """Stop starting workers, and retire each as soon as it has no run."""
         self.is_spawning = False
         for worker in self.workers:
             worker.replace_later(STOP)
@@ -214,33 +328,24 @@ class WorkerPool:
         if worker is not None:
             worker.give(self._queue.forced.popleft())
 
-    def _spawn(self, max_runs: int, *, is_forced: bool) -> WorkerHandle | None:
-        now = time.monotonic()
-        worker = self._forked(partial(self._forker.spawn, now=now, max_runs=max_runs, is_forced=is_forced))
-        if worker is not None:
-            self._watch(worker)
-        return worker
-
-    def _spawn_concurrent(self, job: str, concurrency: int) -> ConcurrentWorkerHandle | None:
+    def _spawn_concurrent(self, job: str, concurrency: int) -> WorkerHandle | None:
         """Start a worker for the class, unless workers die early: then one at a time."""
         now = time.monotonic()
         is_one_starting = any(worker.stage is WorkerStage.STARTING for worker in self.workers)
         if not self.is_spawning or not self._backoff.allows(now) or (self._backoff.deaths and is_one_starting):
             return None
-        runs = self._settings.max_jobs_per_child
-        spawn = partial(self._forker.spawn_concurrent, now=now, max_runs=runs, job=job, concurrency=concurrency)
-        worker = self._forked(spawn)
-        if worker is not None:
-            self._watch(worker)
-        return worker
+        return self._spawn(self._settings.max_jobs_per_child, is_forced=True, job=job, concurrency=concurrency)
 
-    def _forked(self, spawn: Callable[[], Handle]) -> Handle | None:
-        """Return the worker that was forked; None if that failed."""
+    def _spawn(self, max_runs: int, *, is_forced: bool, job: str = "", concurrency: int = 1) -> WorkerHandle | None:
+        """Fork a worker, and return it; None if that failed."""
         if self.shortage:
             return None
         self._oom_kills.reset()
+        now = time.monotonic()
         try:
-            worker = spawn()
+            worker = self._forker.spawn(
+                now=now, max_runs=max_runs, is_forced=is_forced, job=job, concurrency=concurrency
+            )
         except ForkUnsafe as error:
             self._give_up(StartupFailed(reason=str(error), bootstrap=True))
         except (OSError, MemoryError) as error:
@@ -249,6 +354,7 @@ class WorkerPool:
             if self._shortage:
                 log.info("workers can be started again")
                 self._shortage, self._backoff = "", self._backoff.recovered()
+            self._watch(worker)
             return worker
         return None
 
@@ -258,7 +364,7 @@ class WorkerPool:
         self._loop.watch(worker.child, partial(self._on_exit, worker))
         self._loop.watch(worker.signal_pipe, partial(self.monitor.on_signal, worker))
         on_close, on_broken = partial(self._on_close, worker), partial(self._on_broken, worker)
-        self._loop.watch_channel(worker.channel, self.monitor.handler(worker), on_close, on_broken)
+        self._loop.watch_channel(worker.channel, partial(self.monitor.on_message, worker), on_close, on_broken)
         self._reports.add(WorkerChanged(pid=worker.pid))
 
     def _retire(self, worker: WorkerHandle) -> None:
@@ -273,7 +379,7 @@ class WorkerPool:
     def _on_broken(self, worker: WorkerHandle, broken: ChannelBroken) -> None:
         """Kill a worker whose channel is broken: a job has read or written descriptors of the worker."""
         worker.kill_reason = str(broken)
-        log.error("killing a worker whose channel is broken: pid %d: %s", worker.pid, broken)
+        log.error("killing a worker with a broken channel: pid %d: %s", worker.pid, broken)
         self._kill(worker)
 
     def _kill_disconnected(self, worker: WorkerHandle) -> None:
@@ -290,15 +396,14 @@ class WorkerPool:
     def _on_exit(self, worker: WorkerHandle) -> None:
         """Handle a worker's death: read its remaining messages, kill its leftovers, report its run."""
         with contextlib.suppress(ChannelBroken):
-            handle = self.monitor.handler(worker)
             for payload in worker.remaining_messages():
-                handle(payload)
+                self.monitor.on_message(worker, payload)
         for source in (worker.child, worker.signal_pipe, worker.channel):
             self._loop.unwatch(source)
         exit = worker.child.reap()
         self.adopted.kill_left_by(worker.pid)
-        is_explained = bool(worker.kill_reason) or worker.escalation is not None
-        killer = self._oom_kills.explain_kill() if exit.signal == signal.SIGKILL and not is_explained else None
+        is_unexplained = exit.signal == signal.SIGKILL and not worker.is_being_ended
+        killer = self._oom_kills.explain_kill() if is_unexplained else None
         suspect = worker.suspect if worker.kill_reason or killer else None
         self.monitor.report_death(worker, exit, killer.words if killer else "")
         job = worker.replace_job if suspect is None else suspect.run.id
@@ -334,7 +439,7 @@ class WorkerPool:
             self._give_up(failure)
 
     def _on_shortage(self, reason: str) -> None:
-        """Keep the workers that there are, and try again later."""
+        """Keep the existing workers, and try again later."""
         if reason != self._shortage:
             log.warning("%s; running jobs continue", reason)
         self._shortage, self._backoff = reason, self._backoff.fell_short(time.monotonic())
@@ -347,7 +452,7 @@ class WorkerPool:
 
 
 def _end_reason(worker: WorkerHandle, killer: EndReason | None) -> EndReason:
-    """Return why the worker has ended; without words if that is not known."""
+    """Return why the worker has ended; the words are empty if that is unknown."""
     if worker.kill_reason:
         return EndReason(worker.kill_reason)
     return killer or worker.replace_reason or EndReason("", EndKind.DIED)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
-from taskqueue.daemon.manager.concurrent_worker_handle import ConcurrentWorkerHandle, SharedSlot
 from taskqueue.daemon.manager.worker_handle import WorkerHandle
 from taskqueue.daemon.manager.worker_output import WorkerOutput
 from taskqueue.daemon.protocol.channel import pair
@@ -43,62 +43,18 @@ class Workers:
         self.resolve_bootstrap()
 
     def resolve_bootstrap(self) -> None:
-        """Have new workers run the file to which the path of the bootstrap file leads now."""
+        """Make new workers run the file to which the path of the bootstrap file leads now."""
         path = self._settings.bootstrap
         self._bootstrap = None if path is None else path.resolve()
 
-    def spawn(self, *, now: float, max_runs: int, is_forced: bool) -> WorkerHandle:
-        """Fork a worker. Raises ``ForkUnsafe`` and ``OSError``."""
-        page, start_entry = WorkerPage(), self._start_log.acquire()
-
-        def live(own: dict[str, Any]) -> int:
-            return Worker(page=page, start_entry=start_entry, **own).run()
-
-        try:
-            ends = self._fork(live)
-        except BaseException:
-            page.close()
-            self._start_log.release(start_entry)
-            raise
-        return WorkerHandle(
-            page=page, start_entry=start_entry, forked_at=now, max_runs=max_runs, is_forced=is_forced, **ends
-        )
-
-    def spawn_concurrent(self, *, now: float, max_runs: int, job: str, concurrency: int) -> ConcurrentWorkerHandle:
-        """Fork a worker with run slots for this many jobs of a class. Raises ``ForkUnsafe`` and ``OSError``."""
-        page, *pages = WorkerPage.many(1 + concurrency)
-        start_entry, *start_entries = self._start_log.acquire_many(1 + concurrency)
-
-        def live(own: dict[str, Any]) -> int:
-            from taskqueue.daemon.worker.concurrent_worker import ConcurrentWorker  # it imports asyncio
-
-            slots = list(zip(pages, start_entries, strict=True))
-            return ConcurrentWorker(page=page, start_entry=start_entry, slots=slots, **own).run()
-
-        try:
-            ends = self._fork(live)
-        except BaseException:
-            for entry in (start_entry, *start_entries):
-                self._start_log.release(entry)
-            raise
-        worker = ConcurrentWorkerHandle(
-            page=page,
-            start_entry=start_entry,
-            forked_at=now,
-            max_runs=max_runs,
-            is_forced=True,
-            job=job,
-            concurrency=concurrency,
-            **ends,
-        )
-        for number, (own_page, entry) in enumerate(zip(pages, start_entries, strict=True), start=1):
-            worker.add_slot(SharedSlot(number=number, owner=worker, pid=worker.pid, page=own_page, start_entry=entry))
-        return worker
-
-    def _fork(self, live: Callable[[dict[str, Any]], int]) -> dict[str, Any]:
-        """Fork a child that calls ``live`` with its ends of the pipes and its settings; return the handle's ends."""
+    def spawn(self, *, now: float, max_runs: int, is_forced: bool, job: str = "", concurrency: int = 1) -> WorkerHandle:
+        """Fork a worker, one with ``concurrency`` run slots for a class. Raises ``ForkUnsafe`` and ``OSError``."""
         require_free_descriptors()
+        pages = WorkerPage.many(concurrency)
         with ExitStack() as undone, ExitStack() as of_child:
+            slots = list(zip(pages, self._start_log.acquire(concurrency), strict=True))
+            for _, entry in slots:
+                undone.callback(self._start_log.release, entry)
             ours, theirs = pair()
             undone.callback(ours.close)
             of_child.callback(theirs.close)
@@ -109,38 +65,40 @@ class Workers:
             of_child.callback(os.close, signals)
             stack_file = StackFile()
             undone.callback(stack_file.close)
-            own = {
-                "channel": theirs,
-                "permits": permits,
-                "signal_pipe": signals,
-                "stack_file": stack_file,
-                "url": self._url,
-                "bootstrap": self._bootstrap,
-                "allow": self._settings.allow,
-                "capture_output": self._settings.capture_output,
-            }
-
-            def main() -> int:
-                self._output.redirect()
-                return live(own)
-
+            ends = {"channel": theirs, "permits": permits, "signal_pipe": signals, "stack_file": stack_file}
             keep = (theirs.fileno(), permits.fileno(), signals, stack_file.fileno())
+            main = partial(self._live, job, slots=slots, **ends)
             child = fork(main, name="worker", keep=(*self._keep, *self._output.writers, *keep))
             undone.pop_all()
-        return {
-            "child": child,
-            "pid": child.pid,
-            "channel": ours,
-            "permits": permits,
-            "signal_pipe": signal_pipe,
-            "stack_file": stack_file,
-        }
+        return WorkerHandle(
+            child=child,
+            pid=child.pid,
+            channel=ours,
+            permits=permits,
+            signal_pipe=signal_pipe,
+            stack_file=stack_file,
+            memory=slots,
+            forked_at=now,
+            max_runs=max_runs,
+            is_forced=is_forced,
+            job=job,
+        )
+
+    def _live(self, job: str, **own: Any) -> int:
+        """Live as a worker of the pool or of a class, and return the exit status."""
+        self._output.redirect()
+        own.update(url=self._url, bootstrap=self._bootstrap, settings=self._settings)
+        if not job:
+            return Worker(**own).run()
+        from taskqueue.daemon.worker.concurrent_worker import ConcurrentWorker  # imported here: it imports asyncio
+
+        return ConcurrentWorker(**own).run()
 
     def close(self, worker: WorkerHandle) -> None:
         """Close the descriptors of a dead worker."""
         worker.close()
-        for entry in worker.start_entries:
-            self._start_log.release(entry)
+        for slot in worker.slots:
+            self._start_log.release(slot.start_entry)
 
 
 def shortage(error: OSError | MemoryError) -> str:

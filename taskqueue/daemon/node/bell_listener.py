@@ -11,14 +11,14 @@ from taskqueue.daemon.runtime.loop import Loop, Timer
 from taskqueue.store.bell import Bell
 
 OPEN_AGAIN_AFTER = 1.0
-"""Seconds after which a bell that the store could not give is asked for again."""
+"""Seconds after which to ask the store again for a bell that it could not open."""
 
 SECOND_LOOK = 1.0
 """Seconds until the second look at a new bell: what was written just before it was opened does not ring any more."""
 
 
 class BellListener:
-    """The bells that a node listens to."""
+    """The bells to which a node listens."""
 
     def __init__(self, loop: Loop, breaker: CircuitBreaker) -> None:
         self._loop = loop
@@ -34,7 +34,7 @@ class BellListener:
         self._watches.append(_Watch(self._loop, answer.value, on_ring, on_pause))
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         for watch in self._watches:
             watch.bell.close()
 

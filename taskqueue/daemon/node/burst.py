@@ -1,4 +1,4 @@
-"""Ends a node that was started for what is due now, as soon as nothing is."""
+"""Ends a node that was started for the jobs that are due now, as soon as none is left."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from taskqueue.daemon.node.dispatcher import Dispatcher
 from taskqueue.daemon.node.in_flight import InFlight
-from taskqueue.daemon.node.leader_hooks import LeaderHooks
 from taskqueue.daemon.node.maintenance import Maintenance
+from taskqueue.daemon.node.node_hooks import NodeHooks
 from taskqueue.daemon.runtime.loop import Loop
 
 log = logging.getLogger(__name__)
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 class Burst:
     """Looks after each turn of the loop whether the node has nothing to do.
 
-    An outcome may have released a job without a ring that has come yet, so the last claim comes after the last outcome.
+    An outcome may have released a job whose ring has not arrived yet, so the last claim follows the last outcome.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class Burst:
         dispatcher: Dispatcher,
         in_flight: InFlight,
         maintenance: Maintenance,
-        leader_hooks: LeaderHooks,
+        hooks: NodeHooks,
         may_claim: Callable[[], bool],
         on_end: Callable[[], None],
     ) -> None:
@@ -36,18 +36,18 @@ class Burst:
         self._dispatcher = dispatcher
         self._in_flight = in_flight
         self._maintenance = maintenance
-        self._leader_hooks = leader_hooks
+        self._hooks = hooks
         self._may_claim = may_claim
         self._on_end = on_end
         self._has_asked = False
         self._has_ended = False
 
     def check(self) -> None:
-        """End the node if it has nothing to do, once more after a last claim."""
+        """End the node if it has nothing to do, even after a last claim."""
         fetcher = self._dispatcher.fetcher
         if self._has_ended:
             return
-        if len(self._in_flight) or self._maintenance.has_tasks or self._leader_hooks.is_busy:
+        if len(self._in_flight) or self._maintenance.has_tasks or self._hooks.is_busy:
             self._has_asked = False
         elif not self._may_claim():
             self._end("this node is drained")

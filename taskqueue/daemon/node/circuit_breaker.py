@@ -17,14 +17,14 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
-"""Seconds without calls after the first failure, and at most; each pause is twice the one before."""
+"""The first and the longest pause without calls, in seconds; each pause is twice the one before."""
 
 Answer = TypeVar("Answer")
 
 
 @dataclass
 class Answered(Generic[Answer]):
-    """The return value of a store call, as opposed to no answer."""
+    """The return value of a store call, as opposed to None for no answer."""
 
     value: Answer
 

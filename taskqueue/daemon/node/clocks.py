@@ -19,7 +19,7 @@ PAUSE = 1_000_000
 """Nanoseconds between the reads of two clocks that shift no time: the times of jobs are in milliseconds."""
 
 READS = 5
-"""How often two clocks are read at most."""
+"""The most times two clocks are read."""
 
 
 class BootTimes:
@@ -75,7 +75,7 @@ class ClockWatch:
 
     @property
     def trusts_ends(self) -> bool:
-        """Return whether a lease that was over at the last look was not renewed in time."""
+        """Return whether a lease that had ended at the last look was not renewed in time."""
         return self._looked_at >= self._trusts_again_at
 
     def look(self) -> None:
@@ -90,7 +90,7 @@ class ClockWatch:
             says = "the clock of the store was set forward by %s: leases of other nodes are trusted for %s"
             log.warning(says, span(jump), span(longer))
         elif jump < -self._lease * JUMP:
-            log.warning("the clock of the store was set back by %s: due times come that much later", span(-jump))
+            log.warning("the clock of the store was set back by %s: due times are that much further away", span(-jump))
 
 
 NAMED_FROM = 3600.0
@@ -128,7 +128,7 @@ class RetentionClock:
             log.info(says, span(self._ahead), span(TRUSTED_AFTER))
 
     def now(self) -> datetime:
-        """Return the time by which jobs are old."""
+        """Return the time by which the age of jobs is measured."""
         at, elapsed = self._clock(), self._elapsed()
         confirmed = self._began_at + timedelta(seconds=elapsed - self._began)
         ahead = (at - confirmed).total_seconds()

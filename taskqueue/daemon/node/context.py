@@ -9,8 +9,7 @@ from datetime import timedelta
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.figures import Figures
 from taskqueue.daemon.node.status import NodeStatus
-from taskqueue.daemon.runtime.loop import Loop
-from taskqueue.daemon.runtime.timers import ResettableTimer
+from taskqueue.daemon.runtime.loop import Loop, ResettableTimer
 from taskqueue.daemon.settings import Settings
 from taskqueue.model.record import Holder
 from taskqueue.store import Store
@@ -26,7 +25,7 @@ class NodeContext:
     settings: Settings
     status: NodeStatus
     breaker: CircuitBreaker
-    """Calls to the store go through it unless an outage shall be seen."""
+    """Calls to the store go through it, unless the caller must see an outage."""
     figures: Figures = field(default_factory=Figures)
 
     def timer(self, callback: Callable[[], None]) -> ResettableTimer:

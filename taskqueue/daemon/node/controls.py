@@ -23,14 +23,14 @@ class ControlsView:
         """The control that drains this node; None if there is none."""
 
     def refresh(self) -> list[Control] | None:
-        """Read the controls in force, and return the new ones; None if nothing has changed."""
+        """Read the active controls, and return the new ones; None if nothing has changed."""
         answer = self._breaker.call(self._store.controls)
         if answer is None or answer.value.kept == self._controls.kept:
             return None
         before, self._controls = self._controls.kept, answer.value
         self.drain = self._controls.drain_of(self._seat)
         for lifted in (control for control in before if control not in self._controls.kept):
-            log.info("no longer in force: %s", lifted)
+            log.info("no longer active: %s", lifted)
         new = [control for control in self._controls.kept if control not in before]
         for control in new:
             log.info("%s, by %s%s", control, control.by, f": {control.reason}" if control.reason else "")

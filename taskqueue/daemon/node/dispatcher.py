@@ -11,8 +11,8 @@ from taskqueue.daemon.node.manager_handle import ManagerHandle
 from taskqueue.daemon.node.settler import Settler
 from taskqueue.daemon.protocol.messages import HandBack, OutcomeSettled, Stop
 from taskqueue.daemon.runtime import child_process
+from taskqueue.daemon.runtime.loop import on_loop_clock
 from taskqueue.daemon.runtime.prefetch import Prefetch
-from taskqueue.daemon.runtime.timers import on_loop_clock
 from taskqueue.execution.run import run_of
 from taskqueue.model.record import Record
 from taskqueue.store import Renewal

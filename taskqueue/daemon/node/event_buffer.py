@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import time
 from typing import Any
 
 from taskqueue.daemon.node.context import NodeContext
 from taskqueue.daemon.protocol.messages import WorkerChanged
-from taskqueue.daemon.runtime.loop import Timer
 from taskqueue.model.events import BECAME_LEADER, STEPPED_DOWN, WORKER_ENDED, WORKER_SPAWNED
 from taskqueue.store import Event
 
@@ -23,36 +21,33 @@ class EventBuffer:
     """The events of one incarnation of a node."""
 
     def __init__(self, node: NodeContext) -> None:
-        self._loop = node.loop
         self._store = node.store
         self._holder = node.holder
         self._breaker = node.breaker
         self._numbers = itertools.count(1)
         self._unwritten: list[Event] = []
-        self._writing: Timer | None = None
+        self._timer = node.timer(self.write)
 
     def worker_changed(self, message: WorkerChanged) -> None:
         """Add the event that a worker was started, or has ended."""
         if message.exit:
-            known = {"why": message.reason, "job": message.job}
-            facts = {name: value for name, value in known.items() if value}
+            details = {"why": message.reason, "job": message.job}
+            facts = {name: value for name, value in details.items() if value}
             self._add(WORKER_ENDED, {"pid": message.pid, "exit": message.exit, **facts})
         else:
             self._add(WORKER_SPAWNED, {"pid": message.pid})
 
     def leadership_changed(self, leads: bool) -> None:
-        """Add the event that the node has begun or ceased to lead."""
+        """Add the event that the node has started or stopped leading."""
         self._add(BECAME_LEADER if leads else STEPPED_DOWN, {})
 
     def write(self) -> None:
         """Write the buffered events; in an outage keep them and try again later."""
-        if self._writing is not None:
-            self._writing.cancel()
-            self._writing = None
+        self._timer.cancel()
         unwritten, self._unwritten = self._unwritten[-MOST_KEPT:], []
         if unwritten and self._breaker.call(lambda: self._store.record_events(unwritten), writes=True) is None:
             self._unwritten = unwritten
-            self._write_later()
+            self._timer.after(WRITE_WITHIN)
 
     def _add(self, name: str, about: dict[str, Any]) -> None:
         holder = self._holder
@@ -65,8 +60,5 @@ class EventBuffer:
                 about=about,
             )
         )
-        if self._writing is None:
-            self._write_later()
-
-    def _write_later(self) -> None:
-        self._writing = self._loop.at(time.monotonic() + WRITE_WITHIN, self.write)
+        if not self._timer.is_set:
+            self._timer.after(WRITE_WITHIN)

@@ -55,7 +55,7 @@ class Fetcher:
         self._due_by: datetime | None = None
 
     def wake(self, reason: str) -> None:
-        """Claim at the next chance, because there may be jobs; ``reason`` is logged with the claim."""
+        """Claim at the next opportunity, because there may be jobs; ``reason`` is logged with the claim."""
         self._pooled_expected = True
         self._forced_expected = True
         self._reason = reason
@@ -73,14 +73,14 @@ class Fetcher:
         return self.next_at - self._store.early_by
 
     def wake_when_due(self) -> None:
-        """Claim at the next chance, because ``claim_at`` has come; leave jobs alone that are due much later."""
+        """Claim at the next opportunity, because ``claim_at`` has come; leave alone jobs that are due much later."""
         due, self.next_at = self.next_at, None
         is_near = due is not None and due - self._store.now() <= self._store.early_by + MILLISECOND
         self._due_by = due if is_near else None
         self.wake("a postponed job is due")
 
     def wake_after(self, settled: Iterable[InFlightRun]) -> None:
-        """Claim at the next chance if one of these outcomes may have made a job claimable."""
+        """Claim at the next opportunity if one of these outcomes may have made a job claimable."""
         for claim in settled:
             after = claim.finished
             assert after is not None

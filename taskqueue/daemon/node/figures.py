@@ -89,7 +89,7 @@ class Figures:
             if not accepted or after is None:
                 self.refused_outcomes += not accepted
                 continue
-            key = (after.job, after.queue, after.status, after.cause)
+            key = (after.shown_job, after.queue, after.status, after.cause)
             kind = kinds.get(key) or self._kind(*key)
             kind.count += 1
             if claim.took is not None:

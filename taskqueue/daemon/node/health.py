@@ -1,28 +1,23 @@
-"""The health of a node, for probes and people: whether it is live and ready, its backlog, and its findings."""
+"""The health of a node, for probes and people: whether it is live and ready, and its backlog."""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.status import WORKS, NodeStatus
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.settings import Settings
-from taskqueue.insight import host
-from taskqueue.model.finding import Level
+from taskqueue.insight import host, node_states
 from taskqueue.model.record import Holder, Status
 from taskqueue.model.version import VERSION
 from taskqueue.store import Lease, Store
-
-if TYPE_CHECKING:
-    from taskqueue.insight.overview_reader import OverviewReader
 
 READ_EVERY = 2.0
 """Seconds between two reads of the store, however often health is asked for."""
@@ -30,16 +25,11 @@ READ_EVERY = 2.0
 SHARE = 200
 """A slow read is not repeated for this many times its duration, because the loop waits for it."""
 
-COUNT_EVERY, COUNT_SHARE = 15.0, 50
-"""The same for looks at the whole store for findings: the first one, of a week, must not keep the next one away."""
-
 READ_WITHIN = 0.1
 """Seconds that the asking thread waits for the loop; then the figures of the last read have to do."""
 
-SEAT = "seat:"
-
 LOST_FOR = timedelta(hours=1)
-"""A node that is silent for longer is not expected any more."""
+"""A node that is silent for longer is no longer expected."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +44,7 @@ class Backlog:
 
     @property
     def waiting(self) -> int:
-        """Return the number of waiting jobs of all queues."""
+        """Return the number of waiting jobs in all queues."""
         return sum(count for (_, status), count in self.jobs.items() if status is Status.WAITING)
 
     @property
@@ -75,23 +65,12 @@ class BacklogReader:
         self._breaker = breaker
         self._is_seated = is_seated
         self._read_again_at = 0.0
-        self._overviews: OverviewReader | None = None
-        self._leads: Callable[[], bool] = lambda: False
-        self._count_again_at = 0.0
         # Never closed: another thread may be about to write to it, and it ends with the process.
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._has_turned = threading.Event()
         self.latest: Backlog | None = None
         """The backlog as last read; None before the first read. Replaced as a whole, so any thread may look."""
-        self.findings: Mapping[Level, int] | None = None
-        """How many things somebody should act on, by their level; None before they were counted."""
         loop.watch(self._wake, self._on_wake)
-
-    def count_findings(self, leads: Callable[[], bool]) -> None:
-        """From now on count findings too while this node leads; a look costs more than the backlog, and is rarer."""
-        from taskqueue.insight.overview_reader import OverviewReader  # most nodes have no metrics
-
-        self._overviews, self._leads = OverviewReader(self._store), leads
 
     def refresh(self) -> Backlog | None:
         """Have the loop read the store, wait a moment for it, and return the latest backlog; for other threads."""
@@ -107,12 +86,6 @@ class BacklogReader:
             answer = self._breaker.call(lambda: read(self._store))
             self._read_again_at = began + max(READ_EVERY, SHARE * (time.monotonic() - began))
             self.latest = answer.value if answer is not None else self.latest
-        overviews = self._overviews
-        if overviews is not None and self._is_seated() and self._leads() and time.monotonic() >= self._count_again_at:
-            began = time.monotonic()
-            look = self._breaker.call(overviews.read)
-            self._count_again_at = began + max(COUNT_EVERY, COUNT_SHARE * (time.monotonic() - began))
-            self.findings = Counter(need.level for need in look.value.needs) if look is not None else self.findings
         self._loop.soon(self._has_turned.set)  # after the callbacks that wait already
 
 
@@ -125,7 +98,7 @@ def read(store: Store) -> Backlog:
 
 
 def _nodes(leases: Sequence[Lease], now: datetime) -> Mapping[str, int]:
-    seats = [lease for lease in leases if lease.name.startswith(SEAT)]
+    seats = node_states.seats(leases)
     live = sum(host.is_live(lease, now) for lease in seats)
     recent = sum(lease.until > now - LOST_FOR for lease in seats)
     return {"live": live, "lost": recent - live}

@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any
 
 from taskqueue.daemon.node.clocks import BootTimes
-from taskqueue.daemon.protocol.encoding import outcome_of
+from taskqueue.daemon.protocol.codec import outcome_of
 from taskqueue.daemon.protocol.messages import Ended, Key, Logged, Progressed, RunsHandedBack, Started, WaitsFor
 from taskqueue.daemon.runtime.prefetch import SHORT_RUN, Prefetch, RunTimes
 from taskqueue.daemon.settings import Settings
@@ -43,7 +44,7 @@ class ConcurrencyDemand:
             self._in_flight[record.job] += 1
 
     def remove(self, record: Record) -> None:
-        """Count a claim no more."""
+        """Stop counting a claim."""
         if record.options.concurrency > 1:
             self._in_flight[record.job] -= 1
 
@@ -72,11 +73,15 @@ class ConcurrencyDemand:
 
 
 MOST_SETTLED = 1000
-"""Outcomes that one call settles at most, as many as a server takes in one statement; the next turn settles others."""
+"""The most outcomes that one call settles, as many as a server takes in a statement; the next turn settles the rest."""
 
 
 MOST_UNWRITTEN = 100
 """The most runs that the store does not know about which the node reports."""
+
+
+MOST_PIDS = 1000
+"""The most runs whose worker the node reports."""
 
 
 @dataclass(kw_only=True)
@@ -99,6 +104,8 @@ class InFlightRun:
     """When the ended run began, on the store's clock."""
     lines: str | None = None
     """Log lines that are not in the store yet, and are written with the outcome."""
+    pid: int = 0
+    """The pid of the worker, once the run is known to have begun."""
     awaited: tuple[str, ...] = ()
     """The jobs that the run waits for in its worker."""
     is_unseen: bool = False
@@ -111,7 +118,7 @@ class InFlightRun:
 
 
 class InFlight:
-    """The claims of one node, by job id. Reports on claims that it no longer holds are dropped."""
+    """The claims of one node, by job id. Reports about claims that it no longer holds are dropped."""
 
     def __init__(self, settings: Settings, prefetch: Prefetch, now: Callable[[], datetime]) -> None:
         """``now`` is the clock of the store."""
@@ -164,7 +171,7 @@ class InFlight:
                 self.data += len(record.data)
 
     def limit(self, workers: int | None) -> None:
-        """Claim no more jobs for the pool than it has ``workers`` while no more can be started; None ends that."""
+        """Claim no more jobs for the pool than it has ``workers``, since no more can be started; None lifts this."""
         self._prefetch.slots = self._settings.slots if workers is None else workers
 
     def room_by_queue(self, queues: Mapping[str, int | None]) -> dict[str, int | None]:
@@ -220,6 +227,7 @@ class InFlight:
         """Note the start of a run."""
         claim = self.find(message.id, message.claims)
         if claim is not None:
+            claim.pid = message.pid
             self.note_started(claim, self._boot_times.moment(message.at), loaded=message.loaded)
 
     def on_progressed(self, message: Progressed) -> None:
@@ -315,6 +323,11 @@ class InFlight:
         with_notes = filter(None, map(self._claims.get, tuple(self.with_notes)))
         claims = {claim.id: claim for claim in (*with_notes, *self.unsettled, *self.in_write)}
         return [_unwritten(claim) for claim in tuple(claims.values())[:MOST_UNWRITTEN]]
+
+    def pids(self) -> dict[str, int]:
+        """Return the pid of the worker of each job that runs, ``MOST_PIDS`` at most; for any thread."""
+        begun = (claim for claim in tuple(self._claims.values()) if claim.pid and claim.finished is None)
+        return {claim.id: claim.pid for claim in islice(begun, MOST_PIDS)}
 
     # Answers of the store
 

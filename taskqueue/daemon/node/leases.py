@@ -7,71 +7,121 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from taskqueue.daemon.node.clocks import ClockWatch
 from taskqueue.daemon.node.context import NodeContext
 from taskqueue.daemon.node.controls import ControlsView
 from taskqueue.daemon.node.event_buffer import EventBuffer
-from taskqueue.daemon.node.leader_election import Election
-from taskqueue.daemon.node.leader_hooks import LeaderHooks
+from taskqueue.daemon.node.node_hooks import NodeHooks
 from taskqueue.daemon.runtime.child_process import boottime
 from taskqueue.daemon.settings import Lead
 from taskqueue.insight import host
+from taskqueue.insight.node_states import LEAD, SEAT
 from taskqueue.model.record import Holder
 from taskqueue.store import Lease, Store
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class LeaseAnswer:
-    """The store's answer: the present lease, and whether this node holds it."""
+MARGIN = 1.0
+"""Seconds before its end at which a lead is no longer trusted."""
 
-    lease: Lease
-    is_ours: bool
+ABSTAINS_FOR = 0.6
+"""Part of the lease for which a node whose lead was resigned abstains; other nodes try every third of a lease."""
 
 
-class Seat:
-    """The seat that one incarnation of a node holds or waits for."""
+class HeldLease:
+    """A lease that one incarnation of a node holds or waits for."""
 
-    def __init__(self, store: Store, holder: Holder, ttl: timedelta) -> None:
+    def __init__(self, store: Store, name: str, holder: Holder, ttl: timedelta) -> None:
         self._store = store
+        self._name = name
+        self._holder = holder
         self._ttl = ttl
-        self.holder = holder
         self.lease: Lease | None = None
-        """The lease as last renewed; None if this node does not hold it."""
+        """The lease as last renewed; None if this node does not hold one."""
 
     @property
-    def name(self) -> str:
-        """Return the name of the lease."""
-        return f"seat:{self.holder.seat}"
-
-    def acquire(self, about: Mapping[str, object], now: datetime) -> LeaseAnswer:
-        """Try to acquire the seat: it is free when its lease has ended, or its holder was on this host and is dead."""
-        before = next((lease for lease in self._store.leases() if lease.name == self.name), None)
-        answer = self.renew(about, now)
-        if not answer.is_ours and host.is_gone(answer.lease):
-            self._store.resign(self.name, answer.lease.holder)
-            answer = self.renew(about, now)
-        if answer.is_ours and before is not None and before.holder != self.holder:  # or our first answer was lost
-            _end_manager(before)
-        return answer
-
-    def renew(self, about: Mapping[str, object], now: datetime) -> LeaseAnswer:
-        """Acquire or extend the lease, unless another node holds it."""
-        since = self.lease.since if self.lease is not None else now
-        request = Lease(name=self.name, holder=self.holder, since=since, until=now + self._ttl, about=about)
-        lease = self._store.acquire(request, now)
-        is_ours = lease.holder == self.holder
-        self.lease = lease if is_ours else None
-        return LeaseAnswer(lease=lease, is_ours=is_ours)
+    def is_ours(self) -> bool:
+        """Return whether this node held the lease when it asked last."""
+        return self.lease is not None
 
     def resign(self) -> None:
-        """Resign the seat."""
-        self._store.resign(self.name, self.holder)
+        """Resign the lease."""
         self.lease = None
+        self._store.resign(self._name, self._holder)
+
+    def _ask(self, since: datetime, now: datetime, about: Mapping[str, object]) -> Lease:
+        """Acquire or extend the lease, unless another node holds it; return the present one."""
+        request = Lease(name=self._name, holder=self._holder, since=since, until=now + self._ttl, about=about)
+        lease = self._store.acquire(request, now)
+        self.lease = lease if lease.holder == self._holder else None
+        return lease
+
+
+class Seat(HeldLease):
+    """The seat of a node."""
+
+    def __init__(self, store: Store, holder: Holder, ttl: timedelta) -> None:
+        super().__init__(store, f"{SEAT}{holder.seat}", holder, ttl)
+
+    def acquire(self, about: Mapping[str, object], now: datetime) -> Lease:
+        """Try to acquire the seat: it is free when its lease has ended, or its holder was on this host and is dead."""
+        before = next((lease for lease in self._store.leases() if lease.name == self._name), None)
+        lease = self.renew(about, now)
+        if not self.is_ours and host.is_gone(lease):
+            self._store.resign(self._name, lease.holder)
+            lease = self.renew(about, now)
+        if self.is_ours and before is not None and before.holder != self._holder:  # or our first answer was lost
+            _end_manager(before)
+        return lease
+
+    def renew(self, about: Mapping[str, object], now: datetime) -> Lease:
+        """Acquire or extend the lease, unless another node holds it; return the present one."""
+        return self._ask(now if self.lease is None else self.lease.since, now, about)
+
+
+class Election(HeldLease):
+    """One node's part in the election of the leader. It trusts its lead only as long as its own clock says it lasts."""
+
+    def __init__(self, store: Store, holder: Holder, ttl: timedelta) -> None:
+        super().__init__(store, LEAD, holder, ttl)
+        self._abstains_until = 0.0
+        self.trusted_until = 0.0
+        """Time of ``boottime`` at which this node stops leading unless it renews."""
+        self.others_until: datetime | None = None
+        """When the lease of another leader ends, if there is one."""
+
+    @property
+    def leads(self) -> bool:
+        """Return whether this node leads, by a clock that also counts while the host is suspended."""
+        return boottime() < self.trusted_until
+
+    def run(self, now: datetime) -> None:
+        """Acquire the lead if it is free, or renew it."""
+        asked_at = boottime()
+        if asked_at < self._abstains_until:
+            return
+        before = self.lease
+        lease = self._ask(now, now, {})
+        if not self.is_ours and lease.holder.seat == self._holder.seat:  # an earlier incarnation of this seat
+            self._store.resign(self._name, lease.holder)
+            lease = self._ask(now, now, {})
+        if not self.is_ours:
+            self.trusted_until, self.others_until = 0.0, lease.until
+            return
+        self.others_until = None
+        if before is not None and before.since != lease.since:  # an operator resigned it, so another node should lead
+            self._abstains_until = asked_at + self._ttl.total_seconds() * ABSTAINS_FOR
+            self.resign()
+            return
+        self.trusted_until = asked_at + self._ttl.total_seconds() - MARGIN
+
+    def resign(self) -> None:
+        """Resign the lead."""
+        self.trusted_until = 0.0
+        super().resign()
 
 
 def _end_manager(before: Lease) -> None:
@@ -124,19 +174,16 @@ class NodeLeases:
             if not is_over or not self._clock_watch.trusts_ends:
                 return False
         answer = self._breaker.call(lambda: self._seat.acquire(self._status.about(), self._store.now()), writes=True)
-        if answer is None:
-            return False
-        if answer.value.is_ours:
-            return True
-        self._log_standby(answer.value.lease)
-        return False
+        if answer is not None and not self._seat.is_ours:
+            self._log_standby(answer.value)
+        return self._seat.is_ours
 
     def renew_seat(self) -> bool:
         """Renew the seat; return False if another node has it, True also in an outage."""
         answer = self._breaker.call(lambda: self._seat.renew(self._status.about(), self._store.now()), writes=True)
-        if answer is None or answer.value.is_ours:
+        if answer is None or self._seat.is_ours:
             return True
-        log.error("seat %s was taken: %s", self._name, held_by(answer.value.lease))
+        log.error("seat %s was taken: %s", self._name, held_by(answer.value))
         return False
 
     def renew_lead(self) -> datetime | None:
@@ -150,7 +197,7 @@ class NodeLeases:
 
     def distrust_lead(self) -> None:
         """Stop leading; the lease stays until ``resign``, so that no other node becomes the leader until then."""
-        self._election.distrust()
+        self._election.trusted_until = 0.0
 
     def resign_lead(self) -> None:
         """Resign the lead, so that another node can take it."""
@@ -187,7 +234,7 @@ class Leadership:
         node: NodeContext,
         leases: NodeLeases,
         controls: ControlsView,
-        hooks: LeaderHooks,
+        hooks: NodeHooks,
         events: EventBuffer,
         is_seated: Callable[[], bool],
         on_change: Callable[[bool], None],

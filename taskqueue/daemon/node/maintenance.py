@@ -13,7 +13,7 @@ from taskqueue.daemon.node.figures import Figures
 from taskqueue.daemon.node.leases import NodeLeases
 from taskqueue.daemon.node.schedules import ScheduleRunner
 from taskqueue.daemon.runtime.child_process import boottime
-from taskqueue.daemon.runtime.timers import every
+from taskqueue.daemon.runtime.loop import every
 from taskqueue.daemon.settings import Settings
 from taskqueue.model.query import FINAL
 from taskqueue.model.record import Status
@@ -162,7 +162,7 @@ class Retention:
         repaired = self._store.repair(self._store.now())
         self._figures.repairs += repaired
         if repaired:
-            log.warning("repaired %d changes that dead nodes left half done", repaired)
+            log.warning("completed %d changes that dead nodes had left unfinished", repaired)
 
     def tidy_history(self) -> bool:
         """Add up some of the history, or remove figures whose retention has ended; return whether more work is left."""
@@ -171,7 +171,7 @@ class Retention:
     def prune(self) -> None:
         """Remove jobs and events whose retention has ended."""
         now = self._clock.now()
-        before = {status: now - kept for status, kept in self._keep.items()}
+        before = {status: now - retention for status, retention in self._keep.items()}
         removed = self._store.prune(before, now - EVENTS_KEPT, PRUNE_BATCH)
         if removed:
-            log.info("removed %d jobs that ended long ago", removed)
+            log.info("removed %d old jobs", removed)

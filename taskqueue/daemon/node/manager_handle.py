@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from taskqueue.daemon.node.context import NodeContext
 from taskqueue.daemon.node.event_buffer import EventBuffer
 from taskqueue.daemon.node.in_flight import InFlight
-from taskqueue.daemon.node.leader_hooks import LeaderHooks
+from taskqueue.daemon.node.node_hooks import NodeHooks
 from taskqueue.daemon.node.stack_requests import StackRequests
 from taskqueue.daemon.protocol.channel import Channel
 from taskqueue.daemon.protocol.codec import decode, encode
@@ -70,7 +70,7 @@ class ManagerHandle:
         node: NodeContext,
         *,
         in_flight: InFlight,
-        leader_hooks: LeaderHooks,
+        hooks: NodeHooks,
         events: EventBuffer,
         stacks: StackRequests,
         on_startup_failed: Callable[[StartupFailed], None],
@@ -79,7 +79,7 @@ class ManagerHandle:
         self._process = forked.process
         self._start_log = forked.start_log
         self._in_flight = in_flight
-        self._leader_hooks = leader_hooks
+        self._hooks = hooks
         self._status = node.status
         self._events = events
         self._figures = node.figures
@@ -112,7 +112,7 @@ class ManagerHandle:
         message = decode(payload)
         match message:
             case Ended() | Started() | Progressed() if message.claims == NO_CLAIM:
-                self._leader_hooks.on_report(message)
+                self._hooks.on_report(message)
             case Ended():
                 self.kills += message.outcome == "Interrupted" and message.exit == _KILLED
                 self._in_flight.on_ended(message)
@@ -125,7 +125,7 @@ class ManagerHandle:
             case WaitsFor():
                 self._in_flight.on_waits_for(message)
             case RunsHandedBack():
-                self._leader_hooks.on_handed_back(message)
+                self._hooks.on_handed_back(message)
                 self._in_flight.on_handed_back(message)
             case StackTaken():
                 self._stacks.on_taken(message)
@@ -150,7 +150,7 @@ class ManagerHandle:
         was_suspended, self._checked_at = now - self._checked_at > self._silence_limit, now
         if not self._has_spoken or self._unanswered_since is None:
             return False
-        if was_suspended:  # this process, which could not read
+        if was_suspended:  # this process may have been unable to read
             self._unanswered_since = now
         return now - self._unanswered_since > self._silence_limit
 

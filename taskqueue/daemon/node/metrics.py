@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from taskqueue.daemon.node.figures import Figures, copied
 from taskqueue.daemon.node.health import Backlog, BacklogReader, NodeHealth
+from taskqueue.daemon.node.job_metrics import Family, JobMetrics
 from taskqueue.daemon.node.status import NodeStatus
+from taskqueue.daemon.node.watch import FindingsWatch
 from taskqueue.errors import ConfigError
 from taskqueue.model.finding import Level
 from taskqueue.model.history import MOST_CLASSES, OTHER
@@ -23,6 +25,11 @@ try:
 except ImportError:
     raise ConfigError("--metrics needs the package prometheus-client: pip install 'taskqueue-jobs[metrics]'") from None
 
+OF_PROCESS = frozenset(
+    sample for family in ProcessCollector(registry=None).collect() for sample in (family.name, f"{family.name}_total")
+)
+"""The names of the metrics of the node's process; those of the node begin with ``taskqueue_``."""
+
 Row = tuple[Sequence[str], float]
 
 _SEVERITIES = (Level.WARNING, Level.ERROR)
@@ -32,13 +39,22 @@ class Metrics(Collector):
     """Reads counters and snapshots of the loop; it never calls the store."""
 
     def __init__(
-        self, node: str, status: NodeStatus, figures: Figures, health: NodeHealth, backlog: BacklogReader
+        self,
+        node: str,
+        status: NodeStatus,
+        figures: Figures,
+        health: NodeHealth,
+        backlog: BacklogReader,
+        watch: FindingsWatch,
+        jobs: JobMetrics | None = None,
     ) -> None:
         self._node = node
         self._status = status
         self._figures = figures
         self._health = health
         self._backlog = backlog
+        self._watch = watch
+        self._jobs = jobs
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -60,7 +76,9 @@ class Metrics(Collector):
         yield from self._of_node()
         if self._status.leads:
             yield from _of_cluster(self._backlog.refresh())
-            yield _of_findings(self._backlog.findings)
+            yield from _of_findings(self._watch)
+        if self._jobs is not None:
+            yield from map(_of_job, self._jobs.families())
 
     def _of_runs(self) -> Iterator[Metric]:
         figures = self._figures
@@ -102,8 +120,15 @@ class Metrics(Collector):
         yield _gauge("leader", "1 on the node that leads the cluster.", (), [((), float(health["leads"]))])
 
 
+def _of_job(family: Family) -> Metric:
+    metric = Metric(family.name, family.meaning, family.kind)
+    for name, labels, value in family.samples:
+        metric.add_sample(name, labels, value)
+    return metric
+
+
 def _of_cluster(backlog: Backlog | None) -> Iterator[Metric]:
-    """Yield the figures of the whole store, which the leader alone has."""
+    """Yield the figures of the whole store, which only the leader has."""
     backlog = backlog or Backlog()
     yield _gauge("jobs", "Jobs in the store.", ("queue", "status"), _bounded(backlog.jobs))
     now = time.monotonic()
@@ -114,10 +139,19 @@ def _of_cluster(backlog: Backlog | None) -> Iterator[Metric]:
     yield _gauge("nodes", "Nodes that live, and nodes that fell silent within the last hour.", ("state",), nodes)
 
 
-def _of_findings(findings: Mapping[Level, int] | None) -> Metric:
-    """Return how many findings there are, without samples before they were counted."""
+def _of_findings(watch: FindingsWatch) -> Iterator[Metric]:
+    """Yield how many findings there are, with no samples before they were counted, and what became of messages."""
+    findings = watch.findings
     rows = [] if findings is None else [((level.value,), findings.get(level, 0)) for level in _SEVERITIES]
-    return _gauge("findings", "What needs somebody, as the overview and doctor say.", ("severity",), rows)
+    yield _gauge("findings", "What needs somebody, as the overview and doctor say.", ("severity",), rows)
+    looked = "When this leader has last looked for them, or began to lead."
+    yield _gauge("findings_looked_timestamp_seconds", looked, (), [((), watch.looked_at)])
+    if watch.sends:
+        deliveries = dict(watch.deliveries)
+        outcomes = [((outcome,), deliveries.get(outcome, 0)) for outcome in ("sent", "failed")]
+        yield _counter("notifications", "Notifications sent, and tries that failed.", ("outcome",), outcomes)
+        waiting = "Notifications that their receivers have not taken yet."
+        yield _gauge("notifications_waiting", waiting, (), [((), watch.waiting)])
 
 
 def _bounded(jobs: Mapping[tuple[str, Status], int]) -> list[Row]:

@@ -19,18 +19,22 @@ from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from taskqueue.daemon.node.context import NodeContext
 from taskqueue.daemon.node.health import BacklogReader, NodeHealth
+from taskqueue.daemon.node.watch import FindingsWatch
 from taskqueue.errors import ConfigError
 from taskqueue.insight import control_socket
 from taskqueue.insight.control_socket import Silence
 
+if TYPE_CHECKING:  # imported for nodes with metrics only
+    from taskqueue.daemon.node.job_metrics import JobMetrics
+
 log = logging.getLogger(__name__)
 
 SENDS_WITHIN = 1.0
-"""Seconds; a whole answer fits into the socket's buffer, so that no asker can hold up the thread."""
+"""Seconds; a whole answer fits into the socket's buffer, so no client can hold up the thread."""
 
 ACCEPTS_AGAIN_AFTER = 1.0
 """Seconds after a connection could not be accepted."""
@@ -60,11 +64,11 @@ class ControlServer:
             self._listen(path)
         except OSError as error:
             abstract = control_socket.path_without_folder(folder, self._node, self._incarnation)
-            log.info("its control socket is %s: there can be none at %s: %s", abstract, path, error)
+            log.info("its control socket is %s, because it cannot have one at %s: %s", abstract, path, error)
             try:
                 self._listen(abstract)
             except OSError as error_too:
-                log.warning("`taskqueue health` cannot ask this node: no socket at %s: %s", abstract, error_too)
+                log.warning("`taskqueue health` cannot reach this node: no socket at %s: %s", abstract, error_too)
 
     def _make_safe(self, folder: Path) -> None:
         with suppress(FileExistsError):
@@ -102,7 +106,7 @@ class ControlServer:
             while not self._is_closed.is_set():
                 try:
                     connection, _ = listener.accept()
-                except OSError:  # it was closed, or descriptors are short for the moment
+                except OSError:  # it was closed, or there are no descriptors at the moment
                     self._is_closed.wait(ACCEPTS_AGAIN_AFTER)
                     continue
                 with connection, suppress(OSError):
@@ -123,7 +127,7 @@ def _remove_left_behind(node: str, folder: Path) -> None:
 
 
 MOST_CONNECTIONS = 8
-"""The connections that are answered at once; for one more, the oldest is closed."""
+"""The most connections that are open at once; for one more, the oldest is closed."""
 
 REQUEST_WITHIN = 10.0
 """Seconds for a request to come and its answer to leave, on a host that is busy, too: Prometheus waits for as long."""
@@ -157,11 +161,11 @@ class MetricsServer:
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
     def start(self) -> None:
-        """Start to answer."""
+        """Start answering."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop to listen."""
+        """Stop listening."""
         self._is_closed.set()
         if self._thread.is_alive():
             with suppress(OSError):
@@ -329,12 +333,15 @@ class Monitor:
     and its execution of itself at a reload ends all threads.
     """
 
-    def __init__(self, node: NodeContext, is_seated: Callable[[], bool]) -> None:
+    def __init__(self, node: NodeContext, is_seated: Callable[[], bool], watch: FindingsWatch) -> None:
         self._loop = node.loop
         self._settings = node.settings
         self._status = node.status
         self._figures = node.figures
+        self._watch = watch
         self._http: MetricsServer | None = None
+        self._jobs: JobMetrics | None = None
+        self._holder = node.holder
         self._backlog = BacklogReader(node.loop, node.store, node.breaker, is_seated)
         self._health = NodeHealth(node.settings, node.holder, node.store.url, node.status, self._backlog)
         self._control = ControlServer(node.holder.seat, node.holder.incarnation, self._report)
@@ -344,27 +351,38 @@ class Monitor:
         address = self._settings.metrics_address
         if address is None:
             return
-        from taskqueue.daemon.node.metrics import Metrics
-        from taskqueue.daemon.node.monitor import MetricsServer
+        from taskqueue.daemon.node.job_metrics import JobMetrics
+        from taskqueue.daemon.node.metrics import OF_PROCESS, Metrics
 
-        self._backlog.count_findings(lambda: self._status.leads)
-        metrics = Metrics(self._settings.name, self._status, self._figures, self._health, self._backlog)
+        self._jobs = JobMetrics(self._holder.seat, self._holder.incarnation, self._status.manager, OF_PROCESS)
+        metrics = Metrics(
+            self._settings.name, self._status, self._figures, self._health, self._backlog, self._watch, self._jobs
+        )
         self._http = MetricsServer(address, metrics.text, self._health.document)
         self._status.metrics = self._http.url
 
     def start(self) -> None:
-        """Start to answer."""
+        """Start answering."""
         self._loop.after_turn(self._health.note_turn)
         self._control.start()
+        if self._jobs is not None:
+            self._jobs.open()  # in the folder that the control socket has made
         if self._http is not None:
             self._http.start()
 
+    @property
+    def job_metrics_folder(self) -> str:
+        """Return the folder for the metrics of jobs; empty if there is none."""
+        return "" if self._jobs is None else self._jobs.folder
+
     def _report(self) -> Mapping[str, Any]:
-        """Return what users of this host may know: the health, and the runs that the store does not know about."""
-        return {**self._health.document(), "unwritten": self._status.unwritten()}
+        """Return what users of this host may know: the health, and what the store does not know about the runs."""
+        return {**self._health.document(), "unwritten": self._status.unwritten(), "pids": self._status.pids()}
 
     def close(self) -> None:
-        """Answer no more; the loop has stopped."""
+        """Stop answering; the loop has stopped."""
         self._control.close()
         if self._http is not None:
             self._http.close()
+        if self._jobs is not None:
+            self._jobs.close()

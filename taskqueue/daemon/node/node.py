@@ -17,23 +17,23 @@ from taskqueue.daemon.node.controls import ControlsView, holds_back
 from taskqueue.daemon.node.dispatcher import Dispatcher
 from taskqueue.daemon.node.event_buffer import EventBuffer
 from taskqueue.daemon.node.figures import Figures
-from taskqueue.daemon.node.host_watch import HostWatch
+from taskqueue.daemon.node.host_watch import HostWatch, Rescuer
 from taskqueue.daemon.node.in_flight import InFlight
-from taskqueue.daemon.node.leader_hooks import LeaderHooks
+from taskqueue.daemon.node.leader_run import outbox_relay
 from taskqueue.daemon.node.leases import LEASE_SLACK, Leadership, NodeLeases
 from taskqueue.daemon.node.maintenance import Maintenance
 from taskqueue.daemon.node.manager_handle import ForkedManager, ManagerHandle
 from taskqueue.daemon.node.monitor import Monitor
-from taskqueue.daemon.node.rescuer import Rescuer
+from taskqueue.daemon.node.node_hooks import NodeHooks
 from taskqueue.daemon.node.shutdown import NodeStage, ShutdownSequence
+from taskqueue.daemon.node.signals_of_jobs import SignalFile
 from taskqueue.daemon.node.stack_requests import StackRequests
 from taskqueue.daemon.node.status import NodeStatus
-from taskqueue.daemon.protocol.messages import StartPool, StartupFailed, Unlock
+from taskqueue.daemon.node.watch import FindingsWatch
+from taskqueue.daemon.protocol.messages import NODE_STARTED, Message, StartPool, StartupFailed, Unlock
 from taskqueue.daemon.runtime import leftovers, standard_streams, systemd
-from taskqueue.daemon.runtime.loop import Loop
+from taskqueue.daemon.runtime.loop import Loop, every
 from taskqueue.daemon.runtime.prefetch import Prefetch
-from taskqueue.daemon.runtime.signal_file import SignalFile
-from taskqueue.daemon.runtime.timers import every
 from taskqueue.daemon.settings import Lead, Settings
 from taskqueue.exit_codes import Exit
 from taskqueue.insight.node_states import WAITS_FOR_LEAD
@@ -73,14 +73,9 @@ class Node:
         self._in_flight = InFlight(settings, prefetch, store.now)
         self._status.waits = self._in_flight.waits
         self._status.unwritten = self._in_flight.unwritten
-        schedules_timer = context.timer(self._apply_schedules)
-        self._leader_hooks = LeaderHooks(
-            lambda hook: self._manager.send(hook),  # noqa: PLW0108 - it is made below, as is the shutdown
-            settings.bootstrap,
-            self._on_hook,
-            settings.schedules,
-            schedules_timer.after,
-        )
+        self._status.pids = self._in_flight.pids
+        watch = FindingsWatch(context, self._send)
+        self._hooks = self._new_hooks(watch)
         self._events = EventBuffer(context)
         stacks = StackRequests(context, self._in_flight)
         self._manager = self._new_manager(forked, stacks)
@@ -96,15 +91,27 @@ class Node:
         self._host_watch = self._new_host_watch(stacks)
         self._burst = self._new_burst() if settings.burst else None
         self._bells = BellListener(self._loop, self._breaker)
-        self.monitor = Monitor(context, self._is_seated)
+        self.monitor = Monitor(context, self._is_seated, watch)
         self._expired_timer = context.timer(self._rescuer.rescue_expired)
+
+    def _send(self, message: Message) -> None:
+        """Send a message to the manager, whose handle is made after what sends messages."""
+        self._manager.send(message)
+
+    def _new_hooks(self, watch: FindingsWatch) -> NodeHooks:
+        settings = self._settings
+        runs = [outbox_relay(path, self._context, self._send) for path in settings.outbox]
+        if (settings.notify or settings.metrics) and not settings.burst:
+            runs.append(watch)
+        apply_later = self._context.timer(self._apply_schedules).after
+        return NodeHooks(self._send, settings.bootstrap, self._on_hook, settings.schedules, apply_later, runs)
 
     def _new_manager(self, forked: ForkedManager, stacks: StackRequests) -> ManagerHandle:
         return ManagerHandle(
             forked,
             self._context,
             in_flight=self._in_flight,
-            leader_hooks=self._leader_hooks,
+            hooks=self._hooks,
             events=self._events,
             stacks=stacks,
             on_startup_failed=self._on_startup_failed,
@@ -115,7 +122,7 @@ class Node:
             node=self._context,
             leases=self._leases,
             controls=self._controls,
-            hooks=self._leader_hooks,
+            hooks=self._hooks,
             events=self._events,
             is_seated=self._is_seated,
             on_change=self._on_lead_changed,
@@ -128,7 +135,7 @@ class Node:
             manager=self._manager,
             fetcher=self._dispatcher.fetcher,
             in_flight=self._in_flight,
-            leader_hooks=self._leader_hooks,
+            hooks=self._hooks,
             distrust_lead=self._leadership.distrust,
             on_stage=self._show,
         )
@@ -149,13 +156,13 @@ class Node:
             dispatcher=self._dispatcher,
             in_flight=self._in_flight,
             maintenance=self._maintenance,
-            leader_hooks=self._leader_hooks,
+            hooks=self._hooks,
             may_claim=self._may_claim,
             on_end=self._on_burst_ended,
         )
 
     def _on_burst_ended(self) -> None:
-        if self._leader_hooks.failed_schedules:
+        if self._hooks.has_failed:
             self._shutdown.exit = Exit.ERROR
         self._shutdown.on_quit()
 
@@ -171,7 +178,7 @@ class Node:
     def run(self) -> int:
         """Run the loop until the node has shut down, and return the exit code."""
         loop = self._loop
-        for signum in (signal.SIGTERM, signal.SIGINT):  # got by a thread that a library has started before
+        for signum in (signal.SIGTERM, signal.SIGINT):  # received by a thread that a library started earlier
             loop.on_signal(signum, self._shutdown.on_stop)
         loop.on_signal(signal.SIGQUIT, self._shutdown.on_quit)
         self._signals = SignalFile(signals_of_jobs.STOPS)
@@ -213,7 +220,7 @@ class Node:
         if self._shutdown.stage is not NodeStage.STANDBY or not self._leases.acquire_seat():
             return
         self._shutdown.enter(NodeStage.SEATED)
-        log.info("node %s has its seat", self._settings.name)
+        log.info("node %s has taken its seat", self._settings.name)
         on_ring = partial(self._wake, "the bell of new work rang")
         on_pause = partial(self._wake, "no bell rang for a while")
         self._bells.listen(lambda: self._store.bell(WORK), on_ring, on_pause)
@@ -223,19 +230,23 @@ class Node:
         self._bells.listen(lambda: self._store.bell(CONTROLS), self._apply_controls, self._apply_controls)
         leftovers.kill()  # before their jobs run again
         url = resolved(self._settings.url)
-        self._manager.send(StartPool(url=url, seat=self._holder.seat, incarnation=self._holder.incarnation))
-        self._leader_hooks.apply_schedules()
+        folder = self.monitor.job_metrics_folder
+        self._manager.send(
+            StartPool(url=url, seat=self._holder.seat, incarnation=self._holder.incarnation, metrics=folder)
+        )
+        self._hooks.call(NODE_STARTED)
+        self._hooks.apply_schedules()
         self._maintenance.start()
         rescued = self._rescuer.rescue_own_seat()
         if rescued:
             log.warning(
-                "rescued %s that the last holder of seat %s left behind", count(rescued, "job"), self._settings.name
+                "rescued %s left behind by the last holder of seat %s", count(rescued, "job"), self._settings.name
             )
         self._renew()
         self._apply_controls()
 
     def _turn(self) -> None:
-        """Have jobs claimed and outcomes settled, and end the loop if that was the last thing to do."""
+        """Claim jobs and settle outcomes, and end the loop if that was the last thing to do."""
         if self._shutdown.stage is NodeStage.STANDBY:
             return
         self._dispatcher.work(self._may_claim)
@@ -301,7 +312,7 @@ class Node:
 
     def _apply_schedules(self) -> None:
         if self._is_seated():
-            self._leader_hooks.apply_schedules()
+            self._hooks.apply_schedules()
 
     def _on_hook(self) -> None:
         """Continue a shutdown that waits for a hook, and fire what a hook may have scheduled for now."""
@@ -331,7 +342,7 @@ class Node:
         self._store.close()
         unsettled = len(self._in_flight.unsettled)
         if unsettled:
-            log.error("exiting with %d outcomes not settled: their jobs run again", unsettled)
+            log.error("exiting with %d outcomes not settled: these jobs will run again", unsettled)
 
     def _is_seated(self) -> bool:
         return self._shutdown.stage is NodeStage.SEATED
@@ -355,7 +366,7 @@ class Node:
             self._manager.send(Unlock(pid=self._breaker.locked_by))
         self._status.show()
         if self._breaker.store_was_replaced and self._shutdown.exit is not Exit.STORE:
-            log.error("exiting, so that the node is restarted with the new store: %s", self._breaker.reason)
+            log.error("exiting so that the node is restarted with the new store: %s", self._breaker.reason)
             self._shutdown.fail(Exit.STORE)
         if not self._breaker.is_degraded:
             self._wake("the store answers again")

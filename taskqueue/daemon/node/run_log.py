@@ -97,7 +97,7 @@ def _run(last: Attempt | None, took: float | None) -> str:
 
 
 def _took(last: Attempt) -> float | None:
-    """Return how long the run took: 0 at least, though its start and its end come from two clocks."""
+    """Return how long the run took: at least 0, although its start and its end come from two clocks."""
     return None if last.started_at is None else max(0.0, (last.ended_at - last.started_at).total_seconds())
 
 

@@ -37,7 +37,7 @@ class ScheduleRunner:
         return None if answer is None else answer.value
 
     def reconcile(self) -> None:
-        """Repair schedules that await a job whose end they missed, or that was removed, or whose clock was set back."""
+        """Repair schedules that await a job whose end they missed or that was removed, or whose clock was set back."""
         self._breaker.call(self._reconcile)
 
     def _fire_due(self) -> datetime | None:
@@ -84,13 +84,15 @@ class ScheduleRunner:
         for plan in waiting:
             after = reconciled(plan, awaited.get(plan.awaits) if plan.awaits else None, now)
             if after is not None and self._store.replace_schedule(plan, *after, now):
-                log.warning("schedule %s awaited a job that has ended or was removed: %s", plan.name, plan.awaits)
+                log.warning(
+                    "schedule %s was waiting for a job that has ended or was removed: %s", plan.name, plan.awaits
+                )
 
     def _records(self, ids: tuple[JobId, ...], which: Query = ALL) -> dict[JobId, Record]:
         if not ids:
             return {}
-        wanted = And((Compare("id", Operator.IN, tuple(map(str, ids))), which))
-        return {record.id: record for record in self._store.find(wanted, limit=len(ids))}
+        query = And((Compare("id", Operator.IN, tuple(map(str, ids))), which))
+        return {record.id: record for record in self._store.find(query, limit=len(ids))}
 
 
 def _log(before: NamedSchedule, firing: Firing) -> None:

@@ -86,7 +86,7 @@ class Settler:
     def _settle_beside(
         self, settlements: Sequence[Settlement], meanwhile: Callable[[], None]
     ) -> Answered[set[JobId]] | None:
-        """Settle these in another thread, which has finished when this method returns or raises."""
+        """Settle these in another thread, which has ended when this method returns or raises."""
         under_way = self._breaker.begin(lambda: self._write(settlements), self._thread)
         if under_way is None:
             return None
@@ -125,7 +125,7 @@ class Settler:
         unknown_ids = [str(id) for id in renewal.claims if id not in known_ids]
         if not unknown_ids:
             return
-        log.warning("handing back %d claims whose answer was lost", len(unknown_ids))
+        log.warning("handing back %d claims for which the store's answer was lost", len(unknown_ids))
         is_unknown = query.parse({"id": {"$in": unknown_ids[:BATCH]}, "status": int(Status.PROCESSING)})
         answer = self._breaker.call(lambda: self._store.find(is_unknown, limit=BATCH))
         self._hand_back(record for record in (answer.value if answer else []) if record.holder == self._holder)
@@ -137,7 +137,7 @@ class Settler:
     def _log(self, claim: InFlightRun, accepted: bool) -> None:
         if not accepted:
             record = claim.record
-            log.warning("the store refused an outcome of %s: its claim was lost", record.job, extra=fields(record))
+            log.warning("the store refused an outcome of %s: the claim was lost", record.job, extra=fields(record))
         elif claim.finished is not None:
             worker = _crashed_worker(claim.finished)
             log_run(

@@ -10,11 +10,11 @@ from enum import Enum
 from taskqueue.daemon.node.context import NodeContext
 from taskqueue.daemon.node.fetcher import Fetcher
 from taskqueue.daemon.node.in_flight import InFlight
-from taskqueue.daemon.node.leader_hooks import LeaderHooks
 from taskqueue.daemon.node.manager_handle import ManagerHandle
+from taskqueue.daemon.node.node_hooks import NodeHooks
 from taskqueue.daemon.node.status import UNSEATED, WORKS
 from taskqueue.daemon.protocol.channel import ChannelBroken
-from taskqueue.daemon.protocol.messages import Recycle, Shutdown
+from taskqueue.daemon.protocol.messages import NODE_STOPPING, Recycle, Shutdown
 from taskqueue.daemon.runtime import systemd
 from taskqueue.exit_codes import Exit
 from taskqueue.model.wording import count
@@ -25,10 +25,10 @@ MOST_SIGNALS = 3
 """Signals that speed up a shutdown; the next one kills the manager and all workers."""
 
 SLOWEST_ANSWER = 15.0
-"""Seconds that the last calls to a slow store may take."""
+"""How many seconds the last calls to a slow store may take."""
 
 HOOK_STARTS_WITHIN = 5.0
-"""Seconds that a shutdown waits for the hook ``stepped_down`` to start."""
+"""Seconds that a shutdown waits for the hooks ``stepped_down`` and ``node_stopping`` to start."""
 
 
 class NodeStage(Enum):
@@ -50,7 +50,7 @@ class ShutdownSequence:
         manager: ManagerHandle,
         fetcher: Fetcher,
         in_flight: InFlight,
-        leader_hooks: LeaderHooks,
+        hooks: NodeHooks,
         distrust_lead: Callable[[], None],
         on_stage: Callable[[], None],
     ) -> None:
@@ -60,7 +60,7 @@ class ShutdownSequence:
         self._manager = manager
         self._fetcher = fetcher
         self._in_flight = in_flight
-        self._leader_hooks = leader_hooks
+        self._hooks = hooks
         self._status = node.status
         self._distrust_lead = distrust_lead
         self._on_stage = on_stage
@@ -92,7 +92,7 @@ class ShutdownSequence:
         self._start("finish" if self._signals == 1 else "quick")
 
     def on_quit(self) -> None:
-        """Shut down on SIGQUIT, after all runs have ended by themselves."""
+        """Shut down on SIGQUIT, after all runs have ended on their own."""
         self.restarts = False
         self._in_flight.is_stop_requested = True
         self._start("patient")
@@ -104,13 +104,13 @@ class ShutdownSequence:
         systemd.reloading()
         if self.stage is NodeStage.SEATED and self._settings.preload:
             self.restarts = True
-            log.info("loading new code: running jobs end first, then the node starts again")
+            log.info("loading new code: the node restarts when its running jobs have ended")
             self._start("patient")
             return
         if self.stage is NodeStage.SEATED:
             log.info("replacing every worker after its current run")
             self._manager.send(Recycle())
-            self._leader_hooks.apply_schedules()
+            self._hooks.load_new_code()
         systemd.ready(self._status.summary())
 
     def fail(self, exit: Exit) -> None:
@@ -126,12 +126,12 @@ class ShutdownSequence:
 
     def continue_after_hook(self) -> None:
         """Continue a shutdown that waited for a hook to start, if it has started."""
-        if self._delayed_mode and not self._leader_hooks.is_pending:
+        if self._delayed_mode and not self._hooks.is_pending:
             self._send_shutdown()
 
     def on_manager_broken(self, broken: ChannelBroken) -> None:
         """Kill the manager, and with it all workers, because its channel is broken."""
-        log.error("the channel from the manager is broken, killing it: %s", broken)
+        log.error("the channel from the manager is broken; killing the manager: %s", broken)
         self.kill_manager()
         self.on_manager_exit()
 
@@ -162,13 +162,14 @@ class ShutdownSequence:
             self._log_start(mode)
             self._kills_before = self._manager.kills
             self._distrust_lead()
+            self._hooks.call(NODE_STOPPING)
         self.enter(NodeStage.DRAINING)
         self.is_patient = mode == "patient"
         self._fetcher.hand_back_reserved()
         if not self.restarts:
             systemd.stopping(self._status.summary())
         self._delayed_mode = mode
-        if mode != "quick" and self._leader_hooks.is_pending:
+        if mode != "quick" and self._hooks.is_pending:
             self._loop.at(time.monotonic() + HOOK_STARTS_WITHIN, self._send_shutdown)
             return
         self._send_shutdown()
@@ -177,11 +178,11 @@ class ShutdownSequence:
         running = count(len(self._in_flight), "job")
         match mode:
             case "finish":
-                log.info("shutting down: %s in flight, to end within %g s", running, self._settings.finish)
+                log.info("shutting down: %s in flight, waiting up to %g s", running, self._settings.finish)
             case "patient":
                 log.info("shutting down: waiting for %s to finish", running)
             case _:
-                log.info("shutting down: %s in flight, interrupted now", running)
+                log.info("shutting down: interrupting %s in flight", running)
 
     def _send_shutdown(self) -> None:
         mode, self._delayed_mode = self._delayed_mode, ""

@@ -1,11 +1,14 @@
-"""Tells signals of the node's own jobs from those of operators: a job must not stop the node that runs it."""
+"""Reads the signals that stop a node, and sends back those of its own jobs: a job must not stop its node."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import os
 import signal
+import struct
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from taskqueue.daemon.runtime import child_process, leftovers
@@ -14,6 +17,12 @@ log = logging.getLogger(__name__)
 
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 """The signals that stop a node."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_SET = 128  # bytes of sigset_t, of glibc and of musl
+_SIGINFO = 128  # bytes of struct signalfd_siginfo
+_HEAD = struct.Struct("=IiiI")  # its first fields: number, errno, code, pid
+_MOST = 16  # signals of one read
 
 
 def hold() -> None:
@@ -27,7 +36,7 @@ def release() -> None:
 
 
 def return_to_job(signum: signal.Signals, sender: int) -> bool:
-    """Interrupt the job that has sent the signal to this node; return False if no living job of this node has.
+    """Interrupt the job that sent the signal to this node; return False if no living job of this node did.
 
     The worker gets a SIGTERM that neither node nor manager sent, and so the second such run in a row is a crash.
     """
@@ -35,8 +44,8 @@ def return_to_job(signum: signal.Signals, sender: int) -> bool:
     if not worker:
         return False
     log.error(
-        "process %d of %r sent %s to its node, which goes on: the job is interrupted instead, and counts as crashed "
-        "from the second time on",
+        "process %d of %r sent %s to its node, which keeps running: the job is interrupted instead, and counts as "
+        "crashed from the second time on",
         sender,
         _title(worker),
         signum.name,
@@ -62,3 +71,37 @@ def _title(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
         return f"worker {pid}"
+
+
+class SignalFile:
+    """A descriptor that is readable while one of these signals waits for this process; see signalfd(2).
+
+    They must be blocked in every thread.
+    """
+
+    def __init__(self, signums: Iterable[signal.Signals]) -> None:
+        chosen = ctypes.create_string_buffer(_SET)
+        _libc.sigemptyset(chosen)
+        for signum in signums:
+            _libc.sigaddset(chosen, int(signum))
+        self._descriptor: int = _libc.signalfd(-1, chosen, os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._descriptor < 0:
+            error = ctypes.get_errno()
+            raise OSError(error, f"signalfd: {os.strerror(error)}")
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def read(self) -> Iterator[tuple[signal.Signals, int]]:
+        """Yield the signals that wait, each with the pid of its sender; 0 for the kernel or another pid namespace."""
+        try:
+            received = os.read(self._descriptor, _SIGINFO * _MOST)
+        except BlockingIOError:
+            return
+        for first in range(0, len(received), _SIGINFO):
+            signum, _, _, pid = _HEAD.unpack_from(received, first)
+            yield signal.Signals(signum), pid
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        os.close(self._descriptor)

@@ -1,4 +1,4 @@
-"""Answers requests for the stacks of this node's runs: leases of the askers, answered by leases of the node."""
+"""Answers requests for stacks of this node's runs: each request is a lease, and so is its answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from taskqueue.model.stack import ANSWER, REQUEST
 from taskqueue.store import Lease
 
 KEPT_FOR = timedelta(seconds=10)
-"""How long an answer is kept for an asker that has not read it."""
+"""How long an unread answer is kept."""
 
 
 class StackRequests:
@@ -28,18 +28,18 @@ class StackRequests:
     def look(self, leases: Sequence[Lease]) -> list[TakeStack]:
         """Return the new requests for runs of this node, and remove files of askers that were killed."""
         new: list[TakeStack] = []
-        known = self._asked & {lease.name for lease in leases}
+        asked = self._asked & {lease.name for lease in leases}
         for lease in leases:
             if not lease.name.startswith((REQUEST, ANSWER)):
                 continue
             if lease.until <= self._store.now():
                 self._resign(lease)
-            elif lease.name.startswith(REQUEST) and lease.name not in known:
+            elif lease.name.startswith(REQUEST) and lease.name not in asked:
                 id, claims = lease.about.get("job"), lease.about.get("claims")
                 if isinstance(id, str) and isinstance(claims, int) and self._in_flight.find(id, claims) is not None:
-                    known.add(lease.name)
+                    asked.add(lease.name)
                     new.append(TakeStack(id=id, claims=claims, request=lease.name.removeprefix(REQUEST)))
-        self._asked = known
+        self._asked = asked
         return new
 
     def on_taken(self, message: StackTaken) -> None:

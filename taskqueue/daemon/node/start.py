@@ -35,6 +35,7 @@ def run(settings: Settings, *, announce: Callable[[str], None], keep: Collection
     """
     child_process.require_descriptors()
     child_process.require_linux()
+    _check_receivers(settings)
     log_fields.install()
     log_fields.set_node(settings.name)
     child_process.become_subreaper()
@@ -70,3 +71,12 @@ def run(settings: Settings, *, announce: Callable[[str], None], keep: Collection
         signals_of_jobs.release()
         os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606 - there is no shell
     return code
+
+
+def _check_receivers(settings: Settings) -> None:
+    """Raise ``ConfigError`` if a receiver of notifications lacks its key, its password or its program."""
+    if settings.notify:
+        from taskqueue.notifications.receivers import receiver_of  # few nodes send notifications
+
+        for text in settings.notify:
+            receiver_of(text).check(os.environ)

@@ -15,7 +15,7 @@ from taskqueue.model.version import VERSION
 from taskqueue.store import Store
 
 UNSEATED = "waits for its seat"
-"""The phase of a node that has not asked for its seat yet."""
+"""The phase of a node that has not requested its seat yet."""
 
 WORKS = "works"
 """The phase of a node that takes jobs."""
@@ -27,6 +27,7 @@ class NodeStatus:
     def __init__(self, settings: Settings, manager: int = 0) -> None:
         """Create the status; ``manager`` is the pid of the worker manager, 0 if there is none."""
         self._settings = settings
+        self.manager = manager
         self._processes = host.named({"node": os.getpid(), **({"manager": manager} if manager else {})})
         self.pool = PoolStatus(idle=0, busy=0, forced=0, concurrent=0)
         self.running = 0
@@ -34,6 +35,8 @@ class NodeStatus:
         """Returns which runs wait for other jobs (``model.blocked_run``)."""
         self.unwritten: Callable[[], list[Any]] = list
         """Returns the runs whose start or end the store does not have yet; any thread may call it."""
+        self.pids: Callable[[], dict[str, int]] = dict
+        """Returns the pid of the worker of each job that runs; any thread may call it."""
         self.leads = False
         self.degraded = ""
         self.phase = UNSEATED
@@ -70,6 +73,10 @@ class NodeStatus:
         ]
         if self.metrics:
             lines.append(f"metrics    {self.metrics}/metrics, /live and /ready")
+        if settings.notify:
+            from taskqueue.notifications.receivers import shown  # few nodes send notifications
+
+            lines.append(f"notify     {', '.join(map(shown, settings.notify))}")
         if settings.lead is Lead.CLUSTER:
             lines.append("lead       works only while it leads the cluster")
         if settings.allow:

@@ -1,4 +1,4 @@
-"""The messages between node, manager and worker, those of leader hooks among them; ``codec`` turns them into bytes."""
+"""The messages between node, manager and worker, those of node hooks among them; ``codec`` turns them into bytes."""
 
 from __future__ import annotations
 
@@ -29,23 +29,27 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False)
 class StartPool(_Message, frozen=True):
     """Node to manager, first message: the node has its seat, start workers.
 
-    ``url`` is the store that a job's own ``Scheduler`` opens.
+    ``url`` is the store that a job's own ``Scheduler`` opens, ``metrics`` the folder for the metrics of jobs.
     """
 
     url: str
     seat: str
     incarnation: str
+    metrics: str = ""
 
 
 class RunHook(_Message, frozen=True):
-    """Node to manager to worker: call the leader hook ``name``; reports about it have this id and claims 0.
+    """Node to manager to worker: call the node hook ``name``; reports about it have this id and claims 0.
 
-    ``APPLY_SCHEDULES`` is no function of the bootstrap file: it applies the schedules that ``module`` declares.
+    Those with a ``source`` are no functions of the bootstrap file: ``APPLY_SCHEDULES`` applies the schedules that this
+    module declares, ``RELAY_OUTBOX`` and ``EMPTY_OUTBOX`` move the jobs of the outbox at this path to the store. Nor is
+    ``WATCH``, which looks for findings and sends them to the receivers in ``data``.
     """
 
     id: str
     name: str
-    module: str = ""
+    source: str = ""
+    data: str = "null"
 
 
 class Stop(_Message, frozen=True):
@@ -165,10 +169,10 @@ class Progressed(_Message, frozen=True):
 
     id: str
     claims: int
-    progress: float | None
-    message: str
-    state: str | None
     at: float
+    progress: float | None = None
+    message: str = ""
+    state: str | None = None
     position: str | None = None
 
 
@@ -192,7 +196,7 @@ class Ended(_Message, frozen=True):
     """Worker (or the manager for it) to node: how a run ended.
 
     ``outcome`` is the name of a class of ``model.lifecycle.outcomes`` and ``fields`` its fields as plain values (see
-    ``protocol.encoding``).
+    ``protocol.codec``).
     """
 
     id: str
@@ -306,12 +310,20 @@ changed = msgspec.structs.replace
 """Return the message with other values of these fields."""
 
 
+NODE_STARTED = "node_started"
+NODE_STOPPING = "node_stopping"
 BECAME_LEADER = "became_leader"
 STEPPED_DOWN = "stepped_down"
 APPLY_SCHEDULES = "apply_schedules"
+RELAY_OUTBOX = "relay_outbox"
+EMPTY_OUTBOX = "empty_outbox"
+WATCH = "notifications"
 
 TIMEOUT = 60.0
-"""Seconds that a hook may take."""
+"""Seconds that a hook may take, unless it is a relay or a watch."""
+
+STALLS_AFTER = 30.0
+"""Seconds that one look for notifications, or the delivery of one, may take."""
 
 NO_CLAIM = 0
 """The claim number in messages about a hook: a hook is not a claim on a job."""
@@ -323,10 +335,11 @@ def run_of(hook: RunHook) -> Run:
         id=hook.id,
         claims=NO_CLAIM,
         job=hook.name,
-        data="null",
+        data=hook.data,
         state=None,
         attempt=1,
         is_last=True,
-        timeout=TIMEOUT,
+        timeout=None if hook.name in (RELAY_OUTBOX, EMPTY_OUTBOX, WATCH) else TIMEOUT,
+        stall_timeout=STALLS_AFTER if hook.name == WATCH else None,
         force_spawn=True,  # a full pool does not delay it
     )

@@ -72,13 +72,9 @@ class StartLog:
         self._free = list(self._entries)
         self._shared = set(self._entries)
 
-    def acquire(self) -> Entry:
-        """Return a free entry for a worker; if all are taken, one that the node cannot read."""
-        return self._free.pop() if self._free else Entry(mmap.mmap(-1, _ENTRY.size), 0)
-
-    def acquire_many(self, count: int) -> list[Entry]:
+    def acquire(self, count: int) -> list[Entry]:
         """Return entries for the run slots of one worker; if too few are free, ones that the node cannot read."""
-        if count <= len(self._free) // 2:
+        if count <= (len(self._free) + 1) // 2:
             return [self._free.pop() for _ in range(count)]
         page = mmap.mmap(-1, count * _ENTRY.size)
         return [Entry(page, number * _ENTRY.size) for number in range(count)]

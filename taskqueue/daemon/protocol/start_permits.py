@@ -42,10 +42,10 @@ class StartPermits:
     def revoke(self) -> list[int]:
         """Revoke all permits not taken yet, and return the numbers of their runs."""
         try:
-            left = os.read(self._reader, _PIPE_SIZE)
+            permits = os.read(self._reader, _PIPE_SIZE)
         except BlockingIOError:
             return []
-        return [number for (number,) in _PERMIT.iter_unpack(left)]
+        return [number for (number,) in _PERMIT.iter_unpack(permits)]
 
     def close(self) -> None:
         """Close the pipe."""

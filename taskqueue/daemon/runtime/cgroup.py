@@ -45,11 +45,11 @@ def memory_limit(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
 
 def memory_use(proc: Path = PROC, cgroups: Path = CGROUPS) -> tuple[int, int] | None:
     """Return used bytes and limit of the fullest level of the cgroup and those above it; None without a limit."""
-    found = []
+    uses = []
     for level, version, limit in _limited(proc, cgroups):
         with contextlib.suppress(OSError, ValueError):
-            found.append((int((level / _USED[version]).read_text()), limit))
-    return max(found, key=lambda use: use[0] / max(use[1], 1), default=None)
+            uses.append((int((level / _USED[version]).read_text()), limit))
+    return max(uses, key=lambda use: use[0] / max(use[1], 1), default=None)
 
 
 def _limited(proc: Path, cgroups: Path) -> Iterator[tuple[Path, int, int]]:

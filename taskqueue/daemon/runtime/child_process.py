@@ -275,6 +275,31 @@ def show_arguments(arguments: Sequence[str]) -> None:
     setproctitle(shlex.join(arguments))
 
 
+class IoPriority:
+    """The I/O priority of this process (``ionice``) as it was at first."""
+
+    def __init__(self) -> None:
+        self._process = psutil.Process()
+        self._first = self.present()
+
+    def present(self) -> tuple[int, int] | None:
+        """Return class and level; None if a container forbids it."""
+        try:
+            ioclass, level = self._process.ionice()
+        except (OSError, psutil.Error):
+            return None
+        return int(ioclass), int(level)
+
+    def set_back(self, present: tuple[int, int] | None) -> bool:
+        """Set the first one if the present one is another; return whether it is set."""
+        if present != self._first and self._first is not None:
+            try:
+                self._process.ionice(*self._first)
+            except (OSError, psutil.Error):
+                return False
+        return True
+
+
 def memory_of(pid: int) -> int:
     """Return the resident memory of process ``pid`` in bytes; 0 if there is no such process."""
     try:
@@ -364,10 +389,10 @@ def _kill_and_reap(find: Callable[[], list[int]], within: float) -> int:
     except OSError as error:
         if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
             raise
-        log.warning("processes that a dead child left behind may live until the next one dies: %s", error)
+        log.warning("processes left behind by a dead child may live until the next child dies: %s", error)
         return reaped
     if pids:
-        log.warning("processes that a dead child left behind are still alive: pids %s", pids)
+        log.warning("processes left behind by a dead child are still alive: pids %s", pids)
     return reaped
 
 

@@ -87,9 +87,8 @@ def _drop_descriptors(keep: Collection[int]) -> None:
     The peers of inherited channels see this end closed at once; an object of the parent that is closed here later
     closes the replacement, not a new file that got the same number.
     """
-    kept = {*keep, *_standard_descriptors()}
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    for number in descriptors() - kept - {null}:
+    for number in descriptors() - {*keep, *_standard_descriptors(), null}:
         try:
             os.dup2(null, number, inheritable=False)
         except OSError:  # its number is over the limit of open files, which was lowered: no new file gets it

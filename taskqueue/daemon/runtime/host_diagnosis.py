@@ -29,10 +29,10 @@ _WANTED = (
 
 def diagnose(pids: Sequence[tuple[str, int]]) -> list[Finding]:
     """Return the findings about this host and its running nodes, each with name and pid; reads only."""
-    found = [*_memory(), *_cgroup(), *_units(UNITS)]
+    findings = [*_memory(), *_cgroup(), *_units(UNITS)]
     for name, pid in pids:
-        found += _descriptors(name, pid)
-    return found
+        findings += _descriptors(name, pid)
+    return findings
 
 
 def _descriptors(name: str, pid: int) -> Iterator[Finding]:
@@ -47,8 +47,8 @@ def _descriptors(name: str, pid: int) -> Iterator[Finding]:
 
 
 def _memory() -> Iterator[Finding]:
-    known = dict(re.findall(r"^(\w+): +(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE))
-    total, free = (int(known.get(name, 0)) * 1024 for name in ("MemTotal", "MemAvailable"))
+    sizes = dict(re.findall(r"^(\w+): +(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE))
+    total, free = (int(sizes.get(name, 0)) * 1024 for name in ("MemTotal", "MemAvailable"))
     if total:
         words = f"{size(free)} of {size(total)} are available"
         do = "lower --max-children, set --max-memory, or add memory: the kernel kills workers without any"

@@ -85,7 +85,7 @@ def kill(within: float = KILL_TAKES_AT_MOST) -> int:
     if stuck:
         log.warning("could not kill leftover processes of a dead manager's jobs: %s", sorted(stuck))
     if ended:
-        log.warning("killed %d processes that jobs of a dead manager left behind: %s", len(ended), sorted(ended))
+        log.warning("killed %d processes left behind by jobs of a dead manager: %s", len(ended), sorted(ended))
     return len(ended)
 
 

@@ -101,11 +101,11 @@ class NonblockingOutput(io.RawIOBase):
         while self._unsent:
             with self._lock:
                 self._send_unsent()
-            left = ends_at - time.monotonic()
-            if left <= 0 or not isinstance(self._error, BlockingIOError):
+            seconds = ends_at - time.monotonic()
+            if seconds <= 0 or not isinstance(self._error, BlockingIOError):
                 break
             poll.register(self.descriptors[0], select.POLLOUT)
-            poll.poll(left * 1000)
+            poll.poll(seconds * 1000)
 
     def fileno(self) -> int:
         """Return the descriptor that was given."""
@@ -143,7 +143,7 @@ class NonblockingOutput(io.RawIOBase):
         self.is_stalled = False
         if self._dropped:
             dropped, self._dropped = self._dropped, 0
-            log.warning("%d lines of the output were dropped: its reader did not take them in time", dropped)
+            log.warning("%d lines of output were dropped: the reader was too slow", dropped)
 
     def _send_unsent(self) -> None:
         """Send pieces of whole lines that a pipe takes at once or not at all, so that no other process splits them."""

@@ -1,24 +1,25 @@
-"""One of the runs that a worker executes at once: its slot, its tasks, its context, and the requests to end it."""
+"""The event loop of a worker with many runs, and one of these: its slot, tasks, context, and requests to end it."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Callable, Coroutine
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
-from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
+from taskqueue.daemon.protocol.channel import Channel
 from taskqueue.daemon.protocol.messages import Key
 from taskqueue.daemon.protocol.shared_memory import Entry, WorkerPage
-from taskqueue.daemon.worker.interrupts import Shield
+from taskqueue.daemon.worker.interrupts import StopRequests
+from taskqueue.daemon.worker.watched_loop import WatchedLoop
 from taskqueue.daemon.worker.worker_context import Sender, WorkerContext
 from taskqueue.execution.event_loop import BLOCKED_FOR, ROUNDS, awaited
 from taskqueue.execution.executor import Ran
-from taskqueue.execution.loop_settings import LEFT_FOR, log_left, names_of
+from taskqueue.execution.loop_settings import LEFT_FOR, LoopSettings, log_left, names_of
 from taskqueue.execution.run import Run
-from taskqueue.model.job import Interrupted, JobTimeout
 from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.log_fields import RunFields
 from taskqueue.model.record import Failure
@@ -45,7 +46,7 @@ class ConcurrentRun:
         self.slot = slot
         self.number = slot.runs
         self.key: Key = (run.id, run.claims)
-        self.interrupts = RunInterrupts(slot.page, slot.runs)
+        self.interrupts = StopRequests(slot.page, slot.runs)
         self.task: RunTask | None = None
         self.tasks: set[asyncio.Task[Any]] = set()
         """The tasks that the job has started and that have not ended."""
@@ -97,80 +98,29 @@ class ConcurrentRun:
 
     async def end_tasks(self, within: float = LEFT_FOR) -> str:
         """Cancel the tasks that the job left running, wait for them, and return the names of tasks that still run."""
-        left = [task for task in self.tasks if not task.done()]
-        if not left:
+        running = [task for task in self.tasks if not task.done()]
+        if not running:
             return ""
-        log_left(left, self.run.id)
+        log_left(running, self.run.id)
         until = time.monotonic() + within
         self._is_ending_tasks = True
         for _ in range(ROUNDS):
-            for task in left:
+            for task in running:
                 task.cancel()
-            await asyncio.wait(left, timeout=max(0.0, until - time.monotonic()))
-            left = [task for task in self.tasks if not task.done()]
-            if not left or time.monotonic() >= until:
+            await asyncio.wait(running, timeout=max(0.0, until - time.monotonic()))
+            running = [task for task in self.tasks if not task.done()]
+            if not running or time.monotonic() >= until:
                 break
         self._is_ending_tasks = False
-        self.tasks.difference_update(left)  # they end with their worker
-        return names_of(left)
-
-
-class RunInterrupts(AbstractContextManager[None]):
-    """The requests to end one run among others; they come by the loop, or by a signal where the run blocks it."""
-
-    def __init__(self, page: WorkerPage, number: int) -> None:
-        self._page = page
-        self._number = number
-        self.reason = ""
-        """Why the run has to end for another reason than a request of the manager."""
-        self.is_open = False
-        """The job's code is running, or awaits."""
-        self.is_due = False
-        """A request came while it was not."""
-        self.shield = Shield(self)
-
-    @property
-    def stop_reason(self) -> str | None:
-        """Return why the run has to end; None if it does not."""
-        return self._page.stop_reason_of(self._number) or self.reason or None
-
-    @property
-    def stopping(self) -> bool:
-        """Return whether the run should end by itself."""
-        return self._page.is_node_stopping or self.stop_reason is not None
-
-    def __enter__(self) -> None:
-        if self.is_due:
-            self.is_due = False
-            self._interrupt()
-        self.is_open = True
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.is_open = False
-
-    def deliver_to(self, cancel: Callable[[str], bool]) -> None:
-        """Do nothing: the run has a task that is canceled."""
-
-    def raise_now(self) -> None:
-        """Raise an interrupt in the job's code, which blocks the loop."""
-        if self.is_open and not self.shield.depth:
-            self._interrupt()
-
-    def raise_due(self) -> None:
-        """Do nothing: the next signal comes in a second."""
-
-    def _interrupt(self) -> None:
-        reason = self.stop_reason or ""
-        raise (JobTimeout if reason == "timeout" else Interrupted)(reason)
+        self.tasks.difference_update(running)  # they end with their worker
+        return names_of(running)
 
 
 class RunTask(asyncio.Task[None]):
     """The task of a run, which only the job's code in it can be canceled: a job may cancel all tasks of the loop."""
 
     def __init__(
-        self, coroutine: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop, interrupts: RunInterrupts
+        self, coroutine: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop, interrupts: StopRequests
     ) -> None:
         super().__init__(coroutine, loop=loop)
         self._interrupts = interrupts
@@ -208,17 +158,105 @@ class ConcurrentContext(WorkerContext):
 
     def __init__(
         self,
-        one: ConcurrentRun,
+        current: ConcurrentRun,
         channel: Sender,
         scheduler: Callable[[], Any],
         event_loop: Any,
     ) -> None:
-        slot = one.slot
-        super().__init__(
-            one.run, one.number, channel, slot.page, slot.start_entry, one.interrupts, scheduler, lambda: event_loop
-        )
-        self._one = one
+        run, number, slot, interrupts = current.run, current.number, current.slot, current.interrupts
+        super().__init__(run, number, channel, slot.page, slot.start_entry, interrupts, scheduler, lambda: event_loop)
 
     def _run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         coroutine.close()
         raise RuntimeError(f"job {self.id} runs beside others in one event loop: await its coroutines")
+
+
+class ConcurrentLoop(WatchedLoop):
+    """An event loop in which each task belongs to the run that has started it."""
+
+    def __init__(self, runs: Mapping[Key, ConcurrentRun]) -> None:
+        """Pass the mapping in which the owner keeps the runs in progress."""
+        super().__init__()
+        self._runs = runs
+        self._loop.set_task_factory(cast("Any", self._create_task))
+        self._settings = LoopSettings(self._loop)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Return the event loop itself."""
+        return self._loop
+
+    def serve(self, over: asyncio.Future[None]) -> None:
+        """Run the loop until the future is done, and raise its error; a task's ``SystemExit`` is for its run alone."""
+        while not over.done():
+            with suppress(SystemExit, KeyboardInterrupt, RuntimeError):  # or a job has stopped the loop
+                self._loop.run_until_complete(over)
+        over.result()
+
+    def set_busy(self) -> None:
+        """Note that there are runs: the loop is watched."""
+        self._job = "runs"
+        if not self._is_busy.is_set():
+            self._asked_at = 0.0
+            self._is_busy.set()
+
+    def set_idle(self) -> None:
+        """Note that there are no runs."""
+        self._job = ""
+
+    def current(self) -> ConcurrentRun | None:
+        """Return the run whose task runs just now; None between tasks."""
+        task = None
+        with suppress(RuntimeError):
+            task = asyncio.current_task(self._loop)
+        return next((run for run in tuple(self._runs.values()) if task is run.task or task in run.tasks), None)
+
+    def restore(self, job: str) -> None:
+        """Set back the settings of the loop that a job has changed."""
+        self._settings.restore(job)
+
+    def _blocking(self) -> str:
+        run = self.current()
+        self._fields = None if run is None else run.fields
+        return f"{run.run.job} {run.run.id}" if run is not None else "one of its callbacks"
+
+    def _create_task(
+        self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **arguments: Any
+    ) -> asyncio.Task[Any]:
+        task = asyncio.Task(coroutine, loop=loop, **arguments)
+        run = CURRENT.get(None)
+        if run is not None:
+            run.add_task(task)
+        return task
+
+
+class Outgoing:
+    """Sends over the channel from any thread of the process; the rest of a message follows when there is room."""
+
+    def __init__(self, channel: Channel, loop: asyncio.AbstractEventLoop) -> None:
+        self._channel = channel
+        self._loop = loop
+        self._lock = threading.Lock()
+
+    def send(self, *payloads: bytes) -> None:
+        """Send the messages together."""
+        with self._lock:
+            self._channel.send(*payloads)
+            is_full = bool(self._channel.unsent)
+        if is_full:
+            self._loop.call_soon_threadsafe(self._send_later)
+
+    def flush_blocking(self) -> None:
+        """Wait until all messages have left this process."""
+        with self._lock:
+            self._channel.flush_blocking()
+
+    def _send_later(self) -> None:
+        self._loop.add_writer(self._channel.fileno(), self._on_writable)
+
+    def _on_writable(self) -> None:
+        with self._lock:
+            self._channel.flush()
+            is_full = bool(self._channel.unsent)
+        if not is_full:
+            self._loop.remove_writer(self._channel.fileno())

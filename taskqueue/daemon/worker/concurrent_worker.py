@@ -3,39 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
 from taskqueue.daemon.protocol.channel import ChannelClosed
 from taskqueue.daemon.protocol.codec import decode
-from taskqueue.daemon.protocol.encoding import outcome_fields
 from taskqueue.daemon.protocol.messages import (
     SIGNAL_IS_OURS_FOR,
     AssignSlots,
     CheckRuns,
-    Ended,
     Key,
     OutcomeSettled,
     Ready,
 )
 from taskqueue.daemon.protocol.shared_memory import Entry, WorkerPage
 from taskqueue.daemon.runtime import child_process
-from taskqueue.daemon.worker.concurrent_loop import ConcurrentLoop, Outgoing
-from taskqueue.daemon.worker.concurrent_run import ConcurrentContext, ConcurrentRun, RunTask, SlotMemory
+from taskqueue.daemon.worker.concurrent_run import (
+    ConcurrentContext,
+    ConcurrentLoop,
+    ConcurrentRun,
+    Outgoing,
+    RunTask,
+    SlotMemory,
+)
 from taskqueue.daemon.worker.interrupts import UNSAFE_FRAMES, SignalInterrupts
 from taskqueue.daemon.worker.worker import SETTLED_WITHIN, Worker
 from taskqueue.execution.attempt import attempt, await_hooks
 from taskqueue.execution.executor import Ran
 from taskqueue.execution.run import Run
 from taskqueue.model import log_fields
-from taskqueue.model.lifecycle import outcomes
-from taskqueue.model.record import Status
-
-log = logging.getLogger(__name__)
 
 LOOK_AFTER = 0.1
 """Seconds without a run after which the worker looks for changes that its jobs have made to the process."""
@@ -45,8 +45,8 @@ class ConcurrentWorker(Worker):
     """The life of one worker with many run slots."""
 
     def __init__(self, *, slots: Sequence[tuple[WorkerPage, Entry]], **own: Any) -> None:
-        """Pass the page and the entry of each slot, and the arguments of every worker."""
-        super().__init__(**own)
+        """Pass the arguments of every worker."""
+        super().__init__(slots=slots, **own)
         self._interrupts = SharedInterrupts(self._page, self._on_sigterm)
         self._slots = [SlotMemory(number, *slot) for number, slot in enumerate(slots, start=1)]
         self._assigned: deque[int] = deque()
@@ -146,50 +146,35 @@ class ConcurrentWorker(Worker):
         await current.forget_cancel()
         await self._end_tasks(current)
         self._unsent += context.close()
-        has_hooks = ran.job is not None or (context.run_ended is not None and ran.took is not None)
-        self._post_soon(self._ended(current, ran, context, confirm=has_hooks))
-        if has_hooks:
-            await self._call_hooks(current, ran, context)
+        ended = self._ended(run, ran, context)
+        self._post_soon(ended)
+        if ended.confirm:
+            await self._await_hooks(current, ran, context)
         current.is_over = True
         del self._runs[current.key]
         self._after_run(run)
 
-    def _ended(self, current: ConcurrentRun, ran: Ran, context: ConcurrentContext, *, confirm: bool) -> Ended:
-        if confirm:
-            self._settled[current.key] = self._loop.create_future()
-        return Ended(
-            id=current.run.id,
-            claims=current.run.claims,
-            outcome=type(ran.outcome).__name__,
-            fields=outcome_fields(ran.outcome),
-            pid=self._pid,
-            started_at=None if isinstance(ran.outcome, outcomes.HandedBack) else context.started_at,
-            took=ran.took,
-            confirm=confirm,
-        )
-
-    async def _call_hooks(self, current: ConcurrentRun, ran: Ran, context: ConcurrentContext) -> None:
-        try:
-            settled = await asyncio.wait_for(self._settled[current.key], SETTLED_WITHIN)
-        except asyncio.TimeoutError:
-            self._settled.pop(current.key, None)
-            job, extra = current.run.job, dict(context.fields.items())
-            log.warning("outcome of %s not settled within %g s, hooks skipped", job, SETTLED_WITHIN, extra=extra)
-        else:
-            if settled.accepted:
-                await await_hooks(ran, Status(settled.status), context, current.interrupts)
-                await current.forget_cancel()
-                await self._end_tasks(current)
+    async def _await_hooks(self, current: ConcurrentRun, ran: Ran, context: ConcurrentContext) -> None:
+        answer = self._settled[current.key] = self._loop.create_future()
+        settled = None
+        with suppress(asyncio.TimeoutError):
+            settled = await asyncio.wait_for(answer, SETTLED_WITHIN)
+        self._settled.pop(current.key, None)
+        status = self._accepted(settled, current.run, context)
+        if status is not None:
+            await await_hooks(ran, status, context, current.interrupts)
+            await current.forget_cancel()
+            await self._end_tasks(current)
         self._post_soon(Ready(slot=current.slot.number))
 
     async def _end_tasks(self, current: ConcurrentRun) -> None:
         """End the tasks that a job left running; ask to be replaced if some do not end."""
         if not current.tasks:
             return
-        left = await current.end_tasks()
-        if left and not self._to_be_replaced:
+        names = await current.end_tasks()
+        if names and not self._to_be_replaced:
             self._last_run = current.run
-            self._request_replacement(f"tasks left by a job ignored cancellation: {left}")
+            self._request_replacement(f"tasks left by a job ignored cancellation: {names}")
             self._flush()
 
     def _after_run(self, run: Run) -> None:
@@ -231,7 +216,7 @@ class ConcurrentWorker(Worker):
         now, signalled_at = time.monotonic(), self._page.signalled_at
         runs = tuple(self._runs.values())
         is_unheard, self._heard_at = signalled_at != self._heard_at, signalled_at
-        is_ours = is_unheard or now - signalled_at <= SIGNAL_IS_OURS_FOR  # unheard: the host may have stood still
+        is_ours = is_unheard or now - signalled_at <= SIGNAL_IS_OURS_FOR  # unheard: the host may have been suspended
         if not is_ours or self._interrupts.leaving:
             self._interrupts.leaving = True
             for run in runs:

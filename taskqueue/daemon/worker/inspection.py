@@ -78,9 +78,9 @@ class Inspection:
             changed.append("wakeup descriptor")
         if changed:
             _log(changed, job)
-        left = threading.active_count() - self._threads_before
-        if left > THREADS:
-            return f"{left} threads were left behind"
+        threads = threading.active_count() - self._threads_before
+        if threads > THREADS:
+            return f"{threads} threads were left behind"
         return for_good or self._of_descriptors() or self._of_children()
 
     def _of_descriptors(self) -> str:
@@ -101,9 +101,9 @@ class Inspection:
             holder = lock_holder(self._file)
             if holder is not None and holder.pid == os.getpid():
                 return "a write transaction was left open on the file of the store"
-        left = self._open - self._open_before
-        if left > 0 and left > min(DESCRIPTORS, (_most_descriptors() - self._open_before) / 2):
-            return f"{left} descriptors were left open"
+        descriptors = self._open - self._open_before
+        if descriptors > 0 and descriptors > min(DESCRIPTORS, (_most_descriptors() - self._open_before) / 2):
+            return f"{descriptors} descriptors were left open"
         return ""
 
     def _of_children(self) -> str:
@@ -114,9 +114,9 @@ class Inspection:
         except ChildProcessError:
             self._left = LeftProcesses()
             return ""
-        left = dict(_left_children())
-        self.look_again_after = CHILDREN_FOR if left else None
-        outlived = self._left.outlived(left, time.monotonic())
+        children = dict(_left_children())
+        self.look_again_after = CHILDREN_FOR if children else None
+        outlived = self._left.outlived(children, time.monotonic())
         return f"a process outlived the job that had started it by {CHILDREN_FOR:g} s: {outlived}" if outlived else ""
 
     def _lowest_free(self) -> int:

@@ -19,8 +19,60 @@ LOOKS_EVERY = 0.02
 """Seconds between two checks whether a job has replaced the SIGTERM handler; each costs a tenth of an empty job."""
 
 
-class SignalInterrupts(AbstractContextManager[None]):
-    """Handles SIGTERM, and knows whether the present run has to end (implements ``job_context.Interrupts``).
+class StopRequests(AbstractContextManager[None]):
+    """The requests to end one run (implements ``job_context.Interrupts``); a context in which user code runs."""
+
+    def __init__(self, page: WorkerPage, number: int = 0) -> None:
+        self._page = page
+        self._number = number
+        self.reason = ""
+        """Why the run has to end for another reason than a request of the manager."""
+        self.is_open = False
+        """The job's code is running, or awaits."""
+        self.is_due = False
+        """A request came while it was not."""
+        self.shield = Shield(self)
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Return why the run has to end; None if it does not."""
+        return self._page.stop_reason_of(self._number) or self.reason or None
+
+    @property
+    def stopping(self) -> bool:
+        """Return whether the run should end by itself."""
+        return self._page.is_node_stopping or self.stop_reason is not None
+
+    def __enter__(self) -> None:
+        self.is_open = True
+        if self.is_due:
+            self.is_open = False
+            self._interrupt()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.is_open = False
+
+    def deliver_to(self, cancel: Callable[[str], bool]) -> None:
+        """Do nothing: the run has a task that is canceled."""
+
+    def raise_due(self) -> None:
+        """Do nothing: the next signal comes in a second."""
+
+    def raise_now(self) -> None:
+        """Raise an interrupt in the job's code, if that is running."""
+        if self.is_open and not self.shield.depth:
+            self._interrupt()
+
+    def _interrupt(self) -> None:
+        self.is_due = False
+        reason = self.stop_reason or ""
+        raise (JobTimeout if reason == "timeout" else Interrupted)(reason)
+
+
+class SignalInterrupts(StopRequests):
+    """Handles SIGTERM, and knows whether the present run has to end.
 
     With a stop request on the worker page the signal is from the manager and concerns one run; otherwise another
     process sent it and the worker exits. A signal that comes while the worker's own code runs is raised when the job's
@@ -28,14 +80,9 @@ class SignalInterrupts(AbstractContextManager[None]):
     """
 
     def __init__(self, page: WorkerPage) -> None:
-        self._page = page
-        self._number = 0
-        self._reason = ""
-        self._is_open = False
-        self._is_due = False
+        super().__init__(page)
         self._looked_at = 0.0
         self._cancel: Callable[[str], bool] | None = None
-        self.shield = Shield(self)
         self.on_signal: Callable[[FrameType | None], None] = _nothing
         """Called with the present frame at each SIGTERM, before anything is interrupted."""
         self.leaving = False
@@ -52,8 +99,8 @@ class SignalInterrupts(AbstractContextManager[None]):
     def begin(self, number: int) -> None:
         """Make run ``number`` the present one."""
         self._number = number
-        self._reason = ""
-        self._is_due = False
+        self.reason = ""
+        self.is_due = False
         if time.monotonic() - self._looked_at > LOOKS_EVERY:
             self.look()
 
@@ -63,26 +110,10 @@ class SignalInterrupts(AbstractContextManager[None]):
         if signal.getsignal(signal.SIGTERM) != self._on_sigterm:
             signal.signal(signal.SIGTERM, self._on_sigterm)
 
-    @property
-    def stop_reason(self) -> str | None:
-        """Return why the present run has to end; None if it does not."""
-        return self._page.stop_reason_of(self._number) or self._reason or None
-
-    @property
-    def stopping(self) -> bool:
-        """Return whether the present run should end by itself."""
-        return self._page.is_node_stopping or self.stop_reason is not None
-
-    def __enter__(self) -> None:
-        self._is_open = True
-        if self._is_due:
-            self._is_open = False
-            self._interrupt()
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._is_open = False
+        self.is_open = False
         self._cancel = None
 
     def deliver_to(self, cancel: Callable[[str], bool]) -> None:
@@ -91,8 +122,8 @@ class SignalInterrupts(AbstractContextManager[None]):
 
     def raise_due(self) -> None:
         """Raise an interrupt that came in the meantime, in the job's code."""
-        if self._is_due and self._is_open and not self.shield.depth:
-            self._interrupt()
+        if self.is_due:
+            self.raise_now()
 
     def _on_sigterm(self, _signum: int, frame: FrameType | None) -> None:
         self.on_signal(frame)
@@ -102,16 +133,12 @@ class SignalInterrupts(AbstractContextManager[None]):
                 return
             self.leaving = True
             os.eventfd_write(self.wake_up, 1)
-        self._reason = reason or "shutdown"
-        if self._cancel is not None and self._cancel(self._reason):
+        self.reason = reason or "shutdown"
+        if self._cancel is not None and self._cancel(self.reason):
             return
-        self._is_due = True
+        self.is_due = True
         if frame is not None and frame.f_code not in UNSAFE_FRAMES:
             self.raise_due()
-
-    def _interrupt(self) -> None:
-        self._is_due = False
-        raise (JobTimeout if self._reason == "timeout" else Interrupted)(self._reason)
 
     def _disarm(self) -> None:
         """Restore default signal handling in a process that a job forks."""
@@ -162,7 +189,8 @@ def _ignore(_signum: int, _frame: FrameType | None) -> None:
 UNSAFE_FRAMES = frozenset(
     (
         execute.__code__,
-        SignalInterrupts.__enter__.__code__,
+        StopRequests.__enter__.__code__,
+        StopRequests.__exit__.__code__,
         SignalInterrupts.__exit__.__code__,
         Shield.__enter__.__code__,
         Shield.__exit__.__code__,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from types import CoroutineType, ModuleType
 from typing import Any
 
+from taskqueue.daemon.protocol.messages import APPLY_SCHEDULES, EMPTY_OUTBOX, RELAY_OUTBOX, WATCH
 from taskqueue.execution.loader import CannotLoad, Loaded, load, load_policy, load_predicate
 from taskqueue.execution.run_hooks import RunHooks, hooks_in
 from taskqueue.model.record import Failure
@@ -55,6 +56,10 @@ class JobLoader:
         return load_predicate(path, self._check_allowed)
 
     def _job(self, path: str) -> Loaded:
+        if path == WATCH:
+            from taskqueue.notifications.watch import Watch
+
+            return Loaded(path=path, make=Watch, work="start", target=Watch)
         self._check_allowed(path.partition(":")[0])
         return load(path, self._check_allowed)
 
@@ -68,12 +73,14 @@ class JobLoader:
             message = f"this node runs jobs of {', '.join(self._allow)} only: start one with --allow {module}"
             raise CannotLoad(Failure(type="taskqueue.NotAllowed", message=message))
 
-    def load_hook(self, name: str, module: str = "") -> None:
-        """Load the hook ``name``; ``find`` returns it.
+    def load_hook(self, name: str, source: str = "") -> None:
+        """Load the hook ``name``, with the ``source`` that ``RunHook`` names; ``find`` returns it.
 
-        A leader hook does nothing if the bootstrap file has none. With a module, its declared schedules are applied.
+        A node hook does nothing if the bootstrap file has none.
         """
-        hook = partial(apply_declared, module) if module else getattr(self._bootstrap, name, None)
+        if name == WATCH:  # imported when it runs: a worker that takes long before that counts as stuck
+            return
+        hook = partial(_WITH_SOURCE[name], source) if source else getattr(self._bootstrap, name, None)
         scheduler = self._scheduler
 
         class Hook:
@@ -96,6 +103,25 @@ def run_file(path: Path) -> ModuleType:
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def _relay(path: str, scheduler: Any) -> None:
+    from taskqueue.outbox.outbox import relay_endlessly  # few nodes have an outbox
+
+    relay_endlessly(path, scheduler)
+
+
+def _empty(path: str, scheduler: Any) -> None:
+    from taskqueue.outbox.outbox import relay_until_empty
+
+    relay_until_empty(path, scheduler)
+
+
+_WITH_SOURCE: Mapping[str, Callable[[str, Any], None]] = {
+    APPLY_SCHEDULES: apply_declared,
+    RELAY_OUTBOX: _relay,
+    EMPTY_OUTBOX: _empty,
+}
 
 
 async def _without_result(coroutine: CoroutineType[Any, Any, Any]) -> None:

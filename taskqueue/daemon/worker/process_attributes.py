@@ -14,6 +14,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from taskqueue.daemon.runtime.child_process import IoPriority
+
 _LOCKS = 10
 """RLIMIT_LOCKS of asm-generic/resource.h, which the module ``resource`` does not name; workers are marked by it."""
 
@@ -61,6 +63,8 @@ _SET_BACK = {
     "folder": "working directory",
     "umask": "umask",
     "nice": "nice value",
+    "scheduler": "scheduling policy",
+    "io_priority": "I/O priority",
     "oom_score_adj": "oom_score_adj",
     "timers": "timers",
     "Cpus_allowed": "allowed processors",
@@ -85,6 +89,8 @@ class ProcessAttributes:
         self._folder = _present_folder()
         self._mask = _umask()
         self._nice = os.getpriority(os.PRIO_PROCESS, 0)
+        self._scheduler = os.sched_getscheduler(0)
+        self._io_priority = IoPriority()
         self._processors = os.sched_getaffinity(0)
         self._blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         self._handlers = {number: signal.getsignal(number) for number in signal.valid_signals() - {signal.SIGTERM}}
@@ -96,13 +102,13 @@ class ProcessAttributes:
 
     def set_back(self) -> tuple[list[str], str]:
         """Reset changed attributes; return in words which were reset and which cannot be; empty if none changed."""
-        found, before = self._present(), self._before
-        if found == before:
+        present, before = self._present(), self._before
+        if present == before:
             return [], ""
-        changed = [words for name, words in _SET_BACK.items() if found.get(name) != before.get(name)]
-        if found["limits"] != before["limits"]:
+        changed = [words for name, words in _SET_BACK.items() if present.get(name) != before.get(name)]
+        if present["limits"] != before["limits"]:
             changed += self._set_limits_back()
-        self._set_rest_back(found)
+        self._set_rest_back(present)
         changed += self._set_handlers_back()
         present = self._present()
         before.update({name: present[name] for name in _ADOPTED if name in present})
@@ -131,6 +137,8 @@ class ProcessAttributes:
         present["umask"] = os.umask(self._mask)
         present["blocked"] = signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
         present["nice"] = os.getpriority(os.PRIO_PROCESS, 0)
+        present["scheduler"] = os.sched_getscheduler(0)
+        present["io_priority"] = self._io_priority.present()
         present["timers"] = [signal.getitimer(timer)[0] > 0 for timer in _TIMERS]
         present["handlers"] = [signal.getsignal(number) for number in self._caught]
         return present
@@ -152,11 +160,18 @@ class ProcessAttributes:
         if present.get("Cpus_allowed") != self._before.get("Cpus_allowed"):
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(0, self._processors)
+        if present["scheduler"] != self._scheduler:
+            try:
+                os.sched_setscheduler(0, self._scheduler, os.sched_param(0))
+            except OSError:
+                self._lost = "the scheduling policy"
         if present["nice"] != self._nice:
             try:
                 os.setpriority(os.PRIO_PROCESS, 0, self._nice)
             except OSError:
                 self._lost = "the nice value"
+        if not self._io_priority.set_back(present["io_priority"]):
+            self._lost = "the I/O priority"
         if present["oom_score_adj"] != self._before["oom_score_adj"]:
             try:
                 os.pwrite(self._oom_file, self._before["oom_score_adj"], 0)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial, wraps
+from types import MethodType
 from typing import Any
 
 from taskqueue.model.log_fields import CURRENT, RunFields
@@ -34,13 +35,14 @@ def install() -> None:
         fields = CURRENT.get()
         if fields is not None:
             run = thread.run if not fields.is_hooked else partial(copy_context().run, thread.run)
-            thread.run = partial(_run_thread, thread, run, fields)  # type: ignore[method-assign]
+            # A method, as a library that has wrapped `start` before calls its function with the thread.
+            thread.run = MethodType(partial(_run_thread, run, fields), thread)  # type: ignore[method-assign]
         start(thread)
 
     threading.Thread.start = start_in_run  # type: ignore[method-assign,assignment]
 
 
-def _run_thread(thread: threading.Thread, run: Callable[[], None], fields: RunFields) -> None:
+def _run_thread(run: Callable[[], None], fields: RunFields, thread: threading.Thread) -> None:
     del thread.run  # it refers to the thread
     CURRENT.set(fields)
     run()

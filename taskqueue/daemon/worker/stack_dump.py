@@ -89,8 +89,8 @@ def running_tasks() -> Iterator[tuple[str, Any]]:
 
 def _frames(places: Iterable[tuple[str, int | None, str]]) -> list[str]:
     frames = without_worker([frame(*place) for place in places])
-    left = len(frames) - MOST_FRAMES
-    return frames if left <= 0 else [*frames[:MOST_FRAMES], f"  … {left} earlier frames"]
+    omitted = len(frames) - MOST_FRAMES
+    return frames if omitted <= 0 else [*frames[:MOST_FRAMES], f"  … {omitted} earlier frames"]
 
 
 def _callers(latest: FrameType | None) -> Iterator[tuple[str, int | None, str]]:

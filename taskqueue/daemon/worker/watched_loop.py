@@ -86,11 +86,11 @@ class WatchedLoop(EventLoop):
         frame = sys._current_frames().get(self._thread)  # noqa: SLF001 - the public way to another thread's stack
         if job and frame is not None:
             CURRENT.set(self._fields)  # this thread reports on one run after the other
-            log.warning("a job blocks its event loop for over %g s: %s\n%s", self._blocked_for, job, _stack(frame))
+            log.warning("a job has blocked its event loop for over %g s: %s\n%s", self._blocked_for, job, _stack(frame))
 
 
 def _stack(frame: FrameType) -> str:
     """Return the frames after the frames of the event loop."""
     frames = traceback.extract_stack(frame)
-    loop = max((n for n, each in enumerate(frames) if each.filename.endswith("asyncio/events.py")), default=-1)
+    loop = max((n for n, summary in enumerate(frames) if summary.filename.endswith("asyncio/events.py")), default=-1)
     return "".join(traceback.format_list(frames[loop + 1 :])).rstrip()

@@ -7,14 +7,13 @@ import os
 import select
 import time
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Sequence
 from contextvars import copy_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from taskqueue.daemon.protocol.channel import Channel, ChannelBroken, ChannelClosed
-from taskqueue.daemon.protocol.codec import decode, encode
-from taskqueue.daemon.protocol.encoding import outcome_fields
+from taskqueue.daemon.protocol.codec import decode, encode, outcome_fields
 from taskqueue.daemon.protocol.messages import (
     CheckRuns,
     Ended,
@@ -31,13 +30,14 @@ from taskqueue.daemon.protocol.shared_memory import Entry, WorkerPage
 from taskqueue.daemon.protocol.stack_file import StackFile
 from taskqueue.daemon.protocol.start_permits import StartPermits
 from taskqueue.daemon.runtime import child_process, child_setup, leftovers
+from taskqueue.daemon.settings import Settings
 from taskqueue.daemon.worker import run_threads
 from taskqueue.daemon.worker.inspection import Inspection
 from taskqueue.daemon.worker.interrupts import SignalInterrupts
 from taskqueue.daemon.worker.job_loader import JobLoader
 from taskqueue.daemon.worker.stack_dump import StackDump, running_tasks
 from taskqueue.daemon.worker.worker_context import WorkerContext
-from taskqueue.execution import line_keeper
+from taskqueue.execution import line_keeper, sentry
 from taskqueue.execution.attempt import call_hooks, run_attempt
 from taskqueue.execution.executor import Ran, brief
 from taskqueue.execution.run import Run
@@ -68,31 +68,29 @@ class Worker:
         self,
         *,
         channel: Channel,
-        page: WorkerPage,
-        start_entry: Entry,
+        slots: Sequence[tuple[WorkerPage, Entry]],
         permits: StartPermits,
         signal_pipe: int,
         stack_file: StackFile,
         url: str,
         bootstrap: Path | None,
-        allow: Collection[str],
-        capture_output: bool = False,
+        settings: Settings,
     ) -> None:
+        """``slots`` has the page and the entry of each run slot; ``bootstrap`` is the file without links."""
         self._channel = channel
-        self._page = page
-        self._start_entry = start_entry
+        self._page, self._start_entry = slots[0]
         self._permits = permits
         self._signal_pipe = signal_pipe
         self._stack_file = stack_file
         self._url = url
         self._bootstrap = bootstrap
-        self._capture_output = capture_output
-        self._interrupts = SignalInterrupts(page)
+        self._capture_output = settings.capture_output
+        self._interrupts = SignalInterrupts(self._page)
         self._pid = os.getpid()
         self._number = 0
         self._unsent: list[bytes] = []
         self._received_early: deque[Message] = deque()
-        self._loader = JobLoader(allow=allow, scheduler=self._open_scheduler)
+        self._loader = JobLoader(allow=settings.allow, scheduler=self._open_scheduler)
         self._scheduler: Any = None
         self._event_loop: WatchedLoop | None = None
         self._last_run: Run | None = None
@@ -121,10 +119,12 @@ class Worker:
         try:
             self._work()
         except ChannelBroken as broken:
-            log.error("a worker exits, because a job has read or written the worker's descriptors: %s", broken)
+            log.error("a worker is exiting because a job read from or wrote to its descriptors: %s", broken)
             return child_setup.CRASHED
         except ChannelClosed:
             log.debug("a worker exits")
+        finally:
+            sentry.send()
         if self._scheduler is not None:
             self._scheduler.close()
         if self._event_loop is not None:
@@ -151,7 +151,7 @@ class Worker:
                 case Run():  # context variables that hooks set end with the run
                     copy_context().run(self._handle_run, message, self._loader.run_hooks)
                 case RunHook():
-                    self._loader.load_hook(message.name, message.module)
+                    self._loader.load_hook(message.name, message.source)
                     self._handle_run(run_of(message))
                 case CheckRuns(given=given) if not self._to_be_replaced:
                     self._check_received(self._number, given)
@@ -218,7 +218,10 @@ class Worker:
             context.set_hooks(*hooks)
         ran = run_attempt(context, self._loader, self._interrupts)
         self._unsent += context.close()
-        self._report(run, ran, context)
+        ended = self._ended(run, ran, context)
+        self._post(ended)
+        if ended.confirm:
+            self._call_hooks(run, ran, context)
         has_failed = isinstance(ran.outcome, outcomes.Failed)
         del ran, context  # with the error and the objects that it refers to
         self._last_run = run
@@ -239,32 +242,35 @@ class Worker:
                 self._unsent[place] = encode(changed(message, exit=f"was replaced: {reason}"))
         self._post(NeedsReplacement(id=self._last_run.id, job=self._last_run.job, reason=reason))
 
-    def _report(self, run: Run, ran: Ran, context: WorkerContext) -> None:
-        """Report how the run ended, and call the hooks of its class and of all jobs."""
-        has_hooks = ran.job is not None or (context.run_ended is not None and ran.took is not None)
-        self._post(
-            Ended(
-                id=run.id,
-                claims=run.claims,
-                outcome=type(ran.outcome).__name__,
-                fields=outcome_fields(ran.outcome),
-                pid=self._pid,
-                started_at=None if isinstance(ran.outcome, outcomes.HandedBack) else context.started_at,
-                took=ran.took,
-                confirm=has_hooks,
-            )
+    def _ended(self, run: Run, ran: Ran, context: WorkerContext) -> Ended:
+        """Return how the run ended; the node confirms that this is settled if there are hooks to call then."""
+        return Ended(
+            id=run.id,
+            claims=run.claims,
+            outcome=type(ran.outcome).__name__,
+            fields=outcome_fields(ran.outcome),
+            pid=self._pid,
+            started_at=None if isinstance(ran.outcome, outcomes.HandedBack) else context.started_at,
+            took=ran.took,
+            confirm=ran.job is not None
+            or (context.run_ended is not None and ran.took is not None)
+            or (context.sentry is not None and sentry.may_report(ran)),
         )
-        if has_hooks:
-            self._flush()
-            settled = self._await_settlement(run)
-            if settled is None:
-                extra = dict(context.fields.items())
-                log.warning(
-                    "outcome of %s not settled within %g s, hooks skipped", run.job, SETTLED_WITHIN, extra=extra
-                )
-            elif settled.accepted:
-                call_hooks(ran, Status(settled.status), context, self._interrupts)
-            self._post(Ready())
+
+    def _call_hooks(self, run: Run, ran: Ran, context: WorkerContext) -> None:
+        """Call the hooks of the run's class and of all jobs when its outcome is settled."""
+        self._flush()
+        status = self._accepted(self._await_settlement(run), run, context)
+        if status is not None:
+            call_hooks(ran, status, context, self._interrupts)
+        self._post(Ready())
+
+    def _accepted(self, settled: OutcomeSettled | None, run: Run, context: WorkerContext) -> Status | None:
+        """Return the status for the hooks; None if the store has refused the outcome, or not settled it in time."""
+        if settled is None:
+            extra = dict(context.fields.items())
+            log.warning("outcome of %s not settled within %g s; hooks skipped", run.job, SETTLED_WITHIN, extra=extra)
+        return Status(settled.status) if settled is not None and settled.accepted else None
 
     def _await_settlement(self, run: Run) -> OutcomeSettled | None:
         """Wait until the store has accepted or refused the outcome; keep other messages for later."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -21,8 +22,9 @@ from taskqueue.daemon.protocol.shared_memory import Entry, ProgressEntry, Worker
 from taskqueue.daemon.runtime.child_process import boottime
 from taskqueue.daemon.worker.interrupts import Shield
 from taskqueue.execution.job_context import Interrupts, JobContext
-from taskqueue.execution.line_keeper import attach, keep_begun_output
+from taskqueue.execution.line_keeper import attach, capture_structlog, keep_begun_output
 from taskqueue.execution.run import Run
+from taskqueue.execution.sentry import scope_of
 from taskqueue.model.log_lines import kept_text, written
 
 if TYPE_CHECKING:  # asyncio is imported for async jobs only
@@ -104,6 +106,10 @@ class WorkerContext(JobContext):
         if self._was_checked or self.run.has_rate or boottime() - self.started_at > LATE_START:
             self._report(checking=False)
         attach()
+        if "sentry_sdk" in sys.modules:
+            self.sentry = scope_of(self)
+        if "structlog" in sys.modules:
+            capture_structlog()
         return True
 
     def _report(self, *, checking: bool) -> None:
@@ -125,11 +131,11 @@ class WorkerContext(JobContext):
         return self._open_event_loop().run_job(f"{self.run.job} {self.run.id}", coroutine, self._interrupts)
 
     def _keep_progress(self, percent: float, message: str) -> None:
-        mark = ProgressEntry(number=self._number, progress=percent, message=message, at=boottime())
+        entry = ProgressEntry(number=self._number, progress=percent, message=message, at=boottime())
         with self._shield, self._lock:
             self._check_caller()
-            self._page.write_progress(mark)
-            self._unsent_progress = mark
+            self._page.write_progress(entry)
+            self._unsent_progress = entry
             if time.monotonic() - self._progress_sent_at >= PROGRESS_EVERY:
                 self._channel.send(*self._progress_messages())
 
@@ -147,11 +153,10 @@ class WorkerContext(JobContext):
                 self._page.write_position(self._number, "")
 
     def _keep_state(self, text: str) -> None:
-        run = self.run
-        noted = Progressed(id=run.id, claims=run.claims, progress=None, message="", state=text, at=boottime())
+        progressed = Progressed(self.run.id, self.run.claims, boottime(), state=text)
         with self._shield, self._lock:
             self._check_caller()
-            self._channel.send(encode(noted))
+            self._channel.send(encode(progressed))
             self._channel.flush_blocking()
 
     def _keep_line(self, at: float, level: str, logger: str, text: str) -> None:
@@ -179,6 +184,8 @@ class WorkerContext(JobContext):
         self.fields.keep = self.fields.report_awaited = None
         with self._lock:
             self._is_over = True
+            if self.sentry is not None:
+                self.sentry.leave()
             if self._unsent_progress is None and self._unsent_position is None and not self._lines:
                 return []
             return self._progress_messages() + self._position_messages() + self._line_messages()
@@ -190,26 +197,18 @@ class WorkerContext(JobContext):
         return [encode(Logged(id=self.run.id, claims=self.run.claims, lines=lines))]
 
     def _progress_messages(self) -> list[bytes]:
-        mark, self._unsent_progress = self._unsent_progress, None
-        if mark is None:
+        entry, self._unsent_progress = self._unsent_progress, None
+        if entry is None:
             return []
         self._progress_sent_at = time.monotonic()
-        run = self.run
-        noted = Progressed(
-            id=run.id, claims=run.claims, progress=mark.progress, message=mark.message, state=None, at=mark.at
-        )
-        return [encode(noted)]
+        return [encode(Progressed(self.run.id, self.run.claims, entry.at, entry.progress, entry.message))]
 
     def _position_messages(self) -> list[bytes]:
-        place, self._unsent_position = self._unsent_position, None
-        if place is None:
+        position, self._unsent_position = self._unsent_position, None
+        if position is None:
             return []
         self._position_sent_at = time.monotonic()
-        run = self.run
-        noted = Progressed(
-            id=run.id, claims=run.claims, progress=None, message="", state=None, at=boottime(), position=place
-        )
-        return [encode(noted)]
+        return [encode(Progressed(self.run.id, self.run.claims, boottime(), position=position))]
 
     def _check_caller(self) -> None:
         """Raise ``RuntimeError`` if the run has ended, or in a process that the job has forked."""

@@ -12,18 +12,32 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from typing_extensions import NotRequired, Required, is_typeddict
 
-from taskqueue.model.codecs.containers import Alias, Either, Fields, Items, Row, Table
-from taskqueue.model.codecs.scalars import Choice, Codec, Custom, Form, Leaf, Member, Model, leaf
+from taskqueue.model.codecs.forms import (
+    Alias,
+    Choice,
+    Codec,
+    Custom,
+    Either,
+    Fields,
+    Form,
+    Items,
+    Leaf,
+    Member,
+    Model,
+    Row,
+    Table,
+    leaf,
+)
 
 __all__ = ["Codec", "Form", "form"]
 
 
 def form(kind: Any) -> Form:
-    """Return the form of an annotation; for an unknown type, the form that takes any value."""
-    text = repr(kind)  # types are equal whose unions differ in their order, and that matters
+    """Return the form of an annotation; for an unknown type, the form that accepts any value."""
+    text = repr(kind)  # types whose unions differ only in order are equal, but the order matters
     try:
         return _form(kind, text)
-    except TypeError:  # a codec that cannot be hashed
+    except TypeError:  # an unhashable codec
         return _form.__wrapped__(kind, text)
 
 
@@ -70,7 +84,7 @@ def _of_class(kind: Any) -> Form:
         return Member(kind)
     if dataclasses.is_dataclass(kind) or is_typeddict(kind) or (issubclass(kind, tuple) and hasattr(kind, "_fields")):
         return Fields(kind, form)
-    pydantic = sys.modules.get("pydantic")  # a program with models has imported it
+    pydantic = sys.modules.get("pydantic")  # a program that uses models has imported it
     if pydantic is not None and issubclass(kind, pydantic.BaseModel):
         return Custom(kind, Model(kind))
     return leaf(kind) or Form()

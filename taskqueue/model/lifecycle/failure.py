@@ -25,7 +25,7 @@ UNLOADABLE_PAUSES = (timedelta(seconds=1), timedelta(minutes=1))
 
 
 def situation(record: Record, now: datetime, outcome: Failed | TimedOut | Stalled | None, chance: float) -> Situation:
-    """Return the situation for a retry policy after this outcome; if there is none, as if the attempt failed now."""
+    """Return the situation for a retry policy after this outcome; without an outcome, as if the attempt failed now."""
     failure = None if outcome is None else outcome.failure
     timed_out = isinstance(outcome, TimedOut | Stalled)
     names = () if failure is None else known_names((failure.type, *failure.bases))
@@ -57,11 +57,11 @@ def is_last_attempt(record: Record, now: datetime) -> bool:
 
 
 def _due_at(record: Record) -> datetime:
-    """Return when the job was due first: at the time that the call named, if it is later than the call."""
+    """Return when the job was first due: at the time that the call named, if that was later than the call."""
     at = record.given.get("at")
     try:
         return record.created_at if at is None else max(record.created_at, moment_of(at, record.created_at))
-    except InvalidOption:  # in a zone, or in words, that the adding host knew and this one does not
+    except InvalidOption:  # in a time zone, or in words, known to the adding host but not to this one
         return record.created_at
 
 
@@ -83,7 +83,7 @@ def after_failure(record: Record, outcome: Failed | TimedOut | Stalled, run: Run
 
 
 def _decided(record: Record, outcome: Failed | TimedOut | Stalled, run: Run, now: datetime) -> RetryIn | GiveUp:
-    """Return the decision of the record's policy; a policy that only a worker can ask gives up."""
+    """Return the decision of the record's policy; give up if only a worker can ask it."""
     if not isinstance(outcome, Failed) and not record.options.retry_on_timeout:
         return GiveUp()
     asked = in_parts(situation(record, now, outcome, run.chance), outcome)
@@ -124,7 +124,7 @@ def moved_on(record: Record) -> Record:
 
 
 def after_failed_load(record: Record, failure: Failure, retry_for: timedelta, now: datetime) -> Record:
-    """Return the record before its class is looked for again, or failed when that took too long."""
+    """Return the record before another try to load its class, or failed if that has taken too long."""
     since = record.unloadable_since or whole(now)
     if now - since >= retry_for:
         return end_as(record, Status.FAILED, Cause.UNLOADABLE, now, failure)

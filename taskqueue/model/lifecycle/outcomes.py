@@ -87,7 +87,7 @@ class Awaiting:
 
 @dataclass(frozen=True, kw_only=True)
 class TimedOut:
-    """The attempt was ended because its time was over."""
+    """The attempt was ended because it exceeded its timeout."""
 
     failure: Failure
     decision: RetryIn | GiveUp | None = None

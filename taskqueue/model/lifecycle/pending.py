@@ -27,7 +27,7 @@ def in_place_of(new: Record, old: Record) -> Record:
     """Return the record that replaces ``old``, also waiting for the running job the old one was queued after."""
     if old.cause is Cause.CHILDREN:
         return new
-    depends_on = {one.id for one in old.depends_on}
+    depends_on = {dependency.id for dependency in old.depends_on}
     for id in old.waiting_for:
         if id not in depends_on and id not in new.waiting_for:
             new = behind(new, id)
@@ -43,7 +43,7 @@ def relieved(record: Record, ended: JobId, status: Status | None, now: datetime)
     """Return the record after a job it waits for has ended or is gone (None), as the dependency says."""
     if ended not in record.waiting_for:
         return record
-    edge = next((one.on_failure for one in record.depends_on if one.id == ended), OnFailure.IGNORE)
+    edge = next((dependency.on_failure for dependency in record.depends_on if dependency.id == ended), OnFailure.IGNORE)
     if status is Status.DONE or edge is OnFailure.IGNORE:
         return released(record, ended, now)
     if edge is OnFailure.WAIT or record.status is not Status.POSTPONED:

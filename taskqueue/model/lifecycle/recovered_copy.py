@@ -31,7 +31,7 @@ _OF_ONE_RECORD = (ID_TEXT, "at", ORIGIN, BEFORE, COPY, KEY, PERIOD)
 
 
 def copy(record: Record, id: JobId, at: datetime | None, now: datetime) -> Record:
-    """Return a new record of the same job with the same data and options, its counters and its history empty.
+    """Return a new record of the same job with the same data and options, but without counters and history.
 
     It runs from ``at`` on; None means at once. An expiry is kept if it counts from that time, or is later than it. The
     copy of a job without success has its key, so that an external effect that the job had before it failed is
@@ -105,7 +105,7 @@ def copy_of(record: Record) -> JobId | None:
 
 
 def origins_of(record: Record) -> tuple[JobId, ...]:
-    """Return the jobs that the record is a copy of, a copy of a copy, the last one first; its success is theirs."""
+    """Return the jobs of which the record is a direct or indirect copy, latest first; its success counts for them."""
     return origins_in(record.given)
 
 

@@ -1,4 +1,4 @@
-"""Settles a record: applies the outcome of a run, or the loss of a claim."""
+"""Settles a record: applies the outcome of a run or a step, or the loss of a claim."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from taskqueue.errors import assert_never
 from taskqueue.model.conditions import FAILED_CHECKS, NotReadyState
 from taskqueue.model.lifecycle.claim_end import began_at, end_as, put_back, run_later
-from taskqueue.model.lifecycle.continuation import CLEAN_UP_LIMIT, Continuation, Phase
+from taskqueue.model.lifecycle.continuation import CLEAN_UP_LIMIT, CLEAN_UPS, PHASES, Continuation, Phase
 from taskqueue.model.lifecycle.failure import after_crash, after_failed_load, after_failure, moved_on
 from taskqueue.model.lifecycle.outcomes import (
     Awaiting,
@@ -32,7 +32,6 @@ from taskqueue.model.lifecycle.outcomes import (
     Unreadable,
 )
 from taskqueue.model.lifecycle.pending import canceled
-from taskqueue.model.lifecycle.steps import after_clean_up, after_step, with_reports
 from taskqueue.model.options.apply_declared import as_declared
 from taskqueue.model.record import (
     ATTEMPTS_KEPT,
@@ -161,7 +160,7 @@ def _done_at_once(record: Record, result: str | None, run: Run, now: datetime) -
 
 
 _CLEANED = (Done, Failed, GivenUp, TimedOut, Stalled, Canceled, Crashed)
-"""The outcomes of a run of ``clean_up`` that say whether it has ended."""
+"""The outcomes of a run of ``clean_up`` that show whether it has ended."""
 
 
 def _obedient(record: Record, now: datetime) -> Record:
@@ -256,3 +255,65 @@ def _with_attempt(record: Record, outcome: Outcome, run: Run, now: datetime) -> 
     )
     attempts = (*record.attempts, attempt)[-ATTEMPTS_KEPT:]
     return replace(record, attempts=attempts, started_at=run.started_at or record.started_at)
+
+
+CLEAN_UP_PAUSES = tuple(timedelta(seconds=seconds) for seconds in (1, 10, 60, 600))
+"""The pause after each failed ``clean_up``."""
+
+
+def after_step(record: Record, outcome: Stepped, now: datetime) -> Record:
+    """Return the record before its next step; failures and crashes of this step no longer count."""
+    course = record.course or Continuation()
+    if outcome.phase not in PHASES[course.phase]:
+        return _out_of_step(record, course.phase, outcome.phase, now)
+    following = replaced(
+        course,
+        phase=outcome.phase,
+        steps=course.steps + (course.phase is Phase.RUNNING),
+        reports=outcome.reports or course.reports,
+        failures=record.failures,
+        crashes=record.crashes,
+        crashed_at=None,
+    )
+    state = outcome.state or record.state
+    later = run_later(record, Cause.STEPPED, timedelta(0), now)
+    return replace(later, course=following, state=state, cursor=None, error=None)
+
+
+def _out_of_step(record: Record, before: Phase | None, after: Phase, now: datetime) -> Record:
+    """Return the record as failed: its worker reported an impossible step, so another version of taskqueue ran it."""
+    at = "a job that had no steps yet" if before is None else f"the phase {before.value!r}"
+    message = (
+        f"its worker reported the phase {after.value!r}, which does not follow {at}: "
+        "do node and worker run the same version?"
+    )
+    failed = replace(record, failures=record.failures + 1)
+    return end_as(failed, Status.FAILED, Cause.FAILED, now, Failure(type="taskqueue.InvalidStep", message=message))
+
+
+def with_reports(record: Record, reports: str | None) -> Record:
+    """Return the record with state and reports of its last step."""
+    if record.course is None or reports is None:
+        return record
+    return replace(record, course=replaced(record.course, reports=reports))
+
+
+def after_clean_up(
+    record: Record, outcome: Done | Failed | GivenUp | TimedOut | Stalled | Canceled | Crashed, now: datetime
+) -> Record:
+    """Return the record at its end, or before another try to clean up."""
+    course = record.course
+    assert course is not None
+    assert course.ends_as is not None
+    if isinstance(outcome, Done):
+        record = with_reports(record, outcome.reports)
+        return end_as(record, Status(course.ends_as), Cause(course.ends_because), now, record.error)
+    if isinstance(outcome, Canceled):
+        return end_as(record, Status.CANCELED, Cause.CANCELED, now, record.error)
+    course = replaced(course, clean_ups=course.clean_ups + 1)
+    record = replace(record, course=course)
+    if course.clean_ups >= CLEAN_UPS:
+        first = f"; before that: {record.error.message}" if record.error else ""
+        failure = replaced(outcome.failure, message=f"clean_up() failed: {outcome.failure.message}{first}")
+        return end_as(record, Status.FAILED, Cause.CLEAN_UP_FAILED, now, failure)
+    return run_later(record, Cause.CLEAN_UP, CLEAN_UP_PAUSES[course.clean_ups - 1], now)

@@ -19,7 +19,7 @@ LONGEST_NUMBER = 14_000
 def checked(
     given: Mapping[str, Any], where: str = "add_job", scope: Scope = Scope.ONE, call: str = ""
 ) -> dict[str, Any]:
-    """Return the options as they are kept, or raise ``InvalidOption`` naming option, value, place and remedy.
+    """Return the options in their stored form, or raise ``InvalidOption`` naming option, value, place and remedy.
 
     ``where`` names the place that set them and ``scope`` its level: ``id``, for instance, cannot be a default of many.
     ``call`` is the code of a call up to its data, to which an unknown name may belong.
@@ -52,11 +52,14 @@ def declared(owner: Any, work: Callable[..., Any] | None) -> Mapping[str, Any]:
 
 def _value(name: str, value: Any, where: str, scope: Scope, call: str) -> Any:
     option = OPTIONS.get(name)
+    as_data = f"{call}{_short({name: value})})" if call and (option is None or option.is_of_class) else ""
     if option is None:
-        as_data = f"{call}{_short({name: value})})" if call else ""
         raise InvalidOption(f"{where}: there is no option {name!r}: {_hint(name, as_data)}")
     if option.is_of_class and scope is Scope.ONE:
-        raise InvalidOption(f"{where}: {name} belongs to all jobs of a class: declare it in the options of the class")
+        data = f"; data go as one argument behind the job: {as_data}" if as_data else ""
+        raise InvalidOption(
+            f"{where}: {name} belongs to all jobs of a class: declare it in the options of the class{data}"
+        )
     if scope > option.scope is Scope.ONE:
         raise InvalidOption(f"{where}: {name} belongs to one job: pass it to add_job")
     if scope > option.scope:
@@ -70,12 +73,12 @@ def _value(name: str, value: Any, where: str, scope: Scope, call: str) -> Any:
 
 
 def value_of(name: str, value: Any) -> Any:
-    """Return the value of one option as it is kept, or raise ``InvalidOption`` naming option, value and way out."""
+    """Return the stored form of an option's value, or raise ``InvalidOption`` naming option, value and way out."""
     return named(name, value, OPTIONS[name].check)
 
 
 def named(name: str, value: Any, check: Callable[[Any], Any]) -> Any:
-    """Return the result of the check, or raise its ``InvalidOption`` with name and value before it, the value once."""
+    """Return the result of the check, or raise its ``InvalidOption`` with name and value in front."""
     if isinstance(value, int) and value.bit_length() > LONGEST_NUMBER:
         raise InvalidOption(f"{name} is a whole number of {value.bit_length():,} bits: no option takes one so long")
     try:
@@ -107,7 +110,7 @@ def _short(value: object) -> str:
 
 
 def merged(call: Mapping[str, Any], declared: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all options, checked before: the call wins over the class, the class over the scheduler."""
+    """Return all options, which are checked already: the call wins over the class, the class over the scheduler."""
     options = {**_DEFAULTS, **defaults, **declared, **call}
     if not isinstance(options["retry"], int):
         check_interval(options["retry"], call, declared, defaults)

@@ -30,7 +30,7 @@ _RECURRING = ("interval", "interval_reference", "until", "max_runs", "stop_after
 
 
 def as_declared(record: Record, declared: Mapping[str, Any], now: datetime) -> Record:
-    """Return the claimed record back in its place, with the options that its class declares, plain JSON values.
+    """Return the claimed record, back in its place, with the options that its class declares, plain JSON values.
 
     It has failed if these options are invalid, or conflict with the options of the call.
     """
@@ -111,7 +111,7 @@ def _timed(record: Record, new: Mapping[str, Any], now: datetime) -> Record:
 
 
 def _series_options(record: Record, new: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of recurrence, and the expiry, if the class declares one of them; else none."""
+    """Return the options of recurrence, and the expiry, if the class declares one of them; otherwise nothing."""
     names = (*_RECURRING, "expires")
     if not any(name in new for name in names):
         return {}

@@ -116,10 +116,10 @@ def in_force(record: Record) -> dict[str, Any]:
 
     A policy has its own pauses, so there is no ``retry_interval`` beside it.
     """
-    found = {name: option.read.read(record, name) for name, option in OPTIONS.items() if option.read.read is not None}
-    if found["retry_interval"] is None:
-        del found["retry_interval"]
-    return found
+    options = {name: option.read.read(record, name) for name, option in OPTIONS.items() if option.read.read is not None}
+    if options["retry_interval"] is None:
+        del options["retry_interval"]
+    return options
 
 
 def _moment(value: Any, now: datetime) -> datetime | None:
@@ -146,8 +146,8 @@ def _dependencies(options: Mapping[str, Any]) -> tuple[Dependency, ...]:
 def _condition(options: Mapping[str, Any]) -> Condition | None:
     """Return the condition of a run, from all options that set one."""
     condition: Condition | None = options["ready"]
-    for one in options["depends_on"]:
-        condition = both(condition, one) if is_condition(one) else condition
+    for dependency in options["depends_on"]:
+        condition = both(condition, dependency) if is_condition(dependency) else condition
     return condition
 
 

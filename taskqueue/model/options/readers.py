@@ -103,7 +103,7 @@ GIVEN = Reader(lambda record, name: record.given.get(name), _given_differs)
 """An option that is compared, and shown, as the caller passed it: a relative time says more than the resulting time."""
 
 OF_CALL = Reader(lambda record, name: record.given.get(name), lambda *_: False)
-"""An option of adding, kept as it was then."""
+"""An option of adding, stored as it was then."""
 
 META = Reader(lambda record, _: dict(record.meta), lambda *_: False)
 """The meta, which does not matter for whether a job that is added once is equal."""
@@ -112,7 +112,7 @@ SERIES = Reader(lambda record, name: series.in_force(record)[name], series.diffe
 """An option of recurrence."""
 
 UNREAD = Reader(None, lambda *_: False)
-"""An option of the call, of which the record keeps nothing by this name."""
+"""An option of the call that the record does not store under this name."""
 
 READY = Reader(_run_option, _given_differs)
 """The condition of the record includes the conditions of ``depends_on``; only the caller's own is compared."""

@@ -130,6 +130,13 @@ OPTIONS: Mapping[str, Option] = {
         scope=Scope.CLASS,
         is_of_class=True,
     ),
+    "name": Option(
+        check=validators.display_name,
+        default=None,
+        meaning="what lists, metrics and `why` call its jobs, in place of their import path: up to 64 characters",
+        scope=Scope.CLASS,
+        is_of_class=True,
+    ),
     "crash_retries": Option(
         check=validators.whole(0, validators.COUNT_LIMIT),
         default=3,
@@ -345,6 +352,7 @@ class ClassOptions(OneClassOptions, total=False):
     """The types of the options that a class, or a function with ``@task``, may declare."""
 
     concurrency: int
+    name: str | None
 
 
 class JobOptions(OneClassOptions, total=False):

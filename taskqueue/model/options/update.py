@@ -62,7 +62,7 @@ def revised(record: Record, options: Mapping[str, Any], data: str | None, now: d
         return after
     if record.unique is not None and record.unique.startswith(f"once:{record.job}:"):
         raise InvalidOption(
-            f"update_job: job {record.id} was added by add_job_once, which knows it by its data: "
+            f"update_job: job {record.id} was added by add_job_once, which identifies it by its data: "
             "cancel it and add another"
         )
     return changed(after, data=data)

@@ -21,7 +21,7 @@ from taskqueue.model.retry.by_error import names_of
 from taskqueue.model.schedules import from_now, is_relative, moment_of, seconds_of
 
 QUEUE_SHAPE = re.compile(r"[^\s=,]{1,100}")
-"""A queue's name: no spaces, and nothing that ``--work-on QUEUE=N`` would read otherwise."""
+"""A queue's name: no spaces, and nothing that ``--work-on QUEUE=N`` would misread."""
 
 TEXT_LIMIT = 200
 """The most characters of a tag or a unique key."""
@@ -74,7 +74,7 @@ def time(value: Any) -> Any:
 
 
 def start(value: Any) -> Any:
-    """Return None for ``now``, which is when a job starts anyway."""
+    """Return None for ``now``, the usual start of a job."""
     return None if value == "now" else time(value)
 
 
@@ -114,7 +114,7 @@ def queue(value: Any) -> str:
 
 
 def tags(value: Any) -> tuple[str, ...]:
-    """Return the words, sorted, each once."""
+    """Return the words, sorted and without duplicates."""
     given = [value] if isinstance(value, str) else value
     if not isinstance(given, (list, tuple, set, frozenset)) or len(given) > TAGS_LIMIT:
         raise InvalidOption(f"pass a list of up to {TAGS_LIMIT} texts")
@@ -133,6 +133,13 @@ def _sound(value: str) -> str:
     return value
 
 
+def display_name(value: Any) -> str | None:
+    """Return the name for people, or None."""
+    if value is None or (isinstance(value, str) and 1 <= len(value.strip()) <= len(value) <= ID_TEXT_LIMIT):
+        return None if value is None else _sound(value)
+    raise InvalidOption(f"pass text of 1 to {ID_TEXT_LIMIT} printable characters, such as 'Send an invoice'")
+
+
 def node(value: Any) -> str:
     """Return the name of a node."""
     if not isinstance(value, str) or not value.strip() or len(value) > NODE_LIMIT or not value.isprintable():
@@ -149,7 +156,7 @@ def period(value: Any) -> float | None:
     """Return the seconds of a period, or None."""
     seconds = None if value is None else seconds_of(value)
     if seconds is not None and seconds < 0.001:
-        raise InvalidOption("pass seconds or '5m', more than nothing, or leave it out")
+        raise InvalidOption("pass seconds or '5m', more than 0, or leave it out")
     return seconds
 
 
@@ -174,8 +181,8 @@ def limits(value: Any) -> tuple[Declared, ...]:
     if len(given) > LIMITS_LIMIT:
         raise InvalidOption(f"pass up to {LIMITS_LIMIT} limits")
     for condition in filter(is_condition, given):
-        raise InvalidOption(f"{condition} is a condition and no limit: pass it in ready=")
-    return tuple(declared(one) for one in given)
+        raise InvalidOption(f"{condition} is a condition, not a limit: pass it in ready=")
+    return tuple(declared(limit) for limit in given)
 
 
 def on_failure(value: Any) -> OnFailure:
@@ -192,9 +199,9 @@ def dependencies(value: Any) -> tuple[tuple[JobId, OnFailure | None] | Condition
     if len(given) > DEPENDENCIES_LIMIT:
         raise InvalidOption(f"pass up to {DEPENDENCIES_LIMIT:,} jobs")
     if isinstance(given, Mapping):
-        return tuple((_job(one), on_failure(what)) for one, what in given.items())
-    conditions = [one for one in given if is_condition(one) or (isinstance(one, str) and _names_predicate(one))]
-    ids = dict.fromkeys(_job(one) for one in given if one not in conditions)
+        return tuple((_job(dependency), on_failure(what)) for dependency, what in given.items())
+    conditions = [item for item in given if is_condition(item) or (isinstance(item, str) and _names_predicate(item))]
+    ids = dict.fromkeys(_job(item) for item in given if item not in conditions)
     return (*((id, None) for id in ids), *map(condition_declared, conditions))
 
 
@@ -204,7 +211,7 @@ def receives(value: Any) -> tuple[str, ...]:
     given = [given] if isinstance(given, str) else given
     if not isinstance(given, list | tuple | set | frozenset) or not all(map(_is_received, given)):
         raise InvalidOption("pass 'result' or 'results', or the parts of the data that they are: {'page': 'result'}")
-    names = [one.rpartition("=")[0] for one in given]
+    names = [part.rpartition("=")[0] for part in given]
     if len(set(names)) < len(names) or ("" in names and len(names) > 1):
         raise InvalidOption("each part of the data can be received once, and all of it by itself: name each once")
     return tuple(sorted(given))
@@ -250,8 +257,8 @@ def job_id(value: Any) -> JobId | None:
         id = ObjectId(value) if ObjectId.is_valid(value) else id_with_class(value)
     if id is None:
         raise InvalidOption(
-            "pass an ObjectId or its 24 hexadecimal digits, or the text of an id with its class: "
-            "'shop:Invoice:invoice-7'"
+            "pass a Process, an ObjectId or its 24 hexadecimal digits, or the text of the id of a job that is in the "
+            "store, alone or with its class: 'shop:Invoice:invoice-7'"
         )
     return id
 

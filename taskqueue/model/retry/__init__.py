@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard
 
 from taskqueue.errors import InvalidOption
-from taskqueue.model.retry.backoff import ENDLESS, NO_RETRY, ExponentialRetry, FixedRetry
-from taskqueue.model.retry.by_age import DEFAULT_TABLE, TableRetry
+from taskqueue.model.retry.backoff import DEFAULT_TABLE, ENDLESS, NO_RETRY, ExponentialRetry, FixedRetry, TableRetry
 from taskqueue.model.retry.by_error import Case, FilteredRetry, SelectedRetry
 from taskqueue.model.retry.custom import CustomRetry
 from taskqueue.model.retry.decision import AskWorker, Decision, GiveUp, Refusal, RetryIn, RetryPolicy, Situation

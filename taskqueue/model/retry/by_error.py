@@ -147,7 +147,9 @@ def _name_of(kind: object) -> str:
 def check_policy(policy: object) -> None:
     """Raise ``InvalidOption`` for a value that cannot decide; a class of the user's is named by ``custom``."""
     if isinstance(policy, type):
-        raise InvalidOption(f"{policy.__qualname__} is a class, no retry policy: pass retry.custom({policy.__name__})")
+        raise InvalidOption(
+            f"{policy.__qualname__} is a class, not a retry policy: pass retry.custom({policy.__name__})"
+        )
     if not callable(getattr(policy, "decide", None)):
         raise InvalidOption(f"{as_code(policy)} is not a retry policy: pass one such as retry.exponential(8)")
 

@@ -54,9 +54,9 @@ class Cron:
             return None
         zone = _zone(self.tz)
         for local in local_times(self.expr, reference.astimezone(zone).replace(tzinfo=None, microsecond=0)):
-            found = instant(local, zone)
-            if found > reference:  # in the repeated hour, times that already had their run come before it
-                return found if found < LATEST else None
+            at = instant(local, zone)
+            if at > reference:  # in the repeated hour, times that already had their run come before it
+                return at if at < LATEST else None
         return None
 
     def document(self) -> dict[str, Any]:
@@ -73,8 +73,8 @@ def local_times(expr: str, after: datetime) -> Iterator[datetime]:
 
     Ends if there is none in ``YEARS``. Raises ``Unreadable``.
     """
-    found = merge(*(_of_plain(plain, after) for plain in _read(expr)))
-    return (local for local, _ in groupby(found))
+    times = merge(*(_of_plain(plain, after) for plain in _read(expr)))
+    return (local for local, _ in groupby(times))
 
 
 def _of_plain(plain: str, after: datetime) -> Iterator[datetime]:

@@ -109,9 +109,9 @@ def _days(parts: list[str]) -> list[str]:
 
 def _weekdays(parts: list[str]) -> list[str]:
     numbered = {part: _numbered(part) for part in parts}
-    plain = [part for part, found in numbered.items() if found is None]
-    found = sorted({found for found in numbered.values() if found is not None})
-    return [*([_list(plain, _WEEKDAY)] if plain else []), *([",".join(found)] if found else [])]
+    plain = [part for part, number in numbered.items() if number is None]
+    numbers = sorted({number for number in numbered.values() if number is not None})
+    return [*([_list(plain, _WEEKDAY)] if plain else []), *([",".join(numbers)] if numbers else [])]
 
 
 def _list(parts: list[str], kind: _Kind) -> str:

@@ -217,8 +217,8 @@ def _parse(text: str) -> float:
     text = text.strip().lower().removeprefix("+").strip()
     clock = re.fullmatch(_CLOCK, text)
     if clock is not None:
-        hours, minutes, seconds = (int(part) for part in clock.groups())
-        return hours * 3600.0 + minutes * 60 + seconds
+        hours, minutes, seconds = map(float, clock.groups())  # more digits than a number has are infinite
+        return hours * 3600 + minutes * 60 + seconds
     if not text or re.sub(_PART, "", text):
         raise _no_duration(text)
     parts = re.findall(_PART, text)
@@ -249,6 +249,8 @@ def _as_time_from_now(value: object) -> str | None:
 
 
 def _no_duration(value: object) -> InvalidOption:
+    is_cron = isinstance(value, str) and len(value.split()) == 5 and "*" in value
+    cron = f"; times of a clock go to cron={value!r}" if is_cron else ""
     return InvalidOption(
-        f"{as_code(value)} is not a duration: pass seconds, a timedelta, '5m', '1h30m', '200 ms' or 'HH:MM:SS'"
+        f"{as_code(value)} is not a duration: pass seconds, a timedelta, '5m', '1h30m', '200 ms' or 'HH:MM:SS'{cron}"
     )

@@ -13,7 +13,7 @@ from taskqueue.model.lifecycle.pending import behind
 from taskqueue.model.record import Cause, Options, Record, Status, changed
 from taskqueue.model.retry import ExponentialRetry
 from taskqueue.model.schedules import Again, Cron, Custom, Every
-from taskqueue.model.schedules import missed_times as clockwork
+from taskqueue.model.schedules import schedule as clockwork
 from taskqueue.model.schedules.every import START
 from taskqueue.model.schedules.origin import FromSchedule
 from taskqueue.model.schedules.schedule import (

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field, fields, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from bson import ObjectId
 
@@ -18,7 +18,6 @@ from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.reading import Reading, figure, number, or_none, text
 from taskqueue.model.record import Record
 from taskqueue.model.schedules import Trigger, UnreadableTrigger, trigger
-from taskqueue.model.schedules.missed_times import AT_MOST
 from taskqueue.model.serializer import clean
 from taskqueue.model.timestamps import EPOCH, milliseconds, moment
 
@@ -156,7 +155,7 @@ def document(schedule: NamedSchedule) -> dict[str, Any]:
         "overlap": schedule.overlap.value,
         "stage": schedule.stage.value,
         "until": None if schedule.until is None else milliseconds(schedule.until),
-        "misses": [_missed(one) for one in schedule.misses],
+        "misses": [_missed(miss) for miss in schedule.misses],
         "recent": [str(id) for id in schedule.recent],
         "ended": {str(id): schedule.ended[id] for id in schedule.recent if id in schedule.ended},
         "created_at": milliseconds(schedule.created_at),
@@ -182,9 +181,9 @@ def schedule_of(
     reading.field("job", lambda: _undamaged(job), None)
     reading.field("version", lambda: number(version), 0)
     nothing: dict[str, Any] = {}
-    kept = reading.field("definition", lambda: dict(about()), nothing)
-    found: dict[str, Any] = {
-        field: reading.field(field, partial(read, kept.get(field)), None) for field, read in _READERS.items()
+    stored = reading.field("definition", lambda: dict(about()), nothing)
+    read_fields: dict[str, Any] = {
+        field: reading.field(field, partial(read, stored.get(field)), None) for field, read in _READERS.items()
     }
     made = NamedSchedule(
         name=name,
@@ -192,13 +191,13 @@ def schedule_of(
         template=job,
         next_run_at=reading.field("next time", next_run_at, None),
         awaits=reading.field("awaited job", awaits, None),
-        **{name: value for name, value in found.items() if name in kept and value is not None},
-        **{name: value for name, value in _UNKNOWN.items() if found[name] is None},
+        **{name: value for name, value in read_fields.items() if name in stored and value is not None},
+        **{name: value for name, value in _UNKNOWN.items() if read_fields[name] is None},
     )
     if not reading.damage:
         return made
     stage = Stage.ENDED if made.stage is Stage.ENDED else Stage.PAUSED
-    return replace(made, stage=stage, reason=reading.damage, damage=reading.damage, kept=kept)
+    return replace(made, stage=stage, reason=reading.damage, damage=reading.damage, kept=stored)
 
 
 def _undamaged(job: Record) -> None:
@@ -209,12 +208,12 @@ def _undamaged(job: Record) -> None:
 def _misses(kept: Any) -> tuple[Miss, ...]:
     return tuple(
         Miss(
-            first=moment(one["first"]),
-            last=moment(one["last"]),
-            count=number(one["count"]),
-            reason=text(one["reason"]),
+            first=moment(miss["first"]),
+            last=moment(miss["last"]),
+            count=number(miss["count"]),
+            reason=text(miss["reason"]),
         )
-        for one in kept
+        for miss in kept
     )
 
 
@@ -247,7 +246,7 @@ def definition(schedule: NamedSchedule) -> dict[str, Any]:
     template = schedule.template
     return {
         **{name: getattr(schedule, name) for name in defined},
-        **{one.name: getattr(template, one.name) for one in fields(template) if one.name not in moving},
+        **{field.name: getattr(template, field.name) for field in fields(template) if field.name not in moving},
     }
 
 
@@ -263,3 +262,47 @@ def _missed(miss: Miss) -> dict[str, Any]:
         "count": miss.count,
         "reason": clean(miss.reason),
     }
+
+
+AT_MOST = 1000
+"""The most times that one call returns; it only counts that many more."""
+
+_FIRST_LOOK = timedelta(minutes=1)
+
+
+class Clockwork(Protocol):
+    """A trigger whose times depend on no run."""
+
+    def after(self, reference: datetime) -> datetime | None:
+        """Return the first time strictly after ``reference``."""
+
+
+def come(trigger: Clockwork, first: datetime, now: datetime, limit: int = AT_MOST) -> list[datetime]:
+    """Return the newest ``limit`` times from ``first``, a time itself, to ``now``, in order, at a bounded cost."""
+    back = _FIRST_LOOK
+    while True:
+        since = max(now - back, first)
+        times = [first] if since == first and first <= now else []
+        times += _until(trigger, since, now)
+        if since == first or len(times) >= limit:
+            return times[-limit:]
+        back *= 2
+
+
+def count(trigger: Clockwork, first: datetime, before: datetime, limit: int = AT_MOST) -> int:
+    """Return how many times there are from ``first``, which is one, to before ``before``, ``limit`` at most."""
+    number, time = 0, first
+    while time < before and number < limit:
+        number += 1
+        following = trigger.after(time)
+        if following is None:
+            break
+        time = following
+    return number
+
+
+def _until(trigger: Clockwork, since: datetime, now: datetime) -> Iterator[datetime]:
+    time = trigger.after(since)
+    while time is not None and time <= now:
+        yield time
+        time = trigger.after(time)

@@ -39,8 +39,8 @@ def reference(value: Any) -> str | datetime:
     """Return what the interval counts from: ``end``, ``start``, or a base time; raise ``InvalidOption``."""
     if value in (END, START):
         return str(value)
-    found = moment_of(value, EPOCH)
-    return str(value).strip() if is_relative(value) else found
+    at = moment_of(value, EPOCH)
+    return str(value).strip() if is_relative(value) else at
 
 
 def trigger(options: Mapping[str, Any], now: datetime) -> Every | Again | None:
@@ -85,14 +85,14 @@ def series(options: Mapping[str, Any], trigger: Every | Again, made: Record, now
 
 def in_force(record: Record) -> dict[str, Any]:
     """Return the options of recurrence that a record has, as plain JSON values."""
-    found = record.origin if isinstance(record.origin, Series) else None
-    every = found.trigger if found is not None and isinstance(found.trigger, Every) else None
+    series = record.origin if isinstance(record.origin, Series) else None
+    every = series.trigger if series is not None and isinstance(series.trigger, Every) else None
     return {
-        "interval": every.seconds if every else AT_ONCE if found else None,
+        "interval": every.seconds if every else AT_ONCE if series else None,
         "interval_reference": _stated(every.anchor) if every else END,
-        "until": _stated(found.until) if found else None,
-        "max_runs": found.max_runs if found else None,
-        "stop_after_failures": found.stop_after_failures if found else None,
+        "until": _stated(series.until) if series else None,
+        "max_runs": series.max_runs if series else None,
+        "stop_after_failures": series.stop_after_failures if series else None,
     }
 
 

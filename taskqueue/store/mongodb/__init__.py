@@ -19,7 +19,7 @@ def open_mongodb(
 ) -> Store:
     """Return the store at a URL, or in a database of the caller's client, which stays the caller's to close.
 
-    Collections are named ``prefix`` and a noun; in a URL it is the option ``taskqueue.prefix=NAME_``. Without
+    The name of each collection is ``prefix`` and a noun; a URL sets it with ``taskqueue.prefix=NAME_``. Without
     ``clock`` the time is the server's. Raises ``ConfigError`` for a URL that cannot be read,
     ``StoreUnavailable`` without an answer, and ``SchemaMismatch``.
     """

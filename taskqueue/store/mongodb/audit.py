@@ -1,4 +1,4 @@
-"""Keeps the audit as documents, whose ids are in the order of time."""
+"""Keeps the audit as documents whose ids sort by time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Audit:
         ends = entry.at - KEPT_FOR
         audit.delete_many({"_id": {"$lt": ObjectId.from_datetime(ends)}, "at": {"$lt": ends}})
 
-    def entries(self, limit: int, before: str | None) -> list[AuditEntry]:
+    def entries(self, limit: int, before: str | None = None) -> list[AuditEntry]:
         """Return up to ``limit`` entries before the cursor, the newest first."""
         if before is not None and not ObjectId.is_valid(before):
             raise wrong_audit_cursor(before)

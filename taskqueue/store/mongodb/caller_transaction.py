@@ -14,22 +14,24 @@ from taskqueue.errors import InvalidOption
 from taskqueue.model.lifecycle.pending import behind
 from taskqueue.model.record import Record
 from taskqueue.store.arguments import check_same_job
-from taskqueue.store.mongodb.alike import alike_in
 from taskqueue.store.mongodb.connection import Client, Connection
 from taskqueue.store.mongodb.documents import CODEC, Document, document, record
 from taskqueue.store.mongodb.driver_errors import DEADLINE, unavailable
+from taskqueue.store.mongodb.effects import Effect
 from taskqueue.store.mongodb.indexes import GIVEN
-from taskqueue.store.mongodb.outbox import Effect
+from taskqueue.store.mongodb.inserts import alike_in
 from taskqueue.store.mongodb.unique_keys import holds, of_period
 
 
 class SessionInserts:
-    """Adds records inside a transaction; with its commit they are there, and change streams ring."""
+    """Adds records inside a transaction; its commit makes them visible, and change streams ring."""
 
     def __init__(self, connection: Connection, session: Any) -> None:
-        """Raise ``InvalidOption`` for no session, one without a transaction, or one of a client to other servers."""
+        """Raise ``InvalidOption`` for no session, one without a transaction, or one of another cluster's client."""
         if not isinstance(session, ClientSession):
-            raise InvalidOption(f"session={session!r} is none: pass what start_session() of a pymongo client returns")
+            raise InvalidOption(
+                f"session={session!r} is not a session: pass what start_session() of a pymongo client returns"
+            )
         if session.has_ended or not session.in_transaction:
             raise InvalidOption("session: no transaction is open on it: call this inside session.start_transaction()")
         database = connection.database
@@ -40,7 +42,7 @@ class SessionInserts:
         self._jobs = session.client.get_database(database.name, codec_options=CODEC)[connection.collections.jobs.name]
 
     def add(self, records: Sequence[Record]) -> list[Record]:
-        """Insert all records and return for each the one that is kept, in order, as the transaction sees it.
+        """Insert all records and return the stored record for each, in order, as the transaction sees it.
 
         Raises ``DuplicateId`` and ``StoreUnavailable``, and the driver's own errors if they say that the whole
         transaction may be repeated, for ``session.with_transaction`` does so.
@@ -63,11 +65,11 @@ class SessionInserts:
         return error if error.has_error_label("TransientTransactionError") else unavailable(self._shown, error)
 
     def _kept(self, records: Sequence[Record]) -> list[Record]:
-        # Searched first: a refused insert would end the transaction.
+        # Searched first, because a refused insert would abort the transaction.
         ids = {"_id": {"$in": [new.id for new in records]}}
-        by_id = {known["_id"]: record(known) for known in self._jobs.find(ids, session=self._session)}
+        by_id = {document["_id"]: record(document) for document in self._jobs.find(ids, session=self._session)}
         by_key: dict[str, Record] = {}
-        kept, documents = [], []
+        stored, documents = [], []
         for new in records:
             present = by_id.get(new.id)
             if present is not None:
@@ -80,29 +82,29 @@ class SessionInserts:
                 if new.unique is not None:
                     by_key[new.unique] = present
                 documents.append(_inserted(present))
-            kept.append(present)
+            stored.append(present)
         if documents:
             self._jobs.insert_many(documents, session=self._session)
-        return kept
+        return stored
 
     def _holder(self, new: Record) -> Record | None:
-        """Return the job whose unique key, or whose period of that key, keeps the new one out."""
+        """Return the job that keeps the new one out by its unique key, or by the period of that key."""
         assert new.unique is not None
         holder = self._jobs.find_one(holds(new.unique), session=self._session)
         return record(holder) if holder is not None else of_period(self._jobs, new, self._session)
 
     def _placed(self, new: Record) -> Record:
-        """Return the record as it comes in: after a running job that has released its key to a successor."""
+        """Return the record to insert; it waits for a running job that has released its key to a successor."""
         if new.unique is None:
             return new
         given = self._jobs.find({"after.successor.unique": new.unique}, {"_id": True}, session=self._session)
-        for giver in given.hint(GIVEN).limit(1):  # it runs, and its successor is not in yet
+        for giver in given.hint(GIVEN).limit(1):  # it runs, and its successor is not inserted yet
             return behind(new, giver["_id"])
         return new
 
 
 def _inserted(new: Record) -> Document:
-    """Return the record; one with a parent or dependencies gets an outbox entry for a recheck of them."""
+    """Return the record; one with a parent or dependencies gets an entry of effects for a recheck of them."""
     if not new.waiting_for and new.parent is None:
         return document(new)
     recheck = Effect(token=ObjectId(), at=new.created_at, job_id=new.id, needs_recheck=True)

@@ -1,4 +1,4 @@
-"""Rings bells from change streams, by rules that say which changes ring; a node shares one stream."""
+"""Rings bells from change streams: defines which changes ring; a node shares one stream."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import pymongo
+from bson import ObjectId
 from pymongo.change_stream import ChangeStream, DatabaseChangeStream
 from pymongo.errors import PyMongoError
 
@@ -47,7 +48,7 @@ _JOB_CHANGES: Document = {
 every event to see that."""
 
 _PLAIN: Document = {"status": int(Status.WAITING), "forced": False}
-"""The streamed fields of an added job that a claim finds without a scan for due jobs, limits and other workers."""
+"""The fields that decide whether a claim finds an added job without a scan for due jobs, limits and other workers."""
 
 _LEASE_CHANGES: Document = {
     "$or": [{"operationType": "insert"}, {"updateDescription.updatedFields.holder": {"$exists": True}}]
@@ -66,7 +67,7 @@ _EVENT_CHANGES: dict[str, Document] = {
 }
 
 MOST_ENDED = 5
-"""A change of this many ends, or more, does not name the jobs."""
+"""A change that ends this many jobs, or more, does not name them."""
 
 _ENDED: Document = {
     "$slice": [
@@ -84,7 +85,7 @@ _ENDED: Document = {
         MOST_ENDED,
     ]
 }
-"""The jobs that have ended, of a page of events."""
+"""The jobs that a page of events reports as ended."""
 
 
 class Ring(NamedTuple):
@@ -96,6 +97,8 @@ class Ring(NamedTuple):
     """All jobs that have ended, if they are few."""
     queue: str | None = None
     """The queue of an added job."""
+    again: JobId | None = None
+    """A job that waits again, or was moved: the log does not contain its queue."""
 
 
 def event_stages(topic: str) -> list[Document]:
@@ -114,6 +117,7 @@ def node_stages(collections: Collections) -> list[Document]:
             "$project": {
                 "_id": True,
                 "ns.coll": True,
+                "documentKey._id": True,
                 _FREED: True,
                 f"{_CANCEL}.requested_at": True,
                 "fullDocument.status": True,
@@ -137,11 +141,18 @@ def ring_of(change: Change) -> Ring:
     added = change.get("fullDocument") or {}
     plain, queue = int(added.items() >= _PLAIN.items()), added.get("queue")
     ended = change.get("ended") or ()
-    return Ring(new_jobs, plain, ended if len(ended) < MOST_ENDED else (), queue if isinstance(queue, str) else None)
+    id = change.get("documentKey", {}).get("_id") if new_jobs and not added else None
+    return Ring(
+        new_jobs,
+        plain,
+        ended=ended if len(ended) < MOST_ENDED else (),
+        queue=queue if isinstance(queue, str) else None,
+        again=id if type(id) is ObjectId else None,
+    )
 
 
 def _updated(change: Change) -> Change:
-    """Return the fields that the change has set, as far as the event has them."""
+    """Return the fields that the change set, as far as the event contains them."""
     updated: Change = change.get("updateDescription", {}).get("updatedFields", {})
     return updated
 
@@ -155,13 +166,13 @@ LONGEST_FETCH = 5.0
 """Seconds for which it waits when nothing has changed for four times as long."""
 
 ENDS_WITHIN = 0.25
-"""Seconds within which the server learns that a fetch must end, or its end is waited for."""
+"""Seconds given to the server to learn that a fetch must end; after that, its own end is awaited."""
 
 GLANCE = 0.001
 """Seconds for which a fetch waits while its listeners are saturated."""
 
 LATE = 0.05
-"""Seconds by which a ring of a saturated listener is delayed at most."""
+"""The most seconds by which a saturated listener's ring is delayed."""
 
 FETCH_DEADLINE = 10.0
 """Seconds after which a fetch, or the attempt to open the stream again, has failed."""
@@ -170,7 +181,7 @@ NODE_TOPICS = (WORK, STOPS, PLANS, CONTROLS)
 """The topics of a node, which share one change stream."""
 
 _WHOLE_DATABASE = "$cmd.aggregate"
-"""The name that a server gives the collection of a cursor that watches a database."""
+"""The collection name that a server gives a cursor that watches a database."""
 
 
 class ChangeStreams:
@@ -199,7 +210,7 @@ class ChangeStreams:
         return bell
 
     def reset_after_fork(self) -> None:
-        """Listen through streams of this process; keep the parent's from being collected."""
+        """Listen through streams of this process; keep the parent's from being garbage-collected."""
         self._inherited.append(self._node_source)
         self._lock, self._node_source = threading.Lock(), None
 
@@ -221,7 +232,7 @@ class ChangeStreams:
 class Source:
     """One change stream, and the thread that rings its bells until the last of them is closed.
 
-    A server on which a fetch waits looks at every single write for it. So a saturated node fetches
+    While a fetch waits, the server examines every single write for it. So a saturated node fetches
     a few times a second instead, and the server goes through what was written since at once.
     """
 
@@ -234,12 +245,12 @@ class Source:
         self._stream = watch()
 
     def admit(self, bell: StreamBell) -> bool:
-        """Ring this bell, too, from now on; return False if the last bell was closed."""
+        """Ring this bell as well from now on; return False if the last bell has been closed."""
         bell.on_hurry(self._hurried.set)
         return self._fan_out.admit(bell)
 
     def _interrupt(self) -> None:
-        """End a pause, or a fetch: the server must forget the cursor, which it does at its next write."""
+        """End a pause or a fetch: the server must drop the cursor, and does so at its next write."""
         self._hurried.set()
         cursor = self._stream._cursor  # noqa: SLF001 - the driver has no way to end a fetch
         collections = self._connection.collections

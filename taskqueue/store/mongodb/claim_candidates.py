@@ -1,6 +1,7 @@
-"""Finds claimable jobs in order: the first of an index range, and with limits the lowest of each lane with free room.
+"""Finds claimable jobs in order: the first of an index range and, with limits, the lowest of each lane with free room.
 
-It never walks a full lane, and stops reading waiting records when their bytes exceed the demand.
+It never walks a full lane, and stops reading waiting records when their bytes exceed the demand. A cache keeps the
+last scan for the next claims.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple, TypeAlias
 
 from bson import ObjectId, decode_all
@@ -18,7 +19,7 @@ from taskqueue.model.controls import Controls
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Status
 from taskqueue.store import ClaimRequest
-from taskqueue.store.mongodb.claim_cache import ClaimCache
+from taskqueue.store.mongodb.bells import NewJobs
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import CODEC, Document
 from taskqueue.store.mongodb.indexes import LIMITED, RANKED
@@ -30,13 +31,13 @@ SizedJob: TypeAlias = tuple[Document, int]
 """The document of a job and its length in bytes."""
 
 ANY_SIZE = ClaimRequest(pooled=0)
-"""The demand if bytes do not matter."""
+"""A demand without a bound on bytes."""
 
 LANES_AT_ONCE = 50
-"""The most open lanes that one claim considers; if there are more, it considers a random choice."""
+"""The most open lanes that one claim considers; if there are more, it considers a random sample."""
 
 LANES_READ = 10 * LANES_AT_ONCE
-"""The most lanes whose room is read at first: a random choice of more lanes, then all if too few of those are open."""
+"""The most lanes whose room is read at first: a random sample of them, then all if too few of the sample are open."""
 
 UNKNOWN = ObjectId(b"\0" * 12)
 """The id of a candidate without an id or a fence."""
@@ -59,17 +60,17 @@ class Candidate:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether it has an id and a fence, as a claim needs."""
+        """Return whether it has the id and the fence that a claim needs."""
         return self.id is not UNKNOWN
 
     @property
     def use_request(self) -> UseRequest:
-        """Return the limits that a claim of it uses."""
+        """Return the limits under which a claim of it takes room."""
         return UseRequest(id=self.id, claims=self.claims + 1, lane=self.lane)
 
 
 class Chosen(NamedTuple):
-    """The candidates that a claim tries to take, and whether its bytes document it from more."""
+    """The candidates that a claim tries to take, and whether their bytes kept it from taking more."""
 
     candidates: list[Candidate]
     has_more: bool
@@ -84,7 +85,7 @@ class Offer(NamedTuple):
 
 
 def within(candidates: Iterable[Candidate], demand: ClaimRequest, room: LimitRoom | None) -> Chosen:
-    """Return the first of these candidates, given in order, that fit into the demand; shares decide between queues."""
+    """Return the first of these ordered candidates that fit the demand; shares decide between queues."""
     budget = Budget(demand, bounds(demand), room)
 
     def takes(candidate: Candidate) -> bool:
@@ -106,7 +107,7 @@ class LimitedCandidates:
         self._limit_use = limit_use
 
     def lanes(self) -> list[str]:
-        """Return every queue and lane, as one text, that has waiting jobs: one step in the index for each."""
+        """Return every queue and lane that has waiting jobs, each as one text, with one step in the index for each."""
         waiting = {"status": int(Status.WAITING), "lane": {"$gt": ""}}
         return [str(lane) for lane in self._connection.collections.latest.distinct("lane", waiting)]
 
@@ -194,7 +195,7 @@ def in_range(
 
 
 def read(batches: Iterable[bytes], demand: ClaimRequest) -> list[SizedJob]:
-    """Return the documents up to, and with, the first that exceeds the demand for the pool."""
+    """Return the documents up to and including the first that exceeds the demand for the pool."""
     jobs: list[SizedJob] = []
     total = 0
     for batch in batches:
@@ -209,7 +210,7 @@ def read(batches: Iterable[bytes], demand: ClaimRequest) -> list[SizedJob]:
 
 
 def are_beyond(jobs: Sequence[SizedJob], demand: ClaimRequest) -> bool:
-    """Return whether these jobs have more bytes than the demand."""
+    """Return whether the bytes of these jobs exceed the demand."""
     return is_beyond(sum(size for _, size in jobs), len(jobs), demand)
 
 
@@ -230,9 +231,104 @@ def _open(
 
 
 def _sizes(batch: bytes) -> Iterator[int]:
-    """Yield the length of each document, which its first four bytes give."""
+    """Yield the length of each document, read from its first four bytes."""
     position = 0
     while position < len(batch):
         size = int.from_bytes(batch[position : position + 4], "little")
         yield size
         position += size
+
+
+FRESH_FOR = timedelta(milliseconds=100)
+"""How long a scan stays valid for a node that gets all the jobs it asks for."""
+
+SURE_FOR = timedelta(seconds=1)
+"""How long a scan stays valid while the bell reports no new jobs."""
+
+SCAN_WITHIN = timedelta(milliseconds=20)
+"""How long a node may claim newly rung jobs before the next scan: a short job has ended within that time."""
+
+
+class ClaimCache:
+    """The time of the last scan, the next due time, and the ranges found empty since."""
+
+    def __init__(
+        self, *, at: datetime, changes: NewJobs | None, next_at: datetime | None, lanes: Sequence[str]
+    ) -> None:
+        self._at = at
+        self._changes = changes
+        self._due_at = next_at
+        self._owed_at: datetime | None = None
+        self.lanes = lanes
+        """The queues and lanes that have waiting jobs with limits."""
+        self.was_full = False
+        """Whether the last claim filled the demand."""
+        self._empty: set[tuple[bool, str, str]] = set()
+
+    def refresh_by(self, by: datetime) -> None:
+        """Require a new scan by this time: newer jobs may be due, or in an unknown lane."""
+        self._owed_at = by if self._owed_at is None else min(self._owed_at, by)
+
+    def note_early_claim(self, next_at: datetime | None) -> None:
+        """Note the next due time, after the previous next job was claimed early."""
+        self._due_at = next_at
+
+    @property
+    def next_at(self) -> datetime | None:
+        """Return when a new scan is required: when the next job is due, or as ``refresh_by`` asked."""
+        return min((moment for moment in (self._due_at, self._owed_at) if moment is not None), default=None)
+
+    def is_sure(self, changes: NewJobs | None) -> bool:
+        """Return whether the bell reports no new jobs since."""
+        return changes is not None and changes == self._changes
+
+    def has_only_plain(self, demand: ClaimRequest, changes: NewJobs | None) -> bool:
+        """Return whether all jobs added since are plain and no others can be claimed; then no new scan is needed."""
+        if changes is None or self._changes is None or self._changes.all == changes.all:
+            return False
+        is_plain = changes.all - self._changes.all == changes.plain - self._changes.plain
+        return is_plain and not self.lanes and (not demand.forced or self.is_empty(True))
+
+    def has_one_new(self, demand: ClaimRequest, now: datetime, changes: NewJobs | None) -> bool:
+        """Return whether one plain job is all that can be claimed, and the demand allows any plain job."""
+        if changes is None or self._changes is None or changes.all != self._changes.all + 1:
+            return False
+        if not demand.pooled or demand.queues or (demand.data is not None and not demand.free):
+            return False
+        is_due = self.next_at is not None and self.next_at <= now
+        return not is_due and self.is_empty(False) and self.has_only_plain(demand, changes)
+
+    def claimed_plain(self, now: datetime, changes: NewJobs | None) -> datetime:
+        """Note that a claim followed these plain jobs, so that the last scan stays valid; return until when."""
+        self._changes = changes
+        self.refresh_by(now + SURE_FOR)
+        return now + SURE_FOR
+
+    def may_claim_before_scan(self, now: datetime, changes: NewJobs | None) -> bool:
+        """Return whether newly rung jobs may be claimed before the next scan."""
+        if changes is None or self._changes is None or (self.next_at is not None and self.next_at <= now):
+            return False
+        return changes != self._changes and self._at <= now
+
+    def holds(self, now: datetime, changes: NewJobs | None) -> bool:
+        """Return whether the last scan is still valid."""
+        if self.next_at is not None and self.next_at <= now:
+            return False
+        relied_on_for = SURE_FOR if self.is_sure(changes) else FRESH_FOR if self.was_full else timedelta(0)
+        return timedelta(0) <= now - self._at < relied_on_for
+
+    def is_empty(self, forced: bool, queue: str = "", lane: str = "") -> bool:
+        """Return whether the range was empty at its last scan, and the bell reports no new jobs since."""
+        return (forced, queue, lane) in self._empty
+
+    def note_empty(self, forced: bool, queue: str = "", lane: str = "") -> None:
+        """Note that the range is empty; without a bell the note would not stay valid."""
+        if self._changes is not None:
+            self._empty.add((forced, queue, lane))
+
+    def forget_empty(self, *, only_pool: bool) -> None:
+        """Forget the empty ranges, or only the range of jobs without limits for the pool: new jobs may wait."""
+        if only_pool:
+            self._empty.discard((False, "", ""))
+        else:
+            self._empty.clear()

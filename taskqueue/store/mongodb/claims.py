@@ -1,4 +1,4 @@
-"""Claims records for a node: scans the store unless the last scan is valid, and takes the records whose turn it is.
+"""Claims records for a node: scans the store unless the last scan is valid, and takes the records that are next.
 
 A scan promotes due jobs, ends expired ones and finds the lanes in which jobs with limits wait.
 """
@@ -23,10 +23,11 @@ from taskqueue.model.timestamps import EPOCH, whole
 from taskqueue.store import Claim, ClaimRequest
 from taskqueue.store.mongodb.background_writer import EventWriter
 from taskqueue.store.mongodb.bells import NewJobs, StreamBell
-from taskqueue.store.mongodb.claim_cache import SCAN_WITHIN, ClaimCache
 from taskqueue.store.mongodb.claim_candidates import (
+    SCAN_WITHIN,
     Candidate,
     Chosen,
+    ClaimCache,
     LimitedCandidates,
     SizedJob,
     candidate_of,
@@ -38,10 +39,10 @@ from taskqueue.store.mongodb.claim_candidates import (
 from taskqueue.store.mongodb.connection import Connection, find_and_modify
 from taskqueue.store.mongodb.controls import StoredControls
 from taskqueue.store.mongodb.documents import Document, record, records, setting
+from taskqueue.store.mongodb.effects import transition
 from taskqueue.store.mongodb.events import status_event
 from taskqueue.store.mongodb.indexes import BY_ID, DUE, EXPIRES, RANKED, WAITING, WAITING_IN_QUEUE
 from taskqueue.store.mongodb.limits import LimitRoom, LimitUse
-from taskqueue.store.mongodb.outbox import transition
 from taskqueue.store.mongodb.queue_candidates import FairCandidates, OpenQueues, Search
 from taskqueue.store.mongodb.settlements import Settlements
 from taskqueue.store.selection import bounds, other_lanes_at
@@ -49,7 +50,7 @@ from taskqueue.store.selection import bounds, other_lanes_at
 log = logging.getLogger(__name__)
 
 STEP = 500
-"""The most records that one claim promotes, and the most it ends as expired; after that many it comes back at once."""
+"""The most records that one claim promotes, and the most it ends as expired; after that many it runs again at once."""
 
 EARLY_BY = timedelta(milliseconds=15)
 """The early-claim window: the time of one majority write and of sending a job to a worker."""
@@ -58,7 +59,7 @@ EARLY_CANDIDATES = 64
 """The number of soon-due jobs that one claim considers."""
 
 ENOUGH = 1 << 30
-"""More records than one claim takes."""
+"""A number larger than any claim takes."""
 
 TRIES = 4
 """How often one call looks for candidates when other nodes have taken the ones it found."""
@@ -78,7 +79,7 @@ class ClaimTerms(NamedTuple):
 class Claims:
     """Claims records in batches: finds candidates, claims the unchanged ones in one write, and reads which it got.
 
-    Nodes that collide at the same candidates spread out: each then takes a random one of the next batches.
+    Nodes that collide on the same candidates spread out: each then picks a random one of the next batches.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class Claims:
         self._takes_first = not self._connection.database.client.is_mongos  # that would need the key of the shards
 
     def claim(self, holder: Holder, demand: ClaimRequest, now: datetime, until: datetime) -> Claim:
-        """Take WAITING records for ``holder``, and return when to come back.
+        """Take WAITING records for ``holder``, and return when to claim again.
 
         After a claim that was cut by its bytes, the next one reads about as many records, and later ones twice as many
         each time.
@@ -162,7 +163,7 @@ class Claims:
     def _claim_without_scan(self, demand: ClaimRequest, terms: ClaimTerms, changes: NewJobs | None) -> Claim | None:
         """Claim by the last scan if it is valid, and by later rings; None if a scan must come first.
 
-        Jobs that rang are claimed before the next scan, which finds all others; plain jobs require no scan.
+        Jobs that rang are claimed before the next scan, which finds all others; plain jobs need no scan.
         """
         cache, now = self._claim_cache, terms.now
         if cache is None:
@@ -178,7 +179,7 @@ class Claims:
         if not is_sure:
             cache.forget_empty(only_pool=needs_no_scan)
         if not holds and demand.pooled:
-            demand = replace(demand, forced=0)  # jobs beside the pool follow after the next scan, which comes soon
+            demand = replace(demand, forced=0)  # jobs beside the pool follow after the next scan, which is soon
         claim = self._claim(cache, demand, terms)
         if is_sure or (holds and cache.was_full):
             return claim
@@ -192,7 +193,7 @@ class Claims:
         return replace(claim, next_at=min(claim.next_at or scan_at, scan_at))
 
     def _claim_first(self, cache: ClaimCache, terms: ClaimTerms, changes: NewJobs | None) -> Claim:
-        """Take the one new job in one command, which saves a millisecond against two."""
+        """Take the one new job with one command, which is a millisecond faster than two."""
         taken = self._claim_write.take_first(terms)
         cache.claimed_plain(terms.now, changes)
         cache.was_full = False
@@ -224,7 +225,7 @@ class Claims:
             self._spread(candidates, len(taken))
             if taken or not candidates:
                 break
-        else:  # other nodes were faster, or the jobs have expired: then a scan ends them
+        else:  # other nodes were faster, or the jobs have expired, in which case a scan ends them
             self._claim_cache = None
             return Claim(records=[], next_at=terms.now)
         cache.was_full = chosen.has_more or len(taken) >= demand.pooled + demand.forced
@@ -240,7 +241,7 @@ class Claims:
     def _claim_early(self, demand: ClaimRequest, due_by: datetime, terms: ClaimTerms) -> Claim | None:
         """Claim jobs shortly before they are due; None if there is none for this node.
 
-        They never become WAITING, so that no node starts them early.
+        They do not become WAITING first, so no node starts them early.
         """
         controls = self._controls.in_force()
         if controls.is_closed_to(terms.holder.seat):
@@ -272,9 +273,9 @@ class Claims:
     def _take_limited(
         self, cache: ClaimCache, demand: ClaimRequest, controls: Controls, terms: ClaimTerms
     ) -> tuple[Chosen, list[Record], list[datetime | None]]:
-        """Take jobs with limits, too, after taking their room.
+        """Take jobs with limits as well, after taking room for them.
 
-        Return the candidates that fit, the taken records, and when a rate has room again or to claim from other lanes.
+        Return the candidates that fit, the taken records, and when a rate has room again or to try other lanes.
         """
         offered, room, is_cut = self._limited.offer(cache, demand, controls, self._batches, terms.now)
         chosen = within(sorted([*self._candidates(demand, controls, cache, terms.now), *offered]), demand, room)
@@ -299,7 +300,7 @@ class Claims:
     def _candidates(
         self, demand: ClaimRequest, controls: Controls, cache: ClaimCache, now: datetime
     ) -> list[Candidate]:
-        """Return the lowest (rank, id) of each range that wait now."""
+        """Return the lowest waiting (rank, id) of each range."""
         limits = {False: demand.pooled, True: demand.forced}
         if not demand.queues:
             is_fair = demand.shares.is_fair
@@ -327,7 +328,7 @@ class Claims:
         return sorted(candidates)
 
     def _all(self, search: Search, cache: ClaimCache) -> list[SizedJob]:
-        """Return the first jobs of all queues that are not paused, and note if there are none at all."""
+        """Return the first jobs of all queues that are not paused; note if there are none."""
         if search.demand.shares.is_fair:
             return self._fair_candidates.lowest(search)
         if search.controls.pauses_any:
@@ -359,7 +360,7 @@ class ClaimScan:
         jobs = self._connection.collections.jobs
         late_records = records(jobs.find({"expires": {"$lte": now}}).hint(EXPIRES).limit(STEP))
         self._settlements.expire(late_records, now)
-        next_at = self.soonest()  # mostly no job is due, and reading up to 500 takes as long as the rest of the scan
+        next_at = self.soonest()  # usually no job is due, and reading up to 500 takes as long as the rest of the scan
         due_jobs: list[Document] = []
         if next_at is not None and next_at <= now:
             next_job = {"$unionWith": {"coll": jobs.name, "pipeline": _postponed({"$gt": now, "$lt": LATEST}, 1)}}
@@ -448,7 +449,7 @@ class ClaimWrite:
 
 
 def _postponed(due: Document, most: int) -> list[Document]:
-    """Return the steps that find up to ``most`` postponed jobs within these bounds."""
+    """Return the pipeline stages that find up to ``most`` postponed jobs within these bounds."""
     return [
         {"$match": {"due": due}},
         {"$sort": {"due": ASCENDING}},
@@ -475,10 +476,13 @@ def _claiming(terms: ClaimTerms, token: ObjectId) -> Document:
 def _without_unclaimable(
     connection: Connection, candidates: Sequence[Candidate], was: Status, now: datetime
 ) -> Sequence[Candidate]:
-    """Return the candidates that have an id and a fence, and end all others as FAILED."""
+    """Return the candidates that have an id and a fence; end all others as FAILED."""
     damaged = [candidate for candidate in candidates if not candidate.is_whole]
     for candidate in damaged:
-        log.error("ended an unclaimable job, as its id or fence cannot be read: job %s", candidate.document["_id"])
+        log.error(
+            "ended a job that cannot be claimed, because its id or fence is unreadable: job %s",
+            candidate.document["_id"],
+        )
         fields = {"status": int(Status.FAILED), "cause": Cause.UNREADABLE.value, "ended_at": now, "claims": 0}
         change = setting(fields | dict.fromkeys(("ready_at", "due", "expires", "unique")))
         connection.collections.jobs.update_one({"_id": candidate.document["_id"], "status": int(was)}, change)
@@ -486,7 +490,7 @@ def _without_unclaimable(
 
 
 def _unmoved(candidates: Sequence[Candidate], was: Status) -> Document:
-    """Return the filter for records with this status that no one, not even an owner, has changed since the read."""
+    """Return the filter for records of this status that nobody, not even an owner, has changed since they were read."""
     by_fence: dict[int, list[JobId]] = {}
     for candidate in candidates:
         by_fence.setdefault(candidate.claims, []).append(candidate.id)

@@ -26,28 +26,28 @@ from taskqueue.store.redaction import reveals
 Client: TypeAlias = MongoClient[Document]
 
 CLOSE_TIMEOUT = 1.0
-"""Seconds that a client which is closed takes at most to tell the server: it would wait half a minute for one."""
+"""The most seconds that closing a client takes to notify the server; by default it would wait half a minute for one."""
 
 LEAST_POOL = 2
 """The connections that a process needs: the change stream keeps one, and calls need another."""
 
 OLDEST_WIRE_VERSION = 9
-"""The wire version of a server 4.4."""
+"""The wire version of MongoDB 4.4."""
 
 DURABLE = WriteConcern(w="majority", j=True)
-"""Acknowledged once a majority of the servers has it on disk: no failover and no power cut takes it back."""
+"""Acknowledged once a majority of the servers has it on disk: no failover and no power cut undoes it."""
 
 ACKNOWLEDGED = WriteConcern(w=1)
-"""Acknowledged by the primary: for writes that any node repeats if they are lost."""
+"""Acknowledged by the primary alone: for writes that any node repeats if they are lost."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Collections:
-    """The collections of one store, each with durable writes, and with reads that no failover takes back."""
+    """The collections of one store, each with durable writes, and with reads that no failover undoes."""
 
     jobs: Collection[Document]
     latest: Collection[Document]
-    """The jobs as the primary has them, which a failover may undo: for reads whose use may be repeated."""
+    """The jobs as the primary has them, which a failover may undo: for reads whose consequences may be repeated."""
     events: Collection[Document]
     leases: Collection[Document]
     slots: Collection[Document]
@@ -57,11 +57,10 @@ class Collections:
     audit: Collection[Document]
     logs: Collection[Document]
     history: Collection[Document]
-    history_turns: Collection[Document]
 
 
 class Connection:
-    """A client for the process that uses it; after a fork the child opens its own and leaves its parent's alone."""
+    """A client for the process that uses it; after a fork the child opens its own and does not touch its parent's."""
 
     def __init__(self, address: MongoUrl, database: Database[Document] | None = None) -> None:
         self.address = address
@@ -84,14 +83,14 @@ class Connection:
         return self._opened or self._open()
 
     def close(self) -> None:
-        """Close the client, if it is this process's and not the caller's; an absent server does not hold it up."""
+        """Close the client, if it is this process's and not the caller's; an absent server does not delay it."""
         if self._client is not None:
             with pymongo.timeout(CLOSE_TIMEOUT):
                 self._client.close()
             self._client, self._opened = None, None
 
     def log_in_again(self) -> None:
-        """Have the next call log in: a server forgets the logins of a user that is removed, also when it comes back."""
+        """Have the next call log in again: a server drops the logins of a removed user for good."""
         with self._lock:
             client, self._client, self._opened = self._client, None, None
         if client is not None:
@@ -116,7 +115,7 @@ class Connection:
         return hello
 
     def reset_after_fork(self) -> None:
-        """Keep the parent's client and its lock from being collected: its sockets are the parent's."""
+        """Keep the parent's client and lock from being garbage-collected: the sockets belong to the parent."""
         self._inherited += [self._client, self._opened, self._lock]
         self._lock, self._client, self._opened = threading.Lock(), None, None
 
@@ -140,18 +139,18 @@ class Connection:
         if self._given is not None and self._given_in == os.getpid():
             return self._given
         if self._given is not None:
-            # No public way leads from a client to another one with the same options and credentials.
+            # The driver has no public way to make another client with the same options and credentials.
             self._client = self._given.client._duplicate()  # noqa: SLF001
             return self._client[self._given.name]
         url = self.address.client_url
         named: dict[str, Any] = {} if "appname=" in url.lower() else {"appname": "taskqueue"}
         try:
-            with warnings.catch_warnings():  # of options that it does not know, or cannot read, the driver only warns
+            with warnings.catch_warnings():  # the driver only warns about options that it does not know or cannot parse
                 warnings.simplefilter("error", UserWarning)
                 self._client = MongoClient(url, connect=False, **named)
         except (ValueError, TypeError, UserWarning, PyMongoError) as error:
             if reveals(str(error), url):
-                raise ConfigError(f"store {self.address.shown} has a URL that the driver refuses: correct it") from None
+                raise ConfigError(f"store {self.address.shown} has a URL that the driver rejects: correct it") from None
             reason = unknown_option(url) or str(error)
             raise ConfigError(f"store {self.address.shown}: {reason}: correct the URL") from error
         return self._client.get_default_database(DATABASE)
@@ -178,7 +177,6 @@ class Connection:
             audit=own[f"{prefix}audit"],
             logs=own[f"{prefix}logs"],
             history=own[f"{prefix}history"],
-            history_turns=own[f"{prefix}history_turns"].with_options(read_concern=ReadConcern("local")),
         )
 
 
@@ -205,7 +203,7 @@ def is_cluster(hello: Document) -> bool:
 
 
 def guarantee(hello: Document) -> str:
-    """Return in words which faults an acknowledged job survives on such a server."""
+    """Describe which faults an acknowledged job survives on such a server."""
     if not is_cluster(hello):
         return "an acknowledged job survives a power cut of the one server (journaled; no failover, no change streams)"
     members = len(hello.get("hosts", ()))
@@ -230,8 +228,8 @@ def resets_after_fork(one: Forked) -> None:
 
 
 def _reset_all() -> None:
-    for one in list(_INHERITED):
-        one.reset_after_fork()
+    for inherited in list(_INHERITED):
+        inherited.reset_after_fork()
 
 
 os.register_at_fork(after_in_child=_reset_all)

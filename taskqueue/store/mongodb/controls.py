@@ -1,6 +1,6 @@
-"""Keeps controls as documents; each node reads them a few times a second, however often it claims.
+"""Keeps controls as documents; each node reads them a few times a second, no matter how often it claims.
 
-So that no claim misses a pause, setting one waits until no node relies on an earlier read.
+Setting a control waits until no node relies on an earlier read, so that no claim misses a pause.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FRESH_FOR = 0.25
 """Seconds for which claims rely on the last read. A read for each claim would delay every single job."""
 
 MARGIN = 0.05
-"""Seconds that clocks of hosts may differ in speed by, over so short a time."""
+"""By how many seconds the clocks of hosts may drift apart over so short a time."""
 
 
 class StoredControls:
@@ -29,7 +29,7 @@ class StoredControls:
         self._read_at = float("-inf")
 
     def in_force(self) -> Controls:
-        """Return the controls that claims have to obey now."""
+        """Return the controls that claims must obey now."""
         if _now() - self._read_at >= FRESH_FOR:
             self._known = self.controls()
         return self._known
@@ -43,7 +43,7 @@ class StoredControls:
         return controls
 
     def set(self, control: Control) -> None:
-        """Set the control, and wait until every claim that begins now obeys it."""
+        """Set the control, and wait until every new claim obeys it."""
         document = {
             "since": control.since,
             "by": control.by,

@@ -1,4 +1,4 @@
-"""Counts jobs by queue and status: counts all ended jobs once, then only jobs that have ended or were removed since."""
+"""Counts jobs by queue and status: all ended jobs once, then only jobs that end or are removed."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ _NO_SNAPSHOT = (239, 246)
 ENDED = [int(status) for status in Status if status.is_final]
 
 LAGS = (timedelta(minutes=10), timedelta(minutes=1), timedelta(seconds=10), timedelta(seconds=2))
-"""How long before the last end a count may stop, as some ends are written late: the longest of these with few ends."""
+"""How far before the last end a count may stop, as some ends are written late: the longest with few ends is used."""
 
 FEW = 1_000
-"""The number of jobs that are counted within a few milliseconds."""
+"""A number of jobs that can be counted within a few milliseconds."""
 
 FEW_QUEUES = 16
-"""The most queues whose waiting jobs are counted by a command for each queue."""
+"""The most queues whose waiting jobs are counted with one command per queue."""
 
 PORTION = 50_000
-"""How many jobs are counted together at first, within a fraction of a second."""
+"""How many jobs are counted in one step at first; this takes a fraction of a second."""
 
 COUNTED_FOR = 3600.0
-"""Seconds after which all jobs are counted again, as an end that was written later than the lag was missed."""
+"""Seconds after which all jobs are counted again, since ends written later than the lag were missed."""
 
 FORGOTTEN_AFTER = timedelta(days=1)
-"""How long a queue's removals are kept without another one: all counts are newer, and need not subtract them."""
+"""How long a queue's removals are kept without another one: by then all counts are newer and need not subtract them."""
 
 UNFINISHED_AFTER = timedelta(minutes=1)
 """The age at which the process of a noted removal must have died: its call would have given up by then."""
@@ -71,20 +71,20 @@ _ENDS = {"_id": False, "ended_at": True}
 
 
 class Removals(NamedTuple):
-    """How many jobs of one queue and status were removed since removals are counted."""
+    """How many jobs of one queue and status have been removed since removals were first counted."""
 
     records: int
     before: datetime | None
     """The last end of a removed job."""
     token: ObjectId | None
-    """Identifies this count, which may be forgotten, and replaced by one that starts at zero."""
+    """Identifies this count, which may be dropped and replaced by one that starts at zero."""
 
 
 Removed: TypeAlias = Mapping[str, Removals]
 
 
 class StateReader:
-    """Makes reads see one state of the store, if the server is in a replica set and has version 5.0 or later."""
+    """Makes reads see one state of the store if the server is in a replica set and is version 5.0 or later."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -95,7 +95,7 @@ class StateReader:
         self._shows_one_state = "setName" in hello and hello["maxWireVersion"] >= OLDEST_WITH_SNAPSHOTS
 
     def read(self, reads: Callable[[CountReads], Result]) -> Result:
-        """Return the result of ``reads``, which sees the state of its first read, and may be called twice."""
+        """Return the result of ``reads``, which sees the store as of its first read, and may be called twice."""
         if self._shows_one_state:
             try:
                 with self._connection.database.client.start_session(snapshot=True) as session:
@@ -114,7 +114,7 @@ class CountReads:
         self._session = session
 
     def count(self, where: Document, index: str, limit: int | None = None) -> int:
-        """Return how many jobs match, at most the limit."""
+        """Return how many jobs match, up to the limit."""
         most = {} if limit is None else {"limit": limit}
         return self._collections.jobs.count_documents(where, hint=index, session=self._session, **most)
 
@@ -151,7 +151,7 @@ class CountReads:
         return before + later
 
     def split_at(self, where: Document, until: datetime | None) -> tuple[Counts, Counts]:
-        """Return how many of these jobs ended up to a time and how many later, from one read of an index alone."""
+        """Return how many of these jobs ended up to a time and how many later, from a single read of an index."""
         later = {"$gt": ["$ended_at", until]} if until is not None else {"$literal": False}
         groups = self._collections.jobs.aggregate(
             [
@@ -201,7 +201,7 @@ class CountReads:
 
 @dataclass(frozen=True, kw_only=True)
 class _Count:
-    """How many jobs had ended up to ``until``, by queue and status; jobs removed later must be subtracted."""
+    """How many jobs had ended by ``until``, by queue and status; jobs removed later must be subtracted."""
 
     until: datetime
     counts: Counts
@@ -210,7 +210,7 @@ class _Count:
     counted_at: float
 
     def is_wrong(self, removed: Removed) -> bool:
-        """Return whether all must be counted again: it is old, or jobs that were not counted may have been removed.
+        """Return whether all jobs must be counted again: the count is old, or uncounted jobs may have been removed.
 
         Of removed jobs, only their number and last end are known; an end after ``until`` may be of an uncounted job.
         """
@@ -226,7 +226,7 @@ class _Count:
 
 
 class Tally:
-    """The numbers of jobs of one store."""
+    """Counts the jobs of one store."""
 
     def __init__(self, connection: Connection, portion: int = PORTION) -> None:
         self._connection = connection
@@ -237,12 +237,12 @@ class Tally:
         self._begun: _Count | None = None
         """A full count in progress: a call that takes too long leaves it to the next call."""
         self._reached: dict[int, datetime] = {}
-        """Up to which end that count includes the jobs of each status."""
+        """For each status, the end up to which that count includes the jobs."""
 
     def read(self, reads: CountReads) -> Mapping[tuple[str, Status], int]:
         """Return how many records there are for each queue and status; call this before any other read of ``reads``.
 
-        The counts of ended jobs that are kept must not be newer than the state that is read.
+        The cached counts of ended jobs must not be newer than the state that is read.
         """
         with self._lock:
             counts = self._ended_jobs(reads)
@@ -288,11 +288,11 @@ class Tally:
             self._connection.collections.facts.bulk_write(changes)
 
     def count_again(self) -> None:
-        """Make all clients count again, after jobs were removed without a note, or all jobs."""
+        """Make all clients count again after jobs were removed without a note, or all jobs were removed."""
         self._connection.collections.facts.update_one({"_id": _FLUSHED}, {"$inc": {"records": 1}}, upsert=True)
 
     def _ended_jobs(self, reads: CountReads) -> Counts:
-        """Return the counts of ended jobs, and keep those of jobs that ended long enough ago."""
+        """Return the counts of ended jobs, and cache the part for jobs that ended long enough ago."""
         removed, base = reads.removals(), self._base
         if base is None or base.is_wrong(removed):
             self._base = None

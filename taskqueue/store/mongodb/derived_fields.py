@@ -1,6 +1,6 @@
 """Finds documents whose derived fields disagree with their sources, and writes these fields again.
 
-Each write of a job also writes its derived fields, so only another program, or a fault, makes them disagree.
+Each write of a job also writes its derived fields, so they disagree only after a fault or a write by another program.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from taskqueue.store.mongodb.documents import Document, forced, lane, moving, re
 from taskqueue.store.mongodb.indexes import BY_ID, DUE, EXPIRES, OUTCOMES
 
 LOOK_FOR = 20.0
-"""Seconds that the server may look for them."""
+"""Seconds that the server may spend on the search."""
 
 _PENDING = [int(Status.WAITING), int(Status.POSTPONED)]
 _ENDED_OR_RUNNING = {"$nin": _PENDING}
@@ -27,7 +27,7 @@ _SOURCES = ("status", "waiting_for", "ready_at", "expires_at", "started_at", "qu
 
 
 class DerivedFields:
-    """The fields of a job that repeat others: ``due``, ``expires``, ``forced``, ``lane``, ``rank``."""
+    """The fields of a job that are derived from others: ``due``, ``expires``, ``forced``, ``lane``, ``rank``."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -49,7 +49,7 @@ class DerivedFields:
         return Disagreements(disagreements[:limit], is_complete)
 
     def write_again(self, disagreements: Sequence[Disagreement]) -> int:
-        """Write the fields of these jobs again, and return of how many; leave jobs that change at this moment."""
+        """Write the fields of these jobs again, and return of how many jobs; skip jobs that are changing right now."""
         jobs = self._connection.collections.jobs
         changes = []
         for document in jobs.find({"_id": {"$in": [disagreement.job for disagreement in disagreements]}}):
@@ -112,11 +112,11 @@ _DISAGREE: list[Document] = [
     {"$ne": ["$forced", _FORCED]},
     _IS_OF_OTHER_QUEUE,
 ]
-"""Expressions, one of which is true of a pending document whose derived fields disagree."""
+"""Expressions; at least one is true for a pending document whose derived fields disagree."""
 
 _SUSPECT: list[tuple[Document, str]] = [
     ({"status": {"$in": _PENDING}, "$expr": {"$or": _DISAGREE}}, OUTCOMES),
     ({"due": {"$exists": True}, "status": _ENDED_OR_RUNNING}, DUE),
     ({"expires": {"$exists": True}, "status": _ENDED_OR_RUNNING}, EXPIRES),
 ]
-"""The filters that find them, each with its index."""
+"""The filters that find such documents, each with its index."""

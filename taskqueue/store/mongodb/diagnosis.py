@@ -69,7 +69,7 @@ def _oplog(connection: Connection, hello: Document) -> Iterator[Finding]:
     if len(times) == 2:
         reach = (times[1] - times[0]).total_seconds()
         used = connection.database.client.local.command("collStats", "oplog.rs")
-        is_full = used.get("size", 0) > used.get("maxSize", 1) / 2  # a young one reaches back as far as it is old
+        is_full = used.get("size", 0) > used.get("maxSize", 1) / 2  # a young one reaches back only to its creation
         do = "enlarge the oplog (replSetResizeOplog): a server, or a listener, that is away for longer starts again"
         words = f"it reaches back for {span(reach)}"
         yield below("oplog", words, reach if is_full else DAY, warning=DAY, error=3600.0, do=do)

@@ -1,4 +1,4 @@
-"""Converts a record to a MongoDB document and back; checks fields, which other programs may have written."""
+"""Converts a record to a MongoDB document and back; checks every field, since another program may have written it."""
 
 from __future__ import annotations
 
@@ -36,28 +36,28 @@ from taskqueue.store.codec import attempt_fields, attempt_of, failure_fields, fa
 from taskqueue.store.reading import readable
 
 ROOM = 4 * DATA_LIMIT
-"""The bound for data read back."""
+"""The most bytes of data that are read back."""
 
 OPTIONS_KEPT = 1000
-"""Different options that are remembered at once."""
+"""How many different options are cached."""
 
 _KNOWN_OPTIONS: dict[str, Options] = {}
 
 
 def lane_in(value: str | None) -> str:
-    """Return the lane of a text that starts with the queue; raise ``ValueError`` if it is none."""
+    """Return the lane in a text that starts with the queue; raise ``ValueError`` if there is none."""
     return "" if value is None else lane_of(value.partition(" ")[2])
 
 
 def time_in(value: Any) -> datetime | None:
-    """Return the time, None for none; raise ``TypeError`` for anything else, such as one out of the calendar."""
+    """Return the time, None if missing; raise ``TypeError`` for anything else, such as a time beyond the calendar."""
     if value is None or type(value) is datetime:
         return value
     raise TypeError(f"{value!r} is not a time in the years 1 to 9999")
 
 
 def needed_time_in(value: Any) -> datetime:
-    """Return the time; raise ``TypeError`` for anything else, such as one out of the calendar."""
+    """Return the time; raise ``TypeError`` for anything else, such as a time beyond the calendar."""
     time = time_in(value)
     if time is None:
         raise TypeError("a time is missing")
@@ -65,7 +65,7 @@ def needed_time_in(value: Any) -> datetime:
 
 
 def id_in(value: Any) -> ObjectId | None:
-    """Return the id, None for none; raise ``TypeError`` for anything else."""
+    """Return the id, or None if it is missing; raise ``TypeError`` for anything else."""
     if value is None or type(value) is ObjectId:
         return value
     raise TypeError(f"{value!r} is not a job id")
@@ -85,7 +85,7 @@ def tags_in(values: Any) -> tuple[str, ...]:
 
 
 def data_in(data: Any) -> str:
-    """Return the data as Extended JSON text: accepted data are returned, also under a raised limit."""
+    """Return the data as Extended JSON text: data accepted under a higher limit are returned, too."""
     return encode(data, limit=ROOM)
 
 
@@ -111,7 +111,7 @@ def options_in(given: Mapping[str, Any]) -> Options:
 
 
 def status_in(value: Any) -> Status:
-    """Return the status; one that cannot be read counts as FAILED, as in its record."""
+    """Return the status; an unreadable one counts as FAILED, as it does in the record."""
     return Status(value) if value in _STATUSES else Status.FAILED
 
 
@@ -171,7 +171,7 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "error": or_none(failure_of),
     "attempts": attempts_in,
 }
-"""How each field but the id is read, of a document that may lack it or have it damaged."""
+"""How each field except the id is read from a document in which it may be missing or damaged."""
 
 
 Document: TypeAlias = dict[str, Any]
@@ -181,14 +181,14 @@ CODEC: CodecOptions[Document] = CodecOptions(
     tz_aware=True,
     tzinfo=timezone.utc,
     uuid_representation=UuidRepresentation.STANDARD,
-    unicode_decode_error_handler="backslashreplace",  # one damaged value must not hide a whole answer
+    unicode_decode_error_handler="backslashreplace",  # one damaged value must not hide the whole answer
     datetime_conversion=DatetimeConversion.DATETIME_AUTO,
 )
 
 _BLANK = Record(id=ObjectId(b"\0" * 12), job="", created_at=EPOCH, ready_at=None)
 
 _OWN = ("id", "data", "created_at", "ready_at", "rank")
-"""The fields that differ between jobs of one class with the same options."""
+"""The fields that differ among jobs of one class with the same options."""
 
 _SHARED = operator.attrgetter(*(field.name for field in fields(Record) if field.name not in _OWN))
 
@@ -219,7 +219,7 @@ def document(record: Record) -> Document:
 
 
 def documents(records: Sequence[Record]) -> list[Document]:
-    """Return the whole document of each; a waiting job is made from the one before if only ``_OWN`` fields differ."""
+    """Return the whole document of each record; it is made from the previous one if only the ``_OWN`` fields differ."""
     made: list[Document] = []
     shared: tuple[Any, ...] = ()
     for record in records:
@@ -244,7 +244,7 @@ def _own(record: Record) -> Document:
 def moving(record: Record) -> Document:
     """Return the fields that transitions change, None where empty; not the unique key and not a cancel request.
 
-    ``due`` and ``expires`` repeat times while they matter: a sparse index on them holds nothing else.
+    ``due`` and ``expires`` repeat times only while they matter, so that a sparse index on them holds nothing else.
     """
     scheduled = record.status is Status.POSTPONED and not record.waiting_for
     unstarted = record.status < Status.PROCESSING and record.started_at is None
@@ -278,12 +278,12 @@ def moving(record: Record) -> Document:
 
 
 def forced(record: Record) -> bool | int:
-    """Return whether the job wants a child of its own; a number for one with limits, which stands apart in indexes."""
+    """Return whether the job needs its own child process; a number if it has limits, to keep it apart in indexes."""
     return int(record.options.is_beside_pool) + 2 if record.lane else record.options.is_beside_pool
 
 
 def lane(record: Record) -> str | None:
-    """Return the queue and the lane as one text, by which claims find jobs with limits; None for others."""
+    """Return queue and lane as one text, by which claims find jobs with limits; None for other jobs."""
     return f"{record.queue} {record.lane}" if record.lane else None
 
 
@@ -296,7 +296,7 @@ _DECLARED = ("priority", "tags", "options", "expires_at", "forced", "lane", "ori
 
 
 def declared(record: Record, before: Record) -> Document:
-    """Return the update that also writes the options that the record's class declares and ``before`` did not have."""
+    """Return the update that also writes the options that the record's class declares and ``before`` lacked."""
     whole = document(record)
     fields = moving(record) | {name: whole.get(name) for name in _DECLARED}
     if record.unique != before.unique:
@@ -359,11 +359,11 @@ _OTHERS = frozenset(READERS).difference(
     ("job", "data", "queue", "priority", "options", "given", "created_at", "status", "cause", "rank", "claims"),
     ("failures", "crashes", "progress"),
 )
-"""The fields that not every document has."""
+"""The fields that some documents lack."""
 
 
 def _damaged(stored: Document) -> Record:
-    """Return the readable fields of a document and name the others; raise if its id is invalid."""
+    """Return the readable fields of a document, and the names of the others; raise if its id is invalid."""
     id = stored["_id"]
     if not isinstance(id, ObjectId):
         raise TypeError(f"{id!r} is not a job id")
@@ -371,12 +371,12 @@ def _damaged(stored: Document) -> Record:
 
 
 def records(stored: Iterable[Document]) -> list[Record]:
-    """Return the records that documents describe, in order, without those whose very id cannot be read."""
+    """Return the records that the documents describe, in order, without any whose id cannot be read."""
     return list(readable(stored, record, "a job with the document"))
 
 
 def unmoved(before: Record) -> Document:
-    """Return the filter for a record that is unchanged since it was read, as far as it is readable.
+    """Return the filter that matches a record unchanged since it was read, as far as it is readable.
 
     A pending record must have every source from which its derived fields are written: its owner may change them.
     """
@@ -418,7 +418,7 @@ def _cancel(cancel: CancelRequest) -> Document:
 
 
 def _options(options: Options) -> Document:
-    """Return the options; conditions whose settings are 1 and True are equal, but not the same."""
+    """Return the options; two conditions with the settings 1 and True are equal, but not the same."""
     return options_fields(options) if options.ready is not None else _known_document(options)
 
 

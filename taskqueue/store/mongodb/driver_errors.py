@@ -1,4 +1,4 @@
-"""Turns the driver's errors into one error that says why and what to do."""
+"""Turns the driver's errors into one error that says what went wrong and what to do."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ DEADLINE = 5.0
 """Seconds after which a call gives up, retries of the driver included, unless the URL has ``timeoutMS``."""
 
 ADDED_A_SECOND = 500
-"""How many records a server that is busy adds in a second; a batch has that much longer."""
+"""How many records a busy server adds in a second; the time limit of a batch grows accordingly."""
 
 # codes of the server: error_codes.yml of MongoDB
 _CREDENTIALS = (18, 334)
 _RIGHTS = (13,)
 _DISK_FULL = (14031, 39)
 _BAD_VALUE = 2
-_CHECK_SERVER = "check that mongod runs and is reachable from here; the call may be repeated"
-_CHECK_SPEED = f"{_CHECK_SERVER}; where the server is slow, more time is given by timeoutMS=20000 in the URL"
+_REPEAT = "the call may be repeated, with id= or unique= if it adds a job"
+_CHECK_SERVER = f"check that mongod runs and is reachable from here; {_REPEAT}"
+_CHECK_SPEED = f"{_CHECK_SERVER}; if the server is slow, allow more time with timeoutMS=20000 in the URL"
 _BY_CODE = (
     (_CREDENTIALS, "the server refuses user or password", "check user, password and authSource in the URL"),
     (_DISK_FULL, "the server's disk is full", "make room on the server; the call may be repeated"),
@@ -46,14 +47,14 @@ class IndexMissing(StoreUnavailable):
 
 
 class RightsMissing(StoreUnavailable):
-    """The user of the URL may not do this, as one with the role ``read`` may not write."""
+    """The user in the URL may not do this; for example, a user with the role ``read`` may not write."""
 
 
 @contextlib.contextmanager
 def reaching(
     shown: str, deadline: float = DEADLINE, on_logged_out: Callable[[], None] = lambda: None
 ) -> Iterator[None]:
-    """Bound the time of the block's requests to the server; raise ``StoreUnavailable`` or ``ConfigError``.
+    """Limit the time of the block's requests to the server; raise ``StoreUnavailable`` or ``ConfigError``.
 
     ``on_logged_out`` is called when the server has forgotten the login of a connection.
     """
@@ -62,7 +63,7 @@ def reaching(
             yield
     except (ConfigurationError, InvalidURI, InvalidName) as error:
         raise ConfigError(f"store {shown}: {error}: correct the URL") from error
-    except DocumentTooLarge as error:  # of no class of the driver's errors
+    except DocumentTooLarge as error:  # not a subclass of the driver's errors
         why = f"the call is larger than the server takes ({str(error)[:300]})"
         raise StoreUnavailable(shown, why, "pass fewer or shorter values at once") from error
     except PyMongoError as error:
@@ -72,18 +73,18 @@ def reaching(
 
 
 def unavailable(shown: str, error: PyMongoError) -> StoreUnavailable:
-    """Return the driver's error in words for people."""
+    """Describe the driver's error to people."""
     codes = _codes(error)
-    if _is_logged_out(error) or "Authentication failed" in str(error):  # to the driver a server without login is away
+    if _is_logged_out(error) or "Authentication failed" in str(error):  # the driver calls it unreachable
         codes = set(_CREDENTIALS)
     if misses_index(error):
         return IndexMissing(shown, f"an index is missing ({reason_of(error)})", "it is made again; repeat the call")
     if not codes.isdisjoint(_RIGHTS):
         reason = f"the user lacks rights ({reason_of(error).partition(', ')[0]})"
         return RightsMissing(shown, reason, "give it the role readWrite on the database")
-    for known, reason, way_out in _BY_CODE:
-        if not codes.isdisjoint(known):
-            only_reads = known is _DISK_FULL
+    for known_codes, reason, way_out in _BY_CODE:
+        if not codes.isdisjoint(known_codes):
+            only_reads = known_codes is _DISK_FULL
             return StoreUnavailable(shown, f"{reason} ({reason_of(error)})", way_out, only_reads=only_reads)
     if isinstance(error, ServerSelectionTimeoutError):
         return StoreUnavailable(shown, f"no server takes writes ({reason_of(error)})", _CHECK_SERVER)
@@ -97,17 +98,17 @@ def unavailable(shown: str, error: PyMongoError) -> StoreUnavailable:
 
 
 def misses_index(error: PyMongoError) -> bool:
-    """Return whether the server does not have an index that the call relies on."""
+    """Return whether the server lacks an index that the call relies on."""
     return _BAD_VALUE in _codes(error) and "hint provided does not correspond" in reason_of(error)
 
 
 def _is_logged_out(error: PyMongoError) -> bool:
-    """Return whether no user is logged in on the connection, now or from the start."""
+    """Return whether no user is logged in on the connection: the login was lost, or never made."""
     return not _codes(error).isdisjoint(_RIGHTS) and "requires authentication" in reason_of(error)
 
 
 def _codes(error: PyMongoError) -> set[int]:
-    """Return every code the server gave, also those of single writes in a batch."""
+    """Return every error code from the server, including those of single writes in a batch."""
     codes = {error.code or 0} if isinstance(error, OperationFailure) else set()
     if isinstance(error, BulkWriteError):
         written = error.details.get("writeErrors", ()) if error.details else ()
@@ -116,7 +117,7 @@ def _codes(error: PyMongoError) -> set[int]:
 
 
 def reason_of(error: PyMongoError) -> str:
-    """Return the server's reason, without the query and plan before it, and without the topology."""
+    """Return the server's reason, without the query and plan in front of it and without the topology."""
     text = _refused(error)
     if text is None:
         return str(error).partition("\n")[0].partition(", full error: ")[0].partition(", Timeout: ")[0][:300]
@@ -124,7 +125,7 @@ def reason_of(error: PyMongoError) -> str:
 
 
 def _refused(error: PyMongoError) -> str | None:
-    """Return the server's text, of the first refused write if a batch was refused; None if it is the driver's."""
+    """Return the server's message (for a batch, of its first refused write); None if the message is the driver's."""
     details: Any = (error.details or {}) if isinstance(error, OperationFailure) else {}
     if isinstance(error, BulkWriteError):
         refused = [*details.get("writeErrors", ()), *details.get("writeConcernErrors", ())]

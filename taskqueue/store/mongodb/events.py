@@ -33,16 +33,16 @@ from taskqueue.store.tries import MOST_TRIES
 log = logging.getLogger(__name__)
 
 GAP_TIMEOUT = 0.25
-"""Seconds that a reader waits for numbers that were taken and not used yet; then it writes empty pages."""
+"""Seconds that a reader waits for numbers that were taken but not used yet; then it writes empty pages."""
 
 GAP_PAUSE = 0.01
-"""Seconds between two looks for them; most are there at the second."""
+"""Seconds between two reads of them; most are there at the second read."""
 
 DUPLICATE = 11000
-"""The server's code of a duplicate key."""
+"""The server's error code for a duplicate key."""
 
 PAGE = 500
-"""Events on one page at most; a document has room for many more."""
+"""The most events on one page; a document has room for many more."""
 
 _ANY = ReadConcern("local")
 _COUNTER = {"_id": "events"}
@@ -60,7 +60,7 @@ class EventLog:
         self._connection = connection
 
     def record(self, events: Sequence[Event]) -> None:
-        """Record the events in this order; raise ``StoreContended`` if readers fill the numbers each time."""
+        """Record the events in this order; raise ``StoreContended`` if readers fill the numbers every time."""
         collection = self._connection.collections.events
         pending = [events[first : first + PAGE] for first in range(0, len(events), PAGE)]
         for _ in range(MOST_TRIES):
@@ -75,10 +75,10 @@ class EventLog:
         if pending:
             raise StoreContended(self._connection.address.shown, "the event log", MOST_TRIES)
 
-    def since(self, cursor: str | None, limit: int) -> tuple[list[Event], str]:
+    def since(self, cursor: str | None, limit: int = 1000) -> tuple[list[Event], str]:
         """Return up to ``limit`` events after the cursor and the cursor after them; raise ``CursorTooOld``.
 
-        Returns all events that exist at the call, as no bell rings for them again; so it waits for holes.
+        It returns every event that exists at the call, since no bell rings for them again; so it waits for holes.
         """
         reached, pruned = self._reached() if cursor in (None, OLDEST) else (0, 0)
         if cursor is None:
@@ -93,8 +93,13 @@ class EventLog:
             return events, events[-1].cursor
         return events, _cursor(whole[-1]["_id"], 0) if whole else _cursor(start, read)
 
-    def of_job(self, id: JobId, since: datetime, limit: int) -> list[Event]:
-        """Return the events of a job on ``limit`` pages from a time on, which is found by halves."""
+    def cursor_at(self, at: datetime) -> str:
+        """Return the cursor before the first page from a time on."""
+        _, pruned = self._reached()
+        return _cursor(max(pruned, self._first_at(at) - 1), 0)
+
+    def _first_at(self, since: datetime) -> int:
+        """Return the number of the first page from a time on, or of the last page, by a binary search."""
         pages = self._connection.collections.events
         end, first = self._reached()
         while first < end:
@@ -102,6 +107,11 @@ class EventLog:
             page = pages.find_one({"_id": {"$gte": middle}}, {"at": True}, sort=[("_id", ASCENDING)])
             is_before = page is not None and isinstance(page.get("at"), datetime) and page["at"] < since
             first, end = (middle + 1, end) if is_before else (first, middle)
+        return first
+
+    def of_job(self, id: JobId, since: datetime, limit: int) -> list[Event]:
+        """Return the events of a job on ``limit`` pages from a time on."""
+        pages, first = self._connection.collections.events, self._first_at(since)
         documents = pages.find({"_id": {"$gte": first, "$lt": first + limit}, "events.job": id}).sort("_id", ASCENDING)
         return [event for page in documents for event in _events(page) if event.job_id == id]
 
@@ -121,9 +131,9 @@ class EventLog:
         return events.delete_many({"_id": {"$lte": gone[-1]}}).deleted_count
 
     def forget(self, now: datetime) -> None:
-        """Remove all events, and record the flush right after the last one: its reader has missed nothing.
+        """Remove all events, and record the flush right after the last one, so that its reader misses nothing.
 
-        That rings for all readers and waiters: their jobs are gone.
+        This rings for all readers and waiters, whose jobs are gone.
         """
         last: Document = {"$ifNull": ["$reached", 0]}
         counter: Document = self._connection.collections.facts.find_one_and_update(  # type: ignore[assignment]
@@ -139,7 +149,7 @@ class EventLog:
         events.delete_many({"_id": {"$lte": counter["pruned"]}})
 
     def _take(self, count: int) -> int:
-        """Return the first of ``count`` exclusive numbers, unless a failover resets the counter."""
+        """Return the first of ``count`` numbers that nobody else gets, unless a failover resets the counter."""
         facts = self._connection.collections.facts.with_options(write_concern=ACKNOWLEDGED)
         counter = find_and_modify(facts, _COUNTER, {"$inc": {"reached": count}}, upsert=True, new=True)
         assert counter is not None, "with upsert there is one"
@@ -152,7 +162,7 @@ class EventLog:
             self._connection.collections.facts.update_one(_COUNTER, {"$max": {"reached": last["_id"]}})
 
     def _behind(self, start: int, limit: int) -> list[Document]:
-        """Return the pages after a number, as many as it takes for this many events."""
+        """Return as many pages after a number as it takes for this many events."""
         pages = []
         with self._connection.collections.events.find({"_id": {"$gt": start}}) as cursor:
             for page in cursor.sort("_id", ASCENDING).limit(limit):
@@ -171,7 +181,7 @@ class EventLog:
         return int(counter.get("reached", 0)), int(counter.get("pruned", 0))
 
     def _refuse_unknown(self, start: int) -> None:
-        """Raise ``CursorTooOld`` for a number whose followers are pruned, or that this store has not reached.
+        """Raise ``CursorTooOld`` if the pages after the number are pruned, or if this store has not reached it.
 
         A new primary has all that a majority has, but does not know at once that a majority has it: it is asked for
         what it has, as it would deny the last pages that its predecessor has shown.
@@ -184,7 +194,7 @@ class EventLog:
             raise CursorTooOld(str(start))
 
     def _without_holes(self, start: int, known_pages: Sequence[Document]) -> list[Document]:
-        """Return these pages and those missing among them, which are empty if their writers have not come in time."""
+        """Return these pages, and the missing ones between them, which are empty if their writers are too late."""
         pages = {int(page["_id"]): page for page in known_pages}
         last = max(pages, default=start)
         deadline = time.monotonic() + GAP_TIMEOUT
@@ -203,7 +213,7 @@ class EventLog:
 
 
 def _insert(events: Collection[Document], numbered: Sequence[Document]) -> list[int]:
-    """Insert and return the indexes of those whose number is used already."""
+    """Insert the pages, and return the indexes of those whose numbers are already used."""
     try:
         events.insert_many(numbered, ordered=False)
     except BulkWriteError as error:
@@ -215,7 +225,7 @@ def _insert(events: Collection[Document], numbered: Sequence[Document]) -> list[
 
 
 def status_event(job_id: ObjectId, claims: int, name: str, at: datetime, status: Status) -> Event:
-    """Return the event of a transition; three for every job, so that none sets all its fields one by one."""
+    """Return the event of a transition. There are three for every job, so this avoids setting all fields one by one."""
     made = Event.__new__(Event)
     own = {"id": f"{job_id}:{claims}:{name}", "job_id": job_id, "name": name, "at": at, "status": status}
     object.__setattr__(made, "__dict__", {**_BLANK.__dict__, **own})
@@ -261,7 +271,7 @@ def _cursor(number: int, read: int) -> str:
 
 
 def _position(cursor: str) -> tuple[int, int]:
-    """Return the number of the last page that was read, and how many events of the next one."""
+    """Return the number of the last page that was read in full, and how many events of the next page were read."""
     number, _, read = cursor.partition(".")
     if not all(part.isascii() and part.isdigit() and len(part) <= CURSOR_DIGITS for part in (number, read or "0")):
         raise CursorTooOld(cursor)

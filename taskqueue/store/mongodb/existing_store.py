@@ -1,4 +1,4 @@
-"""Finds a store that exists on a server, without creating one: opens it, or drops it."""
+"""Opens or drops a store that already exists on a server; never creates one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from taskqueue.store.redaction import concealed
 
 
 def open_existing(url: str) -> Store | None:
-    """Return the store, None if it does not exist. Raises ``ConfigError`` and ``StoreUnavailable``."""
+    """Return the store, or None if it does not exist. Raises ``ConfigError`` and ``StoreUnavailable``."""
     connection = Connection(parse(url))
     try:
         with reaching(connection.address.shown, connection.address.timeout):
@@ -28,12 +28,12 @@ def open_existing(url: str) -> Store | None:
 
 
 def name_of(url: str) -> str:
-    """Return the address of a store for messages, without secrets, and its database where the address names none."""
+    """Return the address of a store for messages, without secrets and with its database in any case."""
     return concealed(url) if parse(url).names_database else f"{concealed(url)} (database {DATABASE})"
 
 
 def remove(url: str) -> None:
-    """Drop the collections of the store at ``url``, with everything in them; others of the database stay."""
+    """Drop the collections of the store at ``url``, with everything in them; other collections of the database stay."""
     connection = Connection(parse(url))
     try:
         with reaching(connection.address.shown, connection.address.timeout):

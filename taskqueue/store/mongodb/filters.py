@@ -1,4 +1,4 @@
-"""A query as a MongoDB filter with exactly the meaning of ``model.query.matches``."""
+"""Turns a query into a MongoDB filter that means exactly what ``model.query.matches`` does."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COMPUTED: Mapping[str, Document] = {
         ]
     },
 }
-"""The fields that documents do not have, as expressions; null if there is nothing."""
+"""The fields that documents do not contain, as expressions; null if there is no value."""
 
 _NUMBER = ["int", "long", "double"]
 
@@ -72,7 +72,7 @@ def _on_computed(compare: Compare, computed: Document) -> Document:
 
 
 def _stored(field: str, value: Any) -> Any:
-    """Return the value in the form of documents."""
+    """Return the value in the form that documents have."""
     if value is None:
         return None
     if field in IDS:
@@ -83,7 +83,7 @@ def _stored(field: str, value: Any) -> Any:
 
 
 def _number(value: float) -> float:
-    """Return the number, or for a whole one beyond 64 bits an infinite one, which compares alike."""
+    """Return the number; for an integer beyond 64 bits return an infinity, which compares the same way."""
     if not isinstance(value, int) or -_INT64 <= value < _INT64:
         return value
     return float("inf") if value > 0 else float("-inf")

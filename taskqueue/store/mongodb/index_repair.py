@@ -18,23 +18,23 @@ from taskqueue.store.mongodb import indexes
 from taskqueue.store.mongodb.connection import Collections
 from taskqueue.store.mongodb.documents import Document, cancel_request, record, unmoved
 from taskqueue.store.mongodb.driver_errors import IndexMissing, RightsMissing, reaching
-from taskqueue.store.mongodb.outbox import change, effects_of
+from taskqueue.store.mongodb.effects import change, effects_of
 from taskqueue.store.mongodb.unique_keys import holds
 from taskqueue.store.tries import Tries
 
 log = logging.getLogger(__name__)
 
 INDEXING = 600.0
-"""Seconds that it may take: an index of a large collection takes long, and an interrupted one starts again."""
+"""Seconds that it may take: an index of a large collection takes a long time, and an interrupted build starts again."""
 
 UNDER_WAY = 15.0
-"""Seconds that it may take a running process, whose leases have to be renewed; a longer repair needs a restart."""
+"""Seconds that it may take in a running process, which must renew its leases; a longer repair needs a restart."""
 
 KEYS_AT_ONCE = 100
-"""Unique keys with several pending jobs that one statement finds at most."""
+"""The most unique keys with several pending jobs that one statement finds."""
 
 TRIES = 5
-"""How often an index is built while others write records that it refuses."""
+"""How often building an index is tried while others write records that it refuses."""
 
 Given = ParamSpec("Given")
 Returned = TypeVar("Returned")
@@ -42,7 +42,7 @@ Returned = TypeVar("Returned")
 
 class _Indexed(Protocol):
     def index(self) -> None:
-        """Make the indexes that are missing."""
+        """Create the indexes that are missing."""
 
 
 Store = TypeVar("Store", bound=_Indexed)
@@ -66,7 +66,7 @@ def indexed(
 
 
 def ensure_if_allowed(collections: Collections, shown: str, now: datetime) -> None:
-    """Create missing indexes; a user who may not needs those without which a unique key would not hold."""
+    """Create missing indexes; a user without that right still needs those on which unique keys depend."""
     try:
         ensure(collections, shown, now)
     except RightsMissing:
@@ -76,12 +76,11 @@ def ensure_if_allowed(collections: Collections, shown: str, now: datetime) -> No
 
 
 def ensure(collections: Collections, shown: str, now: datetime, seconds: float = INDEXING) -> None:
-    """Create missing indexes; of pending jobs with one unique key, end all but the oldest."""
+    """Create missing indexes; if several pending jobs have one unique key, end all but the oldest."""
     with reaching(shown, seconds):
         indexes.ensure_schedules(collections.plans)
-        indexes.ensure_history(collections.history_turns)
         indexes.ensure(collections.jobs)
-        for _ in range(TRIES):  # other processes may add more until it exists
+        for _ in range(TRIES):  # other processes may add more until the index exists
             try:
                 indexes.ensure_unique(collections.jobs)
             except DuplicateKeyError:

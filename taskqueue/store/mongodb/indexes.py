@@ -28,20 +28,19 @@ CREATED = "created"
 WITH_TEXT = "with_text"
 NEXT = "next"
 STARTS = "starts"
-TURNS = "turns"
 RANKED = {"rank": {"$gte": -(2**63)}}
-"""Matches ranks that are numbers; a damaged one cannot be compared, and its job waits until it is canceled."""
+"""Matches ranks that are numbers; a damaged rank cannot be compared, so its job waits until it is canceled."""
 
 PERIOD_KEY = f"given.{KEY}"
 HAS_PERIOD = {PERIOD_KEY: {"$exists": True}, "unique": {"$type": "string"}}
-"""Matches the jobs whose unique key may stay taken when they have ended."""
+"""Matches the jobs whose unique key may stay taken after they end."""
 
 BY_ID = {"_id": 1}
-"""The hint for changes of named records, which spares the server the comparison of plans."""
+"""The hint for changes of records by id, which saves the server comparing query plans."""
 
 
 def ensure(jobs: Collection[Document]) -> None:
-    """Create missing indexes except ``UNIQUE``; each holds only the records of its queries."""
+    """Create missing indexes except ``UNIQUE``; each holds only the records that its queries need."""
     waiting = {"status": int(Status.WAITING)}
     jobs.create_indexes(
         [
@@ -77,18 +76,13 @@ def are_unique(jobs: Collection[Document]) -> bool:
 
 
 def ensure_schedules(plans: Collection[Document]) -> None:
-    """Create the indexes of due schedules, and of those with jobs that a dead writer left."""
+    """Create the indexes for due schedules, and for schedules with jobs that a dead writer left."""
     plans.create_indexes(
         [
             _index(name, field, only={field: {"$exists": True}})
             for name, field in ((NEXT, "next_run_at"), (STARTS, "starts_at"))
         ]
     )
-
-
-def ensure_history(turns: Collection[Document]) -> None:
-    """Create the index of turns by time."""
-    turns.create_indexes([_index(TURNS, "at")])
 
 
 def _index(name: str, *fields: str, only: Document | None = None) -> IndexModel:

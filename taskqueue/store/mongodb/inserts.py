@@ -1,22 +1,27 @@
-"""Inserts records: a job that is inserted twice is one job, and an index allows one pending job per unique key."""
+"""Inserts records, one pending job per unique key, and finds pending ones that are the same job as a new one."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from bson import ObjectId
-from pymongo import UpdateOne
+from pymongo import DESCENDING, UpdateOne
+from pymongo.client_session import ClientSession
+from pymongo.collection import Collection
 from pymongo.errors import BulkWriteError, PyMongoError
 
 from taskqueue.errors import StoreContended, StoreUnavailable
+from taskqueue.model import unique_period
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.pending import behind, canceled, in_place_of
 from taskqueue.model.lifecycle.recovered_copy import COPY, ORIGIN, origin_of
 from taskqueue.model.record import Cause, Record, Status
+from taskqueue.model.serializer import decode, same
+from taskqueue.store import ALIKE
 from taskqueue.store.arguments import check_same_job
-from taskqueue.store.mongodb.alike import Alike
 from taskqueue.store.mongodb.background_writer import EventWriter
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import (
@@ -30,9 +35,9 @@ from taskqueue.store.mongodb.documents import (
     update,
 )
 from taskqueue.store.mongodb.driver_errors import misses_index, reason_of
+from taskqueue.store.mongodb.effects import Effect, clashing_field, effects_of, transition
 from taskqueue.store.mongodb.events import DUPLICATE
-from taskqueue.store.mongodb.history import Turn
-from taskqueue.store.mongodb.outbox import Effect, clashing_field, effects_of, transition
+from taskqueue.store.mongodb.indexes import BY_ID, OUTCOMES, UNIQUE
 from taskqueue.store.mongodb.settlements import Settlements
 from taskqueue.store.mongodb.unique_keys import (
     UniqueKeys,
@@ -66,8 +71,8 @@ class Inserts:
         if not new:
             return []
         by_id = {record.id: record for record in new}
-        known = self._known(new) if len(new) > 1 else {}
-        waiting = [record for id, record in by_id.items() if id not in known] if known else list(by_id.values())
+        stored = self._known(new) if len(new) > 1 else {}
+        waiting = [record for id, record in by_id.items() if id not in stored] if stored else list(by_id.values())
         rechecks = [_recheck(record) for record in waiting if needs_look(record) or _has_to_do_with_others(record)]
         inserted: list[Record] = []
         pending = waiting
@@ -80,22 +85,22 @@ class Inserts:
             refused = self._insert(pending, rechecks)
             inserted += [record for index, record in enumerate(pending) if index not in refused] if refused else pending
             clashes = [(pending[index], self._present(pending[index], field)) for index, field in refused.items()]
-            known.update((record.id, present) for record, present in clashes if present is not None)
+            stored.update((record.id, present) for record, present in clashes if present is not None)
             pending = [record for record, present in clashes if present is None]
         cleared = self._follow(inserted, rechecks)
         self._name_copies(inserted)
         if not rechecks and len(inserted) == len(new):
             return list(new)
-        known.update((record.id, record) for record in inserted)
-        rechecked = {recheck.job_id for recheck in rechecks if known[recheck.job_id].id == recheck.job_id}
-        return self._as_released(new, known, rechecked - cleared)
+        stored.update((record.id, record) for record in inserted)
+        rechecked = {recheck.job_id for recheck in rechecks if stored[recheck.job_id].id == recheck.job_id}
+        return self._as_released(new, stored, rechecked - cleared)
 
     def alike(self, new: Record, ignore_data: bool) -> list[Record]:
         """Return the pending records for which ``new`` is the same job."""
         return self._alike.find(new, ignore_data)
 
     def replace(self, new: Record, old: Record, cancel_running: str | None, now: datetime) -> Record | None:
-        """Replace ``old`` by ``new``, or queue ``new`` after it while it runs; None if ``old`` has moved."""
+        """Replace ``old`` with ``new``, or queue ``new`` after it while it runs; return None if ``old`` has changed."""
         jobs = self._connection.collections.jobs
         stored = jobs.find_one({"_id": old.id})
         present = None if stored is None else record(stored)
@@ -128,13 +133,13 @@ class Inserts:
         for job in new:
             check_same_job(job, first.setdefault(job.id, job))
         jobs = self._connection.collections.jobs
-        known = {record.id: record for record in records(jobs.find({"_id": {"$in": list(first)}}))}
-        for id, present in known.items():
+        stored = {record.id: record for record in records(jobs.find({"_id": {"$in": list(first)}}))}
+        for id, present in stored.items():
             check_same_job(first[id], present)
-        return known
+        return stored
 
     def _insert(self, new: Sequence[Record], rechecks: Sequence[Effect]) -> dict[int, str]:
-        """Insert the records, and return the index of each refused one with the clashing field."""
+        """Insert the records, and return the index of each refused record with the clashing field."""
         after = {recheck.job_id: [recheck.entry()] for recheck in rechecks}
         incoming = documents([in_doubt(record) for record in new] if after else new)
         if after:
@@ -164,7 +169,7 @@ class Inserts:
         return self._holder(new) or of_period(self._connection.collections.jobs, new)
 
     def _holder(self, new: Record) -> Record | None:
-        """Return the pending job that has the key of this one."""
+        """Return the pending job that has this record's key."""
         assert new.unique is not None
         holder = self._connection.collections.jobs.find_one(holds(new.unique))
         return None if holder is None else undoubted(record(holder), new.created_at)
@@ -176,16 +181,17 @@ class Inserts:
         cleared: set[JobId] = set()
         if rechecks:
             cleared = self._clear(inserted, {recheck.job_id: recheck.token for recheck in rechecks})
-        ended = [record for record in inserted if record.status.is_final and record.ended_at is not None]
-        turns = [Turn(token=ObjectId(), at=record.ended_at or record.created_at, ended=[record]) for record in ended]
-        self._event_writer.submit([transition(record, record.created_at) for record in inserted], turns=turns)
+        for new in inserted:
+            if new.status.is_final and new.ended_at is not None:
+                self._event_writer.count(new.ended_at, ended=[new])
+        self._event_writer.submit([transition(record, record.created_at) for record in inserted])
         if rechecks:
             ids = {record.id for record in inserted} - cleared
             self._settlements.follow([recheck for recheck in rechecks if recheck.job_id in ids])
         return cleared
 
     def _name_copies(self, inserted: Sequence[Record]) -> None:
-        """Note in each recovered job which job is its copy."""
+        """Note in each recovered job the job that is its copy."""
         named: list[UpdateOne] = [
             UpdateOne({"_id": origin_of(copy)}, {"$set": {f"given.{COPY}": str(copy.id)}})
             for copy in inserted
@@ -203,20 +209,20 @@ class Inserts:
                 self._keys.check(related)
             return self._keys.clear([record for record in keyed if not _has_to_do_with_others(record)], tokens)
         except PyMongoError as error:
-            log.warning("%d jobs are inserted, their recheck is postponed: %s", len(keyed), reason_of(error))
+            log.warning("%d jobs are inserted; rechecking them is postponed: %s", len(keyed), reason_of(error))
             if misses_index(error):
                 self._index_again()
             return set()
 
     def _index_again(self) -> None:
-        """Create the indexes again, which ends new records that have the key of another one."""
+        """Create the indexes again, which ends new records whose key another record has."""
         try:
             self._index()
         except StoreUnavailable as error:
             log.warning("%s", error)
 
     def _as_released(self, new: Sequence[Record], known: dict[JobId, Record], rechecked: set[JobId]) -> list[Record]:
-        """Return the records after the recheck of the jobs they wait for."""
+        """Return the records after rechecking the jobs that they wait for."""
         if rechecked:
             try:
                 known |= self._rechecked(rechecked)
@@ -225,7 +231,7 @@ class Inserts:
         return [known[record.id] for record in new]
 
     def _rechecked(self, ids: set[JobId]) -> dict[JobId, Record]:
-        """Return the records as they are now; instead of one that ended as a duplicate, the holder of its key."""
+        """Return the records as they are now; the holder of its key replaces one that ended as a duplicate."""
         present = records(self._connection.collections.jobs.find({"_id": {"$in": list(ids)}}))
         holders = {record.id: self._holder(record) for record in present if record.cause is Cause.DUPLICATE}
         return {record.id: undoubted(holders.get(record.id) or record, record.created_at) for record in present}
@@ -242,9 +248,145 @@ def _recheck(new: Record) -> Effect:
 def _behind(
     new: Record, present: Record, cancel_running: str | None, token: ObjectId, now: datetime
 ) -> tuple[Effect, Document]:
-    """Return the effects and the update by which a running record gives its key to one that waits for its end."""
+    """Return the effects and the update by which a running record passes its key to a record that waits for its end."""
     successor = document(behind(new, present.id))
     change: Document = {"$unset": {"unique": ""}}
     if cancel_running is not None and present.cancel is None:
         change["$set"] = {"cancel": cancel_request(cancel_running, now)}
     return Effect(token=token, at=now, job_id=present.id, successor=successor), change
+
+
+KNOWN = 1000
+"""The most classes that one store remembers."""
+
+_AGAIN = 8
+"""The newest records are read again: of concurrent inserts, one that started earlier may become visible later."""
+
+_BACK = (4 * _AGAIN, 2000)
+"""How many records are read backwards: at first, and at most."""
+
+_PENDING = {"status": {"$lte": int(Status.PROCESSING)}}
+_COMPARED = (str, int)
+"""The types that the server compares as this module does."""
+
+
+class Alike:
+    """Finds the pending records for which a new one is the same job.
+
+    Jobs added by ``add_job_once`` are found by their keys. For each class, a store remembers up to which record it
+    knows all others and which these are; newer jobs are read backwards in the order of the collection.
+    """
+
+    def __init__(self, connection: Connection, holder: Callable[[Record], Record | None]) -> None:
+        self._connection = connection
+        self._holder = holder
+        self._known: dict[str, tuple[Any, list[Any]]] = {}
+        self._many: dict[str, int] = {}  # for how many more calls such a class is assumed to have many others
+
+    def find(self, new: Record, ignore_data: bool) -> list[Record]:
+        """Return them as ``Store.alike`` says."""
+        if not ignore_data and new.unique is not None:
+            holder = self._holder(new)
+            if holder is not None:
+                return [holder]
+        jobs = self._connection.collections.jobs
+        documents = self._others(new.job)
+        if documents is None:
+            documents = list(jobs.find(_of_class(new, ignore_data)).hint(OUTCOMES))
+        else:
+            documents += jobs.find(holds(unique_period.of_class(new.job)))
+            documents += jobs.find(_keyed(new.job)).hint(UNIQUE) if ignore_data else ()
+        return _chosen(records(documents), new, ignore_data)
+
+    def _others(self, job: str) -> list[Document] | None:
+        """Return the pending documents of the class that have no key of ``add_job_once``; None if there are many."""
+        calls = self._many.pop(job, 0)
+        if calls:
+            self._many[job] = calls - 1
+            return None
+        jobs = self._connection.collections.jobs
+        last, ids = self._known.pop(job, (None, []))
+        newest, since = self._since(last)
+        if since is not None:
+            ids = [
+                *ids,
+                *(document["_id"] for document in since if _is_other(document, job) and document["_id"] not in ids),
+            ]
+        else:
+            of_others = {**_PENDING, "job": job, "$nor": [{"unique": unique_period.of_class(job)}, _between(job)]}
+            ids = [
+                document["_id"]
+                for document in jobs.find(of_others, {"_id": True}).hint(OUTCOMES).limit(unique_period.FEW + 1)
+            ]
+        if len(ids) > unique_period.FEW:
+            self._many[job] = unique_period.FEW
+            return None
+        documents = list(jobs.find({"_id": {"$in": ids}, **_PENDING}).hint(BY_ID)) if ids else []
+        if newest is not None:
+            if len(self._known) + len(self._many) >= KNOWN:
+                self._known.clear()
+                self._many.clear()
+            self._known[job] = (newest, [document["_id"] for document in documents])
+        return documents
+
+    def _since(self, last: ObjectId | None) -> tuple[Any, list[Document] | None]:
+        """Return the record up to which all are now known, and the newer ones; None if that is unknown."""
+        jobs = self._connection.collections.jobs
+        fields = {"job": True, "unique": True, "status": True}
+        newest = None
+        for most in _BACK:
+            documents = list(jobs.find({}, fields).sort("$natural", DESCENDING).limit(-most))
+            newest = newest or (documents[min(len(documents), _AGAIN) - 1]["_id"] if documents else None)
+            ids = [document["_id"] for document in documents]
+            if last is not None and last in ids:
+                return newest, documents[: ids.index(last)]
+            if last is None or len(documents) < most:
+                break
+        return newest, None
+
+
+def alike_in(jobs: Collection[Document], new: Record, ignore_data: bool, session: ClientSession) -> list[Record]:
+    """Return them as the session's open transaction sees them; this reads every record that may be the same."""
+    if not ignore_data and new.unique is not None:
+        holder = jobs.find_one(holds(new.unique), session=session)
+        if holder is not None:
+            return [undoubted(record(holder), new.created_at)]
+    documents = jobs.find(_of_class(new, ignore_data), session=session).hint(OUTCOMES)
+    return _chosen(records(documents), new, ignore_data)
+
+
+def _of_class(new: Record, ignore_data: bool) -> Document:
+    """Return the filter for the pending jobs of the class that may be the same."""
+    return {**_PENDING, "job": new.job} | ({} if ignore_data else _comparable(decode(new.data)))
+
+
+def _chosen(found: Iterable[Record], new: Record, ignore_data: bool) -> list[Record]:
+    """Return the records that are the same job, in the order of ``Store.alike``."""
+    pending = [record for record in found if record.job == new.job]
+    equal = [record for record in pending if ignore_data or same(record.data, new.data)]
+    equal.sort(key=lambda record: (record.status is not Status.PROCESSING, record.created_at, record.id))
+    return [undoubted(record, new.created_at) for record in equal[:ALIKE]]
+
+
+def _is_other(document: Document, job: str) -> bool:
+    is_pending = isinstance(document.get("status"), int) and document["status"] <= Status.PROCESSING
+    return is_pending and document.get("job") == job and not unique_period.is_of(job, document.get("unique"))
+
+
+def _between(job: str) -> Document:
+    first, last = unique_period.range_of(job)
+    return {"unique": {"$gt": first, "$lt": last}}
+
+
+def _keyed(job: str) -> Document:
+    first, last = unique_period.range_of(job)
+    return {"unique": {"$gt": first, "$lt": last, "$type": "string"}, **_PENDING}
+
+
+def _comparable(data: Any) -> Document:
+    """Return the filter for data that may be the same: equal texts and whole numbers, in any order of keys."""
+    if type(data) in _COMPARED:
+        return {"data": data}
+    if not isinstance(data, dict):
+        return {}
+    return {f"data.{key}": it for key, it in data.items() if type(it) in _COMPARED and key and "." not in key}

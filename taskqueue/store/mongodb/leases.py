@@ -17,7 +17,7 @@ from taskqueue.store.tries import Tries
 
 
 class Leases:
-    """Takes, renews and gives up leases, each in one write."""
+    """Takes, renews and releases leases, each in one write."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

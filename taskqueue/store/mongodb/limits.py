@@ -1,6 +1,6 @@
-"""Counts the use of limits: one document per limit key; a claim is preceded by its use, which its end frees.
+"""Counts the use of limits, one document per limit key: a use is stored before the claim and freed when the run ends.
 
-A use expires with the lease of its claim; the use of a rate is kept for a while after the start.
+A use expires with the lease of its claim; for a rate, the use is kept for a while after the start.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class UseRequest:
 
     id: JobId
     claims: int
-    """The fence of the claim to come."""
+    """The fence that the claim will have."""
     lane: str
 
     @property
@@ -46,7 +46,7 @@ class UseRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Freed:
-    """The limits of an ended run, and its start, from which rates count it."""
+    """The limits of an ended run, and its start, from which rates count."""
 
     id: JobId
     claims: int
@@ -54,25 +54,25 @@ class Freed:
     began_at: datetime | None
 
     def entry(self) -> Document:
-        """Return its part of the outbox entry."""
+        """Return its part of the entry of effects."""
         return {"claims": self.claims, "lane": self.lane, "began_at": self.began_at}
 
 
 class LimitUse:
-    """Takes and frees room under limits. The primary alone acknowledges: the durable claim follows."""
+    """Takes and frees room under limits. Only the primary acknowledges this, since the durable claim follows."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._mine: dict[JobId, UseRequest] = {}
         """The claims of this process whose starts count for rates, and whose uses are renewed."""
         self._failed: list[tuple[Sequence[UseRequest], Holder]] = []
-        """The requests of claims that have failed: the store may have their uses."""
+        """The requests of failed claims, whose uses may be in the store."""
 
     @contextmanager
     def freed_on_failure(self, requests: Sequence[UseRequest], holder: Holder) -> Iterator[None]:
         """Have ``free_failed`` free the uses of these requests if the block, which claims their jobs, fails.
 
-        No run of a claim that has failed begins: one that the server has made all the same is handed back.
+        A failed claim starts no run: if the server made the claim all the same, it is handed back.
         """
         try:
             yield
@@ -81,7 +81,7 @@ class LimitUse:
             raise
 
     def free_failed(self) -> None:
-        """Free the uses of claims that have failed: they would be renewed with all others, and block their own job."""
+        """Free the uses of failed claims; otherwise they would be renewed with all others, and block their own jobs."""
         for failed in tuple(self._failed):
             self.hand_back(*failed)
             with suppress(ValueError):  # another thread was faster
@@ -100,7 +100,7 @@ class LimitUse:
                 self._cut(limit_key, [use for use in held[key] if _is_start(use) and use["until"] > latest], now)
         return LimitRoom(keys_of, held, now, ConcurrencyRoom(rooms))
 
-    def usage(self, keys: Iterable[str], now: datetime) -> dict[str, int]:
+    def usage(self, keys: Sequence[str], now: datetime) -> dict[str, int]:
         return {key: sum(use["until"] > now for use in held) for key, held in self._held(keys).items()}
 
     def rate_ends(self, key: str, now: datetime, limit: int) -> list[datetime]:
@@ -149,11 +149,11 @@ class LimitUse:
         self._slots.update_many({"held.incarnation": holder.incarnation}, [{"$set": {"held": held}}])
 
     def began(self, starts: Mapping[JobId, datetime]) -> None:
-        """Record when the jobs of runs of this process began: rates count them from then on."""
-        known = [(self._mine[id], at) for id, at in starts.items() if id in self._mine]
+        """Record when runs of this process started; rates count from then on."""
+        requests = [(self._mine[id], at) for id, at in starts.items() if id in self._mine]
         changes = [
             _keep(limit_key, request.run, at)
-            for request, at in known
+            for request, at in requests
             for limit_key in limit_keys_of(request.lane)
             if limit_key.per is not None
         ]
@@ -165,7 +165,7 @@ class LimitUse:
         changes = []
         for freed in ended_runs:
             mine = self._mine.get(freed.id)
-            if mine is not None and mine.claims == freed.claims:  # it may be a newer claim of the same job
+            if mine is not None and mine.claims == freed.claims:  # it may be from a newer claim of the same job
                 del self._mine[freed.id]
             for limit_key in limit_keys_of(freed.lane):
                 run = _run(freed.id, freed.claims)
@@ -180,7 +180,7 @@ class LimitUse:
         self._slots.delete_many({"held": {"$size": 0}})
 
     def _cut(self, limit_key: LimitKey, late: Iterable[Document], now: datetime) -> None:
-        """Have starts that were counted before the clock was set back count no longer than one that begins now."""
+        """Let starts that were counted before the clock was set back count no longer than a start would now."""
         end = until(limit_key, now)
         for use in late:
             where = {"_id": limit_key.key, "held": {"$elemMatch": {"run": use["run"], "until": use["until"]}}}
@@ -196,7 +196,7 @@ class LimitUse:
         return held
 
     def _readable_uses(self, slot: Document) -> list[Document]:
-        """Return the uses of a key that can be read, and remove all others: a damaged one would stop every claim."""
+        """Return the readable uses of a key, and remove all others: a damaged one would stop every claim."""
         held = slot.get("held")
         uses = held if isinstance(held, list) else []
         readable = [use for use in uses if isinstance(use, dict) and isinstance(use.get("until"), datetime)]
@@ -206,7 +206,7 @@ class LimitUse:
         return readable
 
     def _push(self, changes: list[UpdateOne]) -> set[int]:
-        """Take the uses and return the refused ones: the key is full, or another node takes this job."""
+        """Take the uses, and return the refused ones: their key is full, or another node is taking the job."""
         if not changes:  # the lanes of damaged records have no keys
             return set()
         try:
@@ -228,7 +228,7 @@ class LimitUse:
 
 
 class LimitRoom:
-    """The free room that one claim finds, and its uses."""
+    """The free room that one claim finds, and the uses of each limit."""
 
     def __init__(
         self,
@@ -246,13 +246,13 @@ class LimitRoom:
         """The keys with expired uses."""
 
     def limit_keys(self, lane: str) -> tuple[LimitKey, ...]:
-        """Return the limit keys of the lane, with the numbers in force."""
+        """Return the limit keys of the lane, with the numbers that now apply."""
         return self._lanes[lane]
 
     def free(self, lane: str) -> int:
         """Return how many jobs of the lane could be claimed."""
-        left = (limit_key.count - self._taken[limit_key.key] for limit_key in self._lanes[lane])
-        return min((self._workers.free(lane), *left))
+        free = (limit_key.count - self._taken[limit_key.key] for limit_key in self._lanes[lane])
+        return min((self._workers.free(lane), *free))
 
     def reserve(self, lane: str) -> bool:
         if self.free(lane) <= 0:
@@ -275,12 +275,12 @@ class LimitRoom:
 
 
 def _end(use: Document) -> datetime | None:
-    """Return when the use ends, None if unknown: its run has not reported its start."""
+    """Return when the use ends; None if that is unknown because its run has not reported its start."""
     return use["until"] if _is_start(use) else None
 
 
 def _is_start(use: Document) -> bool:
-    """Return whether it is the start of a run, which a rate counts even if the claim is lost."""
+    """Return whether the use is the start of a run, which a rate counts even if the claim is lost."""
     return "incarnation" not in use
 
 
@@ -289,7 +289,7 @@ def _run(id: JobId, claims: int) -> str:
 
 
 def _use(request: UseRequest, limit_key: LimitKey, holder: Holder, lease_ends: datetime) -> UpdateOne:
-    """Return the write that takes a use if there is room; without room, it clashes with the document."""
+    """Return the write that takes a use if there is room; if there is none, the write clashes with the document."""
     lasts = int((limit_key.per or 0) * 1000)
     use = {
         "run": request.run,
@@ -302,7 +302,7 @@ def _use(request: UseRequest, limit_key: LimitKey, holder: Holder, lease_ends: d
 
 
 def _keep(limit_key: LimitKey, run: str, began_at: datetime | None) -> UpdateOne:
-    """Return the write that has a rate count the start, unless it counts it already."""
+    """Return the write that makes a rate count the start, unless it already does."""
     assert began_at is not None
     return UpdateOne(
         {"_id": limit_key.key, "held": {"$elemMatch": {"run": run, "incarnation": {"$exists": True}}}},

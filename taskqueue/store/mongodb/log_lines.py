@@ -1,4 +1,4 @@
-"""Keeps the log lines of the last runs of each job: a document for each run, identified by the job and the claim."""
+"""Keeps the log lines of the last runs of each job: one document per run, identified by job and claim."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LogLines:
             return
         still_held = {"_id": {"$in": list(lines)}, **held_by(holder)}
         changes: list[UpdateOne | DeleteMany] = []
-        jobs = self._connection.collections.latest  # a newly elected primary may know no majority yet
+        jobs = self._connection.collections.latest  # a newly elected primary may not know of a majority yet
         for job in jobs.find(still_held, {"claims": True}):
             id, claims = job["_id"], job["claims"]
             changes.append(UpdateOne({"_id": _key(id, claims)}, {"$set": {"lines": lines[id]}}, upsert=True))

@@ -1,4 +1,4 @@
-"""Migrates a MongoDB store: steps that may be repeated, with the number in a document."""
+"""Migrates a MongoDB store in repeatable steps; the schema number is kept in a document."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ SCHEMA = {"_id": "schema"}
 """The document that holds the schema number."""
 
 STEPS: Mapping[int, Callable[[Connection], None]] = {}
-"""The step to each schema after the first, if it changes something here; each may be repeated."""
+"""The step to each schema after the first, if MongoDB needs one; each step may be repeated."""
 
 
 def check_schema(collections: Collections, shown: str) -> None:
-    """Give a new store this version's schema number; a user who only reads may open one that has it.
+    """Give a new store this version's schema number; a user with read access only may open a store that has it.
 
     Raises ``SchemaMismatch`` for a store with another number.
     """
@@ -44,7 +44,7 @@ def _begun(collections: Collections) -> Document:
 
 
 def _number(kept: Document, shown: str) -> int:
-    """Return the schema number of its document; raise ``StoreUnavailable`` if that is damaged."""
+    """Return the schema number in its document; raise ``StoreUnavailable`` if it is damaged."""
     version = kept.get("version")
     if isinstance(version, int) and not isinstance(version, bool):
         return int(version)
@@ -60,10 +60,10 @@ class MongoMigration:
         self.store = self._connection.address.shown
 
     def version(self) -> int:
-        """Return the schema that the store has; a new one gets this version's when it is opened."""
+        """Return the schema of the store; a new store gets this version's when it is opened."""
         with reaching(self.store):
-            kept = self._connection.collections.facts.find_one(SCHEMA)
-        return SCHEMA_VERSION if kept is None else _number(kept, self.store)
+            document = self._connection.collections.facts.find_one(SCHEMA)
+        return SCHEMA_VERSION if document is None else _number(document, self.store)
 
     def seats(self) -> Sequence[Lease]:
         """Return the seats whose leases have not ended."""
@@ -73,7 +73,7 @@ class MongoMigration:
         return [lease for lease in leases if lease.name.startswith("seat:") and lease.until > now]
 
     def apply(self, number: int) -> None:
-        """Do the step to this schema; the number is written when all of it is done, and never lowered."""
+        """Do the step to this schema; the number is written once the step is complete, and never lowered."""
         if step := STEPS.get(number):
             step(self._connection)
         with reaching(self.store):

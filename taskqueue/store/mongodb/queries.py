@@ -1,7 +1,7 @@
 """Reads records: pages in a given order, counts, and the tally of queues.
 
 The first records by id or time of addition are found by a walk in that order, or by sorting the matching records if
-these are fewer. How many others stand before the first match is not known, so a walk continues while it is shorter
+these are fewer. How many records precede the first match is not known, so a walk continues while it is shorter
 than half of what there is to sort: the cost is bounded by the smaller of both.
 """
 
@@ -45,19 +45,19 @@ from taskqueue.store.query_bounds import bounds_of, fields_of, has_field, holds_
 from taskqueue.store.reading import readable
 
 WALKED = 1_000
-"""So many records are walked in order at first."""
+"""How many records are walked in order at first."""
 
 _INDEXES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "id": ("_id_", ("_id",)),
     "created_at": (CREATED, ("created_at", "_id")),
 }
-"""The index of all records in each order, and its fields."""
+"""For each order, the index of all records and its fields."""
 
 Place: TypeAlias = tuple[Any, ...]
 
 
 class OrderedFind:
-    """One find of records that have one of these statuses."""
+    """One search for records that have one of these statuses."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class OrderedFind:
         self._low, self._high = _added(query) if name == "created_at" else (None, None)
 
     def first(self, limit: int, after: Place | None) -> list[Document]:
-        """Return the first records; ``after`` is the place in the order after which ``where`` selects."""
+        """Return the first records; ``where`` selects records after the place ``after`` in the order."""
         if after is not None:
             self._go_on(after)
         if self._low is not None and self._high is not None and self._low >= self._high:
@@ -94,7 +94,7 @@ class OrderedFind:
         return self._sorted(limit)
 
     def _are_at_most(self, most: int) -> bool:
-        """Return whether there are no more to sort, by their indexes alone."""
+        """Return whether there are no more than that to sort, from indexes alone."""
         counted = 0
         for index, where in self._ranges:
             counted += self._jobs.count_documents(where, hint=index, limit=most + 1 - counted)
@@ -103,7 +103,7 @@ class OrderedFind:
         return True
 
     def _edge(self, step: int) -> Place | None:
-        """Return the place after this many records, None if there are fewer."""
+        """Return the place after this many records, or None if there are fewer."""
         fields = dict.fromkeys(("_id", *self._fields), True)
         documents = self._within(self._jobs.find({}, fields), self._low, self._high).skip(step).limit(1)
         return next((tuple(document.get(field) for field in self._fields) for document in documents), None)
@@ -120,7 +120,7 @@ class OrderedFind:
         return cursor if high is None else cursor.max(list(zip(self._fields, high, strict=True)))
 
     def _go_on(self, place: Place) -> None:
-        """Start at this place; in a descending order it is the exclusive end of the rest."""
+        """Start at this place; in descending order it is the exclusive end of the rest."""
         if self._falls:
             self._high = place
         else:
@@ -138,7 +138,7 @@ class OrderedFind:
 
 
 def _ranges(query: Query, statuses: Sequence[int]) -> list[tuple[str, Document]]:
-    """Return index ranges that have all records of these statuses that may match, no two the same."""
+    """Return index ranges without overlap that cover all records of these statuses that may match."""
     parts: list[tuple[str, Document]] = []
     rest = set(statuses)
     if Status.WAITING in rest and (queue := queue_of(query)) is not None:
@@ -178,10 +178,10 @@ def _at(bound: int) -> datetime:
 
 
 _FORCED: tuple[Any, ...] = (False, True, 2, 3)
-"""The values of the field of this name: see ``documents.forced``."""
+"""The values of the field ``forced``: see ``documents.forced``."""
 
 _SELECTIVE = {"id", "id_text", "parent", "unique", "waiting_for"}
-"""Fields of which few records have the same value: they are found by these, and sorted."""
+"""Fields that few records share a value of: records are found by these, and then sorted."""
 
 
 class Queries:
@@ -192,7 +192,9 @@ class Queries:
         self.counts = Tally(connection)
         self.state_reader = StateReader(connection)
 
-    def find(self, query: Query, order: str, limit: int, after: tuple[object, JobId] | None) -> list[Record]:
+    def find(
+        self, query: Query, *, order: str = "id", limit: int = 100, after: tuple[object, JobId] | None = None
+    ) -> list[Record]:
         name, is_falling = order_of(order)
         where = filter_of(query)
         if after is not None:
@@ -200,7 +202,7 @@ class Queries:
         statuses = statuses_of(query)
         if name == "ended_at" and not fields_of(query) & _SELECTIVE:
             documents = self._by_end(statuses, where, is_falling, limit)
-            if statuses is not None or len(documents) == limit:  # else one may have a damaged status
+            if statuses is not None or len(documents) == limit:  # otherwise a record may have a damaged status
                 return records(documents)
         if order == "rank" and statuses is not None and not fields_of(query) & _SELECTIVE:
             return records(self._by_rank(statuses, where, queue_of(query) is not None, limit))
@@ -232,7 +234,7 @@ class Queries:
         return list(cursor.sort([(name, direction), ("_id", direction)] if name != "id" else [("_id", direction)]))
 
     def _by_end(self, statuses: Sequence[int] | None, where: Document, is_falling: bool, limit: int) -> list[Document]:
-        """Return the first by end: ended ones of each status by their index, and those without an end."""
+        """Return the first by end: ended records of each status by their index, then records without an end."""
         searched = [int(status) for status in Status] if statuses is None else statuses
         final = [status for status in searched if Status(status).is_final]
         pending = {"$and": [{"status": {"$in": [status for status in searched if status not in final]}}, where]}
@@ -245,9 +247,9 @@ class Queries:
         return documents[:limit]
 
     def _first_ended(self, statuses: Sequence[int], where: Document, is_falling: bool, limit: int) -> list[Document]:
-        """Return the first of these statuses by end, each walked as far as it may be among the first of all.
+        """Return the first of these statuses by end; each is walked only as far as it can be among the first of all.
 
-        So a status whose jobs rarely match is not walked back to its beginning where another one has enough.
+        So a status whose jobs rarely match is not walked to its beginning if another status has enough matches.
         """
         ended: list[Document] = []
         for status in statuses:
@@ -257,7 +259,7 @@ class Queries:
         return ended[:limit]
 
     def _ended(self, status: int, where: Document, is_falling: bool, limit: int) -> list[Document]:
-        """Return the first of a status by end and id; the index has no ids, so those of the last end are sorted."""
+        """Return the first of a status by end and id; the index has no ids, so records with the last end are sorted."""
         jobs, direction = self._connection.collections.jobs, DESCENDING if is_falling else ASCENDING
         of_status: Document = {"$and": [{"status": status}, where]}
         documents = list(jobs.find(of_status).hint(OUTCOMES).sort("ended_at", direction).limit(limit))
@@ -270,7 +272,7 @@ class Queries:
         return [*before, *ties]
 
     def _by_rank(self, statuses: Sequence[int], where: Document, is_of_queue: bool, limit: int) -> list[Document]:
-        """Return the first by rank: waiting ones of each kind by their index."""
+        """Return the first by rank: waiting records of each kind by their index."""
         jobs, by_rank = self._connection.collections.jobs, [("rank", ASCENDING), ("_id", ASCENDING)]
         index = WAITING_IN_QUEUE if is_of_queue else WAITING
         documents: list[Document] = []
@@ -284,12 +286,12 @@ class Queries:
         return sorted(documents, key=_rank)[:limit]
 
     def waiting_since(self) -> Mapping[str, datetime]:
-        """Return since when the first job of each queue waits, by one look into the index for each."""
+        """Return since when the first job of each queue has waited, by one index lookup per queue."""
         jobs = self._connection.collections.jobs
         in_order = {"queue": ASCENDING, "forced": ASCENDING, "rank": ASCENDING, "_id": ASCENDING}
         first = {name: {"$first": f"${name}"} for name in ("rank", "priority")}
         since_by_queue: dict[str, datetime] = {}
-        for forced in _FORCED:  # with more than one the server would walk all that wait
+        for forced in _FORCED:  # with several queues the server would walk all waiting jobs
             of_kind: Document = {"status": int(Status.WAITING), "forced": forced, **RANKED}
             steps: list[Document] = [{"$match": of_kind}, {"$sort": in_order}, {"$group": {"_id": "$queue", **first}}]
             firsts = jobs.aggregate(steps, hint=WAITING_IN_QUEUE)
@@ -299,18 +301,18 @@ class Queries:
 
     def waiting_lanes(self, limit: int) -> Mapping[str, int]:
         """Return how many records wait in each lane, from an index alone."""
-        waiting = {"status": int(Status.WAITING), "lane": {"$gt": ""}}  # $exists would fetch each document
+        waiting = {"status": int(Status.WAITING), "lane": {"$gt": ""}}  # $exists would fetch every document
         steps: list[Document] = [{"$match": waiting}, {"$project": {"_id": False, "lane": True}}, {"$limit": limit}]
         group = {"$group": {"_id": "$lane", "records": {"$sum": 1}}}
         groups = self._connection.collections.jobs.aggregate([*steps, group], hint=LIMITED)
         by_lane: dict[str, int] = {}
         for queued, number in readable(groups, lambda group: (text(group["_id"]), group["records"]), "waiting jobs"):
-            lane = queued.partition(" ")[2]  # documents have the queue before it
+            lane = queued.partition(" ")[2]  # in documents the queue precedes it
             by_lane[lane] = by_lane.get(lane, 0) + number
         return by_lane
 
     def present(self, now: datetime) -> Present:
-        """Return how many records have not ended, by what they wait for; ``due`` exists only for times."""
+        """Return how many records have not ended, by what they wait for; only those waiting for a time have ``due``."""
         return self.state_reader.read(lambda reads: self._present(reads, now))
 
     def _present(self, reads: CountReads, now: datetime) -> Present:

@@ -1,6 +1,6 @@
 """Finds the first jobs queue by queue: in the order of claims if some queues are paused, or in the order of turns.
 
-What a look has shown of the queues is kept while a bell reports new jobs; the jobs themselves are read by each claim.
+What is known of the queues is cached while a bell reports new jobs; each claim reads the jobs themselves.
 """
 
 from __future__ import annotations
@@ -20,19 +20,27 @@ from taskqueue.model.controls import Controls
 from taskqueue.model.record import Status
 from taskqueue.store import ClaimRequest
 from taskqueue.store.mongodb.bells import StreamBell
-from taskqueue.store.mongodb.claim_candidates import ANY_SIZE, SizedJob, are_beyond, candidate_of, in_range, read
+from taskqueue.store.mongodb.claim_candidates import (
+    ANY_SIZE,
+    SizedJob,
+    are_beyond,
+    candidate_of,
+    in_range,
+    queue_of,
+    read,
+)
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.indexes import RANKED, WAITING, WAITING_IN_QUEUE
 from taskqueue.store.queue_shares import First, QueueShares, Turns
 
 MERGED = 100
-"""The most queues that one command reads: the server merges up to 200 ranges, and walks all of more."""
+"""The most queues that one command reads: the server merges up to 200 ranges; with more, it walks them all."""
 
 KNOWN_FOR = timedelta(seconds=1)
-"""How long the only job of one of more than ``MERGED`` queues may be overlooked while the other queues fill each claim.
+"""If there are more than ``MERGED`` queues: how long a queue's only job may be overlooked while others fill each claim.
 
-In the order of turns this holds only for a job that waits again: the bell names the queues of new jobs.
+In the order of turns none is overlooked: the bell names the queues of new jobs, and the jobs that wait again.
 """
 
 Place: TypeAlias = tuple[float, ObjectId]
@@ -42,19 +50,19 @@ _IN_ORDER = {"queue": ASCENDING, "forced": ASCENDING, "rank": ASCENDING, "_id": 
 
 
 class Search(NamedTuple):
-    """What a claim looks for: the first jobs for the pool, or beside it (``forced``), of queues that are not paused."""
+    """What a claim looks for: the first jobs of queues that are not paused, for the pool or beside it (``forced``)."""
 
     forced: bool
     limit: int
     demand: ClaimRequest
     controls: Controls
     batches: int
-    """The number of batches to choose from at random, while other nodes claim too."""
+    """The number of batches to choose from at random while other nodes claim too."""
     now: datetime
 
 
 class _Queues(ABC):
-    """What a look has shown of the queues that are not paused and have waiting jobs of one kind."""
+    """What is known of the queues that are not paused and have waiting jobs of one kind."""
 
     _FIRST_FIELDS: ClassVar[Sequence[str]] = ("rank",)
     """The fields to read of each queue's first job."""
@@ -76,7 +84,7 @@ class _Queues(ABC):
         """The known queues."""
 
     def hold(self, search: Search, version: object) -> bool:
-        """Return whether a claim may use them again: they are many, and were read a moment ago."""
+        """Return whether a claim may reuse them: there are many, and they were read a moment ago."""
         is_recent = timedelta(0) <= search.now - self._at < KNOWN_FOR
         return self._is_comparable(search, version) and is_recent and len(self.queues) > MERGED
 
@@ -85,7 +93,7 @@ class _Queues(ABC):
         return version is not None and self.version is not None and search.controls.kept == self._controls.kept
 
     def _firsts(self, where: Document) -> Iterator[tuple[str, Document]]:
-        """Yield each of these queues with fields of its first job, by one look into the index for each queue."""
+        """Yield each of these queues with fields of its first job, by one index lookup per queue."""
         first = {name: {"$first": f"${name}"} for name in self._FIRST_FIELDS}
         group = {"_id": "$queue", **first, "first": {"$first": "$_id"}}
         of_kind = {"status": int(Status.WAITING), "forced": self._forced, **RANKED, **where}
@@ -100,7 +108,7 @@ Known = TypeVar("Known", bound=_Queues)
 
 
 class _QueueCandidates(ABC, Generic[Known]):
-    """Finds the first jobs of all queues, and keeps what it knows of each kind of jobs: for the pool, and beside it."""
+    """Finds the first jobs of all queues; caches what it knows about each kind of job: for the pool, and beside it."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -132,12 +140,12 @@ class _QueueCandidates(ABC, Generic[Known]):
         return known
 
     def _without_look(self, search: Search, known: Known | None) -> list[SizedJob] | None:  # noqa: ARG002
-        """Return the first jobs if they can be found without a look into each queue."""
+        """Return the first jobs if they can be found without looking into each queue."""
         return None
 
     @abstractmethod
     def _version(self) -> object:
-        """Return what changes with each report of the bell that may concern an unknown queue; None without a bell."""
+        """Return a value that changes when the bell reports a job of what may be a new queue; None without a bell."""
 
     @abstractmethod
     def _read(self, search: Search, version: object) -> Known:
@@ -187,7 +195,7 @@ class _Places(_Queues):
             places += [(place_of(document), document["queue"]) for document, _ in in_order]
             self._move(queues, read_now, len(in_order), is_all)
             jobs = [*jobs, *in_order]
-        for place, queue in places:  # so that jobs which this claim does not take are found again
+        for place, queue in places:  # so that jobs this claim does not take are found again
             self._put(queue, min(place, self._places.get(queue, place)))
         return jobs
 
@@ -218,7 +226,7 @@ class _Places(_Queues):
             heappush(self._heap, (*place, queue))
 
     def _of(self, queues: Sequence[str], search: Search, known: Iterable[SizedJob] = ()) -> list[SizedJob]:
-        """Return the first jobs of these queues, without the known ones."""
+        """Return the first jobs of these queues, except the known ones."""
         where: Document = {"queue": {"$in": queues}, "forced": self._forced}
         if ids := [document["_id"] for document, _ in known]:
             where["_id"] = {"$nin": ids}
@@ -228,22 +236,33 @@ class _Places(_Queues):
 class FairCandidates(_QueueCandidates["_WaitingQueues"]):
     """Finds the first jobs of queues in the order of their turns.
 
-    It knows the first job of each queue, and looks again into a queue after reading its jobs, and after new ones.
+    It knows the first job of each queue, and looks into a queue again after reading its jobs or after new ones.
     """
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self._unnamed = 0
+        """How many jobs whose queue was not looked up wait again."""
 
     def _version(self) -> object:
         new = None if self._bell is None else self._bell.take_new_queues()
         if new is None:
             return None
+        names = set(new.queues)
+        if new.again and any(len(known.queues) > MERGED for known in self._known.values()):
+            jobs = self._connection.collections.jobs.find({"_id": {"$in": list(new.again)}}, {"queue": True})
+            names |= {queue_of(document) for document in jobs.hint([("_id", ASCENDING)])}
+        else:
+            self._unnamed += len(new.again)
         for known in self._known.values():
-            known.note(new.queues)
-        return new.unnamed
+            known.note(names)
+        return new.unnamed + self._unnamed
 
     def _read(self, search: Search, version: object) -> _WaitingQueues:
         return _WaitingQueues(self._connection, search, version)
 
     def _without_look(self, search: Search, known: _WaitingQueues | None) -> list[SizedJob] | None:
-        """Return all waiting jobs if they are no more than the limit, so that turns do not matter."""
+        """Return all waiting jobs if there are no more than the limit, so that turns do not matter."""
         if search.controls.pauses_any or (known is not None and not known.is_one_queue):
             return None
         jobs = _in_all_queues(self._connection, search, search.limit + 1)
@@ -258,8 +277,9 @@ class _WaitingQueues(_Queues):
     def __init__(self, connection: Connection, search: Search, version: object) -> None:
         super().__init__(connection, search, version)
         self._unsure: set[str] = set()
-        """The queues whose first job may be another one now."""
+        """The queues whose first job may have changed."""
         self._turns = Turns()
+        self._shares = search.demand.shares
         self._note_firsts({})
 
     @property
@@ -271,17 +291,19 @@ class _WaitingQueues(_Queues):
         self._unsure.update(queues)
 
     def hold(self, search: Search, version: object) -> bool:
-        """Return whether no other queue can have waiting jobs, or one of many may be overlooked for a moment."""
+        """Return whether no other queue can have waiting jobs, or one of many queues may be overlooked for a moment."""
+        if search.demand.shares is not self._shares:
+            return False
         is_all = self._is_comparable(search, version) and version == self.version
         return is_all or super().hold(search, version)
 
     @property
     def is_one_queue(self) -> bool:
-        """Return whether all waiting jobs are of one queue."""
+        """Return whether all waiting jobs are in one queue."""
         return len(self._turns.queues | self._unsure) == 1
 
     def lowest(self, search: Search) -> list[SizedJob]:
-        """Return the jobs of the next turns, those of one queue in order; there may be more than ``limit``."""
+        """Return the jobs of the next turns, those of each queue in order; there may be more than ``limit``."""
         if self.is_one_queue and not search.controls.pauses_any:
             return _in_all_queues(self._connection, search, search.limit)
         if self._unsure:
@@ -292,20 +314,48 @@ class _WaitingQueues(_Queues):
         shares = search.demand.shares.trial()
         jobs: dict[object, SizedJob] = {}
         skips: Counter[str] = Counter()
-        while len(jobs) < search.limit and (planned := self._plan(shares, search.limit - len(jobs))):
-            read_now = self._of_batch(planned, skips, search)
-            jobs.update({job[0]["_id"]: job for job in read_now})
-            if are_beyond(list(jobs.values()), search.demand):
+        while len(jobs) < search.limit:
+            plan = shares.trial()
+            planned = self._plan(plan, search.limit - len(jobs))
+            if not planned:
                 break
-            by_queue = Counter(document["queue"] for document, _ in read_now)
+            read_now = self._of_batch(planned, skips, search)
+            is_beyond = are_beyond([*jobs.values(), *read_now], search.demand)
+            accepted, others = (read_now, {}) if is_beyond or search.batches > 1 else self._alike(read_now)
+            jobs.update({job[0]["_id"]: job for job in accepted})
+            if is_beyond:
+                break
+            by_queue = Counter(document["queue"] for document, _ in accepted)
             skips += by_queue
             for queue, turns in planned.items():
-                if by_queue[queue] < turns:
+                if queue in others:
+                    self._turns.put(queue, others[queue], self._shares)
+                elif by_queue[queue] < turns:
                     self._turns.drop(queue)
+            if not others:
+                shares = plan
+                continue
+            for document, _ in accepted:
+                shares.charge(document["queue"], _first_of(document))
         return list(jobs.values())
 
+    def _alike(self, jobs: Sequence[SizedJob]) -> tuple[list[SizedJob], dict[str, First]]:
+        """Return the jobs before the first one of their queue with another priority than was planned, and that one."""
+        alike: list[SizedJob] = []
+        others: dict[str, First] = {}
+        for job in jobs:
+            document = job[0]
+            expected = self._turns.first(document["queue"])
+            if document["queue"] in others:
+                continue
+            if expected is None or document.get("priority") == expected.priority:
+                alike.append(job)
+            else:
+                others[document["queue"]] = _first_of(document)
+        return alike, others
+
     def _plan(self, shares: QueueShares, limit: int) -> Counter[str]:
-        """Return how many of the next turns each queue has, if each has enough jobs; at most ``MERGED`` queues."""
+        """Return how many of the next turns each queue gets if each has enough jobs; at most ``MERGED`` queues."""
         planned: Counter[str] = Counter()
         for _ in range(limit):
             turn = self._turns.pop(shares)
@@ -322,13 +372,11 @@ class _WaitingQueues(_Queues):
 
     def _note_firsts(self, where: Document) -> None:
         """Note the first job of each of these queues."""
-        shares = QueueShares()
         for queue, first in self._firsts(where):
-            rank, id = place_of(first)
-            self._turns.put(queue, First(first.get("priority"), rank, id), shares)
+            self._turns.put(queue, _first_of(first), self._shares)
 
     def _of_batch(self, planned: Mapping[str, int], skips: Mapping[str, int], search: Search) -> list[SizedJob]:
-        """Return the jobs of these turns; while other nodes claim too, those of a random later one of the batches."""
+        """Return the jobs of these turns; while other nodes claim too, those of a batch chosen at random."""
         ahead = random.randrange(search.batches)
         later = {queue: skips[queue] + ahead * turns for queue, turns in planned.items()}
         jobs = self._of(planned, later, search.demand)
@@ -337,7 +385,7 @@ class _WaitingQueues(_Queues):
         return [*jobs, *self._of(planned, skips, search.demand)]
 
     def _of(self, planned: Mapping[str, int], skips: Mapping[str, int], demand: ClaimRequest) -> list[SizedJob]:
-        """Return jobs of each queue in order, after its skipped ones, by one command."""
+        """Return jobs of each queue in order, after its skipped jobs, with one command."""
         jobs = self._connection.collections.jobs
         first, *others = (self._steps(queue, skips[queue], turns) for queue, turns in planned.items())
         steps = [*first, *({"$unionWith": {"coll": jobs.name, "pipeline": other}} for other in others)]
@@ -354,6 +402,10 @@ def place_of(document: Document) -> Place:
     """Return the place of a document in the order of claims."""
     job = candidate_of(document | {"claims": 0}, forced=False)
     return job.rank, job.id
+
+
+def _first_of(document: Document) -> First:
+    return First(document.get("priority"), *place_of(document))
 
 
 def _in_all_queues(connection: Connection, search: Search, limit: int) -> list[SizedJob]:

@@ -27,7 +27,7 @@ _RUNNING = {"status": int(Status.PROCESSING)}
 
 
 class Renewals:
-    """Renews claims and finds lost and orphaned ones."""
+    """Renews claims, and finds lost and orphaned ones."""
 
     def __init__(self, connection: Connection, event_writer: EventWriter, limit_use: LimitUse) -> None:
         self._connection = connection
@@ -72,14 +72,14 @@ class Renewals:
         return records(self._connection.collections.jobs.find(over).hint(HELD).limit(limit))
 
     def orphaned(self, seat: str, incarnation: str, limit: int) -> list[Record]:
-        left = {**_RUNNING, "holder.seat": seat, "holder.incarnation": {"$ne": incarnation}}
-        return records(self._connection.collections.jobs.find(left).hint(HELD).limit(limit))
+        orphans = {**_RUNNING, "holder.seat": seat, "holder.incarnation": {"$ne": incarnation}}
+        return records(self._connection.collections.jobs.find(orphans).hint(HELD).limit(limit))
 
     def held(self, holder: Holder, limit: int) -> list[Record]:
         return records(self._connection.collections.jobs.find(held_by(holder)).hint(HELD).limit(limit))
 
     def holders(self, seats: Collection[str]) -> list[Holder]:
-        """Return who holds PROCESSING records at these seats, each once."""
+        """Return each holder of PROCESSING records at these seats, once."""
         at_seats = {"$match": {**_RUNNING, "holder.seat": {"$in": list(seats)}}}
         each = {"$group": {"_id": {"seat": "$holder.seat", "incarnation": "$holder.incarnation"}}}
         groups = self._connection.collections.jobs.aggregate([at_seats, each], hint=HELD)

@@ -22,17 +22,17 @@ from taskqueue.store.mongodb.log_lines import LogLines
 from taskqueue.store.mongodb.schedules import Schedules
 
 PAGE = 500
-"""The number of records that are checked together for pending jobs that need them."""
+"""How many records are checked at once for pending jobs that need them."""
 
 
 _LOOKED_AT = {"parent": True, "queue": True, f"given.{ORIGIN}": True, f"given.{BEFORE}": True}
 
 AT_ONCE = 2000
-"""How many jobs a flush removes in one call to the server, each of which has a bounded time."""
+"""How many jobs a flush removes in one call to the server; the time of each call is bounded."""
 
 
 class Retention:
-    """Removes in bounded steps; never a pending job, a job it needs, or a job with unfinished effects."""
+    """Removes records in bounded steps, but never a pending job, a job it needs, or a job with unfinished effects."""
 
     def __init__(
         self, connection: Connection, event_log: EventLog, limit_use: LimitUse, history: History, tally: Tally
@@ -61,13 +61,13 @@ class Retention:
         return gone
 
     def _remove(self, status: Status, old: Mapping[JobId, Any], ended_before: datetime, now: datetime) -> int:
-        """Remove these jobs, each with its queue, and return how many there were."""
+        """Remove these jobs, given with their queues, and return how many were removed."""
         ids = list(old)
         removal = self._tally.begin_removal(now, ids)
         removed = self._connection.collections.jobs.delete_many({"_id": {"$in": ids}}).deleted_count
         if removed == len(ids):
             self._tally.note_removed(status, old.values(), ended_before, now)
-        else:  # another node removed the others, and notes them, too
+        else:  # another node removed the others, and notes them as well
             self._tally.count_again()
         self._log_lines.remove(ids)
         self._tally.end_removal(removal)
@@ -82,7 +82,7 @@ class Retention:
             self._tally.end_removal(name)
 
     def _unneeded(self, status: Status, ended_before: datetime) -> Iterator[tuple[JobId, Any]]:
-        """Yield the records that have this status for long enough and that no pending job needs, with their queues."""
+        """Yield the records of this status that are old enough and that no pending job needs, with their queues."""
         old: Document = {"status": int(status), "ended_at": {"$lt": ended_before}, "after.at": {"$exists": False}}
         old["created_at"] = {"$not": {"$gt": self._history.counted_until()}}
         documents = self._connection.collections.latest.find(old, _LOOKED_AT).hint(OUTCOMES)
@@ -91,13 +91,13 @@ class Retention:
             yield from ((document["_id"], document.get("queue")) for document in page if document["_id"] not in needed)
 
     def _unfinished(self) -> set[JobId]:
-        """Return the jobs of batches whose shared entry of the outbox is not cleared."""
+        """Return the jobs of batches whose shared entry of effects is not cleared."""
         latest = self._connection.collections.latest
         entries = latest.find({"after.at": {"$exists": True}}, {"after.batch": True}).hint(LEFTOVERS)
         return {id for document in entries for entry in document["after"] for id in entry.get("batch", ())}
 
     def _needed(self, documents: Sequence[Document]) -> set[JobId]:
-        """Return which of these a pending job needs: its children, its dependencies, and their recovered copies."""
+        """Return jobs that a pending job needs: its children, its dependencies, and the recovered copies of both."""
         jobs = self._connection.collections.jobs
         jobs_of = {document["_id"]: {document["_id"], *origins_in(document.get("given"))} for document in documents}
         ids = list(set().union(*jobs_of.values()))
@@ -115,7 +115,7 @@ class Retention:
     def flush(
         self, schedules: Schedules, now: Callable[[], datetime], reached: Callable[[], AbstractContextManager[None]]
     ) -> int:
-        """Remove all jobs, and return the number; each call to the server has the time that ``reached`` gives."""
+        """Remove all jobs, and return the number; ``reached`` limits the time of each call to the server."""
         with reached():
             self._history.count_added(now())
             removal = self._tally.begin_removal(now())
@@ -133,7 +133,7 @@ class Retention:
         return removed
 
     def _flush_some(self, previous: JobId | None) -> tuple[int, JobId | None]:
-        """Remove the next ``AT_ONCE`` jobs by their ids, and return how many, and the last id; None if that was all.
+        """Remove the next ``AT_ONCE`` jobs by id, and return their number and the last id; None if that was all.
 
         The last call, with fewer jobs left, also removes newer jobs with a smaller id.
         """
@@ -145,7 +145,7 @@ class Retention:
         return jobs.delete_many(portion).deleted_count, last
 
     def forget(self, now: datetime) -> None:
-        """Free the limits that removed jobs used, remove their log lines, make every cursor too old, and ring."""
+        """Free the limits that removed jobs used, remove their log lines, invalidate every cursor, and ring."""
         self._tally.count_again()
         self._log_lines.flush()
         self._connection.collections.slots.delete_many({})

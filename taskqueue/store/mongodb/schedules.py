@@ -1,6 +1,6 @@
-"""Keeps schedules as documents; each change applies to the version it was made from.
+"""Keeps schedules as documents; each change applies only to the version that it was made from.
 
-The jobs that it starts stay in the changed document until they are added, so that any process can complete it.
+The jobs that a change starts stay in the document until they are added, so that any process can complete it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from taskqueue.model.schedules.schedule import NamedSchedule
 from taskqueue.model.timestamps import EPOCH
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, document, id_in, present, record, records, setting, time_in
+from taskqueue.store.mongodb.effects import LEFT_AFTER
 from taskqueue.store.mongodb.indexes import NEXT
 from taskqueue.store.mongodb.inserts import Inserts
-from taskqueue.store.mongodb.outbox import LEFT_AFTER
 from taskqueue.store.reading import readable
 
 
@@ -31,7 +31,7 @@ class Schedules:
         self._connection = connection
         self._inserts = inserts
 
-    def find(self, names: Collection[str] | None) -> list[NamedSchedule]:
+    def find(self, names: Collection[str] | None = None) -> list[NamedSchedule]:
         where: Document = {} if names is None else {"_id": {"$in": list(names)}}
         return list(readable(self._connection.collections.plans.find(where).sort("_id"), _schedule, "a schedule"))
 
@@ -73,7 +73,7 @@ class Schedules:
         return True
 
     def resume_waiting(self, now: datetime) -> None:
-        """Give schedules that await a flushed job their next time, or another job that finds it.
+        """Give schedules that wait for a flushed job their next time, or another job to find it.
 
         The leader repairs schedules that change at the same time.
         """
@@ -84,7 +84,7 @@ class Schedules:
                 self.replace(before, *after, now)
 
     def repair(self, now: datetime) -> int:
-        """Start the jobs that a dead writer left in its schedule, and return how many those were."""
+        """Start the jobs that a dead writer left in its schedule, and return how many there were."""
         return self._complete({"starts_at": {"$lte": now - LEFT_AFTER}})
 
     def _complete(self, where: Document) -> int:
@@ -99,7 +99,7 @@ class Schedules:
         return completed
 
     def _start(self, jobs: Sequence[Record]) -> None:
-        """Add the jobs that the store does not have yet."""
+        """Add the jobs that are not in the store yet."""
         present_jobs = self._connection.collections.jobs.find({"_id": {"$in": [job.id for job in jobs]}}, {"_id": True})
         present_ids = {job["_id"] for job in present_jobs}
         new = [job for job in jobs if job.id not in present_ids]

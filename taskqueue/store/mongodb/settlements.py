@@ -1,4 +1,4 @@
-"""Settles, updates, cancels and expires records by compare-and-set on the read values, many in one command."""
+"""Settles, updates, cancels and expires records by compare-and-set, many in one command."""
 
 from __future__ import annotations
 
@@ -36,32 +36,32 @@ from taskqueue.store.mongodb.documents import (
     setting,
     unmoved,
 )
+from taskqueue.store.mongodb.effects import Effect, Effects, change, effects_of
 from taskqueue.store.mongodb.indexes import BY_ID
 from taskqueue.store.mongodb.log_lines import LogLines
-from taskqueue.store.mongodb.outbox import Effect, Outbox, change, effects_of
 from taskqueue.store.tries import Tries
 
 log = logging.getLogger(__name__)
 
 WEIGHT_LIMIT = 2 * 1024 * 1024
-"""The most text in one statement, in characters; the server takes 16 MiB, of any encoding, tracebacks included."""
+"""The most characters of text in one statement, tracebacks included; the server takes 16 MiB in any encoding."""
 
 COUNT_LIMIT = 1000
 """The most settlements in one statement."""
 
 LEAST_SHARED = 4
-"""The fewest ends that share an entry: clearing one entry for each of fewer ends costs no more."""
+"""The fewest ends that share an entry: with fewer, clearing one entry for each costs no more."""
 
 DOUBTS_KEPT = 10_000
-"""The most outcomes to remember of writes that may have happened, although their answer was lost."""
+"""The most outcomes to remember whose writes may have happened although the answer was lost."""
 
 MOST_RUNG = 4
-"""The most ends of one call that ring this host's bells; of more, the change stream reports the first as soon."""
+"""The most ends of one call that ring this host's bells; if there are more, the change stream is as fast."""
 
 CONVERSION_FAILED = 241  # the server's code of ConversionFailure
 
 _OFTEN_SAME = ("status", "cause", "queue", "claims", "failures", "crashes", "ended_at", "progress", "swapped")
-"""Fields that mostly have one value in a whole batch; all are of plain types."""
+"""Fields that usually have one value throughout a batch; all are of plain types."""
 
 _MOVED_BY_OWNER = ("status", "cause", "queue", "ready_at", "rank")
 
@@ -75,22 +75,22 @@ class Replacement:
 
 
 class Settlements:
-    """Settles, cancels and expires records, each in one write that includes the outbox entry."""
+    """Settles, cancels and expires records, each in one write that includes the entry of its effects."""
 
-    def __init__(self, connection: Connection, outbox: Outbox, host_bells: HostBells) -> None:
+    def __init__(self, connection: Connection, effects: Effects, host_bells: HostBells) -> None:
         self._connection = connection
         self._host_bells = host_bells
-        self._outbox = outbox
+        self._effects = effects
         self._log_lines = LogLines(connection)
         self.shares_entries = False
-        """Whether the ends of a batch share an outbox entry, as one server has all jobs of a batch."""
+        """Whether the ends of a batch share an entry of effects; this needs all jobs of a batch on one server."""
         self._doubts: dict[tuple[JobId, int, str], list[ObjectId]] = {}
         """The tokens of writes whose answer was lost, by the claim that each settles."""
 
     def settle(self, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
         if not settlements:
             return set()
-        self._keep_lines(settlements)  # first: a caller that waits for the end may read them at once
+        self._keep_lines(settlements)  # first: a caller that waits for the end may read them immediately
         accepted = self._declare_options(settlements, now)
         settlements = [settlement for settlement in settlements if settlement.after.id not in accepted]
         if settlements:
@@ -111,7 +111,7 @@ class Settlements:
             self._log_lines.keep(holder, lines)
 
     def cancel(self, id: JobId, reason: str, now: datetime) -> Record | None:
-        """Cancel the record, or record a cancel request for a running one, and return it; None if unknown."""
+        """Cancel the record, or record a cancel request if it is running, and return it; None if the id is unknown."""
         jobs = self._connection.collections.jobs
         tries = Tries(self._connection.address.shown, f"job {id}")
         while (document := jobs.find_one({"_id": id})) is not None:
@@ -129,7 +129,7 @@ class Settlements:
         return None
 
     def cancel_many(self, ids: Sequence[JobId], reason: str, now: datetime) -> list[Record]:
-        """Cancel these records; any that another process moves at the same time is canceled on its own."""
+        """Cancel these records; any that another process changes at the same time is canceled separately."""
         jobs = self._connection.collections.jobs
         records = {document["_id"]: record(document) for document in jobs.find({"_id": {"$in": list(ids)}})}
         after = {id: canceled(before, reason, now) for id, before in records.items()}
@@ -149,23 +149,24 @@ class Settlements:
         return [state for state in states if state is not None]
 
     def expire(self, late: Iterable[Record], now: datetime) -> None:
-        """End records that were not started in time, unless they have moved."""
+        """End records that were not started in time, unless they have changed."""
         replacements = [Replacement(where=unmoved(before), after=expired(before, now)) for before in late]
         if replacements:
             self.apply(replacements, now)
 
     def apply(self, replacements: Sequence[Replacement], now: datetime) -> set[JobId]:
-        """Write the records that are unchanged since they were read, with their effects, and return their ids."""
+        """Write the records that have not changed since they were read, with their effects, and return their ids."""
         token = ObjectId()
         effects = {replacement.after.id: effects_of(replacement.after, token, now) for replacement in replacements}
         return self._finish(effects, self._write(replacements, effects), token)
 
     def follow(self, effects: Sequence[Effect]) -> list[Document]:
-        """Carry out the effects of written changes; ``repair`` completes them after an error."""
+        """Count written changes and carry out their effects; ``repair`` completes these after an error."""
         if not effects:
             return []
+        self._effects.count(effects)
         try:
-            return self._outbox.complete(effects)
+            return self._effects.complete(effects)
         except PyMongoError as error:
             log.warning("follow-ups of %d outcomes postponed; a later repair completes them: %s", len(effects), error)
             return []
@@ -217,16 +218,16 @@ class Settlements:
         return jobs.update_many(where, update, hint=BY_ID).matched_count, effects
 
     def _is_awaited(self, settlements: Sequence[Settlement]) -> bool:
-        """Return whether this is the end of one job, small enough for a ring to bring it to waiters on this host."""
+        """Return whether this is the end of one job, small enough for a ring to carry it to waiters on this host."""
         if len(settlements) > 1 or not self._host_bells.has_listeners:
             return False
         after = settlements[0].after
         return after.status.is_final and is_short(after)
 
     def _settle_and_ring(self, settlement: Settlement, follows: Effect) -> int:
-        """Write the outcome and ring with the written document, which brings a waiter its result 4 ms sooner.
+        """Write the outcome and ring with the written document, which gets the result to a waiter 4 ms sooner.
 
-        Not the driver's own ``find_one_and_update``: a retryable write, for which the server keeps a copy.
+        The driver's own ``find_one_and_update`` is a retryable write, of which the server keeps a copy.
         """
         jobs = self._connection.collections.jobs
         document = find_and_modify(jobs, _as_claimed(settlement).where, change(settlement.after, follows), new=True)
@@ -282,11 +283,13 @@ class Settlements:
         return accepted
 
     def _settle_changed(self, refused: Sequence[Settlement], now: datetime) -> set[JobId]:
-        """Return the refused outcomes that an earlier call has written, and settle those with a new cancel request."""
+        """Return the refused outcomes that an earlier call wrote, and settle the ones with a new cancel request."""
         jobs = self._connection.collections.jobs
         ids = [settlement.after.id for settlement in refused]
         documents = {document["_id"]: document for document in jobs.find({"_id": {"$in": ids}})}
-        accepted = {settlement.after.id for settlement in refused if self._was_ours(settlement, documents)}
+        written = [settlement for settlement in refused if self._was_ours(settlement, documents)]
+        accepted = {settlement.after.id for settlement in written}
+        self._effects.count([effects_of(settlement.after, ObjectId(), now, claimed=True) for settlement in written])
         still_held = [settlement for settlement in refused if _holds(settlement, documents)]
         obedient = [_obeying(settlement, record(documents[settlement.after.id]), now) for settlement in still_held]
         return accepted | (self._apply(obedient, now) if obedient else set())
@@ -297,9 +300,9 @@ class Settlements:
 
 
 class Updates:
-    """Changes pending records if the fields of their owners are still as they were read.
+    """Changes pending records if their owners' fields are still as they were read.
 
-    Each write changes the differing fields, and derives the repeated ones again (``due``, ``expires``, ``lane``).
+    Each write changes the fields that differ, and derives ``due``, ``expires``, ``lane`` and the like again.
     """
 
     def __init__(self, connection: Connection, settlements: Settlements) -> None:
@@ -318,7 +321,7 @@ class Updates:
             return self._connection.collections.jobs.count_documents(where, limit=1) == 1
         for operator, derived in setting(_derived(after)).items():
             change.setdefault(operator, {}).update(derived)
-        change["$set"]["revised"] = ObjectId()  # a claim that has read the record before does not take it unchanged
+        change["$set"]["revised"] = ObjectId()  # a claim that read the record earlier does not find it unchanged
         follows = None
         if after.status is not before.status:
             token = ObjectId()
@@ -333,7 +336,7 @@ class Updates:
 
 
 def fits(settlements: Sequence[Settlement]) -> bool:
-    """Return whether one statement can hold these: one holder, no leases to compare, and not too much text."""
+    """Return whether one statement can settle all of these: one holder, no leases to compare, not too much text."""
     if any(settlement.lease_end is not None for settlement in settlements):
         return False
     if len(settlements) > COUNT_LIMIT or len({settlement.holder for settlement in settlements}) > 1:
@@ -344,7 +347,7 @@ def fits(settlements: Sequence[Settlement]) -> bool:
 def statement(
     settlements: Sequence[Settlement], effects: Mapping[JobId, Effect], *, has_entries: bool = True
 ) -> tuple[Document, list[Document]]:
-    """Return filter and update; a job that would run again, or recur, must not have been canceled since its claim."""
+    """Return filter and update; a job that is to run again, or recur, must not have been canceled since its claim."""
     ids = [settlement.after.id for settlement in settlements]
     claims = [settlement.claims for settlement in settlements]
     where: Document = {"_id": {"$in": ids}, **held_by(settlements[0].holder)}
@@ -368,7 +371,7 @@ def statement(
 
 
 def share(effects: Mapping[JobId, Effect]) -> Mapping[JobId, Effect]:
-    """Return the effects with one entry for all plain ends, unless these are too few.
+    """Return the effects with one entry for all plain ends, unless there are too few.
 
     Writing and clearing an entry for each end took a fifth of the server's time in a drain.
     """
@@ -380,9 +383,9 @@ def share(effects: Mapping[JobId, Effect]) -> Mapping[JobId, Effect]:
 
 
 def statements(settlements: Sequence[Settlement], shared: Mapping[JobId, Effect]) -> list[UpdateOne | UpdateMany]:
-    """Return the changes that share an entry, in order: the first writes the entry; if it fails, none is made.
+    """Return the changes that share an entry, in order: the first writes the entry; if it fails, no change is made.
 
-    So no end is ever written without its entry.
+    So no end is ever written without an entry.
     """
     carrier = next(settlement for settlement in settlements if shared[settlement.after.id].batch)
     sharing_ids = set(shared[carrier.after.id].batch)
@@ -398,7 +401,7 @@ def statements(settlements: Sequence[Settlement], shared: Mapping[JobId, Effect]
 
 
 def has_lost_carrier(error: BulkWriteError) -> bool:
-    """Return whether nothing was written because the claim of the job with the shared entry is lost."""
+    """Return whether nothing was written because the claim on the job with the shared entry is lost."""
     [first, *_] = error.details["writeErrors"] or [{}]
     return (first.get("index"), first.get("code")) == (0, CONVERSION_FAILED)
 
@@ -416,7 +419,7 @@ def is_short(after: Record) -> bool:
 
 
 def _as_claimed(settlement: Settlement) -> Replacement:
-    """Return the replacement for a claim that holds; a job to run again must not have been canceled since."""
+    """Return the replacement for a claim that still holds; a job to run again must not have been canceled since."""
     where = {"_id": settlement.after.id, "claims": settlement.claims, **held_by(settlement.holder)}
     if settlement.lease_end is not None:
         where["ready_at"] = settlement.lease_end
@@ -464,12 +467,12 @@ def _fields(settlement: Settlement, effects: Mapping[JobId, Effect]) -> Document
 
 
 def _adding(entry: Document) -> Document:
-    """Return the step that adds the entry to the outbox of the record."""
+    """Return the step that adds the entry of effects to the record."""
     return {"$set": {"after": {"$concatArrays": [_list_of("$after"), [entry]]}}}
 
 
 def _pick(ids: Sequence[JobId], values: Sequence[Any]) -> Document:
-    """Return the expression for the value of the record that is being updated."""
+    """Return the expression for a value of the record that is being updated."""
     return {"$arrayElemAt": [{"$literal": list(values)}, {"$indexOfArray": [{"$literal": list(ids)}, "$_id"]}]}
 
 
@@ -506,6 +509,6 @@ def _changed_fields(record: Record) -> Document:
 
 
 def _derived(record: Record) -> Document:
-    """Return the fields derived from others; each change writes them, so they are never compared."""
+    """Return the fields that are derived from others; each change writes them, so they are never compared."""
     moved = moving(record)
     return {"due": moved["due"], "expires": moved["expires"], "lane": lane(record)}

@@ -1,35 +1,20 @@
-"""Implements the store on MongoDB: hands each call to its part, within a deadline."""
+"""Implements the store on MongoDB: passes each call to its part, within a deadline."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from datetime import datetime
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pymongo
 from pymongo.errors import PyMongoError
 
-from taskqueue.model.analytics import Present, Sample
-from taskqueue.model.audit import AuditEntry
-from taskqueue.model.controls import Control, Controls, Kind
-from taskqueue.model.finding import Finding
-from taskqueue.model.history import Parts, Step
-from taskqueue.model.ids import JobId
-from taskqueue.model.query import Query
-from taskqueue.model.record import Holder, Record, Status
-from taskqueue.model.schedules.schedule import NamedSchedule
+from taskqueue.model.record import Record, Status
 from taskqueue.store import (
-    Claim,
-    ClaimRequest,
     Disagreement,
     Disagreements,
-    Event,
-    Lease,
-    Note,
-    Renewal,
-    Settlement,
 )
 from taskqueue.store.arguments import check_topic
 from taskqueue.store.bell import WORK, Bell
@@ -45,6 +30,7 @@ from taskqueue.store.mongodb.connection import CLOSE_TIMEOUT, Connection, guaran
 from taskqueue.store.mongodb.controls import StoredControls
 from taskqueue.store.mongodb.derived_fields import LOOK_FOR, DerivedFields
 from taskqueue.store.mongodb.driver_errors import ADDED_A_SECOND, reaching
+from taskqueue.store.mongodb.effects import Effects
 from taskqueue.store.mongodb.events import EventLog
 from taskqueue.store.mongodb.history import History
 from taskqueue.store.mongodb.index_repair import indexed
@@ -53,7 +39,6 @@ from taskqueue.store.mongodb.leases import Leases
 from taskqueue.store.mongodb.limits import LimitUse
 from taskqueue.store.mongodb.log_lines import LogLines
 from taskqueue.store.mongodb.migration import check_schema
-from taskqueue.store.mongodb.outbox import Outbox
 from taskqueue.store.mongodb.queries import Queries
 from taskqueue.store.mongodb.renewals import Renewals
 from taskqueue.store.mongodb.retention import Retention
@@ -61,8 +46,28 @@ from taskqueue.store.mongodb.schedules import Schedules
 from taskqueue.store.mongodb.settlements import Settlements, Updates
 from taskqueue.store.server_clock import ESTIMATE_FOR, ServerClock
 
+Given = ParamSpec("Given")
+Returned = TypeVar("Returned")
+
 INDEX_EVERY = 60.0
-"""Seconds between two looks of ``repair`` whether all indexes exist: a call that misses one creates it at once."""
+"""Seconds between two checks by ``repair`` that all indexes exist; a call that misses one creates it at once."""
+
+
+def _part(
+    name: str, method: Callable[Concatenate[Any, Given], Returned], *, is_flushed: bool = False
+) -> Callable[Concatenate[MongoStore, Given], Returned]:
+    """Return a method of the store that calls the one of its part within the deadline of the store.
+
+    If ``is_flushed``, the events of this process are written first.
+    """
+
+    def call(store: MongoStore, /, *args: Given.args, **kwargs: Given.kwargs) -> Returned:
+        if is_flushed:
+            store._event_writer.flush()  # noqa: SLF001 - of this file
+        with store._reached():  # noqa: SLF001
+            return method(getattr(store, name), *args, **kwargs)
+
+    return call
 
 
 class MongoStore:
@@ -85,14 +90,15 @@ class MongoStore:
         self._event_log = EventLog(connection)
         self._event_writer = EventWriter(connection, self._event_log)
         self._limit_use = LimitUse(connection)
-        self._outbox = Outbox(connection, self._event_writer, self._limit_use)
-        self._settlements = Settlements(connection, self._outbox, self._host_bells)
+        self._effects = Effects(connection, self._event_writer, self._limit_use)
+        self._settlements = Settlements(connection, self._effects, self._host_bells)
         self._updates = Updates(connection, self._settlements)
         self._inserts = Inserts(connection, self._settlements, self._event_writer, self.index)
         self._controls = StoredControls(connection)
         self._claims = Claims(connection, self._settlements, self._event_writer, self._limit_use, self._controls)
         self._renewals = Renewals(connection, self._event_writer, self._limit_use)
         self._leases = Leases(connection)
+        self._audit = Audit(connection)
         self._log_lines = LogLines(connection)
         self._queries = Queries(connection)
         self._schedules = Schedules(connection, self._inserts)
@@ -105,6 +111,49 @@ class MongoStore:
             connection.close()
             raise
 
+    alike = indexed(_part("_inserts", Inserts.alike))
+    replace = _part("_inserts", Inserts.replace)
+    find = _part("_queries", Queries.find)
+    count = _part("_queries", Queries.count)
+    tally = indexed(_part("_queries", Queries.tally))
+    waiting_since = indexed(_part("_queries", Queries.waiting_since))
+    waiting_lanes = indexed(_part("_queries", Queries.waiting_lanes))
+    history = indexed(_part("_history", History.read, is_flushed=True))
+    tidy_history = indexed(_part("_history", History.tidy))
+    present = _part("_queries", Queries.present)
+    samples = indexed(_part("_connection", analytics.samples))
+    cancel = indexed(_part("_settlements", Settlements.cancel))
+    cancel_many = _part("_settlements", Settlements.cancel_many)
+    update = indexed(_part("_updates", Updates.update))
+    claim = indexed(_part("_claims", Claims.claim))
+    claim_one = indexed(_part("_claims", Claims.claim_one))
+    renew = indexed(_part("_renewals", Renewals.renew))
+    note = _part("_renewals", Renewals.note)
+    settle = _part("_settlements", Settlements.settle)
+    expired = indexed(_part("_renewals", Renewals.expired))
+    orphaned = indexed(_part("_renewals", Renewals.orphaned))
+    held = indexed(_part("_renewals", Renewals.held))
+    holders = indexed(_part("_renewals", Renewals.holders))
+    acquire = _part("_leases", Leases.acquire)
+    resign = _part("_leases", Leases.resign)
+    log_lines = _part("_log_lines", LogLines.of_job)
+    limit_usage = indexed(_part("_limit_use", LimitUse.usage))
+    rate_ends = indexed(_part("_limit_use", LimitUse.rate_ends))
+    leases = _part("_leases", Leases.all)
+    schedules = _part("_schedules", Schedules.find)
+    due = indexed(_part("_schedules", Schedules.due))
+    replace_schedule = _part("_schedules", Schedules.replace)
+    controls = _part("_controls", StoredControls.controls)
+    set_control = _part("_controls", StoredControls.set)
+    clear_control = _part("_controls", StoredControls.clear)
+    record_events = _part("_event_log", EventLog.record, is_flushed=True)
+    events = _part("_event_log", EventLog.since, is_flushed=True)
+    cursor_at = _part("_event_log", EventLog.cursor_at, is_flushed=True)
+    events_of = _part("_event_log", EventLog.of_job, is_flushed=True)
+    record_action = _part("_audit", Audit.record)
+    audit = _part("_audit", Audit.entries)
+    diagnose = _part("_connection", diagnosis.diagnose)
+
     def add(self, records: Sequence[Record]) -> list[Record]:
         with self._reached(len(records) / ADDED_A_SECOND):
             return self._inserts.add(records)
@@ -114,179 +163,15 @@ class MongoStore:
         with self._reached():
             return SessionInserts(self._connection, session)
 
-    @indexed
-    def alike(self, new: Record, ignore_data: bool) -> list[Record]:
-        with self._reached():
-            return self._inserts.alike(new, ignore_data)
-
-    def replace(self, new: Record, old: Record, cancel_running: str | None, now: datetime) -> Record | None:
-        with self._reached():
-            return self._inserts.replace(new, old, cancel_running, now)
-
-    def find(
-        self, query: Query, *, order: str = "id", limit: int = 100, after: tuple[object, JobId] | None = None
-    ) -> list[Record]:
-        with self._reached():
-            return self._queries.find(query, order, limit, after)
-
-    def count(self, query: Query, most: int | None = None) -> int:
-        with self._reached():
-            return self._queries.count(query, most)
-
-    @indexed
-    def tally(self) -> Mapping[tuple[str, Status], int]:
-        with self._reached():
-            return self._queries.tally()
-
-    @indexed
-    def waiting_since(self) -> Mapping[str, datetime]:
-        with self._reached():
-            return self._queries.waiting_since()
-
-    @indexed
-    def waiting_lanes(self, limit: int) -> Mapping[str, int]:
-        with self._reached():
-            return self._queries.waiting_lanes(limit)
-
-    @indexed
-    def history(self, step: Step, since: datetime, until: datetime) -> Parts:
-        self._event_writer.flush()
-        with self._reached():
-            return self._history.read(step, since, until)
-
-    @indexed
-    def tidy_history(self, now: datetime, limit: int) -> bool:
-        with self._reached():
-            return self._history.tidy(now, limit)
-
-    def present(self, now: datetime) -> Present:
-        with self._reached():
-            return self._queries.present(now)
-
-    @indexed
-    def samples(self, since: datetime, until: datetime, limit: int) -> Sequence[Sample]:
-        with self._reached():
-            return analytics.samples(self._connection, since, until, limit)
-
-    @indexed
-    def cancel(self, id: JobId, reason: str, now: datetime) -> Record | None:
-        with self._reached():
-            return self._settlements.cancel(id, reason, now)
-
-    def cancel_many(self, ids: Sequence[JobId], reason: str, now: datetime) -> list[Record]:
-        with self._reached():
-            return self._settlements.cancel_many(ids, reason, now)
-
-    @indexed
-    def update(self, before: Record, after: Record, now: datetime) -> bool:
-        with self._reached():
-            return self._updates.update(before, after, now)
-
-    @indexed
-    def claim(self, holder: Holder, demand: ClaimRequest, now: datetime, until: datetime) -> Claim:
-        with self._reached():
-            return self._claims.claim(holder, demand, now, until)
-
-    @indexed
-    def claim_one(self, id: JobId, holder: Holder, now: datetime, until: datetime) -> Record | None:
-        with self._reached():
-            return self._claims.claim_one(id, holder, now, until)
-
-    @indexed
-    def renew(self, holder: Holder, until: datetime, notes: Mapping[JobId, Note]) -> Renewal:
-        with self._reached():
-            return self._renewals.renew(holder, until, notes)
-
-    def note(self, holder: Holder, notes: Mapping[JobId, Note]) -> None:
-        with self._reached():
-            self._renewals.note(holder, notes)
-
-    def settle(self, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
-        with self._reached():
-            return self._settlements.settle(settlements, now)
-
-    @indexed
-    def expired(self, now: datetime, limit: int) -> list[Record]:
-        with self._reached():
-            return self._renewals.expired(now, limit)
-
-    @indexed
-    def orphaned(self, seat: str, incarnation: str, limit: int) -> list[Record]:
-        with self._reached():
-            return self._renewals.orphaned(seat, incarnation, limit)
-
-    @indexed
-    def held(self, holder: Holder, limit: int) -> list[Record]:
-        with self._reached():
-            return self._renewals.held(holder, limit)
-
-    @indexed
-    def holders(self, seats: Collection[str]) -> list[Holder]:
-        with self._reached():
-            return self._renewals.holders(seats)
-
-    def acquire(self, lease: Lease, now: datetime) -> Lease:
-        with self._reached():
-            return self._leases.acquire(lease, now)
-
-    def resign(self, name: str, holder: Holder) -> None:
-        with self._reached():
-            self._leases.resign(name, holder)
-
-    def log_lines(self, id: JobId) -> Mapping[int, str]:
-        with self._reached():
-            return self._log_lines.of_job(id)
-
-    @indexed
-    def limit_usage(self, keys: Sequence[str], now: datetime) -> Mapping[str, int]:
-        with self._reached():
-            return self._limit_use.usage(keys, now)
-
-    @indexed
-    def rate_ends(self, key: str, now: datetime, limit: int) -> list[datetime]:
-        with self._reached():
-            return self._limit_use.rate_ends(key, now, limit)
-
-    def leases(self) -> list[Lease]:
-        with self._reached():
-            return self._leases.all()
-
     def repair(self, now: datetime) -> int:
         self._event_writer.flush()
         if time.monotonic() >= self._index_at:
             self._index_at = time.monotonic() + INDEX_EVERY
             self.index()
         with self._reached():
-            repaired = self._outbox.repair(now) + self._schedules.repair(now)
+            repaired = self._effects.repair(now) + self._schedules.repair(now)
         self._event_writer.flush()
         return repaired
-
-    def schedules(self, names: Collection[str] | None = None) -> list[NamedSchedule]:
-        with self._reached():
-            return self._schedules.find(names)
-
-    @indexed
-    def due(self, now: datetime, limit: int) -> tuple[list[NamedSchedule], datetime | None]:
-        with self._reached():
-            return self._schedules.due(now, limit)
-
-    def replace_schedule(
-        self, before: NamedSchedule | None, after: NamedSchedule | None, jobs: Sequence[Record], now: datetime
-    ) -> bool:
-        with self._reached():
-            return self._schedules.replace(before, after, jobs, now)
-
-    def controls(self) -> Controls:
-        with self._reached():
-            return self._controls.controls()
-
-    def set_control(self, control: Control) -> None:
-        with self._reached():
-            self._controls.set(control)
-
-    def clear_control(self, kind: Kind, name: str) -> bool:
-        with self._reached():
-            return self._controls.clear(kind, name)
 
     @indexed
     def prune(self, before: Mapping[Status, datetime], events_before: datetime, limit: int) -> int:
@@ -297,33 +182,6 @@ class MongoStore:
     def flush(self) -> int:
         self._event_writer.flush()
         return self._retention.flush(self._schedules, self._clock.now, self._reached)
-
-    def record_events(self, events: Sequence[Event]) -> None:
-        self._event_writer.flush()
-        with self._reached():
-            self._event_log.record(events)
-
-    def events(self, cursor: str | None, limit: int = 1000) -> tuple[list[Event], str]:
-        self._event_writer.flush()
-        with self._reached():
-            return self._event_log.since(cursor, limit)
-
-    def events_of(self, id: JobId, since: datetime, limit: int) -> list[Event]:
-        self._event_writer.flush()
-        with self._reached():
-            return self._event_log.of_job(id, since, limit)
-
-    def record_action(self, entry: AuditEntry) -> None:
-        with self._reached():
-            Audit(self._connection).record(entry)
-
-    def audit(self, limit: int, before: str | None = None) -> list[AuditEntry]:
-        with self._reached():
-            return Audit(self._connection).entries(limit, before)
-
-    def diagnose(self) -> list[Finding]:
-        with self._reached():
-            return diagnosis.diagnose(self._connection)
 
     @indexed
     def disagreeing(self, limit: int) -> Disagreements:
@@ -340,7 +198,7 @@ class MongoStore:
             return self._bells.keep(self._bell(topic))
 
     def now(self) -> datetime:
-        """Return the time of the server, or of the clock that was given, in whole milliseconds."""
+        """Return the time of the server, or of the clock passed to the store, in whole milliseconds."""
         estimate = self._clock.estimate()
         if estimate is not None:
             return estimate
@@ -348,7 +206,7 @@ class MongoStore:
             return self._clock.now()
 
     def close(self) -> None:
-        with ExitStack() as parts:  # each is closed whatever becomes of the others
+        with ExitStack() as parts:  # each is closed, whatever happens to the others
             parts.callback(self._connection.close)
             parts.callback(self._event_writer.close)
             parts.callback(self._host_bells.close)

@@ -1,4 +1,4 @@
-"""Passes unique keys on: a running job releases its key in one write, its successor takes it in the next.
+"""Passes unique keys on: a running job releases its key in one write, and its successor takes it in the next.
 
 A new job that takes the key in between must wait for the running one. So a job with a key is inserted as waiting for
 itself, which no node claims, until a recheck of its key.
@@ -25,7 +25,7 @@ from taskqueue.store.mongodb.indexes import GIVEN, HAS_PERIOD, PERIOD_KEY, PERIO
 
 
 class UniqueKeys:
-    """Makes new jobs wait for a running job that had their key before."""
+    """Makes new jobs wait for a running job that previously had their key."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -39,26 +39,26 @@ class UniqueKeys:
         changes = []
         for job in free:
             change = setting(moving(job)) | {"$pull": {"after": {"token": tokens[job.id]}}}
-            changes.append(UpdateOne(_untouched(job), change, hint=UNIQUE))  # a missing index is found out
+            changes.append(UpdateOne(_untouched(job), change, hint=UNIQUE))  # a missing index is detected
         jobs = self._connection.collections.jobs
         if not changes or jobs.bulk_write(changes, ordered=False).matched_count < len(changes):
             return set()
         return {job.id for job in free}
 
     def check(self, keys: Collection[str]) -> None:
-        """Check, for records that are not cleared, that the unique index exists."""
+        """If some records are not admitted yet, check that the unique index exists."""
         pending = {"unique": {"$in": list(keys), "$type": "string"}, "status": {"$lte": int(Status.PROCESSING)}}
         list(self._connection.collections.jobs.find(pending, {"_id": True}).hint(UNIQUE))
 
     def wait_behind(self, doubtful: Mapping[str, JobId]) -> set[JobId]:
-        """Make the uncertain jobs wait for the jobs that have released their keys, and return the latter."""
+        """Make the jobs in doubt wait for the jobs that have released their keys, and return the latter."""
         givers = self._given(doubtful)
         for key, giver in givers.items():
             self._put_behind(doubtful[key], giver)
         return set(givers.values())
 
     def taken(self, key: str, giver: JobId) -> list[JobId]:
-        """Make the present holder of the key wait for its previous holder, if it is still in doubt."""
+        """Make the current holder of the key wait for the previous holder, if it is still in doubt."""
         document = self._connection.collections.jobs.find_one(holds(key), {"_id": True})
         if document is None or not self._put_behind(document["_id"], giver):
             return []
@@ -81,7 +81,7 @@ class UniqueKeys:
 
 
 def holds(key: str) -> Document:
-    """Return the filter for the pending job of this key; without the type the server would not use the index."""
+    """Return the filter for the pending job of this key; without the type, the server would not use the index."""
     return {"unique": {"$eq": key, "$type": "string"}, "status": {"$lte": int(Status.PROCESSING)}}
 
 
@@ -98,12 +98,12 @@ def needs_look(new: Record) -> bool:
 
 
 def is_in_doubt(record: Record) -> bool:
-    """Return whether the recheck of the record's key is still to come."""
+    """Return whether the recheck of the record's key is still pending."""
     return record.id in record.waiting_for
 
 
 def undoubted(record: Record, now: datetime) -> Record:
-    """Return the record after the recheck, as it was meant to be."""
+    """Return the record after the recheck, as it was meant to be stored."""
     if not is_in_doubt(record):
         return record
     others = tuple(id for id in record.waiting_for if id != record.id)
@@ -123,7 +123,7 @@ def _untouched(new: Record) -> Document:
 
 
 def of_period(jobs: Jobs[Document], new: Record, session: ClientSession | None = None) -> Record | None:
-    """Return the ended job whose period keeps the new one out; None if there is none, or no longer one."""
+    """Return the ended job whose period keeps the new one out; None if there is no such job, or not any more."""
     if PERIOD not in new.given:
         return None
     where: Document = {**HAS_PERIOD, PERIOD_KEY: new.unique}

@@ -24,7 +24,7 @@ PREFIX = "taskqueue_"
 """The prefix of the collections' names, unless the URL says ``taskqueue.prefix=…``."""
 
 LEAST_TIMEOUT = 100
-"""Milliseconds: who writes less means seconds."""
+"""Milliseconds; a smaller number is probably meant as seconds."""
 
 _OWN = "taskqueue."
 PREFIX_OPTION = "taskqueue.prefix"
@@ -34,7 +34,7 @@ _PREFIX_ALLOWED = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,59}")
 
 @dataclass(frozen=True, kw_only=True)
 class MongoUrl:
-    """One store: several may live in one database under different prefixes."""
+    """One store; a database may hold several under different prefixes."""
 
     client_url: str
     """The URL for the driver, with its secrets and without the store's own options."""
@@ -51,7 +51,7 @@ class MongoUrl:
 
     @property
     def names_database(self) -> bool:
-        """Whether the URL names a database; if it does not, that is ``DATABASE``."""
+        """Whether the URL names a database; if not, ``DATABASE`` is used."""
         return bool(urlsplit(self.client_url).path.strip("/"))
 
     @property
@@ -66,7 +66,7 @@ class MongoUrl:
 def parse(url: str) -> MongoUrl:
     """Return the address that ``url`` names.
 
-    Every option of the driver is passed on; the store's own begin with ``taskqueue.``. Raises ``ConfigError`` for
+    Options of the driver are passed on; the store's own options begin with ``taskqueue.``. Raises ``ConfigError`` for
     another scheme, for a URL without a server, and for an option of ours that does not exist.
     """
     parts = split(url)
@@ -91,7 +91,7 @@ def parse(url: str) -> MongoUrl:
     if parts.path.strip("/") in SYSTEM_DATABASES:
         raise ConfigError(
             f"{parts.path.strip('/')!r} is a database of the server itself: write mongodb://host/{DATABASE}, "
-            "with ?authSource=admin behind it if the user is kept there"
+            "with ?authSource=admin after it if the user is defined there"
         )
     client_url = urlunsplit(parts._replace(path=parts.path or "/", query="&".join(kept)))
     return MongoUrl(client_url=client_url, prefix=prefix, timeout=timeout)
@@ -100,16 +100,16 @@ def parse(url: str) -> MongoUrl:
 def _seconds(name: str, milliseconds: int, url: str) -> float:
     if 0 < milliseconds < LEAST_TIMEOUT:
         raise ConfigError(
-            f"{concealed(url)}: {name}={milliseconds} is {milliseconds} milliseconds, in which no call is answered: "
+            f"{concealed(url)}: {name}={milliseconds} is {milliseconds} milliseconds, too little for any call: "
             f"pass {LEAST_TIMEOUT} or more, or leave it out ({DEADLINE * 1000:.0f})"
         )
     return milliseconds / 1000
 
 
 def unknown_option(client_url: str) -> str:
-    """Return the sentence that the URL has an option which the driver does not know; empty if it has none.
+    """Return a sentence that names an option in the URL which the driver does not know; empty if there is none.
 
-    The driver's own sentence leaves the name out, since there may be a password in its place.
+    The driver's own message omits the name, since a password may stand in its place.
     """
     for option in urlsplit(client_url).query.split("&"):
         name = option.partition("=")[0]
@@ -124,7 +124,7 @@ def unknown_option(client_url: str) -> str:
 
 
 def checked_prefix(prefix: str) -> str:
-    """Return the prefix, or raise ``ConfigError`` if no collection can be named so."""
+    """Return the prefix; raise ``ConfigError`` if it cannot be part of a collection's name."""
     if not _PREFIX_ALLOWED.fullmatch(prefix) or prefix.startswith("system."):
         raise ConfigError(
             f"{PREFIX_OPTION}={prefix!r} cannot begin a collection's name: "

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import datetime
 
 from taskqueue.errors import ConfigError, StoreUnavailable
+from taskqueue.model.lifecycle.recovered_copy import ORIGIN
+from taskqueue.model.record import Record, Status
+from taskqueue.model.unique_period import PERIOD
 from taskqueue.store.server_clock import ServerClock
 
 try:
     import psycopg  # noqa: F401
-except ImportError as missing:  # of the package, or of the library of PostgreSQL that it needs
+except ImportError as missing:  # psycopg itself, or the PostgreSQL library that it needs
     raise ConfigError(
         f"a PostgreSQL store needs the package psycopg ({missing}): "
         "pip install 'taskqueue-jobs[postgresql]' 'psycopg[binary]'"
     ) from None
 
+from taskqueue.store.postgresql.bells import NoRinger
 from taskqueue.store.postgresql.connection import Connection
-from taskqueue.store.postgresql.store import PostgreSQLStore
 from taskqueue.store.postgresql.url import parse
+from taskqueue.store.relational.store import RelationalStore
 
 
 def open_postgresql(url: str, clock: Callable[[], datetime] | None = None) -> PostgreSQLStore:
-    """Return the store at a URL. Without ``clock`` the time is that of the server.
+    """Return the store at a URL. Without ``clock``, the time is the server's.
 
     Raises ``ConfigError`` for a URL that cannot be read, ``StoreUnavailable`` without an answer, and
     ``SchemaMismatch``.
@@ -31,3 +35,21 @@ def open_postgresql(url: str, clock: Callable[[], datetime] | None = None) -> Po
     connection = Connection(parse(url))
     now = clock or ServerClock(connection.time, StoreUnavailable, lambda _: nullcontext()).now
     return PostgreSQLStore(connection, now)
+
+
+class PostgreSQLStore(RelationalStore):
+    """Keeps jobs in the tables of one schema."""
+
+    def __init__(self, connection: Connection, clock: Callable[[], datetime]) -> None:
+        super().__init__(connection, NoRinger(), clock)
+        self._connection = connection
+
+    def add(self, records: Sequence[Record]) -> list[Record]:
+        if self._connection.may_lock or not all(map(_is_inserted_alone, records)):
+            return super().add(records)
+        return self._connection.add_without_lock(records)
+
+
+def _is_inserted_alone(new: Record) -> bool:
+    """Return whether the add of a record changes no other row."""
+    return PERIOD not in new.given and ORIGIN not in new.given and new.status is not Status.PROCESSING

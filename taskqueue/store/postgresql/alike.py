@@ -13,12 +13,12 @@ from taskqueue.store.relational.rows import record
 
 _HOLDER = f"SELECT {COLUMNS} FROM jobs WHERE unique_key = ? AND status <= 2"
 _PENDING = f"SELECT {COLUMNS} FROM jobs WHERE status IN (0, 1, 2) AND job = ?"
-# Texts of the same data are equally long, whatever the order of keys.
+# Texts of equal data have equal lengths, whatever the order of keys.
 _AS_LONG = f"{_PENDING} AND length(data) = ?"
 
 
 def find(database: PostgreSQLDatabase, new: Record, ignore_data: bool) -> list[Record]:
-    """Return them as ``Store.alike`` says."""
+    """Return them as ``Store.alike`` does."""
     if ignore_data:
         rows = database.execute(_PENDING, (new.job,)).fetchall()
     else:
@@ -30,7 +30,7 @@ def find(database: PostgreSQLDatabase, new: Record, ignore_data: bool) -> list[R
 
 
 def chosen(found: Iterable[Record], new: Record, ignore_data: bool) -> list[Record]:
-    """Return those of the pending records of this class that are the same job, in the order of ``Store.alike``."""
-    pending = [one for one in found if one.job == new.job]
-    alike = [one for one in pending if ignore_data or same(one.data, new.data)]
+    """Return the pending records of this class that are the same job, in the order of ``Store.alike``."""
+    pending = [record for record in found if record.job == new.job]
+    alike = [record for record in pending if ignore_data or same(record.data, new.data)]
     return sorted(alike, key=lambda one: (one.status is not Status.PROCESSING, one.created_at, one.id))[:ALIKE]

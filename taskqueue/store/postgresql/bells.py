@@ -23,10 +23,10 @@ from taskqueue.store.postgresql.url import DIRECT_OPTION, PostgreSQLUrl
 log = logging.getLogger(__name__)
 
 HEARTBEAT = 10.0
-"""Seconds without a ring after which the server is asked whether it still listens: a failover closes no socket."""
+"""After this many seconds without a ring, ask the server whether it still listens: a failover closes no socket."""
 
 ENDS_WITHIN = 1.0
-"""Seconds within which the thread of closed bells ends, unless it waits for a server that does not answer."""
+"""Seconds within which the thread of closed bells ends, unless it waits for a server that does not respond."""
 
 
 PAST_POOLER = f"add {DIRECT_OPTION}=postgresql://HOST:PORT of the server itself to the URL"
@@ -54,7 +54,7 @@ class Bells:
     """Opens the bells of a process; those of its store ring while one of them is open."""
 
     def __init__(self, address: PostgreSQLUrl, store_id: Callable[[], str]) -> None:
-        """``store_id`` returns the id of the store, by which another one is told apart."""
+        """``store_id`` returns the id of the store, which distinguishes it from others."""
         self._address = address
         self._store_id = store_id
         self._lock = threading.Lock()
@@ -73,7 +73,7 @@ class Bells:
         self._open.close(ENDS_WITHIN)
 
     def reset_after_fork(self) -> None:
-        """Listen through a connection of this process; keep the parent's from being collected."""
+        """Use a connection of this process; keep the parent's from being garbage-collected."""
         self._inherited += [self._listener, self._lock]
         self._lock, self._listener = threading.Lock(), None
 
@@ -87,7 +87,7 @@ class Bells:
             bell.close()
             self._is_polled = True
             log.warning(
-                "store %s: a pooler keeps notifications back, so listeners look every %g s: %s",
+                "store %s: a pooler withholds notifications, so listeners poll every %g s: %s",
                 self._address.direct_shown,
                 POLL_PAUSE,
                 PAST_POOLER,
@@ -100,7 +100,7 @@ class Bells:
 
 
 class NotHeard(Exception):
-    """A pooler gives each transaction another session, so that none hears notifications."""
+    """A pooler gives each transaction another session, so none receives notifications."""
 
 
 class Listener:
@@ -109,6 +109,7 @@ class Listener:
     def __init__(self, address: PostgreSQLUrl, store_id: Callable[[], str]) -> None:
         self._address = address
         self._store_id = store_id
+        self._lock = threading.Lock()
         self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._fan_out = FanOut[RungBell](self._listen, self._wake)
         try:
@@ -127,7 +128,10 @@ class Listener:
         return raw
 
     def _wake(self) -> None:
-        os.eventfd_write(self._woken, 1)
+        """End a wait of the thread; it may have ended by itself, and its descriptor may be another's by now."""
+        with self._lock:
+            if self._woken >= 0:
+                os.eventfd_write(self._woken, 1)
 
     def _listen(self) -> None:
         try:
@@ -138,7 +142,9 @@ class Listener:
                     self._listen_again(error)
         finally:
             self._raw.close()
-            os.close(self._woken)
+            with self._lock:
+                os.close(self._woken)
+                self._woken = -1
 
     def _hear(self) -> None:
         """Wait for rings, and ring the bells of their topics."""
@@ -189,7 +195,7 @@ def listening(address: PostgreSQLUrl, store_id: Callable[[], str]) -> BoundedCon
 
 
 def _check_store(raw: psycopg.Connection[Any], address: PostgreSQLUrl, store_id: Callable[[], str]) -> None:
-    """Refuse another server or database than the pooler's: its notifications are about other jobs, or never come."""
+    """Refuse a server or database other than the pooler's: its notifications would be about other jobs."""
     found: str | None = None
     with contextlib.suppress(errors.UndefinedTable):
         [found] = raw.execute(f"SELECT id FROM {address.schema}.store").fetchone() or [None]

@@ -1,7 +1,7 @@
 """Adds jobs within a transaction of the application's own connection, without the store's lock: ``arrivals``.
 
 The statements only insert, and none of them fails for a job that is refused: the application's earlier changes stay.
-For a user who may not take the lock, the store does the same in a transaction of its own.
+For a user who may not take the lock, the store does this in a transaction of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from taskqueue.errors import InvalidOption, SchemaMismatch, StoreUnavailable
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Record, Status
 from taskqueue.model.timestamps import moment
-from taskqueue.model.unique_period import PERIOD
+from taskqueue.model.unique_period import PERIOD, keeps_out
 from taskqueue.store import SCHEMA_VERSION
 from taskqueue.store.arguments import check_same_job
 from taskqueue.store.bell import NEWS, WORK
@@ -32,7 +32,7 @@ from taskqueue.store.tries import Tries
 _TYPES = types_of_jobs()
 _VALUES = ", ".join(f"CAST(new.{name} AS {_TYPES[name]})" for name in ALL_NAMES)
 _FIELDS = ", ".join(f"{name} {'TEXT' if _TYPES[name] == 'JSON' else _TYPES[name]}" for name in ALL_NAMES)
-# Tables and rights are looked up first: a statement without them would end the transaction.
+# Tables and rights are checked first: a statement that fails would end the transaction.
 _RIGHTS = """
 SELECT current_database(), current_user, count(jobs.oid),
     coalesce(bool_and(has_schema_privilege(store.relnamespace, 'USAGE') AND has_table_privilege(store.oid, 'SELECT')
@@ -52,10 +52,11 @@ SELECT store.id, store.schema, (SELECT string_agg(id, ' ') FROM added), CAST(({{
 FROM {{schema}}.store
 """
 _AT_ONCE = 500
-"""The most records of one statement."""
+"""The most records in one statement."""
 _ALL = ", ".join(f"CAST({name} AS TEXT)" if _TYPES[name] == "JSON" else name for name in NAMES)
 _JOBS = "SELECT {columns} FROM {schema}.jobs"
 _PRESENT = f"{_JOBS} WHERE id = CAST(:id AS TEXT) OR unique_key = CAST(:unique_key AS TEXT) AND status <= 2"
+_OF_PERIOD = f"{_JOBS} WHERE period = CAST(:unique_key AS TEXT)"
 _PENDING = f"{_JOBS} WHERE status IN (0, 1, 2) AND job = CAST(:job AS TEXT)"
 _AS_LONG = f"{_PENDING} AND length(data) = CAST(:length AS BIGINT)"
 
@@ -72,20 +73,16 @@ class CallerInserts:
         self._reads_jobs = self._check_database()
 
     def add(self, records: Sequence[Record]) -> list[Record]:
-        """Insert all records and return for each the one that is kept, in order, as the transaction sees it.
+        """Insert all records and return the stored record for each, in order, as the transaction sees it.
 
         Raises ``DuplicateId``, and the driver's own errors: the transaction is the caller's, who may repeat it.
         """
-        for new in records:
-            if PERIOD in new.given:
-                raise InvalidOption(
-                    "unique_for with session: on PostgreSQL it may change another job: "
-                    "leave one of both out, or add the job after your commit"
-                )
         first: dict[JobId, Record] = {}
         for new in records:
             first.setdefault(new.id, new)
-        ordered = sorted(first.values(), key=lambda new: new.unique or "")  # two such calls wait in no circle
+        holders = {new.id: self._present(new) for new in first.values() if PERIOD in new.given}
+        free = [new for new in first.values() if holders.get(new.id) is None]
+        ordered = sorted(free, key=lambda new: new.unique or "")  # such calls never deadlock
         answers = [self._insert(ordered[start : start + _AT_ONCE]) for start in range(0, len(ordered), _AT_ONCE)]
         inserted = {id for answer in answers for id in self._inserted(answer)}
         return [new if new is first[new.id] and str(new.id) in inserted else self._kept(new) for new in records]
@@ -115,20 +112,21 @@ class CallerInserts:
         return bool(reads)
 
     def _kept(self, new: Record) -> Record:
-        """Return the record that keeps the new one out, or the new one after all."""
+        """Return the record that keeps the new one out, or the new one itself."""
         tries = Tries(self._shown, f"the job with unique={new.unique!r}")
         while True:
             present = self._present(new)
             if present is not None:
                 return present
-            tries.another()  # who had the key has ended in between
+            tries.another()  # the holder of the key has ended by now
             if self._inserted(self._insert([new])):
                 return new
 
     def _insert(self, new: Sequence[Record]) -> Iterable[Any]:
         """Insert the records whose ids and unique keys are free."""
         statement = _INSERT.format(schema=self._schema, ring=notification(self._schema, (NEWS, WORK)))
-        rows = [dict(zip(ALL_NAMES, whole_row(one), strict=True)) for one in new]
+        # Another job may still have the period, which only the holder of the lock changes: it is moved by taking in.
+        rows = [dict(zip(ALL_NAMES, whole_row(record), strict=True)) | {"period": None} for record in new]
         return self._run(statement, {"records": json.dumps(rows), "store_id": self._store_id})
 
     def _inserted(self, answer: Iterable[Any]) -> list[str]:
@@ -141,18 +139,26 @@ class CallerInserts:
         return (inserted or "").split()
 
     def _present(self, new: Record) -> Record | None:
-        """Return the record that keeps the new one out; the same id goes before the same unique key."""
-        found = self._found(new, _PRESENT, {"id": str(new.id), "unique_key": new.unique})
-        for same in found:
+        """Return the record that keeps the new one out: one with its id precedes one with its unique key."""
+        records = self._found(new, _PRESENT, {"id": str(new.id), "unique_key": new.unique})
+        for same in records:
             if same.id == new.id:
                 check_same_job(new, same)
                 return same
-        return found[0] if found else None
+        if records or PERIOD not in new.given:
+            return records[0] if records else None
+        if not self._reads_jobs:
+            raise InvalidOption(
+                "unique_for: this database user may not read until when another job keeps the key: leave it out, or "
+                "use a user with the rights that `taskqueue migrate --grants read` prints"
+            )
+        holders = self._found(new, _OF_PERIOD, {"unique_key": new.unique})
+        return next((holder for holder in holders if keeps_out(holder, new)), None)
 
     def _found(self, new: Record, statement: str, values: Mapping[str, Any]) -> list[Record]:
         """Return the records that the statement finds.
 
-        For a user who may only add, they have what that user may read, and of the rest what the new one has.
+        For a user who may only add, columns that this user may not read are those of the new record.
         """
         columns = _ALL if self._reads_jobs else ", ".join(KNOWN_TO_ADD)
         rows = [tuple(row) for row in self._run(statement.format(schema=self._schema, columns=columns), values)]
@@ -163,7 +169,7 @@ class CallerInserts:
 
 
 def _known(new: Record, row: tuple[Any, ...]) -> Record:
-    """Return the record that is there already, of the columns that a user reads who may only add."""
+    """Return the record that exists already, from the columns that a user who may only add can read."""
     id, status, unique, job, data, created_at = row
     return replace(
         new, id=JobId(id), status=Status(status), unique=unique, job=job, data=data, created_at=moment(created_at)

@@ -33,21 +33,24 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 TRIES = 5
-"""How often a transaction is run at most if others stand in its way."""
+"""The most times a transaction is run if others stand in its way."""
+
+LOCK_WAIT = 10.0
+"""Seconds for which a call waits for the store's lock, in one go: a second try would be behind all others that wait."""
 
 KEY_PAUSE = 0.4
 """Seconds for which others have the lock before a transaction is run again that waited for a unique key: an application
 is adding it in a transaction that is still open."""
 
-# The lock is taken before the snapshot, which the first query takes: so the transaction sees all that earlier holders
-# of the lock have committed, and then one state to its end.
+# The lock is taken before the first query takes the snapshot: so the transaction sees everything that earlier holders
+# of the lock have committed, and this one state to its end.
 _BEGIN = (
     "BEGIN ISOLATION LEVEL REPEATABLE READ",
     "SET LOCAL synchronous_commit = {sync}",
     "SET LOCAL statement_timeout = 0",
-    "SET LOCAL lock_timeout = '2s'",  # of each of the tries; a holder that does nothing is ended after 5 s
+    f"SET LOCAL lock_timeout = '{LOCK_WAIT:g}s'",  # the server ends a holder that is idle for 5 s
     "SET LOCAL idle_in_transaction_session_timeout = '5s'",
-    "SET LOCAL tcp_user_timeout = '5s'",  # ends a holder that reads no answer: the other limits do not end a send to it
+    "SET LOCAL tcp_user_timeout = '5s'",  # ends a holder that reads no answers, which the other limits do not
     "LOCK TABLE {schema}.store IN EXCLUSIVE MODE",
     "SET LOCAL statement_timeout = '50s'",
     (
@@ -61,7 +64,7 @@ _BEGIN_WITHOUT_LOCK = (
     "SET LOCAL statement_timeout = '50s'",
     "SET LOCAL idle_in_transaction_session_timeout = '5s'",
 )
-# A transaction of its own, after the lock was released: the sessions that wait for the disk share one flush.
+# In its own transaction, after the lock was released: sessions that wait for the disk share one flush.
 _REACH_THE_DISK = """
 BEGIN;
 SET LOCAL synchronous_commit = on;
@@ -72,11 +75,11 @@ _SYNC = {Sync.NORMAL: "off", Sync.FULL: "on"}
 
 
 class Undone(psycopg.OperationalError):
-    """The connection was lost, and what the transaction had done with it: it may be run again."""
+    """The connection was lost, and with it what the transaction had done: it may be run again."""
 
 
 class Arrived(Exception):
-    """Jobs were added without the lock: the body is run again after they are taken in."""
+    """Jobs were added without the lock: the body runs again after they have been taken in."""
 
 
 class Connection:
@@ -93,15 +96,15 @@ class Connection:
         self._inherited: list[object] = []
         self._identity: str | None = None
         self.may_lock = True
-        """Whether the user may take the store's lock, and so do more than add and read."""
+        """Whether the user may take the store's lock, which everything except adding and reading needs."""
         _INHERITED.add(self)
         with self._in_words(None):
             self.guarantee = _guarantee(self._opened())
 
     def read(self, action: Callable[[PostgreSQLDatabase], Result]) -> Result:
-        """Return the result of ``action``, once all jobs are taken in; it is repeated if the connection was lost.
+        """Return the result of ``action`` after taking in all jobs; it is repeated if the connection was lost.
 
-        A user who may not take the store's lock reads what others have taken in.
+        A user who may not take the store's lock reads the jobs that others have taken in.
         """
         if not self.may_lock:
             return self.look(action)
@@ -112,7 +115,7 @@ class Connection:
         return result
 
     def look(self, action: Callable[[PostgreSQLDatabase], Result]) -> Result:
-        """Return the result of ``action``, as ``read`` does, but without a look for jobs that are to be taken in."""
+        """Return the result of ``action`` as ``read`` does, but do not look for jobs to take in."""
         with self._in_words(Role.READ):
             try:
                 return self._read_once(action)
@@ -124,12 +127,15 @@ class Connection:
     def write(
         self, level: Sync, body: Callable[[PostgreSQLDatabase], tuple[AnyWork, Result]]
     ) -> tuple[AnyWork, Result]:
-        """Run ``body`` as one transaction, again if another one stood in its way, and ring with the commit."""
+        """Run ``body`` as one transaction, again if another one was in its way, and ring with the commit."""
         with self._in_words(Role.NODE):
+            give_up_at = time.monotonic() + LOCK_WAIT
             for _ in range(1, TRIES):
                 try:
                     return self._write(level, body)
                 except errors.LockNotAvailable:
+                    if time.monotonic() >= give_up_at:
+                        raise
                     time.sleep(KEY_PAUSE)
                 except (*REPEATED, Undone):
                     pass
@@ -151,10 +157,10 @@ class Connection:
             except psycopg.Error:
                 if self._database is None or not self._database.raw.closed:
                     raise
-                return self._add_once(records)  # what was added before is found by its id
+                return self._add_once(records)  # what was added by the first try is found by its id
 
     def identity(self) -> str:
-        """Return the id of the store, by which another one is told apart."""
+        """Return the id of the store, which distinguishes it from others."""
         if self._identity is None:
             self._identity = self.look(_identity)
         return self._identity
@@ -166,7 +172,7 @@ class Connection:
     def reach_the_disk(self) -> None:
         """Wait until all committed data would survive a power cut of the server.
 
-        Not tried again on a new connection: a server that has crashed since may have lost the data.
+        Not retried on a new connection: a server that has crashed since may have lost the data.
         """
         with self._in_words(Role.NODE):
             database = self._opened()
@@ -206,7 +212,7 @@ class Connection:
                 database.raw.close()
 
     def reset_after_fork(self) -> None:
-        """Keep the parent's connection from being collected: its socket is the parent's."""
+        """Keep the parent's connection from being garbage-collected, since its socket belongs to the parent."""
         self._inherited += [self._database, self._lock]
         self._database, self._lock = None, threading.RLock()
         self._bells.reset_after_fork()
@@ -230,9 +236,9 @@ class Connection:
             inserts = CallerInserts(
                 self.address, self.identity(), lambda statement, values: database.ask(percent(statement), values)
             )
-            kept = inserts.add(records)
+            stored = inserts.add(records)
             database.commit([])
-            return kept
+            return stored
         finally:
             database.undo()
 
@@ -290,9 +296,9 @@ class Connection:
         """
         database = self._opened()
         try:
-            database.begin(self._begin("off"))  # waits for the lost one, if it has not ended
+            database.begin(self._begin("off"))  # waits for the lost transaction, if it has not ended
             fate = database.fate(lost.transaction)
-        except REPEATED:  # to look again and again would not tell either; the caller must not run it again
+        except REPEATED:  # looking again would not help; the caller must not run it again
             fate = None
         finally:
             database.undo()
@@ -327,7 +333,7 @@ class Connection:
                 raise in_words(self.address.shown, error, self._holder(error), grant) from error
 
     def _holder(self, error: psycopg.Error) -> str:
-        """Return in words who holds the store's lock, if it was waited for in vain."""
+        """Return in words who holds the store's lock, if waiting for it failed."""
         database = self._database
         if not isinstance(error, LOCKED) or database is None or database.raw.closed:
             return ""
@@ -337,7 +343,7 @@ class Connection:
 
 
 def _nothing(database: PostgreSQLDatabase) -> tuple[Transaction, None]:
-    """Do nothing else than what each transaction does."""
+    """Do nothing besides what each transaction does."""
     return Transaction(database, tells_ends=False), None
 
 

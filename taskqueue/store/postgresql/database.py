@@ -1,7 +1,9 @@
-"""A connection of PostgreSQL's driver, on which the shared statements of the relational store run."""
+"""A connection of PostgreSQL's driver, and the translation of the relational store's statements that run on it."""
 
 from __future__ import annotations
 
+import functools
+import re
 import time
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -11,26 +13,52 @@ from psycopg import errors
 from psycopg.pq import TransactionStatus
 from psycopg.types.string import TextLoader
 
-from taskqueue.store.postgresql.add_counts import PostgreSQLCounts
-from taskqueue.store.postgresql.dialect import translated
 from taskqueue.store.postgresql.message import Answer as Rows
 from taskqueue.store.postgresql.message import Message
 from taskqueue.store.postgresql.url import PostgreSQLUrl
-from taskqueue.store.relational.engine import AddCounts
+from taskqueue.store.relational.add_counts import RowCounts
+from taskqueue.store.relational.engine import AddCounts, Execute
+
+_NOTE = """
+INSERT INTO counted (one, number, job)
+SELECT 1, rowid, id FROM jobs WHERE rowid IS NOT NULL ORDER BY rowid DESC LIMIT 1
+ON CONFLICT (one) DO UPDATE SET number = excluded.number, job = excluded.job
+"""
+
+
+class PostgreSQLCounts(RowCounts):
+    """Counts rows by the numbers that the store gives them."""
+
+    def __init__(self) -> None:
+        super().__init__("created_at / 60000 * 60000")
+
+    def last_counted(self, execute: Execute) -> int:
+        """Return the number of the last counted row, 0 if there is none."""
+        row = execute("SELECT number FROM counted").fetchone()
+        return 0 if row is None else int(row[0])
+
+    def note_last(self, execute: Execute) -> None:
+        """Note that all present rows are counted."""
+        execute(_NOTE)
+
 
 ANSWERS_WITHIN = 60.0
-"""Seconds after which a server that has not answered a statement is given up, and its connection closed."""
+"""After this many seconds without an answer to a statement, the connection is closed."""
 
 _LOOKS_EVERY = 0.1
-"""Seconds after which a wait for the server looks at the time, and at signals."""
+"""How often, in seconds, a wait for the server looks at the clock and at signals."""
 
-# The statistics of a server begin anew when it recovers from a crash, also if only one of its sessions has crashed.
+# A server resets its statistics when it recovers from a crash, even if only one of its sessions has crashed.
 _SERVER = """
 SELECT concat_ws(' ', pg_postmaster_start_time(), stats_reset), has_table_privilege(%s, 'UPDATE, DELETE, TRUNCATE')
 FROM pg_stat_wal
 """
 
-# To a user without rights the server shows but the pid and the name of the application.
+_HAS_ARRIVALS = """
+SELECT EXISTS (SELECT 1 FROM jobs WHERE rowid IS NULL) AND NOT CAST(current_setting('transaction_read_only') AS BOOLEAN)
+"""
+
+# A user without rights sees only the pid and the name of the application.
 _HOLDER = """
 SELECT concat_ws(' ', 'the lock is held by pid', pid, nullif(quote_literal(application_name), quote_literal('')),
     'from ' || coalesce(host(client_addr), 'the host of the server'), 'state ' || quote_literal(state),
@@ -45,12 +73,12 @@ Answer = TypeVar("Answer")
 
 
 class BoundedConnection(psycopg.Connection[Any]):
-    """A connection that gives up a server which does not answer in time."""
+    """A connection that gives up if the server does not answer in time."""
 
     answers_within = ANSWERS_WITHIN
 
     def wait(self, gen: Generator[Any, Any, Answer], *args: Any, **options: Any) -> Answer:  # noqa: ARG002
-        """Run the steps of the driver until they end; as the driver does, but no longer than ``answers_within``."""
+        """Run the steps of the driver until they end, as the driver does, but no longer than ``answers_within``."""
         return super().wait(_bounded(gen, self.pgconn, self.answers_within), _LOOKS_EVERY)
 
 
@@ -58,20 +86,20 @@ def _bounded(steps: Generator[Any, Any, Answer], pgconn: Any, seconds: float) ->
     """Yield what the steps yield; when they have waited too long, close the connection and raise the driver's error."""
     until = time.monotonic() + seconds
     try:
-        wanted = next(steps)
+        step = next(steps)
         while True:
-            ready = yield wanted
+            ready = yield step
             if not ready and time.monotonic() > until:
                 pgconn.finish()
                 raise psycopg.OperationalError(f"no answer within {seconds:g} s")
-            wanted = steps.send(ready)
+            step = steps.send(ready)
     except StopIteration as last:
         answer: Answer = last.value
         return answer
 
 
 def is_pooled(raw: psycopg.Connection[Any]) -> bool:
-    """Return whether the session is another one than the server opened for this connection, as a pooler's is."""
+    """Return whether the session is not the one that the server opened for this connection, as with a pooler."""
     [pid] = raw.execute("SELECT pg_backend_pid()").fetchone() or (0,)
     return bool(pid != raw.info.backend_pid)
 
@@ -81,6 +109,7 @@ class PostgreSQLDatabase:
 
     adds: AddCounts = PostgreSQLCounts()
     evaluates_data = False
+    sends_together = True
 
     def __init__(self, address: PostgreSQLUrl) -> None:
         options: dict[str, Any] = address.options
@@ -93,9 +122,9 @@ class PostgreSQLDatabase:
         self.transaction = ""
         """The number that the server gave the last write transaction."""
         self.run = ""
-        """Which run of the server answers; it is another one after each crash."""
+        """Identifies the run of the server; it changes with each crash."""
         self.may_lock = True
-        """Whether the user has a right without which nobody takes the store's lock."""
+        """Whether the user has the right to take the store's lock."""
 
     def execute(self, statement: str, values: Any = ()) -> Rows:
         """Run a statement of the relational store, at the latest when its result is asked for."""
@@ -106,19 +135,19 @@ class PostgreSQLDatabase:
         return self._message.add(statement, values)
 
     def begin_without_lock(self, statements: Sequence[str]) -> None:
-        """Begin a transaction that only adds jobs by these statements."""
+        """Begin a transaction that only adds jobs with these statements."""
         self._message.add_plain(statements)
 
     def begin(self, statements: Sequence[str]) -> None:
-        """Begin a write transaction by these statements, of which the last one reads its number."""
+        """Begin a write transaction with these statements, the last of which reads its number."""
         *settings, number = statements
         self._message.add_plain(settings)
         self._begun = self._message.add(number)
 
     def read_number(self) -> bool:
-        """Note the number of the transaction, by which its end can be looked up; return what else was read with it.
+        """Note the number of the transaction, for looking up its end; return what else was read with it.
 
-        That is, whether jobs were added without the lock that are not taken in yet.
+        That is, whether there are jobs that were added without the lock and not yet taken in.
         """
         if self._begun is not None:
             [self.transaction, self._has_arrivals, _] = self._begun.fetchone()
@@ -126,12 +155,12 @@ class PostgreSQLDatabase:
         return self._has_arrivals
 
     def has_arrivals(self) -> bool:
-        """Return whether jobs were added without the lock that are not taken in yet; sends what waits."""
-        [has_arrivals] = self.execute("SELECT EXISTS (SELECT 1 FROM jobs WHERE rowid IS NULL)").fetchone()
+        """Return whether there are jobs to take in, which a standby never can; sends the waiting statements."""
+        [has_arrivals] = self.execute(_HAS_ARRIVALS).fetchone()
         return bool(has_arrivals)
 
     def commit(self, last: Sequence[str]) -> None:
-        """Send what waits, these statements and COMMIT as one message."""
+        """Send the waiting statements, these statements and COMMIT as one message."""
         self._message.add_plain([*last, "COMMIT"])
         self._message.send()
 
@@ -140,7 +169,7 @@ class PostgreSQLDatabase:
         self._message.send()
 
     def note_server(self) -> None:
-        """Note who answers, and spare a pooler what it cannot keep for a transaction."""
+        """Note which server answers, and avoid what a pooler cannot keep for a transaction."""
         row = self.raw.execute(_SERVER, (f"{self.schema}.store",)).fetchone()
         self.run, self.may_lock = row or ("", True)
         if is_pooled(self.raw):
@@ -150,7 +179,7 @@ class PostgreSQLDatabase:
         """Return whether a transaction that has ended was ``committed`` or ``aborted``; None if it is not known."""
         try:
             [fate] = self._message.add("SELECT pg_xact_status(%s::xid8)", (transaction,)).fetchone()
-        except errors.InvalidParameterValue:  # its number is in the future: it was lost in a crash
+        except errors.InvalidParameterValue:  # its number lies in the future: a crash has lost it
             return "aborted"
         return None if fate is None else str(fate)
 
@@ -161,16 +190,92 @@ class PostgreSQLDatabase:
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction is open, be it a failed one, or will be after what waits."""
+        """Whether a transaction is open, even a failed one, or will be after the waiting statements."""
         for text in reversed(self._message.texts):
             if text == "ROLLBACK" or text.startswith("BEGIN "):
                 return text != "ROLLBACK"
         return self.raw.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
     def undo(self) -> None:
-        """End an open transaction as if it had not begun; a lost connection has ended it already."""
+        """Roll back an open transaction; a lost connection has done so already."""
         self._message.forget()
         if self.raw.info.transaction_status is TransactionStatus.ACTIVE:  # an exception ended the wait for an answer
             self.raw.close()
         if not self.raw.closed and self.in_transaction:
             self.raw.execute("ROLLBACK")
+
+
+TABLES = (
+    *("jobs", "slots", "waits", "tally", "logs", "counted", "history", "turns", "events", "plans", "controls"),
+    *("leases", "audit", "store"),
+)
+NUMBERED = "events|turns|audit"
+"""The tables whose rows are numbered in the order of commits: the greatest number plus one, under the store's lock."""
+
+NUMBERS = (
+    *("status", "forced", "rank", "ready_at", "claims", "failures", "crashes", "priority", "created_at", "started_at"),
+    *("ended_at", "expires_at", "progress"),
+)
+_STEP = re.compile(r'"[^"]*"|\w+')
+"""A step of the path to a value in JSON."""
+
+_LIST = r"json_each\((\?|:\w+|'[^']*')\)"
+_RULES = tuple(
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"^\s*BEGIN\s*$", "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"),
+        (r"\b(?:NOT INDEXED|INDEXED BY \w+)", ""),
+        (r"(?<=[\s(])\+(?=[a-z])", ""),
+        (r"\bCROSS JOIN (\w+(?: AS \w+)?) ON\b", r"JOIN \1 ON"),
+        (
+            rf"INSERT INTO ({NUMBERED}) \((?!number)([^)]*)\)\s*VALUES \(",
+            r"INSERT INTO \1 (number, \2) VALUES ((SELECT coalesce(max(number), 0) + 1 FROM \1), ",
+        ),
+        (
+            rf"(\b(?:{'|'.join(NUMBERS)})|1000\.0 END\)|ELSE 0 END\)) IN \(SELECT value FROM {_LIST}\)",
+            r"\1 IN (SELECT json_array_elements_text(\2)::numeric)",
+        ),
+        (rf"\browid IN \(SELECT value FROM {_LIST}\)", r"rowid IN (SELECT json_array_elements_text(\1)::bigint)"),
+        (rf"SELECT value AS number FROM {_LIST}", r"SELECT json_array_elements_text(\1)::bigint AS number"),
+        (
+            rf"FROM {_LIST} AS these JOIN jobs ON jobs\.rowid",
+            r"FROM (SELECT json_array_elements_text(\1)::bigint AS value) AS these JOIN jobs ON jobs.rowid",
+        ),
+        (rf"FROM {_LIST} AS (\w+)", r"FROM (SELECT json_array_elements_text(\1) AS value) AS \2"),
+        (rf"SELECT value FROM {_LIST}", r"SELECT json_array_elements_text(\1)"),
+        (
+            r"json_each\(CASE WHEN json_valid\(([\w.]+)\) THEN \1 END\)(?: AS (\w+))?",
+            lambda found: (
+                f"(SELECT json_array_elements_text(CASE WHEN json_typeof({found[1]}) = 'array' THEN {found[1]} END) "
+                f"AS value) AS {found[2] or 'element'}"
+            ),
+        ),
+        (
+            r"\(CASE WHEN json_valid\(([\w.]+)\) THEN json_extract\(\1, '\$\.([^']+)'\) END\)",
+            lambda found: f"({found[1]} #>> '{{{','.join(_STEP.findall(found[2]))}}}')",
+        ),
+        (r"\binstr\(", "strpos("),
+        (r"\w+ < x''", "TRUE"),
+        (r"\b(started_at|ended_at|claims|failures|crashes|progress_at) = new\.(column\d+)", r"\1 = new.\2::bigint"),
+        (r"\bprogress = new\.(column\d+)", r"progress = new.\1::double precision"),
+        (r"\btypeof\(([\w.]+)\) = '\w+'", r"\1 IS NOT NULL"),
+        (r"\btypeof\(([\w.]+)\) != '\w+'", r"\1 IS NULL"),
+        (r"\bifnull\(", "coalesce("),
+        (r"(\S+) IS NOT (\?|:\w+)", r"\1 IS DISTINCT FROM \2"),
+        (r"(\S+) IS (\?|:\w+)", r"\1 IS NOT DISTINCT FROM \2"),
+    )
+)
+_TEXTS = re.compile(r"('[^']*')")
+_TABLE = re.compile(rf"\b(FROM|JOIN|INTO|UPDATE|TABLE|ON) ({'|'.join(TABLES)})\b(?!\.)")
+_NAME = re.compile(r"(?<![:\w]):([a-z_]\w*)")
+
+
+@functools.lru_cache(maxsize=2048)
+def translated(statement: str, schema: str) -> str:
+    """Return the statement with the tables of this schema, as PostgreSQL and its driver read it."""
+    for pattern, replacement in _RULES:
+        statement = pattern.sub(replacement, statement)
+    statement = _TABLE.sub(rf"\1 {schema}.\2", statement).replace("%", "%%")
+    parts = _TEXTS.split(statement)
+    parts[::2] = (_NAME.sub(r"%(\1)s", part).replace("?", "%s") for part in parts[::2])
+    return "".join(parts)

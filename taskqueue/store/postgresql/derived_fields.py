@@ -1,4 +1,4 @@
-"""Decides in PostgreSQL's words whether derived columns disagree with their sources."""
+"""Decides in SQL for PostgreSQL whether derived columns disagree with their sources."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from taskqueue.store.relational.derived_fields import LOOK_FOR, RANK_A_PRIORITY
 from taskqueue.store.relational.engine import Work
 
 _BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = {}"
-# Options are valid JSON here, but may be of any shape: so they are compared as text, which no shape fails.
+# Options are valid JSON here, but of any shape, so they are compared as text, which never fails.
 _IS_BESIDE = (
     "(coalesce(options #>> '{force_spawn}', 'false') NOT IN ('false', '0') "
     "OR coalesce(options #>> '{concurrency}', '1') ~ '^([2-9]|[1-9][0-9]+)$')"
@@ -30,7 +30,7 @@ _WRITE = f"UPDATE jobs SET rank = {_RANK}, forced = {_FORCED} WHERE id = ? AND {
 def disagreeing(database: PostgreSQLDatabase, limit: int, seconds: float = LOOK_FOR) -> Disagreements:
     """Return up to ``limit`` jobs, and all queues with wrong numbers."""
     found: list[Disagreement] = []
-    database.raw.execute(_BEGIN.format(max(1, int(seconds * 1000))))  # a pooler keeps no setting of a session
+    database.raw.execute(_BEGIN.format(max(1, int(seconds * 1000))))  # a pooler keeps no session settings
     try:
         found.extend(derived_fields.disagreeing(database, _FIND, limit))
     except errors.QueryCanceled:

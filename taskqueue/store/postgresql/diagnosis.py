@@ -13,7 +13,7 @@ from taskqueue.store.postgresql.database import PostgreSQLDatabase, is_pooled
 from taskqueue.store.postgresql.url import DIRECT_OPTION, PostgreSQLUrl
 
 LONG_TRANSACTION = 15 * 60.0
-"""Seconds after which an open transaction is named: the server keeps each version of a row that it might still read."""
+"""After this many seconds an open transaction is named: the server keeps all row versions that it might still read."""
 
 MANY_DEAD_ROWS = 200_000
 
@@ -22,7 +22,7 @@ _CONNECTIONS = """
 SELECT (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
        current_setting('max_connections')::bigint - current_setting('superuser_reserved_connections')::bigint
 """
-# Of all databases of the server: the oldest snapshot holds back all of them.
+# In all databases of the server: the oldest snapshot affects them all.
 _OLDEST = """
 SELECT pid, usename, state, extract(epoch FROM clock_timestamp() - xact_start)::float8
 FROM pg_stat_activity
@@ -99,8 +99,8 @@ def _oldest_transaction(database: PostgreSQLDatabase, long: float) -> Finding:
 
 
 def _rows(database: PostgreSQLDatabase) -> Iterator[Finding]:
-    for live, dead, kept in database.raw.execute(_ROWS, (database.schema,)).fetchall():
-        words = f"about {live:,} jobs and {dead:,} dead rows, {size(kept)}"
+    for live, dead, size_on_disk in database.raw.execute(_ROWS, (database.schema,)).fetchall():
+        words = f"about {live:,} jobs and {dead:,} dead rows, {size(size_on_disk)}"
         is_many = dead > max(MANY_DEAD_ROWS, live)
         do = "look for the oldest transaction and for autovacuum=off; VACUUM the table jobs" if is_many else ""
         yield Finding("table jobs", words, Level.WARNING if is_many else Level.OK, do)

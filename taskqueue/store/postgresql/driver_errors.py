@@ -1,4 +1,4 @@
-"""Turns the errors of PostgreSQL's driver into one error that says why and what to do."""
+"""Turns errors of PostgreSQL's driver into one error that says why and what to do."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ REPEATED = (errors.SerializationFailure, errors.DeadlockDetected, errors.LockNot
 """Errors after which the same transaction may succeed (40001, 40P01, 55P03)."""
 
 LOCKED = (errors.LockNotAvailable, errors.QueryCanceled)
-"""Errors of a statement that waited too long for others (55P03, 57014)."""
+"""Errors of a statement that waited too long for other transactions (55P03, 57014)."""
 
-_AWAY = ("does not answer", "check that the server runs and is reachable from here; the call may be repeated")
+_REPEAT = "the call may be repeated, with id= or unique= if it adds a job"
+_AWAY = ("does not answer", f"check that the server runs and is reachable from here; {_REPEAT}")
 _REFUSED = ("refuses user or password", "correct them in the URL; see pg_hba.conf of the server")
 _BY_STATE = (
     (("57P01", "57P02", "57P03", "08"), *_AWAY),
@@ -32,7 +33,7 @@ _BY_STATE = (
     ),
     (("22021", "22P05"), "cannot keep this text", "remove NUL characters from it"),
 )
-"""The beginnings of SQLSTATE, what they say of the server, and the way out."""
+"""The beginnings of SQLSTATE, what they say about the server, and the way out."""
 
 _WRITES = ("53100", "25006")
 """States of servers that still answer reads."""
@@ -50,7 +51,7 @@ _BY_TEXT = (
     ("remaining connection slots", "takes no more connections", "raise max_connections of the server, or use a pooler"),
     ("session is read-only", "takes no writes, as a standby does", "name all servers: postgresql://a,b/database"),
 )
-"""Words of a failed connection, for which the driver has no SQLSTATE."""
+"""Words in errors of a failed connection, for which the driver has no SQLSTATE."""
 
 
 _CREATE = "have an administrator of the database run what `taskqueue migrate --sql` prints"

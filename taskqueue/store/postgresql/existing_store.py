@@ -31,7 +31,7 @@ def name_of(url: str) -> str:
 
 
 def remove(url: str) -> None:
-    """Drop the schema of the store at ``url``, with everything in it; others of the database stay."""
+    """Drop the schema of the store at ``url`` with everything in it; other schemas of the database stay."""
     address = parse(url)
     try:
         with closing(connected(address)) as raw:
@@ -41,6 +41,6 @@ def remove(url: str) -> None:
 
 
 def connected(address: PostgreSQLUrl) -> psycopg.Connection[Any]:
-    """Return a connection to the server at this address, each of whose statements commits."""
+    """Return a connection to the server at this address that commits each statement."""
     options: dict[str, Any] = address.options
     return psycopg.Connection.connect(autocommit=True, prepare_threshold=None, **options)

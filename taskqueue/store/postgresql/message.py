@@ -19,17 +19,17 @@ AT_ONCE = 100
 """The most statements of one message."""
 
 LONG = 1_000_000
-"""The characters after which a message is sent, so that a large add is not kept twice."""
+"""A message is sent after this many characters, so that a large add is not held in memory twice."""
 
 PREPARED_AFTER = 5
-"""How often a statement is sent with its text before it is prepared: a query of an operator is sent a few times."""
+"""How often a statement is sent as text before it is prepared: an operator's query is sent only a few times."""
 
 MOST_PREPARED = 200
-"""The most prepared statements of a session, each of which costs memory of the server."""
+"""The most prepared statements of a session; each costs memory of the server."""
 
 _MOST_COUNTED = 2000
 _FEW_VALUES = 32
-"""Up to this many values a statement is prepared for each combination of types, beyond it for the first one alone."""
+"""With up to this many values, a statement is prepared for each combination of types; with more, only for the first."""
 
 _PREPARED_VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE", "WITH")
 _TYPES = {int: "bigint", float: "double precision", bool: "boolean"}
@@ -38,7 +38,7 @@ _Key: TypeAlias = tuple[str, tuple[str, ...]]
 
 
 class Answer:
-    """What a statement has found or changed; to ask for it sends the statement, and all that wait before it."""
+    """What a statement has found or changed; reading it sends the statement, and all that wait before it."""
 
     __slots__ = ("_message", "_rowcount", "_rows")
 
@@ -50,7 +50,7 @@ class Answer:
         self._rows: Iterator[Any] | None = None
 
     def take(self, cursor: psycopg.Cursor[Any]) -> None:
-        """Keep the result that the cursor is at."""
+        """Keep the current result of the cursor."""
         self._rowcount = cursor.rowcount
         self._rows = iter(cursor.fetchall() if cursor.description else ())
 
@@ -85,9 +85,9 @@ class Message:
     def __init__(self, raw: psycopg.Connection[Any]) -> None:
         self.raw = raw
         self.prepares = True
-        """Whether statements are prepared: a pooler hands out sessions in which they are not."""
+        """Whether statements are prepared: a pooler may switch to a session in which they are not."""
         self.texts: list[str] = []
-        """The statements that wait, as the server gets them."""
+        """The waiting statements, as they are sent to the server."""
         self._answers: list[Answer | None] = []
         self._length = 0
         self._used: Counter[_Key] = Counter()
@@ -96,7 +96,7 @@ class Message:
         self._names = 0
 
     def add(self, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> Answer:
-        """Have a statement with the placeholders of the driver sent, and return its answer."""
+        """Queue a statement with the driver's placeholders for sending, and return its answer."""
         if len(self.texts) >= AT_ONCE or self._length >= LONG:
             self.send()
         names = _names_in(statement) if isinstance(values, Mapping) else ()
@@ -121,7 +121,7 @@ class Message:
         return answer
 
     def add_plain(self, statements: Sequence[str]) -> None:
-        """Have statements sent that have no values, and whose results nobody needs."""
+        """Queue statements without values whose results nobody needs."""
         self.texts.extend(statements)
         self._answers.extend([None] * len(statements))
 
@@ -140,7 +140,7 @@ class Message:
             cursor.nextset()
 
     def forget(self) -> None:
-        """Send none of the statements that wait."""
+        """Discard the waiting statements."""
         self.texts, self._answers, self._length, self._new = [], [], 0, {}
 
     def _is_worth_it(self, key: _Key) -> bool:
@@ -157,16 +157,16 @@ class Message:
         if value is None:
             return "NULL"
         if type(value) is int:
-            return str(value) if value >= 0 else f" {value}"  # after a minus, another one would begin a comment
+            return str(value) if value >= 0 else f" {value}"  # a minus after another one would begin a comment
         return sql.quote(value, self.raw)
 
 
 def _filled(statement: str, names: Sequence[str], values: Sequence[str]) -> str:
-    """Return the statement with these texts in the place of its placeholders."""
+    """Return the statement with its placeholders replaced by these texts."""
     return statement % (dict(zip(names, values, strict=True)) if names else tuple(values))
 
 
 @functools.lru_cache(maxsize=2048)
 def _names_in(statement: str) -> tuple[str, ...]:
-    """Return the names of its placeholders, each once."""
+    """Return the names of its placeholders, without duplicates."""
     return tuple(dict.fromkeys(_NAME.findall(statement)))

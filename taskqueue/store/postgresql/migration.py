@@ -22,7 +22,7 @@ _SEATS = """
 SELECT name, seat, incarnation, since, until, about FROM {}.leases
 WHERE name LIKE 'seat:%' AND until > extract(epoch FROM clock_timestamp()) * 1000
 """
-# Everybody waits for the table, also who only reads; nobody waits long for a migration that cannot begin.
+# Everybody waits for the table, even readers; nobody waits long for a migration that cannot start.
 _LOCK = "SET LOCAL lock_timeout = '5s'; LOCK TABLE {0}.store IN EXCLUSIVE MODE; LOCK TABLE {0}.jobs"
 
 
@@ -37,7 +37,7 @@ class PostgreSQLMigration:
             self._raw = connected(address)
 
     def version(self) -> int:
-        """Return the schema that the store has; a new one gets this version's when it is opened."""
+        """Return the schema version of the store; a new store gets the current one when it is opened."""
         with self._in_words():
             return schema.version(self._raw, self._schema, self.store) or SCHEMA_VERSION
 
@@ -47,14 +47,14 @@ class PostgreSQLMigration:
             return [lease_of(row) for row in self._raw.execute(_SEATS.format(self._schema))]
 
     def apply(self, number: int) -> None:
-        """Do the step to this schema in one transaction."""
+        """Apply the step to this schema in one transaction."""
         with self._in_words(), self._raw.transaction():
             self._raw.execute(_LOCK.format(self._schema))
             if self.version() < number:
                 self._raw.execute(self._step(number))
 
     def statements(self) -> str:
-        """Return the statements that create the store, or do the steps that are left; a comment if none are left."""
+        """Return the statements that create the store, or apply the remaining steps; a comment if there are none."""
         with self._in_words():
             found = schema.version(self._raw, self._schema, self.store)
         if found is None:

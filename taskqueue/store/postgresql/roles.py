@@ -1,4 +1,4 @@
-"""Says which rights a database user needs: to add jobs, to read them, or for all that a node does."""
+"""Defines which rights a database user needs: to add jobs, to read them, or for everything a node does."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from enum import Enum
 from psycopg import sql
 
 KNOWN_TO_ADD = ("id", "status", "unique_key", "job", "data", "created_at")
-"""The columns of a job that a user reads who may only add: they tell a job that is there already."""
+"""The columns of a job that a user who may only add can read: they identify an existing job."""
 
 
 class Role(Enum):
-    """What a user of the database does with the store."""
+    """What a database user does with the store."""
 
     ADD = "add"
     READ = "read"
@@ -42,7 +42,7 @@ def grants(schema: str, role: Role, user: str) -> Sequence[str]:
 
 
 def missing(role: Role | None, user: str) -> str:
-    """Return the way out for a user whom the server refuses for lack of the rights of this role, or of any."""
+    """Return the way out for a user who lacks the rights of this role, or any rights."""
     kind = "KIND" if role is None else role.value
     kinds = ", with add, read or node for KIND" if role is None else ""
     return f"have an administrator run what `taskqueue migrate --grants {kind} {user}` prints{kinds}"

@@ -16,13 +16,13 @@ from taskqueue.store.relational.tables import TABLES
 Raw = psycopg.Connection[Any]
 
 OLDEST = 150_000
-"""The oldest version of a server whose JSON, upserts and locks the store has been tested with."""
+"""The oldest server version with which the store's use of JSON, upserts and locks has been tested."""
 
 _OTHERS = ("CockroachDB", "YugabyteDB", "-YB-", "Redshift")
-"""Words in the version of servers that speak the protocol alone."""
+"""Words in the version of servers that only speak the protocol."""
 
-# Text is compared by code points, as SQLite and Python do, and so that no update of the collations breaks an index.
-# Values that are JSON are of this type, which keeps them as they are written and keeps out what is none.
+# Text is compared by code points, as in SQLite and Python, and so that no update of collations breaks an index.
+# JSON values have this type, which stores them as they are written and refuses anything else.
 _TYPES = (
     (r" WITHOUT ROWID", ""),
     (r"\b(options|given|tags|error|origins|waiting_for) TEXT", r"\1 JSON"),
@@ -44,7 +44,7 @@ _STORAGE = {
     "jobs": f"fillfactor = 90, {_MANY_VERSIONS.format(2000, 0.01)}, autovacuum_analyze_scale_factor = 0.02",
     **dict.fromkeys(("turns", "waits", "slots", "leases", "tally", "counted"), _MANY_VERSIONS.format(1000, 0)),
 }
-"""How the tables are stored whose rows change often: the old version of a row stays until the table is vacuumed."""
+"""Storage settings of tables whose rows change often: old row versions stay until the table is vacuumed."""
 
 
 def definitions(schema: str) -> str:
@@ -76,19 +76,19 @@ def _typed_tables() -> str:
 
 
 def prepare(raw: Raw, schema: str, shown: str) -> None:
-    """Refuse a server that cannot keep a store, and create the tables if there are none."""
+    """Refuse a server that cannot hold a store, and create the tables if there are none."""
     refuse_strange(raw, shown)
     if not exists(raw, schema, shown):
         try:
             with raw.transaction():
                 raw.execute(creation(schema))
-        except (errors.UniqueViolation, errors.DuplicateSchema):  # another process was faster
+        except (errors.UniqueViolation, errors.DuplicateSchema):  # another process has created them first
             if not exists(raw, schema, shown):
                 raise
 
 
 def refuse_strange(raw: Raw, shown: str) -> None:
-    """Raise ``StoreUnavailable`` for a server that is too old, no PostgreSQL, or has another encoding."""
+    """Raise ``StoreUnavailable`` for a server that is too old, is not PostgreSQL, or has another encoding."""
     [version] = raw.execute("SELECT version()").fetchone() or [""]
     if other := next((word for word in _OTHERS if word in version), None):
         raise StoreUnavailable(shown, f"the server is not PostgreSQL but {other}", "use a PostgreSQL server")

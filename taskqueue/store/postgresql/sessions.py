@@ -53,7 +53,7 @@ def run_on(session: Any, loop: asyncio.AbstractEventLoop | None) -> Run:
 
 
 def failed_transaction(error: Exception) -> InvalidOption | None:
-    """Return the error that says so if this error of a driver comes from a transaction that had failed before."""
+    """If this driver error comes from a transaction that had already failed, return the error that says so."""
     cause = getattr(error, "orig", None) or error.__cause__ or error
     state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
     return InvalidOption(_FAILED) if state == "25P02" else None

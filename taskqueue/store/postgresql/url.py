@@ -30,7 +30,7 @@ _DEFAULTS = {
     "keepalives_idle": "10",
     "tcp_user_timeout": "10000",
 }
-"""Options of the driver that have these values, unless the URL says otherwise."""
+"""Values of driver options, unless the URL sets others."""
 
 _OF_THE_SERVER = {"host", "hostaddr", "port"}
 
@@ -52,11 +52,11 @@ class PostgreSQLUrl:
 
     @property
     def direct_options(self) -> dict[str, str]:
-        """The options of a connection that needs a session of its own."""
+        """The options of a connection that needs its own session."""
         if not self.direct:
             return self.options
-        kept = {name: value for name, value in self.options.items() if name not in _OF_THE_SERVER}
-        return {**kept, **_given(self.direct)}
+        options = {name: value for name, value in self.options.items() if name not in _OF_THE_SERVER}
+        return {**options, **_given(self.direct)}
 
     @property
     def direct_shown(self) -> str:
@@ -74,7 +74,7 @@ class PostgreSQLUrl:
 def parse(url: str) -> PostgreSQLUrl:
     """Return the address that ``url`` names.
 
-    Every option of the driver is passed on; the store's own begin with ``taskqueue.``. Raises ``ConfigError`` for
+    Every option of the driver is passed on; those of the store begin with ``taskqueue.``. Raises ``ConfigError`` for
     another scheme, an option that does not exist and what the driver cannot read.
     """
     parts = split(url)
@@ -107,7 +107,7 @@ def parse(url: str) -> PostgreSQLUrl:
 
 
 def _joined(parts: SplitResult, options: Sequence[str]) -> str:
-    """Return the URL with these options; one without a server, for a socket, keeps its slashes."""
+    """Return the URL with these options; a URL without a server, for a socket, keeps its slashes."""
     return f"{parts.scheme}://{parts.netloc}{parts.path}{'?' if options else ''}{'&'.join(options)}"
 
 
@@ -124,23 +124,24 @@ def _checked_direct(url: str) -> str:
         raise ConfigError(f"{DIRECT_OPTION}: {error}") from None
     if url != address.client_url or not _OF_THE_SERVER & _given(url).keys():
         raise ConfigError(
-            f"{DIRECT_OPTION}={concealed(url)} does not name the server alone: "
+            f"{DIRECT_OPTION}={concealed(url)} does not name only the server: "
             f"use {DIRECT_OPTION}=postgresql://HOST:PORT, with the options of libpq in which it differs"
         )
     return url
 
 
 def _meant(query: str) -> str:
-    """Return the question whether another option was meant by the first one that the driver does not know."""
-    known = [SCHEMA_OPTION, DIRECT_OPTION, *(option.keyword.decode() for option in Conninfo.get_defaults())]
-    unknown = [name for name in (option.partition("=")[0] for option in query.split("&")) if name and name not in known]
+    """Return a question that suggests the option meant by the first one that the driver does not know."""
+    known_options = [SCHEMA_OPTION, DIRECT_OPTION, *(option.keyword.decode() for option in Conninfo.get_defaults())]
+    names = (option.partition("=")[0] for option in query.split("&"))
+    unknown = [name for name in names if name and name not in known_options]
     if not unknown:
         return ""
-    return f"; did you mean {SCHEMA_OPTION}?" if unknown[0] == "schema" else or_nearest(unknown[0], known)
+    return f"; did you mean {SCHEMA_OPTION}?" if unknown[0] == "schema" else or_nearest(unknown[0], known_options)
 
 
 def checked_schema(name: str) -> str:
-    """Return the name of a schema, or raise ``ConfigError`` if none can be named so."""
+    """Return the name of a schema, or raise ``ConfigError`` if no schema can have it."""
     if not _SCHEMA_ALLOWED.fullmatch(name) or name.startswith("pg_"):
         raise ConfigError(
             f"{SCHEMA_OPTION}={name!r} is not the name of a schema: use up to 41 lowercase letters, digits and '_', "

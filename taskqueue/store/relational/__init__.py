@@ -1,1 +1,1 @@
-"""What decides in every relational store; the engine of each database runs its statements and transactions."""
+"""The rules of every relational store; the engine of each database runs their statements and transactions."""

@@ -21,13 +21,13 @@ _RECOUNT = "INSERT INTO tally (queue, status, records) SELECT queue, ?, count(*)
 
 
 class RowCounts(ABC):
-    """Counts the rows after the last counted one; an engine says how it notes that one."""
+    """Counts the rows after the last counted one; each engine defines how it notes that row."""
 
     APART = 2000
-    """How many added jobs are left uncounted, about."""
+    """About how many added jobs may stay uncounted."""
 
     def __init__(self, minute: str) -> None:
-        """``minute`` is the expression in SQL for the minute in which a row was added, in milliseconds."""
+        """``minute`` is the SQL expression for the minute in which a row was added, in milliseconds."""
         self._since = f"SELECT {minute}, queue, job, count(*) FROM jobs WHERE rowid > ? GROUP BY 1, 2, 3"
 
     @abstractmethod
@@ -39,7 +39,7 @@ class RowCounts(ABC):
         """Note that all present rows are counted."""
 
     def count(self, execute: Execute) -> list[Added]:
-        """Count the new rows and return them in numbers."""
+        """Count the new rows and return their numbers."""
         last = self.last_counted(execute)
         if last is None:
             self.recount(execute)
@@ -51,7 +51,7 @@ class RowCounts(ABC):
         return new
 
     def uncounted(self, execute: Execute) -> list[Added]:
-        """Return in numbers the new rows that are not counted yet."""
+        """Return the numbers of new rows that are not counted yet."""
         last = self.last_counted(execute)
         return [] if last is None else self._after(execute, last)
 

@@ -21,7 +21,7 @@ SELECT number, at, who, action, target, source, about FROM audit WHERE number < 
 
 
 def record(work: Transaction, entry: AuditEntry) -> None:
-    """Keep the entry, and remove some that are too old."""
+    """Store the entry, and remove some that are too old."""
     at, about = milliseconds(entry.at), json.dumps(dict(entry.about))
     work.execute(_INSERT, (at, entry.by, entry.action, entry.target, entry.source, about))
     work.execute(_PRUNE, (milliseconds(entry.at - KEPT_FOR),))

@@ -6,7 +6,8 @@ Moves of waiting jobs to another queue or rank have no event; a counter of them 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
 from taskqueue.model.controls import Controls
@@ -14,11 +15,11 @@ from taskqueue.store.queue_shares import STRICT, First, QueueShares, Turns
 from taskqueue.store.relational import event_rows
 from taskqueue.store.relational.columns import LARGEST
 from taskqueue.store.relational.counts import firsts
-from taskqueue.store.relational.engine import Execute
+from taskqueue.store.relational.engine import Execute, Rows
 from taskqueue.store.relational.transaction import Transaction
 
 MOVED = -2
-"""In ``tally`` in the place of a status, with an empty queue: how often a waiting job was moved."""
+"""Stands in ``tally`` for a status, with an empty queue: how often a waiting job was moved."""
 
 _NOTE = """
 INSERT INTO tally (queue, status, records) VALUES ('', ?, 1)
@@ -34,15 +35,18 @@ def note(execute: Execute) -> None:
 
 def number(execute: Execute) -> int:
     """Return the number of moves, which differs from every earlier one if there was another."""
-    found = execute(_NUMBER, (MOVED,)).fetchone()
-    return 0 if found is None else found[0]
+    row = execute(_NUMBER, (MOVED,)).fetchone()
+    return 0 if row is None else row[0]
 
 
 FEW_QUEUES = 8
-"""Up to this many queues, a claim asks each of them, which costs less than the cache."""
+"""With up to this many queues, a claim reads each of them, which costs less than the cache."""
 
 FEW_EVENTS = 1000
 """Up to this many new events, or as many as there are queues, are read; after more, the cache is read again."""
+
+MOST_AT_ONCE = 128
+"""The most records of a queue that are read at once beyond those whose turn was planned."""
 
 Candidate: TypeAlias = tuple[int, str, str, int, str, int, int]
 """A waiting record: rank, id, queue, forced, lane, priority and row number."""
@@ -50,7 +54,15 @@ Candidate: TypeAlias = tuple[int, str, str, int, str, int, int]
 Place: TypeAlias = tuple[int, str]
 """Rank and id: the place of a record among the waiting ones."""
 
-_NEXT_QUEUE = "SELECT min(queue) FROM jobs WHERE status = 0 AND queue > ?"
+# Each row is one step in the index.
+_FEW_QUEUES = """
+WITH RECURSIVE queues (queue) AS (
+    SELECT min(queue) FROM jobs WHERE status = 0 AND queue >= ?
+    UNION ALL
+    SELECT (SELECT min(queue) FROM jobs WHERE status = 0 AND queue > queues.queue) FROM queues WHERE queue < ?
+)
+SELECT queue FROM queues LIMIT ?
+"""
 _BEGAN_TO_WAIT = "SELECT job, about FROM events WHERE number > ? AND status = 0"
 _PLACES = f"""
 SELECT queue, forced, rank, jobs.id, priority FROM json_each(?) AS these CROSS JOIN jobs ON jobs.id = these.value
@@ -75,39 +87,46 @@ class ClaimCache:
         self._seen: tuple[object, ...] = ()
         self._event = 0
         self.offered: list[Candidate] = []
-        """The records that ``lowest`` has returned, until ``put_back``."""
+        """The records that ``lowest`` returned, until ``put_back`` is called."""
 
     def forget(self) -> None:
         """Make the next claim read everything again."""
         self._seen = ()
 
-    def refresh(self, work: Transaction, first: str, last: str, shares: QueueShares) -> bool:
-        """Bring the cache up to date and return True; False if few queues, between these two, have waiting jobs."""
-        if shares.is_fair is not self._shares.is_fair:
+    def refresh(self, work: Transaction, first: str, last: str, shares: QueueShares) -> list[str] | None:
+        """Bring the cache up to date; if few queues, from the first to the last, have waiting jobs, return these."""
+        if shares is not self._shares:
             self.forget()
         self._shares = shares
-        self.put_back(())  # what a claim has looked at and left
-        if not (self._is_kept(work) or self._read(work, first, last)):
-            self.forget()
-            return False
+        self.put_back(())  # what a claim has looked at and not taken
+        if not self._is_kept(work):
+            few = [queue for (queue,) in work.execute(_FEW_QUEUES, (first, last, FEW_QUEUES + 1))]
+            if len(few) <= FEW_QUEUES:
+                self.forget()
+                return few
+            self._read(work)
         if ids := work.waiting_ids():
             self._lower(work, ids)
-        return True
+        return None
 
     def lowest(self, work: Transaction, forced: int, limit: int, controls: Controls) -> list[Candidate]:
         """Return the first waiting records of all queues that are not paused, in order."""
         turns, trial = self._turns[forced], self._shares.trial()
         found: list[Candidate] = []
         paused: list[tuple[str, First]] = []
-        readers: dict[str, Iterator[Candidate]] = {}
-        ahead: dict[str, Candidate | None] = {}
-        while len(found) < limit and (turn := turns.pop(trial)) is not None:
-            queue, first = turn
-            if controls.pause_of(queue) is not None:
+
+        def next_turn(shares: QueueShares) -> tuple[str, First] | None:
+            while (turn := turns.pop(shares)) is not None and controls.pause_of(turn[0]) is not None:
                 paused.append(turn)
-                continue
-            if queue not in readers:
-                readers[queue] = _waiting_from(work, queue, forced, (first.rank, first.id), limit)
+            return turn
+
+        readers = self._readers(work, forced, limit, next_turn)
+        ahead: dict[str, Candidate | None] = {}
+        while len(found) < limit and (turn := next_turn(trial)) is not None:
+            queue, first = turn
+            if queue not in ahead:
+                if queue not in readers:
+                    readers[queue] = _waiting_from(work, queue, forced, first[1:], 2)
                 ahead[queue] = next(readers[queue], None)
             candidate = ahead[queue]
             if candidate is not None and first_of(candidate) == first:
@@ -120,6 +139,34 @@ class ClaimCache:
             turns.put(queue, first, self._shares)
         self.offered += found
         return found
+
+    def _readers(
+        self, work: Transaction, forced: int, limit: int, next_turn: Callable[[QueueShares], tuple[str, First] | None]
+    ) -> dict[str, Iterator[Candidate]]:
+        """Return what reads the queues that have the next turns if each has enough records like its first one.
+
+        In strict order none is known to have more than one, and an engine without messages reads when it must.
+        """
+        if not (self._shares.is_fair or work.sends_together):
+            return {}
+        turns, trial = self._turns[forced], self._shares.trial()
+        planned: Counter[str] = Counter()
+        firsts: dict[str, First] = {}
+        for _ in range(limit):
+            turn = next_turn(trial)
+            if turn is None:
+                break
+            queue, first = turn
+            firsts[queue] = first
+            planned[queue] += 1
+            if self._shares.is_fair:
+                trial.charge(queue, first)
+                turns.put(queue, first, trial)
+        for queue, first in firsts.items():
+            turns.put(queue, first, self._shares)
+        return {
+            queue: _waiting_from(work, queue, forced, first[1:], planned[queue] + 1) for queue, first in firsts.items()
+        }
 
     def put_back(self, taken: Iterable[str]) -> None:
         """Note that of the records that ``lowest`` returned only these were taken."""
@@ -142,18 +189,12 @@ class ClaimCache:
             return False
         if new:
             began = work.execute(_BEGAN_TO_WAIT, (self._event,)).fetchall()
-            self._lower(work, " ".join(named for one in began for named in one if isinstance(named, str)).split())
+            self._lower(work, " ".join(ids for row in began for ids in row if isinstance(ids, str)).split())
             self._event = last
         return True
 
-    def _read(self, work: Transaction, first: str, last: str) -> bool:
-        """Read the places of all queues and return True; False if these are few."""
-        queue, queues = first, 1
-        while queue != last and queues <= FEW_QUEUES:
-            [queue] = work.execute(_NEXT_QUEUE, (queue,)).fetchone()
-            queues += 1
-        if queues <= FEW_QUEUES:
-            return False
+    def _read(self, work: Transaction) -> None:
+        """Read the places of all queues."""
         self._turns, self.offered = (Turns(), Turns()), []
         for found in firsts(work.execute):
             if found.forced in (0, 1):
@@ -161,17 +202,16 @@ class ClaimCache:
                 self._turns[found.forced].put(found.queue, first_job, self._shares)
         self._seen = (work.execute, number(work.execute))
         [_, self._event] = work.execute(event_rows.ENDS).fetchone()
-        return True
 
     def _lower(self, work: Transaction, ids: Iterable[str]) -> None:
-        """Make queues begin with these records if they wait before the others."""
+        """Put these records first in their queues if they precede the other jobs."""
         for queue, forced, rank, id, priority in work.execute(_PLACES, (json.dumps(list(ids)),)):
             if forced in (0, 1):
                 self._begin_early(forced, queue, First(priority, rank, id))
 
     def _begin_early(self, forced: int, queue: str, first: First) -> None:
-        known = self._turns[forced].first(queue)
-        if known is None or first[1:] < known[1:]:
+        present = self._turns[forced].first(queue)
+        if present is None or first[1:] < present[1:]:
             self._turns[forced].put(queue, first, self._shares)
 
 
@@ -180,14 +220,18 @@ def first_of(candidate: Candidate) -> First:
     return First(candidate[5], candidate[0], candidate[1])
 
 
-def _waiting_from(work: Transaction, queue: str, forced: int, place: Place, most: int) -> Iterator[Candidate]:
-    """Return the waiting records of a queue from a place on, a few at first: the next may be of another queue."""
-    size = 2
-    while True:
-        rows = work.execute(_FROM, (queue, forced, *place, size)).fetchall()
-        if len(rows) < size:
-            yield from rows
-            return
-        yield from rows[:-1]
-        place = rows[-1][:2]  # read again with the following ones
-        size = min(4 * size, most + 1)
+def _waiting_from(work: Transaction, queue: str, forced: int, place: Place, size: int) -> Iterator[Candidate]:
+    """Return the waiting records of a queue from a place on, ``size`` at first: the next may be of another queue."""
+    rows = work.execute(_FROM, (queue, forced, *place, size)) if work.sends_together else None
+    return _all_from(work, (queue, forced), place, size, rows)
+
+
+def _all_from(
+    work: Transaction, queue: tuple[str, int], place: Place, size: int, asked: Rows | None
+) -> Iterator[Candidate]:
+    rows = (asked or work.execute(_FROM, (*queue, *place, size))).fetchall()
+    yield from rows
+    while len(rows) == size:
+        place, size = rows[-1][:2], min(4 * size, MOST_AT_ONCE)
+        rows = work.execute(_FROM, (*queue, *place, size)).fetchall()
+        yield from (row for row in rows if row[:2] != place)

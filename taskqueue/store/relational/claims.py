@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -49,7 +50,7 @@ _NUMBER, _IS_LATE, _RECORD = 0, 1, slice(2, None)
 _FORCED, _DATA, *_RANK_AND_ID = (2 + NAMES.index(name) for name in ("forced", "data", "rank", "id"))
 
 _THESE = f"SELECT {_ROW} FROM json_each(:numbers) AS these CROSS JOIN jobs ON jobs.rowid = these.value"
-# Those beside the pool first: the bytes of the demand bound the others alone, which are not read beyond them.
+# Jobs beside the pool come first: the bytes of the demand limit only the others, which are not read further.
 _OF_QUEUE = " UNION ALL ".join(
     f"SELECT * FROM (SELECT {_ROW} FROM jobs WHERE status = 0 AND queue = :queue AND forced = {forced} "
     f"AND rank <= {LARGEST} ORDER BY rank, id LIMIT {most}) AS kind{forced}"
@@ -87,9 +88,9 @@ def numbered(work: Transaction, terms: ClaimTerms, numbers: Sequence[int]) -> It
 
 
 def within_data(rows: Iterable[Row], demand: ClaimRequest) -> tuple[list[Row], bool]:
-    """Return the rows before the one that goes beyond the bytes of the demand, and whether there is such.
+    """Return the rows up to the byte limit of the demand, and whether there are more.
 
-    Rows behind it are not read.
+    Later rows are not read.
     """
     found: list[Row] = []
     total = count = 0
@@ -119,7 +120,7 @@ def take(work: Transaction, terms: ClaimTerms, found: Sequence[Row], was: Status
 
 
 def _end_nameless(work: Transaction, terms: ClaimTerms) -> None:
-    """End as FAILED the records just taken whose id is invalid, since no caller could name them."""
+    """End the taken records whose id is invalid as FAILED, since no caller could name them."""
     for rowid, id, queue in work.execute(_HELD_IDS, (terms.seat, terms.incarnation)).fetchall():
         if not ObjectId.is_valid(id):
             work.execute(_END_NAMELESS, (Status.FAILED, Cause.UNREADABLE.value, terms.at, rowid))
@@ -127,10 +128,10 @@ def _end_nameless(work: Transaction, terms: ClaimTerms) -> None:
 
 
 STEP = 500
-"""How many records one claim promotes, and how many it ends as expired, at most; then it asks to come back at once."""
+"""The most records that one claim promotes, and that it ends as expired; the next claim follows at once."""
 
 EARLY_BY = timedelta(milliseconds=5)
-"""The early-claim window: as long as an idle node needs to bring a job into a worker."""
+"""The early-claim window: the time an idle node needs to bring a job to a worker."""
 
 EARLY_CANDIDATES = 64
 """The number of soon-due jobs that one claim considers."""
@@ -167,8 +168,8 @@ _EXPIRING = f"""
 SELECT {COLUMNS} FROM jobs
 WHERE expires_at IS NOT NULL AND status < 2 AND started_at IS NULL AND expires_at <= ? LIMIT ?
 """
-# A damaged rank that is not a number
-# comes behind all that are, and cannot be compared with them: such a record waits until it is canceled.
+# A damaged rank that is no number
+# sorts after all numbers and cannot be compared with them: its record waits until it is canceled.
 _WAITING = tuple(
     "SELECT rank, id, queue, forced, '', priority, rowid FROM jobs "
     f"WHERE status = 0 AND queue = ? AND forced = {forced} AND rank <= {LARGEST} ORDER BY rank, id LIMIT ?"
@@ -181,9 +182,25 @@ _WAITING_IN_LANE = (
 _ONE_WAITING = (
     "SELECT rank, id, queue, forced, coalesce(lane, ''), priority, rowid FROM jobs WHERE id = ? AND status = 0"
 )
-_NEXT_LANE = "SELECT min(lane) FROM jobs WHERE status = 0 AND lane > ? AND lane < x''"
-_NEXT_QUEUE_OF_LANE = "SELECT min(queue) FROM jobs WHERE status = 0 AND lane = ? AND queue > ?"
-_NEXT_QUEUE = "SELECT min(queue) FROM jobs WHERE status = 0 AND queue > ?"
+# Each row is one step in the index.
+_LANES = """
+WITH RECURSIVE lanes (lane) AS (
+    SELECT min(lane) FROM jobs WHERE status = 0 AND lane > ? AND lane < x''
+    UNION ALL
+    SELECT (SELECT min(lane) FROM jobs WHERE status = 0 AND lane > lanes.lane AND lane < x'')
+    FROM lanes WHERE lane IS NOT NULL
+)
+SELECT lane FROM lanes WHERE lane IS NOT NULL LIMIT ?
+"""
+_QUEUES_OF_LANES = """
+WITH RECURSIVE queues (lane, queue) AS (
+    SELECT these.value, (SELECT min(queue) FROM jobs WHERE status = 0 AND lane = these.value) FROM json_each(?) AS these
+    UNION ALL
+    SELECT lane, (SELECT min(queue) FROM jobs WHERE status = 0 AND lane = queues.lane AND queue > queues.queue)
+    FROM queues WHERE queue IS NOT NULL
+)
+SELECT lane, queue FROM queues WHERE queue IS NOT NULL
+"""
 
 
 def claim(
@@ -210,7 +227,7 @@ def claim(
     found: list[Row] = []
     has_more = False
     if in_force is NONE or not in_force.is_closed_to(holder.seat):
-        lanes = {} if room is None else {lane: free for lane in rotation.lanes(work) if (free := room.free(lane)) > 0}
+        lanes = {} if room is None else room.open(rotation.lanes(work))
         found, has_more = within_data(_lowest(work, terms, demand, queues, cache, lanes, room, in_force), demand)
         nothing_waits = not (found or promoted or busy) and room is None
         if nothing_waits and soonest and demand.due_by is not None and soonest <= milliseconds(demand.due_by):
@@ -233,7 +250,7 @@ def claim(
 
 
 def claim_one(work: Transaction, id: JobId, holder: Holder, now: datetime, until: datetime) -> Record | None:
-    """Take this record if it is WAITING and its limits have room."""
+    """Take this record if it is WAITING and its limits allow it."""
     found = work.execute(_ONE_WAITING, (str(id),)).fetchone()
     room = LimitRoom(work.execute, milliseconds(now), controls(work.execute), {})
     if found is None or not room.reserve(found[4]):
@@ -249,7 +266,7 @@ def claim_one(work: Transaction, id: JobId, holder: Holder, now: datetime, until
 def _claim_early(
     work: Transaction, terms: ClaimTerms, demand: ClaimRequest, due_by: datetime, in_force: Controls
 ) -> Claim:
-    """Take soon-due jobs without limits for their time: they never become WAITING, so no node begins them early."""
+    """Take soon-due jobs without limits before their time: they never become WAITING, so no node starts them early."""
     about_due = work.execute(_ABOUT_DUE, (milliseconds(due_by), EARLY_CANDIDATES)).fetchall()
     queues = _open_bounds(demand, (queue for _, _, queue, *_ in about_due), in_force)
     waiting = _by_queue(candidate for candidate in sorted(about_due) if candidate[2] in queues)
@@ -284,7 +301,7 @@ def _expire(work: Transaction, now: datetime) -> bool:
 
 
 class Rotation:
-    """Rotates one node's search for jobs with limits: a few lanes per claim, each time behind the last ones."""
+    """Rotates one node's search for jobs with limits: a few lanes per claim, each time after the previous ones."""
 
     def __init__(self) -> None:
         self._behind = ""
@@ -294,55 +311,51 @@ class Rotation:
         """Return whether the last search left lanes out."""
         return self._behind != ""
 
-    def lanes(self, work: Transaction) -> Iterator[str]:
-        """Return lanes that have waiting jobs, each found by one step in the index."""
-        start, last, left = self._behind, self._behind, LANES_AT_ONCE
-        for low, high in ((start, None), ("", start)):
-            [lane] = work.execute(_NEXT_LANE, (low,)).fetchone()
-            while lane is not None and (high is None or lane <= high):
-                if left == 0:
-                    self._behind = last
-                    return
-                yield lane
-                last, left = lane, left - 1
-                [lane] = work.execute(_NEXT_LANE, (lane,)).fetchone()
-        self._behind = ""
+    def lanes(self, work: Transaction) -> list[str]:
+        """Return lanes that have waiting jobs."""
+        start, most = self._behind, LANES_AT_ONCE + 1
+        lanes = [lane for (lane,) in work.execute(_LANES, (start, most))]
+        if start and len(lanes) < most:
+            lanes += [lane for (lane,) in work.execute(_LANES, ("", most - len(lanes))) if lane <= start]
+        self._behind = lanes[LANES_AT_ONCE - 1] if len(lanes) == most else ""
+        return lanes[:LANES_AT_ONCE]
 
 
 def _lowest(
     work: Transaction,
     terms: ClaimTerms,
     demand: ClaimRequest,
-    present: Sequence[str],
+    present: Sequence[str | None],
     cache: ClaimCache,
     lanes: Mapping[str, int],
     room: LimitRoom | None,
     in_force: Controls,
 ) -> Iterable[Row]:
-    """Return the lowest waiting rows: the index ranges of the queues and lanes, merged as far as they are read.
+    """Return the lowest waiting rows: the index ranges of the queues and lanes, merged lazily.
 
     ``present`` are the first and the last queue that have waiting rows; ``lanes`` those with room, and how much.
     """
     limits = [demand.pooled, demand.forced]
     allowed: Mapping[str, int] = {}
     ranges: defaultdict[str, list[Iterable[Candidate]]] = defaultdict(list)
-    first, last = present
-    if first != last and not demand.queues and cache.refresh(work, first, last, demand.shares):
+    queues = _few_queues(work, demand, present, cache)
+    if queues is None:
         for forced, limit in enumerate(limits):
             for queue, waiting in _by_queue(cache.lowest(work, forced, limit, in_force)).items():
                 ranges[queue].append(waiting)
     else:
-        allowed = _open_bounds(demand, _between(work, first, last), in_force)
+        allowed = _open_bounds(demand, queues, in_force)
         if len(allowed) == 1 and not lanes and demand.queues.get(*allowed) is None:
-            [queue] = allowed  # all fit: the range has the bounds of the demand, and nothing else counts
+            [queue] = allowed  # all fit: the range is as large as the demand, and there is no other limit
             return of_queue(work, terms, queue, demand)
         for queue, bound in allowed.items():
             most = [min(limit, bound) for limit in limits]
             ranges[queue] += [
                 work.execute(_WAITING[forced], (queue, most[forced])) for forced in (0, 1) if most[forced] > 0
             ]
+    of_lanes = {} if demand.queues else _queues_of(work, lanes)
     for lane in lanes:
-        of_lane = allowed if demand.queues else dict.fromkeys(in_force.open(_queues_of(work, lane)), sum(limits))
+        of_lane = allowed if demand.queues else dict.fromkeys(in_force.open(of_lanes[lane]), sum(limits))
         for queue, waiting_in_lane in _in_lane(work, lane, of_lane, limits, lanes[lane]):
             ranges[queue].append(waiting_in_lane)
     merged = {queue: heapq.merge(*found) if len(found) > 1 else found[0] for queue, found in ranges.items() if found}
@@ -397,19 +410,19 @@ def _in_lane(
                 yield queue, work.execute(_WAITING_IN_LANE, (lane, queue, forced + 2, most))
 
 
-def _queues_of(work: Transaction, lane: str) -> Iterator[str]:
-    [queue] = work.execute(_NEXT_QUEUE_OF_LANE, (lane, "")).fetchone()
-    while queue is not None:
-        yield queue
-        [queue] = work.execute(_NEXT_QUEUE_OF_LANE, (lane, queue)).fetchone()
+def _queues_of(work: Transaction, lanes: Iterable[str]) -> dict[str, list[str]]:
+    """Return the queues in which jobs of each lane wait."""
+    queues: dict[str, list[str]] = {lane: [] for lane in lanes}
+    for lane, queue in work.execute(_QUEUES_OF_LANES, (json.dumps(list(queues)),)) if queues else ():
+        queues[lane].append(queue)
+    return queues
 
 
-def _between(work: Transaction, first: str | None, last: str | None) -> Iterator[str]:
-    """Return the queues that have waiting records, those between the first and the last found by steps in the index."""
-    if first is None:
-        return
-    yield first
-    queue = first
-    while queue != last:
-        [queue] = work.execute(_NEXT_QUEUE, (queue,)).fetchone()
-        yield queue
+def _few_queues(
+    work: Transaction, demand: ClaimRequest, present: Sequence[str | None], cache: ClaimCache
+) -> Sequence[str] | None:
+    """Return the queues that have waiting records, unless the demand names its own; None if the cache has many."""
+    first, last = present
+    if first is None or last is None or demand.queues:
+        return ()
+    return (first,) if first == last else cache.refresh(work, first, last, demand.shares)

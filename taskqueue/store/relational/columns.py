@@ -1,4 +1,4 @@
-"""The columns of a job: how each is written from a record and read back. Rows and statements are made of this table."""
+"""The columns of a job: how each is written and read back. Rows and statements are built from this table."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class Column(NamedTuple):
     changes: bool = False
     """Whether an outcome changes it. The fence, the unique key and a cancel request are the store's own."""
     field: str = ""
-    """The field, if its name differs from the column's."""
+    """The name of the field, if it differs from the column's."""
 
 
 LARGEST = 2**63 - 1
-"""The largest whole number of a column: in an index, all that is greater is damaged and no number."""
+"""The largest whole number of a column: whatever is greater in an index is damaged, not a number."""
 
 USUAL_OPTIONS = Options(
     retry=FixedRetry(times=0, interval=300.0),
@@ -106,7 +106,7 @@ def _known_text(options: Options) -> str:
 
 @functools.lru_cache(maxsize=512)
 def options_of(text: str | None) -> Options:
-    """Return the options of their text."""
+    """Return the options in the text."""
     return USUAL_OPTIONS if text is None else codec.options_of(json.loads(text))
 
 
@@ -123,7 +123,7 @@ def cancel_text(cancel: CancelRequest | None) -> str | None:
 
 
 def cancel_request(text: str | None) -> CancelRequest | None:
-    """Return the cancel request of its text."""
+    """Return the cancel request in the text."""
     if text is None:
         return None
     fields = json.loads(text)
@@ -153,12 +153,12 @@ _quoted = functools.lru_cache(maxsize=64)(dumps)
 
 
 def _attempts(value: Any) -> tuple[Attempt, ...]:
-    """Return the attempts of their text."""
+    """Return the attempts in the text."""
     return () if value is None else tuple([codec.attempt_of(fields, moment) for fields in json.loads(text(value))])
 
 
 def given_of(text: str | None) -> Mapping[str, Any]:
-    """Return the options as they were given, of their text."""
+    """Return the options as the caller gave them, from their text."""
     given = {} if text is None else json.loads(text)
     if type(given) is not dict:
         raise TypeError("what was given is not a mapping")
@@ -166,7 +166,7 @@ def given_of(text: str | None) -> Mapping[str, Any]:
 
 
 def tags_of(text: str | None) -> tuple[str, ...]:
-    """Return the tags of their text."""
+    """Return the tags in the text."""
     tags = () if text is None else tuple(json.loads(text))
     if any(type(tag) is not str for tag in tags):
         raise TypeError("a tag is not text")
@@ -219,7 +219,7 @@ def _dependency(pair: Any) -> Dependency:
 
 @functools.lru_cache(maxsize=64)
 def _dependencies(text: str) -> tuple[Dependency, ...]:
-    """Return the dependencies of their text; of a record with a thousand it is read at the end of each of them."""
+    """Return the dependencies in the text; if a record has a thousand, it is read when each of them ends."""
     return tuple(map(_dependency, json.loads(text)))
 
 
@@ -228,7 +228,7 @@ def _data(value: Any) -> str:
     return text(value)
 
 
-# First what every job has, and what most claimed jobs have alone.
+# First the columns of every job, then of most claimed jobs.
 JOBS = (
     Column("id", lambda record: str(record.id), lambda value: ObjectId(text(value))),
     Column("status", lambda record: int(record.status), lambda value: Status(number(value)), changes=True),
@@ -248,7 +248,7 @@ JOBS = (
     Column("options", lambda record: options_text(record.options), options_of),
     Column("given", lambda record: dumps(record.given) if record.given else None, given_of),
     _as_it_is("data", _data),
-    # What may have happened to a job, there may be to it, or have come of it.
+    # What may have happened to a job, belong to it, or have come of it.
     _time("started_at", changes=True),
     _time("ended_at", changes=True),
     _time("expires_at"),
@@ -290,7 +290,7 @@ COLUMNS = ", ".join(NAMES)
 
 ALL_NAMES = tuple(column.name for column in (*JOBS, *DERIVED))
 ALL_COLUMNS = ", ".join(ALL_NAMES)
-"""The columns that are written of a whole row, as SQL."""
+"""The columns that are written for a whole row, as SQL."""
 
 _CHANGED = tuple(column for column in JOBS if column.changes)
 CHANGING = ", ".join(f"{column.name} = ?" for column in _CHANGED)

@@ -1,4 +1,4 @@
-"""Keeps controls as rows; a claim reads them in its own transaction, so that it misses no pause."""
+"""Stores controls as rows; a claim reads them in its own transaction, so it misses no pause."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from taskqueue.model.controls import Control, Controls, Kind
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store.bell import CONTROLS
 from taskqueue.store.reading import readable
-from taskqueue.store.relational.engine import Execute
+from taskqueue.store.relational.engine import Database, Execute
 from taskqueue.store.relational.transaction import Transaction
 
 _ALL = "SELECT kind, name, since, who, reason, number FROM controls ORDER BY kind, name"
@@ -23,6 +23,11 @@ _DELETE = "DELETE FROM controls WHERE kind = ? AND name = ?"
 
 def controls(execute: Execute) -> Controls:
     return _controls(tuple(execute(_ALL).fetchall()))
+
+
+def stored_controls(database: Database) -> Controls:
+    """Return the active controls."""
+    return controls(database.execute)
 
 
 def set_control(work: Transaction, control: Control) -> None:

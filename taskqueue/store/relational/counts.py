@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class First(NamedTuple):
-    """The first waiting job of a queue and kind (``forced``), as it is kept: nothing is checked."""
+    """The first waiting job of a queue and kind (``forced``), as it is stored, unchecked."""
 
     queue: str
     forced: int
@@ -30,8 +30,8 @@ class First(NamedTuple):
     priority: Any
 
 
-# One statement: asked for by one statement each, 10,000 queues take three times as long. Ranks that are not numbers
-# come after all that are.
+# A single statement: with one per queue, 10,000 queues take three times as long. Ranks that are not numbers
+# come after all numbers.
 _FIRSTS = f"""
 WITH RECURSIVE firsts (number, queue, forced) AS (
     SELECT * FROM (
@@ -55,7 +55,7 @@ def firsts(execute: Execute) -> list[First]:
 
 
 ALL = -1
-"""In ``tally`` in the place of a status: all counted records of a queue."""
+"""Stands in ``tally`` for a status: all counted records of a queue."""
 
 _TURNS = "SELECT counts FROM turns WHERE counts IS NOT NULL"
 ADD_TO_TALLY = (
@@ -66,7 +66,7 @@ ADD_TO_TALLY = (
 
 
 def turns(execute: Execute) -> dict[tuple[str, int], int]:
-    """Return the changes of the tally by turns that are not added up yet, by queue and status."""
+    """Return the changes of turns that are not yet added to the tally, by queue and status."""
     changes: dict[tuple[str, int], int] = {}
     for turn in readable(execute(_TURNS).fetchall(), _changes, "the counts of a turn"):
         for key, records in turn.items():
@@ -75,7 +75,7 @@ def turns(execute: Execute) -> dict[tuple[str, int], int]:
 
 
 def add_up(execute: Execute) -> None:
-    """Add the changes by turns to the tally."""
+    """Add the changes of the turns to the tally."""
     for (queue, status), records in turns(execute).items():
         if records:
             execute(ADD_TO_TALLY, (queue, status, records))
@@ -123,7 +123,7 @@ SELECT
 
 @contextmanager
 def one_state(database: Database) -> Iterator[None]:
-    """Let all reads of the block see one state of the store: others may commit between two statements."""
+    """Give all reads of the block one state of the store, although others may commit between two statements."""
     if database.in_transaction:
         yield
         return
@@ -143,32 +143,32 @@ def tally(database: Database) -> dict[tuple[str, Status], int]:
 def tally_now(database: Database) -> dict[tuple[str, Status], int]:
     """Return the numbers, inside a transaction of the caller."""
     execute = database.execute
-    found = dict(readable(execute(_KEPT), _counted, "jobs of a status"))
+    tally = dict(readable(execute(_KEPT), _counted, "jobs of a status"))
     for (queue, status), records in turns(execute).items():
         if status > 0:
             key = (queue, Status(status))
-            found[key] = found.get(key, 0) + records
-    found.update(readable(execute(_DAMAGED), _counted, "jobs of a status"))
+            tally[key] = tally.get(key, 0) + records
+    tally.update(readable(execute(_DAMAGED), _counted, "jobs of a status"))
     waiting: dict[str, int] = dict(execute(_WAITING, (FEW + 1,)).fetchall())
     if any(records > FEW for records in waiting.values()):
-        waiting.update(_many_waiting(database, waiting, found))
-    found.update({(queue, Status.WAITING): records for queue, records in waiting.items()})
-    return {key: records for key, records in found.items() if records}
+        waiting.update(_many_waiting(database, waiting, tally))
+    tally.update({(queue, Status.WAITING): records for queue, records in waiting.items()})
+    return {key: records for key, records in tally.items() if records}
 
 
 def _many_waiting(
     database: Database, waiting: Mapping[str, int], others: Mapping[tuple[str, Status], int]
 ) -> Iterator[tuple[str, int]]:
-    """Return how many jobs wait in the queues that have more than ``FEW``: those of no other status."""
+    """Return how many jobs wait in queues with more than ``FEW``: all jobs that have no other status."""
     rest = database.adds.by_queue(database.execute)
     for (queue, _), records in others.items():
         rest[queue] = rest.get(queue, 0) - records
     for queue, records in waiting.items():
         if records > FEW:
-            left = rest.get(queue, 0)
-            if left <= FEW:  # the tally is damaged
-                [left] = database.execute(_MANY, (queue,)).fetchone()
-            yield queue, left
+            waiting_jobs = rest.get(queue, 0)
+            if waiting_jobs <= FEW:  # the tally is damaged
+                [waiting_jobs] = database.execute(_MANY, (queue,)).fetchone()
+            yield queue, waiting_jobs
 
 
 def waiting_queues(database: Database) -> list[str]:
@@ -193,7 +193,7 @@ def _counted(row: tuple[str, int, int]) -> tuple[tuple[str, Status], int]:
 
 
 def present(database: Database, now: datetime) -> Present:
-    from taskqueue.model.analytics import Present  # few programs count
+    from taskqueue.model.analytics import Present  # imported here: few programs count jobs
 
     with one_state(database):
         due, blocked, running, lost = database.execute(_PRESENT, {"now": milliseconds(now)}).fetchone()

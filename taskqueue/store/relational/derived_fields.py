@@ -20,7 +20,7 @@ from taskqueue.store.relational import counts
 from taskqueue.store.relational.engine import Database, Work
 
 LOOK_FOR = 20.0
-"""Seconds that the store may look for them."""
+"""How many seconds the search may take."""
 
 RANK_A_PRIORITY = PRIORITY_STEP // MILLISECOND
 """What one step of the priority adds to the rank."""
@@ -45,12 +45,12 @@ def disagreeing(database: Database, statement: str, limit: int) -> Iterator[Disa
 
 def write_again(work: Work, statement: str, found: Sequence[Disagreement]) -> int:
     """Write the derived columns of these jobs by the statement, and the numbers of all queues if one is wrong still."""
-    jobs = [str(one.job) for one in found if one.job is not None]
+    jobs = [str(disagreement.job) for disagreement in found if disagreement.job is not None]
     written = sum(work.execute(statement, (id,)).rowcount for id in jobs)
     if written:
         work.topics.add(WORK)
-    if any(one.job is None for one in found):
-        work.add_up()  # the history counts the turns that are still apart
+    if any(disagreement.job is None for disagreement in found):
+        work.add_up()  # the history counts the turns that are not added up yet
         queues = _miscounted(work)
         if queues:
             work.adds.recount(work.execute)
@@ -61,13 +61,13 @@ def write_again(work: Work, statement: str, found: Sequence[Disagreement]) -> in
 
 
 def _miscounted(database: Database) -> list[str]:
-    """Return the queues whose kept numbers are not those of their jobs."""
-    kept = counts.tally_now(database)
+    """Return the queues whose stored numbers do not match their jobs."""
+    tallied = counts.tally_now(database)
     present = dict(readable(database.execute(_PRESENT), _number, "jobs of a status"))
     totals: Counter[str] = Counter()
     for (queue, _), records in present.items():
         totals[queue] += records
-    wrong = {queue for (queue, _), _ in kept.items() ^ present.items()}
+    wrong = {queue for (queue, _), _ in tallied.items() ^ present.items()}
     by_queue = database.adds.by_queue(database.execute)
     return sorted(wrong | {queue for queue in by_queue.keys() | totals if by_queue.get(queue, 0) != totals[queue]})
 

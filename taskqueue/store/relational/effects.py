@@ -60,7 +60,7 @@ def apply(work: Work, ended: Record, now: datetime) -> None:
         return
     work.ended.append(ended)
     if len(work.ended) > 1:
-        return  # the loop below is at work further up the stack: a long chain of ends must not be a deep recursion
+        return  # the loop below is running further up the stack: a long chain of ends must not recurse deeply
     while work.ended:
         first = work.ended[0]
         if waits.exist(work):

@@ -1,4 +1,4 @@
-"""What the relational store asks of a database: the protocol of its engine, and of what statements run on."""
+"""What the relational store needs from a database: the protocols of its engine and of its transactions."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ class Added(NamedTuple):
 
 
 class AddCounts(Protocol):
-    """Counts added jobs for the tally and the history, as this rests on how an engine numbers or notes new rows."""
+    """Counts added jobs for the tally and the history, which depends on how an engine numbers or notes new rows."""
 
     APART: int
-    """How many added jobs are left uncounted, about."""
+    """About how many added jobs may stay uncounted."""
 
     def count(self, execute: Execute) -> list[Added]:
-        """Count the new rows and return them in numbers."""
+        """Count the new rows and return their numbers."""
 
     def uncounted(self, execute: Execute) -> list[Added]:
-        """Return in numbers the new rows that are not counted yet."""
+        """Return the numbers of new rows that are not counted yet."""
 
     def by_queue(self, execute: Execute) -> dict[str, int]:
         """Return how many records each queue has, whatever their status."""
@@ -80,10 +80,12 @@ class Database(Protocol):
     adds: AddCounts
     evaluates_data: bool
     """Whether statements may call ``data_matches``."""
+    sends_together: bool
+    """Whether a statement waits until its result is asked for, and is then sent with others."""
 
     @property
     def execute(self) -> Execute:
-        """Runs a statement; one whose result is not asked for may be sent together with the next."""
+        """Runs a statement; it may be sent together with the next one if nobody reads its result."""
 
     @property
     def in_transaction(self) -> bool:
@@ -114,7 +116,7 @@ class CommitRinger(Protocol):
     """Rings bells after commits."""
 
     reaches_ends: bool
-    """Whether a ring may tell of the end of a job."""
+    """Whether a ring may carry the end of a job."""
 
     def ring(self, topics: Collection[str], end: bytes = ...) -> None:
         """Ring these topics; ``end`` is the notice of the only job that has ended."""
@@ -170,10 +172,10 @@ class Engine(Protocol):
         """Examine the database and return the findings; only reads."""
 
     def disagreeing(self, limit: int) -> Disagreements:
-        """Return the derived fields that disagree with their sources (``Store.disagreeing``)."""
+        """Return derived fields that disagree with their sources (``Store.disagreeing``)."""
 
     def write_again(self, work: Work, found: Sequence[Disagreement]) -> int:
-        """Write these derived fields again, and return of how many jobs and queues."""
+        """Rewrite these derived fields, and return for how many jobs and queues."""
 
     def close(self) -> None:
         """Close the connection; a later call opens it again."""

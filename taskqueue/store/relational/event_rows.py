@@ -24,9 +24,9 @@ COLUMNS = "number, job, claims, name, at, status, about"
 _IS_OF_MANY = f"job IS NULL AND status IS NOT NULL AND length(about) > {_ID}"
 _LENGTH = f"CASE WHEN {_IS_OF_MANY} THEN (length(about) + 1) / {_ID} ELSE 1 END"
 FIRST = f"(number - {_LENGTH} + 1)"
-"""The number of the first event of a row, as SQL: a row of many has that of the last, and their ids in ``about``."""
+"""The number of the first event of a row, as SQL: a row of many has that of the last, and ids in ``about``."""
 
-# Each end by itself is one step; asked for together, min and max make SQLite walk the whole table.
+# One step each; if one statement asks for both, min and max make SQLite walk the whole table.
 ENDS = (
     f"SELECT coalesce((SELECT {FIRST} FROM events ORDER BY number LIMIT 1), 1), "
     "coalesce((SELECT max(number) FROM events), 0)"

@@ -38,7 +38,7 @@ DELETE FROM events WHERE number < coalesce((
 """
 
 
-def events(database: Database, cursor: str | None, limit: int) -> tuple[list[Event], str]:
+def events(database: Database, cursor: str | None, limit: int = 1000) -> tuple[list[Event], str]:
     """Return the events since the cursor and the cursor after them; None starts now."""
     if cursor is None or cursor == OLDEST:
         first, last = database.execute(event_rows.ENDS).fetchone()
@@ -52,16 +52,16 @@ def events(database: Database, cursor: str | None, limit: int) -> tuple[list[Eve
     left = limit
     for row in database.execute(_SINCE, (since, limit)):
         rows.append(row)
-        left -= min(event_rows.length(row), row[0] - behind)  # of the first row some may have been read before
+        left -= min(event_rows.length(row), row[0] - behind)  # part of the first row may have been read before
         behind = row[0]
         if left <= 0:
             break
     follows = rows[0][0] - event_rows.length(rows[0]) <= since if rows else since <= _last(database)
     if not follows:
         raise CursorTooOld(cursor)
-    found = [event for some in readable(rows, event_rows.events_of, "an event") for event in some]
-    found = [event for event in found if int(event.cursor) > since]
-    return found[:limit], found[limit - 1].cursor if len(found) > limit else str(behind)
+    events = [event for some in readable(rows, event_rows.events_of, "an event") for event in some]
+    events = [event for event in events if int(event.cursor) > since]
+    return events[:limit], events[limit - 1].cursor if len(events) > limit else str(behind)
 
 
 def _last(database: Database) -> int:
@@ -69,13 +69,24 @@ def _last(database: Database) -> int:
     return int(last)
 
 
-def events_of(database: Database, id: JobId, since: int, limit: int) -> list[Event]:
-    """Return the events of a job among ``limit`` from a time on, which is found by halves: rows are in its order."""
+def cursor_at(database: Database, at: int) -> str:
+    """Return the cursor before the first event from a time on."""
+    return str(_first_at(database, at) - 1)
+
+
+def _first_at(database: Database, since: int) -> int:
+    """Return the number of the first event from a time on, or of the last event, by a binary search."""
     first, end = database.execute(event_rows.ENDS).fetchone()
     while first < end:
         middle = (first + end) // 2
         [at] = database.execute(_AT, (middle,)).fetchone()
         first, end = (middle + 1, end) if isinstance(at, int) and at < since else (first, middle)
+    return int(first)
+
+
+def events_of(database: Database, id: JobId, since: int, limit: int) -> list[Event]:
+    """Return the events of a job among ``limit`` events from a time on."""
+    first = _first_at(database, since)
     end = first + limit
     rows = database.execute(_OF_JOB, (first, end, end, str(id), str(id)))
     found = (event for some in readable(rows, event_rows.events_of, "an event") for event in some)
@@ -91,7 +102,7 @@ def record(work: Transaction, new: Sequence[Event]) -> None:
 
 
 def prune(work: Transaction, before: int, limit: int) -> None:
-    """Remove up to ``limit`` of the oldest events, as far as they are older than ``before``."""
+    """Remove up to ``limit`` of the oldest events that are older than ``before``."""
     [first] = work.execute("SELECT coalesce(min(number), 0) FROM events").fetchone()
     work.execute(_PRUNE, (limit, before, first + limit))
 

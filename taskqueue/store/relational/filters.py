@@ -1,4 +1,4 @@
-"""A query as an SQL condition that means what ``model.query.matches`` says."""
+"""A query as an SQL condition that means what ``model.query.matches`` says; where SQL cannot, the model decides."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import functools
 import json
 import math
 import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from taskqueue.errors import Unreadable
-from taskqueue.model.ids import ID_TEXT
+from taskqueue.model.ids import ID_TEXT, JobId
 from taskqueue.model.meta import META
-from taskqueue.model.query import And, Compare, Operator, Or, Query, data_holds
+from taskqueue.model.query import And, Compare, Operator, Or, Query, data_holds, matches
+from taskqueue.model.record import Record
+from taskqueue.store.arguments import order_of
 from taskqueue.store.reading import name_once
 from taskqueue.store.relational.columns import in_json
 
@@ -99,7 +102,7 @@ def _list(compare: Compare) -> Condition:
 
 
 def _among(column: str, value: tuple[Any, ...]) -> Condition:
-    if len(value) == 1 and value[0] is not None:  # a wait for one job
+    if len(value) == 1 and value[0] is not None:  # as a wait for one job asks
         return f"{column} = ?", [_bound(value[0])]
     among = f"{column} IN (SELECT value FROM json_each(?))"
     text = json.dumps([_finite(_bound(item)) for item in value if item is not None and item == item])
@@ -107,17 +110,17 @@ def _among(column: str, value: tuple[Any, ...]) -> Condition:
 
 
 def _bound(value: Any) -> Any:
-    """Return the value as SQLite takes it; whole numbers beyond 64 bits equal nothing that is kept."""
+    """Return the value as SQLite takes it; whole numbers beyond 64 bits equal no stored value."""
     return float(value) if isinstance(value, int) and not -(2**63) <= value < 2**63 else value
 
 
 def _finite(value: Any) -> Any:
-    """Return the value as JSON writes it: the largest number for an infinite one, which equals nothing that is kept."""
+    """Return the value as JSON writes it: the largest number for an infinite one, which equals no stored value."""
     return math.copysign(sys.float_info.max, value) if value in (math.inf, -math.inf) else value
 
 
 def data_matches(id: str, data: str, field: str, operator: str, value: str) -> bool:
-    """Return whether the data holds; the SQL function of this name. Data that cannot be read does not."""
+    """Return whether the data matches, as an SQL function; unreadable data does not."""
     try:
         return data_holds(_compare(field, operator, value), data)
     except Unreadable as error:
@@ -129,3 +132,51 @@ def data_matches(id: str, data: str, field: str, operator: str, value: str) -> b
 def _compare(field: str, operator: str, value: str) -> Compare:
     operand = json.loads(value)
     return Compare(field, Operator(operator), tuple(operand) if isinstance(operand, list) else operand)
+
+
+PAGES = (100, 2000)
+"""How many records the first page has, and how many a later one has at most."""
+
+After = tuple[object, JobId]
+ReadPage = Callable[[Query, int, "After | None"], list[Record]]
+
+
+def names_data(query: Query) -> bool:
+    """Return whether the query has a condition on data."""
+    match query:
+        case And(parts=parts) | Or(parts=parts):
+            return any(map(names_data, parts))
+        case Compare(path=path):
+            return bool(path)
+
+
+def matching(read: ReadPage, query: Query, order: str, after: After | None) -> Iterator[Record]:
+    """Yield the records that match, in this order; ``read`` reads a page of a query.
+
+    For a database that has no function for a condition on data: the model decides. The rest of the query narrows what
+    is read, page by page, until enough records match.
+    """
+    wider, (size, largest), column = _without_data(query), PAGES, order_of(order)[0]
+    while page := read(wider, size, after):
+        yield from (record for record in page if matches(query, record, _data_matches))
+        next_after = (getattr(page[-1], column), page[-1].id)
+        if next_after == after:  # the damaged time of this record is read as another one
+            return
+        after, size = next_after, min(size * 2, largest)
+
+
+def _without_data(query: Query) -> Query:
+    """Return the query with TRUE for each condition on data: whatever matches the query matches this one, too."""
+    match query:
+        case And(parts=parts):
+            return And(tuple(map(_without_data, parts)))
+        case Or(parts=parts):
+            return Or(tuple(map(_without_data, parts)))
+        case Compare(path=path):
+            return And(()) if path else query
+
+
+def _data_matches(compare: Compare, record: Record) -> bool:
+    """Return whether the data of the record matches; data that cannot be read is named once."""
+    value = json.dumps(compare.value)
+    return data_matches(str(record.id), record.data, compare.field, compare.operator.value, value)

@@ -1,4 +1,4 @@
-"""Keeps the history: each turn adds one row with its figures; from time to time these are added up."""
+"""Keeps the history: each turn adds one row with its figures; from time to time the rows are added up."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def record(
 ) -> None:
     """Add a turn at this time: changes of the tally, claims that were settled as these records, and other ends.
 
-    Add up the last turns if they are many.
+    If there are many turns by now, add them up.
     """
     part = ended_part(settled, ended)
     changes = [
@@ -47,14 +47,14 @@ def record(
     ]
     if not part and not changes:
         return
-    kept = (Step.MINUTE.begin(at), dumps(changes) if changes else None, part_text(part) if part else None)
-    row = work.execute(_RECORD, kept).lastrowid
+    values = (Step.MINUTE.begin(at), dumps(changes) if changes else None, part_text(part) if part else None)
+    row = work.execute(_RECORD, values).lastrowid
     if row is not None and row >= TURNS_APART:
         add_up(work)
 
 
 def add_up(work: Database) -> None:
-    """Add the figures of turns, and the jobs that were added, to the minutes and hours that they are of."""
+    """Add the figures of turns, and the number of added jobs, to their minutes and hours."""
     execute = work.execute
     parts = _apart(execute, work.adds.count(execute))
     counts.add_up(execute)
@@ -73,7 +73,7 @@ def history(database: Database, step: Step, since: datetime, until: datetime) ->
 
 
 def prune(execute: Execute, now: datetime, limit: int) -> bool:
-    """Remove up to ``limit`` minutes, and as many hours, that are kept no longer; return whether more may be left."""
+    """Remove up to ``limit`` outdated minutes, and as many hours; return whether more may be left."""
     removed = [
         execute(_PRUNE, (step.value, step.value, milliseconds(now - step.kept_for), limit)).rowcount for step in Step
     ]
@@ -85,19 +85,19 @@ def _add(execute: Execute, parts: Parts) -> None:
         changed: Parts = {}
         add_parts(changed, parts, step)
         for at, part in changed.items():
-            kept = _kept(execute, step, at, at)
-            add_parts(kept, {at: part}, step)
-            execute(_KEEP, (step.value, at, part_text(kept[at])))
+            figures = _kept(execute, step, at, at)
+            add_parts(figures, {at: part}, step)
+            execute(_KEEP, (step.value, at, part_text(figures[at])))
 
 
 def _apart(execute: Execute, new: Iterable[Added]) -> Parts:
-    """Return the figures of turns and the number of new jobs, which the minutes and hours do not have yet."""
+    """Return the figures of turns and the number of new jobs that are not yet in the minutes and hours."""
     parts: Parts = {}
     for at, part in readable(execute(_TURNS).fetchall(), _part, "figures of a turn"):
         gather(parts, at, part)
-    for one in new:
-        if one.at:
-            gather(parts, one.at, {(one.queue, one.job): {"added": one.records}})
+    for added in new:
+        if added.at:
+            gather(parts, added.at, {(added.queue, added.job): {"added": added.records}})
     return parts
 
 

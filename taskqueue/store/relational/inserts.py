@@ -1,4 +1,4 @@
-"""Inserts and updates records: all or none, the same job twice is one job, one pending job per unique key."""
+"""Inserts and updates records: all or none; a job added twice is one job; one pending job per unique key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from taskqueue.store.bell import STOPS, WORK
 from taskqueue.store.reading import readable
 from taskqueue.store.relational import claim_cache, effects
 from taskqueue.store.relational.columns import COLUMNS, assignments, cancel_text, given_of
-from taskqueue.store.relational.rows import record, short_row
+from taskqueue.store.relational.rows import record, records_of, short_row
 from taskqueue.store.relational.transaction import Transaction
 
 _OWNERS, _values = assignments(
@@ -46,21 +46,21 @@ _NAME_COPY = "UPDATE jobs SET given = ? WHERE id = ?"
 
 _OF_PERIOD = f"SELECT {COLUMNS} FROM jobs WHERE period = ? AND period IS NOT NULL"
 _PERIODS, _period_values = assignments("given", "period")
-_END_PERIOD = f"UPDATE jobs SET {_PERIODS} WHERE id = ?"
+_SET_PERIOD = f"UPDATE jobs SET {_PERIODS} WHERE id = ?"
 
 _HOLDER = f"SELECT {COLUMNS} FROM jobs WHERE unique_key = ? AND status <= 2"
 
 
 def add(work: Transaction, records: Sequence[Record]) -> list[Record]:
-    """Insert all records and return for each the one that is kept."""
-    kept = list(records)
+    """Insert all records and return the stored record for each."""
+    stored = list(records)
     rows = [short for new in records if (short := short_row(new)) is not None]
     if len(rows) < len(records) or not work.insert_all(rows):
-        kept = [_rechecked(work, new) for new in [_inserted(work, new) for new in records]]
-    for copy in kept:
+        stored = [_rechecked(work, new) for new in [_inserted(work, new) for new in records]]
+    for copy in stored:
         if ORIGIN in copy.given:
             _name_copy(work, copy.given[ORIGIN], copy)
-    return kept
+    return stored
 
 
 def replace(work: Transaction, new: Record, old: Record, cancel_running: str | None, now: datetime) -> Record | None:
@@ -72,8 +72,8 @@ def replace(work: Transaction, new: Record, old: Record, cancel_running: str | N
         return None
     if present.status is not Status.PROCESSING:
         work.replace(present, canceled(present, "", now, Cause.REPLACED), now)
-        kept = _inserted(work, in_place_of(new, present))
-        return _rechecked(work, kept)
+        inserted = _inserted(work, in_place_of(new, present))
+        return _rechecked(work, inserted)
     request = present.cancel if cancel_running is None else canceled(present, cancel_running, now).cancel
     work.execute(
         "UPDATE jobs SET unique_key = NULL, period = NULL, cancel = ? WHERE id = ?", (cancel_text(request), str(old.id))
@@ -95,16 +95,26 @@ def _inserted(work: Transaction, new: Record) -> Record:
         of_period = record(work.execute(_OF_PERIOD, (new.unique,)).fetchone())
         if keeps_out(of_period, new):
             return of_period
-        work.execute(_END_PERIOD, (*_period_values(without(of_period)), str(of_period.id)))
+        work.execute(_SET_PERIOD, (*_period_values(without(of_period)), str(of_period.id)))
     return new
 
 
+def take_period(work: Transaction, new: Record) -> Record | None:
+    """Set the period of a record that was inserted without it; return the record that keeps it out, if there is one."""
+    for of_period in records_of(work.execute(_OF_PERIOD, (new.unique,)).fetchall()):
+        if keeps_out(of_period, new):
+            return of_period
+        work.execute(_SET_PERIOD, (*_period_values(without(of_period)), str(of_period.id)))
+    work.execute(_SET_PERIOD, (*_period_values(new), str(new.id)))
+    return None
+
+
 def _name_copy(work: Transaction, origin: str, copy: Record) -> None:
-    """Note in the job, if it is still there, that this is its last copy."""
+    """Name this last copy in the original job, if that still exists."""
     for given in readable(work.execute(_GIVEN, (origin,)).fetchall(), lambda row: given_of(*row), "what was given"):
         work.execute(_NAME_COPY, (dumps({**given, COPY: str(copy.id)}), origin))
 
 
 def _rechecked(work: Transaction, new: Record) -> Record:
-    """Return the record after a recheck of its parent and dependencies, which may have ended before its insert."""
+    """Return the record after checking whether its parent and dependencies had already ended."""
     return effects.recheck(work, new, new.created_at) if new.waiting_for or new.parent is not None else new

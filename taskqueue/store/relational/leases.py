@@ -1,4 +1,4 @@
-"""Keeps leases as rows."""
+"""Stores leases as rows."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ SET seat = excluded.seat, incarnation = excluded.incarnation, since = excluded.s
 
 
 def acquire(work: Transaction, lease: Lease, now: datetime) -> Lease:
-    """Take or renew the lease if it is free, over, or this holder's; return the lease as it is then."""
-    found = work.execute(_ONE, (lease.name,)).fetchone()
-    present = None if found is None else next(readable([found], lease_of, "a lease"), None)
+    """Take or renew the lease if it is free, expired, or this holder's; return the resulting lease."""
+    row = work.execute(_ONE, (lease.name,)).fetchone()
+    present = None if row is None else next(readable([row], lease_of, "a lease"), None)
     if present is not None and present.holder != lease.holder and present.until > now:
         return present
     since = present.since if present is not None and present.holder == lease.holder else lease.since

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from taskqueue.model.controls import Controls
@@ -18,7 +19,10 @@ from taskqueue.store.relational.engine import Database, Execute
 from taskqueue.store.selection import ConcurrencyRoom
 
 _CUT = "UPDATE slots SET until = ? WHERE key = ? AND until > ?"
-_IN_USE = "SELECT count(*) FROM slots WHERE key = ? AND (until IS NULL OR until > ?)"
+_IN_USE = """
+SELECT key, count(*) FROM slots WHERE key IN (SELECT value FROM json_each(?)) AND (until IS NULL OR until > ?)
+GROUP BY key
+"""
 _ENDS = "SELECT until FROM slots WHERE key = ? AND until > ? AND until <= ? ORDER BY until LIMIT ?"
 _WAITING = "SELECT lane FROM jobs WHERE status = 0 AND lane IS NOT NULL LIMIT ?"
 _TAKE = """
@@ -27,10 +31,12 @@ ON CONFLICT (key, job, claims) DO UPDATE SET until = NULL
 """
 _FREE = "DELETE FROM slots WHERE key = ? AND job = ? AND claims = ?"
 _KEEP = "UPDATE slots SET until = ? WHERE key = ? AND job = ? AND claims = ? AND until IS NULL"
-_FIRST = f"""
-SELECT min(coalesce(until, ?)),
-    max(CASE WHEN until IS NULL THEN 0 WHEN until <= {LARGEST} THEN until ELSE {LARGEST} END)
-FROM slots WHERE key = ? AND (until IS NULL OR until > ?)
+# The first and the last end, and how many uses have none yet. An end that is no number sorts after all numbers.
+_FIRST_ENDS = f"""
+SELECT key, min(until), max(CASE WHEN until IS NULL THEN 0 WHEN until <= {LARGEST} THEN until ELSE {LARGEST} END),
+    count(*) - count(until)
+FROM slots WHERE key IN (SELECT value FROM json_each(?)) AND (until IS NULL OR until > ?)
+GROUP BY key
 """
 
 
@@ -46,10 +52,15 @@ class LimitRoom:
         self._used: dict[str, int] = {}
         self._rates: set[LimitKey] = set()
 
+    def open(self, lanes: Sequence[str]) -> dict[str, int]:
+        """Return how many jobs of each lane could be claimed now, without full lanes; one statement reads all uses."""
+        self._read({limit_key.key for lane in lanes for limit_key in self._controls.limit_keys(lane)})
+        return {lane: free for lane in lanes if (free := self.free(lane)) > 0}
+
     def free(self, lane: str) -> int:
         """Return how many jobs of the lane could be claimed now."""
-        left = (self._left(limit_key) for limit_key in self._controls.limit_keys(lane))
-        return min((self._workers.free(lane), *left))
+        free = (self._left(limit_key) for limit_key in self._controls.limit_keys(lane))
+        return min((self._workers.free(lane), *free))
 
     def reserve(self, lane: str) -> bool:
         if lane and self.free(lane) <= 0:
@@ -68,32 +79,37 @@ class LimitRoom:
     def next_at(self) -> int | None:
         """Estimate when an exhausted rate has room again, in milliseconds."""
         full = [limit_key for limit_key in self._rates if self._used[limit_key.key] >= limit_key.count]
-        firsts = [self._first_end(limit_key) for limit_key in full]
-        return min((first for first in firsts if first is not None), default=None)
+        keys = json.dumps([limit_key.key for limit_key in full])
+        ends = {key: ends for key, *ends in self._execute(_FIRST_ENDS, (keys, self._at))} if full else {}
+        return min(
+            (self._first_end(limit_key, *ends[limit_key.key]) for limit_key in full if limit_key.key in ends),
+            default=None,
+        )
 
-    def _first_end(self, limit_key: LimitKey) -> int | None:
-        """Return when the first start counts no more, and have none count longer than one that begins now."""
+    def _first_end(self, limit_key: LimitKey, first: int | None, last: int, without_end: int) -> int:
+        """Return when the first start stops counting, and let no start count longer than one that begins now."""
         latest = self._at + _lasts(limit_key)
-        first, last = self._execute(_FIRST, (latest, limit_key.key, self._at)).fetchone()
-        if first is None:
-            return None
-        if last > milliseconds(latest_end(limit_key, moment(self._at))):  # or one is damaged
+        is_beyond = last > milliseconds(latest_end(limit_key, moment(self._at)))  # or an end is damaged
+        if is_beyond:
             self._execute(_CUT, (latest, limit_key.key, latest))
-            return min(first, latest) if isinstance(first, int) else latest
-        return int(first)
+        if isinstance(first, int):
+            return min(first, latest) if is_beyond or without_end else first
+        return latest
 
     def _left(self, limit_key: LimitKey) -> int:
-        """Return how many more jobs the key allows."""
+        """Return how many more jobs the limit key allows."""
         if limit_key.per is not None:
             self._rates.add(limit_key)
         if limit_key.key not in self._used:
-            [used] = self._execute(_IN_USE, (limit_key.key, self._at)).fetchone()
-            self._used[limit_key.key] = int(used)
+            self._read([limit_key.key])
         return limit_key.count - self._used[limit_key.key]
+
+    def _read(self, keys: Iterable[str]) -> None:
+        self._used.update(usage(self._execute, keys, self._at))
 
 
 def began(execute: Execute, id: JobId, claims: int, lane: str, at: datetime) -> None:
-    """Record when the job of a run began: rates count it from then on."""
+    """Record when the job of a run started: rates count it from then on."""
     _keep(execute, (limit_key for limit_key in limit_keys_of(lane) if limit_key.per is not None), (str(id), claims), at)
 
 
@@ -113,13 +129,15 @@ def prune(execute: Execute, at: int) -> None:
     execute("DELETE FROM slots WHERE until <= ?", (at,))
 
 
-def usage(database: Database, keys: Iterable[str], at: int) -> dict[str, int]:
-    """Return how many jobs use each key."""
-    return {key: int(database.execute(_IN_USE, (key, at)).fetchone()[0]) for key in keys}
+def usage(execute: Execute, keys: Iterable[str], at: int) -> dict[str, int]:
+    """Return how many jobs use each limit key."""
+    used = dict.fromkeys(keys, 0)
+    used.update(execute(_IN_USE, (json.dumps(list(used)), at)) if used else ())
+    return used
 
 
 def rate_ends(database: Database, key: str, at: int, limit: int) -> list[datetime]:
-    """Return when the first starts that count under the key will count no more."""
+    """Return when the first starts that count under the limit key stop counting."""
     return [moment(int(until)) for (until,) in database.execute(_ENDS, (key, at, LARGEST, limit))]
 
 
@@ -130,7 +148,7 @@ def waiting_lanes(database: Database, limit: int) -> dict[str, int]:
 
 
 def _keep(execute: Execute, limit_keys: Iterable[LimitKey], run: tuple[str, int], began_at: datetime) -> None:
-    """Have rates count the start, unless they count it already."""
+    """Make rates count the start, unless they already do."""
     for limit_key in limit_keys:
         execute(_KEEP, (milliseconds(until(limit_key, began_at)), limit_key.key, *run))
 

@@ -1,4 +1,4 @@
-"""Keeps the log lines of the last runs of each job."""
+"""Stores the log lines of the last runs of each job."""
 
 from __future__ import annotations
 

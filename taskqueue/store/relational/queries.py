@@ -1,4 +1,4 @@
-"""Finds and counts records, by the indexes that take the fewest steps."""
+"""Finds and counts records, with the indexes that take the fewest steps."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from taskqueue.store.arguments import order_of
 from taskqueue.store.query_bounds import bounds_of, fields_of, has_field, holds_for, queue_of, statuses_of
 from taskqueue.store.relational.columns import COLUMNS
 from taskqueue.store.relational.counts import FORCED, one_state, tally, waiting_queues
-from taskqueue.store.relational.data_conditions import After, matching, names_data
 from taskqueue.store.relational.engine import Database
-from taskqueue.store.relational.filters import Condition, condition_of
+from taskqueue.store.relational.filters import After, Condition, condition_of, matching, names_data
 from taskqueue.store.relational.rows import records_of
 
 _WITH_ID = f"SELECT {COLUMNS} FROM jobs WHERE id = ? LIMIT ?"
@@ -30,10 +29,10 @@ _OF_WAITING = {"queue", "status", "rank", "id"}
 """The fields that the index of waiting records has."""
 
 _INDEXES = {"id": "sqlite_autoindex_jobs_1", "created_at": "jobs_created"}
-"""The index of all records in each order that one has."""
+"""The index over all records for each order that has one."""
 
 _SELECTIVE = {"id", "id_text", "parent", "waiting_for"}
-"""Fields of which few records have the same value: these are found by its index, and sorted."""
+"""Fields whose values are rare: matching records are found through the index and sorted."""
 
 WALKED = 1_000
 """The number of records that are read in order at first."""
@@ -42,13 +41,20 @@ FEW = 5_000
 """The number of records that SQLite sorts within a few milliseconds."""
 
 MERGED = 50
-"""The most queues that are read in the order of their indexes; SQLite takes up to 500 selections at once."""
+"""The most queues read in the order of their indexes; SQLite takes up to 500 selections in one statement."""
 
 _STATUS = tuple(f"status = {int(status)}{' AND status > 2' if status.is_final else ''}" for status in Status)
 """The condition of the index of each status: SQLite uses a partial index only if a query repeats its condition."""
 
 
-def find(database: Database, query: Query, order: str, limit: int, after: tuple[object, JobId] | None) -> list[Record]:
+def find(
+    database: Database,
+    query: Query,
+    *,
+    order: str = "id",
+    limit: int = 100,
+    after: tuple[object, JobId] | None = None,
+) -> list[Record]:
     """Return up to ``limit`` matching records by (``order``, id), after ``after`` if given."""
     if isinstance(query, Compare) and (query.field, query.operator, order, after) == ("id", Operator.IN, "id", None):
         ids = query.value
@@ -75,7 +81,7 @@ def _find(database: Database, query: Query, order: str, limit: int, after: tuple
         return _found(database, _only(children), condition, order, limit)
     if column == "ended_at":
         found = _by_end(database, query, condition, falling, limit)
-        if statuses is not None or len(found) == limit:  # else one may have a damaged status
+        if statuses is not None or len(found) == limit:  # otherwise a record may have a damaged status
             return found
     elif column == "rank" and statuses:
         return _first_of_all(
@@ -91,7 +97,7 @@ def _find(database: Database, query: Query, order: str, limit: int, after: tuple
 
 
 def _statuses(database: Database, query: Query) -> list[int] | None:
-    """Return the statuses that records which match may have, None for any; for a queue, those in the tally."""
+    """Return the statuses that matching records may have, None for any; for a queue, those in the tally."""
     statuses, fields = statuses_of(query), fields_of(query)
     if "queue" in fields and fields <= {"queue", "status"} and (statuses is None or len(statuses) > 1):
         return sorted({int(status) for queue, status in tally(database) if holds_for(query, queue, status)})
@@ -107,9 +113,9 @@ def _in_order(
     limit: int,
     following: Condition,
 ) -> list[Record]:
-    """Return the first in this order: all records are walked in it, more at each step, and at last the rest is sorted.
+    """Return the first in this order: walk all records in order, more at each step, and finally sort the rest.
 
-    How many others stand before the first of these statuses is not known: that is why only some are walked.
+    It is not known how many others precede the first of these statuses, so only some are walked.
     """
     column, falling = order_of(order)
     where, values = condition
@@ -135,9 +141,9 @@ def _in_order(
 
 
 def _worth_walking(database: Database, query: Query, statuses: Sequence[int], falling: bool) -> int:
-    """Return how many records are walked in order before the ones of these statuses are sorted: half as many as those.
+    """Return how many records to walk in order before sorting those of these statuses: half as many.
 
-    None where these are few of all, pending, and the oldest are asked for: most others were added before them.
+    None if they are few, pending, and the oldest are wanted: most other records were added before them.
     """
     counted, queue = tally(database), queue_of(query)
     sorted_ones = sum(
@@ -150,7 +156,7 @@ def _worth_walking(database: Database, query: Query, statuses: Sequence[int], fa
 
 
 def _by_end(database: Database, query: Query, condition: Condition, falling: bool, limit: int) -> list[Record]:
-    """Return the first by end: ended ones of each status by their index, and those without an end by their ids."""
+    """Return the first by end: ended records of each status through their index, records without an end by id."""
     statuses = statuses_of(query)
     searched = list(Status) if statuses is None else statuses
     final = [status for status in searched if status > Status.PROCESSING]
@@ -171,15 +177,15 @@ def _by_end(database: Database, query: Query, condition: Condition, falling: boo
 def _ended(
     database: Database, query: Query, statuses: Sequence[int], condition: Condition, falling: bool, limit: int
 ) -> list[Record]:
-    """Return the first of these statuses by end, each walked in its index as far as it may be among the first of all.
+    """Return the first of these statuses by end, walking the index of each only as far as it can contribute.
 
-    So a status whose jobs rarely match is not walked back to its beginning where another one has enough.
+    So a status whose jobs rarely match is not walked to its beginning if another one has enough.
     """
     where, values = condition
-    since, bound, order = _since(query), "", _ordered("-ended_at" if falling else "ended_at")
+    within, bound, order = _ended_within(query), "", _ordered("-ended_at" if falling else "ended_at")
     ends_and_rows: list[tuple[Any, int]] = []
     for status in statuses:
-        select = f"SELECT ended_at, rowid FROM jobs WHERE {_STATUS[status]}{since}{bound} AND {where} ORDER BY {order}"
+        select = f"SELECT ended_at, rowid FROM jobs WHERE {_STATUS[status]}{within}{bound} AND {where} ORDER BY {order}"
         ends_and_rows += database.execute(f"{select} LIMIT ?", (*values, limit)).fetchall()
         ends = sorted((end for end, _ in ends_and_rows if isinstance(end, int)), reverse=True)
         if falling and len(ends) >= limit:
@@ -191,7 +197,7 @@ def _ended(
 def _first_of_all(
     database: Database, selects: Sequence[str], condition: Condition, order: str, limit: int
 ) -> list[Record]:
-    """Return the first of what these selections have in this order."""
+    """Return the first records of these selections in this order."""
     where, values = condition
     source = _only(
         " UNION ALL ".join(
@@ -227,7 +233,7 @@ def count(database: Database, query: Query, most: int | None = None) -> int:
 
 
 def _counted_among(database: Database, query: Query) -> tuple[str, str]:
-    """Return the source of a count and a condition that the records of the query meet."""
+    """Return the source of a count, and a condition that the records of the query meet."""
     fields, statuses, children = fields_of(query), statuses_of(query), _children(query)
     earliest, _ = bounds_of("created_at", query)
     if children is not None:
@@ -245,32 +251,32 @@ def _counted_among(database: Database, query: Query) -> tuple[str, str]:
 
 
 def _children(query: Query) -> str | None:
-    """Return the selection of the children of a job, by their index; None if the query is not for those of one job."""
+    """Return the selection of a job's children through their index; None if the query is not for one job's children."""
     match query:
         case Compare(field="parent", operator=Operator.EQ, value=str(parent)) if JobId.is_valid(parent):
             return f"SELECT rowid AS number FROM jobs WHERE parent = '{JobId(parent)}'"
         case And(parts=parts):
-            return next((found for found in map(_children, parts) if found is not None), None)
+            return next((children for children in map(_children, parts) if children is not None), None)
     return None
 
 
 def _are_few(database: Database, rows: str) -> bool:
-    """Return whether these are so few records that sorting them is cheaper than walking all in order.
+    """Return whether these records are so few that sorting them is cheaper than walking all records in order.
 
-    SQLite knows no sizes and walks all records by id, which takes a second where a million are finished.
+    SQLite knows no sizes and walks all records by id, which takes a second if a million jobs have ended.
     """
     some = f"SELECT 1 FROM ({rows}) AS found LIMIT 1 OFFSET {FEW}"
     return database.execute(some).fetchone() is None
 
 
 def _only(rows: str) -> str:
-    """Return a source of these records alone, each found by the index of its status."""
+    """Return a source of only these records, each found through the index of its status."""
     return f"({rows}) AS these CROSS JOIN jobs ON jobs.rowid = number"
 
 
 def _rows(query: Query, statuses: Sequence[int]) -> str:
-    """Return the selection of records with these statuses that may match, by indexes alone."""
-    bounds = dict.fromkeys(statuses, _since(query)) | {
+    """Return the selection of records with these statuses that may match, using indexes alone."""
+    bounds = dict.fromkeys(statuses, _ended_within(query)) | {
         int(Status.WAITING): "" if (name := queue_of(query)) is None else f" AND queue = {_quoted(name)}",
         int(Status.POSTPONED): _postponed(query),
     }
@@ -279,7 +285,7 @@ def _rows(query: Query, statuses: Sequence[int]) -> str:
 
 
 def _postponed(query: Query) -> str:
-    """Return which postponed records may match, by what their index has."""
+    """Return a condition for postponed records that may match, on columns of their index."""
     _, latest = bounds_of("ready_at", query)
     if has_field("waiting_for", query):
         return " AND (waiting_for IS NOT NULL) = TRUE"
@@ -290,20 +296,22 @@ def _quoted(text: str) -> str:
     return "'{}'".format(text.replace("'", "''"))
 
 
-def _since(query: Query) -> str:
-    earliest, _ = bounds_of("ended_at", query)
-    return "" if earliest is None else f" AND ended_at >= {earliest}"
+def _ended_within(query: Query) -> str:
+    """Return when matching records ended, as conditions with which the index of ended records can be read."""
+    earliest, latest = bounds_of("ended_at", query)
+    begin = "" if earliest is None else f" AND ended_at >= {earliest}"
+    return begin if latest is None else f"{begin} AND ended_at <= {latest}"
 
 
 def _added(query: Query) -> str:
-    """Return within which times records were added to match, as a condition that their index can be read by."""
+    """Return when matching records were added, as a condition with which their index can be read."""
     earliest, latest = bounds_of("created_at", query)
     begin = "TRUE" if earliest is None else f"created_at >= {earliest}"
     return begin if latest is None else f"{begin} AND created_at <= {latest}"
 
 
 def _firsts(database: Database, query: Query, statuses: Sequence[int], where: str, falling: bool) -> list[str]:
-    """Return selections whose first rows are the first of all by rank, waiting ones by the index with their order."""
+    """Return selections whose first rows are the first of all by rank; waiting records come from their index."""
     selections, order = [], _ordered("-rank" if falling else "rank")
     for status in statuses:
         conditions = [_STATUS[status]]
@@ -318,7 +326,7 @@ def _firsts(database: Database, query: Query, statuses: Sequence[int], where: st
 
 
 def _queues_in_order(database: Database, query: Query) -> list[str]:
-    """Return a condition for each queue whose waiting jobs must be merged; one for all if they are too many."""
+    """Return a condition for each queue whose waiting jobs must be merged; only one if there are too many queues."""
     if queue_of(query) is not None:
         return [""]
     queues = waiting_queues(database)
@@ -343,14 +351,14 @@ def _following(column: str, falling: bool, after: tuple[object, object]) -> Cond
     if value is None:
         none = f"({column} IS NULL AND id {beyond} ?)"
         return (none if falling else f"({none} OR {column} IS NOT NULL)"), [str(id)]
-    if column != "ended_at":  # an index with the ids is read from there, also where many have the same value
+    if column != "ended_at":  # an index that includes the ids is read from there, even if many have the same value
         return f"({column}, id) {beyond} (?, ?)", [value, str(id)]
     more = f"({column} {beyond}= ? AND ({column} {beyond} ? OR id {beyond} ?))"
     return (f"({more} OR {column} IS NULL)" if falling else more), [value, value, str(id)]
 
 
 def _up_to(column: str, falling: bool, edge: tuple[object, object]) -> Condition:
-    """Return the condition for this record, and all before it."""
+    """Return the condition for this record and all records before it."""
     at, id = edge
     before = ">" if falling else "<"
     if column == "id":

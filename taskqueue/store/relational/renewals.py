@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from datetime import datetime
 
@@ -13,7 +14,7 @@ from taskqueue.store import ClaimState, Note, Renewal
 from taskqueue.store.bell import NEWS
 from taskqueue.store.reading import readable
 from taskqueue.store.relational import limits, log_lines
-from taskqueue.store.relational.columns import COLUMNS, cancel_request, instant, options_of
+from taskqueue.store.relational.columns import COLUMNS, Row, cancel_request, instant, options_of
 from taskqueue.store.relational.engine import Database
 from taskqueue.store.relational.rows import records_of
 from taskqueue.store.relational.transaction import Transaction
@@ -29,7 +30,9 @@ _EXPIRED = f"SELECT {COLUMNS} FROM jobs WHERE status = 2 AND ready_at <= ? ORDER
 _ORPHANED = f"SELECT {COLUMNS} FROM jobs WHERE status = 2 AND seat = ? AND incarnation != ? ORDER BY id LIMIT ?"
 
 _HELD = f"SELECT {COLUMNS} FROM jobs WHERE status = 2 AND seat = ? AND incarnation = ? ORDER BY id LIMIT ?"
-_HOLDERS = "SELECT DISTINCT seat, incarnation FROM jobs WHERE status = 2 AND seat = ?"
+_HOLDERS = """
+SELECT DISTINCT seat, incarnation FROM jobs WHERE status = 2 AND seat IN (SELECT value FROM json_each(?))
+"""
 
 
 def renew(work: Transaction, holder: Holder, until: datetime) -> Renewal:
@@ -50,9 +53,9 @@ def _claim_state(row: tuple[str, int, str | None]) -> tuple[JobId, ClaimState]:
 def note(work: Transaction, holder: Holder, notes: Mapping[JobId, Note], now: datetime) -> bool:
     """Record the notes on claims that ``holder`` still holds, and return whether an at-most-once job started."""
     once = False
-    for id, noted in notes.items():
-        where = (str(id), holder.seat, holder.incarnation)
-        held = work.execute(_NOTE, (instant(noted.started_at), noted.state, noted.cursor, *where)).fetchone()
+    written = [(id, noted, work.execute(_NOTE, _noted(id, holder, noted))) for id, noted in notes.items()]
+    for id, noted, answer in written:
+        held = answer.fetchone()
         if held is None:
             continue
         claims, job_options, lane = held
@@ -73,8 +76,12 @@ def note(work: Transaction, holder: Holder, notes: Mapping[JobId, Note], now: da
     return once
 
 
+def _noted(id: JobId, holder: Holder, noted: Note) -> Row:
+    return instant(noted.started_at), noted.state, noted.cursor, str(id), holder.seat, holder.incarnation
+
+
 def _runs_once(text: str | None) -> bool:
-    """Return whether the job must not run again; one whose options cannot be read does not run at all."""
+    """Return whether the job must not run again; a job whose options cannot be read does not run at all."""
     return any(options.on_crash is OnCrash.FAIL for options in readable([text], options_of, "options"))
 
 
@@ -89,13 +96,13 @@ def orphaned(database: Database, seat: str, incarnation: str, limit: int) -> lis
 
 
 def held(database: Database, holder: Holder, limit: int) -> list[Record]:
-    """Return PROCESSING records that this very holder has."""
+    """Return PROCESSING records of exactly this holder."""
     return records_of(database.execute(_HELD, (holder.seat, holder.incarnation, limit)))
 
 
 def holders(database: Database, seats: Collection[str]) -> list[Holder]:
-    """Return who holds PROCESSING records at these seats, each once."""
-    rows = [row for seat in seats for row in database.execute(_HOLDERS, (seat,))]
+    """Return the holders of PROCESSING records at these seats, without duplicates."""
+    rows = database.execute(_HOLDERS, (json.dumps(list(seats)),))
     return [Holder(seat=str(seat), incarnation=str(incarnation)) for seat, incarnation in rows]
 
 

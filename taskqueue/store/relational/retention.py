@@ -16,8 +16,8 @@ from taskqueue.store.relational.waits import NEEDED
 EVENTS_A_RECORD = 10
 """How many events one step removes for each record it may remove; a job has three at least."""
 
-# A child is needed by its parent, and what a job depends on by that job, as long as these are pending. The copies of a
-# recovered job are needed with it: their results are its own.
+# A pending parent needs its children, and a pending job the jobs it depends on. The copies of a
+# recovered job are needed with it, since their results are its results.
 _UNNEEDED = f"""
 NOT (parent IS NOT NULL AND EXISTS (SELECT 1 FROM jobs AS other WHERE other.id = jobs.parent AND other.status <= 2))
 AND NOT EXISTS (
@@ -31,7 +31,7 @@ AND NOT (origins IS NOT NULL AND EXISTS (
 ))
 """
 _OLD = f"SELECT id FROM jobs WHERE status > 2 AND status = ? AND ended_at < ? AND {_UNNEEDED} ORDER BY ended_at LIMIT ?"
-# Where each column but the id has a + before it, the ids are looked up and not the whole range of old records.
+# The + before every column except the id makes SQLite look up ids instead of the whole range of old records.
 _PRUNE = f"""
 DELETE FROM jobs WHERE +status = ? AND +ended_at < ? AND {_UNNEEDED} AND id IN (SELECT value FROM json_each(?))
 RETURNING queue, id
@@ -42,8 +42,8 @@ def old(database: Database, before: Mapping[Status, datetime], limit: int) -> di
     """Return the ids of up to ``limit`` final records to remove, by their status, without a lock."""
     found: dict[Status, list[str]] = {}
     for status, moment in before.items():
-        left = limit - sum(map(len, found.values()))
-        found[status] = [id for (id,) in database.execute(_OLD, (int(status), milliseconds(moment), left))]
+        room = limit - sum(map(len, found.values()))
+        found[status] = [id for (id,) in database.execute(_OLD, (int(status), milliseconds(moment), room))]
     return found
 
 

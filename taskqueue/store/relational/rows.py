@@ -47,7 +47,7 @@ INSERT_SHORTS = {
     for size in GROUPS
 }
 INSERT_SHORT = INSERT_SHORTS[1]
-"""Inserts a plain new job: sixteen of forty columns, as every bound value costs time."""
+"""Inserts a plain new job: only sixteen of forty columns, since every bound value costs time."""
 
 _SAID = {column.field or column.name for column in JOBS if column.name in _SHORT}
 _others = itemgetter(*(field.name for field in fields(Record) if field.name not in _SAID))
@@ -55,7 +55,7 @@ _AS_NEW = {**vars(Record(id=JobId(), job="", created_at=EPOCH, ready_at=None))}
 _UNTOUCHED = _others(_AS_NEW)
 
 _FIRST = NAMES.index("data") + 1
-"""How many columns every job has; the others are empty in most claimed jobs."""
+"""How many columns every job fills; the others are empty for most claimed jobs."""
 _MORE = [(column.field or column.name, column.read) for column in JOBS[_FIRST:] if column.read is not None]
 _EMPTY = row(Record(id=JobId(), job="", created_at=EPOCH, ready_at=None))[_FIRST:]
 
@@ -66,7 +66,7 @@ _CAUSES = {cause.value: cause for cause in Cause}
 
 
 def short_row(record: Record) -> Row | None:
-    """Return the values for ``INSERT_SHORT``, which all adds pay for; None if the record needs other columns."""
+    """Return the values for ``INSERT_SHORT``, at a cost that every add pays; None if the record needs other columns."""
     given = record.given
     if _others(record.__dict__) != _UNTOUCHED or (given and (PERIOD in given or ORIGIN in given)):
         return None
@@ -75,7 +75,7 @@ def short_row(record: Record) -> Row | None:
     return (
         str(record.id),
         int(record.status),
-        str.__str__(record.cause),  # the value of a text enumeration, without two calls
+        str.__str__(record.cause),  # the value of a text enumeration, saving two calls
         record.queue,
         int(options.force_spawn),
         record.rank,
@@ -104,7 +104,7 @@ def record(row: Row) -> Record:
 
 
 def records_of(rows: Iterable[Row]) -> list[Record]:
-    """Return the records of these rows, in order, without those whose very id cannot be read."""
+    """Return the records of these rows, in order, without those whose id cannot be read."""
     rows = list(rows)
     try:
         return list(map(_record, rows))
@@ -150,7 +150,7 @@ def _more(values: Row) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=16)
 def _holder(seat: str, incarnation: str) -> Holder:
-    """Return the holder, the same one for all records of a claim."""
+    """Return the holder, one object for all records of a claim."""
     return Holder(seat=seat, incarnation=incarnation)
 
 

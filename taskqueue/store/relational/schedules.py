@@ -1,4 +1,4 @@
-"""Keeps schedules as rows; each change applies to the version it was made from, with the jobs it starts."""
+"""Stores schedules as rows; each change applies to the version it was made from, with the jobs it starts."""
 
 from __future__ import annotations
 
@@ -50,14 +50,13 @@ def due(database: Database, now: datetime, limit: int) -> tuple[list[NamedSchedu
     [soonest] = database.execute(_SOONEST).fetchone()
     if soonest is None:
         return [], None
-    found = [] if soonest > milliseconds(now) else database.execute(_DUE, (milliseconds(now), limit)).fetchall()
-    return list(readable(found, _schedule, "a schedule")), moment(max(0, min(soonest, milliseconds(LATEST))))
+    rows = [] if soonest > milliseconds(now) else database.execute(_DUE, (milliseconds(now), limit)).fetchall()
+    return list(readable(rows, _schedule, "a schedule")), moment(max(0, min(soonest, milliseconds(LATEST))))
 
 
 def resume_waiting(work: Transaction, now: datetime) -> None:
-    """Give schedules that await a flushed job their next time, or another job that finds it."""
-    for found in work.execute(f"{_SELECT} WHERE awaits IS NOT NULL").fetchall():
-        before = _schedule(found)
+    """Give schedules that await a flushed job their next time, or another job to await."""
+    for before in map(_schedule, work.execute(f"{_SELECT} WHERE awaits IS NOT NULL").fetchall()):
         after = reconciled(before, None, now)
         if after is not None:
             replace(work, before, *after, now)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from taskqueue.model.controls import Control, Controls, Kind
 from taskqueue.model.ids import JobId
-from taskqueue.model.query import Query
+from taskqueue.model.query import EVERYTHING, Query
 from taskqueue.model.record import Holder, Record, Status
 from taskqueue.model.timestamps import milliseconds
-from taskqueue.store import Claim, ClaimRequest, Event, Lease, Note, Renewal, Settlement
+from taskqueue.store import Claim, ClaimRequest, Event, Note, Renewal
 from taskqueue.store.arguments import check_topic
 from taskqueue.store.bell import ENDS, NEWS, STOPS, WORK, Bell
 from taskqueue.store.relational import (
@@ -31,20 +30,42 @@ from taskqueue.store.relational import (
 )
 from taskqueue.store.relational.claim_cache import ClaimCache
 from taskqueue.store.relational.engine import Adder, CommitRinger, Database, Engine, Sync
-from taskqueue.store.relational.settlements import settle
 from taskqueue.store.relational.transaction import Transaction
 
 if TYPE_CHECKING:  # few programs count or schedule
     import asyncio
 
-    from taskqueue.model.analytics import Present, Sample
+    from taskqueue.model.analytics import Sample
     from taskqueue.model.audit import AuditEntry
     from taskqueue.model.finding import Finding
     from taskqueue.model.history import Parts, Step
     from taskqueue.model.schedules.schedule import NamedSchedule
     from taskqueue.store import Disagreement, Disagreements
 
+Given = ParamSpec("Given")
 Result = TypeVar("Result")
+
+
+def _reads(
+    read: Callable[Concatenate[Database, Given], Result],
+) -> Callable[Concatenate[RelationalStore, Given], Result]:
+    """Return a method of the store that only reads."""
+
+    def call(store: RelationalStore, /, *args: Given.args, **kwargs: Given.kwargs) -> Result:
+        return store._engine.read(lambda database: read(database, *args, **kwargs))  # noqa: SLF001 - of this file
+
+    return call
+
+
+def _writes(
+    level: Sync, write: Callable[Concatenate[Transaction, Given], Result]
+) -> Callable[Concatenate[RelationalStore, Given], Result]:
+    """Return a method of the store that writes in one transaction."""
+
+    def call(store: RelationalStore, /, *args: Given.args, **kwargs: Given.kwargs) -> Result:
+        return store._write(level, lambda work: write(work, *args, **kwargs))  # noqa: SLF001 - of this file
+
+    return call
 
 
 class RelationalStore:
@@ -65,14 +86,14 @@ class RelationalStore:
     def _write(self, level: Sync, body: Callable[[Transaction], Result]) -> Result:
         """Run ``body`` in one transaction and ring after its commit.
 
-        FULL: it is kept once the caller is told so; NORMAL: a power cut may undo it without harm, as its work would be
-        repeated.
+        FULL: it survives once the caller has the answer; NORMAL: a power cut may undo it without harm, as its work
+        would be repeated.
         """
         has_run = False
 
         def run(database: Database) -> tuple[Transaction, Result]:
             nonlocal has_run
-            if has_run:  # again: what a claim has read was undone with it
+            if has_run:  # read again: the rollback undid what the claim had read
                 self._claim_cache.forget()
             has_run = True
             work = Transaction(database, self._ringer.reaches_ends)
@@ -84,10 +105,34 @@ class RelationalStore:
         self._ringer.ring(work.topics, work.end_notice)
         return result
 
+    find = _reads(queries.find)
+    count = _reads(queries.count)
+    tally = _reads(counts.tally)
+    waiting_since = _reads(counts.waiting_since)
+    waiting_lanes = _reads(limits.waiting_lanes)
+    present = _reads(counts.present)
+    replace = _writes(Sync.FULL, inserts.replace)
+    cancel = _writes(Sync.FULL, settlements.cancel)
+    update = _writes(Sync.FULL, inserts.update)
+    claim_one = _writes(Sync.NORMAL, claims.claim_one)
+    settle = _writes(Sync.FULL, settlements.settle)
+    expired = _reads(renewals.expired)
+    orphaned = _reads(renewals.orphaned)
+    held = _reads(renewals.held)
+    holders = _reads(renewals.holders)
+    acquire = _writes(Sync.NORMAL, leases.acquire)
+    resign = _writes(Sync.NORMAL, leases.resign)
+    leases = _reads(leases.leases)
+    set_control = _writes(Sync.FULL, controls.set_control)
+    clear_control = _writes(Sync.FULL, controls.clear_control)
+    controls = _reads(controls.stored_controls)
+    record_events = _writes(Sync.NORMAL, events.record)
+    events = _reads(events.events)
+
     def add(self, records: Sequence[Record]) -> list[Record]:
-        kept = self._write(Sync.NORMAL, partial(inserts.add, records=records))
-        self._engine.reach_the_disk()  # while nodes wake up; the caller has no answer yet
-        return kept
+        stored = self._write(Sync.NORMAL, partial(inserts.add, records=records))
+        self._engine.reach_the_disk()  # while nodes already wake up; the caller still waits
+        return stored
 
     def within(self, session: Any, loop: asyncio.AbstractEventLoop | None) -> Adder:
         """Return an adder for the open transaction of an application's session."""
@@ -95,26 +140,6 @@ class RelationalStore:
 
     def alike(self, new: Record, ignore_data: bool) -> list[Record]:
         return self._engine.alike(new, ignore_data)
-
-    def replace(self, new: Record, old: Record, cancel_running: str | None, now: datetime) -> Record | None:
-        return self._write(Sync.FULL, lambda work: inserts.replace(work, new, old, cancel_running, now))
-
-    def find(
-        self, query: Query, *, order: str = "id", limit: int = 100, after: tuple[object, JobId] | None = None
-    ) -> list[Record]:
-        return self._engine.read(lambda database: queries.find(database, query, order, limit, after))
-
-    def count(self, query: Query, most: int | None = None) -> int:
-        return self._engine.read(lambda database: queries.count(database, query, most))
-
-    def tally(self) -> Mapping[tuple[str, Status], int]:
-        return self._engine.read(counts.tally)
-
-    def waiting_since(self) -> Mapping[str, datetime]:
-        return self._engine.read(counts.waiting_since)
-
-    def waiting_lanes(self, limit: int) -> Mapping[str, int]:
-        return self._engine.read(lambda database: limits.waiting_lanes(database, limit))
 
     def history(self, step: Step, since: datetime, until: datetime) -> Parts:
         from taskqueue.store.relational import history
@@ -130,23 +155,14 @@ class RelationalStore:
 
         return self._write(Sync.NORMAL, tidy)
 
-    def present(self, now: datetime) -> Present:
-        return self._engine.read(lambda database: counts.present(database, now))
-
-    def samples(self, since: datetime, until: datetime, limit: int) -> Sequence[Sample]:
+    def samples(self, since: datetime, until: datetime, limit: int, query: Query = EVERYTHING) -> Sequence[Sample]:
         from taskqueue.store.relational import analytics
 
-        return self._engine.read(lambda database: analytics.samples(database, since, until, limit))
-
-    def cancel(self, id: JobId, reason: str, now: datetime) -> Record | None:
-        return self._write(Sync.FULL, lambda work: settlements.cancel(work, id, reason, now))
+        return self._engine.read(lambda database: analytics.samples(database, since, until, limit, query))
 
     def cancel_many(self, ids: Sequence[JobId], reason: str, now: datetime) -> list[Record]:
-        found = self._write(Sync.FULL, lambda work: [settlements.cancel(work, id, reason, now) for id in ids])
-        return [record for record in found if record is not None]
-
-    def update(self, before: Record, after: Record, now: datetime) -> bool:
-        return self._write(Sync.FULL, lambda work: inserts.update(work, before, after, now))
+        canceled = self._write(Sync.FULL, lambda work: [settlements.cancel(work, id, reason, now) for id in ids])
+        return [record for record in canceled if record is not None]
 
     def claim(self, holder: Holder, demand: ClaimRequest, now: datetime, until: datetime) -> Claim:
         take = partial(
@@ -164,9 +180,6 @@ class RelationalStore:
             self._claim_cache.forget()
             raise
 
-    def claim_one(self, id: JobId, holder: Holder, now: datetime, until: datetime) -> Record | None:
-        return self._write(Sync.NORMAL, lambda work: claims.claim_one(work, id, holder, now, until))
-
     def renew(self, holder: Holder, until: datetime, notes: Mapping[JobId, Note]) -> Renewal:
         now = self.now()
 
@@ -183,38 +196,14 @@ class RelationalStore:
         if once:
             self._engine.reach_the_disk()
 
-    def settle(self, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
-        return self._write(Sync.FULL, partial(settle, settlements=settlements, now=now))
-
-    def expired(self, now: datetime, limit: int) -> list[Record]:
-        return self._engine.read(lambda database: renewals.expired(database, now, limit))
-
-    def orphaned(self, seat: str, incarnation: str, limit: int) -> list[Record]:
-        return self._engine.read(lambda database: renewals.orphaned(database, seat, incarnation, limit))
-
-    def held(self, holder: Holder, limit: int) -> list[Record]:
-        return self._engine.read(lambda database: renewals.held(database, holder, limit))
-
-    def holders(self, seats: Collection[str]) -> list[Holder]:
-        return self._engine.read(lambda database: renewals.holders(database, seats))
-
-    def acquire(self, lease: Lease, now: datetime) -> Lease:
-        return self._write(Sync.NORMAL, lambda work: leases.acquire(work, lease, now))
-
-    def resign(self, name: str, holder: Holder) -> None:
-        self._write(Sync.NORMAL, lambda work: leases.resign(work, name, holder))
-
     def log_lines(self, id: JobId) -> Mapping[int, str]:
         return self._engine.read(lambda database: log_lines.of_job(database, str(id)))
 
     def limit_usage(self, keys: Sequence[str], now: datetime) -> Mapping[str, int]:
-        return self._engine.read(lambda database: limits.usage(database, keys, milliseconds(now)))
+        return self._engine.read(lambda database: limits.usage(database.execute, keys, milliseconds(now)))
 
     def rate_ends(self, key: str, now: datetime, limit: int) -> list[datetime]:
         return self._engine.read(lambda database: limits.rate_ends(database, key, milliseconds(now), limit))
-
-    def leases(self) -> list[Lease]:
-        return self._engine.read(leases.leases)
 
     def repair(self, now: datetime) -> int:  # noqa: ARG002
         """Return 0: the effects of an outcome are in its transaction."""
@@ -236,15 +225,6 @@ class RelationalStore:
         from taskqueue.store.relational import schedules
 
         return self._write(Sync.FULL, lambda work: schedules.replace(work, before, after, jobs, now))
-
-    def controls(self) -> Controls:
-        return self._engine.read(lambda database: controls.controls(database.execute))
-
-    def set_control(self, control: Control) -> None:
-        self._write(Sync.FULL, lambda work: controls.set_control(work, control))
-
-    def clear_control(self, kind: Kind, name: str) -> bool:
-        return self._write(Sync.FULL, lambda work: controls.clear_control(work, kind, name))
 
     def prune(self, before: Mapping[Status, datetime], events_before: datetime, limit: int) -> int:
         found = self._engine.read(lambda database: retention.old(database, before, limit))
@@ -269,11 +249,8 @@ class RelationalStore:
 
         return self._write(Sync.FULL, flush)
 
-    def record_events(self, recorded: Sequence[Event]) -> None:
-        self._write(Sync.NORMAL, lambda work: events.record(work, recorded))
-
-    def events(self, cursor: str | None, limit: int = 1000) -> tuple[list[Event], str]:
-        return self._engine.read(lambda database: events.events(database, cursor, limit))
+    def cursor_at(self, at: datetime) -> str:
+        return self._engine.read(lambda database: events.cursor_at(database, milliseconds(at)))
 
     def events_of(self, id: JobId, since: datetime, limit: int) -> list[Event]:
         return self._engine.read(lambda database: events.events_of(database, id, milliseconds(since), limit))

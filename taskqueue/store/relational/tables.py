@@ -8,13 +8,13 @@ from taskqueue.store.relational.columns import in_json
 _ID_TEXT = in_json("given", ID_TEXT)
 
 # Small and often changed columns come first: SQLite reads a row from the left, and not past what was asked for.
-# Each partial index serves one question, and holds only the rows that question is about: a claim never meets a job
+# Each partial index serves one question and holds only the rows it is about: a claim never meets a job
 # that is postponed or finished. jobs_postponed keeps apart jobs that wait for other jobs, which no time promotes.
 # forced is 1 for a job with a child of its own, plus 2 for one with limits: these stand apart in jobs_waiting, and
 # claims find them in jobs_limited by their lanes, so that those of a full lane are never met.
-# Every index is a page more in each commit that touches it (measured: 4 us), so no question has an index to itself that
-# another one can answer: a claim from every queue merges the ranges of queues with waiting jobs. jobs_created is
-# for people who list the newest: without it they wait 1.5 s where a million jobs are kept.
+# Every index adds a page to each commit that touches it (measured: 4 us), so no question has an index of its own if
+# another index can answer it: a claim from every queue merges the ranges of queues with waiting jobs. jobs_created is
+# for people who list the newest jobs: without it they wait 1.5 s if there are a million jobs.
 TABLES = f"""
 CREATE TABLE jobs (
     id TEXT PRIMARY KEY NOT NULL,

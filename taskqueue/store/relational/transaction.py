@@ -31,11 +31,11 @@ class Transaction:
     """Runs the statements of one call; ``finish`` is called before the commit, which is the engine's."""
 
     end_notice = PLAIN_RING
-    """The ring that tells of the job that this call ends, if it ends no other."""
+    """The ring that carries the end of a job, if this call ends exactly one job."""
     has_waits: bool | None = None
-    """Whether any job waits for another one; None until this is read."""
+    """Whether any job waits for another one; None until that has been read."""
     asked: Rows | None = None
-    """The answer to that question, if it was asked before somebody needs it."""
+    """The answer to that question, if it was asked in advance."""
     _at = 0
     _adds_up = False
 
@@ -45,6 +45,7 @@ class Transaction:
         self.execute = database.execute
         self.adds = database.adds
         self.evaluates_data = database.evaluates_data
+        self.sends_together = database.sends_together
         self.tells_ends = tells_ends
         self.topics: set[str] = set()
         self._events: list[tuple[list[str], tuple[int, str, int, int]]] = []
@@ -70,7 +71,7 @@ class Transaction:
         self.status_event(new, milliseconds(new.created_at))
         self.count(new.queue, new.status, 1)
         if new.status > Status.PROCESSING and new.ended_at is not None:
-            from taskqueue.store.relational import history  # no program adds such records as a rule
+            from taskqueue.store.relational import history  # programs rarely add such records
 
             history.record(self, milliseconds(new.ended_at), {}, (), (new,))
         self._note_rows(inserted.lastrowid, 1)
@@ -92,7 +93,7 @@ class Transaction:
         return True
 
     def execute_all(self, statements: Mapping[int, str], rows: Sequence[Row]) -> bool:
-        """Change all rows, or none at all if one is not found; ``statements`` are keyed by number of rows, falling."""
+        """Change all rows, or none if one is not found; ``statements`` are keyed by number of rows, descending."""
         if len(rows) == 1:
             self._last = self.execute(statements[1], rows[0])
             return self._last.rowcount == 1
@@ -140,7 +141,7 @@ class Transaction:
             effects.apply(self, after, now)
 
     def all_done(self, settled: Sequence[Record], now: datetime) -> None:
-        """Do the work of ``status_changed`` for claims that are DONE, at once for all whose end has no effects."""
+        """Do the work of ``status_changed`` for claims that are DONE, in one step for all whose end has no effects."""
         self._at = at = milliseconds(now)
         plain = []
         for after in settled:
@@ -165,7 +166,7 @@ class Transaction:
             self.topics.add(ENDS)
 
     def silent_events(self, ids: list[str], claims: int, name: str, at: int, status: int) -> None:
-        """Record the event of this name for jobs of the same number of claims, without ringing."""
+        """Record the event of this name for jobs with the same number of claims, without ringing."""
         alike = (claims, name, at, int(status))
         if self._events and self._events[-1][1] == alike:
             self._events[-1][0].extend(ids)
@@ -173,19 +174,19 @@ class Transaction:
             self._events.append((ids, alike))
 
     def waiting_ids(self) -> list[str]:
-        """Return the jobs that this call has made WAITING."""
+        """Return the jobs that this call made WAITING."""
         return [id for ids, (*_, status) in self._events if status == Status.WAITING for id in ids]
 
     def queue_changes(self, before: str, after: str) -> None:
-        """Count a record that is about to change its queue; it must be counted in the old one before."""
+        """Count a record that is about to change its queue, since it must be counted in the old queue first."""
         if before != after:
             self.add_up()
             self._counts[(before, ALL)] = self._counts.get((before, ALL), 0) - 1
             self._counts[(after, ALL)] = self._counts.get((after, ALL), 0) + 1
 
     def add_up(self) -> None:
-        """Add up the history, which also counts all records; so must be done before any of them is removed."""
-        from taskqueue.store.relational import history  # an add needs it rarely
+        """Add up the history, which also counts all records; this must happen before any of them is removed."""
+        from taskqueue.store.relational import history  # imported here: an add rarely needs it
 
         history.add_up(self)
 
@@ -208,14 +209,14 @@ class Transaction:
         return True
 
     def _note_rows(self, last: int | None, rows: int) -> None:
-        """Have new rows counted, a lot of them at once."""
+        """Note that new rows must be counted, many of them at once."""
         if last is not None and last // self.adds.APART != (last - rows) // self.adds.APART:
             self._adds_up = True
 
     def count(self, queue: str, status: int, records: int) -> None:
         """Add to the tally of this queue and status.
 
-        Running records are counted by their index, and waiting ones are the rest of all records of their queue: a
+        Running records are counted through their index, and waiting ones are the rest of all records of their queue: a
         counter would cost every job a page more when it is added, and again when it is claimed.
         """
         if status != Status.WAITING and status != Status.PROCESSING:
@@ -227,7 +228,7 @@ class Transaction:
         for ids, alike in self._events:
             event_rows.write(self.execute, ids, *alike)
         if self._counts or self._settled:
-            from taskqueue.store.relational import history  # a program that adds jobs settles none
+            from taskqueue.store.relational import history  # imported here: a program that adds jobs settles none
 
             history.record(self, self._at, self._counts, self._settled, self._ended_unclaimed)
         if self._adds_up:

@@ -1,6 +1,6 @@
-"""Keeps which job waits for which, in the table ``waits``.
+"""Stores which job waits for which, in the table ``waits``.
 
-A job that needs the result of another without waiting for it has a row there as well, with ``NEEDED`` before the id:
+A job that needs the result of another without waiting for it also has a row there, with ``NEEDED`` before the id:
 retention keeps that other one.
 """
 
@@ -24,7 +24,7 @@ _ADD = "INSERT INTO waits (awaited, job) VALUES (?, ?) ON CONFLICT DO NOTHING"
 _REMOVE = "DELETE FROM waits WHERE awaited = ? AND job = ?"
 _NEED_NO_MORE = f"DELETE FROM waits WHERE awaited = '{NEEDED}' || ? AND job = ?"
 ANY = f"SELECT 1 FROM waits WHERE awaited < '{NEEDED}' LIMIT 1"
-"""The question of ``exist``, which may be asked together with another statement."""
+"""The statement of ``exist``, which may be sent together with another one."""
 
 _WAITING = f"SELECT {COLUMNS} FROM jobs WHERE id IN (SELECT job FROM waits WHERE awaited = ?)"
 
@@ -43,7 +43,7 @@ class Work(Protocol):
 
 
 def add(work: Work, waiting: Record) -> None:
-    """Keep the jobs that the record waits for, and those it depends on without waiting, as a copy does."""
+    """Store which jobs the record waits for, and which it depends on without waiting, as a copy does."""
     for awaited in waiting.waiting_for:
         work.execute(_ADD, (str(awaited), str(waiting.id)))
         work.has_waits = True
@@ -53,18 +53,18 @@ def add(work: Work, waiting: Record) -> None:
 
 
 def end(work: Work, before: Record, after: Record) -> None:
-    """Remove the waits of ``before`` that ``after`` has no more; a pending dependent still needs the result."""
-    still = frozenset(after.waiting_for)  # of a thousand ids, a tuple would be searched for each
+    """Remove the waits of ``before`` that ``after`` no longer has; a pending dependent still needs the result."""
+    still = frozenset(after.waiting_for)  # a tuple of a thousand ids would be searched a thousand times
     for awaited in before.waiting_for:
         if awaited not in still:
-            depends = any(one.id == awaited for one in after.depends_on)
+            depends = any(dependency.id == awaited for dependency in after.depends_on)
             work.execute(_REMOVE, (str(awaited), str(after.id)))
             if depends and not after.status.is_final:
                 work.execute(_ADD, (f"{NEEDED}{awaited}", str(after.id)))
 
 
 def end_needs(work: Work, ended: Record) -> None:
-    """Remove the needs of an ended record: the results of the jobs it depends on."""
+    """Remove what an ended record needed: the results of the jobs it depends on."""
     for needed in ended.depends_on:
         work.execute(_NEED_NO_MORE, (str(needed.id), str(ended.id)))
 

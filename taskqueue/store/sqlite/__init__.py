@@ -13,6 +13,6 @@ from taskqueue.store.sqlite.url import location
 
 
 def open_sqlite(url: str, clock: Callable[[], datetime] = host_time) -> RelationalStore:
-    """Return the store at ``sqlite:///path?…`` or a bare path; raises ``ConfigError`` or ``StoreUnavailable``."""
+    """Return the store at ``sqlite:///path?…`` or a bare path. Raises ``ConfigError`` or ``StoreUnavailable``."""
     address = location(url)
     return RelationalStore(Connection(address), Ringer(address.bells), clock)

@@ -38,7 +38,7 @@ class CallerConnection(SqliteEngine):
         self.mode = self.address.path.stat().st_mode & 0o777
         if not schema.check(self._plain(), str(self.address.path)):
             raise ConfigError(
-                f"{self.address.path} has no jobs yet: open it once with Scheduler({str(self.address.path)!r})"
+                f"{self.address.path} is not a store yet: open it once with Scheduler({str(self.address.path)!r})"
             )
         raw.create_function("data_matches", 5, data_matches, deterministic=True)
 
@@ -56,7 +56,7 @@ class CallerConnection(SqliteEngine):
                 self.raise_in_words(error)
 
     def write(self, level: Sync, body: Callable[[SqliteDatabase], Result]) -> Result:  # noqa: ARG002
-        """Run ``body`` as a part of the caller's transaction, which is kept if the caller commits, however durably."""
+        """Run ``body`` within the caller's transaction: it is stored when, and as durably as, the caller commits."""
         with self._lock:
             try:
                 plain = self._plain()
@@ -79,7 +79,7 @@ class CallerConnection(SqliteEngine):
         """Do nothing: the caller decides when and how durably it commits."""
 
     def raise_in_words(self, error: sqlite3.Error) -> NoReturn:
-        """Raise ``StoreUnavailable`` for a lock that was not to be had; any other error is the caller's own."""
+        """Raise ``StoreUnavailable`` if the lock could not be obtained; any other error belongs to the caller."""
         if "locked" in str(error) or "busy" in str(error):
             reason = f"another connection writes, or has written since this transaction began ({error})"
             raise StoreUnavailable(
@@ -91,7 +91,7 @@ class CallerConnection(SqliteEngine):
         """Leave the connection to its owner."""
 
     def _begin_for_caller(self, plain: sqlite3.Connection) -> None:
-        """Open a transaction where Python would open one before an INSERT; refuse where each statement commits."""
+        """Open a transaction if Python would do so before an INSERT; refuse autocommit, which ends each statement."""
         if self._raw.isolation_level is None or getattr(self._raw, "autocommit", -1) is True:
             raise ConfigError(
                 "no transaction is open on the connection, and it commits each statement: "
@@ -115,7 +115,7 @@ class LateRinger:
     """
 
     reaches_ends = False
-    """What a ring would tell of may be rolled back."""
+    """What a ring would report may still be rolled back."""
 
     def __init__(self, folder: Path, connection: CallerConnection) -> None:
         self._folder = folder
@@ -123,7 +123,7 @@ class LateRinger:
         self._due: set[str] = set()
 
     def ring(self, topics: Collection[str], end: bytes = PLAIN_RING) -> None:  # noqa: ARG002
-        """Ring these topics when the caller has committed, or rolled back: a ring is only a hint, and tells nothing."""
+        """Ring these topics when the caller has committed or rolled back: a ring is only a hint."""
         self._due.update(topics)
 
     def close(self) -> None:
@@ -140,6 +140,7 @@ class _Plain:
 
     adds = SqliteDatabase.adds
     evaluates_data = SqliteDatabase.evaluates_data
+    sends_together = False
 
     def __init__(self, raw: sqlite3.Connection) -> None:
         self._raw = raw

@@ -1,4 +1,4 @@
-"""Shares one connection to a database file among the threads of a process; closes it before a fork."""
+"""Shares one connection to a database file among the threads of a process; closes it before a fork; names errors."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn, TypeVar
 from urllib.parse import quote
 
@@ -19,17 +20,16 @@ from taskqueue.store.relational.engine import Sync
 from taskqueue.store.relational.filters import data_matches
 from taskqueue.store.sqlite import schema
 from taskqueue.store.sqlite.database import SqliteDatabase
-from taskqueue.store.sqlite.driver_errors import in_words, reads_leniently, unreadable_index
 from taskqueue.store.sqlite.engine import SqliteEngine
 from taskqueue.store.sqlite.files import STEP, Files, Journal, State, lock_holder, reuse, write_back
-from taskqueue.store.sqlite.url import SqliteUrl, prepare
+from taskqueue.store.sqlite.url import SqliteUrl, prepare, shares_memory
 
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
 BUSY_PAUSE = 0.008
-"""Seconds SQLite waits for the write lock by itself. Within one wait it pauses longer from try to try, and starves
+"""Seconds that SQLite itself waits for the write lock. Within one wait it pauses longer after each try, and starves
 after many short writers; asking again every few milliseconds does not."""
 
 PAGE = 2048
@@ -89,7 +89,7 @@ class Connection(SqliteEngine):
         try:
             result = body(raw)
             raw.execute("COMMIT")
-            # Checked after the commit: data in a file that no other process will read was not kept.
+            # Checked after the commit: data in a file that no other process will read are not stored.
             if not self._files.are_still_whole:
                 self._keep_to_names()
             if self._journal is not None:
@@ -105,7 +105,7 @@ class Connection(SqliteEngine):
         return result
 
     def _begin(self, level: Sync) -> SqliteDatabase:
-        """Begin a transaction, and have other threads wait until the lock is released."""
+        """Begin a transaction; other threads wait until the lock is released."""
         self._lock.acquire()
         try:
             raw = self._begun(level)
@@ -129,13 +129,13 @@ class Connection(SqliteEngine):
         if self._most is Sync.NORMAL:
             return
         try:
-            # SQLite has no locks on the journal, unlike the database: opening and closing it drops none.
+            # Unlike on the database, SQLite holds no locks on the journal that opening and closing it could drop.
             journal = os.open(f"{self._name}-wal", os.O_RDONLY | os.O_CLOEXEC)
             try:
                 os.fdatasync(journal)
             finally:
                 os.close(journal)
-        except FileNotFoundError:  # closed in the meantime, when everything went into the database
+        except FileNotFoundError:  # closed by now, which wrote everything into the database
             return
         except OSError as error:
             reason = f"the last writes may not be on the disk ({error.strerror})"
@@ -149,7 +149,7 @@ class Connection(SqliteEngine):
         reads_leniently(self._raw, error)
         text = str(error)
         if "readonly" in text and os.access(self._name, os.W_OK):
-            self.close()  # it could only be read when it was opened, and stays so until it is opened again
+            self.close()  # the file was opened read-only, and stays so until it is opened again
         if "locked" in text:
             raise self._locked(text) from error
         if any(words in text for words in _NO_SPACE):
@@ -183,12 +183,12 @@ class Connection(SqliteEngine):
             self._files.closed()
 
     def before_fork(self) -> None:
-        """Close the file: SQLite keeps in memory which locks its process holds, and a child would believe it."""
+        """Close the file: SQLite remembers in memory which locks its process holds, and a child would trust that."""
         self._lock.acquire()
         self.close()
 
     def after_fork(self) -> None:
-        """Let parent and child open the file again, each when it needs to."""
+        """Allow parent and child to open the file again when they need it."""
         self._lock.release()
 
     def _open(self) -> SqliteDatabase:
@@ -210,21 +210,21 @@ class Connection(SqliteEngine):
                 if self._files.share_lost_index:
                     self._refuse_lost_index()
                 if self._most is Sync.FULL:
-                    with contextlib.suppress(OSError):  # without room in it commits take a little longer
+                    with contextlib.suppress(OSError):  # without the preallocated room, commits take a little longer
                         self._journal = Journal(f"{self._name}-wal", LONGEST_JOURNAL)
             except BaseException as error:
                 self._files.closed()
                 raw.close()
-                known = unreadable_index(self._name, self._files) if _UNREADABLE in str(error) else None
-                if known is not None:
-                    raise known from error
+                lost_index = unreadable_index(self._name, self._files) if _UNREADABLE in str(error) else None
+                if lost_index is not None:
+                    raise lost_index from error
                 raise
             self._raw = raw
         return self._raw
 
     def _make_ready(self, raw: sqlite3.Connection) -> None:
-        known = schema.check(raw, self._name)
-        if not known:
+        has_tables = schema.check(raw, self._name)
+        if not has_tables:
             raw.execute(f"PRAGMA page_size = {PAGE}")
         [journal] = raw.execute("PRAGMA journal_mode = WAL").fetchone()
         if journal != "wal":
@@ -236,7 +236,7 @@ class Connection(SqliteEngine):
         raw.execute(f"PRAGMA wal_autocheckpoint = {JOURNAL // page}")
         raw.execute(f"PRAGMA journal_size_limit = {LONGEST_JOURNAL}")
         raw.create_function("data_matches", 5, data_matches, deterministic=True)
-        if known:
+        if has_tables:
             return
         raw.execute("BEGIN IMMEDIATE")
         if not schema.check(raw, self._name):
@@ -255,7 +255,7 @@ class Connection(SqliteEngine):
 
     def _begun(self, level: Sync) -> SqliteDatabase:
         raw = self._raw or self._patiently(self._open)
-        if raw.in_transaction:  # an exception out of a signal handler came before the end
+        if raw.in_transaction:  # an exception from a signal handler came first
             raw.execute("ROLLBACK")
         level = level if self._most is Sync.FULL else Sync.NORMAL
         if level is not self._level:
@@ -284,8 +284,8 @@ class Connection(SqliteEngine):
                 raise StoreUnavailable(name, "was removed while it was open", "put it back")
             case State.REPLACED:
                 aside = self._files.set_journal_aside()
-                kept = f"; the journal of the old file is kept as {aside}" if aside else ""
-                raise StoreReplaced(name, f"was replaced while it was open{kept}", _RESTART)
+                note = f"; the journal of the old file is kept as {aside}" if aside else ""
+                raise StoreReplaced(name, f"was replaced while it was open{note}", _RESTART)
             case State.JOURNAL_REMOVED:
                 self._save()
             case State.JOURNAL_SAVED:
@@ -307,9 +307,9 @@ class Connection(SqliteEngine):
         assert raw is not None
         self._patiently(lambda: write_back(raw))
         log.error(
-            "the journal %s-wal was removed while it was open: all that it held is in the database now", self._name
+            "the journal %s-wal was removed while it was open: its whole content is in the database now", self._name
         )
-        if not self._files.has_index:  # another connection of this process would hand the lost index on
+        if not self._files.has_index:  # another connection of this process would pass on the lost index
             raise StoreReplaced(
                 self._name, f"its journal {self._name}-wal was removed while it was open (nothing is lost)", _RESTART
             )
@@ -325,8 +325,8 @@ def _watch_forks() -> weakref.WeakKeyDictionary[Connection, None]:
 
     def before() -> None:
         forking.acquire()
-        # Other threads add connections at the same time: iterating over the dictionary itself would fail.
-        held.extend(one for reference in connections.keyrefs() if (one := reference()) is not None)
+        # Other threads add connections at the same time, so iterating over the dictionary itself would fail.
+        held.extend(opened for reference in connections.keyrefs() if (opened := reference()) is not None)
         for connection in held:
             connection.before_fork()
 
@@ -337,3 +337,60 @@ def _watch_forks() -> weakref.WeakKeyDictionary[Connection, None]:
 
     os.register_at_fork(before=before, after_in_parent=after, after_in_child=after)
     return connections
+
+
+_PROBLEMS = (
+    ("file is not a database", "is not a SQLite database", "name another file, or move this one away"),
+    ("malformed", "is damaged", "stop what uses it and repair a copy with `sqlite3 FILE .recover`"),
+    ("readonly", "cannot be written", "make the file, its -wal and -shm and its folder writable for this user"),
+    ("full", "the disk is full", "free space on its filesystem; all acknowledged jobs are kept"),
+    ("disk I/O", "the disk failed or refused to write more", "check space, limits and health of its filesystem"),
+    ("unable to open", "cannot be opened", "check that this user may read and write file and folder"),
+)
+
+_PERMISSIONS = ("readonly", "unable to open")
+_REFUSAL = "Could not decode to UTF-8"
+_WRITES = ("readonly", "full", "disk I/O")
+"""Problems that only concern writes; reads may continue."""
+
+
+def in_words(store: str, text: str) -> StoreUnavailable:
+    """Return the error for the text of SQLite's error."""
+    for words, reason, way_out in _PROBLEMS:
+        if words in text:
+            refused = _unwritable(store) if words in _PERMISSIONS else []
+            do = f"make {' and '.join(refused)} writable for this user" if refused else way_out
+            return StoreUnavailable(store, f"{reason} ({text})", do, only_reads=words in _WRITES)
+    return StoreUnavailable(store, text, "see the text of SQLite's error")
+
+
+def unreadable_index(store: str, files: Files) -> StoreUnavailable | None:
+    """Return the error for a journal whose index cannot be read; None for another reason, such as a full disk."""
+    if not shares_memory(Path(store).parent):
+        way_out = "use a local disk, or a PostgreSQL or MongoDB store"
+        return StoreUnavailable(store, "lies on a filesystem on which processes share no memory", way_out)
+    if files.has_empty_journal and files.has_whole_index:
+        reason = f"its journal {store}-wal was removed while another process uses it"
+        return StoreUnavailable(store, reason, "end that process, or have it use the store: it saves what it has")
+    return None
+
+
+def _unwritable(path: str) -> list[str]:
+    """Return which of the database, its journal, its index and its folder this user cannot write.
+
+    SQLite gives journal and index the permissions that the database has when they are made, and leaves them so.
+    """
+    files = (path, f"{path}-wal", f"{path}-shm", os.path.dirname(path))
+    return [file for file in files if os.path.exists(file) and not os.access(file, os.W_OK)]
+
+
+def reads_leniently(raw: sqlite3.Connection | None, error: sqlite3.Error) -> bool:
+    """Make the connection accept damaged text, at some cost, if the error is about that; return whether this is new."""
+    if raw is None or _REFUSAL not in str(error) or raw.text_factory is _lenient:
+        return False
+    raw.text_factory = _lenient
+    return True
+
+
+def _lenient(text: bytes) -> str:
+    return text.decode(errors="backslashreplace")

@@ -1,4 +1,4 @@
-"""Decides in SQLite's words whether derived columns disagree with their sources; a damaged source decides nothing."""
+"""Decides in SQL for SQLite whether derived columns disagree with their sources; a damaged source decides nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from taskqueue.store.relational.engine import Work
 from taskqueue.store.sqlite.database import SqliteDatabase
 
 _STEPS = 10_000
-"""Instructions of SQLite between two looks at the clock."""
+"""How many instructions SQLite runs between two looks at the clock."""
 
 _RANK = f"ready_at + priority * {RANK_A_PRIORITY}"
 _IS_BESIDE = (

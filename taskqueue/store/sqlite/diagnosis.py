@@ -1,4 +1,4 @@
-"""Examines an embedded store: its file, the room around it, and how SQLite keeps it."""
+"""Examines an embedded store: its file, the free space around it, and how SQLite stores it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHECK_FOR = 20.0
 """Seconds for the check of the file, which reads all of it; other processes continue."""
 
 _STEPS = 100_000
-"""Instructions of SQLite between two looks at the clock."""
+"""How many instructions SQLite runs between two looks at the clock."""
 
 LONG_JOURNAL = 256 * MIB
 
@@ -28,7 +28,7 @@ def diagnose(raw: sqlite3.Connection, address: SqliteUrl) -> list[Finding]:
 
 
 def _size(raw: sqlite3.Connection) -> int:
-    """Return the bytes of the database, including bytes that are only in the write-ahead log."""
+    """Return the size of the database in bytes, including what is only in the write-ahead log."""
     [(pages,)], [(each,)] = raw.execute("PRAGMA page_count"), raw.execute("PRAGMA page_size")
     return int(pages) * int(each)
 

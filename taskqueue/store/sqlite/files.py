@@ -27,10 +27,10 @@ FRESH = 50_000_000
 """Nanoseconds for which a change of a folder may hide another one: the clock of files ticks every few milliseconds."""
 
 _SHARED_RANGE = (0x4000_0002, 510)
-"""First byte and length of the range that connections in WAL mode have locked of the database (SQLite's ``os.h``)."""
+"""First byte and length of the range of the database that connections in WAL mode lock (SQLite's ``os.h``)."""
 
 _SHORTEST_INDEX = 32 * 1024
-"""Bytes by which SQLite makes the index longer; on a full disk it leaves a few of the first ones."""
+"""Bytes by which SQLite extends the index; on a full disk it writes only a few of the first."""
 
 Identity: TypeAlias = "tuple[int, int] | None"
 
@@ -74,7 +74,7 @@ class Files:
             self._open_folder = os.open(self._folder, os.O_PATH | os.O_CLOEXEC)
 
     def closed(self) -> None:
-        """Forget journal and index; the database stays the one it was."""
+        """Forget journal and index; the database stays the same."""
         self._companions = self._seen = None
         for descriptor in (self._descriptor, self._open_folder):
             if descriptor is not None:
@@ -104,7 +104,7 @@ class Files:
     def are_still_whole(self) -> bool:
         """Return whether all names lead to the open files, as they did a moment ago.
 
-        Looks at the open folder, which takes half the time of a look by its name (0.8 us, not 1.7).
+        Looks at the open folder, which takes half the time of a look by name (0.8 us, not 1.7).
         """
         if self._open_folder is not None and self._seen is not None:
             status = os.fstat(self._open_folder)
@@ -132,7 +132,7 @@ class Files:
 
     @property
     def has_empty_journal(self) -> bool:
-        """Return whether the file that has the name of the journal is empty."""
+        """Return whether the file with the name of the journal is empty."""
         try:
             return os.stat(self._journal).st_size == 0
         except OSError:
@@ -140,7 +140,7 @@ class Files:
 
     @property
     def has_whole_index(self) -> bool:
-        """Return whether the file that has the name of the index is as long as any that is in use."""
+        """Return whether the file with the name of the index is as long as an index in use."""
         try:
             return os.stat(self._index).st_size >= _SHORTEST_INDEX
         except OSError:
@@ -154,15 +154,15 @@ class Files:
 
     @property
     def has_lost_index(self) -> bool:
-        """Return whether journal and index are open, and the index has lost its name; any thread may ask."""
+        """Return whether journal and index are open, and the index has lost its name; any thread may call this."""
         companions = self._companions
         return companions is not None and (companions[1] is None or _identity(self._index) != companions[1])
 
     @property
     def share_lost_index(self) -> bool:
         """Return whether the index, or another connection's index, has lost its name: SQLite has one for a process."""
-        every = [one for reference in _FILES.keyrefs() if (one := reference()) is not None]
-        return any(one.has_lost_index for one in every if one.are_of(self._identity))
+        every = [files for reference in _FILES.keyrefs() if (files := reference()) is not None]
+        return any(files.has_lost_index for files in every if files.are_of(self._identity))
 
     def are_of(self, database: Identity) -> bool:
         """Return whether these are the files of this database."""
@@ -171,7 +171,7 @@ class Files:
     def set_journal_aside(self) -> str:
         """Rename the journal of a replaced database, so that no process takes it for the journal of the new one.
 
-        Return the new name, or "" where the journal was not this one.
+        Return the new name, or "" if the journal was another one.
         """
         if self._companions is None or _identity(self._journal) != self._companions[0]:
             return ""
@@ -184,7 +184,7 @@ class Files:
         return ""
 
     def keep_others_out(self) -> None:
-        """Have SQLite believe that others use the database: then closing it neither saves nor removes a journal.
+        """Make SQLite believe that others use the database, so that closing it neither saves nor removes a journal.
 
         The descriptor is never closed, as that would drop the locks of other connections of this process.
         """
@@ -212,9 +212,9 @@ def _identity(name: str) -> Identity:
 
 
 _PENDING = 0x40000000  # PENDING_BYTE of SQLite's os.h
-_IN_DATABASE = (_PENDING, _PENDING + 511)  # what a connection locks that wants the file for itself
+_IN_DATABASE = (_PENDING, _PENDING + 511)  # locked by a connection that wants the file for itself
 _IN_INDEX = (120, 120)  # WAL_WRITE_LOCK of the file -shm
-_WORDS_SHOWN = 3  # of a command line; a password usually comes later
+_WORDS_SHOWN = 3  # characters of a command line; a password usually comes later
 _MOST_SHOWN = 80  # characters
 
 
@@ -233,13 +233,13 @@ class LockHolder:
 
 
 def lock_holder(path: str) -> LockHolder | None:
-    """Return the holder of the write lock; None if there is none, or the kernel does not say."""
+    """Return the holder of the write lock; None if there is none, or the kernel does not name it."""
     try:
         listed = Path("/proc/locks").read_text()
     except OSError:
         return None
     for file, (first, last) in ((f"{path}-shm", _IN_INDEX), (path, _IN_DATABASE)):
-        # By device and inode, or by inode alone: some filesystems tell programs another device than the kernel uses.
+        # By device and inode, or by inode alone: some filesystems report a device that the kernel does not use.
         for identity in _lock_identities(file):
             for pid, place, begin, end in _write_locks(listed):
                 if place.endswith(identity) and begin <= last and end >= first:
@@ -257,7 +257,7 @@ def _lock_identities(file: str) -> Iterator[str]:
 
 
 def _write_locks(listed: str) -> Iterator[tuple[int, str, float, float]]:
-    """Yield process, file and range of each lock that excludes others; those who wait for one are marked by ``->``."""
+    """Yield process, file and range of each exclusive lock; lines of waiting processes are marked by ``->``."""
     for line in listed.splitlines():
         fields = line.split()
         if len(fields) == 8 and fields[1] != "->" and fields[3] == "WRITE":
@@ -266,14 +266,14 @@ def _write_locks(listed: str) -> Iterator[tuple[int, str, float, float]]:
 
 
 def _command(pid: int) -> str:
-    """Return the beginning of the command line, or what else is known of the process."""
+    """Return the beginning of the command line, or whatever else is known about the process."""
     for name in ("cmdline", "comm"):
         try:
             words = Path(f"/proc/{pid}/{name}").read_text(errors="replace").replace("\0", " ").split()
         except OSError:
             return "gone by now"
         if words:
-            is_ours = words[0] == "taskqueue:"  # a title that we have set
+            is_ours = words[0] == "taskqueue:"  # a title set by this project
             return logged(" ".join(words if is_ours else words[:_WORDS_SHOWN]))[:_MOST_SHOWN]
     return "a program without a name"
 
@@ -286,28 +286,28 @@ def _is_stopped(pid: int) -> bool:
 
 
 PIECE = 256 * 1024
-"""As long as the length is a multiple of these bytes, there is room: any other length is one that a commit has made.
+"""While the length is a multiple of these bytes, there is room: any other length comes from a commit.
 
 So many are written at once: the kernel caches what one call writes in as large parts as it can, and each small write
 into a part of a megabyte looks through all of it (measured for the ten writes of an add: 28 us, not 14).
 """
 
 STEP = 4 * PIECE
-"""Bytes that are made ready together; the next commit takes them to the disk along with its own."""
+"""Bytes that are preallocated together; the next commit writes them to the disk along with its own."""
 
 _ZEROS = bytes(PIECE)
 
 
 class Journal:
-    """The write-ahead log of an open database; SQLite has no locks on it, so that closing it drops none."""
+    """The write-ahead log of an open database; SQLite holds no locks on it, so closing it drops none."""
 
     def __init__(self, path: str, enough: int) -> None:
-        """Keep the file open; up to ``enough`` bytes are made ready."""
+        """Keep the file open; up to ``enough`` bytes are preallocated."""
         self._enough = enough
         self._file: int | None = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 
     def make_room(self) -> None:
-        """Write zeros after the end if SQLite has reached it; a journal that is short stays so.
+        """Write zeros after the end if SQLite has reached it; a short journal stays short.
 
         They are appended, at the end as it is at that moment: writes of another process there are not touched.
         The length is sought: ``fstat`` would also ask for the time of the last change, so that the next write notes a
@@ -319,7 +319,7 @@ class Journal:
         if size >= self._enough:
             self.close()
         elif size > PIECE and size % PIECE:
-            with contextlib.suppress(OSError):  # without space commits make it longer, as far as they can
+            with contextlib.suppress(OSError):  # without space, commits extend it as far as they can
                 os.write(self._file, bytes(PIECE - size % PIECE))
                 for _ in range(STEP // PIECE - 1):
                     os.write(self._file, _ZEROS)
@@ -339,7 +339,7 @@ def write_back(raw: sqlite3.Connection) -> None:
 
 
 def reuse(raw: sqlite3.Connection) -> None:
-    """Copy the journal into the database as far as there is space: then the next commits start at its front.
+    """Copy the journal into the database as far as there is space, so that the next commits start at its front.
 
     Jobs change the same pages again and again. On a full disk that continues in the space of both files.
     """

@@ -33,7 +33,7 @@ class SqliteMigration:
         )
 
     def version(self) -> int:
-        """Return the schema that the store has; a new file gets this version's when it is opened."""
+        """Return the schema version of the store; a new file gets the current one when it is opened."""
         with self._in_words():
             return schema.version(self._raw, self.store) or SCHEMA_VERSION
 
@@ -43,7 +43,7 @@ class SqliteMigration:
             return [lease_of(row) for row in self._raw.execute(_SEATS, (time.time_ns() // 1_000_000,))]
 
     def apply(self, number: int) -> None:
-        """Do the step to this schema in one transaction."""
+        """Apply the step to this schema in one transaction."""
         with self._in_words():
             self._raw.execute("BEGIN IMMEDIATE")
             try:

@@ -11,28 +11,28 @@ from taskqueue.store.relational.tables import TABLES
 
 def check(connection: sqlite3.Connection, store: str) -> bool:
     """Return whether the tables are there; raise ``SchemaMismatch`` for other tables."""
-    found = version(connection, store)
-    if found is None:
+    present = version(connection, store)
+    if present is None:
         return False
-    if found != SCHEMA_VERSION:
-        raise SchemaMismatch(store, found, SCHEMA_VERSION)
+    if present != SCHEMA_VERSION:
+        raise SchemaMismatch(store, present, SCHEMA_VERSION)
     return True
 
 
 def version(connection: sqlite3.Connection, store: str) -> int | None:
     """Return the version of the tables, None without tables; raise ``StoreUnavailable`` if they are not ours."""
-    # Tables first: another process may create them, and the number with them, between these two looks.
+    # Tables first: another process may create them, and with them the number, between these two statements.
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     [number] = connection.execute("PRAGMA user_version").fetchone()
     if not tables:
         return int(number) or None
-    if not number or len(tables & {"jobs", "waits", "leases"}) < 2:  # one may be missing in a damaged file
+    if not number or len(tables & {"jobs", "waits", "leases"}) < 2:  # a damaged file may lack one
         raise StoreUnavailable(store, "is a database of another program", "name another file")
     return int(number)
 
 
 def check_opened(connection: sqlite3.Connection) -> None:
-    """Read something, to detect an unreadable file."""
+    """Read something to detect an unreadable file."""
     connection.execute("SELECT 1 FROM jobs LIMIT 1").fetchone()
 
 

@@ -1,4 +1,4 @@
-"""Parses the address of a SQLite store, and refuses files that SQLite cannot keep safe."""
+"""Parses the address of a SQLite store, and refuses files on which SQLite is not safe."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MEMORY = ":memory:"
 """SQLite's name of a database in memory."""
 
 IMMEDIATE = "immediate:"
-"""The address for a ``Scheduler`` that runs each job when it is added; it names no store."""
+"""The address of a ``Scheduler`` that runs each job when it is added; it names no store."""
 
 OPTIONS = ("mode", "synchronous", "timeout")
 
@@ -106,7 +106,7 @@ def location(url: str) -> SqliteUrl:
     pairs = parse_qsl(parts.query, keep_blank_values=True)
     options = dict(pairs)
     for name in options:
-        if [one for one, _ in pairs].count(name) > 1:
+        if [option for option, _ in pairs].count(name) > 1:
             raise ConfigError(f"{shown}: {name} is given twice: pass it once")
         if name not in OPTIONS:
             raise ConfigError(f"{shown} has the option {name!r}: use {', '.join(OPTIONS)}")
@@ -146,9 +146,9 @@ def prepare(address: SqliteUrl, mounts: Path = Path("/proc/self/mountinfo")) -> 
 
 
 def shares_memory(folder: Path) -> bool:
-    """Return whether processes can share memory by a file of the folder, as they have to by the index of the journal.
+    """Return whether processes can share memory through a file in the folder, as the index of the journal requires.
 
-    They cannot on some shares of virtual machines and containers; if there is no room for a file, that is unknown.
+    They cannot on some shares of virtual machines and containers; without room for a file, the answer is unknown.
     """
     import mmap
     import tempfile
@@ -168,7 +168,7 @@ def shares_memory(folder: Path) -> bool:
 
 def filesystem(folder: Path, mountinfo: str) -> str:
     """Return the type of the filesystem that holds the folder, from the text of a ``mountinfo``, "" if unknown."""
-    found, longest = "", -1
+    type_found, longest = "", -1
     for line in mountinfo.splitlines():
         left, _, right = line.partition(" - ")
         fields, kind = left.split(), right.split()
@@ -176,8 +176,8 @@ def filesystem(folder: Path, mountinfo: str) -> str:
             continue
         mounted = re.sub(r"\\([0-7]{3})", lambda digits: chr(int(digits[1], 8)), fields[4])
         if len(mounted) >= longest and folder.is_relative_to(mounted):
-            found, longest = kind[0], len(mounted)
-    return found
+            type_found, longest = kind[0], len(mounted)
+    return type_found
 
 
 def _refuse_strange(address: SqliteUrl) -> None:

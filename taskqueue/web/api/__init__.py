@@ -1,8 +1,8 @@
-"""The JSON API: all operations in one table, from which requests are checked and the document is made."""
+"""The JSON API: all operations in one table, which checks requests and generates the document."""
 
 from __future__ import annotations
 
-from taskqueue.web.api import figures, jobs, operations
+from taskqueue.web.api import bulk, figures, jobs, operations
 
-ROUTES = (*jobs.ROUTES, *operations.ROUTES, *figures.ROUTES)
+ROUTES = (*jobs.ROUTES, *bulk.ROUTES, *operations.ROUTES, *figures.ROUTES)
 """All operations."""

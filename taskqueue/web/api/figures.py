@@ -1,4 +1,4 @@
-"""The operations that tell figures and what happened: counts, history, failures, the audit and events."""
+"""The operations for figures and for what happened: counts, history, failures, the audit and events."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import Any
 from starlette.responses import Response
 
 from taskqueue.errors import InvalidOption, InvalidQuery
-from taskqueue.insight.failure_groups import FailureGroup
 from taskqueue.insight.overview import Failures, failures_of
+from taskqueue.insight.work_report import Period, Scope, WorkOf
 from taskqueue.model.analytics import Grouping
 from taskqueue.model.events import EVENTS
 from taskqueue.model.history import OTHER, Step
-from taskqueue.scheduler import json_shapes
+from taskqueue.scheduler import json_shapes, work_shapes
+from taskqueue.scheduler.controls import limits_of
 from taskqueue.web.api import schemas
 from taskqueue.web.api.route import ApiRoute, Call, Param, Schema
 from taskqueue.web.api.schemas import ANYTHING, BOOLEAN, INTEGER, TEXT, TIME, listed, optional, record, ref
+from taskqueue.web.event_hub import event_stream
 from taskqueue.web.problems import Problem
-from taskqueue.web.streams import event_stream
 
 
 def get_session(call: Call) -> Any:
@@ -53,6 +54,24 @@ def get_stats(call: Call) -> Any:
     }
 
 
+def report_class(call: Call) -> Any:
+    """Say how a class does: figures of an hour, a day and a week, histograms, errors, slowest runs, tags and meta."""
+    return _report(call, Scope.CLASS)
+
+
+def report_queue(call: Call) -> Any:
+    """Say how a queue does, as of a class."""
+    return _report(call, Scope.QUEUE)
+
+
+def _report(call: Call, scope: Scope) -> Any:
+    report = call.dashboard.overviews.report(WorkOf(scope, call.path["name"]), Period(call.query["over"]))
+    mask = call.dashboard.masking.limit
+    limits = limits_of(call.scheduler.limits(), report.limit_keys) if report.limit_keys else []
+    shown = [replace(state, limit_key=mask(state.limit_key)) for state in limits]
+    return call.masked(work_shapes.work_report(report, shown))
+
+
 def get_history(call: Call) -> Any:
     """Return figures of jobs by minute or hour, queue and class."""
     query = call.query
@@ -67,7 +86,7 @@ def get_analytics(call: Call) -> Any:
     """Return figures of the jobs that ended in a time."""
     query = call.query
     analytics = call.scheduler.analytics(query["by"], query["since"], query.get("until"))
-    is_in_time = analytics.by in (Grouping.HOUR, Grouping.DAY)  # of these the last ones, of others the largest
+    is_in_time = analytics.by in (Grouping.HOUR, Grouping.DAY)  # keep the last ones, else the largest
     groups = analytics.groups[-query["limit"] :] if is_in_time else analytics.groups[: query["limit"]]
     return {**json_shapes.analytics(replace(analytics, groups=groups)), "left_out": len(analytics.groups) - len(groups)}
 
@@ -75,6 +94,7 @@ def get_analytics(call: Call) -> Any:
 def list_failures(call: Call) -> Any:
     """Return the failures of a time by class and error, and the failed attempts of the last hour, judged."""
     groups = failures_of(call.scheduler.history(call.query["since"], step=call.query["step"]))
+    state = call.dashboard.overviews.read()
     return {
         "failures": [
             {
@@ -88,28 +108,13 @@ def list_failures(call: Call) -> Any:
             for group in groups[: call.query["limit"]]
         ],
         "left_out": len(groups[call.query["limit"] :]),
-        "judged": [_judged(group) for group in call.dashboard.overviews.read().groups[: call.query["limit"]]],
-    }
-
-
-def _judged(group: FailureGroup) -> dict[str, Any]:
-    """Return the failed attempts of the last hour by one error of one class, against the last week."""
-    return {
-        "job": group.job,
-        "fingerprint": group.fingerprint or None,
-        "trend": group.trend.value,
-        "failed": group.number,
-        "attempts": group.attempts,
-        "seconds": int(group.over.total_seconds()),
-        "usual": group.usual,
-        "first": json_shapes.time(group.first_at),
-        "last": json_shapes.time(group.last_at),
-        "query": group.query,
+        "judged": [work_shapes.judged(group) for group in state.groups[: call.query["limit"]]],
+        "decisions": [work_shapes.decision(decision) for decision in state.decisions],
     }
 
 
 def _query_of(failures: Failures) -> dict[str, Any]:
-    """Return the query for their jobs; those of errors that are counted together cannot be told apart."""
+    """Return the query for their jobs; errors that are counted together cannot be distinguished."""
     error = {} if failures.error == OTHER else {"error.type": failures.error or None}
     return {"job": failures.job, "status": {"$in": ["FAILED", "TIMEOUT"]}, **error}
 
@@ -139,7 +144,7 @@ async def follow_events(call: Call) -> Response:
     if unknown:
         raise Problem("invalid-parameter", f"names: there is no event {unknown[0]!r}: use {', '.join(EVENTS)}")
     if cursor is not None:
-        try:  # a wrong one is refused before it begins
+        try:  # a wrong cursor is refused before the stream begins
             await dashboard.in_thread(call.viewer, call.scheduler.read_events, cursor, 1)
         except InvalidOption as refused:
             raise Problem("invalid-parameter", f"{name}: {refused}") from None
@@ -177,6 +182,30 @@ _QUEUE, _JOB = schemas.text("queue", "Only this queue."), schemas.text("job", "O
 _SESSION = record(
     {"user": TEXT, "role": TEXT, "queues": {"type": ["array", "null"]}, "unmask": BOOLEAN, "csrf_token": optional(TEXT)}
 )
+_OVER = Param(
+    "over",
+    {"type": "string", "enum": [period.value for period in Period], "default": Period.DAY.value},
+    "The time of histograms, errors and slowest runs.",
+)
+_REPORT = record(
+    {
+        "of": TEXT,
+        "name": TEXT,
+        "at": TIME,
+        "lead": TEXT,
+        "well": BOOLEAN,
+        "work": {"type": "object"},
+        "over": TEXT,
+        "parts": {"type": "array", "items": {"type": "object"}},
+        "errors": {"type": "array", "items": {"type": "object"}},
+        "running": INTEGER,
+        "runs": {"type": "array", "items": {"type": "object"}},
+        "slowest": {"type": "array", "items": {"type": "object"}},
+        "last": {"type": "object"},
+        "options": {"type": ["object", "null"]},
+        "limits": {"type": "array", "items": ref("Limit")},
+    }
+)
 _COUNTS: Schema = {"type": "object", "additionalProperties": INTEGER}
 _STATS = record(
     {
@@ -190,7 +219,11 @@ _STATS = record(
 _AUDIT = listed("audit", ref("AuditEntry"), cursor=optional(TEXT))
 _HISTORY = record({"at": TIME, "queue": TEXT, "job": TEXT, "added": INTEGER, "done": INTEGER, "failed": INTEGER})
 _FAILURES = listed(
-    "failures", ref("Failures"), left_out=INTEGER, judged={"type": "array", "items": ref("JudgedFailures")}
+    "failures",
+    ref("Failures"),
+    left_out=INTEGER,
+    judged={"type": "array", "items": ref("JudgedFailures")},
+    decisions={"type": "array", "items": ref("FailureDecision")},
 )
 _ANALYTICS = record(
     {"by": TEXT, "groups": {"type": "array"}, "whole": ANYTHING, "present": ANYTHING, "left_out": INTEGER}
@@ -199,6 +232,8 @@ _ANALYTICS = record(
 ROUTES = (
     ApiRoute("GET /session", get_session, _SESSION),
     ApiRoute("GET /stats", get_stats, _STATS, _QUEUES),
+    ApiRoute("GET /classes/{name}", report_class, _REPORT, _OVER),
+    ApiRoute("GET /queues/{name}", report_queue, _REPORT, _OVER),
     ApiRoute(
         "GET /history",
         get_history,

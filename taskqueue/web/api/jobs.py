@@ -12,6 +12,7 @@ from starlette.responses import Response
 from taskqueue.errors import InvalidJob, InvalidQuery, JobNotFound, Unreadable
 from taskqueue.model.events import FLUSHED
 from taskqueue.model.ids import TEXT_LIMIT, JobId
+from taskqueue.model.job_filter import JobFilter
 from taskqueue.model.limits import limit_keys_of
 from taskqueue.model.options import named
 from taskqueue.model.schedules import moment_of
@@ -20,10 +21,10 @@ from taskqueue.scheduler import json_shapes
 from taskqueue.scheduler.changes import SAME_DATA
 from taskqueue.scheduler.operator_api import explained
 from taskqueue.scheduler.process import Process
+from taskqueue.web.actions import STARTABLE
 from taskqueue.web.api import schemas
 from taskqueue.web.api.route import Answer, ApiRoute, Call, Param, Schema
 from taskqueue.web.api.schemas import BOOLEAN, INTEGER, REASON, TEXT, TIME, WHEN, exactly, listed, record, ref
-from taskqueue.web.job_filter import JobFilter
 from taskqueue.web.problems import Problem
 from taskqueue.web.rendering import JsonResponse
 
@@ -55,7 +56,7 @@ def count_jobs(call: Call) -> Any:
 
 
 def add_job(call: Call) -> Any:
-    """Add a job; with the header ``Idempotency-Key`` once, however often it is asked for."""
+    """Add a job; with the header ``Idempotency-Key`` only once, however often it is requested."""
     options = {name: value for name, value in call.body.items() if name not in ("job", "data")}
     key = call.query.get("idempotency-key")
     process = call.actions.add_job(call.body["job"], _data(call.body.get("data")), options, key)
@@ -63,14 +64,14 @@ def add_job(call: Call) -> Any:
 
 
 def get_job(call: Call) -> Any:
-    """Return everything that is kept of a job."""
+    """Return everything that is stored about a job."""
     if call.query["unmask"]:
         return json_shapes.job_in_full(call.actions.unmask_job(call.path["id"]).snapshot)
     return _full(call, call.scheduler.get_job(call.path["id"]))
 
 
 def update_job(call: Call) -> Any:
-    """Change a job that waits."""
+    """Change a waiting job."""
     changes = dict(call.body)
     if "data" in changes:
         changes["data"] = _data(changes["data"])
@@ -78,7 +79,7 @@ def update_job(call: Call) -> Any:
 
 
 def cancel_job(call: Call) -> Any:
-    """Cancel a job that waits, or ask one that runs to end."""
+    """Cancel a waiting job, or ask a running one to end."""
     return _full(call, call.actions.cancel_job(call.path["id"], call.body.get("reason", "")))
 
 
@@ -90,20 +91,31 @@ def run_job_again(call: Call) -> Any:
 
 
 def act_on_matching(call: Call) -> Any:
-    """Cancel, or run again, all jobs that match; without ``confirm`` only say how many, with a sample.
+    """Cancel, run again or start now all matching jobs; without ``confirm`` only return how many, with a sample.
 
     With the ``at`` of that answer it concerns only the jobs that were counted.
     """
     ended = call.body["action"] == "run-again"
-    query = _allowed(call, _parsed(call.body["query"]))
+    query = matching_query(call)
     now = call.dashboard.overviews.now()
     at = named("at", call.body["at"], lambda given: moment_of(given, now)) if "at" in call.body else now
-    number, sample = call.actions.matching(query, at, ended=ended)
+    starts = call.body["action"] == "start-now"
+    concerned = {"$and": [query, STARTABLE]} if starts else query
+    number, sample = call.actions.matching(concerned, at, ended=ended)
     done = 0
     if call.body.get("confirm", False):
-        reason = call.body.get("reason", "")
-        done = call.actions.run_jobs_again(query, at) if ended else call.actions.cancel_jobs(query, at, reason)
+        if starts:
+            done = call.actions.start_now(query, at)
+        elif ended:
+            done = call.actions.run_jobs_again(query, at)
+        else:
+            done = call.actions.cancel_jobs(query, at, call.body.get("reason", ""))
     return {"found": number, "sample": _listed(call, sample), "done": done, "at": json_shapes.time(at)}
+
+
+def matching_query(call: Call) -> Mapping[str, Any]:
+    """Return the query in the body of a request, if the user may ask it."""
+    return _allowed(call, _parsed(call.body["query"]))
 
 
 def get_logs(call: Call) -> Any:
@@ -137,11 +149,11 @@ async def wait_for_job(call: Call) -> Response:
 
 def _query(call: Call) -> Mapping[str, Any]:
     """Return the query for the parameters of ``FILTER``. Raises ``InvalidQuery``."""
-    return _allowed(call, JobFilter.of({**call.query, "q": call.query.get("query", "")}).query())
+    return _allowed(call, JobFilter.of(call.query).query(call.dashboard.overviews.now()))
 
 
 def _allowed(call: Call, query: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the query, if it searches for nothing that is masked. Raises ``InvalidQuery``."""
+    """Return the query, unless it searches for masked values. Raises ``InvalidQuery``."""
     call.dashboard.masking.check_query(query, call.viewer.user)
     return query
 
@@ -192,7 +204,7 @@ _NEW = exactly({"job": {**TEXT, "examples": ["shop.jobs:MailJob"]}}, data={}, id
 _CHANGES = {**exactly(None, data={}, **_OPTIONS), "minProperties": 1}
 _MATCHING = exactly(
     {
-        "action": {"type": "string", "enum": ["cancel", "run-again"]},
+        "action": {"type": "string", "enum": ["cancel", "run-again", "start-now"]},
         "query": {"type": "object", "examples": [{"queue": "mail"}]},
     },
     reason=REASON,

@@ -1,4 +1,4 @@
-"""The operations on queues, limits, schedules and nodes."""
+"""The operations on queues, limits, schedules, nodes, failures and releases."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from zoneinfo import ZoneInfo
 from taskqueue.errors import InvalidOption
 from taskqueue.insight.nodes import Node
 from taskqueue.insight.overview import QueueState
-from taskqueue.model.controls import EVERY_QUEUE, Control, Kind
+from taskqueue.model.controls import EVERY_QUEUE, Control
 from taskqueue.model.record import Status
 from taskqueue.scheduler import json_shapes
 from taskqueue.scheduler.controls import MOST_KEYS
+from taskqueue.scheduler.operations import AnyOperation, Target, of_target
 from taskqueue.scheduler.operator_api import numbers_of
 from taskqueue.scheduler.schedule import Schedule
 from taskqueue.web.api import schemas
@@ -28,7 +29,7 @@ NOTHING: Mapping[str, int] = {status.name: 0 for status in Status}
 
 
 def list_queues(call: Call) -> Any:
-    """Return a page of queues, the one with the oldest waiting job first, and the cursor of the next page."""
+    """Return a page of queues, that with the oldest waiting job first, and the cursor of the next page."""
     state = call.dashboard.overviews.read()
     counts, moving = numbers_of(state.tally)["queues"], {queue.name: queue for queue in state.queues}
     every = next((pause for pause in call.scheduler.paused() if pause.name == EVERY_QUEUE), None)
@@ -43,7 +44,7 @@ def list_queues(call: Call) -> Any:
 def _queue(
     name: str, statuses: Mapping[str, int], state: QueueState | None, every: Control | None, at: datetime
 ) -> dict[str, Any]:
-    """Return a queue; one without a state has only ended jobs."""
+    """Return a queue; a queue without a state has only ended jobs."""
     oldest = state.oldest if state else None
     pause = state.pause if state else every
     return {
@@ -57,33 +58,20 @@ def _queue(
     }
 
 
-def pause_queue(call: Call) -> Any:
-    """Pause a queue, or all."""
-    name = call.body["queue"] or EVERY_QUEUE
-    call.actions.pause_queue(name, call.body.get("reason", ""))
-    return _in_force(call, Kind.PAUSE, name)
-
-
-def resume_queue(call: Call) -> Any:
-    """Resume a queue, or lift the pause of all."""
-    name = call.body["queue"] or EVERY_QUEUE
-    return json_shapes.cleared(Kind.PAUSE, name, int(call.actions.resume_queue(name)))
-
-
 def list_controls(call: Call) -> Any:
     """Return all controls."""
     return {"controls": [json_shapes.control(control) for control in call.scheduler.controls()]}
 
 
 def list_limits(call: Call) -> Any:
-    """Return the limits of running and waiting jobs, the full ones first; of over 100 those most jobs wait for."""
+    """Return the limits of running and waiting jobs, full ones first; of over 100, the ones that most jobs wait for."""
     mask, states = call.dashboard.masking.limit, call.scheduler.limits()
     limits = [json_shapes.limit(replace(state, limit_key=mask(state.limit_key))) for state in states]
     return {"limits": limits, "are_all": len(limits) < MOST_KEYS}
 
 
 def set_limit(call: Call) -> Any:
-    """Give a limit another number, or the declared one."""
+    """Set a limit's number, or restore the declared one."""
     call.actions.set_limit(call.body["name"], call.body["limit"], call.body.get("reason", ""))
     return list_controls(call)
 
@@ -121,7 +109,7 @@ def pause_schedule(call: Call) -> Any:
 
 
 def resume_schedule(call: Call) -> Any:
-    """Let a schedule start jobs again."""
+    """Allow a schedule to start jobs again."""
     return _schedule(call, call.actions.resume_schedule(call.path["name"]))
 
 
@@ -131,33 +119,18 @@ def list_nodes(call: Call) -> Any:
     return {"nodes": [_node(node) for node in part.rows], "cursor": part.next or None}
 
 
-def drain_node(call: Call) -> Any:
-    """Stop a node from starting jobs."""
-    call.actions.drain_node(call.path["name"], call.body.get("reason", ""))
-    return _in_force(call, Kind.DRAIN, call.path["name"])
-
-
-def undrain_node(call: Call) -> Any:
-    """Allow a node to start jobs again."""
-    name = call.path["name"]
-    return json_shapes.cleared(Kind.DRAIN, name, int(call.actions.undrain_node(name)))
+def list_releases(call: Call) -> Any:
+    """Return the marked releases, the oldest first."""
+    return {"releases": [json_shapes.release(release) for release in call.scheduler.releases()]}
 
 
 def _part(call: Call, rows: Sequence[Row], name_of: Callable[[Row], str]) -> Part[Row]:
-    """Return the rows that the parameters ask for. Raises ``Problem`` for the cursor of one that is gone."""
+    """Return the requested rows. Raises ``Problem`` if the row of the cursor is gone."""
     given = {"name": call.query.get("name", ""), "after": call.query.get("cursor", "")}
     part = part_of(rows, name_of, given, call.query["limit"])
     if given["after"] and part.is_first:
         raise Problem("cursor-too-old", f"cursor={given['after']!r} no longer exists: start without one")
     return part
-
-
-def _in_force(call: Call, kind: Kind, name: str) -> Mapping[str, Any]:
-    """Return the control, or say that it has been cleared."""
-    for control in call.scheduler.controls():
-        if control.kind is kind and control.name == name:
-            return json_shapes.control(control)
-    return {"kind": kind.value, "name": name, "since": None, "by": "", "reason": "", "count": None}
 
 
 def _schedule(call: Call, schedule: Schedule) -> Any:
@@ -181,6 +154,7 @@ _PAGED = (
     schemas.text("cursor", "The cursor of the page before."),
 )
 _CLEARED = record({"kind": TEXT, "name": TEXT, "cleared": schemas.INTEGER})
+_DONE = record({"operation": TEXT, "target": TEXT})
 _QUEUE: Schema = {
     "type": ["string", "null"],
     "maxLength": 200,
@@ -197,13 +171,36 @@ _LIMIT = exactly(
 )
 _ZONE = schemas.text("tz", "The time zone of the answer, such as `Europe/Berlin`.", default="UTC")
 _COUNT = Param("count", {"type": "integer", "minimum": 1, "maximum": 100, "default": 5}, "How many times.")
+_VALUES: Mapping[str, Schema] = {
+    "reason": REASON,
+    "until": {**TEXT, "maxLength": 100, "description": "When this ends by itself: a time, or `2h` from now."},
+}
+"""The values that methods of declared operations accept."""
 _OF_ALL = "operators of all queues"
-_PAUSE = exactly({"queue": _QUEUE}, reason=REASON)
+
+
+def _route(operation: AnyOperation) -> ApiRoute:
+    """Return the route of a declared operation: one on queues has the queue in its body, others a name in the path."""
+    is_of_queue = operation.target is Target.QUEUE
+
+    optional = {value: schema for value, schema in _VALUES.items() if operation.takes(value)}
+
+    def do(call: Call) -> Any:
+        name: str = (call.body["queue"] or EVERY_QUEUE) if is_of_queue else call.path["name"]
+        result = call.actions.operate(operation, name, {key: call.body[key] for key in optional if key in call.body})
+        return json_shapes.operation(operation, name, result, operation.control_of(call.scheduler.controls(), name))
+
+    do.__name__, do.__doc__ = f"{operation.verb}_{operation.target}", operation.help
+    path = f"/{operation.target}s{'' if is_of_queue else '/{name}'}/{operation.verb}"
+    body = exactly({"queue": _QUEUE} if is_of_queue else None, **optional)
+    answer = ref("Control") if operation.sets else _CLEARED if operation.clears else _DONE
+    users = "" if is_of_queue else _OF_ALL
+    return ApiRoute(f"POST {path}", do, answer, body=body, needs_body=is_of_queue, users=users)
+
 
 ROUTES = (
     ApiRoute("GET /queues", list_queues, _paged("queues", "Queue"), *_PAGED, statuses=(410,)),
-    ApiRoute("POST /queues/pause", pause_queue, ref("Control"), body=_PAUSE, needs_body=True),
-    ApiRoute("POST /queues/resume", resume_queue, _CLEARED, body=exactly({"queue": _QUEUE}), needs_body=True),
+    *map(_route, of_target(Target.QUEUE)),
     ApiRoute("GET /controls", list_controls, _CONTROLS),
     ApiRoute("GET /limits", list_limits, listed("limits", ref("Limit"), are_all=BOOLEAN)),
     ApiRoute("POST /limits", set_limit, _CONTROLS, body=_LIMIT, needs_body=True, users=_OF_ALL),
@@ -221,6 +218,8 @@ ROUTES = (
     ApiRoute("POST /schedules/{name}/pause", pause_schedule, ref("Schedule"), body=_REASONED),
     ApiRoute("POST /schedules/{name}/resume", resume_schedule, ref("Schedule"), body=exactly(), statuses=(409,)),
     ApiRoute("GET /nodes", list_nodes, _paged("nodes", "Node"), *_PAGED, statuses=(410,)),
-    ApiRoute("POST /nodes/{name}/drain", drain_node, ref("Control"), body=_REASONED, users=_OF_ALL),
-    ApiRoute("POST /nodes/{name}/undrain", undrain_node, _CLEARED, body=exactly(), users=_OF_ALL),
+    *map(_route, of_target(Target.NODE)),
+    *map(_route, of_target(Target.FAILURE)),
+    ApiRoute("GET /releases", list_releases, listed("releases", ref("Release"))),
+    *map(_route, of_target(Target.RELEASE)),
 )

@@ -22,7 +22,7 @@ Schema: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A request whose parameters and body keep to their schemas."""
+    """A request whose parameters and body conform to their schemas."""
 
     dashboard: Dashboard
     viewer: Viewer
@@ -38,7 +38,7 @@ class Call:
 
     @cached_property
     def actions(self) -> Actions:
-        """All that the user may do."""
+        """The actions of the user."""
         return self.dashboard.actions(self.viewer)
 
     def masked(self, document: Any) -> Any:
@@ -55,7 +55,7 @@ class Answer:
 
 
 class Checked:
-    """Checks values against a schema, which is the very one that the document shows."""
+    """Checks values against a schema, the same one that the document shows."""
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
@@ -65,7 +65,7 @@ class Checked:
         return Draft202012Validator(self.schema)
 
     def check(self, value: Any, where: str) -> None:
-        """Raise ``Problem`` for a value that does not keep to the schema."""
+        """Raise ``Problem`` for a value that does not conform to the schema."""
         error = next(self._validator.iter_errors(value), None)
         if error is not None:
             path = ".".join(map(str, (where, *error.absolute_path)))

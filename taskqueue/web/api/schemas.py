@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from taskqueue.insight.failure_groups import Trend
+from taskqueue.insight.failure_states import FailureState
 from taskqueue.model.record import Status
 from taskqueue.web.api.route import Param, Schema
 
@@ -29,12 +30,12 @@ def optional(schema: Schema) -> Schema:
 
 
 def record(required: dict[str, Schema], **more: Schema) -> Schema:
-    """Return the schema of an object that has these keys, perhaps some, and may get others in later versions."""
+    """Return the schema of an object that has all or some of these keys, and may get more in later versions."""
     return {"type": "object", "properties": {**required, **more}, "required": list(required)}
 
 
 def exactly(required: dict[str, Schema] | None = None, **more: Schema) -> Schema:
-    """Return the schema of an object in a request, where any other key is a mistake."""
+    """Return the schema of an object in a request, in which any other key is a mistake."""
     needed = required or {}
     properties = {**needed, **more}
     return {"type": "object", "properties": properties, "required": list(needed), "additionalProperties": False}
@@ -144,23 +145,40 @@ COMPONENTS: dict[str, Schema] = {
     ),
     "JudgedFailures": record(
         {
+            "id": TEXT,
             "job": TEXT,
             "fingerprint": optional(TEXT),
+            "state": {"type": "string", "enum": [state.value for state in FailureState]},
+            "decision": ANYTHING,
             "trend": {"type": "string", "enum": [trend.value for trend in Trend]},
             "failed": INTEGER,
             "attempts": INTEGER,
             "seconds": INTEGER,
             "usual": optional(NUMBER),
+            "release": optional(TEXT),
             "first": TIME,
             "last": TIME,
             "query": ANYTHING,
+        }
+    ),
+    "Release": record({"name": TEXT, "at": TIME, "by": TEXT}),
+    "FailureDecision": record(
+        {
+            "id": TEXT,
+            "job": TEXT,
+            "fingerprint": optional(TEXT),
+            "state": {"type": "string", "enum": [FailureState.MUTED.value, FailureState.RESOLVED.value]},
+            "since": TIME,
+            "until": optional(TIME),
+            "by": TEXT,
+            "reason": TEXT,
         }
     ),
     "AuditEntry": record(
         {"at": TIME, "by": TEXT, "action": TEXT, "target": TEXT, "source": TEXT, "about": ANYTHING, "cursor": TEXT}
     ),
 }
-"""The schemas that have a name."""
+"""The named schemas."""
 
 
 def limit(most: int, default: int) -> Param:
@@ -180,9 +198,13 @@ FILTER = (
         "Only this status.",
     ),
     text("queue", "Only this queue."),
-    text("job", "Only this class, as `module:Class`."),
+    text("job", "Only this class, as `module:Class`, or a part of its name."),
     text("tag", "Only jobs with this tag."),
     text("error", "Only jobs with this text in the class or the message of their error."),
-    text("query", 'Only jobs that match, as in `taskqueue list --query`: `{"data.to": "a@example.org"}`.'),
+    text(
+        "query",
+        "Only jobs that match, as in `taskqueue list --query`: `class:Mail customer:initech`, or JSON such as "
+        '`{"data.to": "a@example.org"}`.',
+    ),
 )
-"""The parameters that jobs are found by."""
+"""The parameters for finding jobs."""

@@ -4,27 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from taskqueue.web.pages import changes, job_form, matching
+from taskqueue.web.pages import bulk, changes, job_form, matching
 from taskqueue.web.pages.audit import audit
+from taskqueue.web.pages.classes import classes
 from taskqueue.web.pages.failures import failures
 from taskqueue.web.pages.job import job, stack, unmasked
-from taskqueue.web.pages.jobs import jobs
+from taskqueue.web.pages.jobs import jobs, suggestions
 from taskqueue.web.pages.nodes import nodes
 from taskqueue.web.pages.overview import overview
 from taskqueue.web.pages.queues import queues
 from taskqueue.web.pages.schedules import schedule, schedules
+from taskqueue.web.pages.work import class_page, queue_page
 from taskqueue.web.view import Page
 
 PAGES: Sequence[Page] = (
     Page(path="/", show=overview, template="overview.html", title="Overview"),
     Page(path="/jobs", show=jobs, template="jobs.html", title="Jobs"),
     Page(path="/queues", show=queues, template="queues.html", title="Queues"),
+    Page(path="/classes", show=classes, template="classes.html", title="Classes"),
     Page(path="/schedules", show=schedules, template="schedules.html", title="Schedules"),
     Page(path="/nodes", show=nodes, template="nodes.html", title="Nodes"),
     Page(path="/failures", show=failures, template="failures.html", title="Failures"),
     Page(path="/audit", show=audit, template="audit.html", title="Audit"),
+    Page(path="/jobs/suggestions", show=suggestions),
     Page(path="/jobs/matching", show=matching.ask, template="matching.html"),
     Page(path="/jobs/matching", show=matching.act, method="POST"),
+    Page(path="/bulk", show=bulk.begin, method="POST"),
+    Page(path="/bulk/{name}", show=bulk.bulk, template="bulk.html"),
+    Page(path="/bulk/{name}/rest", show=bulk.rest, method="POST"),
+    Page(path="/bulk/{name}/stop", show=bulk.stop, method="POST"),
     Page(path="/jobs/{id}", show=job, template="job.html"),
     Page(path="/jobs/{id}/unmask", show=unmasked, template="job.html", method="POST"),
     Page(path="/jobs/{id}/stack", show=stack, template="stack.html", asks_node=True),
@@ -34,10 +42,9 @@ PAGES: Sequence[Page] = (
     Page(path="/jobs/{id}/edit", show=job_form.run, template="job_form.html", method="POST"),
     Page(path="/jobs/{id}/cancel", show=changes.cancel, method="POST"),
     Page(path="/jobs/{id}/again", show=changes.again, method="POST"),
-    Page(path="/queues/pause", show=changes.pause_queue, method="POST"),
-    Page(path="/queues/resume", show=changes.resume_queue, method="POST"),
-    Page(path="/nodes/drain", show=changes.drain_node, method="POST"),
-    Page(path="/nodes/undrain", show=changes.undrain_node, method="POST"),
+    *changes.OF_OPERATIONS,
+    Page(path="/queues/{name:path}", show=queue_page, template="work.html"),
+    Page(path="/classes/{name:path}", show=class_page, template="work.html"),
     Page(path="/schedules/{name}", show=schedule, template="schedule.html"),
     Page(path="/schedules/{name}/trigger", show=changes.trigger_schedule, method="POST"),
     Page(path="/schedules/{name}/pause", show=changes.pause_schedule, method="POST"),

@@ -1,12 +1,34 @@
-"""The forms that change something: each does one action, and goes back to the page that shows what became of it."""
+"""The forms that change something; each returns to a page, above which a sentence says what was done."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from urllib.parse import quote
 
 from starlette.responses import Response
 
-from taskqueue.web.view import View, see_other
+from taskqueue.scheduler.operations import OPERATIONS, AnyOperation, Target
+from taskqueue.web.view import Button, Page, View, button_of, path_of, see_other
+
+SENTENCES: Mapping[str, str] = {
+    "canceled": "Done: the job is canceled, or asked to end if it runs.",
+    "again": "Done: this copy runs again.",
+    "changed": "Done: the job is changed.",
+    "triggered": "Done: the schedule has started this job.",
+    "schedule-paused": "Done: the schedule starts no jobs until it is resumed.",
+    "schedule-resumed": "Done: the schedule starts jobs again.",
+    "bulk-stopped": "Done: the copies that had not started are canceled.",
+    "matching": "Done: {of} jobs.",
+}
+"""Other actions than declared operations, by the word in an address; no other text of an address is shown."""
+
+NUMBERS: Mapping[str, str] = {
+    "0": "Nothing was left to do: somebody else did it since the jobs were counted.",
+    "1": "Done: 1 job.",
+}
+"""The sentences for numbers that have their own."""
 
 
 def cancel(view: View) -> Response:
@@ -21,30 +43,17 @@ def again(view: View) -> Response:
     return see_other(view, f"/jobs/{copy.id}?done=again")
 
 
-def pause_queue(view: View) -> Response:
-    """Pause a queue, or with an empty name all of them."""
-    queue = view.form.get("queue", "")
-    view.actions.pause_queue(queue, view.form.get("reason", ""))
-    return see_other(view, f"/queues?done=paused&of={quote(queue, safe='')}")
+def operate(operation: AnyOperation, view: View) -> Response:
+    """Do a declared operation, and return to the page of its targets; releases are on the page of failures."""
+    name = view.form.get(operation.target, "")
+    values = {value: text for value, text in view.form.items() if value in ("reason", "until") and text}
+    view.actions.operate(operation, name, values)
+    page = "failures" if operation.target is Target.RELEASE else f"{operation.target}s"
+    return see_other(view, f"/{page}?done={operation.name}&of={quote(name, safe='')}")
 
 
-def resume_queue(view: View) -> Response:
-    """Resume a queue, or with an empty name lift the pause of all."""
-    view.actions.resume_queue(view.form.get("queue", ""))
-    return see_other(view, "/queues?done=resumed")
-
-
-def drain_node(view: View) -> Response:
-    """Stop a node from starting jobs."""
-    node = view.form.get("node", "")
-    view.actions.drain_node(node, view.form.get("reason", ""))
-    return see_other(view, f"/nodes?done=drained&of={quote(node, safe='')}")
-
-
-def undrain_node(view: View) -> Response:
-    """Allow a node to start jobs again."""
-    view.actions.undrain_node(view.form.get("node", ""))
-    return see_other(view, "/nodes?done=undrained")
+OF_OPERATIONS = [Page(path=path_of(each), show=partial(operate, each), method="POST") for each in OPERATIONS.values()]
+"""The routes of the forms of declared operations."""
 
 
 def trigger_schedule(view: View) -> Response:
@@ -54,16 +63,44 @@ def trigger_schedule(view: View) -> Response:
 
 
 def pause_schedule(view: View) -> Response:
-    """Let a schedule start no jobs."""
+    """Stop a schedule from starting jobs."""
     view.actions.pause_schedule(view.path["name"], view.form.get("reason", ""))
     return see_other(view, f"{_schedule(view)}?done=schedule-paused")
 
 
 def resume_schedule(view: View) -> Response:
-    """Let a schedule start jobs again."""
+    """Allow a schedule to start jobs again."""
     view.actions.resume_schedule(view.path["name"])
     return see_other(view, f"{_schedule(view)}?done=schedule-resumed")
 
 
 def _schedule(view: View) -> str:
     return f"/schedules/{quote(view.path['name'], safe='')}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """What was done, in a sentence."""
+
+    says: str
+    undo: Button | None = None
+
+
+def done_of(query: Mapping[str, str]) -> Done | None:
+    """Return the action that the address names as done, or None."""
+    word, of = query.get("done", ""), query.get("of", "")
+    if word in OPERATIONS:
+        return _operated(OPERATIONS[word], of)
+    if word not in SENTENCES:
+        return None
+    says = SENTENCES[word]
+    if word == "matching":
+        says = NUMBERS.get(of) or says.format(of=f"{int(of):,}" if of.isdecimal() and len(of) < 10 else "all")
+    return Done(says=says)
+
+
+def _operated(operation: AnyOperation, name: str) -> Done:
+    target = f"the {operation.target}" if name else operation.target.words(name)
+    reverse = operation.reverse()
+    undo = None if reverse is None else replace(button_of(reverse, name), label="Undo")
+    return Done(says=f"Done: {operation.done.format(target=target)}.", undo=undo)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import takewhile
 from typing import Any, TypeAlias
@@ -11,20 +13,24 @@ from typing import Any, TypeAlias
 from taskqueue.errors import TaskqueueError
 from taskqueue.insight.overview import runs_of
 from taskqueue.insight.why import IN_SHORT
+from taskqueue.insight.work_report import options_in_words
 from taskqueue.model.controls import Controls
 from taskqueue.model.ids import JobId
+from taskqueue.model.job_filter import JobFilter
 from taskqueue.model.limits import limit_keys_of
 from taskqueue.model.log_lines import LogLine
 from taskqueue.model.record import Failure, Record, Status
 from taskqueue.model.schedules.origin import FromSchedule, Series
-from taskqueue.model.wording import in_utc, size, span
+from taskqueue.model.wording import in_utc, size
+from taskqueue.scheduler.changes import STAGE
+from taskqueue.scheduler.operations import OPERATIONS
 from taskqueue.scheduler.operator_api import explained
 from taskqueue.scheduler.process import Process
 from taskqueue.web.charts import kind_of, timeline
 from taskqueue.web.graph import graph_of
 from taskqueue.web.masking import Masking
-from taskqueue.web.pages.jobs import rows_of
-from taskqueue.web.view import Button, View, see_other
+from taskqueue.web.pages.jobs import chips_of, rows_of
+from taskqueue.web.view import Button, View, button_of, see_other
 from taskqueue.web.words import lines
 
 MOST_LINES = 200
@@ -44,15 +50,15 @@ Masked: TypeAlias = Callable[[Any], Any]
 
 
 def job(view: View) -> Any:
-    """Return everything that is known of a job, with values that look secret masked."""
+    """Return everything that is known about a job, with values that look secret masked."""
     process = view.scheduler.get_job(view.path["id"])
-    if not JobId.is_valid(view.path["id"]):  # its updates are found by its 24 digits
+    if not JobId.is_valid(view.path["id"]):  # updates of the page use the 24 digits
         return see_other(view, f"/jobs/{process.id}")
     return _shown(view, process, view.masking.masked)
 
 
 def unmasked(view: View) -> Mapping[str, Any]:
-    """Return the same with the values as they are, for a user who may see them; it is kept in the audit.
+    """Return the same with unmasked values, for a user who may see them; this is recorded in the audit.
 
     The page stays as it is: each update would be another look at secrets.
     """
@@ -87,10 +93,13 @@ def _shown(view: View, process: Process, masked: Masked) -> Mapping[str, Any]:
         "children": rows_of(view, children[:MOST_CHILDREN]),
         "has_more_children": len(children) > MOST_CHILDREN,
         "facts": _facts(record, view.masking),
+        "links": defaultdict(str, _links(record)),
+        "chips": chips_of(view, record, JobFilter()),
         "series": record.origin if isinstance(record.origin, Series) else None,
         "schedule": record.origin.schedule if isinstance(record.origin, FromSchedule) else None,
         "may_act": view.may_act_on(process.queue),
         "may_edit": view.actions.may_add(process.job),
+        "is_stage": process.job == STAGE,
     }
 
 
@@ -99,8 +108,7 @@ def _resume(view: View, record: Record) -> Button | None:
     pause = Controls(view.scheduler.controls()).pause_of(record.queue) if record.status is Status.WAITING else None
     if pause is None or not view.may_act_on(pause.name or None):
         return None
-    label = f"Resume queue {pause.name}" if pause.name else "Resume every queue"
-    return Button(label=label, path="/queues/resume", fields={"queue": pause.name})
+    return replace(button_of(OPERATIONS["resume"], pause.name), label=OPERATIONS["resume"].words(pause.name))
 
 
 def _last(logged: list[LogLine]) -> list[LogLine]:
@@ -177,7 +185,7 @@ def _value(masked: Masked, name: str, text: str | None) -> dict[str, Any]:
 
 
 def cut(text: str) -> str:
-    """Return the text, one that is too long for the page without its middle."""
+    """Return the text; without its middle if it is too long for the page."""
     size = _size(text)
     if size <= MOST_CHARACTERS:
         return text
@@ -186,7 +194,7 @@ def cut(text: str) -> str:
 
 
 def _size(text: str) -> int:
-    """Return how many characters the text has in HTML."""
+    """Return the length of the text in HTML."""
     return len(lines(text))
 
 
@@ -194,17 +202,22 @@ def _error(failure: Failure) -> dict[str, str]:
     return {"type": failure.type, "message": cut(failure.message), "traceback": cut(failure.traceback.rstrip())}
 
 
+def _links(record: Record) -> Iterator[tuple[str, str]]:
+    """Yield the address of the jobs that share a fact, by its name."""
+    yield "class", JobFilter.of({"class": record.job}).address()
+    yield "queue", JobFilter.of({"queue": record.queue}).address()
+    if record.holder is not None:
+        yield "node", JobFilter.of({"node": record.holder.seat}).address()
+
+
 def _facts(record: Record, masking: Masking) -> list[tuple[str, str]]:
-    options = record.options
     facts = [
         ("id text", record.id_text or ""),
+        ("class", record.job),
         ("queue", f"{record.queue}, priority {record.priority}"),
-        ("tags", ", ".join(record.tags)),
         ("unique key", record.unique or ""),
         ("node", record.holder.seat if record.holder else ""),
-        ("retry", str(options.retry).removeprefix("retry ")),
-        ("timeout", span(options.timeout) if options.timeout else ""),
-        ("stall timeout", span(options.stall_timeout) if options.stall_timeout else ""),
+        *options_in_words(record),
         ("limits", "; ".join(str(masking.limit(key)) for key in limit_keys_of(record.lane))),
         ("loops", record.cursor or ""),
         ("record", record.damage),

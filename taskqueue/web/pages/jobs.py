@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
-from urllib.parse import urlencode
+from typing import Any, NamedTuple
+
+from starlette.responses import Response
 
 from taskqueue.errors import InvalidQuery, JobNotFound
+from taskqueue.insight.records import ends_of, with_ends
 from taskqueue.model.controls import Controls
 from taskqueue.model.ids import JobId
+from taskqueue.model.job_filter import KEYS, PARTS_OF_POSTPONED, JobFilter, Names, Token
+from taskqueue.model.meta import ADDED_BY
 from taskqueue.model.record import Record, Status
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.model.wording import count
 from taskqueue.scheduler.process import Process
-from taskqueue.web.job_filter import STATUSES, JobFilter, moment
-from taskqueue.web.view import View, see_other
+from taskqueue.web.pages.breakdown import breakdown, keys_of
+from taskqueue.web.rendering import JsonResponse
+from taskqueue.web.view import View, moment, see_other
 from taskqueue.web.words import WORDS
 
 PAGE = 50
@@ -27,14 +31,31 @@ ORDERS: Mapping[str, str] = {
     "-created_at": "newest first",
     "created_at": "oldest first",
     "-ended_at": "last ended first",
+    "ended_at": "first ended first",
     "rank": "next to run first",
 }
 
-ENDED = tuple(word for word, statuses in STATUSES.items() if all(status.is_final for status in statuses))
-"""The words of statuses whose jobs are listed by their end, unless another order is asked for."""
+USUAL_ORDERS = ("-created_at", "-ended_at")
+"""The usual order of a list, and that of ended jobs alone."""
+
+MOST_CHIPS, LONGEST_CHIP = 3, 40
+"""How many tags and values of the meta a row shows, and the most characters of one."""
+
+LONGEST_WORD = 200
+"""The most characters of a word to complete."""
+
+NEWEST = 200
+"""The newest jobs whose names are known."""
 
 ANCHORED = ("-created_at", "-ended_at")
-"""The orders in which new jobs come first: they are announced, and do not move the jobs that a reader is looking at."""
+"""The orders in which new jobs come first: new jobs are announced instead of moving the ones that a reader looks at."""
+
+
+class Chip(NamedTuple):
+    """A tag or a value of the meta, and the address of all jobs that have it."""
+
+    text: str
+    address: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +64,7 @@ class Row:
 
     process: Process
     cause: str
+    chips: Sequence[Chip]
 
     @property
     def tries(self) -> int:
@@ -57,67 +79,173 @@ class Row:
 
 def jobs(view: View) -> Any:
     """Return a page of the list, or the job whose id was written into the filter."""
-    job_filter = JobFilter.of(view.query)
-    if job_filter.q and (address := _address_of(view, job_filter.q)):
-        return see_other(view, address)
-    usual = "-ended_at" if job_filter.status in ENDED else "-created_at"
-    order = view.query.get("order", usual)
+    job_filter, problem, new = JobFilter(), "", 0
     processes: list[Process] = []
-    problem, new = "", 0
+    order, usual = view.query.get("order", USUAL_ORDERS[0]), USUAL_ORDERS[0]
     try:
+        job_filter = JobFilter.of(view.query)
+        if address := _address_of(view, job_filter):
+            return see_other(view, address)
+        usual = USUAL_ORDERS[all(status.is_final for status in job_filter.statuses())]
+        order = view.query.get("order", usual)
         processes, new = _search(view, job_filter, order)
     except InvalidQuery as error:
         problem = str(error)
-    stats = view.numbers() if view.is_fragment else view.scheduler.stats()  # updates share it
-    statuses = STATUSES.get(job_filter.status, tuple(Status))
+    stats = view.numbers() if view.is_fragment else view.scheduler.stats()  # updates share the answer
     more = {"order": order} if order != usual else {}
-    anchor = _anchor(processes, order, view)
-    live = {**job_filter.fields(), **more, **({"after": view.query["after"]} if "after" in view.query else {})}
+    by = {"by": view.query["by"]} if view.query.get("by") else {}
+    place = {"after": view.query["after"]} if "after" in view.query else {}
     return {
         "filter": job_filter,
+        "written": str(job_filter) or view.query.get("q", ""),
         "problem": problem,
-        "rows": rows_of(view, processes[:PAGE]),
+        "unknown": [] if processes or problem else _unknown(view, job_filter, stats),
+        "rows": rows_of(view, processes[:PAGE], job_filter),
+        "breakdown": breakdown(view, job_filter, _query(view, job_filter, order), order) if processes else None,
+        "keys": keys_of(view, (process.snapshot for process in processes[:PAGE])),
         "new": _announced(new),
         "order": order,
         "orders": ORDERS,
-        "tabs": _tabs(job_filter, stats),
-        "queues": list(stats["queues"]),
+        "matching": None if problem or not job_filter.values("status") else _number_here(job_filter, stats),
+        "columns": _time_columns(job_filter, order, usual),
+        "tabs": [] if problem else _tabs(job_filter, stats),
         "first": job_filter.address(**more),
         "next": job_filter.address(**more, after=str(processes[PAGE - 1].id)) if len(processes) > PAGE else "",
         "is_first": "after" not in view.query,
-        "live": urlencode({**live, **({"until": anchor} if anchor else {})}),
+        "live": job_filter.address(**more, **by, **place, until=_anchor(processes, order, view)),
         "may_act": view.may_act,
-        "may_cancel": any(status.is_pending for status in statuses),
-        "may_run_again": any(status.is_final for status in statuses),
+        **_possible_actions(job_filter, problem),
         "total": stats["total"],
     }
 
 
-def _address_of(view: View, written: str) -> str:
-    """Return the address of the job, or of the list of jobs, whose id was written; empty if it is a query."""
+def _time_columns(job_filter: JobFilter, order: str, usual: str) -> list[dict[str, str]]:
+    """Return the columns with times, first the time that the list is sorted by; each header sorts by its time."""
+    fields = {"created_at": "added", "ended_at": "ended"}
+    sorted_by = order.removeprefix("-")
+    if "ended_at" not in (sorted_by, usual.removeprefix("-")):
+        del fields["ended_at"]
+    columns = []
+    for field, name in sorted(fields.items(), key=lambda item: item[0] != sorted_by):
+        wanted = field if order == f"-{field}" else f"-{field}"
+        is_here = sorted_by == field
+        columns.append(
+            {
+                "field": field,
+                "name": name,
+                "sorted": ("ascending" if order == field else "descending") if is_here else "",
+                "address": job_filter.address(**({} if wanted == usual else {"order": wanted})),
+            }
+        )
+    return columns
+
+
+def _possible_actions(job_filter: JobFilter, problem: str) -> dict[str, bool]:
+    statuses = set() if problem else job_filter.statuses()
+    return {
+        "may_start_now": bool(job_filter.values("status")) and statuses == {Status.POSTPONED},
+        "may_cancel": any(status.is_pending for status in statuses),
+        "may_run_again": any(status.is_final for status in statuses),
+    }
+
+
+def _address_of(view: View, job_filter: JobFilter) -> str:
+    """Return the address of the job, or of the list of jobs, whose id was written; empty if it is a filter."""
+    if len(job_filter.tokens) != 1 or job_filter.tokens[0].key in KEYS:
+        return ""
+    written = str(job_filter).strip('"')
     if JobId.is_valid(written):
         return f"/jobs/{written.lower()}"
-    if written.startswith("{") or not written.isprintable():
-        return ""
-    if len(view.scheduler.find_jobs({"id_text": written}, limit=2)) > 1:
-        return f"/jobs?{urlencode({'q': json.dumps({'id_text': written})})}"
-    with suppress(JobNotFound):
-        return f"/jobs/{view.scheduler.get_job(written).id}"
-    return ""
+    found = _shortened(view, written)
+    if not found and written.isprintable():
+        found = view.scheduler.find_jobs({"id_text": written}, limit=2)
+        if not found:
+            with suppress(JobNotFound):
+                found = [view.scheduler.get_job(written)]
+    if len(found) > 1:
+        return f"/jobs?{JobFilter.of({'id': written}).address()}" if found[0].id_text == written else ""
+    return f"/jobs/{found[0].id}" if found else ""
 
 
-def rows_of(view: View, processes: Iterable[Process]) -> list[Row]:
+def _shortened(view: View, written: str) -> list[Process]:
+    """Return the jobs, two at most, with this id as lists show it: its beginning, dots and its end."""
+    ends = ends_of(written)
+    if ends is None:
+        return []
+
+    def between(lowest: str, highest: str, limit: int) -> list[Process]:
+        return view.scheduler.find_jobs({"id": {"$gte": lowest, "$lte": highest}}, order="id", limit=limit)
+
+    return with_ends(between, *ends, most=2)
+
+
+def _unknown(view: View, job_filter: JobFilter, stats: Mapping[str, Any]) -> list[str]:
+    """Return for each token that no job matches a sentence with the nearest one that recent jobs match."""
+    if not job_filter:
+        return []
+    names = recent_names(view, stats)
+    return [
+        sentence
+        for token, sentence in names.unknown(job_filter)
+        if not view.scheduler.find_jobs(JobFilter((token,)).query(view.now()), limit=1)
+    ]
+
+
+def recent_names(view: View, stats: Mapping[str, Any]) -> Names:
+    """Return the names that the newest jobs have, and all queues."""
+    newest = view.scheduler.find_jobs(order="-created_at", limit=NEWEST)
+    return Names((process.snapshot for process in newest), stats["queues"])
+
+
+def rows_of(view: View, processes: Iterable[Process], job_filter: JobFilter | None = None) -> list[Row]:
     """Return the jobs as rows; the pauses in force are asked for only where a job waits."""
     listed = list(processes)
     does_wait = any(process.status is Status.WAITING for process in listed)
     controls = Controls(view.scheduler.controls() if does_wait else ())
-    return [Row(process=process, cause=_cause(process.snapshot, controls)) for process in listed]
+    return [
+        Row(
+            process=process,
+            cause=_cause(process.snapshot, controls),
+            chips=[
+                chip
+                for chip in chips_of(view, process.snapshot, job_filter or JobFilter())
+                if len(chip.text) <= LONGEST_CHIP and not chip.text.startswith(f"{ADDED_BY}:")
+            ][:MOST_CHIPS],
+        )
+        for process in listed
+    ]
+
+
+def chips_of(view: View, record: Record, job_filter: JobFilter) -> list[Chip]:
+    """Return the tags and the meta of a job, without secrets; each adds its token to the filter."""
+    tags = [Token("tag", tag) for tag in record.tags]
+    meta = [Token(f"meta.{key}", value) for key, value in record.meta.items() if value.strip()]
+    chips = [Chip(tag.value, job_filter.adding(*tag).address()) for tag in tags if tag.value.strip()]
+    return chips + [
+        Chip(f"{token.key[5:]}:{token.value}", job_filter.adding(*token).address())
+        for token in meta
+        if not view.masking.is_secret(token.key[5:])
+    ]
+
+
+def suggestions(view: View) -> Response:
+    """Return the completions of the word at the cursor, as JSON; masked values are not suggested."""
+    names = recent_names(view, view.numbers())
+    suggested = names.suggestions(view.query.get("word", "")[:LONGEST_WORD])
+    return JsonResponse(
+        {
+            "suggestions": [
+                {"token": text, "about": about}
+                for text, about in suggested
+                if not any(map(view.masking.is_secret, text.partition(":")[0].split(".")[1:]))
+            ]
+        }
+    )
 
 
 def _search(view: View, job_filter: JobFilter, order: str) -> tuple[list[Process], int]:
     """Return a page and one job more, and how many newer jobs there are than the updated page shows, up to a page."""
-    query = job_filter.query()
-    view.masking.check_query(query, view.user)
+    query = _query(view, job_filter, order)
     until = moment("until", view.query["until"]) if view.query.get("until") else None
     processes = _found(view, query, order, until)
     if until is None or not view.is_fragment or order not in ANCHORED or "after" in view.query:
@@ -133,18 +261,25 @@ def _announced(new: int) -> str:
     return count(new, "new job") if new <= PAGE else f"more than {PAGE} new jobs"
 
 
-def _found(view: View, query: dict[str, Any], order: str, until: datetime | None) -> list[Process]:
-    """Return a page and one job more; where a page is updated, no job that came later than those it shows.
+def _query(view: View, job_filter: JobFilter, order: str) -> dict[str, Any]:
+    """Return the query for a list in this order: what has ended has no place in the order of ranks.
 
-    What has ended has no place in the order of ranks.
+    Without a status these are the jobs that can run next: postponed ones may be many, in another order.
     """
+    query = job_filter.query(view.now())
+    view.masking.check_query(query, view.user)
+    if order != "rank":
+        return query
+    last = Status.PROCESSING if job_filter.values("status") else Status.WAITING
+    return {"$and": [query, {"status": {"$lte": int(last)}}]}
+
+
+def _found(view: View, query: dict[str, Any], order: str, until: datetime | None) -> list[Process]:
+    """Return a page and one job more; where a page is updated, no job that came later than those it shows."""
     after = None
     if view.query.get("after"):
         with suppress(JobNotFound):  # the job was pruned: show the first page
             after = view.scheduler.get_job(view.query["after"])
-    if order == "rank":  # without a status, jobs that can run next: postponed ones may be many, in another order
-        last = Status.PROCESSING if view.query.get("status") else Status.WAITING
-        query = {"$and": [query, {"status": {"$lte": int(last)}}]}
     if until is not None and order in ANCHORED:
         query = {"$and": [query, {order[1:]: {"$lte": until}}]}
     return view.scheduler.find_jobs(query, order=order, limit=PAGE + 1, after=after)
@@ -158,24 +293,37 @@ def _anchor(found: list[Process], order: str, view: View) -> str:
     return str(milliseconds(at)) if at else ""
 
 
-def _tabs(wanted: JobFilter, stats: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _tabs(job_filter: JobFilter, stats: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the statuses with the number of their jobs, if it is known: in a queue, or in all."""
-    counts = stats["queues"].get(wanted.queue, {}) if wanted.queue else stats["statuses"]
-    is_known = not (wanted.job or wanted.tag or wanted.error or wanted.q or wanted.since)
-    tabs = [{"word": "all", "address": wanted.address(status=""), "number": None, "is_here": not wanted.status}]
-    for status in Status:
-        word = WORDS[status]
+    queues, written = job_filter.values("queue"), job_filter.values("status")
+    counts = stats["queues"].get(queues[0], {}) if queues else stats["statuses"]
+    is_known = len(queues) < 2 and len(job_filter.tokens) == len(queues) + len(written)
+    everything = {"word": "all", "address": job_filter.replacing("status", "").address(), "number": None}
+    tabs: list[dict[str, Any]] = [{**everything, "is_here": not written}]
+    here = [word.lower() for word in written]
+    for status, word in WORDS.items():
         number = counts.get(status.name, 0) if is_known else None
-        tabs.append(
-            {"word": word, "address": wanted.address(status=word), "number": number, "is_here": wanted.status == word}
-        )
-    if wanted.status in STATUSES and wanted.status not in WORDS.values():
-        tabs.append({"word": wanted.status, "address": wanted.address(), "number": None, "is_here": True})
+        tabs.append(_tab(job_filter, word, number, here in ([word], [status.name.lower()])))
+        if status is Status.POSTPONED and set(here) & {word, *PARTS_OF_POSTPONED}:
+            tabs += [_tab(job_filter, part, None, here == [part]) for part in PARTS_OF_POSTPONED]
+    if here and not any(tab["is_here"] for tab in tabs):
+        words = ", ".join(written)
+        tabs.append({"word": words, "address": job_filter.address(), "number": None, "is_here": True})
     return tabs
 
 
+def _number_here(job_filter: JobFilter, stats: Mapping[str, Any]) -> int | None:
+    """Return how many jobs have the status of the filter, if it is known."""
+    return next((tab["number"] for tab in _tabs(job_filter, stats) if tab["is_here"]), None)
+
+
+def _tab(job_filter: JobFilter, word: str, number: int | None, is_here: bool) -> dict[str, Any]:
+    address = job_filter.replacing("status", word).address()
+    return {"word": word, "address": address, "number": number, "is_here": is_here}
+
+
 def _cause(record: Record, controls: Controls) -> str:
-    """Return why the job is as it is, in few words."""
+    """Return why the job has its status, in a few words."""
     said = record.cause.value.replace("_", " ")
     if record.status is Status.PROCESSING:
         where = f"on {record.holder.seat}" if record.holder else ""

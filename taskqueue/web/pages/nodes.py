@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from taskqueue.scheduler.operations import Target
 from taskqueue.web.paging import part_of
 from taskqueue.web.view import View
 
@@ -30,10 +31,10 @@ def nodes(view: View) -> Mapping[str, Any]:
                 "node": node,
                 "runs": runs.get(node.name, [])[:MOST_RUNS],
                 "queues": _queues(node.about.get("queues")),
+                "offered": view.offered(Target.NODE, node.name, node.drain),
             }
             for node in part.rows
         ],
-        "may_act": view.may_act_on(None),
     }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
@@ -12,11 +11,12 @@ from taskqueue.insight.needs import Need, Subject
 from taskqueue.insight.overview_reader import Overview
 from taskqueue.model.finding import Level
 from taskqueue.model.history import Parts, Step
+from taskqueue.model.job_filter import JobFilter
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.model.wording import count
-from taskqueue.web.charts import Chart, chart
-from taskqueue.web.job_filter import JobFilter
-from taskqueue.web.view import Button, View
+from taskqueue.scheduler.operations import OPERATIONS
+from taskqueue.web.charts import Chart, chart, marked
+from taskqueue.web.view import Button, View, button_of
 from taskqueue.web.words import number
 
 MOST_QUEUES = 25
@@ -30,13 +30,10 @@ HOURS = 72
 Ends: TypeAlias = Mapping[int, tuple[int, int]]
 """How many jobs were done, and how many failed, in each minute or hour from a time in milliseconds on."""
 
-UNLOADABLE = '{"cause": "unloadable"}'
-"""The query for jobs whose class could not be loaded."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class ShownNeed:
-    """Something that somebody should act on, with a link and a button if there are any."""
+    """Something that somebody should act on, with a link and a button if it has them."""
 
     says: str
     level: Level
@@ -54,9 +51,9 @@ def overview(view: View) -> Mapping[str, Any]:
         "lead": _lead(state, hour),
         "needs": [_shown(need, view) for need in state.needs[:MOST_NEEDS]],
         "oldest": max((queue.oldest for queue in state.queues if queue.oldest is not None), default=None),
-        "hour": _chart(hour, state.at, Step.MINUTE, 60, "{:%H:%M} UTC", f"Last hour by minute: {_says(hour)}"),
+        "hour": _chart(hour, state, Step.MINUTE, 60, "{:%H:%M} UTC", f"Last hour by minute: {_says(hour)}"),
         "hour_says": _says(hour),
-        "days": _chart(days, state.at, Step.HOUR, HOURS, "{:%a %H:00} UTC", "Last 72 hours by hour"),
+        "days": _chart(days, state, Step.HOUR, HOURS, "{:%a %H:00} UTC", "Last 72 hours by hour"),
         "days_says": _says(days),
         "queues": state.queues[:MOST_QUEUES],
         "runs": state.runs[:MOST_RUNS],
@@ -92,19 +89,19 @@ def _shown(need: Need, view: View) -> ShownNeed:
         case Subject.QUEUE:
             link = f"/jobs?queue={name}&status=waiting" if need.name else "/queues"
             if need.control is not None and view.may_act_on(need.name or None):
-                action = Button(label="Resume", path="/queues/resume", fields={"queue": need.name})
+                action = button_of(OPERATIONS["resume"], need.name)
         case Subject.NODE:
             link = "/nodes"
             if need.control is not None and view.may_act_on(None):
-                action = Button(label="Undrain", path="/nodes/undrain", fields={"node": need.name})
+                action = button_of(OPERATIONS["undrain"], need.name)
         case Subject.JOB | Subject.RUN if need.name:
             link = f"/jobs/{name}"
         case Subject.CLASS if need.name:
             link = f"/failures?job={name}"
         case Subject.RETRIED:
-            link = f"/jobs?{JobFilter(status='later', job=need.name).address()}"
+            link = f"/jobs?{JobFilter.of({'status': 'retrying', 'class': need.name}).address()}"
         case Subject.UNLOADABLE:
-            link = f"/jobs?{JobFilter(status='later', job=need.name, q=UNLOADABLE).address()}"
+            link = f"/jobs?{JobFilter.of({'status': 'unloadable', 'class': need.name}).address()}"
         case Subject.SCHEDULE:
             link = f"/schedules/{name}"
     first = need.says.partition(" ")[0].rstrip(":")
@@ -124,11 +121,12 @@ def ends_of(parts: Parts) -> Ends:
     }
 
 
-def _chart(ends: Ends, now: datetime, step: Step, bars: int, title: str, says: str) -> Chart:
-    """Return the last minutes, or hours, as bars."""
-    last = step.begin(milliseconds(now))
+def _chart(ends: Ends, state: Overview, step: Step, bars: int, title: str, says: str) -> Chart:
+    """Return the last minutes, or hours, as bars, with the releases in them."""
+    last = step.begin(milliseconds(state.at))
     times = [moment(last) - place * step.length for place in reversed(range(bars))]
-    return chart(((title.format(at), *ends.get(milliseconds(at), (0, 0))) for at in times), says)
+    drawn = chart(((title.format(at), *ends.get(milliseconds(at), (0, 0))) for at in times), says)
+    return marked(drawn, state.releases, times[0], times[-1] + step.length)
 
 
 def _all(ends: Ends) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from taskqueue.model.controls import EVERY_QUEUE, Kind
 from taskqueue.model.history import Step
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.scheduler.controls import MOST_KEYS
+from taskqueue.scheduler.operations import Target
 from taskqueue.web.charts import Chart, chart
 from taskqueue.web.paging import part_of
 from taskqueue.web.view import View
@@ -29,19 +30,19 @@ def queues(view: View) -> Mapping[str, Any]:
     idle = [idle_queue(name) for name in sorted({name for name, _ in state.tally} - known)]
     part = part_of([*state.queues, *idle], lambda queue: queue.name, view.query)
     changed = [control for control in controls if control.kind is Kind.LIMIT]
+    pauses = {control.name: control for control in controls if control.kind is Kind.PAUSE}
     return {
         "queues": part,
         "charts": _charts(state, {queue.name for queue in part.rows}),
-        "paused_all": next(
-            (pause for pause in controls if pause.kind is Kind.PAUSE and pause.name == EVERY_QUEUE), None
-        ),
+        "paused_all": pauses.get(EVERY_QUEUE),
+        "offered": {queue.name: view.offered(Target.QUEUE, queue.name, pauses.get(queue.name)) for queue in part.rows},
+        "offered_of_all": view.offered(Target.QUEUE, EVERY_QUEUE, pauses.get(EVERY_QUEUE)),
         "limits": [{"state": limit, "of": view.masking.limit(limit.limit_key).of} for limit in limits[:MOST_LIMITS]],
         "more_limits": len(limits[MOST_LIMITS:]),
         "are_all_limits": len(limits) < MOST_KEYS,
         "most_holders": MOST_HOLDERS,
         "changed": changed[:MOST_LIMITS],
         "more_changed": len(changed[MOST_LIMITS:]),
-        "may_act_on": view.may_act_on,
     }
 
 

@@ -45,7 +45,7 @@ def test_a_worker_that_a_job_has_spoiled_is_replaced_and_the_log_says_that_it_wa
 
         assert ended.pid != spoiled
         assert [one.pid for one in replacements(fake_node)] == [spoiled]
-        told = f"what a job left in the one before was at fault: pid {spoiled}"
+        told = f"something that a job left in the previous one was at fault: pid {spoiled}"
         assert eventually(lambda: told in (tmp_path / "log").read_text())
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from taskqueue.daemon.manager.progress_monitor import LogMonitor
 from taskqueue.daemon.manager.queues import ReportQueue
-from taskqueue.daemon.manager.run_slot import CurrentRun, QueuedRun
+from taskqueue.daemon.manager.runs import CurrentRun, QueuedRun
 from taskqueue.daemon.manager.worker_handle import WorkerHandle
 from taskqueue.daemon.manager.worker_output import WorkerOutput
 from taskqueue.daemon.manager.workers import Workers
@@ -35,7 +35,7 @@ def worker(marked_as_manager: None) -> Iterator[WorkerHandle]:
     workers = Workers(settings(), url="sqlite:///dev/null/nowhere", keep=(), start_log=StartLog(), output=output)
     worker = workers.spawn(now=0.0, max_runs=0, is_forced=False)
     queued = QueuedRun(RUN, encode(RUN), 0.0, 0)
-    worker.current = CurrentRun(queued, 7, Started(id=RUN.id, claims=3, pid=worker.pid, at=0.0), 0.0)
+    worker.slot.current = CurrentRun(queued, 7, Started(id=RUN.id, claims=3, pid=worker.pid, at=0.0), 0.0)
     yield worker
     worker.channel.close()
     worker.child.reap()
@@ -63,18 +63,18 @@ def reported(reports: ReportQueue, node: Channel) -> list[Logged]:
 
 def test_new_lines_of_the_present_run_are_reported(worker: WorkerHandle, ends: tuple[Channel, Channel]) -> None:
     reports = ReportQueue(ends[0])
-    assert worker.current is not None
+    assert worker.slot.current is not None
     with closing(Loop()) as loop:
         monitor = LogMonitor(loop, reports)
 
-        monitor.read(worker, worker.current)
-        worker.page.write_line(written(6, 1, 0.0, "info", "shop", "of an earlier run"))
-        monitor.read(worker, worker.current)
+        monitor.read(worker.slot, worker.slot.current)
+        worker.slot.page.write_line(written(6, 1, 0.0, "info", "shop", "of an earlier run"))
+        monitor.read(worker.slot, worker.slot.current)
         assert reported(reports, ends[1]) == []
 
-        worker.page.write_line(written(7, 1, 0.0, "info", "shop", "it begins"))
-        monitor.read(worker, worker.current)
-        monitor.read(worker, worker.current)
+        worker.slot.page.write_line(written(7, 1, 0.0, "info", "shop", "it begins"))
+        monitor.read(worker.slot, worker.slot.current)
+        monitor.read(worker.slot, worker.slot.current)
         [report] = reported(reports, ends[1])
 
     assert (report.id, report.claims) == (RUN.id, 3)

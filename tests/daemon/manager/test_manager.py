@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from taskqueue.daemon.manager.crash_outcomes import MIB
 from taskqueue.daemon.manager.workers import shortage
 from taskqueue.daemon.protocol.messages import (
     Ended,
@@ -132,13 +133,14 @@ def test_a_worker_is_replaced_after_so_many_jobs() -> None:
 
 
 def test_a_worker_that_holds_too_much_memory_is_replaced_after_its_job() -> None:
-    with FakeNode(max_children=1, max_memory=300 * 1024 * 1024) as fake_node:
+    limit = child_process.memory_of(os.getpid()) // MIB * MIB + 300 * MIB  # a worker holds what this process held
+    with FakeNode(max_children=1, max_memory=limit) as fake_node:
         lean = fake_node.result(fake_node.run("Hoarding", {"bytes": 1}))
-        assert fake_node.result(fake_node.run("Hoarding", {"bytes": 400 * 1024 * 1024})) == lean
+        assert fake_node.result(fake_node.run("Hoarding", {"bytes": limit + 100 * MIB})) == lean
 
         assert fake_node.result(fake_node.run("Echo"))["pid"] != lean
         told = fake_node.expect(WorkerChanged, pid=lean, exit="exited with status 0")
-        assert (told.kind, told.reason) == (EndKind.MAX_MEMORY, "it holds more than 300 MiB of memory")
+        assert (told.kind, told.reason) == (EndKind.MAX_MEMORY, f"it holds more than {limit // MIB} MiB of memory")
         assert told.job
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
-from taskqueue.daemon.manager.run_slot import QueuedRun
+from taskqueue.daemon.manager.runs import QueuedRun
 from taskqueue.daemon.protocol.channel import pair
 from taskqueue.daemon.protocol.codec import decode, encode
 from taskqueue.daemon.protocol.messages import STEPPED_DOWN, RunHook, RunsHandedBack, run_of
@@ -23,7 +23,7 @@ def a_queued_hook(id: str, sequence: int) -> QueuedRun:
     return QueuedRun(run_of(hook), encode(hook), 0.0, sequence, is_hook=True)
 
 
-def test_forced_runs_are_handed_back_all_at_once_but_for_leader_hooks() -> None:
+def test_forced_runs_are_handed_back_all_at_once_but_for_hooks() -> None:
     ours, theirs = pair()
     reports = ReportQueue(ours)
     queue = RunQueue(reports)

@@ -10,7 +10,7 @@ import pytest
 
 from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
 from taskqueue.daemon.manager.run_monitor import RunMonitor
-from taskqueue.daemon.manager.run_slot import QueuedRun
+from taskqueue.daemon.manager.runs import QueuedRun
 from taskqueue.daemon.manager.worker_handle import WorkerHandle
 from taskqueue.daemon.manager.worker_output import WorkerOutput
 from taskqueue.daemon.manager.workers import Workers
@@ -61,11 +61,11 @@ class StoppedWorker:
 
     def begin(self, run: Run) -> None:
         self.write(run)
-        self.monitor.refresh(self.worker)
+        self.monitor.refresh(self.worker.slot)
 
     def write(self, run: Run) -> None:
         """Write down that the run begins, as the worker would; the manager has not looked yet."""
-        self.worker.start_entry.write((run.id, run.claims), 1.5)
+        self.worker.slot.start_entry.write((run.id, run.claims), 1.5)
 
     def started(self, run: Run) -> Started:
         return Started(id=run.id, claims=run.claims, pid=self.worker.pid, at=1.5)
@@ -116,13 +116,13 @@ def test_a_run_that_is_just_beginning_is_canceled_when_it_has_begun(stopped: Sto
     stopped.begin(before)
 
     stopped.monitor.requeue(stopped.worker)
-    stopped.monitor.stop_run(stopped.worker, (canceled.id, canceled.claims), "cancel")
-    assert stopped.worker.escalation is None  # the run before it is on record still, and not meant
+    stopped.monitor.stop_run(stopped.worker.slot, (canceled.id, canceled.claims), "cancel")
+    assert stopped.worker.slot.escalation is None  # the run before it is on record still, and not meant
     stopped.end(before)
     stopped.begin(canceled)
 
-    assert stopped.worker.escalation is not None
-    assert stopped.worker.page.stop_reason_of(2) == "cancel"
+    assert stopped.worker.slot.escalation is not None
+    assert stopped.worker.slot.page.stop_reason_of(2) == "cancel"
     stopped.end(canceled)
     outcomes = [message.outcome for message in stopped.heard() if isinstance(message, Ended)]
     assert outcomes == ["Done", "Canceled"]
@@ -130,13 +130,13 @@ def test_a_run_that_is_just_beginning_is_canceled_when_it_has_begun(stopped: Sto
 
 def test_a_run_that_is_just_beginning_is_ended_by_a_stop_when_it_has_begun(stopped: StoppedWorker) -> None:
     run = stopped.give(1)
-    stopped.monitor.end_run(stopped.worker, "shutdown", 20.0)
-    assert stopped.worker.escalation is None
+    stopped.monitor.end_run(stopped.worker.slot, "shutdown", 20.0)
+    assert stopped.worker.slot.escalation is None
 
     stopped.begin(run)
 
-    assert stopped.worker.page.stop_reason_of(1) == "shutdown"
-    assert stopped.worker.escalation is not None
+    assert stopped.worker.slot.page.stop_reason_of(1) == "shutdown"
+    assert stopped.worker.slot.escalation is not None
 
 
 def test_a_run_that_was_just_beginning_comes_back_when_its_worker_dies(stopped: StoppedWorker) -> None:
@@ -161,12 +161,12 @@ def test_of_a_short_run_the_end_is_all_that_is_told(stopped: StoppedWorker) -> N
 
 def test_a_run_that_lasts_is_found_in_the_ledger(stopped: StoppedWorker) -> None:
     run = stopped.give(1)
-    stopped.monitor.refresh(stopped.worker)
+    stopped.monitor.refresh(stopped.worker.slot)
     assert stopped.worker.is_about_to_start  # nothing has begun yet
     stopped.write(run)
 
-    stopped.monitor.refresh(stopped.worker)
-    stopped.monitor.refresh(stopped.worker)
+    stopped.monitor.refresh(stopped.worker.slot)
+    stopped.monitor.refresh(stopped.worker.slot)
 
     assert not stopped.worker.is_about_to_start
     assert stopped.heard() == [stopped.started(run)]
@@ -177,18 +177,18 @@ def test_a_run_whose_end_has_not_been_heard_yet_is_not_taken_for_the_one_after_i
     stopped.write(before)
     stopped.write(run)
 
-    stopped.monitor.refresh(stopped.worker)
-    assert stopped.worker.current is None
+    stopped.monitor.refresh(stopped.worker.slot)
+    assert stopped.worker.slot.current is None
 
     stopped.end(before)
-    stopped.monitor.refresh(stopped.worker)
+    stopped.monitor.refresh(stopped.worker.slot)
     assert [type(message) for message in stopped.heard()] == [Ended, Started]
 
 
 def test_a_run_is_told_of_before_its_news(stopped: StoppedWorker) -> None:
     run = stopped.give(1)
     stopped.write(run)
-    noted = Progressed(id=run.id, claims=run.claims, progress=5.0, message="", state=None, at=2.0)
+    noted = Progressed(id=run.id, claims=run.claims, progress=5.0, at=2.0)
     stopped.say(noted)
 
     assert stopped.heard() == [stopped.started(run), noted]
@@ -212,18 +212,18 @@ def test_a_run_that_nobody_heard_of_is_ended_at_once(stopped: StoppedWorker, rea
     stopped.write(run)
 
     if reason == "cancel":
-        stopped.monitor.stop_run(stopped.worker, (run.id, run.claims), reason)
+        stopped.monitor.stop_run(stopped.worker.slot, (run.id, run.claims), reason)
     else:
-        stopped.monitor.end_run(stopped.worker, reason, 20.0)
+        stopped.monitor.end_run(stopped.worker.slot, reason, 20.0)
 
-    assert stopped.worker.page.stop_reason_of(1) == reason
-    assert stopped.worker.escalation is not None
+    assert stopped.worker.slot.page.stop_reason_of(1) == reason
+    assert stopped.worker.slot.escalation is not None
 
 
 def test_a_time_limit_ends_a_run_that_says_it_is_done(stopped: StoppedWorker) -> None:
     run = stopped.give(1)
     stopped.begin(run)
-    stopped.monitor.stop_run(stopped.worker, (run.id, run.claims), "timeout")
+    stopped.monitor.stop_run(stopped.worker.slot, (run.id, run.claims), "timeout")
 
     stopped.end(run)
 

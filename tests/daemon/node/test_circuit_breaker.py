@@ -12,7 +12,7 @@ import pytest
 from taskqueue.daemon.node.circuit_breaker import FIRST_PAUSE, LONGEST_PAUSE, Answered, CircuitBreaker
 from taskqueue.daemon.node.figures import Figures
 from taskqueue.errors import StoreUnavailable
-from taskqueue.store.sqlite.driver_errors import in_words
+from taskqueue.store.sqlite.connection import in_words
 
 
 def refuse() -> int:

@@ -8,9 +8,9 @@ import pytest
 
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.clocks import HEARD_WITHIN, ClockWatch
-from taskqueue.daemon.node.leader_election import LEAD
 from taskqueue.daemon.node.leases import NodeLeases
 from taskqueue.daemon.settings import Settings
+from taskqueue.insight.node_states import LEAD
 from taskqueue.model.record import Holder, Status
 from taskqueue.store import ClaimRequest, Lease, Store
 from tests.daemon.node.conftest import OURS, THEIRS, Bench, SetClock, context_of
@@ -60,7 +60,7 @@ def test_a_clock_that_was_set_back_is_in_the_log(clock: SetClock, caplog: pytest
     watch = watching(clock)
     clock.set_by(-600)
     assert trusts_ends(watch)
-    assert caplog.messages == ["the clock of the store was set back by 10 min: due times come that much later"]
+    assert caplog.messages == ["the clock of the store was set back by 10 min: due times are that much further away"]
 
 
 def test_no_job_of_a_node_that_lives_is_rescued_after_the_clock_was_set_forward(store: Store, clock: SetClock) -> None:

@@ -13,11 +13,11 @@ from taskqueue.daemon.node.settler import Settler
 from taskqueue.daemon.protocol.messages import EndKind, WorkerChanged
 from taskqueue.model.history import MOST_CLASSES, OTHER
 from taskqueue.model.lifecycle.outcomes import Crashed, Done, HandedBack, Run
-from taskqueue.model.record import Failure, Status
+from taskqueue.model.record import Failure, Options, Status
 from tests.daemon.node.conftest import Bench
 
 
-def finished(bench: Bench, figures: Figures, outcome: Done | Crashed | HandedBack, **fields: str) -> None:
+def finished(bench: Bench, figures: Figures, outcome: Done | Crashed | HandedBack, **fields: str | Options) -> None:
     """Have one job added, claimed and ended, and its end counted."""
     bench.add(**fields)
     for record in bench.claim():
@@ -36,6 +36,14 @@ def test_runs_are_counted_by_class_queue_and_outcome(bench: Bench) -> None:
     bounds, counts, total = copied(figures.run_times)["app:Mail"]
     assert (sum(counts), counts[bounds.index(0.05)], total) == (2, 2, 0.04)
     assert sum(copied(figures.start_delays)["mail"][1]) == 2
+
+
+def test_a_class_that_declares_a_name_is_counted_by_it(bench: Bench) -> None:
+    figures = Figures()
+    finished(bench, figures, Done(result="1"), options=Options(name="Send an invoice"))
+
+    assert dict(figures.runs) == {("Send an invoice", "default", "done"): 1}
+    assert list(copied(figures.run_times)) == ["Send an invoice"]
 
 
 def test_a_refused_outcome_is_no_run(bench: Bench) -> None:

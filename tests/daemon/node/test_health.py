@@ -172,7 +172,7 @@ def test_a_node_whose_folder_cannot_be_used_is_asked_without_a_file(
     assert answer.health == {"node": "web-1"}
     assert others == []
     eventually(lambda: [*control_socket.sockets()] == [])
-    assert f"its control socket is {path}: there can be none at {folder}/" in caplog.text
+    assert f"its control socket is {path}, because it cannot have one at {folder}/" in caplog.text
     assert folder == not_there(tmp_path) or [name for name in os.listdir(folder) if name != "link"] == []
 
 
@@ -185,7 +185,7 @@ def test_a_node_that_has_no_socket_at_all_says_so(
     second.start()
     first.close()
 
-    assert "`taskqueue health` cannot ask this node: no socket at @taskqueue-" in caplog.text
+    assert "`taskqueue health` cannot reach this node: no socket at @taskqueue-" in caplog.text
 
 
 def test_the_address_of_a_node_that_another_user_has_taken_is_not_believed(

@@ -220,7 +220,7 @@ def test_reports_on_claims_that_are_no_longer_held_change_nothing(
 ) -> None:
     id = str(ObjectId())
     bench.in_flight.on_started(Started(id=id, claims=1, pid=1, at=boottime()))
-    bench.in_flight.on_progressed(Progressed(id=id, claims=1, progress=1, message="", state=None, at=boottime()))
+    bench.in_flight.on_progressed(Progressed(id=id, claims=1, progress=1, at=boottime()))
     bench.in_flight.on_handed_back(RunsHandedBack(runs=[[id, 1]]))
     bench.in_flight.on_ended(Ended(id=id, claims=1, outcome="Done", fields={}, pid=1, started_at=None))
 

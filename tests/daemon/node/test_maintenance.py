@@ -16,8 +16,7 @@ from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.clocks import ClockWatch
 from taskqueue.daemon.node.leases import NodeLeases
 from taskqueue.daemon.node.maintenance import Maintenance
-from taskqueue.daemon.runtime.loop import Loop
-from taskqueue.daemon.runtime.timers import every
+from taskqueue.daemon.runtime.loop import Loop, every
 from taskqueue.daemon.settings import Settings
 from taskqueue.model.record import Holder
 from taskqueue.store import Store

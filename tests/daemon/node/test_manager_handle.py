@@ -19,7 +19,7 @@ def test_a_manager_that_is_gone_is_killed_without_a_complaint() -> None:  # one 
         ForkedManager(*fork_manager(settings())),
         context,
         in_flight=NOBODY,
-        leader_hooks=NOBODY,
+        hooks=NOBODY,
         events=NOBODY,
         stacks=NOBODY,
         on_startup_failed=NOBODY,

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from taskqueue.daemon.node.leader_election import LEAD, Election
-from taskqueue.daemon.node.leases import Seat, held_by
+from taskqueue.daemon.node.leases import Election, Seat, held_by
 from taskqueue.daemon.runtime.child_process import Child, allow_signals, fork
 from taskqueue.insight import host
+from taskqueue.insight.node_states import LEAD
 from taskqueue.model.record import Holder
 from taskqueue.store import Lease, Store
 from taskqueue.store.open import open_store
@@ -71,9 +71,9 @@ def of(node: Child, manager: Child) -> Mapping[str, object]:
 def test_a_free_seat_is_taken_and_kept(store: Store) -> None:
     ours = Seat(store, FIRST, TTL)
 
-    assert ours.acquire(HERE, store.now()).is_ours
+    assert ours.acquire(HERE, store.now()).holder == FIRST
     began = ours.lease
-    assert ours.renew(HERE, store.now() + TTL / 2).is_ours
+    assert ours.renew(HERE, store.now() + TTL / 2).holder == FIRST
     assert began is not None
     assert ours.lease is not None
     assert ours.lease.since == began.since
@@ -86,11 +86,10 @@ def test_a_seat_is_not_taken_while_node_or_manager_live(store: Store, begin: Beg
     Seat(store, FIRST, TTL).acquire(of(node, manager), store.now())
     end(manager if lives == "node" else node)
 
-    answer = Seat(store, SECOND, TTL).acquire(HERE, store.now())
+    lease = Seat(store, SECOND, TTL).acquire(HERE, store.now())
 
-    assert not answer.is_ours
-    assert answer.lease.holder == FIRST
-    assert "here, pid 7" in held_by(answer.lease)
+    assert lease.holder == FIRST
+    assert "here, pid 7" in held_by(lease)
 
 
 def test_a_seat_whose_holder_is_gone_from_this_host_is_taken_before_its_lease_ends(store: Store, begin: Begin) -> None:
@@ -99,7 +98,7 @@ def test_a_seat_whose_holder_is_gone_from_this_host_is_taken_before_its_lease_en
     end(node)
     end(manager)
 
-    assert Seat(store, SECOND, TTL).acquire(HERE, store.now()).is_ours
+    assert Seat(store, SECOND, TTL).acquire(HERE, store.now()).holder == SECOND
 
 
 def test_a_seat_is_free_though_others_have_the_numbers_of_its_processes_by_now(store: Store, begin: Begin) -> None:
@@ -109,7 +108,7 @@ def test_a_seat_is_free_though_others_have_the_numbers_of_its_processes_by_now(s
     about = {**HERE, "processes": {"node": [other.pid, born - 1], "manager": [other.pid, born - 1]}}
     Seat(store, FIRST, TTL).acquire(about, store.now())
 
-    assert Seat(store, SECOND, TTL).acquire(HERE, store.now()).is_ours
+    assert Seat(store, SECOND, TTL).acquire(HERE, store.now()).holder == SECOND
 
 
 def test_a_node_that_was_executed_again_takes_the_seat_of_what_it_was(store: Store, begin: Begin) -> None:
@@ -118,7 +117,7 @@ def test_a_node_that_was_executed_again_takes_the_seat_of_what_it_was(store: Sto
     Seat(store, FIRST, TTL).acquire(about, store.now())
     end(manager)
 
-    assert Seat(store, SECOND, TTL).acquire(HERE, store.now()).is_ours
+    assert Seat(store, SECOND, TTL).acquire(HERE, store.now()).holder == SECOND
 
 
 @pytest.mark.parametrize("unknown", [{"machine": "elsewhere"}, {"processes": {}}, {"processes": None}])
@@ -131,8 +130,8 @@ def test_a_holder_of_which_this_host_knows_nothing_is_waited_for_until_its_lease
     Seat(store, FIRST, TTL).acquire(about, store.now())
     ours = Seat(store, SECOND, TTL)
 
-    assert not ours.acquire(HERE, store.now()).is_ours
-    assert ours.acquire(HERE, store.now() + 2 * TTL).is_ours
+    assert ours.acquire(HERE, store.now()).holder == FIRST
+    assert ours.acquire(HERE, store.now() + 2 * TTL).holder == SECOND
 
 
 def test_the_manager_of_a_holder_that_let_its_lease_run_out_is_ended(store: Store, begin: Begin) -> None:
@@ -140,9 +139,9 @@ def test_the_manager_of_a_holder_that_let_its_lease_run_out_is_ended(store: Stor
     Seat(store, FIRST, TTL).acquire(of(node, manager), store.now())
     manager.signal(signal.SIGSTOP)
 
-    assert not Seat(store, SECOND, TTL).acquire(HERE, store.now()).is_ours
+    assert Seat(store, SECOND, TTL).acquire(HERE, store.now()).holder == FIRST
     assert not host.is_dead(manager.pidfd)
-    assert Seat(store, SECOND, TTL).acquire(HERE, store.now() + 2 * TTL).is_ours
+    assert Seat(store, SECOND, TTL).acquire(HERE, store.now() + 2 * TTL).holder == SECOND
     assert manager.reap().signal == signal.SIGKILL
     manager.close()
     assert not host.is_dead(node.pidfd)
@@ -153,7 +152,7 @@ def test_the_own_manager_lives_though_the_answer_to_the_first_wish_was_lost(stor
     about = {**HERE, "processes": host.named({"node": os.getpid(), "manager": manager.pid})}
     Seat(store, FIRST, TTL).acquire(about, store.now())
 
-    assert Seat(store, FIRST, TTL).acquire(about, store.now()).is_ours
+    assert Seat(store, FIRST, TTL).acquire(about, store.now()).holder == FIRST
 
     manager.signal(signal.SIGTERM)
     assert manager.reap().signal == signal.SIGTERM
@@ -167,7 +166,7 @@ def test_a_resigned_seat_is_free(store: Store) -> None:
     first.resign()
 
     assert first.lease is None
-    assert Seat(store, SECOND, TTL).acquire(HERE, store.now()).is_ours
+    assert Seat(store, SECOND, TTL).acquire(HERE, store.now()).holder == SECOND
 
 
 def test_one_of_two_leads_and_the_other_knows_when_it_may_try_again(store: Store) -> None:

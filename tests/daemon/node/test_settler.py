@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from taskqueue.daemon.node.rescuer import Rescuer
+from taskqueue.daemon.node.host_watch import Rescuer
 from taskqueue.daemon.protocol.messages import Progressed, Started
 from taskqueue.daemon.runtime.child_process import boottime
 from taskqueue.model.lifecycle.outcomes import Crashed, Done, Run

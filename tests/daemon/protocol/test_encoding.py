@@ -9,8 +9,7 @@ from typing import Any, get_args
 import pytest
 from bson import ObjectId
 
-from taskqueue.daemon.protocol.codec import decode, encode
-from taskqueue.daemon.protocol.encoding import outcome_fields, outcome_of
+from taskqueue.daemon.protocol.codec import decode, encode, outcome_fields, outcome_of
 from taskqueue.execution.run import Run, run_of
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle import outcomes

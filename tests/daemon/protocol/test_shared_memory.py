@@ -29,7 +29,7 @@ def written_by_a_child(entry: Entry, runs: list[tuple[str, int]]) -> None:
 
 def test_the_run_that_a_dead_process_began_last_is_read() -> None:
     start_log = StartLog()
-    first, second = start_log.acquire(), start_log.acquire()
+    first, second = start_log.acquire(2)
 
     written_by_a_child(first, [(IDS[0], 1), (IDS[1], 7)])
     written_by_a_child(second, [(IDS[2], 1)])
@@ -44,27 +44,27 @@ def test_the_run_that_a_dead_process_began_last_is_read() -> None:
 def test_an_entry_that_was_never_written_is_of_no_claim() -> None:
     start_log = StartLog()
 
-    (id, claims), _ = start_log.acquire().read()
+    (id, claims), _ = start_log.acquire(1)[0].read()
 
     assert (id.strip("\0"), claims) == ("", 0)
 
 
 def test_what_a_worker_has_left_behind_stays_until_another_one_begins() -> None:
     start_log = StartLog(entries=1)
-    entry = start_log.acquire()
+    [entry] = start_log.acquire(1)
     entry.write((IDS[0], 1), 1.0)
     start_log.release(entry)
     assert start_log.start_times() == {(IDS[0], 1): 1.0}
 
-    start_log.acquire().write((IDS[1], 2), 2.0)
+    start_log.acquire(1)[0].write((IDS[1], 2), 2.0)
 
     assert start_log.start_times() == {(IDS[1], 2): 2.0}
 
 
 def test_one_worker_more_than_there_are_entries_has_one_that_its_manager_alone_reads() -> None:
     start_log = StartLog(entries=1)
-    start_log.acquire().write((IDS[0], 1), 1.0)
-    extra = start_log.acquire()
+    start_log.acquire(1)[0].write((IDS[0], 1), 1.0)
+    [extra] = start_log.acquire(1)
 
     written_by_a_child(extra, [(IDS[1], 1)])
     start_log.release(extra)

@@ -82,7 +82,7 @@ def test_what_was_dropped_is_logged_when_the_rest_was_read(
     assert dropped > 0
     [record] = caplog.records
     assert record.levelno == logging.WARNING
-    assert record.getMessage().startswith(f"{dropped} lines of the output were dropped")
+    assert record.getMessage().startswith(f"{dropped} lines of output were dropped")
 
 
 def test_a_reader_that_comes_back_gets_what_waited(tmp_path: Path) -> None:

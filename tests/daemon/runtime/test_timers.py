@@ -8,8 +8,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from taskqueue.daemon.runtime.loop import Loop
-from taskqueue.daemon.runtime.timers import ResettableTimer, every
+from taskqueue.daemon.runtime.loop import Loop, ResettableTimer, every
 
 HOUR = timedelta(hours=1)
 

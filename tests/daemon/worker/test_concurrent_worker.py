@@ -294,7 +294,7 @@ def test_what_a_job_leaves_in_the_loop_does_not_reach_the_next_one(fake_node: Fa
 
 
 def test_a_task_that_takes_every_cancel_holds_up_its_run_for_a_while_only(fake_node: FakeNode) -> None:
-    one = ConcurrentRun(act(fake_node, "Return"), SlotMemory(1, WorkerPage(), StartLog(1).acquire()))
+    one = ConcurrentRun(act(fake_node, "Return"), SlotMemory(1, WorkerPage(), StartLog(1).acquire(1)[0]))
 
     async def go_on() -> None:
         while True:
@@ -432,6 +432,7 @@ def test_a_signal_that_is_handled_late_because_the_host_stood_still_ends_no_othe
     other, canceled = started(fake_node, "WaitFor", gate.path), started(fake_node, "TellEnd", end.path)
     [worker] = pids(fake_node)
     os.kill(worker, signal.SIGSTOP)
+    assert becomes_true(lambda: is_stopped(worker))  # before that it would take a SIGTERM, and the next one as well
     fake_node.tell(Stop(id=canceled.id, claims=canceled.claims, reason="cancel"))
     assert becomes_true(lambda: is_pending(signal.SIGTERM, worker))
     os.kill(fake_node.manager.pid, signal.SIGSTOP)
@@ -443,6 +444,12 @@ def test_a_signal_that_is_handled_late_because_the_host_stood_still_ends_no_othe
     assert fake_node.expect(Ended, canceled).outcome == "Canceled"
     gate.tell()
     assert fake_node.result(other) == worker
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether all threads of the process have stopped."""
+    states = [stat.read_text().rpartition(")")[2].split()[0] for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return {*states} == {"T"}
 
 
 def is_pending(signum: int, pid: int) -> bool:
@@ -474,7 +481,7 @@ def test_one_that_blocks_the_loop_is_reported_with_its_stack(tmp_path: Path) -> 
     with logging_node(tmp_path) as fake_node:
         started(fake_node, "Wait")
         blocking = started(fake_node, "Block")
-        words = f"a job blocks its event loop for over 1 s: {JOBS}:Act {blocking.id}\n"
+        words = f"a job has blocked its event loop for over 1 s: {JOBS}:Act {blocking.id}\n"
         reported = eventually(lambda: found if words in (found := (tmp_path / "log").read_text()) else "")
 
     assert "threading.Event().wait()" in reported.partition(words)[2]

@@ -133,7 +133,9 @@ def test_a_folder_that_was_removed_is_left(tmp_path: Path) -> None:
         assert fake_node.result(fake_node.run("Leaving")) == before
 
 
-@pytest.mark.parametrize("what", ["processors", "limits", "handlers", "timers", "oom_score_adj"])
+@pytest.mark.parametrize(
+    "what", ["processors", "limits", "handlers", "timers", "oom_score_adj", "scheduler", "io priority"]
+)
 def test_all_that_the_next_job_inherits_is_set_back(what: str) -> None:
     with FakeNode(max_children=1) as fake_node:
         before = fake_node.result(fake_node.run("Surroundings", what))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from taskqueue.daemon.worker.job_loader import JobLoader
 from taskqueue.execution.loader import CannotLoad, load_trigger
+from tests.nodes import LIMIT
 
 
 def repertoire(*allow: str) -> JobLoader:
@@ -169,3 +171,18 @@ def test_nothing_is_made_of_a_class_that_is_no_policy_and_no_predicate(shop: str
         load_trigger(f"{shop}:Popen")
 
     assert sys.modules[shop].Made.made == 0
+
+
+def test_the_watch_is_imported_when_it_runs_and_not_before() -> None:
+    text = """
+import sys
+from taskqueue.daemon.protocol.messages import WATCH
+from taskqueue.daemon.worker.job_loader import JobLoader
+
+loader = JobLoader(allow=["shop"], scheduler=lambda: None)
+loader.load_hook(WATCH)
+assert "taskqueue.notifications.watch" not in sys.modules
+assert loader.find(WATCH).work == "start"
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=LIMIT)
+    assert done.returncode == 0, done.stderr

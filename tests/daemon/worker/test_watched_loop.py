@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from taskqueue.daemon.worker.watched_loop import WatchedLoop
-from taskqueue.execution.inline_context import CallerInterrupts
+from taskqueue.scheduler.run_inline import CallerInterrupts
 from tests.daemon.fake_node import MOST
 
 LOGGER = logging.getLogger("taskqueue.daemon.worker.watched_loop")
@@ -57,7 +57,7 @@ def test_a_job_that_blocks_the_loop_is_reported_once_with_its_stack(loop: Watche
 
     [text] = reports.texts
     first, *stack = text.splitlines()
-    assert first == "a job blocks its event loop for over 0.05 s: shop:Mail 1"
+    assert first == "a job has blocked its event loop for over 0.05 s: shop:Mail 1"
     assert stack[0].endswith("in block")
     assert "assert hold_up(reports.came)" in stack[1]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from taskqueue.daemon.manager.run_slot import QueuedRun
+from taskqueue.daemon.manager.runs import QueuedRun
 from taskqueue.daemon.manager.worker_output import WorkerOutput
 from taskqueue.daemon.manager.workers import Workers
 from taskqueue.daemon.protocol.codec import decode, encode

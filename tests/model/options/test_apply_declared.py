@@ -42,6 +42,7 @@ DECLARED: Mapping[str, Mapping[str, Any]] = {
     "unique": {"unique": "only"},
     "force_spawn": {"force_spawn": True},
     "concurrency": {"concurrency": 5},
+    "name": {"name": "Send an invoice"},
     "crash_retries": {"crash_retries": 0},
     "on_crash": {"on_crash": "fail"},
     "receives": {"receives": {"page": "result"}},
@@ -68,6 +69,7 @@ PASSED: Mapping[str, Mapping[str, Any]] = {
     "unique": {"unique": "mine"},
     "force_spawn": {"force_spawn": False},
     "concurrency": {"limits": 3},  # a call cannot pass it
+    "name": {"priority": 1},  # nor this
     "crash_retries": {"crash_retries": 7},
     "on_crash": {"on_crash": "retry"},
     "receives": {"receives": "results"},

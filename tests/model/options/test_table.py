@@ -151,7 +151,7 @@ REFUSED = [
     ("force_spawn", 1, "pass True or False"),
     ("crash_retries", -1, "from 0 to 1,000,000"),
     ("crash_retries", True, "from 0"),
-    ("unique_for", 0, "more than nothing"),
+    ("unique_for", 0, "more than 0"),
     ("unique_for", "soon", "is not a duration"),
     ("on_duplicate", "drop", "pass 'return', 'replace', 'extend' or 'raise'"),
     ("on_duplicate", ["raise"], "pass 'return', 'replace', 'extend' or 'raise'"),
@@ -180,7 +180,7 @@ REFUSED = [
     ("limits", True, "pass Limit(5)"),
     ("limits", [1] * 6, "up to 5 limits"),
     ("limits", 0, "from 1 to 10,000"),
-    ("parent", 5, "pass an ObjectId"),
+    ("parent", 5, "pass a Process, an ObjectId"),
     ("on_dependency_failure", "stop", "pass 'cancel', 'ignore' or 'wait'"),
     ("meta", None, "a mapping of text to text"),
     ("meta", "tenant", "or texts KEY=VALUE"),
@@ -222,7 +222,7 @@ def test_a_number_that_python_does_not_write_is_refused_by_its_length() -> None:
 
 
 def test_each_option_is_tried_here_both_ways() -> None:
-    assert {name for name, *_ in ACCEPTED} == {name for name, *_ in REFUSED} == set(OPTIONS) - {"concurrency"}
+    assert {name for name, *_ in ACCEPTED} == {name for name, *_ in REFUSED} == set(OPTIONS) - {"concurrency", "name"}
 
 
 @pytest.mark.parametrize(
@@ -404,6 +404,18 @@ def test_concurrency_belongs_to_a_class() -> None:
         checked({"concurrency": 100}, "app:Mail")
     with pytest.raises(InvalidOption, match="Scheduler: concurrency is not for jobs of all classes"):
         checked({"concurrency": 100}, "Scheduler", Scope.ALL)
+
+
+def test_a_name_belongs_to_a_class() -> None:
+    assert checked({"name": "Send an invoice"}, "options of app:Mail", Scope.CLASS) == {"name": "Send an invoice"}
+    with pytest.raises(InvalidOption, match=r"name belongs to all jobs .*; data .*: add_job\(Mail, .*A"):
+        checked({"name": "A"}, "app:Mail", call="add_job(Mail, ")
+
+
+@pytest.mark.parametrize("value", ["", "  ", "a\nb", "x" * 65, 7, "half\udcff"])
+def test_a_name_is_text_for_people(value: Any) -> None:
+    with pytest.raises(InvalidOption, match=r"name=.*: pass text of"):
+        checked({"name": value}, "options of app:Mail", Scope.CLASS)
 
 
 @pytest.mark.parametrize("value", [0, -1, True, 2.0, "5", 1_001])

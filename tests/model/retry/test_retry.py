@@ -503,7 +503,7 @@ LOOSE_TASK: Any = taskqueue.task
         (lambda: LOOSE.exponential(3, factor="2"), "factor='2' of a retry policy: pass a number between 1 and 100"),
         (lambda: LOOSE.time_table([5]), r"table=\[5\] of a retry policy: pass a mapping such as"),
         (lambda: LOOSE.only_on(5, OSError), "5 is not a retry policy: pass one such as"),
-        (lambda: LOOSE.only_on(Situation, OSError), r"Situation is a class, no retry policy: pass retry.custom"),
+        (lambda: LOOSE.only_on(Situation, OSError), r"Situation is a class, not a retry policy: pass retry.custom"),
         (lambda: LOOSE.when(OSError).then(None), "None is not a retry policy: pass one such as"),
         (lambda: LOOSE.by_exception(5), r"5 is not a case of a retry policy: pass when\("),
         (lambda: LOOSE.call(len, 5), "5 is not a retry policy: pass one such as"),

@@ -154,7 +154,18 @@ def test_what_is_no_duration_is_refused(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [-1, LONGEST + 1, 10**400, float("nan"), float("inf"), timedelta(days=-1), "11 years"]
+    "value",
+    [
+        -1,
+        LONGEST + 1,
+        10**400,
+        float("nan"),
+        float("inf"),
+        timedelta(days=-1),
+        "11 years",
+        f"{'9' * 400}:00:00",
+        f"{'9' * 5000}:00:00",
+    ],
 )
 def test_a_duration_out_of_range_is_refused(value: Any) -> None:
     with pytest.raises(InvalidOption, match="pass a duration between 0 and ten years"):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from taskqueue.errors import InvalidOption
-from taskqueue.model.schedules import Again, Cron, Custom, Every, Trigger, missed_times, trigger
+from taskqueue.model.schedules import Again, Cron, Custom, Every, Trigger, schedule, trigger
 from taskqueue.model.timestamps import moment
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=timezone.utc)
@@ -177,17 +177,17 @@ def test_some_triggers_wait_for_the_end_of_a_run(given_one: Trigger, depends: bo
 def test_the_newest_slots_that_have_come_are_found_without_walking_all() -> None:
     minutes = Every("1m", THREE)
 
-    assert missed_times.come(minutes, THREE, THREE + timedelta(days=3650), limit=2) == [
+    assert schedule.come(minutes, THREE, THREE + timedelta(days=3650), limit=2) == [
         THREE + timedelta(days=3650) - timedelta(minutes=1),
         THREE + timedelta(days=3650),
     ]
-    assert missed_times.come(minutes, THREE, THREE + timedelta(seconds=150)) == [
+    assert schedule.come(minutes, THREE, THREE + timedelta(seconds=150)) == [
         THREE + timedelta(minutes=k) for k in range(3)
     ]
-    assert missed_times.come(minutes, THREE, THREE - HOUR) == []
+    assert schedule.come(minutes, THREE, THREE - HOUR) == []
 
 
 def test_slots_are_counted_up_to_a_bound() -> None:
-    assert missed_times.count(Every("1m", THREE), THREE, THREE + HOUR) == 60
-    assert missed_times.count(Every("1m", THREE), THREE, THREE + 100 * HOUR, limit=10) == 10
-    assert missed_times.count(Cron("0 0 1 1 *"), utc("8999-01-01 00:00:00"), utc("8999-12-01 00:00:00")) == 1
+    assert schedule.count(Every("1m", THREE), THREE, THREE + HOUR) == 60
+    assert schedule.count(Every("1m", THREE), THREE, THREE + 100 * HOUR, limit=10) == 10
+    assert schedule.count(Cron("0 0 1 1 *"), utc("8999-01-01 00:00:00"), utc("8999-12-01 00:00:00")) == 1

@@ -31,15 +31,15 @@ class Command(BaseCommand):
         "taskqueue on the store of this project, such as schedules, list or why."
     )
 
-    requires_system_checks = ()  # it checks the setting itself, and needs nothing else of the project
+    requires_system_checks = ()  # it checks the setting itself, and needs nothing else from the project
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Take the name of a command, and leave its arguments to the command."""
+        """Accept the name of a command, and leave its arguments to the command."""
         parser.add_argument("name", metavar="node|run|schedules|web|…", help="The command.")
         parser.add_argument("arguments", nargs=argparse.REMAINDER, help="Its options: see `… NAME --help`.")
 
     def handle(self, *, name: str, arguments: Sequence[str], **_: Any) -> None:
-        """Run the command, and leave with its exit code."""
+        """Run the command, and exit with its exit code."""
         try:
             variables = project.node_variables()
         except ConfigError as error:
@@ -78,7 +78,7 @@ def _bootstrap(arguments: Sequence[str]) -> Sequence[str]:
         )
     own = os.environ.get("TASKQUEUE_BOOTSTRAP")
     if own:
-        os.environ["TASKQUEUE_BOOTSTRAP"] = os.path.abspath(own)  # workers may have another folder
+        os.environ["TASKQUEUE_BOOTSTRAP"] = os.path.abspath(own)  # workers may run in another folder
     return ["--bootstrap", BOOTSTRAP]
 
 

@@ -1,1 +1,0 @@
-"""A small bookshop: a web application whose slow work is done by jobs."""

@@ -1,0 +1,116 @@
+"""``taskqueue notify``: what the receivers of notifications have accepted, and a trial message to each."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+import click
+
+from taskqueue.cli import output
+from taskqueue.cli.context import StoreContext, pass_store
+from taskqueue.errors import ConfigError
+from taskqueue.exit_codes import Exit
+from taskqueue.insight.needs import Subject
+from taskqueue.insight.notifications import Delivery, KnownFinding, Message, state_of
+from taskqueue.model.finding import Level
+from taskqueue.model.timestamps import host_time, milliseconds, moment
+from taskqueue.model.wording import count, minute
+from taskqueue.notifications.receiver import NotDelivered
+from taskqueue.notifications.receivers import receiver_of
+
+
+@click.command("notify", short_help="Show what the receivers of notifications took, or try them.")
+@click.option("--test", "tests", is_flag=True, help="Send a trial message to each receiver, from this process.")
+@click.option(
+    "--notify",
+    "receivers",
+    multiple=True,
+    envvar="TASKQUEUE_NOTIFY",
+    show_envvar=True,
+    metavar="RECEIVER",
+    help="A receiver to try, as taskqueue-node takes it; may be repeated.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
+@pass_store
+def notify_command(context: StoreContext, tests: bool, receivers: Sequence[str], as_json: bool) -> int:
+    """Show which messages the receivers of notifications have not taken yet, and why.
+
+    With --test send each of them a trial message, and exit with 1 if one does not take it. The trial needs the
+    variables that the node has (TASKQUEUE_NOTIFY_KEY, TASKQUEUE_NOTIFY_PASSWORD), and no store.
+    """
+    if tests:
+        return _try(receivers, as_json)
+    now = context.store.now()
+    deliveries = list(state_of(context.store.leases()).receivers.values())
+    if as_json:
+        output.write_all(
+            {
+                "receiver": each.name,
+                "open": len(each.known),
+                "waiting": None if each.message is None else each.message.id,
+                "tries": each.tries,
+                "error": each.error or None,
+            }
+            for each in deliveries
+        )
+        return Exit.OK
+    from taskqueue.cli import terminal
+
+    for each in deliveries:
+        terminal.sentences(f"{each.name}: {_says(each, now)}")
+    if not deliveries:
+        terminal.sentences("no node has sent notifications: start nodes with --notify")
+    return Exit.OK
+
+
+def _says(delivery: Delivery, now: datetime) -> str:
+    if delivery.message is None:
+        return f"took all messages; it knows of {count(len(delivery.known), 'finding')}"
+    error = f": {delivery.error}" if delivery.error else ""
+    return f"a message of {minute(moment(delivery.message.at), now)} waits, tried {delivery.tries}×{error}"
+
+
+def _try(receivers: Sequence[str], as_json: bool) -> int:
+    """Send a trial message to each, and return the exit code."""
+    if not receivers:
+        raise ConfigError("--test needs receivers: pass --notify, or set TASKQUEUE_NOTIFY, as for the node")
+    results = list(_tried(receivers))
+    if as_json:
+        output.write_all({"receiver": name, "error": error or None} for name, error in results)
+    else:
+        from taskqueue.cli import terminal
+
+        for name, error in results:
+            terminal.sentences(f"{name}: {f'has not taken the trial message: {error}' if error else 'took it'}")
+    return Exit.ERROR if any(error for _, error in results) else Exit.OK
+
+
+def _tried(receivers: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the name of each receiver and why it did not take its message; an empty text if it did."""
+    trial = _trial()
+    for text in receivers:
+        receiver = receiver_of(text)
+        try:
+            receiver.send(trial, os.environ)
+        except (NotDelivered, ConfigError) as error:
+            yield receiver.name, str(error)
+        else:
+            yield receiver.name, ""
+
+
+def _trial() -> Message:
+    now = milliseconds(host_time())
+    finding = KnownFinding(
+        id=f"fnd_{secrets.token_hex(12)}",
+        key="",
+        subject=Subject.NOTIFICATIONS.value,
+        name="",
+        level=Level.WARNING.value,
+        says="this is a trial message",
+        do="nothing",
+        since=now,
+    )
+    return Message(id=f"msg_{secrets.token_hex(12)}", at=now, began=(finding,))

@@ -1,0 +1,160 @@
+"""Calls hooks in a worker: those of the bootstrap file when node or lead change, and one that applies schedules."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from taskqueue.daemon.node.leader_run import LeaderRun
+from taskqueue.daemon.protocol.messages import (
+    APPLY_SCHEDULES,
+    BECAME_LEADER,
+    NO_CLAIM,
+    STEPPED_DOWN,
+    Ended,
+    Progressed,
+    RunHook,
+    RunsHandedBack,
+    Started,
+)
+from taskqueue.model.ids import JobId
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
+"""Seconds until schedules that could not be applied are applied again; each failure in a row doubles the pause."""
+
+
+class NodeHooks:
+    """The hooks of one node, which run one after another. Those of the lead run on a change, not when a node starts."""
+
+    def __init__(
+        self,
+        send: Callable[[RunHook], None],
+        bootstrap: Path | None,
+        on_begun: Callable[[], None],
+        schedules: str | None = None,
+        try_again_after: Callable[[float], None] = lambda _: None,
+        runs: Sequence[LeaderRun] = (),
+    ) -> None:
+        """``on_begun`` is called when a hook has begun or ended, or will not be called.
+
+        ``schedules`` is the module whose schedules are applied. If that fails, ``try_again_after`` is called with the
+        seconds after which ``apply_schedules`` must be called again. ``runs`` continue while the node leads.
+        """
+        self._send = send
+        self._bootstrap = bootstrap
+        self._schedules = schedules
+        self._try_again_after = try_again_after
+        self._runs = runs
+        self._pause = 0.0
+        self._on_begun = on_begun
+        self._queued: deque[str] = deque()
+        self._current: RunHook | None = None
+        self._has_begun = False
+        self.leads = False
+        """Whether the node leads, according to the last change."""
+
+    @property
+    def is_pending(self) -> bool:
+        """Return whether a hook has yet to start."""
+        return bool(self._queued) or (self._current is not None and not self._has_begun)
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether a hook has yet to end."""
+        return bool(self._queued) or self._current is not None or any(run.is_running for run in self._runs)
+
+    @property
+    def has_failed(self) -> bool:
+        """Return whether the schedules could not be applied, or the last run of an outbox's relay failed."""
+        return self._pause > 0 or any(run.has_failed for run in self._runs)
+
+    def load_new_code(self) -> None:
+        """Apply the schedules that the present code declares, and have relays run it."""
+        self.apply_schedules()
+        for run in self._runs:
+            run.restart()
+
+    def apply_schedules(self) -> None:
+        """Apply the schedules that the present code declares, unless that is about to be done."""
+        if self._schedules is not None and APPLY_SCHEDULES not in self._queued:
+            self._queued.append(APPLY_SCHEDULES)
+            self._call_next()
+
+    def leadership_changed(self, leads: bool) -> None:
+        """Call the hook if ``leads`` is a change."""
+        if leads is self.leads:
+            return
+        self.leads = leads
+        log.info("this node %s", "leads the cluster" if leads else "no longer leads the cluster")
+        for run in self._runs:
+            run.leadership_changed(leads)
+        self.call(BECAME_LEADER if leads else STEPPED_DOWN)
+
+    def call(self, hook: str) -> None:
+        """Call a hook of the bootstrap file after the hooks before it, unless the file does not name it."""
+        if self._bootstrap is not None and may_define(self._bootstrap, hook):
+            self._queued.append(hook)
+            self._call_next()
+
+    def on_report(self, message: Started | Progressed | Ended) -> None:
+        """Handle a report about a hook."""
+        for run in self._runs:
+            run.on_report(message)
+        current = self._current
+        if current is None or message.id != current.id:
+            return
+        self._has_begun = True
+        if isinstance(message, Ended):
+            self._on_ended(message, current)
+        self._on_begun()
+
+    def on_handed_back(self, message: RunsHandedBack) -> None:
+        """Drop the hooks if the manager starts no more runs."""
+        for run in self._runs:
+            run.on_handed_back(message)
+        hook = self._current
+        if hook is not None and [hook.id, NO_CLAIM] in message.runs:
+            log.error("the hook %s was not called: the node is shutting down", hook.name)
+            self._current = None
+            self._queued.clear()
+            self._on_begun()
+
+    def _call_next(self) -> None:
+        if self._current is not None or not self._queued:
+            return
+        self._has_begun = False
+        name = self._queued.popleft()
+        module = self._schedules if name == APPLY_SCHEDULES else None
+        self._current = RunHook(id=str(JobId()), name=name, source=module or "")
+        self._send(self._current)
+
+    def _on_ended(self, ended: Ended, hook: RunHook) -> None:
+        self._current = None
+        succeeded = ended.outcome == "Done"
+        again = self._again(succeeded) if hook.name == APPLY_SCHEDULES else ""
+        if not succeeded:
+            failure = ended.fields.get("failure", {})
+            reason = f"{failure.get('type', ended.outcome)}: {failure.get('message', ended.exit)}{again}"
+            log.error("the hook %s failed: %s\n%s", hook.name, reason, failure.get("traceback", ""))
+        self._call_next()
+
+    def _again(self, succeeded: bool) -> str:
+        """Apply schedules again later if that failed, since the store may answer then; return words for the log."""
+        self._pause = 0.0 if succeeded else min(2 * self._pause or FIRST_PAUSE, LONGEST_PAUSE)
+        if succeeded:
+            return ""
+        self._try_again_after(self._pause)
+        return f" (trying again in {self._pause:g} s)"
+
+
+def may_define(bootstrap: Path, hook: str) -> bool:
+    """Return whether the bootstrap file mentions the hook; the node does not execute the file."""
+    try:
+        text = bootstrap.read_text(errors="replace")
+    except OSError:  # a worker will report the error
+        return True
+    return hook in text or "import *" in text

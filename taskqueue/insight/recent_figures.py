@@ -1,0 +1,124 @@
+"""Caches the figures of recent minutes and hours of one store: nothing that cannot have changed is read again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from sys import intern
+
+from taskqueue.model.history import BUCKETS, Figures, Part, Parts, Step, add_figures
+from taskqueue.model.timestamps import MILLISECOND, milliseconds, moment
+from taskqueue.store import Store
+
+UNSETTLED: Mapping[Step, timedelta] = {Step.MINUTE: timedelta(minutes=2), Step.HOUR: timedelta(minutes=15)}
+"""Minutes or hours that ended more recently than this may still change."""
+
+KEPT_FOR: Mapping[Step, timedelta] = {Step.MINUTE: timedelta(hours=1), Step.HOUR: timedelta(days=7)}
+"""How far back the figures are kept."""
+
+USUAL_OVER = timedelta(days=1)
+"""For this long, an hour also includes how long jobs ran."""
+
+AT_ONCE = 30
+"""How many minutes or hours are read at once: their figures take much memory."""
+
+EVERY_QUEUE = ""
+"""The queue of hours, whose figures are those of all queues together."""
+
+Slim = Callable[[Part], Part]
+
+
+class RecentFigures:
+    """The recent figures of one store; threads may share it."""
+
+    def __init__(self, store: Store) -> None:
+        self._minutes = KeptFigures(store, Step.MINUTE, KEPT_FOR[Step.MINUTE], _slim_minute)
+        self._hours = KeptFigures(store, Step.HOUR, KEPT_FOR[Step.HOUR], _slim_hour)
+        self._runs = KeptFigures(store, Step.HOUR, USUAL_OVER, _runs_of_hour)
+
+    def minutes(self, now: datetime) -> Parts:
+        """Return the numbers of the minutes that began in the last hour, by queue and class."""
+        return self._minutes.read(now - KEPT_FOR[Step.MINUTE] + Step.MINUTE.length - MILLISECOND, now)
+
+    def hours(self, since: datetime, now: datetime) -> Parts:
+        """Return the numbers of the hours from that of ``since`` on, by class, for all queues together."""
+        return self._hours.read(since, now)
+
+    def runs(self, now: datetime) -> Parts:
+        """Return how long jobs ran in the hours of the last day, by class, for all queues together."""
+        return self._runs.read(now - USUAL_OVER, now)
+
+
+class KeptFigures:
+    """The figures of the parts of a time, in the form that ``slim`` gives them; threads may share it."""
+
+    def __init__(self, store: Store, step: Step, kept_for: timedelta, slim: Slim) -> None:
+        self._store = store
+        self._step = step
+        self._kept_for = kept_for
+        self._slim = slim
+        self._lock = threading.Lock()
+        self._parts: Parts = {}
+        self._first: int | None = None
+        self._read_to = 0
+
+    def read(self, since: datetime, now: datetime) -> Parts:
+        """Return the figures of the parts from the one of ``since`` on."""
+        with self._lock:
+            begin, oldest = self._step.begin(milliseconds(since)), self._step.begin(milliseconds(now - self._kept_for))
+            if self._first is None or begin < self._first:
+                self._read(begin, milliseconds(now))
+                self._first = begin  # after it was read, so that an outage leaves no gaps
+            else:
+                unsettled = self._step.begin(self._read_to - UNSETTLED[self._step] // MILLISECOND)
+                self._read(max(unsettled, oldest), milliseconds(now))
+            self._forget(oldest)
+            return {at: part for at, part in self._parts.items() if at >= begin}
+
+    def _read(self, first: int, last: int) -> None:
+        length = AT_ONCE * (self._step.length // MILLISECOND)
+        for begin in range(first, last + 1, length):
+            end = min(last, begin + length - 1)
+            parts = self._store.history(self._step, moment(begin), moment(end))
+            self._parts.update({at: self._slim(part) for at, part in parts.items()})
+        self._read_to = last
+
+    def _forget(self, before: int) -> None:
+        for at in [at for at in self._parts if at < before]:
+            del self._parts[at]
+        if self._first is not None:
+            self._first = max(self._first, before)
+
+
+_NUMBERS = ("added", "done", "failed", "timeout", "canceled")
+_RUN = ("ran", "longest_run", *(f"r{number}" for number in range(len(BUCKETS) + 1)))
+
+
+def _numbers(figures: Figures) -> Figures:
+    """Return the numbers of jobs and errors, without times."""
+    errors = {intern(name): value for name, value in figures.items() if name.startswith(("e:", "x:"))}
+    return {name: figures[name] for name in _NUMBERS if name in figures} | errors
+
+
+def _runs(figures: Figures) -> Figures:
+    return {name: figures[name] for name in _RUN if name in figures}
+
+
+def _slim_minute(part: Part) -> Part:
+    return {(intern(queue), intern(job)): _numbers(figures) for (queue, job), figures in part.items()}
+
+
+def _slim_hour(part: Part) -> Part:
+    return _of_classes(part, _numbers)
+
+
+def _runs_of_hour(part: Part) -> Part:
+    return _of_classes(part, _runs)
+
+
+def _of_classes(part: Part, wanted: Callable[[Figures], Figures]) -> Part:
+    slim: Part = {}
+    for (_, job), figures in part.items():
+        add_figures(slim.setdefault((EVERY_QUEUE, intern(job)), {}), wanted(figures))
+    return slim

@@ -1,0 +1,421 @@
+"""The work of one class or queue: how much, how fast, how it ended, with which errors and for whom.
+
+The figures come from the history, not from jobs. Tags and meta are those of the last ended jobs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Any, NamedTuple
+
+from taskqueue.insight.failure_groups import FailureGroup, query_of
+from taskqueue.insight.overview import Numbered, QueueState, Run
+from taskqueue.model.analytics import Sample
+from taskqueue.model.fingerprint import type_of
+from taskqueue.model.history import BUCKETS, Durations, Figures, Part, Parts, Step, add_figures, entry
+from taskqueue.model.ids import WORKFLOW_TAG
+from taskqueue.model.limits import LimitKey
+from taskqueue.model.query import Compare, Operator
+from taskqueue.model.record import Record, Status
+from taskqueue.model.timestamps import EPOCH, milliseconds, moment
+from taskqueue.model.wording import count, percent, span
+
+PERCENTS = (50, 95, 99)
+"""The percentiles that are shown."""
+
+MOST_SHARES = 20
+"""The most queues of a class, or classes of a queue."""
+
+MOST_ERRORS = 20
+"""The most errors of a time."""
+
+MOST_TAGS = 20
+"""The most tags, and pairs of meta, of the last jobs."""
+
+
+class Scope(str, Enum):
+    """What a report is about."""
+
+    __str__ = str.__str__
+
+    CLASS = "class"
+    QUEUE = "queue"
+
+
+class WorkOf(NamedTuple):
+    """A class by its import path, or a queue by its name."""
+
+    scope: Scope
+    name: str
+
+    @property
+    def query(self) -> Compare:
+        """Return the query for its jobs."""
+        return Compare("job" if self.scope is Scope.CLASS else "queue", Operator.EQ, self.name)
+
+    def has(self, queue: str, job: str) -> bool:
+        """Return whether the figures of this queue and class are among those of the report."""
+        return self.name == (job if self.scope is Scope.CLASS else queue)
+
+
+class Period(str, Enum):
+    """A time up to now for which there are figures."""
+
+    __str__ = str.__str__
+
+    HOUR = "1h"
+    DAY = "24h"
+    WEEK = "7d"
+
+    @property
+    def length(self) -> timedelta:
+        """Return its length."""
+        return {Period.HOUR: timedelta(hours=1), Period.DAY: timedelta(days=1), Period.WEEK: timedelta(days=7)}[self]
+
+    @property
+    def step(self) -> Step:
+        """Return the length of the parts from which its figures are added up."""
+        return Step.MINUTE if self is Period.HOUR else Step.HOUR
+
+    def begin(self, now: datetime) -> datetime:
+        """Return when its first part began; the last one is still running."""
+        return moment(self.step.begin(milliseconds(now - self.length + self.step.length)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """The figures of some time."""
+
+    minutes: float
+    added: int
+    done: int
+    failed: int
+    """The jobs that ended as FAILED or TIMEOUT."""
+    canceled: int
+    failed_attempts: int
+    """The attempts that failed, including the ones that ended their job."""
+    waiting: Durations
+    """From when the last attempt could have started to when it did, in seconds."""
+    running: Durations
+    """The time of the last attempt, in seconds."""
+
+    @property
+    def ended(self) -> int:
+        """Return how many jobs ended in total."""
+        return self.done + self.failed + self.canceled
+
+    @property
+    def per_minute(self) -> float:
+        """Return how many jobs ended in a minute."""
+        return self.ended / self.minutes if self.minutes else 0.0
+
+    @property
+    def failed_share(self) -> float | None:
+        """Return the share of the jobs that failed, 0 to 1; None if none was done or failed."""
+        return self.failed / (self.done + self.failed) if self.done or self.failed else None
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether nothing happened."""
+        return not (self.added or self.ended or self.failed_attempts)
+
+
+class WorkPart(NamedTuple):
+    """A minute, or some hours, as a chart shows them."""
+
+    at: datetime
+    done: int
+    failed: int
+    failed_attempts: int
+
+
+class Named(NamedTuple):
+    """The figures of one queue of a class, or of one class of a queue."""
+
+    name: str
+    work: Work
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorGroup(Numbered):
+    """The failed attempts of a time with errors of one fingerprint."""
+
+    job: str
+    fingerprint: str
+    numbers: Mapping[datetime, int]
+    """How many attempts failed with it in each part of the time."""
+    judged: FailureGroup | None
+    """The judgement of the last hour; None if there was none then."""
+
+    @property
+    def query(self) -> dict[str, Any] | None:
+        """Return the query for its jobs, including retried ones; None if no query can distinguish them."""
+        return query_of(self.job, self.fingerprint)
+
+
+class Share(NamedTuple):
+    """The jobs with one tag, or one value of a meta key, among some jobs."""
+
+    name: str
+    """The tag, or the key of the meta."""
+    value: str | None
+    """The value of the key; None for a tag."""
+    jobs: int
+    failed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LastJobs:
+    """The last ended jobs, and whom they were for."""
+
+    number: int = 0
+    since: datetime | None = None
+    """When the first of them ended; None if there are none."""
+    shares: Sequence[Share] = ()
+    """Tags and meta, those with the most failed jobs first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkReport:
+    """Everything known about a class or queue."""
+
+    of: WorkOf
+    at: datetime
+    period: Period
+    """The period of parts, shares, errors and slowest runs."""
+    work: Mapping[Period, Work]
+    parts: Sequence[WorkPart]
+    named: Sequence[Named]
+    """The queues of a class, or the classes of a queue, those with the most jobs first."""
+    errors: Sequence[ErrorGroup]
+    """The most frequent first."""
+    state: QueueState | None
+    """The current state of a queue; None for a class, and for a queue that has no state."""
+    runs: Sequence[Run]
+    """Some running jobs, the longest-running first."""
+    running: int
+    """How many jobs run in total."""
+    slowest: Sequence[Record]
+    """The slowest run of each of the slowest minutes, or hours, the slowest first."""
+    last: LastJobs
+    example: Record | None
+    """The newest of the jobs that were read: its options are those of the class."""
+    limit_keys: Sequence[LimitKey] = field(default=())
+    """The limits of the jobs that were read."""
+
+    @property
+    def needing(self) -> list[FailureGroup]:
+        """Return the errors that are new or rising."""
+        return [error.judged for error in self.errors if error.judged is not None and error.judged.needs_attention]
+
+    @property
+    def is_well(self) -> bool:
+        """Return whether nobody needs to look at it."""
+        return not self.needing and (self.state is None or not (self.state.pause or self.state.grows))
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether nothing is known: there is no such class or queue, or it had no jobs for a week."""
+        is_pending = self.state is not None and (self.state.waiting or self.state.postponed)
+        return self.work[Period.WEEK].is_empty and not self.running and not is_pending
+
+
+class Bucket(NamedTuple):
+    """The durations up to a bound, and longer than the bound before."""
+
+    bound: float
+    """In seconds; infinite for the last one."""
+    jobs: int
+    percents: tuple[int, ...]
+    """The percentiles that are in this bucket."""
+
+
+def histogram(durations: Durations) -> list[Bucket]:
+    """Return the buckets from the first to the last one that has a duration."""
+    bounds = (*BUCKETS, float("inf"))
+    used = [place for place, bound in enumerate(bounds) if durations.buckets.get(bound)]
+    buckets, passed = [], 0
+    for bound in bounds[used[0] : used[-1] + 1] if used else ():
+        jobs = durations.buckets.get(bound, 0)
+        ranks = ((percentile, -(-durations.number * percentile // 100)) for percentile in PERCENTS)
+        percents = tuple(percentile for percentile, rank in ranks if passed < rank <= passed + jobs)
+        buckets.append(Bucket(bound, jobs, percents))
+        passed += jobs
+    return buckets
+
+
+def lead(report: WorkReport) -> str:
+    """Return in a sentence how the class or queue is doing."""
+    hour, week, state = report.work[Period.HOUR], report.work[Period.WEEK], report.state
+    if report.is_empty:
+        return f"No job of this {report.of.scope} for a week."
+    if report.needing:
+        first = report.needing[0]
+        others = f", and {count(len(report.needing) - 1, 'other error')}" if len(report.needing) > 1 else ""
+        return (
+            f"Needs you: {first.trend} error {type_of(first.fingerprint).rpartition('.')[2] or 'without a class'}, "
+            f"{first.number:,} of {count(first.attempts, 'attempt')}{others}."
+        )
+    paused = "" if state is None or state.pause is None else f"Paused by {state.pause.by}. "
+    grows = "The backlog grows. " if state is not None and state.grows else ""
+    if not hour.ended:
+        return f"{paused}{grows}No job ended in the last hour; {count(week.ended, 'job')} did in the last 7 days."
+    share = "" if hour.failed_share is None else f", {percent(hour.failed_share)} failed"
+    took = f"; 95 of 100 runs took at most {span(hour.running.percentile(95))}" if hour.running.number else ""
+    return f"{paused}{grows}{count(hour.ended, 'job')} ended in the last hour{share}{took}."
+
+
+def figures_in_words(report: WorkReport) -> list[tuple[str, list[str]]]:
+    """Return the figures of the hour, the day and the week, by their names."""
+    works = list(report.work.values())
+    spreads = (("run", [work.running for work in works]), ("wait", [work.waiting for work in works]))
+    return [
+        *((name, [f"{getattr(work, name):,}" for work in works]) for name in ("added", "done", "failed", "canceled")),
+        ("failed share", ["–" if work.failed_share is None else percent(work.failed_share) for work in works]),
+        ("failed attempts", [f"{work.failed_attempts:,}" for work in works]),
+        *(
+            (f"{name} p{percentile}", [span(time.percentile(percentile)) if time.number else "–" for time in times])
+            for name, times in spreads
+            for percentile in PERCENTS
+        ),
+    ]
+
+
+def options_in_words(record: Record) -> list[tuple[str, str]]:
+    """Return the options of a run that differ from the usual ones, by name."""
+    options = record.options
+    named = [
+        ("retry", str(options.retry).removeprefix("retry ")),
+        ("timeout", span(options.timeout) if options.timeout else ""),
+        ("stall timeout", span(options.stall_timeout) if options.stall_timeout else ""),
+    ]
+    return [(name, value) for name, value in named if value]
+
+
+def work_of(parts: Parts, begin: datetime, end: datetime) -> Work:
+    """Return the sum of these parts of the time, from its beginning on."""
+    total: Figures = {}
+    for at, part in parts.items():
+        for figures in part.values() if moment(at) >= begin else ():
+            add_figures(total, figures)
+    return _work(total, (end - begin) / timedelta(minutes=1))
+
+
+def _work(figures: Figures, minutes: float) -> Work:
+    counted = entry(EPOCH, Step.MINUTE, "", "", figures)
+    return Work(
+        minutes=minutes,
+        added=counted.added,
+        done=counted.done,
+        failed=counted.failed + counted.timeout,
+        canceled=counted.canceled,
+        failed_attempts=_failed_attempts(figures),
+        waiting=counted.waiting,
+        running=counted.running,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassState:
+    """How a class did in the last day, and whether it needs attention."""
+
+    name: str
+    work: Work
+    """Without waiting times."""
+    parts: Sequence[WorkPart]
+    needing: Sequence[FailureGroup]
+    """The errors that are new or rising."""
+
+
+def class_states(hours: Parts, runs: Parts, judged: Iterable[FailureGroup], now: datetime) -> list[ClassState]:
+    """Return the classes of the last day, by name; the figures are those of all queues together."""
+    begin = Period.DAY.begin(now)
+    own: dict[str, Parts] = {}
+    for parts in (hours, runs):
+        for at, part in parts.items():
+            for (queue, job), figures in part.items() if moment(at) >= begin else ():
+                add_figures(own.setdefault(job, {}).setdefault(at, {}).setdefault((queue, job), {}), figures)
+    needing: dict[str, list[FailureGroup]] = {}
+    for group in judged:
+        if group.needs_attention:
+            needing.setdefault(group.job, []).append(group)
+    return [
+        ClassState(
+            name=job,
+            work=work_of(parts, begin, now),
+            parts=chart_parts(parts, Period.DAY, now),
+            needing=needing.get(job, ()),
+        )
+        for job, parts in sorted(own.items())
+    ]
+
+
+def chart_parts(parts: Parts, period: Period, now: datetime) -> list[WorkPart]:
+    """Return the period in parts of one length: minutes, hours, or of a week three hours."""
+    begin = period.begin(now)
+    length = 3 * period.step.length if period is Period.WEEK else period.step.length
+    numbers = [[0, 0, 0] for _ in range(round(period.length / length))]
+    for at, part in parts.items():
+        place = (moment(at) - begin) // length
+        for figures in part.values() if 0 <= place < len(numbers) else ():
+            numbers[place][0] += figures.get("done", 0)
+            numbers[place][1] += figures.get("failed", 0) + figures.get("timeout", 0)
+            numbers[place][2] += _failed_attempts(figures)
+    return [WorkPart(begin + place * length, *of_part) for place, of_part in enumerate(numbers)]
+
+
+def named_work(parts: Parts, of: WorkOf, begin: datetime, end: datetime) -> list[Named]:
+    """Return the figures of each queue of a class, or of each class of a queue."""
+    totals: dict[str, Figures] = {}
+    for part in parts.values():
+        for (queue, job), figures in part.items():
+            add_figures(totals.setdefault(queue if of.scope is Scope.CLASS else job, {}), figures)
+    minutes = (end - begin) / timedelta(minutes=1)
+    named = [Named(name, _work(figures, minutes)) for name, figures in totals.items()]
+    return sorted(named, key=lambda one: (-one.work.ended, -one.work.added, one.name))[:MOST_SHARES]
+
+
+def errors_of(parts: Parts, judged: Iterable[FailureGroup]) -> list[ErrorGroup]:
+    """Return the failed attempts of these parts of the time by class and fingerprint, the most frequent first."""
+    numbers: dict[tuple[str, str], dict[datetime, int]] = {}
+    for at, part in parts.items():
+        for (_, job), figures in part.items():
+            for name in [name for name in figures if name.startswith("x:")]:
+                of_error = numbers.setdefault((job, name[2:]), {})
+                of_error[moment(at)] = of_error.get(moment(at), 0) + figures[name]
+    groups = {(group.job, group.fingerprint): group for group in judged}
+    errors = [
+        ErrorGroup(job=job, fingerprint=fingerprint, numbers=of_error, judged=groups.get((job, fingerprint)))
+        for (job, fingerprint), of_error in numbers.items()
+    ]
+    return sorted(errors, key=lambda error: (-error.number, error.job, error.fingerprint))[:MOST_ERRORS]
+
+
+def last_jobs(samples: Sequence[Sample]) -> LastJobs:
+    """Return whom these jobs, the newest first, were for."""
+    jobs: Counter[tuple[str, str | None]] = Counter()
+    failed: Counter[tuple[str, str | None]] = Counter()
+    for sample in samples:
+        names: list[tuple[str, str | None]] = [(tag, None) for tag in sample.tags if not tag.startswith(WORKFLOW_TAG)]
+        names += sample.meta.items()
+        jobs.update(names)
+        if sample.status in (Status.FAILED, Status.TIMEOUT):
+            failed.update(names)
+    shares = [Share(*name, number, failed[name]) for name, number in jobs.items()]
+    shares.sort(key=lambda share: (-share.failed, -share.jobs, share.name, share.value or ""))
+    return LastJobs(
+        number=len(samples), since=samples[-1].ended_at if samples else None, shares=tuple(shares[:MOST_TAGS])
+    )
+
+
+def ended_in(part: Part) -> int:
+    """Return how many ended jobs these figures include."""
+    return sum(figures.get(name, 0) for figures in part.values() for name in ("done", "failed", "timeout", "canceled"))
+
+
+def _failed_attempts(figures: Figures) -> int:
+    return sum(number for name, number in figures.items() if name.startswith("x:"))

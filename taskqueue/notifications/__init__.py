@@ -1,0 +1,1 @@
+"""Sends findings to people: to a webhook, by mail, or to a command."""

@@ -1,0 +1,82 @@
+"""Hands notifications to a command: as JSON at its standard input."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from taskqueue.errors import ConfigError
+from taskqueue.execution.shell_job import listened_to
+from taskqueue.insight.notifications import Message
+from taskqueue.model.environment import for_commands
+from taskqueue.notifications.receiver import WITHIN, NotDelivered
+from taskqueue.store.redaction import concealed
+
+ID = "TASKQUEUE_NOTIFICATION_ID"
+"""The variable of the command with the id of the message."""
+
+MOST_SAID = 300
+"""The last characters of its standard error that are kept of a command that failed."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A command without arguments, which takes a message with exit code 0."""
+
+    name: str
+    within: float = WITHIN
+    """Seconds after which it is killed."""
+
+    def check(self, variables: Mapping[str, str]) -> None:
+        """Raise ``ConfigError`` if there is no such program."""
+        if shutil.which(self.name, path=variables.get("PATH", os.defpath)) is None:
+            raise ConfigError(
+                f"--notify {self.name} is not a program that this user can run: name one by its path, a URL "
+                "(https://…), or an address (mailto:…)"
+            )
+
+    def send(self, message: Message, variables: Mapping[str, str]) -> None:
+        """Run the command, and wait for its end."""
+        self.check(variables)
+        path = shutil.which(self.name, path=variables.get("PATH", os.defpath)) or self.name
+        with tempfile.TemporaryFile() as document:  # which the command reads when it likes, or not at all
+            document.write(message.json())
+            document.seek(0)
+            try:
+                command = subprocess.Popen(
+                    [path],
+                    env={**for_commands(variables), ID: message.id},
+                    stdin=document,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise NotDelivered(f"cannot be started: {error.strerror}") from None
+        with command:
+            try:
+                [said] = listened_to(command, command.stderr, within=self.within)
+            except TimeoutError:
+                raise NotDelivered(f"did not end within {self.within:g} s") from None
+            finally:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(command.pid, signal.SIGKILL)
+        if command.returncode != 0:
+            words = said.strip()[-MOST_SAID:]
+            raise NotDelivered(f"ended with exit code {command.returncode}{': ' if words else ''}{words}")
+
+
+def program_of(text: str) -> Program:
+    """Return the command of this name; raise ``ConfigError`` for what cannot be one."""
+    if "://" in text or not text.isprintable() or len(text.split()) != 1:
+        raise ConfigError(
+            f"--notify {concealed(text)!r} is not a receiver: pass a URL (https://…), an address "
+            "(mailto:…), or the path of a program, without arguments"
+        )
+    return Program(text)

@@ -1,0 +1,125 @@
+"""Runs statements on what applications have: a connection of any DB-API driver, of SQLAlchemy or of Django.
+
+No driver is imported: what is needed of one is in the modules that the application has imported.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from inspect import iscoroutinefunction
+from typing import Any
+
+from taskqueue.errors import InvalidOption
+from taskqueue.model.shown_text import as_code
+
+_SQLALCHEMY = {"sqlalchemy.orm.session.Session", "sqlalchemy.engine.base.Connection"}
+_DJANGO = {"django.utils.connection.ConnectionProxy", "django.db.backends.base.base.BaseDatabaseWrapper"}
+_NAME = re.compile(r":([a-z_0-9]+)")
+_MARKS = {"qmark": "?", "format": "%s", "pyformat": "%s", "named": None}
+"""How the place of a value is written in each ``paramstyle`` of the DB-API (PEP 249); None: as here, by its name."""
+
+_ACCEPTED = "pass an open connection of a DB-API driver, a Session or Connection of SQLAlchemy, or django.db.connection"
+
+
+def check_transaction(session: Any) -> None:
+    """Raise ``InvalidOption`` for an object that cannot be used, and for a connection that commits each statement."""
+    kinds = _kinds(session)
+    if kinds & _DJANGO:
+        if session.needs_rollback:
+            raise InvalidOption("session: its transaction has failed: roll it back, and repeat its work")
+        commits = session.get_autocommit() and not session.in_atomic_block
+        way_out = "call this inside django.db.transaction.atomic()"
+    elif kinds & _SQLALCHEMY:
+        connection = session if hasattr(session, "dialect") else session.connection()
+        commits = _commits_each_statement(connection.connection.dbapi_connection)
+        way_out = "use one without the isolation level AUTOCOMMIT"
+    else:
+        _check_kind(session)
+        commits = _commits_each_statement(session)
+        way_out = "begin a transaction first, or connect without autocommit"
+    if commits:
+        raise InvalidOption(f"session: no transaction is open on it, and it commits each statement: {way_out}")
+
+
+def execute(session: Any, statement: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    """Run a statement with values for its ``:name``, and return its rows, none of one that has no rows."""
+    kinds = _kinds(session)
+    if kinds & _SQLALCHEMY:
+        result = session.execute(sys.modules["sqlalchemy"].text(statement), dict(values))
+        return [tuple(row) for row in result] if result.returns_rows else []
+    style = "format" if kinds & _DJANGO else _paramstyle(session)
+    cursor = session.cursor()
+    try:
+        cursor.execute(*_written(statement, values, style))
+        rows = [] if cursor.description is None else cursor.fetchall()
+    finally:
+        cursor.close()
+    return [tuple(row.values()) if isinstance(row, Mapping) else tuple(row) for row in rows]
+
+
+def commit(session: Any) -> None:
+    """Commit, unless a transaction of Django is open, which ends in its own place."""
+    if not getattr(session, "in_atomic_block", False):
+        session.commit()
+
+
+def rollback(session: Any) -> None:
+    """End a transaction that has only read, unless it is one of Django, which ends in its own place."""
+    if not getattr(session, "in_atomic_block", False):
+        session.rollback()
+
+
+def close(session: Any) -> None:
+    """Close the connection, unless a transaction of Django is open on it."""
+    if not getattr(session, "in_atomic_block", False):
+        session.close()
+
+
+def _kinds(session: Any) -> set[str]:
+    return {f"{kind.__module__}.{kind.__qualname__}" for kind in type(session).__mro__}
+
+
+def _check_kind(session: Any) -> None:
+    if iscoroutinefunction(getattr(session, "commit", None)):
+        raise InvalidOption(
+            f"session={as_code(session)} is asynchronous, an outbox needs a blocking one: of SQLAlchemy, "
+            "await session.run_sync(lambda session: outbox.add_job(…, session=session))"
+        )
+    if not callable(getattr(session, "cursor", None)) or not callable(getattr(session, "commit", None)):
+        raise InvalidOption(f"session={as_code(session)} cannot be used: {_ACCEPTED}")
+
+
+def _commits_each_statement(raw: Any) -> bool:
+    """Return whether no transaction is open and the next statement opens none, as far as the driver can say."""
+    commits = getattr(raw, "autocommit", None)  # of psycopg, sqlite3 from Python 3.12 on, mysql.connector
+    if not isinstance(commits, bool):
+        ask = getattr(raw, "get_autocommit", None)  # of PyMySQL and mysqlclient
+        commits = bool(ask()) if callable(ask) else getattr(raw, "isolation_level", "") is None  # of sqlite3
+    if not commits:
+        return False
+    status = getattr(getattr(raw, "info", None), "transaction_status", 0)
+    return not (getattr(raw, "in_transaction", False) is True or status or getattr(raw, "server_status", 0) & 1)
+
+
+def _paramstyle(session: Any) -> str:
+    """Return how the driver of the connection writes values in statements."""
+    for kind in type(session).__mro__:
+        module = kind.__module__
+        while module:
+            style = getattr(sys.modules.get(module), "paramstyle", None)
+            if style in _MARKS:
+                return str(style)
+            module = module.rpartition(".")[0]
+    raise InvalidOption(
+        f"session={as_code(session)} is of no driver whose paramstyle is {', '.join(_MARKS)}: {_ACCEPTED}"
+    )
+
+
+def _written(statement: str, values: Mapping[str, Any], style: str) -> tuple[str, Any]:
+    """Return the statement and its values as the driver takes them."""
+    names, mark = _NAME.findall(statement), _MARKS[style]
+    if mark is None:
+        return statement, {name: values[name] for name in names}
+    return _NAME.sub(mark, statement), [values[name] for name in names]

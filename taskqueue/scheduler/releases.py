@@ -1,0 +1,50 @@
+"""Marks releases, and removes their marks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from taskqueue.errors import InvalidOption
+from taskqueue.insight.releases import KEPT_FOR, PREFIX, Release, releases_of
+from taskqueue.model.options import named
+from taskqueue.model.serializer import clipped
+from taskqueue.scheduler.controls import user_and_host
+from taskqueue.scheduler.failure_states import KEPT_BY
+from taskqueue.store import Lease, Store
+
+MOST = 100
+"""The most marks that a store keeps; with one more, the oldest is removed."""
+
+LONGEST_NAME = 64
+"""The most characters of a name."""
+
+
+def mark(store: Store, name: Any, by: str | None) -> Release:
+    """Mark a release now and return the mark; the last release, if it has this name, keeps its time."""
+    checked, now = named("release", name, _name), store.now()
+    kept = releases_of(store.leases())
+    if kept and kept[-1].name == checked:
+        return kept[-1]
+    release = Release(name=checked, at=now, by=clipped(str(by or user_and_host())))
+    store.acquire(Lease(name=release.key, holder=KEPT_BY, since=now, until=now, about=release.about), now)
+    marks = sorted((lease for lease in store.leases() if lease.name.startswith(PREFIX)), key=lambda lease: lease.since)
+    for number, lease in enumerate(reversed(marks)):
+        if number >= MOST or now - lease.since > KEPT_FOR:
+            store.resign(lease.name, KEPT_BY)
+    return release
+
+
+def unmark(store: Store, name: Any) -> bool:
+    """Remove all marks with this name, and return whether there was one."""
+    checked, removed = named("release", name, _name), False
+    for lease in store.leases():
+        if lease.name.startswith(PREFIX) and lease.about.get("name") == checked:
+            store.resign(lease.name, KEPT_BY)
+            removed = True
+    return removed
+
+
+def _name(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip() or len(value) > LONGEST_NAME or not value.isprintable():
+        raise InvalidOption(f"pass the name of a release, 1 to {LONGEST_NAME} printable characters: 'v42'")
+    return value.strip()

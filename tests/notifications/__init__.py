@@ -1,0 +1,1 @@
+"""Tests of the receivers of notifications, each a real one."""

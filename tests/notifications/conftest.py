@@ -1,0 +1,6 @@
+"""The stores of the tests of notifications."""
+
+from tests.scheduler.conftest import blocking as scheduler
+from tests.scheduler.conftest import store, url
+
+__all__ = ["scheduler", "store", "url"]

@@ -1,0 +1,155 @@
+"""Statements run on what applications have, and never outside of a transaction of theirs."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy
+from psycopg.rows import dict_row
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from taskqueue.errors import InvalidOption
+from taskqueue.outbox import Outbox, connections
+from tests.outbox.jobs import Echo
+
+paramstyle = "named"  # of the driver that this module is for its connections
+
+
+class Named(sqlite3.Connection):
+    """A connection of a driver that takes values by name."""
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> str:
+    """Return the file of a database with an outbox."""
+    file = str(tmp_path / "app.db")
+    with closing(sqlite3.connect(file)) as raw, raw:
+        raw.execute(Outbox(connect).create_sql("sqlite"))
+    return file
+
+
+@pytest.fixture
+def mine(database: str) -> Iterator[sqlite3.Connection]:
+    """Return a connection of the application."""
+    with closing(sqlite3.connect(database)) as raw:
+        yield raw
+
+
+def connect() -> Any:
+    """Connect to nothing: these tests relay nothing."""
+    raise AssertionError
+
+
+def rows(session: Any) -> list[tuple[Any, ...]]:
+    """Return what is in the outbox."""
+    return connections.execute(session, "SELECT job, data, error FROM taskqueue_outbox ORDER BY id", {})
+
+
+EXPECTED = [("tests.outbox.jobs:Echo", '{"text":"50 % of :it? ü"}', None)]
+DATA = {"text": "50 % of :it? ü"}
+
+
+def test_a_row_is_part_of_the_transaction(mine: sqlite3.Connection) -> None:
+    outbox = Outbox(connect)
+    outbox.add_job(Echo, DATA, session=mine)
+    mine.rollback()
+    assert rows(mine) == []
+
+    with mine:
+        outbox.add_job(Echo, DATA, session=mine)
+    assert rows(mine) == EXPECTED
+
+
+def test_values_are_passed_in_the_style_of_the_driver(database: str) -> None:
+    with closing(sqlite3.connect(database, factory=Named)) as named, named:
+        Outbox(connect).add_job(Echo, DATA, session=named)
+        assert rows(named) == EXPECTED
+
+
+def test_rows_of_any_form_are_read(database: str, mine: sqlite3.Connection, postgresql_url: str) -> None:
+    mine.row_factory = sqlite3.Row
+    Outbox(connect).add_job(Echo, DATA, session=mine)
+    assert rows(mine) == EXPECTED
+    mine.row_factory = lambda cursor, row: {
+        column[0]: value for column, value in zip(cursor.description, row, strict=True)
+    }
+    assert rows(mine) == EXPECTED
+
+    with psycopg.connect(postgresql_url, row_factory=dict_row) as raw:
+        raw.execute(Outbox(connect).create_sql("postgresql").replace("TABLE IF", "TEMPORARY TABLE IF"))
+        Outbox(connect).add_job(Echo, DATA, session=raw)
+        assert rows(raw) == EXPECTED
+
+
+def test_a_connection_that_commits_each_statement_is_refused(database: str, postgresql_url: str) -> None:
+    outbox = Outbox(connect)
+    with closing(sqlite3.connect(database, isolation_level=None)) as raw:
+        with pytest.raises(InvalidOption, match="no transaction is open on it, and it commits each statement: begin"):
+            outbox.add_job(Echo, DATA, session=raw)
+        raw.execute("BEGIN")
+        outbox.add_job(Echo, DATA, session=raw)
+        assert rows(raw) == EXPECTED
+    with closing(psycopg.connect(postgresql_url, autocommit=True)) as server:
+        with pytest.raises(InvalidOption, match="commits each statement"):
+            outbox.add_job(Echo, DATA, session=server)
+        with server.transaction():
+            server.execute(outbox.create_sql("postgresql").replace("TABLE IF", "TEMPORARY TABLE IF"))
+            outbox.add_job(Echo, DATA, session=server)
+            assert rows(server) == EXPECTED
+
+
+def test_a_session_and_a_connection_of_sqlalchemy(database: str) -> None:
+    engine = sqlalchemy.create_engine(f"sqlite:///{database}")
+    outbox = Outbox(engine.connect)
+    with Session(engine) as session, session.begin():
+        outbox.add_job(Echo, DATA, session=session)
+    with engine.connect() as connection:
+        assert rows(connection) == EXPECTED
+        outbox.add_job(Echo, DATA, session=connection)
+        connection.rollback()
+        assert rows(connection) == EXPECTED
+    automatic = engine.execution_options(isolation_level="AUTOCOMMIT")
+    with (
+        automatic.connect() as connection,
+        pytest.raises(InvalidOption, match="without the isolation level AUTOCOMMIT"),
+    ):
+        outbox.add_job(Echo, DATA, session=connection)
+    engine.dispose()
+
+
+@pytest.mark.parametrize("session", [None, "shop.db", object()])
+def test_what_is_no_connection_is_refused(session: Any) -> None:
+    with pytest.raises(InvalidOption, match="cannot be used: pass an open connection of a DB-API driver"):
+        Outbox(connect).add_job(Echo, DATA, session=session)
+
+
+def test_an_asynchronous_session_is_refused_with_the_way_out() -> None:
+    engine = create_async_engine("postgresql+psycopg://nobody@localhost/none")
+    with pytest.raises(InvalidOption, match=r"asynchronous, an outbox needs a blocking one: .*run_sync"):
+        Outbox(connect).add_job(Echo, DATA, session=AsyncSession(engine))
+
+
+def test_a_driver_with_another_style_is_refused(mine: sqlite3.Connection) -> None:
+    class Cursorless:
+        """A connection of no driver."""
+
+        def cursor(self) -> None:
+            """Return nothing."""
+
+        commit = rollback = cursor
+
+    with pytest.raises(InvalidOption, match="of no driver whose paramstyle is qmark, format, pyformat, named"):
+        Outbox(connect).add_job(Echo, DATA, session=_outside(Cursorless)())
+
+
+def _outside(kind: type) -> type:
+    """Return the class as if it were of a module without ``paramstyle``."""
+    kind.__module__ = "tests.outbox.elsewhere"
+    return kind

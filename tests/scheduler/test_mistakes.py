@@ -1,0 +1,96 @@
+"""Forty typical mistakes, half of them by someone who knows Celery: each message names the way out."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+
+from taskqueue import Job, Scheduler, task, workflows
+
+Mistake = Callable[[Any], object]
+
+
+@task
+def send(to: str, copies: int = 1) -> str:
+    """Return whom it was sent to."""
+    return to
+
+
+mail: Any = send
+"""The task, as code that no type checker has read uses it."""
+
+flows: Any = workflows
+
+
+def imported(name: str) -> object:
+    """Do as ``from taskqueue import name``."""
+    return getattr(importlib.import_module("taskqueue"), name)
+
+
+OF_CELERY: dict[str, tuple[Mistake, str]] = {
+    "delay": (lambda s: mail.delay("ann"), "to add a job write send.add(scheduler, …)"),
+    "delay_on_commit": (lambda s: mail.delay_on_commit("ann"), "transaction.on_commit(lambda: send.add(scheduler, …))"),
+    "apply_async": (lambda s: mail.apply_async(["ann"], countdown=5), "with options send.using(…).add(scheduler, …)"),
+    "countdown": (lambda s: mail.using(countdown=5).add(s, "ann"), "did you mean at?"),
+    "countdown among arguments": (lambda s: mail.add(s, "ann", countdown=5), "send.using(at=…).add(scheduler, …)"),
+    "signature": (lambda s: mail.s("ann"), "a workflow takes the task and its data, (task, {'to': 'ann'})"),
+    "chord": (lambda s: flows.chord(s, [], send), "group(scheduler, members, then=member)"),
+    "members one by one": (lambda s: flows.group(s, (send, None), (send, None)), "group(scheduler, [(job, data), …])"),
+    "shared_task": (lambda s: imported("shared_task"), "from taskqueue import task"),
+    "Celery": (lambda s: imported("Celery"), "from taskqueue import Scheduler"),
+    "chain": (lambda s: imported("chain"), "workflows.chain(scheduler, …)"),
+    "crontab": (lambda s: imported("crontab"), "@schedule(cron='0 3 * * *')"),
+    "AsyncResult": (lambda s: imported("AsyncResult"), "scheduler.get_job(id)"),
+    "broker": (lambda s: Scheduler(broker="redis://host"), "takes the address of the store"),  # type: ignore[call-arg]
+    "address of a broker": (lambda s: Scheduler("redis://host/0").count_jobs({}), "write sqlite:///path"),
+    "autoretry_for": (lambda s: task(autoretry_for=(OSError,))(send.function), "did you mean retry_on?"),  # type: ignore[call-overload]
+    "rate_limit": (lambda s: task(rate_limit="10/m")(send.function), "did you mean limits?"),  # type: ignore[call-overload]
+    "get": (lambda s: mail.add(s, "ann").get(timeout=1), "wait(timeout, raise_on_error=True)"),
+    "revoke": (lambda s: s.revoke("id"), "cancel_job(id)"),
+    "SUCCESS": (lambda s: s.find_jobs({"status": "SUCCESS"}), "did you mean DONE?"),
+}
+
+OF_BEGINNERS: dict[str, tuple[Mistake, str]] = {
+    "no scheduler": (lambda s: mail.add("ann"), "write send.add(scheduler, …)"),
+    "the class of schedulers": (lambda s: mail.add(Scheduler, "ann"), "write send.add(scheduler, …)"),
+    "a misspelt option": (lambda s: mail.using(prioity=3).add(s, "ann"), "did you mean priority?"),
+    "a misspelt argument": (lambda s: mail.add(s, too="ann"), "missing a required argument: 'to'"),
+    "data by name": (lambda s: s.add_job(send, to="ann"), "add_job(send, {'to': 'ann'})"),
+    "data called name": (lambda s: s.add_job(send, name="ann"), "add_job(send, {'name': 'ann'})"),
+    "data as a list": (lambda s: s.add_job(send, ["ann"]), "pass a mapping"),
+    "a dotted path": (lambda s: s.add_job("shop.send"), "did you mean shop:send?"),
+    "an object as data": (lambda s: s.add_job("shop:send", object()), "is not kept"),
+    "a time without zone": (lambda s: mail.using(at=datetime(2030, 1, 1)).add(s, "ann"), "timezone.utc"),  # noqa: DTZ001
+    "seconds as a time": (lambda s: mail.using(at=60).add(s, "ann"), "write '+60 seconds'"),
+    "an end in the past": (
+        lambda s: mail.using(expires=datetime(2020, 1, 1, tzinfo=timezone.utc)).add(s, "ann"),
+        "pass a later one",
+    ),
+    "a number as text": (lambda s: task(retry="3")(send.function), "pass the number of further attempts"),  # type: ignore[call-overload]
+    "cron as a period": (lambda s: s.schedule("n", send, {"to": "ann"}, every="0 3 * * *"), "cron='0 3 * * *'"),
+    "hours of a schedule": (lambda s: s.schedule("n", send, {"to": "ann"}, hour=3), "pass cron='15 3 * * mon'"),
+    "a lambda": (lambda s: task(lambda: None), "write it with def and @task"),
+    "a name for a function": (lambda s: task("shop.send"), "options go by name, @task(queue='mail')"),  # type: ignore[call-overload]
+    "a class without start": (lambda s: s.add_job(type("Empty", (Job,), {"__module__": __name__})), "define it"),
+    "a task as a dependency": (lambda s: mail.using(depends_on=send).add(s, "ann"), "pass a Process"),
+    "a misspelt status": (lambda s: s.find_jobs({"status": "FAILD"}), "did you mean FAILED?"),
+}
+
+
+def test_there_are_forty() -> None:
+    assert (len(OF_CELERY), len(OF_BEGINNERS)) == (20, 20)
+
+
+@pytest.mark.parametrize("name", [*OF_CELERY, *OF_BEGINNERS])
+def test_a_mistake_is_answered_with_the_way_out(scheduler: Scheduler, name: str) -> None:
+    mistake, way_out = {**OF_CELERY, **OF_BEGINNERS}[name]
+
+    with pytest.raises(Exception) as refused:  # noqa: PT011 - each has a type of its own
+        mistake(scheduler)
+
+    assert way_out in str(refused.value)
+    assert scheduler.count_jobs({"status": {"$ne": "WAITING"}}) == 0
