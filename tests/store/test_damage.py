@@ -82,7 +82,7 @@ def damage(url: str, table: str, id: Any, field: str, value: Any) -> bool:
 def work_off(store: Store) -> set[ObjectId]:
     """Claim and settle until nothing is left, as nodes do, and return what was DONE."""
     done: set[ObjectId] = set()
-    for _ in range(50):
+    for _ in range(150):
         found = store.claim(WEB_1, ClaimRequest(pooled=3, forced=3), NOON + HOUR, NOON + 2 * HOUR)
         store.renew(
             WEB_1,
@@ -103,41 +103,31 @@ def work_off(store: Store) -> set[ObjectId]:
     raise AssertionError("a node would go on claiming for ever")
 
 
-with_garbage = pytest.mark.parametrize("garbage", [EVERYDAY, pytest.param(OTHERS, marks=pytest.mark.long)])
+AT_ONCE = 6
+"""How many fields are damaged in one store: most of the time of a test goes into making the store."""
 
 
-@with_garbage
-@pytest.mark.parametrize("field", FIELDS)
-def test_a_damaged_record_stands_in_nobodys_way(
-    store: Store, store_url: str, field: str, garbage: tuple[object, ...]
+@pytest.mark.parametrize("garbage", [EVERYDAY, pytest.param(OTHERS, marks=pytest.mark.long)])
+@pytest.mark.parametrize("first", range(0, len(FIELDS) + 5, AT_ONCE))
+def test_damaged_records_stand_in_nobodys_way(
+    store: Store, store_url: str, first: int, garbage: tuple[object, ...]
 ) -> None:
-    check_that_others_go_on(store, store_url, field, garbage)
-
-
-@with_garbage
-@pytest.mark.parametrize("place", range(4))
-def test_a_record_that_is_damaged_in_a_field_of_its_store_stands_in_nobodys_way(
-    store: Store, store_url: str, place: int, garbage: tuple[object, ...]
-) -> None:
-    for field in OWN_FIELDS[store_url.partition(":")[0]][place : place + 1]:
-        check_that_others_go_on(store, store_url, field, garbage)
-
-
-def check_that_others_go_on(store: Store, store_url: str, field: str, garbage: tuple[object, ...]) -> None:
+    fields = [*FIELDS, *OWN_FIELDS[store_url.partition(":")[0]]][first : first + AT_ONCE]
+    damages = [(field, value) for field in fields for value in garbage]
     damaged = [
         made
-        for _ in garbage
+        for _ in damages
         for made in (
             a_record(tags=("a",), data='{"to":"x"}'),
             postponed(NOON + SECOND, expires_at=NOON + 3 * HOUR),
         )
     ]
-    running = [a_record(queue="running") for _ in garbage]
+    running = [a_record(queue="running") for _ in damages]
     good = [a_record(tags=("a",), data='{"to":"x"}') for _ in range(4)]
     store.add([good[0], *damaged[:2], good[1], *damaged[2:], good[2], *running])
     store.claim(WEB_1_AGAIN, ClaimRequest(pooled=99, queues={"running": None}), NOON, NOON + LEASE)
     with damager(store_url) as damage_it:
-        for place, value in enumerate(garbage):
+        for place, (field, value) in enumerate(damages):
             for one in (*damaged[2 * place : 2 * place + 2], running[place]):
                 with KEPT_WHOLE:
                     damage_it("jobs", one.id, field, value)
@@ -145,7 +135,7 @@ def check_that_others_go_on(store: Store, store_url: str, field: str, garbage: t
     wanted = {one.id for one in good}
 
     for order in ("id", "-id", "created_at", "-created_at", "ended_at", "rank", "-rank"):
-        assert len(store.find(parse({}), order=order)) == 4 + 3 * len(garbage)
+        assert len(store.find(parse({}), order=order)) == 4 + 3 * len(damages)
     assert set(ids(store.find(parse({"tags": "a", "data.to": "x"})))) >= wanted
     store.count(parse({"data.to": "x", "tags": {"$ne": "b"}})), store.tally(), store.present(NOON)
     store.samples(NOON - HOUR, NOON + HOUR, 100)
