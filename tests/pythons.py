@@ -10,7 +10,7 @@ Python         versions           tests
 oldest         lowest             all, but those of the extras
 oldest         newest             those of the packages, and those of the extras
 newest         newest             all
-each between   newest             all, but those of MongoDB
+each between   newest             those of the packages, on SQLite
 newest         lowest             those of the packages
 unstable       newest             all, but those of MongoDB; a warning is an error there
 both ends      lowest of extras   those of the extras
@@ -19,8 +19,9 @@ both ends      lowest of extras   those of the extras
 The Python of ``.venv`` has run the whole suite with the newest versions. The oldest Python runs every test with the
 lowest versions, the newest Python with the newest versions. The opposite pairs can fail only in a package that does not
 work with this Python, so they run the files that call every function of a package which the tests on MongoDB call. The
-tests of the embedded store, which is Python's own SQLite, call no others. An *unstable* Python is one that only
-Debian's unstable distribution has: its tests run inside that, see ``tests/unstable.py``.
+tests of the embedded store, which is Python's own SQLite, call no others. Pythons between run the same files on that
+store: what they lack, the oldest lacks too, and what they removed, the newest lacks. An *unstable* Python is one that
+only Debian's unstable distribution has: its tests run inside that, see ``tests/unstable.py``.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ OF_EXTRAS = "tests/acceptance/test_extras.py"
 LEFT_OUT = ("test_quickstart.py", "test_secrets.py", "test_notification_mail.py")
 """They need the environment of the tests: its Python, a client, a mail server."""
 
-HOW = ("-m", "not long", "-n", "4", "--dist", "loadfile")
+HOW = ("-m", "not long", "-n", "3", "--dist", "loadfile")
 ALL = ("tests/acceptance", *(f"--ignore=tests/acceptance/{name}" for name in LEFT_OUT), *HOW)
 OF_PACKAGES = (
     *("test_concurrent.py", "test_damage.py", "test_declaring.py", "test_fair_order.py", "test_job_metrics.py"),
@@ -59,7 +60,9 @@ OF_PACKAGES = (
 """They call every function of an installed package that any acceptance test on MongoDB calls, but for what only tests
 use. To find them, the functions of all processes of each test were recorded with ``sys.monitoring``."""
 
-PACKAGES = (*(f"tests/acceptance/{name}" for name in OF_PACKAGES), *HOW, "-k", "not sqlite")
+FILES_OF_PACKAGES = (*(f"tests/acceptance/{name}" for name in OF_PACKAGES), *HOW)
+PACKAGES = (*FILES_OF_PACKAGES, "-k", "not sqlite")
+BETWEEN = (*FILES_OF_PACKAGES, "-k", "not mongodb")
 NOT_MONGODB = (*ALL, "-k", "not mongodb")
 AT_ONCE = 3
 """Environments whose tests run at once, unless ``--at-once`` says another number."""
@@ -156,7 +159,7 @@ def pythons(found: Iterable[Path], oldest: Version) -> Mapping[Version, Path]:
 def environments(found: Mapping[Version, Path], tested: Version) -> list[Environment]:
     """Return where to run which tests, as the table above says; ``tested`` is the Python of ``.venv``."""
     oldest, newest = min(found, default=tested), max(found, default=tested)
-    of_newest = {**dict.fromkeys(found, NOT_MONGODB), newest: ALL, oldest: (OF_EXTRAS, *PACKAGES)}
+    of_newest = {**dict.fromkeys(found, BETWEEN), newest: ALL, oldest: (OF_EXTRAS, *PACKAGES)}
     chosen = []
     for version, python in found.items():
         if version in (oldest, newest):

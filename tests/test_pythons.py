@@ -9,6 +9,7 @@ from pathlib import Path
 from tests import unstable
 from tests.pythons import (
     ALL,
+    BETWEEN,
     NOT_MONGODB,
     OF_EXTRAS,
     PACKAGES,
@@ -51,7 +52,7 @@ def test_both_ends_run_every_test_with_one_set_of_versions_and_others_the_embedd
     assert tests["3.10-newest"] == (OF_EXTRAS, *PACKAGES)
     assert tests["3.13-lowest"] == PACKAGES
     assert tests["3.13-newest"] == ALL
-    assert tests["3.12-newest"] == NOT_MONGODB
+    assert tests["3.12-newest"] == BETWEEN
     assert tests["3.10-lowest"] == (*ALL, f"--ignore={OF_EXTRAS}")
     assert tests["3.10-lowest-extras"] == tests["3.13-lowest-extras"] == (OF_EXTRAS,)
     assert environments({}, (3, 11)) == []
