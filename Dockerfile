@@ -1,9 +1,9 @@
-# A node, and the command line, without your application: build on it, as docs/how-to/operations/container.md shows.
+# A node, the dashboard and the command line, without your application: build on it, as docs/how-to/operations/container.md shows.
 FROM python:3.13-slim AS build
 WORKDIR /src
 COPY LICENSE README.md setup.cfg pyproject.toml ./
 COPY taskqueue taskqueue
-RUN python -m venv /opt/taskqueue && /opt/taskqueue/bin/pip install --no-cache-dir ".[metrics,postgresql]" "psycopg[binary]>=3.2.4"
+RUN python -m venv /opt/taskqueue && /opt/taskqueue/bin/pip install --no-cache-dir ".[dev,metrics,postgresql,web]" "psycopg[binary]>=3.2.4"
 
 FROM python:3.13-slim
 COPY --from=build /opt/taskqueue /opt/taskqueue

@@ -1,8 +1,9 @@
-"""The container's files, and the node as process 1 of a container, which here is a PID namespace."""
+"""Files for containers and Kubernetes, and a node as process 1 of a container, which here is a PID namespace."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import psutil
 import pytest
 import yaml
@@ -19,8 +21,11 @@ from psycopg.conninfo import conninfo_to_dict
 from taskqueue import Scheduler
 from taskqueue.cli.node import command as node_command
 from taskqueue.cli.node_options import settings_from
+from taskqueue.cli.web import web_command
+from taskqueue.daemon.settings import Settings
 from taskqueue.model.record import Status
 from tests.nodes import LIMIT, eventually
+from tests.promtool import promtool
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = Path(sys.executable).parent
@@ -33,9 +38,36 @@ NAMESPACE = (
 )
 
 
-def services() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+KUBERNETES = ROOT / "docs/how-to/operations/kubernetes.md"
+CUSTOM = {"ScaledObject": "keda.sh/v1alpha1", "PodMonitor": "monitoring.coreos.com/v1"}
+"""Kinds that Kubernetes itself does not have, and their versions."""
+
+MANIFESTS: dict[tuple[str, str], dict[str, Any]] = {
+    (manifest["kind"], manifest["metadata"]["name"]): manifest
+    for manifest in map(
+        yaml.safe_load, re.findall(r"^```yaml\n(.*?)^```", KUBERNETES.read_text(), re.MULTILINE | re.DOTALL)
+    )
+}
+
+DEPLOYMENTS = {key: manifest for key, manifest in MANIFESTS.items() if key[0] == "Deployment"}
+
+
+def compose_file() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
     return found
+
+
+def services() -> dict[str, Any]:
+    found: dict[str, Any] = compose_file()["services"]
+    return found
+
+
+def node_settings(options: Iterable[str]) -> Settings:
+    """Return the settings of a node with these options."""
+    with node_command.make_context("taskqueue-node", list(options)) as parsed:
+        return settings_from(
+            {name: value for name, value in parsed.params.items() if not name.startswith(("config", "log_", "version"))}
+        )
 
 
 def test_a_linter_has_nothing_to_say_of_the_dockerfile() -> None:
@@ -58,11 +90,7 @@ def test_the_image_holds_what_an_installation_needs_and_runs_as_a_user_of_its_ow
 
 def test_the_settings_of_the_compose_file_are_understood() -> None:
     node = services()["node"]
-    with node_command.make_context("taskqueue-node", list(node["command"])) as parsed:
-        given = {
-            name: value for name, value in parsed.params.items() if not name.startswith(("config", "log_", "version"))
-        }
-        settings = settings_from(given)
+    settings = node_settings(node["command"])
 
     assert settings.max_children == 8
     assert settings.max_memory > 0
@@ -90,6 +118,57 @@ def test_the_nodes_on_postgresql_of_the_compose_file_use_its_server() -> None:
     assert list(node["depends_on"]) == ["postgresql"]
     assert node["profiles"] == server["profiles"]
     assert node["command"] == found["node"]["command"]
+
+
+def test_dashboard_and_metrics_of_the_compose_file_are_served_to_this_host_only() -> None:
+    found = services()
+
+    with web_command.make_context("web", found["dashboard"]["command"][1:]) as parsed:
+        assert parsed.params["hosts"] == ("localhost",)
+    assert found["dashboard"]["environment"]["TASKQUEUE_URL"] == found["node"]["environment"]["TASKQUEUE_URL"]
+    for service in found.values():
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
+
+
+def test_promtool_is_content_with_the_metrics_of_the_compose_file(tmp_path: Path) -> None:
+    (tmp_path / "prometheus.yml").write_text(compose_file()["configs"]["prometheus"]["content"])
+    (tmp_path / "alerts.yml").write_bytes((ROOT / "docs/monitoring/alerts.yml").read_bytes())
+
+    checked = subprocess.run(
+        [promtool(), "check", "config", "prometheus.yml"], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT
+    )
+
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert "port: 9464" in compose_file()["configs"]["prometheus"]["content"]
+    assert node_settings(services()["node"]["command"]).metrics == "0.0.0.0:9464"
+
+
+@pytest.mark.parametrize("manifest", MANIFESTS.values(), ids=map("-".join, MANIFESTS))
+def test_a_manifest_is_valid(manifest: dict[str, Any]) -> None:
+    if manifest["kind"] in CUSTOM:
+        assert manifest["apiVersion"] == CUSTOM[manifest["kind"]]
+    else:
+        kubernetes_validate.validate(manifest, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_the_manifests_name_each_other_and_what_a_node_understands() -> None:
+    templates = {name: manifest["spec"]["template"] for (_, name), manifest in DEPLOYMENTS.items()}
+    apps = {template["metadata"]["labels"]["app"] for template in templates.values()}
+    node, dashboard = (templates[name]["spec"] for name in ("shop-node", "shop-jobs"))
+    settings = node_settings(node["containers"][0]["args"])
+    with web_command.make_context("web", dashboard["containers"][0]["args"][1:]) as parsed:
+        assert parsed.params["users"] == Path("/users/users.json")
+
+    for kind in ("ScaledObject", "HorizontalPodAutoscaler"):
+        assert ("Deployment", MANIFESTS[kind, "shop-node"]["spec"]["scaleTargetRef"]["name"]) in DEPLOYMENTS
+    assert MANIFESTS["PodMonitor", "shop-node"]["spec"]["selector"]["matchLabels"]["app"] in apps
+    assert MANIFESTS["Service", "shop-jobs"]["spec"]["selector"]["app"] in apps
+    assert node["terminationGracePeriodSeconds"] >= settings.finish + settings.grace + 10
+    assert settings.metrics == f"0.0.0.0:{node['containers'][0]['ports'][0]['containerPort']}"
+    for pod in (node, dashboard):
+        mounted = {mount["name"] for each in pod["containers"] for mount in each["volumeMounts"]}
+        assert mounted <= {volume["name"] for volume in pod["volumes"]}
+        assert pod["securityContext"]["runAsNonRoot"]
 
 
 @contextmanager

@@ -36,8 +36,10 @@ def panels() -> list[dict[str, Any]]:
 
 
 def expressions() -> list[str]:
-    """Return the queries of the dashboard."""
-    return [target["expr"] for panel in panels() for target in panel["targets"]]
+    """Return the queries of the dashboard, and those that scale pods."""
+    scaling = re.findall(r"^ +query: (.+)$", (OPERATIONS / "kubernetes.md").read_text(), re.MULTILINE)
+    assert scaling
+    return [*(target["expr"] for panel in panels() for target in panel["targets"]), *scaling]
 
 
 def without_suffix(name: str) -> str:
