@@ -17,11 +17,14 @@ from taskqueue.model.controls import Controls
 from taskqueue.model.job_filter import STATUSES, TEXT, JobFilter, Token
 from taskqueue.model.meta import checked_meta
 from taskqueue.model.record import Record, Status
+from taskqueue.model.wording import local, span
 from taskqueue.scheduler import json_shapes
 from taskqueue.store import Store
 from taskqueue.store.query_bounds import statuses_of
 
 PAGE = 500
+WIDE = 100_000
+"""Columns of a terminal on which nothing is cut."""
 
 
 @click.command("list")
@@ -64,6 +67,11 @@ PAGE = 500
     metavar="N",
     help="The most jobs; 0 means all.",
 )
+@click.option(
+    "-o", "--output", "form",
+    type=click.Choice(("wide", "json")),
+    help="wide: also node, times, tags, meta and error, and nothing is cut. json: the same as --json.",
+)  # fmt: skip
 @watch.watch_option
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
 @pass_store
@@ -72,6 +80,7 @@ def list_command(
     filter: tuple[str, ...],
     query: JobFilter | None,
     limit: int,
+    form: str | None,
     every: float | None,
     as_json: bool,
     failed: bool,
@@ -86,12 +95,13 @@ def list_command(
     tokens = [*JobFilter.of_arguments(filter).tokens, *_of_options(options), *(query.tokens if query else ())]
     tokens += [Token("status", "failed")] if failed else []
     meant = JobFilter(tuple(_with_full_id(store, token) for token in tokens))
+    as_json, is_wide = as_json or form == "json", form == "wide"
     if every is not None:
-        watch.repeat(lambda: _list(store, _query(store, meant), limit), every, as_json=as_json)
+        watch.repeat(lambda: _list(store, _query(store, meant), limit, is_wide), every, as_json=as_json)
     elif as_json:
         output.write_all(json_shapes.job(record) for record in _pages(store, _query(store, meant), limit))
     else:
-        _list(store, _query(store, meant), limit)
+        _list(store, _query(store, meant), limit, is_wide)
         _say_unknown(store, meant)
 
 
@@ -112,9 +122,14 @@ def _with_full_id(store: Store, token: Token) -> Token:
     return token
 
 
-def _list(store: Store, query: language.Query, limit: int) -> None:
+def _list(store: Store, query: language.Query, limit: int, is_wide: bool) -> None:
     shown = list(_pages(store, query, limit))
-    _show(shown, store.now(), record_facts.controls_for(store, shown), _foot(len(shown), store, query))
+    if not shown:
+        output.line("no jobs")
+        return
+    now, controls = store.now(), record_facts.controls_for(store, shown)
+    rows = [_row(record, now, controls) + (_details(record) if is_wide else []) for record in shown]
+    _show(rows, _foot(len(shown), store, query), is_wide)
 
 
 def _say_unknown(store: Store, meant: JobFilter) -> None:
@@ -151,13 +166,10 @@ def _foot(shown: int, store: Store, query: language.Query) -> str:
     return f"{shown} of {count:,} jobs; --limit shows more" if count > shown else ""
 
 
-def _show(records: list[Record], now: datetime, controls: Controls, foot: str) -> None:
-    if not records:
-        output.line("no jobs")
-        return
+def _show(rows: list[list[str]], foot: str, is_wide: bool) -> None:
     from taskqueue.cli import terminal
 
-    columns = (
+    columns = [
         terminal.Column(head="id"),
         terminal.Column(head="job", cut="start"),
         terminal.Column(head="status", styles=terminal.STATUS_STYLES),
@@ -166,8 +178,10 @@ def _show(records: list[Record], now: datetime, controls: Controls, foot: str) -
         terminal.Column(head="done", side="right"),
         terminal.Column(head="tries", side="right", is_spare=True),
         terminal.Column(head="cause", cut="end"),
-    )
-    terminal.table(columns, [_row(record, now, controls) for record in records], foot)
+    ]
+    if is_wide:
+        columns += [terminal.Column(head=head) for head in ("node", "began", "took", "tags", "meta", "error")]
+    terminal.table(columns, rows, foot, WIDE if is_wide else None)
 
 
 def _row(record: Record, now: datetime, controls: Controls) -> list[str]:
@@ -180,4 +194,18 @@ def _row(record: Record, now: datetime, controls: Controls) -> list[str]:
         record_facts.progress(record),
         record_facts.attempts(record),
         record_facts.cause(record, now, controls),
+    ]
+
+
+def _details(record: Record) -> list[str]:
+    """Return the cells that only a wide list has; node and times are those of the last run."""
+    last = record.attempts[-1] if record.attempts else None
+    began = record.started_at or (last.started_at if last else None)
+    return [
+        record.holder.seat if record.holder else last.node if last else "-",
+        local(began) if began else "-",
+        "-" if record.took is None else span(record.took),
+        ",".join(record.tags) or "-",
+        ",".join(f"{key}={value}" for key, value in record.meta.items()) or "-",
+        f"{record.error.type}: {record.error.message}" if record.error else "-",
     ]

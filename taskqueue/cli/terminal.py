@@ -74,12 +74,16 @@ def width() -> int:
     return _console().width
 
 
-def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], foot: str = "") -> None:
-    """Print rows of text under their headings; if there is too little room, cells are cut and marked with ``…``."""
+def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], foot: str = "", width: int | None = None) -> None:
+    """Print rows of text under their headings; if there is too little room, cells are cut and marked with ``…``.
+
+    The room is that of the terminal, unless ``width`` says another one.
+    """
     console = _console()
-    fitted = fit(columns, rows, console.width)
+    width = width or console.width
+    fitted = fit(columns, rows, width)
     styles, gap = _Styles(console), " " * fitted.gap
-    widths = _squeezed(fitted.widths, console.width - fitted.gap * (len(fitted.columns) - 1))
+    widths = _squeezed(fitted.widths, width - fitted.gap * (len(fitted.columns) - 1))
     # Not by a table of rich, which takes a millisecond for each line.
     lines = [
         [styles.painted(padded(one, one.head, size), "bold") for one, size in zip(fitted.columns, widths, strict=True)]

@@ -11,12 +11,13 @@ import pytest
 
 from taskqueue.cli import ids
 from taskqueue.exit_codes import Exit
-from taskqueue.model.record import Options, Status
+from taskqueue.model.lifecycle.outcomes import Failed
+from taskqueue.model.record import Failure, Options, Status
 from taskqueue.store import Store
 from tests.cli import records
 from tests.cli.conftest import Answer
 from tests.nodes import LIMIT
-from tests.store.records import a_record
+from tests.store.records import a_record, finished
 
 Taskqueue = Callable[..., Answer]
 
@@ -54,6 +55,19 @@ def test_list_shows_each_job_with_its_cause(taskqueue: Taskqueue, jobs: dict[str
     }.items():
         assert words in " ".join(shown[f"{jobs[name][:8]}..{jobs[name][-6:]}"].split())
     assert not any(line.endswith(" ") for line in lines)
+
+
+def test_a_wide_list_has_node_times_tags_meta_and_error_and_cuts_nothing(taskqueue: Taskqueue, store: Store) -> None:
+    message = "the relay refused ann@example.org: " + "mailbox full " * 20
+    tagged = a_record(tags=("customer:initech", "vat"), given={"meta": {"tenant": "acme"}})
+    finished(store, tagged, Failed(failure=Failure(type="builtins.OSError", message=message)))
+
+    head, line = taskqueue("list", "-o", "wide").out.splitlines()
+
+    assert head.split()[-6:] == ["node", "began", "took", "tags", "meta", "error"]
+    assert all(cell in line for cell in ("  web-1  ", "  1 s  ", "  customer:initech,vat  ", "  tenant=acme  "))
+    assert line.endswith(f"builtins.OSError: {message}".strip())
+    assert taskqueue("list", "-o", "json").document == taskqueue("list", "--json").document
 
 
 def test_a_declared_name_is_shown_and_the_class_where_there_is_room(taskqueue: Taskqueue, store: Store) -> None:
