@@ -124,3 +124,23 @@ def test_jobs_of_a_django_project_read_its_models_on_a_node(tmp_path: Path) -> N
 
     with project.running("node"):
         assert project.results(3) == [7, 8, 9]
+
+
+def test_the_dashboard_is_a_view_of_a_django_project(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.add_site()
+    project.migrate()
+
+    said = project.python("""
+    from django.contrib.auth.models import User
+    from django.test import Client
+
+    client = Client(SERVER_NAME="127.0.0.1")
+    print(client.get("/work/jobs/").headers["Location"])
+    client.force_login(User.objects.create_superuser("sue"))
+    print([client.get(path).status_code for path in ("/work/jobs/", "/work/jobs/jobs", "/work/jobs/api/v1/queues")])
+    print("/admin/taskqueue/" in client.get("/admin/").content.decode())
+    print(client.post("/work/jobs/api/v1/queues/pause", {"queue": "mail"}, "application/json").status_code)
+    """)
+
+    assert said.splitlines() == ["/admin/login/?next=/work/jobs/", "[200, 200, 200]", "True", "200"]

@@ -46,6 +46,49 @@ class Order(models.Model):
     invoiced = models.BooleanField(default=False)
 """
 
+SITE = """
+INSTALLED_APPS += [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+STATIC_URL = "/static/"
+ROOT_URLCONF = "project.urls"
+ALLOWED_HOSTS = ["127.0.0.1"]
+"""
+
+SITE_URLS = """
+from django.contrib import admin
+from django.urls import include, path
+
+urlpatterns = [path("admin/", admin.site.urls), path("work/jobs/", include("taskqueue.django.urls"))]
+"""
+
 
 class Project:
     """A project in a folder; its store is ``jobs.db`` there, unless its settings name another."""
@@ -70,6 +113,11 @@ class Project:
         """Add lines to the settings."""
         file = self.folder / "project/settings.py"
         file.write_text(f"{file.read_text()}{dedent(text)}\n")
+
+    def add_site(self) -> None:
+        """Make a site with users, the admin, and the dashboard at ``/work/jobs/``."""
+        self.set(SITE)
+        self.write("project/urls.py", SITE_URLS)
 
     def manage(self, *arguments: str, **variables: str) -> str:
         """Run ``manage.py`` in the working folder, and return what it printed; it must succeed."""

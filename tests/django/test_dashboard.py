@@ -19,49 +19,6 @@ from taskqueue import Scheduler
 from tests.django.projects import Project
 from tests.nodes import LIMIT, eventually
 
-SETTINGS = """
-INSTALLED_APPS += [
-    "django.contrib.admin",
-    "django.contrib.auth",
-    "django.contrib.contenttypes",
-    "django.contrib.messages",
-    "django.contrib.sessions",
-]
-MIDDLEWARE = [
-    "django.middleware.security.SecurityMiddleware",
-    "django.contrib.sessions.middleware.SessionMiddleware",
-    "django.middleware.common.CommonMiddleware",
-    "django.middleware.csrf.CsrfViewMiddleware",
-    "django.contrib.auth.middleware.AuthenticationMiddleware",
-    "django.contrib.messages.middleware.MessageMiddleware",
-    "django.middleware.clickjacking.XFrameOptionsMiddleware",
-]
-TEMPLATES = [
-    {
-        "BACKEND": "django.template.backends.django.DjangoTemplates",
-        "APP_DIRS": True,
-        "OPTIONS": {
-            "context_processors": [
-                "django.template.context_processors.request",
-                "django.contrib.auth.context_processors.auth",
-                "django.contrib.messages.context_processors.messages",
-            ]
-        },
-    }
-]
-PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
-STATIC_URL = "/static/"
-ROOT_URLCONF = "project.urls"
-ALLOWED_HOSTS = ["127.0.0.1"]
-"""
-
-URLS = """
-from django.contrib import admin
-from django.urls import include, path
-
-urlpatterns = [path("admin/", admin.site.urls), path("work/jobs/", include("taskqueue.django.urls"))]
-"""
-
 APPLICATIONS = """
 import os
 
@@ -193,8 +150,7 @@ def served(project: Project, arguments: list[str]) -> Iterator[str]:
 def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Return a site with users for all tests of this file."""
     project = Project(tmp_path_factory.mktemp(request.param))
-    project.set(SETTINGS)
-    project.write("project/urls.py", URLS)
+    project.add_site()
     project.write("project/wsgi.py", APPLICATIONS.format(gateway="wsgi"))
     project.write("project/asgi.py", APPLICATIONS.format(gateway="asgi"))
     project.write("serve.py", SERVE)
@@ -366,8 +322,7 @@ def test_the_index_of_the_admin_leads_to_the_dashboard(visit: Visit, site: Site)
 @pytest.fixture
 def site_project(project: Project) -> Project:
     """Return a project with the dashboard, which nothing serves."""
-    project.set(SETTINGS)
-    project.write("project/urls.py", URLS)
+    project.add_site()
     return project
 
 
