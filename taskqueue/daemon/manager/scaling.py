@@ -1,5 +1,7 @@
 """Decide how many workers to start and to retire: pure arithmetic, all facts are arguments."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -30,25 +32,25 @@ class Backoff:
         """Return whether a worker may be started."""
         return now >= self.resumes_at and not self.exhausted
 
-    def died_early(self, now: float) -> "Backoff":
+    def died_early(self, now: float) -> Backoff:
         """Count an early death; deaths during the pause after it count as one with it."""
         if now < self.resumes_at:
             return self
         pause = FIRST_PAUSE * 2**self.deaths
         return replace(self, deaths=self.deaths + 1, resumes_at=now + pause)
 
-    def fell_short(self, now: float) -> "Backoff":
+    def fell_short(self, now: float) -> Backoff:
         """Count an attempt that the system has refused; it never leads to giving up."""
         if now < self.resumes_at:
             return self
         pause = min(FIRST_PAUSE * 2 ** min(self.shortages, 10), LONGEST_PAUSE)
         return replace(self, shortages=self.shortages + 1, resumes_at=now + pause)
 
-    def recovered(self) -> "Backoff":
+    def recovered(self) -> Backoff:
         """Reset the shortages: the system has provided what a worker needs."""
         return replace(self, shortages=0)
 
-    def survived(self) -> "Backoff":
+    def survived(self) -> Backoff:
         """Reset the backoff: a worker has started its first job."""
         return Backoff()
 

@@ -4,6 +4,8 @@ Each direction has one reader and one writer. An exception that a signal handler
 leaves the framing intact: a system call and the record of its result are one step of C code (see ``_call_and_record``).
 """
 
+from __future__ import annotations
+
 import select
 import socket
 import struct

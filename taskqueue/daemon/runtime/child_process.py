@@ -3,6 +3,8 @@
 A child dies with its parent, and inherits only the descriptors that it was given.
 """
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import functools

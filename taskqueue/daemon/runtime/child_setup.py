@@ -1,5 +1,7 @@
 """Set up a freshly forked child: signals, descriptors, process group, exit."""
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import gc

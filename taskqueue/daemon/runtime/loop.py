@@ -4,6 +4,8 @@ The loop waits in epoll until a descriptor is ready or the next timer is due; it
 a callback ends ``run``. There are timers on its own clock and on the clock of the store, and periodic ones.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import heapq

@@ -3,6 +3,8 @@
 Without NOTIFY_SOCKET in the environment all functions do nothing. No call blocks.
 """
 
+from __future__ import annotations
+
 import logging
 import os
 import socket

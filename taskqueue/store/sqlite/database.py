@@ -1,5 +1,7 @@
 """The connection of Python's driver, on which the statements of the store run, and its last counted row."""
 
+from __future__ import annotations
+
 import sqlite3
 
 from taskqueue.store.relational.add_counts import RowCounts

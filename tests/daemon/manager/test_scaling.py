@@ -1,5 +1,7 @@
 """How many children a pool starts and retires: every mode, by example, by table and by chance."""
 
+from __future__ import annotations
+
 import itertools
 from dataclasses import replace
 

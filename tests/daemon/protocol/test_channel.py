@@ -1,5 +1,7 @@
 """Whole messages through a socket pair: any size, any split, any interruption."""
 
+from __future__ import annotations
+
 import os
 import select
 import signal

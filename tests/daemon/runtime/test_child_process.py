@@ -1,5 +1,7 @@
 """Forked children: what they inherit, how they end and what happens to what they leave behind."""
 
+from __future__ import annotations
+
 import _thread
 import contextlib
 import fcntl

@@ -1,5 +1,7 @@
 """The loop: descriptors, moments, signals and turns, with real pipes, forks and signals."""
 
+from __future__ import annotations
+
 import functools
 import itertools
 import math

@@ -1,5 +1,7 @@
 """What systemd is told, heard at the other end of a real notify socket."""
 
+from __future__ import annotations
+
 import logging
 import os
 import resource
