@@ -77,7 +77,7 @@ COVERS: Mapping[str, str] = {
     "cli/test_list.py": "cli/record_facts",
     "cli/test_log_setup.py": "model/log_fields",
     "cli/test_node.py": "cli/config_file cli/node_options",
-    "cli/test_nodes.py": "insight/node_states",
+    "cli/test_nodes.py": "insight/nodes",
     "cli/test_run.py": "cli/code_reload cli/run",
     "cli/test_secrets.py": "model/environment",
     "cli/test_show.py": "cli/cancel cli/ids cli/wait",

@@ -11,8 +11,8 @@ import click
 from taskqueue.cli import completion, output
 from taskqueue.cli.context import StoreContext, pass_new_store, pass_store
 from taskqueue.cli.param_types import duration, limit_value
-from taskqueue.insight import host, node_states
-from taskqueue.insight.node_states import SEAT
+from taskqueue.insight import host
+from taskqueue.insight.nodes import SEAT, names
 from taskqueue.model.controls import EVERY_QUEUE, Control, Kind
 from taskqueue.model.limits import Family, limit_keys_of
 from taskqueue.model.query import parse
@@ -250,7 +250,7 @@ def _warn_if_unmatched(context: StoreContext, control: Control) -> None:
     note = ""
     match control.kind:
         case Kind.DRAIN if not _is_here(context, control.name):
-            near = nearest(control.name, node_states.names(context.store.leases()))
+            near = nearest(control.name, names(context.store.leases()))
             note = f"no node of this name is running: the drain holds when one starts; see `taskqueue nodes`{near}"
         case Kind.PAUSE if control.name and not context.store.find(parse({"queue": control.name}), limit=1):
             near = nearest(control.name, [queue for queue, _ in context.store.tally()])

@@ -10,9 +10,9 @@ import click
 from taskqueue.cli import output, watch
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.exit_codes import Exit
-from taskqueue.insight import host, node_states
-from taskqueue.insight.node_states import LEAD
-from taskqueue.insight.nodes import Node, nodes
+from taskqueue.insight import host
+from taskqueue.insight.nodes import LEAD, Node, nodes
+from taskqueue.insight.nodes import leader as leader_of
 from taskqueue.model.wording import local, span
 from taskqueue.scheduler import json_shapes
 from taskqueue.store import Lease
@@ -93,7 +93,7 @@ def _list(context: StoreContext, *, as_json: bool) -> None:
 def _show_leader(context: StoreContext, *, as_json: bool, resign: bool = False) -> int:
     """Print which node leads, after the lead was taken from it if asked; return ``Exit.NOT_FOUND`` if none leads."""
     now = context.store.now()
-    leader = node_states.leader(context.store.leases(), now)
+    leader = leader_of(context.store.leases(), now)
     if leader is not None and resign:
         context.store.resign(LEAD, leader.holder)
     if as_json:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from taskqueue.insight import control_socket, host, records
-from taskqueue.insight.node_states import name_of, seats
+from taskqueue.insight.nodes import name_of, seats
 from taskqueue.insight.overview import usual_times
 from taskqueue.model.history import Durations, Step
 from taskqueue.model.record import Holder, Record, Status

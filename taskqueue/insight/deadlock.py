@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import cached_property
 
 from taskqueue.insight import host
-from taskqueue.insight.node_states import WAITS_FOR_LEAD, name_of, seats, slots
+from taskqueue.insight.nodes import WAITS_FOR_LEAD, name_of, seats, slots
 from taskqueue.insight.queue_sharing import queues_of, takes
 from taskqueue.insight.records import present
 from taskqueue.model.blocked_run import OWN_WORKER, POOL, BlockedRun, blocked_runs, slots_of

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 
-from taskqueue.insight import host, node_states
-from taskqueue.insight.node_states import name_of
+from taskqueue.insight import host
+from taskqueue.insight.nodes import LEAD, name_of, seats
 from taskqueue.insight.why import WAY_OUT_OF_UNKNOWN, kept_waiting, unknown, why_no_node
 from taskqueue.model.controls import Controls
 from taskqueue.model.finding import Finding, Level, below
@@ -50,7 +50,7 @@ def _clock(now: datetime) -> Finding:
 
 
 def _nodes(leases: Sequence[Lease], now: datetime) -> Iterator[Finding]:
-    live = [name_of(lease) for lease in node_states.seats(leases) if host.is_live(lease, now)]
+    live = [name_of(lease) for lease in seats(leases) if host.is_live(lease, now)]
     do = "" if live else "start one: `taskqueue-node`, or `systemctl start taskqueue-node`"
     yield Finding("nodes", f"live: {some(live) or 'none'}", Level.OK if live else Level.ERROR, do)
     yield from flaws_of_nodes(leases, now)
@@ -58,9 +58,8 @@ def _nodes(leases: Sequence[Lease], now: datetime) -> Iterator[Finding]:
 
 def flaws_of_nodes(leases: Sequence[Lease], now: datetime) -> Iterator[Finding]:
     """Yield nodes that are gone or degraded, different versions, and a missing leader."""
-    seats = node_states.seats(leases)
-    live = [lease for lease in seats if host.is_live(lease, now)]
-    gone = [name_of(lease) for lease in seats if lease not in live]
+    live = [lease for lease in seats(leases) if host.is_live(lease, now)]
+    gone = [name_of(lease) for lease in seats(leases) if lease not in live]
     if gone:
         yield Finding("nodes", f"silent or killed: {some(gone)}", Level.WARNING, "start them again, or let them be")
     for lease in live:
@@ -72,7 +71,7 @@ def flaws_of_nodes(leases: Sequence[Lease], now: datetime) -> Iterator[Finding]:
     if len(versions) > 1:
         words = ", ".join(f"{count(number, 'node')} of {version}" for version, number in sorted(versions.items()))
         yield Finding("versions", words, Level.WARNING, "upgrade all: two versions side by side are for an upgrade")
-    is_led = any(lease.name == node_states.LEAD and lease.until > now for lease in leases)
+    is_led = any(lease.name == LEAD and lease.until > now for lease in leases)
     if live and not is_led:
         do = "wait for half a minute; if it stays so, no node reaches the store"
         yield Finding("leader", "no node leads", Level.WARNING, do)

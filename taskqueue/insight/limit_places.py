@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timezone
 from typing import NamedTuple, TypeAlias
 
-from taskqueue.insight.node_states import name_of, slots
+from taskqueue.insight.nodes import name_of, slots
 from taskqueue.model.controls import Controls
 from taskqueue.model.limits import LimitKey, limit_keys_of
 from taskqueue.model.query import RUNNING, And, Compare, Operator, Query

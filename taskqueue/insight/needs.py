@@ -9,10 +9,10 @@ from datetime import datetime, timedelta
 from enum import Enum
 from shlex import quote
 
-from taskqueue.insight import diagnosis, host, node_states
+from taskqueue.insight import diagnosis, host
 from taskqueue.insight.failure_groups import FailureGroup, Lately, Trend
 from taskqueue.insight.failure_states import FailureState
-from taskqueue.insight.nodes import Node
+from taskqueue.insight.nodes import Node, seats
 from taskqueue.insight.overview import FAILURES_OVER, QueueState, Run
 from taskqueue.insight.why import why_no_node
 from taskqueue.model.controls import Control, Controls, Kind
@@ -113,7 +113,7 @@ def of_queues(
             do = f"let jobs begin: `taskqueue resume {quote(pause.name) if pause.name else '--all'}`"
             says = f"{pause} {_since(pause, now)}{waiting}"
             yield Need(subject=Subject.QUEUE, name=pause.name, says=says, do=do, control=pause, topic="pause")
-    if any(host.is_live(seat, now) for seat in node_states.seats(leases)):
+    if any(host.is_live(seat, now) for seat in seats(leases)):
         for queue in queues:
             if queue.pause is None and queue.waiting:
                 yield from _of_backlog(leases, queue, controls, now)

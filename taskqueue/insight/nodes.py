@@ -2,15 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
-from taskqueue.insight import host, node_states
+from taskqueue.insight import host
 from taskqueue.model.controls import Control, Controls
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.query import parse
 from taskqueue.model.record import Status
+from taskqueue.model.wording import span
 from taskqueue.store import Lease, Store
+
+WAITS_FOR_LEAD = "waits for the lead"
+"""The phase of a node that takes no jobs because another node leads."""
+
+LEAD = "lead"
+"""The name of the leader's lease."""
+
+SEAT = "seat:"
+"""The prefix of a node's lease."""
+
+
+def seats(leases: Iterable[Lease]) -> list[Lease]:
+    """Return the leases of nodes, by name."""
+    return sorted((lease for lease in leases if lease.name.startswith(SEAT)), key=lambda lease: lease.name)
+
+
+def name_of(seat: Lease) -> str:
+    """Return the name of the node."""
+    return seat.name.removeprefix(SEAT)
+
+
+def names(leases: Iterable[Lease]) -> list[str]:
+    """Return the names of the nodes."""
+    return [name_of(seat) for seat in seats(leases)]
+
+
+def leader(leases: Sequence[Lease], now: datetime) -> Lease | None:
+    """Return the leader's lease; None if no node leads, or the leader's processes are dead."""
+    lead = next((lease for lease in leases if lease.name == LEAD and lease.until > now), None)
+    return None if any(leads(seat, lead) and host.is_gone(seat) for seat in seats(leases)) else lead
+
+
+def leads(seat: Lease, lead: Lease | None) -> bool:
+    """Return whether the node has the leader's lease."""
+    return lead is not None and seat.holder == lead.holder
+
+
+def slots(seat: Lease) -> int | None:
+    """Return how many jobs the node's pool can run at once, with workers it may still start; None if unknown."""
+    most = seat.about.get("min_children" if seat.about.get("pm") == "static" else "max_children")
+    return most if isinstance(most, int) and most > 0 else None
+
+
+def trouble(seat: Lease, now: datetime) -> str:
+    """Return why a live node takes no jobs now, as far as its lease shows; empty if it does."""
+    degraded = seat.about.get("degraded")
+    if degraded:
+        return f"degraded: {degraded}"
+    lasts = seat.about.get("lease")
+    if not isinstance(lasts, int | float):
+        return ""
+    silent_for = lasts - (seat.until - now).total_seconds()
+    return f"not heard of for {span(silent_for)}" if silent_for > lasts / 2 else ""  # it renews after each third of it
+
+
+def state(seat: Lease, controls: Controls, now: datetime, jobs: int) -> str:
+    """Return the activity of the node, in a few words; ``jobs`` is how many it has claimed."""
+    if host.is_gone(seat):  # the lease was ended by the node that rescued its jobs
+        return "gone: its processes have died"
+    if seat.until <= now:
+        return f"silent for {span((now - seat.until).total_seconds())}"
+    drain = controls.drain_of(name_of(seat))
+    if drain is not None:
+        return f"{'drains' if jobs else 'is drained'}, by {drain.by}"
+    return trouble(seat, now) or str(seat.about.get("phase", "works"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +97,7 @@ class Node:
     @property
     def name(self) -> str:
         """Return its name."""
-        return node_states.name_of(self.lease)
+        return name_of(self.lease)
 
     @property
     def pool(self) -> str:
@@ -49,24 +115,24 @@ class Node:
 def nodes(store: Store) -> list[Node]:
     """Return the nodes, by name."""
     leases = store.leases()
-    of_seat = {seat: parse({"seat": seat, "status": int(Status.PROCESSING)}) for seat in node_states.names(leases)}
+    of_seat = {seat: parse({"seat": seat, "status": int(Status.PROCESSING)}) for seat in names(leases)}
     jobs = {seat: store.count(query) for seat, query in of_seat.items()}
     return nodes_of(leases, store.controls(), jobs, store.now())
 
 
 def nodes_of(leases: Sequence[Lease], controls: Controls, jobs: Mapping[str, int] | None, now: datetime) -> list[Node]:
     """Return the nodes of these leases; ``jobs`` has the claimed jobs of each; if None, nodes report them."""
-    lead = node_states.leader(leases, now)
+    lead = leader(leases, now)
     nodes = []
-    for seat in node_states.seats(leases):
-        claimed = _running(seat) if jobs is None else jobs.get(node_states.name_of(seat), 0)
+    for seat in seats(leases):
+        claimed = _running(seat) if jobs is None else jobs.get(name_of(seat), 0)
         node = Node(
             lease=seat,
             jobs=claimed,
-            is_leader=node_states.leads(seat, lead),
+            is_leader=leads(seat, lead),
             is_live=host.is_live(seat, now),
-            drain=controls.drain_of(node_states.name_of(seat)),
-            state=node_states.state(seat, controls, now, claimed),
+            drain=controls.drain_of(name_of(seat)),
+            state=state(seat, controls, now, claimed),
         )
         nodes.append(node)
     return nodes

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from taskqueue.insight import node_states
 from taskqueue.insight.needs import Need, Subject
+from taskqueue.insight.nodes import leader
 from taskqueue.model.finding import Level
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.model.wording import minute
@@ -278,7 +278,7 @@ def flaws(leases: Sequence[Lease], now: datetime) -> Iterator[Need]:
     if turn is None or now - turn.until > FORGOTTEN_AFTER:
         return
     if now - turn.until > SILENT_AFTER:
-        if node_states.leader(leases, now) is not None:
+        if leader(leases, now) is not None:
             says = f"no notification was sent since {minute(turn.until, now)}: the leader does not send any"
             do = "start every node that may lead with the same --notify; see the log of the leader"
             yield Need(subject=Subject.NOTIFICATIONS, name="", says=says, do=do)

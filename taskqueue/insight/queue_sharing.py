@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from shlex import quote
 from typing import Any, NamedTuple
 
-from taskqueue.insight.node_states import name_of
+from taskqueue.insight.nodes import name_of
 from taskqueue.model.controls import Controls
 from taskqueue.model.query import And, Compare, Operator, Or, Query
 from taskqueue.model.record import Record, Status

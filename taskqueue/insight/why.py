@@ -13,7 +13,7 @@ from taskqueue.insight import host
 from taskqueue.insight.claimed_job import RUNS, ask, claimed_job
 from taskqueue.insight.deadlock import wait_sentences
 from taskqueue.insight.limit_places import BusyNode, Mask, busy_nodes, full_limits
-from taskqueue.insight.node_states import name_of, seats, trouble
+from taskqueue.insight.nodes import name_of, seats, trouble
 from taskqueue.insight.queue_sharing import MOST_BEFORE, Place, before_in, many, queues_of, sharing, takes
 from taskqueue.insight.records import present
 from taskqueue.model.conditions import FAILED_CHECKS

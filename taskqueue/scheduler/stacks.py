@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from taskqueue.errors import StackUnavailable, WrongStatus
 from taskqueue.insight import host
-from taskqueue.insight.node_states import SEAT
+from taskqueue.insight.nodes import SEAT
 from taskqueue.insight.records import read
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Holder, Record, Status

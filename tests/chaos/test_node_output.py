@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from taskqueue import Job, Scheduler, Status
-from taskqueue.insight.node_states import LEAD
+from taskqueue.insight.nodes import LEAD
 from taskqueue.store import Lease
 from taskqueue.store.open import open_store
 from tests.nodes import LIMIT, eventually, node, node_with_output

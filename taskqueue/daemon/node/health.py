@@ -14,7 +14,8 @@ from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.status import WORKS, NodeStatus
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.settings import Settings
-from taskqueue.insight import host, node_states
+from taskqueue.insight import host
+from taskqueue.insight.nodes import seats
 from taskqueue.model.record import Holder, Status
 from taskqueue.model.version import VERSION
 from taskqueue.store import Lease, Store
@@ -98,9 +99,8 @@ def read(store: Store) -> Backlog:
 
 
 def _nodes(leases: Sequence[Lease], now: datetime) -> Mapping[str, int]:
-    seats = node_states.seats(leases)
-    live = sum(host.is_live(lease, now) for lease in seats)
-    recent = sum(lease.until > now - LOST_FOR for lease in seats)
+    live = sum(host.is_live(lease, now) for lease in seats(leases))
+    recent = sum(lease.until > now - LOST_FOR for lease in seats(leases))
     return {"live": live, "lost": recent - live}
 
 

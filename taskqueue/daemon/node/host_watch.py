@@ -16,7 +16,7 @@ from taskqueue.daemon.node.run_log import fields
 from taskqueue.daemon.runtime import leftovers
 from taskqueue.daemon.runtime.loop import every
 from taskqueue.insight import host
-from taskqueue.insight.node_states import LEAD, seats
+from taskqueue.insight.nodes import LEAD, seats
 from taskqueue.model.lifecycle.settle import lost
 from taskqueue.model.record import Holder, Record
 from taskqueue.model.wording import count

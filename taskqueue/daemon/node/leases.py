@@ -17,7 +17,7 @@ from taskqueue.daemon.node.node_hooks import NodeHooks
 from taskqueue.daemon.runtime.child_process import boottime
 from taskqueue.daemon.settings import Lead
 from taskqueue.insight import host
-from taskqueue.insight.node_states import LEAD, SEAT
+from taskqueue.insight.nodes import LEAD, SEAT
 from taskqueue.model.record import Holder
 from taskqueue.store import Lease, Store
 

@@ -36,7 +36,7 @@ from taskqueue.daemon.runtime.loop import Loop, every
 from taskqueue.daemon.runtime.prefetch import Prefetch
 from taskqueue.daemon.settings import Lead, Settings
 from taskqueue.exit_codes import Exit
-from taskqueue.insight.node_states import WAITS_FOR_LEAD
+from taskqueue.insight.nodes import WAITS_FOR_LEAD
 from taskqueue.model.record import Holder
 from taskqueue.model.wording import count
 from taskqueue.store import Store

@@ -10,7 +10,7 @@ from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.clocks import HEARD_WITHIN, ClockWatch
 from taskqueue.daemon.node.leases import NodeLeases
 from taskqueue.daemon.settings import Settings
-from taskqueue.insight.node_states import LEAD
+from taskqueue.insight.nodes import LEAD
 from taskqueue.model.record import Holder, Status
 from taskqueue.store import ClaimRequest, Lease, Store
 from tests.daemon.node.conftest import OURS, THEIRS, Bench, SetClock, context_of

@@ -15,7 +15,7 @@ import pytest
 from taskqueue.daemon.node.leases import Election, Seat, held_by
 from taskqueue.daemon.runtime.child_process import Child, allow_signals, fork
 from taskqueue.insight import host
-from taskqueue.insight.node_states import LEAD
+from taskqueue.insight.nodes import LEAD
 from taskqueue.model.record import Holder
 from taskqueue.store import Lease, Store
 from taskqueue.store.open import open_store
