@@ -69,7 +69,7 @@ COVERS: Mapping[str, str] = {
     "cli/test_health.py": "insight/control_socket",
     "acceptance/test_notifications.py": "daemon/node/watch",
     "acceptance/test_notification_mail.py": "daemon/node/watch notifications/mail",
-    "notifications/test_webhook.py": "notifications/receiver notifications/receivers",
+    "notifications/test_webhook.py": "notifications/receiver notifications/__init__",
     "cli/test_doctor.py": "insight/diagnosis daemon/runtime/host_diagnosis",
     "cli/test_hints.py": "",
     "cli/test_encodings.py": "",

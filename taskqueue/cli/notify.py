@@ -18,8 +18,8 @@ from taskqueue.insight.notifications import Delivery, KnownFinding, Message, sta
 from taskqueue.model.finding import Level
 from taskqueue.model.timestamps import host_time, milliseconds, moment
 from taskqueue.model.wording import count, minute
+from taskqueue.notifications import receiver_of
 from taskqueue.notifications.receiver import NotDelivered
-from taskqueue.notifications.receivers import receiver_of
 
 
 @click.command("notify", short_help="Show what the receivers of notifications took, or try them.")

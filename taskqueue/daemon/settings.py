@@ -178,7 +178,7 @@ def _can_be_an_address(value: str | None) -> None:
 
 def _can_be_receivers(texts: tuple[str, ...]) -> None:
     if texts:
-        from taskqueue.notifications.receivers import receiver_of  # few nodes send notifications
+        from taskqueue.notifications import receiver_of  # few nodes send notifications
 
         for text in texts:
             receiver_of(text)

@@ -32,8 +32,8 @@ from taskqueue.insight.overview_reader import Overview, OverviewReader
 from taskqueue.model.finding import Level
 from taskqueue.model.job import Job
 from taskqueue.model.record import Holder
+from taskqueue.notifications import id_of, receiver_of
 from taskqueue.notifications.receiver import WITHIN, NotDelivered, Receiver
-from taskqueue.notifications.receivers import id_of, receiver_of
 from taskqueue.store import Lease, Store
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from taskqueue import Scheduler
 from taskqueue.exit_codes import Exit
 from taskqueue.insight.overview_reader import OverviewReader
 from taskqueue.model.record import Holder
-from taskqueue.notifications.receivers import id_of, receiver_of
+from taskqueue.notifications import id_of, receiver_of
 from taskqueue.notifications.watch import Sender
 from taskqueue.store import Store
 from taskqueue.store.open import open_store

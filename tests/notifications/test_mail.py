@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from taskqueue.errors import ConfigError
+from taskqueue.notifications import receiver_of
 from taskqueue.notifications.mail import Mail, mail_of
 from taskqueue.notifications.receiver import NotDelivered
-from taskqueue.notifications.receivers import receiver_of
 from tests.notifications.mail_server import certificate, mail_server
 from tests.notifications.receivers import FINDING, MESSAGE
 from tests.servers import free_port

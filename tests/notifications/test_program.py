@@ -11,10 +11,9 @@ import psutil
 import pytest
 
 from taskqueue.errors import ConfigError
-from taskqueue.notifications import program
+from taskqueue.notifications import program, receiver_of
 from taskqueue.notifications.program import Program
 from taskqueue.notifications.receiver import NotDelivered
-from taskqueue.notifications.receivers import receiver_of
 from tests.nodes import eventually
 from tests.notifications.receivers import MESSAGE, command
 

@@ -14,7 +14,7 @@ from taskqueue import Scheduler
 from taskqueue.insight.notifications import GONE_FOR, STATE, attempted, flaws, state_of
 from taskqueue.insight.overview_reader import Overview, OverviewReader
 from taskqueue.model.record import Holder
-from taskqueue.notifications.receivers import id_of, receiver_of
+from taskqueue.notifications import id_of, receiver_of
 from taskqueue.notifications.watch import Sender
 from taskqueue.store import Store
 from tests.notifications.mail_server import mail_server

@@ -9,9 +9,8 @@ from dataclasses import replace
 import pytest
 
 from taskqueue.errors import ConfigError
-from taskqueue.notifications import receiver
+from taskqueue.notifications import receiver, receiver_of
 from taskqueue.notifications.receiver import NotDelivered
-from taskqueue.notifications.receivers import receiver_of
 from taskqueue.notifications.webhook import keys_of, signature
 from tests.notifications.receivers import FINDING, KEY, MESSAGE, hook, signed_by
 

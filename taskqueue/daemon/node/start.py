@@ -76,7 +76,7 @@ def run(settings: Settings, *, announce: Callable[[str], None], keep: Collection
 def _check_receivers(settings: Settings) -> None:
     """Raise ``ConfigError`` if a receiver of notifications lacks its key, its password or its program."""
     if settings.notify:
-        from taskqueue.notifications.receivers import receiver_of  # few nodes send notifications
+        from taskqueue.notifications import receiver_of  # few nodes send notifications
 
         for text in settings.notify:
             receiver_of(text).check(os.environ)

@@ -74,9 +74,9 @@ class NodeStatus:
         if self.metrics:
             lines.append(f"metrics    {self.metrics}/metrics, /live and /ready")
         if settings.notify:
-            from taskqueue.notifications.receivers import shown  # few nodes send notifications
+            from taskqueue.notifications import receiver_of  # few nodes send notifications
 
-            lines.append(f"notify     {', '.join(map(shown, settings.notify))}")
+            lines.append(f"notify     {', '.join(receiver_of(text).name for text in settings.notify)}")
         if settings.lead is Lead.CLUSTER:
             lines.append("lead       works only while it leads the cluster")
         if settings.allow:
