@@ -182,7 +182,7 @@ COVERS: Mapping[str, str] = {
     "store/test_mongodb_contended.py": "",
     "store/test_mongodb_meanwhile.py": "",
     "store/test_mongodb_race.py": "",
-    "store/test_mongodb_store.py": ("store/mongodb/__init__ store/mongodb/connection store/mongodb/existing_store"),
+    "store/test_mongodb_store.py": ("store/mongodb/__init__ store/mongodb/connection"),
     "store/test_queries.py": (
         "store/query_bounds store/relational/filters store/relational/queries store/mongodb/filters "
         "store/mongodb/queries store/mongodb/documents"
@@ -202,8 +202,9 @@ COVERS: Mapping[str, str] = {
     "store/test_steps.py": "",
     "store/test_postgresql_connection.py": (
         "store/postgresql/connection store/postgresql/database store/postgresql/driver_errors "
-        "store/postgresql/existing_store store/postgresql/message store/postgresql/schema"
+        "store/postgresql/message store/postgresql/schema"
     ),
+    "store/test_postgresql_existing_store.py": "store/postgresql/__init__",
     "store/test_postgresql_roles.py": "store/postgresql/roles store/postgresql/__init__",
     "store/test_transactions_run_again.py": "store/relational/engine",
     "store/test_texts.py": "store/arguments",

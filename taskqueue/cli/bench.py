@@ -286,11 +286,11 @@ class ScratchStores:
             return
         name = f"bench_{secrets.token_hex(4)}"
         if self._beside.startswith(MONGODB_SCHEMES):
-            from taskqueue.store.mongodb.existing_store import remove
+            from taskqueue.store.mongodb import remove
 
             url = _with_option(self._beside, "taskqueue.prefix", f"{name}_")
         else:
-            from taskqueue.store.postgresql.existing_store import remove
+            from taskqueue.store.postgresql import remove
 
             url = _with_option(self._beside, "taskqueue.schema", name)
         try:

@@ -1,11 +1,14 @@
-"""Checks the arguments of store calls, so that all stores refuse the same arguments with the same message."""
+"""Decides the same for all stores: which arguments they refuse, with which message, and which jobs are the same."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from taskqueue.errors import DuplicateId, InvalidQuery
-from taskqueue.model.record import Record
+from taskqueue.model.record import Record, Status
 from taskqueue.model.serializer import same
 from taskqueue.model.wording import or_nearest
+from taskqueue.store import ALIKE
 from taskqueue.store.bell import CONTROLS, ENDS, NEWS, PLANS, STOPS, WORK
 
 ORDERS = ("id", "created_at", "ended_at", "rank")
@@ -46,3 +49,11 @@ def check_same_job(new: Record, present: Record) -> None:
     """Raise ``DuplicateId`` if a job of the same id is another job: one with another class or other data."""
     if new.job != present.job or not same(new.data, present.data):
         raise DuplicateId(new.id)
+
+
+def same_jobs(records: Iterable[Record], new: Record, ignore_data: bool) -> list[Record]:
+    """Return those of the pending records that are the same job as the new one, in the order of ``Store.alike``."""
+    same_class = (record for record in records if record.job == new.job)
+    equal = [record for record in same_class if ignore_data or same(record.data, new.data)]
+    equal.sort(key=lambda record: (record.status is not Status.PROCESSING, record.created_at, record.id))
+    return equal[:ALIKE]

@@ -67,13 +67,13 @@ def exists(url: str | None = None) -> bool:
 def _existing(address: str) -> tuple[Store | None, str]:
     """Return the store, None if there is none, and its name for people."""
     if address.startswith(MONGODB_SCHEMES):
-        from taskqueue.store.mongodb import existing_store
+        from taskqueue.store import mongodb
 
-        return existing_store.open_existing(address), existing_store.name_of(address)
+        return mongodb.open_existing(address), mongodb.name_of(address)
     if address.startswith(POSTGRESQL_SCHEMES):
-        from taskqueue.store.postgresql import existing_store as existing_schema
+        from taskqueue.store import postgresql
 
-        return existing_schema.open_existing(address), existing_schema.name_of(address)
+        return postgresql.open_existing(address), postgresql.name_of(address)
     place = location(address)
     return (open_sqlite(address) if place.path.exists() else None), str(place.path)
 

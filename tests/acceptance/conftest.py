@@ -65,10 +65,10 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def _empty_schema(server: str) -> str:
-    from taskqueue.store.postgresql import existing_store
+    from taskqueue.store import postgresql
 
     url = f"{server}?taskqueue.schema=acceptance_{os.getpid()}"
-    existing_store.remove(url)
+    postgresql.remove(url)
     return url
 
 

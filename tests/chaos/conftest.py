@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
-from taskqueue.store.postgresql import existing_store
+from taskqueue.store.postgresql import remove
 from tests.chaos.host import Host
 from tests.chaos.moment import Moment
 from tests.chaos.process_fault import ProcessFault
@@ -57,7 +57,7 @@ def new_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     def postgresql() -> str:
         server: str = request.getfixturevalue("postgresql_url")
         url = f"{server}?taskqueue.schema=chaos_{secrets.token_hex(6)}"
-        request.addfinalizer(lambda: existing_store.remove(url))
+        request.addfinalizer(lambda: remove(url))
         return url
 
     return {"sqlite": sqlite, "mongodb": mongodb, "postgresql": postgresql}[request.param]

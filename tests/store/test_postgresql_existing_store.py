@@ -17,7 +17,7 @@ from taskqueue.model.record import Status
 from taskqueue.store.backup import back_up
 from taskqueue.store.caller_transaction import session_inserts
 from taskqueue.store.open import open_existing, open_store
-from taskqueue.store.postgresql.existing_store import remove
+from taskqueue.store.postgresql import remove
 from tests.postgresql import PostgreSQL
 from tests.store.records import a_record
 

@@ -19,9 +19,8 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.pending import behind, canceled, in_place_of
 from taskqueue.model.lifecycle.recovered_copy import COPY, ORIGIN, origin_of
 from taskqueue.model.record import Cause, Record, Status
-from taskqueue.model.serializer import decode, same
-from taskqueue.store import ALIKE
-from taskqueue.store.arguments import check_same_job
+from taskqueue.model.serializer import decode
+from taskqueue.store.arguments import check_same_job, same_jobs
 from taskqueue.store.mongodb.background_writer import EventWriter
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import (
@@ -362,10 +361,7 @@ def _of_class(new: Record, ignore_data: bool) -> Document:
 
 def _chosen(found: Iterable[Record], new: Record, ignore_data: bool) -> list[Record]:
     """Return the records that are the same job, in the order of ``Store.alike``."""
-    pending = [record for record in found if record.job == new.job]
-    equal = [record for record in pending if ignore_data or same(record.data, new.data)]
-    equal.sort(key=lambda record: (record.status is not Status.PROCESSING, record.created_at, record.id))
-    return [undoubted(record, new.created_at) for record in equal[:ALIKE]]
+    return [undoubted(record, new.created_at) for record in same_jobs(found, new, ignore_data)]
 
 
 def _is_other(document: Document, job: str) -> bool:

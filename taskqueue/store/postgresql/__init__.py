@@ -1,9 +1,9 @@
-"""The relational store in a PostgreSQL database, for clusters."""
+"""The relational store in a PostgreSQL database, for clusters: opens, finds or removes it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from datetime import datetime
 
 from taskqueue.errors import ConfigError, StoreUnavailable
@@ -13,15 +13,18 @@ from taskqueue.model.unique_period import PERIOD
 from taskqueue.store.server_clock import ServerClock
 
 try:
-    import psycopg  # noqa: F401
+    import psycopg
 except ImportError as missing:  # psycopg itself, or the PostgreSQL library that it needs
     raise ConfigError(
         f"a PostgreSQL store needs the package psycopg ({missing}): "
         "pip install 'taskqueue-jobs[postgresql]' 'psycopg[binary]'"
     ) from None
 
+from taskqueue.store.postgresql import schema
 from taskqueue.store.postgresql.bells import NoRinger
 from taskqueue.store.postgresql.connection import Connection
+from taskqueue.store.postgresql.database import connected
+from taskqueue.store.postgresql.driver_errors import in_words
 from taskqueue.store.postgresql.url import parse
 from taskqueue.store.relational.store import RelationalStore
 
@@ -35,6 +38,33 @@ def open_postgresql(url: str, clock: Callable[[], datetime] | None = None) -> Po
     connection = Connection(parse(url))
     now = clock or ServerClock(connection.time, StoreUnavailable, lambda _: nullcontext()).now
     return PostgreSQLStore(connection, now)
+
+
+def open_existing(url: str) -> PostgreSQLStore | None:
+    """Return the store, None if it does not exist. Raises ``ConfigError`` and ``StoreUnavailable``."""
+    address = parse(url)
+    try:
+        with closing(connected(address)) as raw:
+            if schema.version(raw, address.schema, address.shown) is None:
+                return None
+    except psycopg.Error as error:
+        raise in_words(address.shown, error) from error
+    return open_postgresql(url)
+
+
+def name_of(url: str) -> str:
+    """Return the address of a store for messages, without secrets."""
+    return parse(url).shown
+
+
+def remove(url: str) -> None:
+    """Drop the schema of the store at ``url`` with everything in it; other schemas of the database stay."""
+    address = parse(url)
+    try:
+        with closing(connected(address)) as raw:
+            raw.execute(f"DROP SCHEMA IF EXISTS {address.schema} CASCADE")
+    except psycopg.Error as error:
+        raise in_words(address.shown, error) from error
 
 
 class PostgreSQLStore(RelationalStore):

@@ -17,9 +17,8 @@ from taskqueue.model.record import Record, Status
 from taskqueue.model.timestamps import moment
 from taskqueue.model.unique_period import PERIOD, keeps_out
 from taskqueue.store import SCHEMA_VERSION
-from taskqueue.store.arguments import check_same_job
+from taskqueue.store.arguments import check_same_job, same_jobs
 from taskqueue.store.bell import NEWS, WORK
-from taskqueue.store.postgresql.alike import chosen
 from taskqueue.store.postgresql.bells import notification
 from taskqueue.store.postgresql.roles import KNOWN_TO_ADD, Role, missing
 from taskqueue.store.postgresql.schema import types_of_jobs
@@ -90,11 +89,11 @@ class CallerInserts:
     def alike(self, new: Record, ignore_data: bool) -> list[Record]:
         """Return the pending records for which a new one is the same job, as the transaction sees them."""
         if ignore_data:
-            return chosen(self._found(new, _PENDING, {"job": new.job}), new, ignore_data)
+            return same_jobs(self._found(new, _PENDING, {"job": new.job}), new, ignore_data)
         holder = self._present(new)
         if holder is not None:
             return [holder]
-        return chosen(self._found(new, _AS_LONG, {"job": new.job, "length": len(new.data)}), new, ignore_data)
+        return same_jobs(self._found(new, _AS_LONG, {"job": new.job, "length": len(new.data)}), new, ignore_data)
 
     def _check_database(self) -> bool:
         """Return whether the user may read jobs."""

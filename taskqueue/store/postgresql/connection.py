@@ -16,14 +16,17 @@ import psycopg
 from psycopg import errors
 
 from taskqueue.model.record import Record
+from taskqueue.store.arguments import same_jobs
 from taskqueue.store.bell import Bell
-from taskqueue.store.postgresql import alike, arrivals, schema
+from taskqueue.store.postgresql import arrivals, schema
 from taskqueue.store.postgresql.bells import Bells, notification
 from taskqueue.store.postgresql.database import PostgreSQLDatabase
 from taskqueue.store.postgresql.driver_errors import LOCKED, REPEATED, in_words, reason_of
 from taskqueue.store.postgresql.roles import Role, missing
 from taskqueue.store.postgresql.url import PostgreSQLUrl
+from taskqueue.store.relational.columns import COLUMNS
 from taskqueue.store.relational.engine import Adder, AnyWork, Sync, Work
+from taskqueue.store.relational.rows import record
 from taskqueue.store.relational.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -72,6 +75,11 @@ SELECT pg_logical_emit_message(true, 'taskqueue', '');
 COMMIT
 """
 _SYNC = {Sync.NORMAL: "off", Sync.FULL: "on"}
+
+_HOLDER = f"SELECT {COLUMNS} FROM jobs WHERE unique_key = ? AND status <= 2"
+_PENDING = f"SELECT {COLUMNS} FROM jobs WHERE status IN (0, 1, 2) AND job = ?"
+# Texts of equal data have equal lengths, whatever the order of keys.
+_AS_LONG = f"{_PENDING} AND length(data) = ?"
 
 
 class Undone(psycopg.OperationalError):
@@ -182,7 +190,7 @@ class Connection:
                 database.undo()
 
     def alike(self, new: Record, ignore_data: bool) -> list[Record]:
-        return self.read(lambda database: alike.find(database, new, ignore_data))
+        return self.read(lambda database: _alike(database, new, ignore_data))
 
     def bell(self, topic: str) -> Bell:
         with self._in_words(Role.READ):
@@ -345,6 +353,18 @@ class Connection:
 def _nothing(database: PostgreSQLDatabase) -> tuple[Transaction, None]:
     """Do nothing besides what each transaction does."""
     return Transaction(database, tells_ends=False), None
+
+
+def _alike(database: PostgreSQLDatabase, new: Record, ignore_data: bool) -> list[Record]:
+    """Return the pending records that are the same job as a new one, as ``Store.alike`` does."""
+    if ignore_data:
+        rows = database.execute(_PENDING, (new.job,)).fetchall()
+    else:
+        holder = database.execute(_HOLDER, (new.unique,)).fetchone()
+        if holder is not None:
+            return [record(holder)]
+        rows = database.execute(_AS_LONG, (new.job, len(new.data))).fetchall()
+    return same_jobs(map(record, rows), new, ignore_data)
 
 
 def _identity(database: PostgreSQLDatabase) -> str:

@@ -98,6 +98,12 @@ def _bounded(steps: Generator[Any, Any, Answer], pgconn: Any, seconds: float) ->
         return answer
 
 
+def connected(address: PostgreSQLUrl) -> psycopg.Connection[Any]:
+    """Return a connection to the server at this address that commits each statement, in any state of the store."""
+    options: dict[str, Any] = address.options
+    return psycopg.Connection.connect(autocommit=True, prepare_threshold=None, **options)
+
+
 def is_pooled(raw: psycopg.Connection[Any]) -> bool:
     """Return whether the session is not the one that the server opened for this connection, as with a pooler."""
     [pid] = raw.execute("SELECT pg_backend_pid()").fetchone() or (0,)

@@ -10,8 +10,8 @@ import psycopg
 from taskqueue.errors import SchemaMismatch
 from taskqueue.store import SCHEMA_VERSION, Lease
 from taskqueue.store.postgresql import roles, schema
+from taskqueue.store.postgresql.database import connected
 from taskqueue.store.postgresql.driver_errors import in_words
-from taskqueue.store.postgresql.existing_store import connected
 from taskqueue.store.postgresql.url import parse
 from taskqueue.store.relational.leases import lease_of
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from taskqueue.errors import InvalidOption
 from taskqueue.model import unique_period
 from taskqueue.model.record import Record, Status
-from taskqueue.model.serializer import same
 from taskqueue.store import ALIKE
+from taskqueue.store.arguments import same_jobs
 from taskqueue.store.bell import ENDS, Doorbell
 from taskqueue.store.relational.columns import COLUMNS, Row
 from taskqueue.store.relational.engine import Adder, Sync, Work
@@ -152,10 +152,7 @@ class Alike:
             rows = raw.execute(_ALL, (new.job,) * 3).fetchall()
         else:
             rows = raw.execute(_ALL_AS_LONG, (new.job, len(new.data)) * 3).fetchall()
-        pending = [other for other in map(record, rows) if other.job == new.job]
-        alike = [other for other in pending if ignore_data or same(other.data, new.data)]
-        alike.sort(key=lambda other: (other.status is not Status.PROCESSING, other.created_at, other.id))
-        return alike[:ALIKE]
+        return same_jobs(map(record, rows), new, ignore_data)
 
     def _others(self, raw: sqlite3.Connection, job: str) -> list[Row] | None:
         """Return the pending rows of the class without a key of ``add_job_once``; None if they are many."""
