@@ -148,7 +148,7 @@ COVERS: Mapping[str, str] = {
     "scheduler/test_transactions.py": (
         "store/caller_transaction store/sqlite/caller_transaction store/mongodb/caller_transaction"
     ),
-    "scheduler/test_types.py": ("scheduler/new_jobs model/codecs/__init__ model/codecs/forms model/job_types"),
+    "scheduler/test_types.py": "scheduler/new_jobs model/codecs model/job_types",
     "scheduler/test_wait.py": "scheduler/end_listener insight/records",
     "insight/test_why.py": "insight/why insight/queue_sharing model/wording",
     "insight/test_why_in_short.py": "insight/why",

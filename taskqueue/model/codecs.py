@@ -1,4 +1,4 @@
-"""The forms of values: scalars, and values with parts, such as lists, mappings, classes with fields, and unions."""
+"""Writes values of declared types as plain data, and restores them as the annotations of the job say: ``form``."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import dataclasses
 import enum
 import inspect
 import json
+import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path, PurePath
-from typing import Any, Protocol, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Protocol, Union, get_args, get_origin
 from uuid import UUID
 
 from bson import ObjectId
@@ -85,11 +86,11 @@ class Leaf(Form):
         return isinstance(value, self._kind) and not isinstance(value, self._but)
 
     def encode(self, value: Any, path: str) -> Any:
-        found = value if self.holds(value) else self.decode(value, path)
+        fitting = value if self.holds(value) else self.decode(value, path)
         if self._write is None:
-            return found
+            return fitting
         try:
-            return self._write(found)
+            return self._write(fitting)
         except (ArithmeticError, TypeError, ValueError) as error:
             raise InvalidJob(f"{path}: {error}") from None
 
@@ -99,10 +100,9 @@ class Leaf(Form):
                 return plain
             raise misfit(plain, path, self.name)
         try:
-            found = self._read(plain)
+            return self._read(plain)
         except (ArithmeticError, LookupError, TypeError, ValueError):
             raise misfit(plain, path, self.name) from None
-        return found
 
 
 class _Float(Leaf):
@@ -178,8 +178,8 @@ class Choice(Form):
         return isinstance(value, str | int | bytes | enum.Enum | None) and (type(value), value) in self._values
 
     def encode(self, value: Any, path: str) -> Any:
-        found = self.decode(value, path)
-        return found.value if isinstance(found, enum.Enum) else found
+        chosen = self.decode(value, path)
+        return chosen.value if isinstance(chosen, enum.Enum) else chosen
 
     def decode(self, plain: Any, path: str) -> Any:
         if self.holds(plain):
@@ -340,9 +340,9 @@ class Fields(Form):
 
     is_native = False
 
-    def __init__(self, kind: Any, form: Callable[[Any], Form]) -> None:
+    def __init__(self, kind: Any) -> None:
         self.name = kind.__name__
-        self._kind, self._form = kind, form
+        self._kind = kind
         self._is_dict = is_typeddict(kind)
 
     @cached_property
@@ -358,7 +358,7 @@ class Fields(Form):
     @cached_property
     def _forms(self) -> dict[str, Form]:
         if not dataclasses.is_dataclass(self._kind):
-            return {name: self._form(hint) for name, hint in self._hints.items()}
+            return {name: form(hint) for name, hint in self._hints.items()}
         kind: Any = self._kind
         fields = [field.name for field in dataclasses.fields(kind) if field.init]
         for name, parameter in inspect.signature(kind).parameters.items():
@@ -367,7 +367,7 @@ class Fields(Form):
                     f"{self.name} cannot be restored: it needs {name!r}, which is not a field and is not kept: "
                     "give it a default, or make it a field"
                 )
-        return {name: self._form(self._hints[name]) for name in fields}
+        return {name: form(self._hints[name]) for name in fields}
 
     @cached_property
     def _needed(self) -> frozenset[str]:
@@ -483,13 +483,13 @@ class Alias(Form):
 
     is_native = False
 
-    def __init__(self, kind: Any, form: Callable[[Any], Form]) -> None:
+    def __init__(self, kind: Any) -> None:
         self.name = str(kind)
-        self._kind, self._form = kind, form
+        self._kind = kind
 
     @cached_property
     def _meant(self) -> Form:
-        return self._form(self._kind.__value__)
+        return form(self._kind.__value__)
 
     def holds(self, value: Any) -> bool:
         return self._meant.holds(value)
@@ -499,3 +499,61 @@ class Alias(Form):
 
     def decode(self, plain: Any, path: str) -> Any:
         return self._meant.decode(plain, path)
+
+
+def form(kind: Any) -> Form:
+    """Return the form of an annotation; for an unknown type, the form that accepts any value."""
+    text = repr(kind)  # types whose unions differ only in order are equal, but the order matters
+    try:
+        return _form(kind, text)
+    except TypeError:  # an unhashable codec
+        return _form.__wrapped__(kind, text)
+
+
+@lru_cache(maxsize=1024)
+def _form(kind: Any, _text: str) -> Form:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        codec = next((note for note in arguments[1:] if hasattr(note, "encode") and hasattr(note, "decode")), None)
+        return form(arguments[0]) if codec is None else Custom(arguments[0], codec)
+    if origin in (Required, NotRequired):
+        return form(arguments[0])
+    if origin in (Union, types.UnionType):
+        return Either([form(argument) for argument in arguments])
+    if origin is Literal:
+        return Choice(arguments)
+    if not isinstance(kind, type) and hasattr(kind, "__supertype__"):
+        return form(kind.__supertype__)
+    if not isinstance(kind, type) and hasattr(kind, "__value__"):
+        return Alias(kind)
+    return _collection(origin or kind, arguments) or _of_class(origin or kind)
+
+
+def _collection(kind: Any, items: tuple[Any, ...]) -> Form | None:
+    if kind in (list, Sequence, Collection):
+        return Items(list, form(items[0] if items else Any))
+    if kind in (set, frozenset):
+        return Items(kind, form(items[0] if items else Any))
+    if kind is tuple and (not items or items[1:] == (...,)):
+        return Items(tuple, form(items[0] if items else Any))
+    if kind is tuple:
+        return Row([form(item) for item in items])
+    if kind in (dict, Mapping):
+        key, item = items or (str, Any)
+        return Table(form(key), form(item))
+    return None
+
+
+def _of_class(kind: Any) -> Form:
+    if kind is None:
+        return Leaf(type(None))
+    if not isinstance(kind, type):
+        return Form()
+    if issubclass(kind, enum.Enum):
+        return Member(kind)
+    if dataclasses.is_dataclass(kind) or is_typeddict(kind) or (issubclass(kind, tuple) and hasattr(kind, "_fields")):
+        return Fields(kind)
+    pydantic = sys.modules.get("pydantic")  # a program that uses models has imported it
+    if pydantic is not None and issubclass(kind, pydantic.BaseModel):
+        return Custom(kind, Model(kind))
+    return leaf(kind) or Form()
