@@ -62,7 +62,55 @@ class AsyncAdding(Protocol):
         """Store the job and return its handle, which is awaited."""
 
 
-class Task(TaskFunction[Arguments, Returned]):
+class AddsJobs(Generic[Arguments, Returned]):
+    """A task, or a task with options of one job: what adds jobs that call it."""
+
+    @overload
+    def add(
+        self: AddsJobs[Arguments, Coroutine[Any, Any, Awaited]],
+        scheduler: Adding,
+        /,
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> Process[Awaited]: ...
+
+    @overload
+    def add(self, scheduler: Adding, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Process[Returned]: ...
+
+    @overload
+    def add(
+        self: AddsJobs[Arguments, Coroutine[Any, Any, Awaited]],
+        scheduler: AsyncAdding,
+        /,
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> Coroutine[Any, Any, AsyncProcess[Awaited]]: ...
+
+    @overload
+    def add(
+        self, scheduler: AsyncAdding, /, *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Coroutine[Any, Any, AsyncProcess[Returned]]: ...
+
+    def add(self, scheduler: Adding | AsyncAdding, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Any:
+        """Add a job that calls the function with these arguments, and return its ``Process``.
+
+        The call is awaited with an ``AsyncScheduler``. Arguments are kept by name. Raises ``InvalidJob`` for arguments
+        that the function does not take.
+        """
+        task, session, options = self._parts()
+        if not hasattr(scheduler, "add_job") or isinstance(scheduler, type):
+            raise TypeError(
+                f"{task.__name__}.add() got {as_code(scheduler)} as its scheduler: "
+                f"write {task.__name__}.add(scheduler, …)"
+            )
+        return scheduler.add_job(task, _named(task, args, kwargs), session=session, **options)
+
+    def _parts(self) -> tuple[Task[Any, Any], object, JobOptions]:
+        """Return the task, the session in whose transaction a job is added, and the options of the job."""
+        raise NotImplementedError
+
+
+class Task(AddsJobs[Arguments, Returned], TaskFunction[Arguments, Returned]):
     """A function that is also a job: ``send(…)`` calls it, ``send.add(scheduler, …)`` adds a job that calls it."""
 
     def __init__(
@@ -89,40 +137,6 @@ class Task(TaskFunction[Arguments, Returned]):
         returned: Returned = function(current_job(), *args, **kwargs)
         return returned
 
-    @overload
-    def add(
-        self: Task[Arguments, Coroutine[Any, Any, Awaited]],
-        scheduler: Adding,
-        /,
-        *args: Arguments.args,
-        **kwargs: Arguments.kwargs,
-    ) -> Process[Awaited]: ...
-
-    @overload
-    def add(self, scheduler: Adding, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Process[Returned]: ...
-
-    @overload
-    def add(
-        self: Task[Arguments, Coroutine[Any, Any, Awaited]],
-        scheduler: AsyncAdding,
-        /,
-        *args: Arguments.args,
-        **kwargs: Arguments.kwargs,
-    ) -> Coroutine[Any, Any, AsyncProcess[Awaited]]: ...
-
-    @overload
-    def add(
-        self, scheduler: AsyncAdding, /, *args: Arguments.args, **kwargs: Arguments.kwargs
-    ) -> Coroutine[Any, Any, AsyncProcess[Returned]]: ...
-
-    def add(self, scheduler: Adding | AsyncAdding, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Any:
-        """Add a job that calls the function with these arguments, and return its ``Process``.
-
-        The call is awaited with an ``AsyncScheduler``. Arguments are kept by name. Raises ``InvalidJob`` for arguments
-        that the function does not take.
-        """
-        return self.using().add(scheduler, *args, **kwargs)
-
     if not TYPE_CHECKING:  # a type checker would accept every name
 
         def __getattr__(self, name: str) -> Any:
@@ -139,8 +153,11 @@ class Task(TaskFunction[Arguments, Returned]):
         """
         return TaskCall(self, options, session)
 
+    def _parts(self) -> tuple[Task[Any, Any], object, JobOptions]:
+        return self, None, {}
 
-class TaskCall(Generic[Arguments, Returned]):
+
+class TaskCall(AddsJobs[Arguments, Returned]):
     """A task with the options of one job; it can be added any number of times."""
 
     def __init__(self, task: Task[Arguments, Returned], options: JobOptions, session: object = None) -> None:
@@ -148,56 +165,24 @@ class TaskCall(Generic[Arguments, Returned]):
         self._options = options
         self._session = session
 
-    @overload
-    def add(
-        self: TaskCall[Arguments, Coroutine[Any, Any, Awaited]],
-        scheduler: Adding,
-        /,
-        *args: Arguments.args,
-        **kwargs: Arguments.kwargs,
-    ) -> Process[Awaited]: ...
+    def _parts(self) -> tuple[Task[Any, Any], object, JobOptions]:
+        return self._task, self._session, self._options
 
-    @overload
-    def add(self, scheduler: Adding, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Process[Returned]: ...
 
-    @overload
-    def add(
-        self: TaskCall[Arguments, Coroutine[Any, Any, Awaited]],
-        scheduler: AsyncAdding,
-        /,
-        *args: Arguments.args,
-        **kwargs: Arguments.kwargs,
-    ) -> Coroutine[Any, Any, AsyncProcess[Awaited]]: ...
-
-    @overload
-    def add(
-        self, scheduler: AsyncAdding, /, *args: Arguments.args, **kwargs: Arguments.kwargs
-    ) -> Coroutine[Any, Any, AsyncProcess[Returned]]: ...
-
-    def add(self, scheduler: Adding | AsyncAdding, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Any:
-        """Add a job that calls the function with these arguments and options, and return its ``Process``."""
-        if not hasattr(scheduler, "add_job") or isinstance(scheduler, type):
-            called = self._task.__name__
-            raise TypeError(
-                f"{called}.add() got {as_code(scheduler)} as its scheduler: write {called}.add(scheduler, …)"
-            )
-        return scheduler.add_job(self._task, self._named(args, kwargs), session=self._session, **self._options)
-
-    def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments by name; arguments that do not fit are refused when the job is added."""
-        if not args:
-            return kwargs
-        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        parameters = inspect.signature(self._task).parameters.values()
-        names = [parameter.name for parameter in parameters if parameter.kind in kinds]
-        if len(args) > len(names) or not kwargs.keys().isdisjoint(names[: len(args)]):
-            called = self._task.__name__
-            try:
-                inspect.signature(self._task).bind(*args, **kwargs)
-            except TypeError as refused:
-                raise TypeError(f"{called}() cannot be called with these arguments: {refused}") from None
-            raise TypeError(f"{called}() takes *args, which have no names to be kept by: pass a list")
-        return {**dict(zip(names, args, strict=False)), **kwargs}
+def _named(task: Task[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments by name; arguments that do not fit are refused when the job is added."""
+    if not args:
+        return kwargs
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(task).parameters.values()
+    names = [parameter.name for parameter in parameters if parameter.kind in kinds]
+    if len(args) > len(names) or not kwargs.keys().isdisjoint(names[: len(args)]):
+        try:
+            inspect.signature(task).bind(*args, **kwargs)
+        except TypeError as refused:
+            raise TypeError(f"{task.__name__}() cannot be called with these arguments: {refused}") from None
+        raise TypeError(f"{task.__name__}() takes *args, which have no names to be kept by: pass a list")
+    return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
 @overload
