@@ -22,7 +22,5 @@ def backup_command(context: StoreContext, file: Path, as_json: bool) -> None:
     A MongoDB store is backed up with mongodump, a PostgreSQL store with pg_dump.
     """
     size = back_up(context.url, file)
-    if as_json:
-        output.write({"file": str(file), "bytes": size})
-        return
-    output.line(f"{file} holds a copy of the store: {size:,} bytes")
+    says = f"{file} holds a copy of the store: {size:,} bytes"
+    output.answer({"file": str(file), "bytes": size}, says, as_json=as_json)

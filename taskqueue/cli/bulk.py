@@ -93,10 +93,8 @@ def _rest(context: StoreContext, name: str, plan: Plan, yes: bool, as_json: bool
 
 
 def _count(number: int, plan: Plan, as_json: bool, **more: int) -> None:
-    if as_json:
-        output.write({"found": number, **more})
-        return
-    output.line(f"would run {count(number, 'job')} again ({plan.says}): pass --yes to add a copy of each")
+    says = f"would run {count(number, 'job')} again ({plan.says}): pass --yes to add a copy of each"
+    output.answer({"found": number, **more}, says, as_json=as_json)
 
 
 def _show(action: BulkActionState, as_json: bool) -> None:

@@ -74,10 +74,9 @@ def command_of(operation: AnyOperation) -> click.Command:
             _report_cleared(context, operation, name, result, as_json=as_json)
         elif control is not None:
             _report(context, control, wait, as_json=as_json)
-        elif as_json:
-            output.write(json_shapes.operation(operation, name, result, control))
         else:
-            output.line(operation.answer(operation.target.words(name), result))
+            shape = json_shapes.operation(operation, name, result, control)
+            output.answer(shape, operation.answer(operation.target.words(name), result), as_json=as_json)
 
     is_first = operation.sets is not None or operation.target is Target.RELEASE
     command = (pass_new_store if is_first else pass_store)(run)
@@ -175,10 +174,7 @@ def _reset_limit(context: StoreContext, name: str, reason: str, by: str | None, 
 def _set_limit(context: StoreContext, name: str, value: str, reason: str, by: str | None, *, as_json: bool) -> None:
     with context.acting("limit", name, limit=value, reason=reason, by=by):
         changed = controls.set_limit(context.store, name, value, reason, by)
-    if as_json:
-        output.write(json_shapes.control(changed))
-    else:
-        output.line(str(changed))
+    output.answer(json_shapes.control(changed), str(changed), as_json=as_json)
     _warn_if_unmatched(context, changed)
 
 

@@ -33,6 +33,14 @@ def write_all(documents: Iterable[Mapping[str, Any]]) -> None:
     json_line("\n]")
 
 
+def answer(document: Mapping[str, Any], text: str, *, as_json: bool) -> None:
+    """Print what a command has done: the document with ``--json``, or else a line for people."""
+    if as_json:
+        write(document)
+    else:
+        line(text)
+
+
 _NOT_ASCII = re.compile("[^\x00-\x7f]")
 
 

@@ -68,13 +68,9 @@ def _job_options(command: Callable[..., Any]) -> Callable[..., Any]:
     help="Which missed times are made up: once, skip or all(N).",
 )  # fmt: skip
 @click.option(
-    "--grace",
-    type=duration,
-    default="60",
-    show_default=True,
-    metavar="S",
+    "--grace", type=duration, default="60", show_default=True, metavar="S",
     help="How late a run still counts as on time.",
-)
+)  # fmt: skip
 @click.option("--until", metavar="TIME", help="The last time at which it starts a job.")
 @click.option("--max-runs", type=click.IntRange(min=1), metavar="N", help="How many jobs it starts in total.")
 @click.option("--stop-after-failures", type=click.IntRange(1, 100), metavar="N", help="End after N failures in a row.")
@@ -153,10 +149,7 @@ def _pause(context: StoreContext, name: str, reason: str, as_json: bool) -> None
     handle = context.scheduler.get_schedule(name)
     with context.acting("pause schedule", name, reason=reason):
         schedule = handle.pause(reason).snapshot
-    if as_json:
-        output.write(json_shapes.schedule(schedule))
-        return
-    output.line(f"{name} is paused")
+    output.answer(json_shapes.schedule(schedule), f"{name} is paused", as_json=as_json)
 
 
 @schedule_command.command("resume")
@@ -168,10 +161,8 @@ def _resume(context: StoreContext, name: str, as_json: bool) -> None:
     handle = context.scheduler.get_schedule(name)
     with context.acting("resume schedule", name):
         schedule = handle.resume().snapshot
-    if as_json:
-        output.write(json_shapes.schedule(schedule))
-        return
-    output.line(f"{name} is {schedule.stage.value}, next: {_next(schedule, context.store.now())}")
+    says = f"{name} is {schedule.stage.value}, next: {_next(schedule, context.store.now())}"
+    output.answer(json_shapes.schedule(schedule), says, as_json=as_json)
 
 
 @schedule_command.command("remove")
@@ -183,10 +174,8 @@ def _remove(context: StoreContext, name: str, as_json: bool) -> None:
     schedule = context.scheduler.get_schedule(name)
     with context.acting("remove schedule", name):
         schedule.remove()
-    if as_json:
-        output.write(json_shapes.schedule(schedule.snapshot) | {"removed": True})
-        return
-    output.line(f"{name} is removed")
+    shape = json_shapes.schedule(schedule.snapshot) | {"removed": True}
+    output.answer(shape, f"{name} is removed", as_json=as_json)
 
 
 @schedule_command.command("trigger")
@@ -198,10 +187,7 @@ def _trigger(context: StoreContext, name: str, as_json: bool) -> None:
     schedule = context.scheduler.get_schedule(name)
     with context.acting("trigger", name):
         process = schedule.trigger()
-    if as_json:
-        output.write(json_shapes.job_in_full(process.snapshot))
-        return
-    output.line(str(process.id))
+    output.answer(json_shapes.job_in_full(process.snapshot), str(process.id), as_json=as_json)
 
 
 @schedule_command.command("preview")
