@@ -86,7 +86,6 @@ COVERS: Mapping[str, str] = {
     ),
     "cli/test_top_terminal.py": "",
     "cli/test_web.py": "web/server",
-    "cli/test_work.py": "scheduler/work_shapes",
     "cli/test_update.py": "cli/recover cli/output scheduler/json_shapes",
     "daemon/manager/test_manager.py": (
         "daemon/manager/workers daemon/manager/worker_pool daemon/manager/crash_outcomes daemon/protocol/messages"
@@ -223,7 +222,7 @@ COVERS: Mapping[str, str] = {
     "web/test_roles.py": "",
     "web/test_paths.py": "web/request_checks",
     "web/test_browser.py": (
-        "web/overviews web/pages/audit web/pages/classes web/pages/matching web/pages/changes "
+        "web/overviews web/pages/audit web/pages/classes web/pages/bulk web/pages/changes "
         "web/pages/failures web/pages/job web/pages/job_form web/pages/jobs web/pages/nodes web/pages/queues "
         "web/pages/schedules web/pages/work"
     ),

@@ -12,7 +12,7 @@ from taskqueue.insight.failure_groups import FailureGroup
 from taskqueue.insight.failure_states import FailureDecision, FailureState
 from taskqueue.insight.overview_reader import Overview, OverviewReader
 from taskqueue.model.wording import count, minute, percent
-from taskqueue.scheduler import work_shapes
+from taskqueue.scheduler import json_shapes
 
 
 @click.command("failures", short_help="List what fails, and whether it is new.")
@@ -30,8 +30,8 @@ def failures_command(context: StoreContext, shows_all: bool, as_json: bool) -> N
         output.write(
             {
                 "store": context.store.url,
-                "failures": [work_shapes.judged(group) for group in overview.groups],
-                "decisions": [work_shapes.decision(decision) for decision in others],
+                "failures": [json_shapes.judged(group) for group in overview.groups],
+                "decisions": [json_shapes.decision(decision) for decision in others],
             }
         )
         return

@@ -15,7 +15,7 @@ from taskqueue.model.history import Durations
 from taskqueue.model.secret_keys import SecretKeys
 from taskqueue.model.shown_text import as_code
 from taskqueue.model.wording import count, minute, nearest, percent, some, span
-from taskqueue.scheduler import work_shapes
+from taskqueue.scheduler import json_shapes
 from taskqueue.scheduler.controls import LimitState, limits_of
 
 WIDE = 24
@@ -65,7 +65,7 @@ def _show(context: StoreContext, scope: Scope, name: str, period: Period, *, as_
     report = reader.report(WorkOf(scope, _named(scope, name, known)), period, reader.read())
     limits = limits_of(context.scheduler.limits(), report.limit_keys) if report.limit_keys else []
     if as_json:
-        output.write({"store": context.store.url, **work_shapes.work_report(report, limits)})
+        output.write({"store": context.store.url, **json_shapes.work_report(report, limits)})
     else:
         _print(report, limits)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
+from math import isinf
 from typing import TYPE_CHECKING, Any
 
 from taskqueue.model.analytics import Analytics, Group
@@ -16,7 +18,10 @@ from taskqueue.model.schedules.schedule import NamedSchedule
 from taskqueue.store import Lease
 
 if TYPE_CHECKING:
+    from taskqueue.insight.failure_groups import FailureGroup
+    from taskqueue.insight.failure_states import FailureDecision
     from taskqueue.insight.releases import Release
+    from taskqueue.insight.work_report import ErrorGroup, Work, WorkReport
     from taskqueue.model.audit import AuditEntry
     from taskqueue.model.history import Durations, HistoryEntry
     from taskqueue.model.log_lines import LogLine
@@ -285,6 +290,73 @@ def analytics(value: Analytics) -> dict[str, Any]:
     }
 
 
+def work_report(report: WorkReport, limits: Sequence[LimitState]) -> dict[str, Any]:
+    """Return what is known of a class or a queue."""
+    from taskqueue.insight.work_report import Scope, lead  # few programs report on classes and queues
+
+    named = "queues" if report.of.scope is Scope.CLASS else "classes"
+    return {
+        "of": report.of.scope.value,
+        "name": report.of.name,
+        "at": time(report.at),
+        "lead": lead(report),
+        "well": report.is_well,
+        "work": {period.value: _work(work) for period, work in report.work.items()},
+        "over": report.period.value,
+        "parts": [{**part._asdict(), "at": time(part.at)} for part in report.parts],
+        named: [{"name": name, **_work(work)} for name, work in report.named],
+        "errors": [_work_error(error) for error in report.errors],
+        "running": report.running,
+        "runs": [{**job(run.record), "ran": run.ran, "left": run.left} for run in report.runs],
+        "slowest": [{**job(record), "took": record.took} for record in report.slowest],
+        "last": {
+            "jobs": report.last.number,
+            "since": None if report.last.since is None else time(report.last.since),
+            "shares": [
+                {"jobs": share.jobs, "failed": share.failed}
+                | ({"tag": share.name} if share.value is None else {"meta": {share.name: share.value}})
+                for share in report.last.shares
+            ],
+        },
+        "options": None if report.example is None else stated_options(report.example.options),
+        "limits": [limit(state) for state in limits],
+    }
+
+
+def judged(group: FailureGroup) -> dict[str, Any]:
+    """Return the failed attempts of the last hour by one error of one class, against the last week."""
+    return {
+        "id": group.id,
+        "job": group.job,
+        "fingerprint": group.fingerprint or None,
+        "state": group.state.value,
+        "decision": None if group.decision is None else decision(group.decision),
+        "trend": group.trend.value,
+        "failed": group.number,
+        "attempts": group.attempts,
+        "seconds": int(group.over.total_seconds()),
+        "usual": group.usual,
+        "release": None if group.release is None else group.release.name,
+        "first": time(group.first_at),
+        "last": time(group.last_at),
+        "query": group.query,
+    }
+
+
+def decision(decision: FailureDecision) -> dict[str, Any]:
+    """Return what was decided about the failures of one class by one error."""
+    return {
+        "id": decision.id,
+        "job": decision.job,
+        "fingerprint": decision.fingerprint or None,
+        "state": decision.state.value,
+        "since": time(decision.since),
+        "until": None if decision.until is None else time(decision.until),
+        "by": decision.by,
+        "reason": decision.reason,
+    }
+
+
 def time(moment: datetime) -> str:
     """Return a time as it is written everywhere: ISO 8601 in UTC."""
     return moment.isoformat(timespec="milliseconds")
@@ -336,3 +408,41 @@ def _value(text: str | None) -> Any:
 
 def _time(moment: datetime | None) -> str | None:
     return None if moment is None else moment.isoformat(timespec="milliseconds")
+
+
+def _work(work: Work) -> dict[str, Any]:
+    counted = ("added", "done", "failed", "canceled", "failed_attempts", "failed_share", "per_minute")
+    return {
+        **{name: getattr(work, name) for name in counted},
+        "waiting": _distribution(work.waiting),
+        "running": _distribution(work.running),
+    }
+
+
+def _distribution(durations: Durations) -> dict[str, Any]:
+    """Return percentiles and buckets; the last bucket, of all that were longer, has no bound."""
+    from taskqueue.insight.work_report import PERCENTS, histogram
+
+    percentiles = {f"p{percent}": durations.percentile(percent) for percent in PERCENTS if durations.number}
+    buckets = [
+        {"up_to": None if isinf(bucket.bound) else bucket.bound, "jobs": bucket.jobs} for bucket in histogram(durations)
+    ]
+    return {
+        "jobs": durations.number,
+        "total": durations.total,
+        "longest": durations.longest,
+        **percentiles,
+        "buckets": buckets,
+    }
+
+
+def _work_error(error: ErrorGroup) -> dict[str, Any]:
+    return {
+        "job": error.job,
+        "fingerprint": error.fingerprint or None,
+        "failed": error.number,
+        "first": time(error.first_at),
+        "last": time(error.last_at),
+        "trend": None if error.judged is None else error.judged.trend.value,
+        "query": error.query,
+    }

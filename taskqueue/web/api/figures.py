@@ -14,7 +14,7 @@ from taskqueue.insight.work_report import Period, Scope, WorkOf
 from taskqueue.model.analytics import Grouping
 from taskqueue.model.events import EVENTS
 from taskqueue.model.history import OTHER, Step
-from taskqueue.scheduler import json_shapes, work_shapes
+from taskqueue.scheduler import json_shapes
 from taskqueue.scheduler.controls import limits_of
 from taskqueue.web.api import schemas
 from taskqueue.web.api.route import ApiRoute, Call, Param, Schema
@@ -69,7 +69,7 @@ def _report(call: Call, scope: Scope) -> Any:
     mask = call.dashboard.masking.limit
     limits = limits_of(call.scheduler.limits(), report.limit_keys) if report.limit_keys else []
     shown = [replace(state, limit_key=mask(state.limit_key)) for state in limits]
-    return call.masked(work_shapes.work_report(report, shown))
+    return call.masked(json_shapes.work_report(report, shown))
 
 
 def get_history(call: Call) -> Any:
@@ -108,8 +108,8 @@ def list_failures(call: Call) -> Any:
             for group in groups[: call.query["limit"]]
         ],
         "left_out": len(groups[call.query["limit"] :]),
-        "judged": [work_shapes.judged(group) for group in state.groups[: call.query["limit"]]],
-        "decisions": [work_shapes.decision(decision) for decision in state.decisions],
+        "judged": [json_shapes.judged(group) for group in state.groups[: call.query["limit"]]],
+        "decisions": [json_shapes.decision(decision) for decision in state.decisions],
     }
 
 

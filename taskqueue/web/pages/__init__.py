@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from taskqueue.web.pages import bulk, changes, job_form, matching
+from taskqueue.web.pages import bulk, changes, job_form
 from taskqueue.web.pages.audit import audit
 from taskqueue.web.pages.classes import classes
 from taskqueue.web.pages.failures import failures
@@ -27,8 +27,8 @@ PAGES: Sequence[Page] = (
     Page(path="/failures", show=failures, template="failures.html", title="Failures"),
     Page(path="/audit", show=audit, template="audit.html", title="Audit"),
     Page(path="/jobs/suggestions", show=suggestions),
-    Page(path="/jobs/matching", show=matching.ask, template="matching.html"),
-    Page(path="/jobs/matching", show=matching.act, method="POST"),
+    Page(path="/jobs/matching", show=bulk.ask, template="matching.html"),
+    Page(path="/jobs/matching", show=bulk.act, method="POST"),
     Page(path="/bulk", show=bulk.begin, method="POST"),
     Page(path="/bulk/{name}", show=bulk.bulk, template="bulk.html"),
     Page(path="/bulk/{name}/rest", show=bulk.rest, method="POST"),

@@ -1,4 +1,7 @@
-"""A bulk action: its stages, how their copies ended, and what comes next: the rest, or a stop."""
+"""Actions on all jobs that match a filter: at once, after a question that counts them, or in stages.
+
+The page of a bulk action shows its stages and how their copies ended, and begins the rest or stops it.
+"""
 
 from __future__ import annotations
 
@@ -9,34 +12,78 @@ from urllib.parse import urlencode
 
 from starlette.responses import Response
 
-from taskqueue.model.job_filter import JobFilter
+from taskqueue.model.job_filter import JobFilter, Token
 from taskqueue.model.record import Status
+from taskqueue.model.timestamps import milliseconds
 from taskqueue.scheduler import bulk_actions
 from taskqueue.scheduler.audit_trail import shown_query
-from taskqueue.scheduler.bulk_actions import StageResults
+from taskqueue.scheduler.bulk_actions import StageResults, new_name
+from taskqueue.web.actions import MOST_STARTED, STARTABLE
+from taskqueue.web.pages.jobs import rows_of
+from taskqueue.web.problems import Problem
 from taskqueue.web.view import View, moment, see_other
+
+ACTIONS = {"cancel": ("Cancel", "pending"), "again": ("Run again", "ended"), "now": ("Start now", "postponed")}
+"""Each action as a verb, and the word for the jobs that it concerns."""
+
+
+def ask(view: View) -> Any:
+    """Return what the action would do: how many jobs, and a sample of them."""
+    selected = JobFilter(tuple(Token("id", id) for id in view.query.getlist("id")))  # the boxes of a list of jobs
+    job_filter = selected or JobFilter.of(view.query)
+    action, query = _action(view.query), _allowed(view, job_filter)
+    verb, kind = ACTIONS[action]
+    at = view.now()
+    if action == "now":
+        query = {"$and": [query, STARTABLE]}
+    number, sample = view.actions.matching(query, None, ended=action == "again")
+    return {
+        "action": action,
+        "verb": verb,
+        "kind": kind,
+        "filter": job_filter,
+        "at": milliseconds(at),
+        "number": number,
+        "sample": rows_of(view, sample),
+        "most": MOST_STARTED if action == "now" else number,
+        "may_act": view.may_act,
+        "name": new_name(at),
+    }
+
+
+def act(view: View) -> Any:
+    """Do it, to the jobs that were counted and still match."""
+    job_filter = JobFilter.of(view.form)
+    action, query = _action(view.form), _allowed(view, job_filter)
+    at = moment("at", view.form.get("at", ""))
+    if action == "cancel":
+        number = view.actions.cancel_jobs(query, at, view.form.get("reason", ""))
+    elif action == "now":
+        number = view.actions.start_now(query, at)
+    else:
+        number = view.actions.run_jobs_again(query, at)
+    return see_other(view, f"/jobs?{job_filter.address()}&done=matching&of={number}")
 
 
 def bulk(view: View) -> Mapping[str, Any]:
     """Return the state of a bulk action."""
     action = bulk_actions.read(view.scheduler, view.path["name"])
-    statuses = action.statuses
+    statuses, stages = action.statuses, [results.stage for results in action.stages]
     return {
         "action": action,
         "query": shown_query(action.first.written, view.masking),
-        "stages": [_stage(one) for one in action.stages],
+        "stages": [_stage(results) for results in action.stages],
         "copies": sum(statuses.values()),
         "ended": sum(number for status, number in statuses.items() if status.is_final),
-        "adding": next((one.stage for one in action.stages if one.stage.record.status.is_pending), None),
-        "failed": next((one.stage for one in action.stages if one.stage.record.status is Status.FAILED), None),
+        "adding": next((stage for stage in stages if stage.record.status.is_pending), None),
+        "failed": next((stage for stage in stages if stage.record.status is Status.FAILED), None),
         "may_act": view.may_act,
     }
 
 
 def begin(view: View) -> Response:
     """Begin a bulk action on the jobs that were counted and still match."""
-    query = JobFilter.of(view.form).query(view.now())
-    view.masking.check_query(query, view.user)
+    query = _allowed(view, JobFilter.of(view.form))
     name = view.form.get("name", "").strip()
     view.actions.begin_bulk_action(name, query, moment("at", view.form.get("at", "")), _given(view))
     return see_other(view, f"/bulk/{name}")
@@ -52,6 +99,20 @@ def stop(view: View) -> Response:
     """Cancel the copies that have not started."""
     view.actions.stop_bulk_action(view.path["name"], view.form.get("reason", ""))
     return see_other(view, f"/bulk/{view.path['name']}?done=bulk-stopped")
+
+
+def _action(given: Mapping[str, str]) -> str:
+    action = given.get("action", "")
+    if action not in ACTIONS:
+        raise Problem("malformed-request", f"action={action[:50]!r}: use {' or '.join(ACTIONS)}")
+    return action
+
+
+def _allowed(view: View, job_filter: JobFilter) -> dict[str, Any]:
+    """Return the query of the filter. Raises ``InvalidQuery`` if it searches for values that this user may not see."""
+    query = job_filter.query(view.now())
+    view.masking.check_query(query, view.user)
+    return query
 
 
 def _given(view: View) -> dict[str, Any]:
