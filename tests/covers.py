@@ -82,7 +82,8 @@ COVERS: Mapping[str, str] = {
     "cli/test_secrets.py": "model/environment",
     "cli/test_show.py": "cli/cancel cli/ids cli/wait",
     "cli/test_top.py": (
-        "cli/top/actions cli/top/app cli/top/command cli/top/dialogs cli/top/panes cli/top/screens cli/top/targets"
+        "cli/top/actions cli/top/app cli/top/command cli/top/dialogs cli/top/job_text cli/top/panes cli/top/screens "
+        "cli/top/store_calls cli/top/targets"
     ),
     "cli/test_top_terminal.py": "",
     "cli/test_web.py": "web/server",
@@ -230,7 +231,7 @@ COVERS: Mapping[str, str] = {
     "web/test_openapi.py": "web/api/__init__ web/api/route web/api/schemas",
     "web/test_application.py": (
         "web/dashboard web/login web/page_routes web/pages/__init__ web/pages/overview web/problems "
-        "web/rendering web/request_checks web/viewers web/settings web/view web/masking web/users "
+        "web/rendering web/request_checks web/viewers web/sessions web/settings web/view web/masking web/users "
         "web/__init__"
     ),
 }

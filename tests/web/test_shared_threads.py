@@ -16,9 +16,10 @@ from taskqueue import Scheduler
 from taskqueue.model.ids import JobId
 from taskqueue.web import app, dashboard, event_hub
 from taskqueue.web.problems import Problem
+from taskqueue.web.sessions import MOST_OF_USER, Sessions
 from taskqueue.web.shared_threads import SharedThreads, network_of
 from taskqueue.web.users import Account, User, UsersFile
-from taskqueue.web.viewers import MOST_OF_USER, Sessions, Viewer
+from taskqueue.web.viewers import Viewer
 from tests.nodes import LIMIT, eventually
 from tests.scheduler.jobs import Echo
 from tests.web.conftest import PASSWORD

@@ -1,34 +1,30 @@
-"""The application: refreshes the visible screen at a limited rate, handles keys, and shows all about a job as text."""
+"""The application: refreshes the visible screen at a limited rate, and handles keys."""
 
 from __future__ import annotations
 
 import asyncio
-import queue
 import signal
-import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.widgets import Static
 
-from taskqueue.cli import record_facts, show
-from taskqueue.cli.top import actions, targets
+from taskqueue.cli.top import actions, job_text, targets
 from taskqueue.cli.top.actions import Question
 from taskqueue.cli.top.dialogs import Ask, Keys
 from taskqueue.cli.top.screens import HELP, FailureList, Jobs, Looking, Main, Page, things_of
+from taskqueue.cli.top.store_calls import StoreCalls
 from taskqueue.errors import StoreUnavailable, TaskqueueError
 from taskqueue.exit_codes import Exit
-from taskqueue.insight import records
 from taskqueue.insight.needs import Need
-from taskqueue.insight.why import why as why_of
+from taskqueue.insight.why import why
 from taskqueue.model.ids import JobId
-from taskqueue.model.log_lines import lines_of
 from taskqueue.scheduler import stacks
 from taskqueue.scheduler.operations import OPERATIONS
 from taskqueue.store import Store
@@ -146,7 +142,7 @@ class Top(App[int]):
 
     def action_log(self) -> None:
         """Show the log lines of the job."""
-        self._page("log of job", log, follows=True)
+        self._page("log of job", job_text.log, follows=True)
 
     def action_why(self) -> None:
         """Say why the job is in its current state."""
@@ -154,14 +150,14 @@ class Top(App[int]):
 
     def action_stack(self) -> None:
         """Show where the running job is; its node is asked once."""
-        self._page("stack of job", stack, is_read_once=True)
+        self._page("stack of job", stacks.stack, is_read_once=True)
 
     def open(self, thing: object) -> None:
         """Show the details of a row."""
         job = targets.job_of(thing)
         chosen = targets.listed(thing, datetime.now(timezone.utc))
         if job is not None:
-            self._show(Page(f"job {job}", partial(everything, self._store, job), thing))
+            self._show(Page(f"job {job}", partial(job_text.everything, self._store, JobId(job)), thing))
         elif chosen is not None:
             self._show(Jobs(self._store, chosen))
         elif isinstance(thing, Need):
@@ -238,13 +234,13 @@ class Top(App[int]):
         self.push_screen(screen)
         self._wake.set()
 
-    def _page(self, words: str, read: Callable[[Store, str], str], **how: bool) -> None:
+    def _page(self, words: str, read: Callable[[Store, JobId], str], **how: bool) -> None:
         jobs = [job for thing in self._things() if (job := targets.job_of(thing))]
         if not jobs:
             self.say("select a job first")
             return
         thing = self._things()[0]
-        self._show(Page(f"{words} {jobs[0]}", partial(read, self._store, jobs[0]), thing, **how))
+        self._show(Page(f"{words} {jobs[0]}", partial(read, self._store, JobId(jobs[0])), thing, **how))
 
     def _ask_if(self, wanted: Sequence[object], words: str, prepare: Callable[[], Question]) -> None:
         if self._is_read_only:
@@ -271,89 +267,3 @@ class Top(App[int]):
             pane.marked.clear()
         self.say(done)
         self._wake.set()
-
-
-Found = TypeVar("Found")
-
-CLOSING = 0.5
-"""Seconds that the program waits at its end for a call in progress."""
-
-
-class StoreCalls:
-    """A thread that makes one call after another; a call that hangs does not keep the program from ending."""
-
-    def __init__(self) -> None:
-        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="store", daemon=True)
-        self._thread.start()
-
-    async def make(self, call: Callable[[], Found]) -> Found:
-        """Return the result of the call, or raise its error."""
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Found] = loop.create_future()
-
-        def run() -> None:
-            try:
-                found = call()
-            except BaseException as error:
-                _hand_over(loop, answer, lambda error=error: answer.set_exception(error))  # type: ignore[misc]
-            else:
-                _hand_over(loop, answer, lambda: answer.set_result(found))
-
-        self._calls.put(run)
-        return await answer
-
-    def close(self) -> None:
-        """End the thread after the present call."""
-        self._calls.put(None)
-        self._thread.join(CLOSING)
-
-    def _run(self) -> None:
-        while (call := self._calls.get()) is not None:
-            call()
-
-
-def _hand_over(loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Found], give: Callable[[], None]) -> None:
-    """Deliver the answer in the loop, unless the loop has ended or nobody is waiting any more."""
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(lambda: None if answer.done() else give())
-
-
-NO_LINES = "no log lines are kept"
-
-
-def why(store: Store, id: str) -> str:
-    """Say why the job is in its current state."""
-    return why_of(store, JobId(id))
-
-
-def log(store: Store, id: str) -> str:
-    """Return its kept log lines, those of each run below its attempt."""
-    text: list[str] = []
-    for run, kept in sorted(store.log_lines(JobId(id)).items()):
-        lines = list(lines_of(run, kept))
-        if lines:
-            text.append(f"attempt {lines[0].attempt}, {lines[0].at.astimezone():%Y-%m-%d %Z}")
-        text += [f"{line.at.astimezone():%H:%M:%S} {line.level.upper():7} {line.message}" for line in lines]
-    return "\n".join(text) or NO_LINES
-
-
-def stack(store: Store, id: str) -> str:
-    """Return where the running job is, which its node is asked for; raise ``WrongStatus`` and ``StackUnavailable``."""
-    return stacks.stack(store, JobId(id))
-
-
-def everything(store: Store, id: str) -> str:
-    """Return the sentences of *why* and the lines of `taskqueue show`."""
-    [record] = records.read(store, [JobId(id)])
-    now = store.now()
-    cause = record_facts.cause(record, now, record_facts.controls_for(store, [record]))
-    facts = [(name, value) for name, value in show.facts(record, cause) if value]
-    wide = max(len(name) for name, _ in facts)
-    parts = [why(store, id), "", *(f"{name:{wide}}  {value}" for name, value in facts)]
-    for heading, text in show.texts(record):
-        parts += ["", heading, text]
-    if record.attempts:
-        parts += ["", "attempts"]
-        parts += ["  ".join(show.attempt_cells(attempt)) for attempt in record.attempts]
-    return "\n".join(parts)
