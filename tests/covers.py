@@ -210,6 +210,7 @@ COVERS: Mapping[str, str] = {
     "store/test_texts.py": "store/arguments",
     "store/test_updates.py": "model/options/update",
     "store/test_settlements.py": "store/codec",
+    "testing/test_added.py": "testing/jobs",
     "testing/test_drain.py": "testing/clock testing/jobs testing/__init__",
     "testing/test_mixin.py": "testing/own_store",
     "testing/test_node.py": "testing/crash_point",
