@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from taskqueue.errors import InvalidQuery, JobNotFound
 from taskqueue.model.ids import TEXT_LIMIT, JobId, id_with_class
+from taskqueue.model.options.table import HasId
 from taskqueue.model.query import EVERYTHING, Compare, Operator, Query, parse
 from taskqueue.model.record import Record
 from taskqueue.model.shown_text import as_code
@@ -18,14 +19,6 @@ _SHORTENED = re.compile(r"(?P<head>[0-9a-f]+)(?:\.\.+|…)(?P<tail>[0-9a-f]+)")
 
 ID_LENGTH = 24
 """The digits of an id."""
-
-
-class HasId(Protocol):
-    """A record, or a handle of a job."""
-
-    @property
-    def id(self) -> JobId:
-        """The id of the job."""
 
 
 Found = TypeVar("Found", bound=HasId)

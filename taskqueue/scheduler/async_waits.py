@@ -20,12 +20,11 @@ from taskqueue.errors import JobFailed, JobNotFound
 from taskqueue.insight.records import LAST_LOOK, read
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Record, Status
-from taskqueue.scheduler.async_handles import AsyncJobs, AsyncProcess, AsyncSchedule
+from taskqueue.scheduler.async_handles import AsyncJobs, AsyncProcess
 from taskqueue.scheduler.connection import Connections
 from taskqueue.scheduler.end_listener import Listener
 from taskqueue.scheduler.poll import NUDGED, Item, Poll, Ready, Steps
 from taskqueue.scheduler.process import Process
-from taskqueue.scheduler.schedule import Schedule
 from taskqueue.scheduler.scheduler import Scheduler
 from taskqueue.scheduler.wait import followed, timed_out
 
@@ -293,6 +292,7 @@ def _end_all(waiters: Mapping[JobId, tuple[Waiter, ...]], error: Exception | Non
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Handle = TypeVar("Handle")
 
 
 class Client(AsyncJobs, Protocol):
@@ -327,41 +327,24 @@ def long(
     return call
 
 
-def process(
-    method: Callable[Concatenate[Client, P], Coroutine[Any, Any, Process]],
-) -> Callable[Concatenate[Client, P], Coroutine[Any, Any, AsyncProcess]]:
-    """Return a method that returns a job."""
+def returning(
+    convert: Callable[[Client, R], Handle],
+    method: Callable[Concatenate[Client, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Client, P], Coroutine[Any, Any, Handle]]:
+    """Return the method with its result converted into a handle whose operations are awaited, or a list of handles."""
 
     @wraps(method)
-    async def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> AsyncProcess:
-        return _handle(self, await method(self, *args, **kwargs))
+    async def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Handle:
+        return convert(self, await method(self, *args, **kwargs))
 
     return call
 
 
-def processes(
-    method: Callable[Concatenate[Client, P], Coroutine[Any, Any, list[Process]]],
-) -> Callable[Concatenate[Client, P], Coroutine[Any, Any, list[AsyncProcess]]]:
-    """Return a method that returns jobs."""
-
-    @wraps(method)
-    async def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> list[AsyncProcess]:
-        return [_handle(self, one) for one in await method(self, *args, **kwargs)]
-
-    return call
-
-
-def schedule(
-    method: Callable[Concatenate[Client, P], Coroutine[Any, Any, Schedule]],
-) -> Callable[Concatenate[Client, P], Coroutine[Any, Any, AsyncSchedule]]:
-    """Return a method that returns a schedule."""
-
-    @wraps(method)
-    async def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> AsyncSchedule:
-        return AsyncSchedule(self, await method(self, *args, **kwargs))
-
-    return call
-
-
-def _handle(scheduler: Client, process: Process) -> AsyncProcess:
+def process(scheduler: Client, process: Process) -> AsyncProcess:
+    """Return the handle of a job."""
     return AsyncProcess(scheduler, process.snapshot, existed=process.existed)
+
+
+def processes(scheduler: Client, processes: Iterable[Process]) -> list[AsyncProcess]:
+    """Return the handles of jobs."""
+    return [process(scheduler, each) for each in processes]

@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import Enum
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from taskqueue.errors import TooManyRuns
 from taskqueue.execution.attempt import call_hooks, run_attempt
@@ -428,23 +428,10 @@ class CallerInterrupts(AbstractContextManager[None]):
         """Do nothing: ``KeyboardInterrupt`` leaves an event loop by itself."""
 
 
-class Runner(Protocol):
-    """The surroundings of a run in the calling process."""
-
-    def now(self) -> datetime:
-        """Return the store's time."""
-
-    def write(self, id: JobId, note: Note) -> None:
-        """Write progress, state, position or start of the job to the store."""
-
-    def begin(self, record: Record) -> bool:
-        """Count the run as started; return False if the claim was lost or has a cancel request."""
-
-
 class InlineContext(JobContext):
     """The context of one run; ``record`` has its last progress and state, on which the outcome is based."""
 
-    def __init__(self, record: Record, scheduler: Any, interrupts: CallerInterrupts, runner: Runner) -> None:
+    def __init__(self, record: Record, scheduler: Any, interrupts: CallerInterrupts, runner: _InlineRunner) -> None:
         super().__init__(run_of(record, runner.now()), interrupts)
         self.fields.outer = CURRENT.get()
         self.record = record

@@ -107,7 +107,7 @@ class AddsJobs(Generic[Arguments, Returned]):
 
     def _parts(self) -> tuple[Task[Any, Any], object, JobOptions]:
         """Return the task, the session in whose transaction a job is added, and the options of the job."""
-        raise NotImplementedError
+        raise AssertionError(self)  # both have one
 
 
 class Task(AddsJobs[Arguments, Returned], TaskFunction[Arguments, Returned]):

@@ -222,7 +222,7 @@ def claim(
     busy = is_late and _expire(work, now)
     if is_due or is_late:
         soonest, _, first_lane, *queues, _ = work.execute(_LOOK).fetchone()
-    in_force = controls(work.execute) if is_controlled else NONE
+    in_force = controls(work) if is_controlled else NONE
     room = None if first_lane is None else LimitRoom(work.execute, at, in_force, demand.rooms)
     found: list[Row] = []
     has_more = False
@@ -252,7 +252,7 @@ def claim(
 def claim_one(work: Transaction, id: JobId, holder: Holder, now: datetime, until: datetime) -> Record | None:
     """Take this record if it is WAITING and its limits allow it."""
     found = work.execute(_ONE_WAITING, (str(id),)).fetchone()
-    room = LimitRoom(work.execute, milliseconds(now), controls(work.execute), {})
+    room = LimitRoom(work.execute, milliseconds(now), controls(work), {})
     if found is None or not room.reserve(found[4]):
         return None
     terms = ClaimTerms(milliseconds(until), holder.seat, holder.incarnation, milliseconds(now))

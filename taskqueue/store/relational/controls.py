@@ -9,7 +9,7 @@ from taskqueue.model.controls import Control, Controls, Kind
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store.bell import CONTROLS
 from taskqueue.store.reading import readable
-from taskqueue.store.relational.engine import Database, Execute
+from taskqueue.store.relational.engine import Database
 from taskqueue.store.relational.transaction import Transaction
 
 _ALL = "SELECT kind, name, since, who, reason, number FROM controls ORDER BY kind, name"
@@ -21,13 +21,9 @@ SET since = excluded.since, who = excluded.who, reason = excluded.reason, number
 _DELETE = "DELETE FROM controls WHERE kind = ? AND name = ?"
 
 
-def controls(execute: Execute) -> Controls:
-    return _controls(tuple(execute(_ALL).fetchall()))
-
-
-def stored_controls(database: Database) -> Controls:
+def controls(database: Database) -> Controls:
     """Return the active controls."""
-    return controls(database.execute)
+    return _controls(tuple(database.execute(_ALL).fetchall()))
 
 
 def set_control(work: Transaction, control: Control) -> None:

@@ -69,9 +69,9 @@ def _last(database: Database) -> int:
     return int(last)
 
 
-def cursor_at(database: Database, at: int) -> str:
+def cursor_at(database: Database, at: datetime) -> str:
     """Return the cursor before the first event from a time on."""
-    return str(_first_at(database, at) - 1)
+    return str(_first_at(database, milliseconds(at)) - 1)
 
 
 def _first_at(database: Database, since: int) -> int:
@@ -84,9 +84,9 @@ def _first_at(database: Database, since: int) -> int:
     return int(first)
 
 
-def events_of(database: Database, id: JobId, since: int, limit: int) -> list[Event]:
+def events_of(database: Database, id: JobId, since: datetime, limit: int) -> list[Event]:
     """Return the events of a job among ``limit`` events from a time on."""
-    first = _first_at(database, since)
+    first = _first_at(database, milliseconds(since))
     end = first + limit
     rows = database.execute(_OF_JOB, (first, end, end, str(id), str(id)))
     found = (event for some in readable(rows, event_rows.events_of, "an event") for event in some)

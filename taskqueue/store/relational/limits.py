@@ -136,9 +136,9 @@ def usage(execute: Execute, keys: Iterable[str], at: int) -> dict[str, int]:
     return used
 
 
-def rate_ends(database: Database, key: str, at: int, limit: int) -> list[datetime]:
+def rate_ends(database: Database, key: str, now: datetime, limit: int) -> list[datetime]:
     """Return when the first starts that count under the limit key stop counting."""
-    return [moment(int(until)) for (until,) in database.execute(_ENDS, (key, at, LARGEST, limit))]
+    return [moment(int(until)) for (until,) in database.execute(_ENDS, (key, milliseconds(now), LARGEST, limit))]
 
 
 def waiting_lanes(database: Database, limit: int) -> dict[str, int]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from taskqueue.model.ids import JobId
 from taskqueue.model.log_lines import RUNS_KEPT
 from taskqueue.store.relational.engine import Database
 from taskqueue.store.relational.transaction import Transaction
@@ -23,9 +24,9 @@ def keep(work: Transaction, id: str, claims: int, lines: str) -> None:
     work.execute(_REMOVE_OLDER, (id, claims - RUNS_KEPT))
 
 
-def of_job(database: Database, id: str) -> dict[int, str]:
+def of_job(database: Database, id: JobId) -> Mapping[int, str]:
     """Return the lines of the runs of a job."""
-    return {int(claims): str(lines) for claims, lines in database.execute(_OF_JOB, (id,))}
+    return {int(claims): str(lines) for claims, lines in database.execute(_OF_JOB, (str(id),))}
 
 
 def remove(work: Transaction, ids: Sequence[str]) -> None:

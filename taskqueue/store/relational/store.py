@@ -11,7 +11,7 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.query import EVERYTHING, Query
 from taskqueue.model.record import Holder, Record, Status
 from taskqueue.model.timestamps import milliseconds
-from taskqueue.store import Claim, ClaimRequest, Event, Note, Renewal
+from taskqueue.store import Claim, ClaimRequest, Note, Renewal
 from taskqueue.store.arguments import check_topic
 from taskqueue.store.bell import ENDS, NEWS, STOPS, WORK, Bell
 from taskqueue.store.relational import (
@@ -125,8 +125,12 @@ class RelationalStore:
     leases = _reads(leases.leases)
     set_control = _writes(Sync.FULL, controls.set_control)
     clear_control = _writes(Sync.FULL, controls.clear_control)
-    controls = _reads(controls.stored_controls)
+    controls = _reads(controls.controls)
+    log_lines = _reads(log_lines.of_job)
+    rate_ends = _reads(limits.rate_ends)
     record_events = _writes(Sync.NORMAL, events.record)
+    cursor_at = _reads(events.cursor_at)
+    events_of = _reads(events.events_of)
     events = _reads(events.events)
 
     def add(self, records: Sequence[Record]) -> list[Record]:
@@ -196,14 +200,8 @@ class RelationalStore:
         if once:
             self._engine.reach_the_disk()
 
-    def log_lines(self, id: JobId) -> Mapping[int, str]:
-        return self._engine.read(lambda database: log_lines.of_job(database, str(id)))
-
     def limit_usage(self, keys: Sequence[str], now: datetime) -> Mapping[str, int]:
         return self._engine.read(lambda database: limits.usage(database.execute, keys, milliseconds(now)))
-
-    def rate_ends(self, key: str, now: datetime, limit: int) -> list[datetime]:
-        return self._engine.read(lambda database: limits.rate_ends(database, key, milliseconds(now), limit))
 
     def repair(self, now: datetime) -> int:  # noqa: ARG002
         """Return 0: the effects of an outcome are in its transaction."""
@@ -248,12 +246,6 @@ class RelationalStore:
             return removed
 
         return self._write(Sync.FULL, flush)
-
-    def cursor_at(self, at: datetime) -> str:
-        return self._engine.read(lambda database: events.cursor_at(database, milliseconds(at)))
-
-    def events_of(self, id: JobId, since: datetime, limit: int) -> list[Event]:
-        return self._engine.read(lambda database: events.events_of(database, id, milliseconds(since), limit))
 
     def record_action(self, entry: AuditEntry) -> None:
         from taskqueue.store.relational import audit
