@@ -195,18 +195,11 @@ def document(root: str) -> dict[str, Any]:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
     return {
         "openapi": "3.1.0",
-        "info": {
-            "title": "taskqueue",
-            "version": VERSION,
-            "summary": "Jobs, queues and nodes.",
-        },
+        "info": {"title": "taskqueue", "version": VERSION, "summary": "Jobs, queues and nodes."},
         "servers": [{"url": f"{root}{PREFIX}"}],
         "security": [{"token": []}],
         "paths": paths,
-        "components": {
-            "schemas": COMPONENTS,
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-        },
+        "components": {"schemas": COMPONENTS, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
     }
 
 

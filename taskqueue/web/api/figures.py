@@ -156,12 +156,10 @@ async def follow_events(call: Call) -> Response:
 
 _SINCE = schemas.text("since", "From this time on, or so long ago: `2h`, `2030-07-20T00:15:00Z`.", default="1h")
 _UNTIL = schemas.text("until", "Up to this time.")
-_STEP = Param(
-    "step", {"type": "string", "enum": [step.value for step in Step], "default": "minute"}, "Minutes or hours."
-)
-_BY = Param(
-    "by", {"type": "string", "enum": [grouping.value for grouping in Grouping], "default": "queue"}, "What groups them."
-)
+_STEP = schemas.choice("step", (step.value for step in Step), "Minutes or hours.", default="minute")
+_BY = schemas.choice("by", (grouping.value for grouping in Grouping), "What groups them.", default="queue")
+_PERIODS = [period.value for period in Period]
+_OVER = schemas.choice("over", _PERIODS, "The time of histograms, errors and slowest runs.", default=Period.DAY.value)
 
 
 def _limit(meaning: str, most: int = 1000, default: int = 200) -> Param:
@@ -181,11 +179,6 @@ _NAMES = schemas.text("names", "Only these events, with commas between them.")
 _QUEUE, _JOB = schemas.text("queue", "Only this queue."), schemas.text("job", "Only this class.")
 _SESSION = record(
     {"user": TEXT, "role": TEXT, "queues": {"type": ["array", "null"]}, "unmask": BOOLEAN, "csrf_token": optional(TEXT)}
-)
-_OVER = Param(
-    "over",
-    {"type": "string", "enum": [period.value for period in Period], "default": Period.DAY.value},
-    "The time of histograms, errors and slowest runs.",
 )
 _REPORT = record(
     {
@@ -218,6 +211,7 @@ _STATS = record(
 )
 _AUDIT = listed("audit", ref("AuditEntry"), cursor=optional(TEXT))
 _HISTORY = record({"at": TIME, "queue": TEXT, "job": TEXT, "added": INTEGER, "done": INTEGER, "failed": INTEGER})
+_ENTRIES_OF_HISTORY = listed("history", _HISTORY, left_out=INTEGER)
 _FAILURES = listed(
     "failures",
     ref("Failures"),
@@ -234,26 +228,9 @@ ROUTES = (
     ApiRoute("GET /stats", get_stats, _STATS, _QUEUES),
     ApiRoute("GET /classes/{name}", report_class, _REPORT, _OVER),
     ApiRoute("GET /queues/{name}", report_queue, _REPORT, _OVER),
-    ApiRoute(
-        "GET /history",
-        get_history,
-        listed("history", _HISTORY, left_out=INTEGER),
-        _SINCE,
-        _UNTIL,
-        _QUEUE,
-        _JOB,
-        _STEP,
-        _ENTRIES,
-    ),
+    ApiRoute("GET /history", get_history, _ENTRIES_OF_HISTORY, _SINCE, _UNTIL, _QUEUE, _JOB, _STEP, _ENTRIES),
     ApiRoute("GET /analytics", get_analytics, _ANALYTICS, _BY, _SINCE, _UNTIL, _GROUPS),
-    ApiRoute(
-        "GET /failures",
-        list_failures,
-        _FAILURES,
-        _SINCE,
-        _STEP,
-        _MOST_FREQUENT,
-    ),
+    ApiRoute("GET /failures", list_failures, _FAILURES, _SINCE, _STEP, _MOST_FREQUENT),
     ApiRoute("GET /audit", list_audit, _AUDIT, schemas.limit(500, 100), _CURSOR),
     ApiRoute(
         "GET /events", follow_events, TEXT, _LAST, _BEHIND, _NAMES, statuses=(410,), media_type="text/event-stream"

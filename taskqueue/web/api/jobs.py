@@ -223,7 +223,7 @@ _TIMEOUT = Param(
     "Seconds to wait at most; the job is answered as it is then.",
 )
 _UNMASK = Param("unmask", {**BOOLEAN, "default": False}, "With secret values: a right of its own, kept in the audit.")
-_ORDER = Param("order", {"type": "string", "enum": ORDERS, "default": "-created_at"}, "What is sorted by.")
+_ORDER = schemas.choice("order", ORDERS, "What is sorted by.", default="-created_at")
 _CURSOR = schemas.text("cursor", "The cursor of the page before.")
 _FULL = ref("JobInFull")
 _PAGE = listed("jobs", ref("Job"), cursor=schemas.optional(TEXT))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from taskqueue.insight.failure_groups import Trend
@@ -191,12 +192,13 @@ def text(name: str, meaning: str, **more: Any) -> Param:
     return Param(name, {"type": "string", "maxLength": 10_000, **more}, meaning)
 
 
+def choice(name: str, values: Iterable[str], meaning: str, **more: Any) -> Param:
+    """Return a parameter that is one of these words."""
+    return Param(name, {"type": "string", "enum": list(values), **more}, meaning)
+
+
 FILTER = (
-    Param(
-        "status",
-        {"type": "string", "enum": [*STATUSES, "pending", "final"], "examples": ["FAILED"]},
-        "Only this status.",
-    ),
+    choice("status", (*STATUSES, "pending", "final"), "Only this status.", examples=["FAILED"]),
     text("queue", "Only this queue."),
     text("job", "Only this class, as `module:Class`, or a part of its name."),
     text("tag", "Only jobs with this tag."),
