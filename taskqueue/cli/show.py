@@ -146,12 +146,9 @@ def _crashes(record: Record) -> str:
 
 
 def _phase(record: Record) -> str:
-    continuation = record.course
-    return (
-        ""
-        if continuation is None or continuation.phase is None
-        else f"{continuation.phase.value}, iterations over: {continuation.steps}"
-    )
+    if record.course is None or record.course.phase is None:
+        return ""
+    return f"{record.course.phase.value}, iterations over: {record.course.steps}"
 
 
 def _value(text: str) -> str:

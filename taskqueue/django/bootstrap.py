@@ -6,7 +6,6 @@ The file that ``TASKQUEUE["BOOTSTRAP"]`` names runs with it: its ``around_run`` 
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Callable
 from inspect import iscoroutinefunction
@@ -18,6 +17,7 @@ from django.db import close_old_connections, connections
 
 import taskqueue.django.preload  # noqa: F401 - first: modules of jobs may import models
 from taskqueue.daemon.worker.job_loader import run_file
+from taskqueue.execution.event_loop import has_running_loop
 from taskqueue.model.running_job import RunningJob
 
 _file = os.environ.get("TASKQUEUE_BOOTSTRAP")
@@ -48,7 +48,7 @@ async def _around(job: RunningJob, proceed: Callable[[], Any]) -> None:
     an async request does, so that jobs beside it in the same event loop keep their connections.
     """
     run = proceed if _around_run is None else lambda: _around_run(job, proceed)
-    if not _is_in_loop():
+    if not has_running_loop():
         close_old_connections()
         try:
             await run()
@@ -60,14 +60,6 @@ async def _around(job: RunningJob, proceed: Callable[[], Any]) -> None:
             await run()
         finally:
             await sync_to_async(connections.close_all)()
-
-
-def _is_in_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 around_run = _around if _around_run is None or iscoroutinefunction(_around_run) else _around_plain

@@ -67,7 +67,7 @@ class EventLoop:
             try:
                 return self._loop.run_until_complete(task)
             except RuntimeError:
-                if task.done() or self._loop.is_closed() or _has_running_loop():
+                if task.done() or self._loop.is_closed() or has_running_loop():
                     raise
 
     def _open(self) -> None:
@@ -128,7 +128,8 @@ class EventLoop:
             raise exited
 
 
-def _has_running_loop() -> bool:
+def has_running_loop() -> bool:
+    """Return whether this thread runs an event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

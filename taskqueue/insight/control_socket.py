@@ -96,11 +96,7 @@ def path_of(folder: Path, node: str, incarnation: str) -> Path:
 
 def path_without_folder(folder: Path, node: str, incarnation: str) -> Path:
     """Return the abstract address of a node whose runtime folder is this one and cannot be used."""
-    return _abstract(folder, os.geteuid()) / path_of(folder, node, incarnation).name
-
-
-def _abstract(folder: Path, user: int) -> Path:
-    return Path(f"{_ABSTRACT}{user}") / _digest(str(folder))
+    return Path(f"{_ABSTRACT}{os.geteuid()}") / _digest(str(folder)) / path_of(folder, node, incarnation).name
 
 
 def is_abstract(path: Path) -> bool:

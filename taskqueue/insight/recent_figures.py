@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from sys import intern
 
 from taskqueue.model.history import BUCKETS, Figures, Part, Parts, Step, add_figures
@@ -34,8 +35,8 @@ class RecentFigures:
 
     def __init__(self, store: Store) -> None:
         self._minutes = KeptFigures(store, Step.MINUTE, KEPT_FOR[Step.MINUTE], _slim_minute)
-        self._hours = KeptFigures(store, Step.HOUR, KEPT_FOR[Step.HOUR], _slim_hour)
-        self._runs = KeptFigures(store, Step.HOUR, USUAL_OVER, _runs_of_hour)
+        self._hours = KeptFigures(store, Step.HOUR, KEPT_FOR[Step.HOUR], partial(_of_classes, _numbers))
+        self._runs = KeptFigures(store, Step.HOUR, USUAL_OVER, partial(_of_classes, _runs))
 
     def minutes(self, now: datetime) -> Parts:
         """Return the numbers of the minutes that began in the last hour, by queue and class."""
@@ -109,15 +110,8 @@ def _slim_minute(part: Part) -> Part:
     return {(intern(queue), intern(job)): _numbers(figures) for (queue, job), figures in part.items()}
 
 
-def _slim_hour(part: Part) -> Part:
-    return _of_classes(part, _numbers)
-
-
-def _runs_of_hour(part: Part) -> Part:
-    return _of_classes(part, _runs)
-
-
-def _of_classes(part: Part, wanted: Callable[[Figures], Figures]) -> Part:
+def _of_classes(wanted: Callable[[Figures], Figures], part: Part) -> Part:
+    """Return the wanted figures of each class, whatever the queue."""
     slim: Part = {}
     for (_, job), figures in part.items():
         add_figures(slim.setdefault((EVERY_QUEUE, intern(job)), {}), wanted(figures))

@@ -112,7 +112,8 @@ def _limit_exceeded(current: CurrentRun) -> str:
 
 def _crash(current: CurrentRun, exit: ChildExit, cause: str) -> Failure:
     """Return the failure that describes the death of a worker."""
-    facts = [f"worker {current.started.pid} {_verb(exit)} {exit} while the job ran"]
+    verb = "was" if exit.signal is not None else "has"
+    facts = [f"worker {current.started.pid} {verb} {exit} while the job ran"]
     if cause:
         facts.append(cause)
     elif exit.signal == signal.SIGKILL:
@@ -121,7 +122,3 @@ def _crash(current: CurrentRun, exit: ChildExit, cause: str) -> Failure:
     note = f" ({current.progress_message})" if current.progress_message else ""
     facts.append(f"last progress {current.progress:.4g} %{note}")
     return Failure(type="taskqueue.WorkerCrashed", message="; ".join(facts))
-
-
-def _verb(exit: ChildExit) -> str:
-    return "was" if exit.signal is not None else "has"

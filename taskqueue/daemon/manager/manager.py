@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 
 from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
@@ -127,7 +128,7 @@ class Manager:
         loop.on_signal(signal.SIGTERM, self._on_sigterm)  # also sent by the kernel when the node dies
         loop.on_signal(signal.SIGINT, _nothing)
         loop.on_signal(signal.SIGHUP, _nothing)
-        loop.watch_channel(self._node, self._on_node, self._on_orphaned, self._on_broken)
+        loop.watch_channel(self._node, self._on_node, partial(self._leave, ""), self._on_broken)
         loop.after_turn(self._after_turn)
         standard_streams.attend(loop)
         child_process.become_subreaper()
@@ -308,10 +309,6 @@ class Manager:
         """Leave as if the node were dead, of which the kernel's signal may tell; otherwise another process sent it."""
         reason = f"manager {os.getpid()} was asked to leave by a SIGTERM that its node did not send"
         self._leave("" if os.getppid() != self._node_pid else reason)
-
-    def _on_orphaned(self) -> None:
-        """Leave, because the node is dead."""
-        self._leave("")
 
     def _leave(self, reason: str) -> None:
         """End all runs with a short grace, and exit; without a ``reason`` because the node is dead."""

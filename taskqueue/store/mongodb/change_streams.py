@@ -269,7 +269,7 @@ class Source:
         change, changed_at = None, time.monotonic()
         while not self._fan_out.ended.is_set():
             self._hurried.clear()
-            rests = self._listeners_rest()
+            rests = any(bell.rests for bell in self._fan_out.bells)
             if rests and change is None:
                 self._hurried.wait(LATE)
             idle_for = time.monotonic() - changed_at
@@ -290,9 +290,6 @@ class Source:
         """Set how long the next fetch waits on the server."""
         # The public option fixes that for the whole stream; a second stream would cost more than it saves.
         self._stream._cursor._max_await_time_ms = _ms(seconds)  # noqa: SLF001
-
-    def _listeners_rest(self) -> bool:
-        return any(bell.rests for bell in self._fan_out.bells)
 
     def _ring(self, change: Change) -> None:
         topic, ring = self._topic_of(change), ring_of(change)

@@ -348,7 +348,7 @@ def left_effect(job_id: JobId, entry: Document) -> Effect:
         and Event(id=event["id"], job_id=job_id, name=event["name"], at=entry["at"], status=Status(event["status"])),
         ended=entry["ended"],
         successor=entry.get("successor"),
-        advance=_advance_of(job_id, entry),
+        advance=NextRun(job=job_id, **entry["advance"]) if "advance" in entry else None,
         needs_recheck="look" in entry,
         freed=Freed(id=job_id, **entry["freed"]) if "freed" in entry else None,
         copy_of=entry.get("copy_of", ()),
@@ -365,10 +365,6 @@ def _freed(after: Record, now: datetime, *, is_unseen: bool) -> Freed:
     """Return the limits that the run of a settled claim has used."""
     began_at = counted_from(after, now, is_unseen=is_unseen)
     return Freed(id=after.id, claims=after.claims, lane=after.lane, began_at=began_at)
-
-
-def _advance_of(job_id: JobId, entry: Document) -> NextRun | None:
-    return NextRun(job=job_id, **entry["advance"]) if "advance" in entry else None
 
 
 def _done(effect: Effect, now: datetime) -> Done:

@@ -88,7 +88,7 @@ class LimitRoom:
 
     def _first_end(self, limit_key: LimitKey, first: int | None, last: int, without_end: int) -> int:
         """Return when the first start stops counting, and let no start count longer than one that begins now."""
-        latest = self._at + _lasts(limit_key)
+        latest = self._at + int((limit_key.per or 0) * 1000)
         is_beyond = last > milliseconds(latest_end(limit_key, moment(self._at)))  # or an end is damaged
         if is_beyond:
             self._execute(_CUT, (latest, limit_key.key, latest))
@@ -151,7 +151,3 @@ def _keep(execute: Execute, limit_keys: Iterable[LimitKey], run: tuple[str, int]
     """Make rates count the start, unless they already do."""
     for limit_key in limit_keys:
         execute(_KEEP, (milliseconds(until(limit_key, began_at)), limit_key.key, *run))
-
-
-def _lasts(limit_key: LimitKey) -> int:
-    return int((limit_key.per or 0) * 1000)
