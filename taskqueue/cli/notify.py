@@ -48,19 +48,19 @@ def notify_command(context: StoreContext, tests: bool, receivers: Sequence[str],
     if as_json:
         output.write_all(
             {
-                "receiver": each.name,
-                "open": len(each.known),
-                "waiting": None if each.message is None else each.message.id,
-                "tries": each.tries,
-                "error": each.error or None,
+                "receiver": delivery.name,
+                "open": len(delivery.known),
+                "waiting": None if delivery.message is None else delivery.message.id,
+                "tries": delivery.tries,
+                "error": delivery.error or None,
             }
-            for each in deliveries
+            for delivery in deliveries
         )
         return Exit.OK
     from taskqueue.cli import terminal
 
-    for each in deliveries:
-        terminal.sentences(f"{each.name}: {_says(each, now)}")
+    for delivery in deliveries:
+        terminal.sentences(f"{delivery.name}: {_says(delivery, now)}")
     if not deliveries:
         terminal.sentences("no node has sent notifications: start nodes with --notify")
     return Exit.OK

@@ -289,7 +289,7 @@ def _class_path(failure: Failure) -> str:
     """Return the path under which the exception class of a failure is imported."""
     path = failure.type if "." in failure.type else f"builtins.{failure.type}"
     try:
-        found = import_string(path)
+        imported = import_string(path)
     except ImportError:
         return NO_CLASS
-    return path if isinstance(found, type) and issubclass(found, BaseException) else NO_CLASS
+    return path if isinstance(imported, type) and issubclass(imported, BaseException) else NO_CLASS

@@ -130,14 +130,14 @@ class State:
         """Return the ids of receivers to which a message must be sent now, those with the fewest tries first."""
         at = milliseconds(now)
         latest = milliseconds(now + LONGEST_PAUSE)  # later than that is a time of a clock that was set back since
-        receivers = [(id, each) for id, each in self.receivers.items() if each.message is not None]
-        waiting = [id for id, each in receivers if each.try_at <= at or each.try_at > latest]
+        receivers = [(id, delivery) for id, delivery in self.receivers.items() if delivery.message is not None]
+        waiting = [id for id, delivery in receivers if delivery.try_at <= at or delivery.try_at > latest]
         return sorted(waiting, key=lambda id: self.receivers[id].tries)
 
     @property
     def waiting(self) -> int:
         """Return how many messages have not been accepted yet."""
-        return sum(each.message is not None for each in self.receivers.values())
+        return sum(delivery.message is not None for delivery in self.receivers.values())
 
 
 def looked(state: State, needs: Sequence[Need], receivers: Mapping[str, str], now: datetime) -> State:
@@ -146,7 +146,8 @@ def looked(state: State, needs: Sequence[Need], receivers: Mapping[str, str], no
     known = {id: replace(state.receivers.get(id, Delivery(name=name)), name=name) for id, name in receivers.items()}
     deliveries = {id: _with_message(id, delivery, findings, milliseconds(now)) for id, delivery in known.items()}
     awaited = {id for delivery in deliveries.values() for id in delivery.known}
-    awaited |= {new.id for each in deliveries.values() if each.message is not None for new in each.message.began}
+    messages = [delivery.message for delivery in deliveries.values() if delivery.message is not None]
+    awaited |= {new.id for message in messages for new in message.began}
     return State(
         findings=tuple(finding for finding in findings if not finding.is_over or finding.id in awaited),
         receivers=deliveries,
@@ -258,12 +259,12 @@ def _delivery(*, known: Iterable[str], message: Mapping[str, Any] | None, **fiel
 
 def _typed(value: _Kept) -> _Kept:
     """Return the value; raise ``TypeError`` or ``ValueError`` if a field is not of its type, or is no time."""
-    for each in fields(value):
-        given = getattr(value, each.name)
-        if each.type in _TYPES and not isinstance(given, _TYPES[each.type]):
-            raise TypeError(f"{each.name} is {given!r}")
+    for part in fields(value):
+        given = getattr(value, part.name)
+        if part.type in _TYPES and not isinstance(given, _TYPES[part.type]):
+            raise TypeError(f"{part.name} is {given!r}")
         if isinstance(given, int) and not 0 <= given <= _LAST_TIME:
-            raise ValueError(f"{each.name} is {given}")
+            raise ValueError(f"{part.name} is {given}")
     return value
 
 

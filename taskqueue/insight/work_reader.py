@@ -82,7 +82,7 @@ class WorkReader:
             of=of,
             at=now,
             period=period,
-            work={each: work_report.work_of(own[each.step], each.begin(now), now) for each in Period},
+            work={length: work_report.work_of(own[length.step], length.begin(now), now) for length in Period},
             parts=work_report.chart_parts(own[period.step], period, now),
             named=work_report.named_work(apart, of, begin, now),
             errors=work_report.errors_of(apart, judged),

@@ -247,7 +247,7 @@ class AsyncWaits:
                 del waiters[id]
                 gone.append(id)
             elif waiter in of_job:
-                waiters[id] = tuple(one for one in of_job if one is not waiter)
+                waiters[id] = tuple(other for other in of_job if other is not waiter)
         if gone:
             self._changes.append((gone, False))
         if not self._waiters and self._steps is not None:
@@ -265,8 +265,8 @@ class AsyncWaits:
             steps = AsyncSteps(followed(store, self._listener, changes), self._threads)
             self._steps = steps
             async with aclosing(steps.items()) as pages:
-                async for found in pages:
-                    for number, (id, record) in enumerate(found.items(), 1):
+                async for records in pages:
+                    for number, (id, record) in enumerate(records.items(), 1):
                         for waiter in waiters.get(id, ()):
                             waiter.take(id, record)
                         if number % AT_ONCE == 0:
@@ -347,4 +347,4 @@ def process(scheduler: Client, process: Process) -> AsyncProcess:
 
 def processes(scheduler: Client, processes: Iterable[Process]) -> list[AsyncProcess]:
     """Return the handles of jobs."""
-    return [process(scheduler, each) for each in processes]
+    return [process(scheduler, job) for job in processes]

@@ -192,12 +192,12 @@ class _InlineRunner:
 
             duplicates.check_alone(new, "run_job runs the new job, or none")
         now = self._store.now()
-        [kept] = self._store.add([new if new.lane else pending.claimed(new, self._holder, now + LEASE)])
-        self.kept = kept.id
-        if kept.id != new.id and "on_duplicate" in new.given:
-            duplicates.refuse(new, kept)
-        is_new = (kept.id, kept.created_at) == (new.id, new.created_at)
-        mine = self._claim(kept.id) if new.lane and is_new else kept
+        [stored] = self._store.add([new if new.lane else pending.claimed(new, self._holder, now + LEASE)])
+        self.kept = stored.id
+        if stored.id != new.id and "on_duplicate" in new.given:
+            duplicates.refuse(new, stored)
+        is_new = (stored.id, stored.created_at) == (new.id, new.created_at)
+        mine = self._claim(stored.id) if new.lane and is_new else stored
         error = None
         while mine is not None and mine.holder == self._holder:
             self._held[mine.id] = mine

@@ -73,14 +73,14 @@ def watch(words: str) -> None:
     id, signum, kind, number, mark = words.split(" ", 4)
     code, event, place = WATCHED[kind]
     name = code.co_varnames[place]
-    left = int(number)
+    remaining = int(number)
 
     def on_call(frame: FrameType, happened: str, _: Any) -> None:
-        nonlocal left
+        nonlocal remaining
         if frame.f_code is not code or happened != event or str(frame.f_locals[name].id) != id:
             return
-        left -= 1
-        if left == 0:
+        remaining -= 1
+        if remaining == 0:
             with suppress(FileNotFoundError):  # another worker has already ended there
                 Path(mark).unlink()
                 os.kill(os.getpid(), int(signum))

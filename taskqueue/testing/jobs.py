@@ -241,12 +241,12 @@ def _data_differences(wanted: Any, plain: Any, data: Any) -> list[str]:
     ]
 
 
-def _is_one_of(wanted: Any, *kept: Any) -> bool:
+def _is_one_of(wanted: Any, *values: Any) -> bool:
     """Return whether the value, or its stored form, is one of these."""
-    if wanted in kept:
+    if wanted in values:
         return True
     try:
-        return decode(encode(wanted)) in kept
+        return decode(encode(wanted)) in values
     except InvalidJob:  # of a type that only the class can encode
         return False
 

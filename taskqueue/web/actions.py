@@ -188,7 +188,7 @@ class Actions:
         """Cancel the copies of a bulk action that have not started."""
         action = self._bulk_action(name)
         if self._viewer.user.queues is not None:
-            queries = [bulk_actions.unstarted(one.stage.record.id) for one in action.stages]
+            queries = [bulk_actions.unstarted(results.stage.record.id) for results in action.stages]
             self._check_followers([process.id for query in queries for process in self._scheduler.get_jobs(query)])
         said = self._reason(reason or f"bulk action {name} stopped")
         with self._acting("stop bulk action", name, reason=reason):
@@ -285,7 +285,7 @@ class Actions:
         """Return a bulk action if the user may act on all its jobs and copies."""
         self._check_role()
         action = bulk_actions.read(self._scheduler, name)
-        for stage in (one.stage for one in action.stages):
+        for stage in (results.stage for results in action.stages):
             queues: list[str | None] = [None] if stage.queues is None else [*stage.queues]
             for queue in [*queues, stage.plan.queue] if stage.plan.queue else queues:
                 self._check(queue)
@@ -345,7 +345,7 @@ class Actions:
         canceled = (
             dependent
             for dependent in dependents
-            if any(one.id in ids and one.on_failure is OnFailure.CANCEL for one in dependent.snapshot.depends_on)
+            if any(job.id in ids and job.on_failure is OnFailure.CANCEL for job in dependent.snapshot.depends_on)
         )
         return [*children, *canceled]
 

@@ -66,11 +66,11 @@ class Connection(H11Protocol):
         """
         self.moved_at = self.read_at = time.monotonic()
         self.unread = 0
-        all_open = (one for one in self.server_state.connections if isinstance(one, Connection))
-        present = [one for one in all_open if not _is_ending(one)]
+        all_open = (peer for peer in self.server_state.connections if isinstance(peer, Connection))
+        present = [peer for peer in all_open if not _is_ending(peer)]
         super().connection_made(transport)
         share = max(LEAST_OF_ADDRESS, self.most // OF_ADDRESS)
-        own = [] if self.is_proxy(self.address) else [one for one in present if one.network == self.network]
+        own = [] if self.is_proxy(self.address) else [peer for peer in present if peer.network == self.network]
         if len(own) >= share:
             self._end_one(own, f"more than {share} connections from one address are open: one from %s is closed")
         elif len(present) >= self.most:
@@ -78,7 +78,7 @@ class Connection(H11Protocol):
 
     def _end_one(self, present: list[Connection], says: str) -> None:
         """End the connection that has done nothing for the longest time; this one, if all others are busy."""
-        ended = min((one for one in present if one.is_idle), key=lambda one: one.moved_at, default=self)
+        ended = min((peer for peer in present if peer.is_idle), key=lambda peer: peer.moved_at, default=self)
         log.warning(says, ended.address)
         ended.transport.abort()
 

@@ -200,11 +200,11 @@ class Main(Looking[Overview]):
     def _share_out(self) -> None:
         """Give each pane the lines that it needs, or take some from the largest; running jobs get the rest."""
         room = self.size.height - 6
-        wanted = [pane.wanted_height for pane in self._panes]
-        while sum(wanted) > room and max(wanted) > 2:
-            wanted[wanted.index(max(wanted))] -= 1
-        wanted[2] += max(0, room - sum(wanted))
-        for pane, height in zip(self._panes, wanted, strict=True):
+        heights = [pane.wanted_height for pane in self._panes]
+        while sum(heights) > room and max(heights) > 2:
+            heights[heights.index(max(heights))] -= 1
+        heights[2] += max(0, room - sum(heights))
+        for pane, height in zip(self._panes, heights, strict=True):
             pane.styles.height = height
 
 

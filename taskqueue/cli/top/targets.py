@@ -110,7 +110,7 @@ def listed(thing: object, now: datetime) -> Listing | None:
 
 def _failed_by_end(of: Mapping[str, Any], now: datetime) -> tuple[tuple[Query, str], ...]:
     ended = {**of, "ended_at": {"$gt": now - FAILURES_OVER}}
-    return tuple((parse({**ended, "status": int(one)}), "-ended_at") for one in (Status.FAILED, Status.TIMEOUT))
+    return tuple((parse({**ended, "status": int(status)}), "-ended_at") for status in (Status.FAILED, Status.TIMEOUT))
 
 
 def cancelable(thing: object) -> tuple[str, Query] | None:

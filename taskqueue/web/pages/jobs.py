@@ -156,15 +156,15 @@ def _address_of(view: View, job_filter: JobFilter) -> str:
     written = str(job_filter).strip('"')
     if JobId.is_valid(written):
         return f"/jobs/{written.lower()}"
-    found = _shortened(view, written)
-    if not found and written.isprintable():
-        found = view.scheduler.find_jobs({"id_text": written}, limit=2)
-        if not found:
+    processes = _shortened(view, written)
+    if not processes and written.isprintable():
+        processes = view.scheduler.find_jobs({"id_text": written}, limit=2)
+        if not processes:
             with suppress(JobNotFound):
-                found = [view.scheduler.get_job(written)]
-    if len(found) > 1:
-        return f"/jobs?{JobFilter.of({'id': written}).address()}" if found[0].id_text == written else ""
-    return f"/jobs/{found[0].id}" if found else ""
+                processes = [view.scheduler.get_job(written)]
+    if len(processes) > 1:
+        return f"/jobs?{JobFilter.of({'id': written}).address()}" if processes[0].id_text == written else ""
+    return f"/jobs/{processes[0].id}" if processes else ""
 
 
 def _shortened(view: View, written: str) -> list[Process]:
@@ -285,11 +285,11 @@ def _found(view: View, query: dict[str, Any], order: str, until: datetime | None
     return view.scheduler.find_jobs(query, order=order, limit=PAGE + 1, after=after)
 
 
-def _anchor(found: list[Process], order: str, view: View) -> str:
+def _anchor(processes: list[Process], order: str, view: View) -> str:
     """Return until when jobs that the page shows were added, or had ended, in milliseconds."""
     if view.query.get("until"):
         return view.query["until"]
-    at = getattr(found[0], order[1:]) if found and order in ANCHORED else None
+    at = getattr(processes[0], order[1:]) if processes and order in ANCHORED else None
     return str(milliseconds(at)) if at else ""
 
 
