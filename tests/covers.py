@@ -67,8 +67,8 @@ COVERS: Mapping[str, str] = {
     "cli/test_early_errors.py": "cli/variables cli/context model/raw_value",
     "cli/test_exit.py": "cli/purge",
     "cli/test_health.py": "insight/control_socket",
-    "acceptance/test_notifications.py": "daemon/node/watch",
-    "acceptance/test_notification_mail.py": "daemon/node/watch notifications/mail",
+    "acceptance/test_notifications.py": "daemon/node/leader_run",
+    "acceptance/test_notification_mail.py": "notifications/mail",
     "notifications/test_webhook.py": "notifications/receiver notifications/__init__",
     "cli/test_doctor.py": "insight/diagnosis daemon/runtime/host_diagnosis",
     "cli/test_hints.py": "",
@@ -109,7 +109,7 @@ COVERS: Mapping[str, str] = {
     "daemon/worker/test_worker.py": "daemon/worker/run_threads daemon/worker/worker_context",
     "daemon/worker/test_concurrent_worker.py": ("daemon/worker/concurrent_run daemon/manager/worker_pool"),
     "execution/test_executor.py": "execution/job_context",
-    "execution/test_event_loop.py": "execution/loop_settings model/run_context",
+    "execution/test_event_loop.py": "model/run_context",
     "cli/test_config.py": "daemon/settings",
     "model/lifecycle/test_pending.py": (
         "model/lifecycle/outcomes model/lifecycle/claim_end model/lifecycle/transitions model/lifecycle/settle"

@@ -18,10 +18,10 @@ from taskqueue.cli import main, node
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.figures import Figures
 from taskqueue.daemon.node.health import BacklogReader, NodeHealth
+from taskqueue.daemon.node.leader_run import FindingsWatch
 from taskqueue.daemon.node.metrics import Metrics
 from taskqueue.daemon.node.monitor import ControlServer
 from taskqueue.daemon.node.status import NodeStatus
-from taskqueue.daemon.node.watch import FindingsWatch
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.settings import Settings
 from taskqueue.errors import StoreUnavailable

@@ -19,9 +19,9 @@ from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.context import NodeContext
 from taskqueue.daemon.node.figures import Figures
 from taskqueue.daemon.node.health import BacklogReader, NodeHealth
+from taskqueue.daemon.node.leader_run import FindingsWatch
 from taskqueue.daemon.node.metrics import Metrics
 from taskqueue.daemon.node.status import NodeStatus
-from taskqueue.daemon.node.watch import FindingsWatch
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.settings import Settings
 from taskqueue.exit_codes import Exit

@@ -1,20 +1,24 @@
-"""Keeps a run going in a worker beside the pool while this node leads, such as the relay of an outbox.
+"""Keeps a run going in a worker beside the pool while this node leads: a relay of an outbox, the look for findings.
 
 A run that has ended is followed by another one; each failure in a row doubles the pause before that.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 
 from taskqueue.daemon.node.context import NodeContext
 from taskqueue.daemon.protocol.messages import (
     EMPTY_OUTBOX,
     NO_CLAIM,
     RELAY_OUTBOX,
+    WATCH,
     Ended,
+    Message,
     Progressed,
     RunHook,
     RunsHandedBack,
@@ -22,7 +26,9 @@ from taskqueue.daemon.protocol.messages import (
     Stop,
     changed,
 )
+from taskqueue.model.finding import Level
 from taskqueue.model.ids import JobId
+from taskqueue.model.serializer import encode
 
 log = logging.getLogger(__name__)
 
@@ -126,3 +132,48 @@ def outbox_relay(outbox: str, node: NodeContext, send: Callable[[RunHook | Stop]
     """Return the relay of the outbox with this path, ``module:name``; with ``--burst`` it ends when that is empty."""
     hook = RunHook(id="", name=EMPTY_OUTBOX if node.settings.burst else RELAY_OUTBOX, source=outbox)
     return LeaderRun(hook, f"the outbox {outbox} is not relayed", node, send)
+
+
+class FindingsWatch(LeaderRun):
+    """The watch of one node, for its receivers of notifications and its metrics.
+
+    A run ends after some minutes, and the next one starts.
+    """
+
+    def __init__(self, node: NodeContext, send: Callable[[Message], None]) -> None:
+        """``send`` sends a message to the manager."""
+        receivers, holder = list(node.settings.notify), node.holder
+        data = {"receivers": receivers, "node": holder.seat, "incarnation": holder.incarnation}
+        hook = RunHook(id="", name=WATCH, data=encode(data, "notify"))
+        super().__init__(hook, "the look for findings failed", node, send)
+        self.sends = bool(receivers)
+        """Whether there are receivers."""
+        self.deliveries: Counter[str] = Counter()
+        """Messages that were ``sent``, and deliveries that ``failed``."""
+        self.waiting = 0
+        """Messages that no receiver has taken yet."""
+        self.findings: Mapping[Level, int] | None = None
+        """How many things need attention, by their level; None before they were counted."""
+        self.looked_at = time.time()
+        """When the last look was reported, in seconds since 1970, or when this node began to lead."""
+
+    def leadership_changed(self, leads: bool) -> None:
+        """Start or stop looking."""
+        if leads:
+            self.looked_at = time.time()
+        else:
+            self.findings = None
+        super().leadership_changed(leads)
+
+    def restart(self) -> None:
+        """Do nothing: no run has code of the application, and a stopped one might deliver a message twice."""
+
+    def on_progressed(self, message: Progressed) -> None:
+        """Record the numbers of one look."""
+        if message.state is None:
+            return
+        report = json.loads(message.state)
+        self.looked_at = time.time()
+        self.findings = {level: report["findings"].get(level.value, 0) for level in (Level.ERROR, Level.WARNING)}
+        self.waiting = report["waiting"]
+        self.deliveries.update(sent=report["sent"], failed=report["failed"])

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from taskqueue.daemon.node.figures import Figures, copied
 from taskqueue.daemon.node.health import Backlog, BacklogReader, NodeHealth
 from taskqueue.daemon.node.job_metrics import Family, JobMetrics
+from taskqueue.daemon.node.leader_run import FindingsWatch
 from taskqueue.daemon.node.status import NodeStatus
-from taskqueue.daemon.node.watch import FindingsWatch
 from taskqueue.errors import ConfigError
 from taskqueue.model.finding import Level
 from taskqueue.model.history import MOST_CLASSES, OTHER

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from taskqueue.daemon.node.context import NodeContext
 from taskqueue.daemon.node.health import BacklogReader, NodeHealth
-from taskqueue.daemon.node.watch import FindingsWatch
+from taskqueue.daemon.node.leader_run import FindingsWatch
 from taskqueue.errors import ConfigError
 from taskqueue.insight import control_socket
 from taskqueue.insight.control_socket import Silence

@@ -19,7 +19,7 @@ from taskqueue.daemon.node.event_buffer import EventBuffer
 from taskqueue.daemon.node.figures import Figures
 from taskqueue.daemon.node.host_watch import HostWatch, Rescuer
 from taskqueue.daemon.node.in_flight import InFlight
-from taskqueue.daemon.node.leader_run import outbox_relay
+from taskqueue.daemon.node.leader_run import FindingsWatch, outbox_relay
 from taskqueue.daemon.node.leases import LEASE_SLACK, Leadership, NodeLeases
 from taskqueue.daemon.node.maintenance import Maintenance
 from taskqueue.daemon.node.manager_handle import ForkedManager, ManagerHandle
@@ -29,7 +29,6 @@ from taskqueue.daemon.node.shutdown import NodeStage, ShutdownSequence
 from taskqueue.daemon.node.signals_of_jobs import SignalFile
 from taskqueue.daemon.node.stack_requests import StackRequests
 from taskqueue.daemon.node.status import NodeStatus
-from taskqueue.daemon.node.watch import FindingsWatch
 from taskqueue.daemon.protocol.messages import NODE_STARTED, Message, StartPool, StartupFailed, Unlock
 from taskqueue.daemon.runtime import leftovers, standard_streams, systemd
 from taskqueue.daemon.runtime.loop import Loop, every

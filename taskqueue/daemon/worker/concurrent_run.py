@@ -16,9 +16,8 @@ from taskqueue.daemon.protocol.shared_memory import Entry, WorkerPage
 from taskqueue.daemon.worker.interrupts import StopRequests
 from taskqueue.daemon.worker.watched_loop import WatchedLoop
 from taskqueue.daemon.worker.worker_context import Sender, WorkerContext
-from taskqueue.execution.event_loop import BLOCKED_FOR, ROUNDS, awaited
+from taskqueue.execution.event_loop import BLOCKED_FOR, LEFT_FOR, ROUNDS, LoopSettings, awaited, log_left, names_of
 from taskqueue.execution.executor import Ran
-from taskqueue.execution.loop_settings import LEFT_FOR, LoopSettings, log_left, names_of
 from taskqueue.execution.run import Run
 from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.log_fields import RunFields
