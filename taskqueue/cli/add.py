@@ -36,13 +36,7 @@ ALIKE = 0.85
 
 
 def _run_here(
-    context: StoreContext,
-    job: str,
-    data: Any,
-    options: Mapping[str, Any],
-    bootstrap: Path | None,
-    *,
-    as_json: bool,
+    context: StoreContext, job: str, data: Any, options: Mapping[str, Any], bootstrap: Path | None, *, as_json: bool
 ) -> int:
     """Run the job in this process, print how it ended, and return the exit code."""
     if str(Path.cwd()) not in sys.path:

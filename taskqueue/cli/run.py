@@ -34,11 +34,7 @@ from taskqueue.model.wording import span
 @click.option(
     "--name", metavar="NAME", help="The seat this node takes; default: development, with --burst one of its own."
 )
-@click.option(
-    "--web",
-    is_flag=True,
-    help="Serve the dashboard too, for every user of this host; needs the extra web.",
-)
+@click.option("--web", is_flag=True, help="Serve the dashboard too, for every user of this host; needs the extra web.")
 @click.option("--listen", metavar="[HOST:]PORT", help="With --web: where; default: 127.0.0.1:8030.")
 @click.option(
     "--reload", is_flag=True,

@@ -258,11 +258,7 @@ class Lately:
 
 
 def judged(
-    lately: Lately,
-    usual: Usual,
-    now: datetime,
-    decisions: Decisions | None = None,
-    releases: Sequence[Release] = (),
+    lately: Lately, usual: Usual, now: datetime, decisions: Decisions | None = None, releases: Sequence[Release] = ()
 ) -> list[FailureGroup]:
     """Return the groups of the last hour's failed attempts: first those in need of attention, muted ones last."""
     groups = []

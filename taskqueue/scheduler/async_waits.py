@@ -302,9 +302,7 @@ class Client(AsyncJobs, Protocol):
         """Start the callbacks that were bound since the last call."""
 
 
-def plain(
-    method: Callable[Concatenate[Scheduler, P], R],
-) -> Callable[Concatenate[Client, P], Coroutine[Any, Any, R]]:
+def plain(method: Callable[Concatenate[Scheduler, P], R]) -> Callable[Concatenate[Client, P], Coroutine[Any, Any, R]]:
     """Return the method as an awaitable one."""
 
     @wraps(method)
@@ -314,9 +312,7 @@ def plain(
     return call
 
 
-def long(
-    method: Callable[Concatenate[Scheduler, P], R],
-) -> Callable[Concatenate[Client, P], Coroutine[Any, Any, R]]:
+def long(method: Callable[Concatenate[Scheduler, P], R]) -> Callable[Concatenate[Client, P], Coroutine[Any, Any, R]]:
     """Return a method that may take long as an awaitable one: in its own thread, not one of the few."""
 
     @wraps(method)
@@ -328,8 +324,7 @@ def long(
 
 
 def returning(
-    convert: Callable[[Client, R], Handle],
-    method: Callable[Concatenate[Client, P], Coroutine[Any, Any, R]],
+    convert: Callable[[Client, R], Handle], method: Callable[Concatenate[Client, P], Coroutine[Any, Any, R]]
 ) -> Callable[Concatenate[Client, P], Coroutine[Any, Any, Handle]]:
     """Return the method with its result converted into a handle whose operations are awaited, or a list of handles."""
 

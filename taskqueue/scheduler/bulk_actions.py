@@ -231,12 +231,7 @@ def plan_of(scheduler: Scheduler, given: Mapping[str, Any]) -> Plan:
 
 
 def begin(
-    scheduler: Scheduler,
-    name: str,
-    query: Mapping[str, Any],
-    plan: Plan,
-    by: str,
-    queues: Sequence[str] | None = None,
+    scheduler: Scheduler, name: str, query: Mapping[str, Any], plan: Plan, by: str, queues: Sequence[str] | None = None
 ) -> BulkActionState:
     """Add copies of the jobs that match and have ended, as planned, and return the action.
 

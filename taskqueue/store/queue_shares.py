@@ -224,10 +224,7 @@ class Turns:
 
 
 def in_turn(
-    waiting: Mapping[str, Iterable[T]],
-    first_of: Callable[[T], First],
-    shares: QueueShares,
-    takes: Callable[[T], bool],
+    waiting: Mapping[str, Iterable[T]], first_of: Callable[[T], First], shares: QueueShares, takes: Callable[[T], bool]
 ) -> Iterator[T]:
     """Return the candidates that ``takes`` accepts, in the order of the turns of their queues; charge none for others.
 

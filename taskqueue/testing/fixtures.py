@@ -53,9 +53,7 @@ def taskqueue_hooks() -> Mapping[str, Callable[..., Any]]:
 
 @pytest.fixture
 def scheduler(
-    taskqueue_url: str,
-    _store_clock: MovableClock,
-    taskqueue_hooks: Mapping[str, Callable[..., Any]],
+    taskqueue_url: str, _store_clock: MovableClock, taskqueue_hooks: Mapping[str, Callable[..., Any]]
 ) -> Iterator[Scheduler]:
     """Return a scheduler on the test's store; during the test, every scheduler without an address uses this store."""
     with scheduler_of_test(taskqueue_url, _store_clock, taskqueue_hooks) as scheduler:

@@ -57,11 +57,7 @@ def cancel(store: Store, chosen: Sequence[tuple[str, Query]]) -> Question:
         begun = f"; asked to end: {asked:,} that had started" if asked else ""
         return f"canceled {count(canceled, 'job')}{begun}"
 
-    return Question(
-        title=f"Cancel {_some(number)}{_words(chosen)}?",
-        sample=_sample(meant[:SAMPLE], number),
-        act=act,
-    )
+    return Question(title=f"Cancel {_some(number)}{_words(chosen)}?", sample=_sample(meant[:SAMPLE], number), act=act)
 
 
 def run_again(store: Store, chosen: Sequence[tuple[str, Query]]) -> Question:

@@ -48,13 +48,7 @@ class RunMonitor:
     """The runs of all workers: their starts, limits and ends."""
 
     def __init__(
-        self,
-        loop: Loop,
-        settings: Settings,
-        reports: ReportQueue,
-        queue: RunQueue,
-        *,
-        on_first_run: Callable[[], None],
+        self, loop: Loop, settings: Settings, reports: ReportQueue, queue: RunQueue, *, on_first_run: Callable[[], None]
     ) -> None:
         """``on_first_run`` is called whenever a worker starts its first run."""
         self._loop = loop

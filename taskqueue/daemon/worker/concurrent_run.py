@@ -155,13 +155,7 @@ class ConcurrentContext(WorkerContext):
 
     awaits = staticmethod(awaited)
 
-    def __init__(
-        self,
-        current: ConcurrentRun,
-        channel: Sender,
-        scheduler: Callable[[], Any],
-        event_loop: Any,
-    ) -> None:
+    def __init__(self, current: ConcurrentRun, channel: Sender, scheduler: Callable[[], Any], event_loop: Any) -> None:
         run, number, slot, interrupts = current.run, current.number, current.slot, current.interrupts
         super().__init__(run, number, channel, slot.page, slot.start_entry, interrupts, scheduler, lambda: event_loop)
 

@@ -12,14 +12,7 @@ from typing import Any
 
 from taskqueue.daemon.protocol.channel import ChannelClosed
 from taskqueue.daemon.protocol.codec import decode
-from taskqueue.daemon.protocol.messages import (
-    SIGNAL_IS_OURS_FOR,
-    AssignSlots,
-    CheckRuns,
-    Key,
-    OutcomeSettled,
-    Ready,
-)
+from taskqueue.daemon.protocol.messages import SIGNAL_IS_OURS_FOR, AssignSlots, CheckRuns, Key, OutcomeSettled, Ready
 from taskqueue.daemon.protocol.shared_memory import Entry, WorkerPage
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.worker.concurrent_run import (

@@ -10,14 +10,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from taskqueue.daemon.protocol.codec import encode
-from taskqueue.daemon.protocol.messages import (
-    POSITION_EVERY,
-    PROGRESS_EVERY,
-    Logged,
-    Progressed,
-    Started,
-    WaitsFor,
-)
+from taskqueue.daemon.protocol.messages import POSITION_EVERY, PROGRESS_EVERY, Logged, Progressed, Started, WaitsFor
 from taskqueue.daemon.protocol.shared_memory import Entry, ProgressEntry, WorkerPage
 from taskqueue.daemon.runtime.child_process import boottime
 from taskqueue.daemon.worker.interrupts import Shield

@@ -48,9 +48,7 @@ class _Indexed(Protocol):
 Store = TypeVar("Store", bound=_Indexed)
 
 
-def indexed(
-    method: Callable[Concatenate[Store, Given], Returned],
-) -> Callable[Concatenate[Store, Given], Returned]:
+def indexed(method: Callable[Concatenate[Store, Given], Returned]) -> Callable[Concatenate[Store, Given], Returned]:
     """Wrap a method: create a missing index and call it again."""
 
     @functools.wraps(method)

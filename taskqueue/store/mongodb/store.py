@@ -12,10 +12,7 @@ import pymongo
 from pymongo.errors import PyMongoError
 
 from taskqueue.model.record import Record, Status
-from taskqueue.store import (
-    Disagreement,
-    Disagreements,
-)
+from taskqueue.store import Disagreement, Disagreements
 from taskqueue.store.arguments import check_topic
 from taskqueue.store.bell import WORK, Bell
 from taskqueue.store.fan_out import OpenBells, PollBell

@@ -31,11 +31,7 @@ DELETE FROM history WHERE step = ? AND at IN (SELECT at FROM history WHERE step 
 
 
 def record(
-    work: Database,
-    at: int,
-    changed: Mapping[tuple[str, int], int],
-    settled: Sequence[Record],
-    ended: Sequence[Record],
+    work: Database, at: int, changed: Mapping[tuple[str, int], int], settled: Sequence[Record], ended: Sequence[Record]
 ) -> None:
     """Add a turn at this time: changes of the tally, claims that were settled as these records, and other ends.
 

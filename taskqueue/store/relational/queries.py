@@ -48,12 +48,7 @@ _STATUS = tuple(f"status = {int(status)}{' AND status > 2' if status.is_final el
 
 
 def find(
-    database: Database,
-    query: Query,
-    *,
-    order: str = "id",
-    limit: int = 100,
-    after: tuple[object, JobId] | None = None,
+    database: Database, query: Query, *, order: str = "id", limit: int = 100, after: tuple[object, JobId] | None = None
 ) -> list[Record]:
     """Return up to ``limit`` matching records by (``order``, id), after ``after`` if given."""
     if isinstance(query, Compare) and (query.field, query.operator, order, after) == ("id", Operator.IN, "id", None):
