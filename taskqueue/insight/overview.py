@@ -5,44 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from taskqueue.model.controls import EVERY_QUEUE, Control, Controls, Kind
-from taskqueue.model.history import Durations, Figures, Parts, Step, add_figures, entry
+from taskqueue.model.history import Durations, Figures, HistoryEntry, Parts, Step, add_figures, entry
 from taskqueue.model.record import Record, Status
 from taskqueue.model.timestamps import EPOCH, milliseconds, moment
 
 
-class Ended(Protocol):
-    """How many jobs of a class ended in one part of a time, such as a ``HistoryEntry``."""
-
-    @property
-    def at(self) -> datetime:
-        """Return when the part began."""
-
-    @property
-    def job(self) -> str:
-        """Return the import path of the class."""
-
-    @property
-    def ended(self) -> int:
-        """Return how many ended in total."""
-
-    @property
-    def failed(self) -> int:
-        """Return how many ended as FAILED."""
-
-    @property
-    def timeout(self) -> int:
-        """Return how many ended as TIMEOUT."""
-
-    @property
-    def errors(self) -> Mapping[str, int]:
-        """Return how many ended with an error of each class."""
-
-
 class EndedJobs(NamedTuple):
-    """The same as plain values."""
+    """How many jobs of a class ended in one part of a time, and how: less than a ``HistoryEntry`` has."""
 
     at: datetime
     job: str
@@ -86,7 +58,7 @@ class Failures(Numbered):
     """How many failed in each part of the time."""
 
 
-def failures_of(parts: Iterable[Ended]) -> list[Failures]:
+def failures_of(parts: Iterable[HistoryEntry | EndedJobs]) -> list[Failures]:
     """Return the failures of these parts of the time, the most frequent first."""
     ended: dict[str, int] = {}
     groups: dict[tuple[str, str], Failures] = {}

@@ -29,18 +29,8 @@ class TestNode:
         """Its log."""
         address = f"{self._folder.name}/notify"
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **(variables or {})}
-        command = [
-            sys.executable,
-            "-m",
-            "taskqueue.cli.node",
-            "--url",
-            url,
-            "--name",
-            "testing",
-            "--grace",
-            "1",
-            *options,
-        ]
+        command = [sys.executable, "-m", "taskqueue.cli.node", "--url", url]
+        command += ["--name", "testing", "--grace", "1", *options]
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as statuses, self.log.open("wb") as log:
             statuses.bind(address)
             self._process = subprocess.Popen(
