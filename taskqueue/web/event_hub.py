@@ -26,6 +26,8 @@ from taskqueue.web.problems import Problem
 from taskqueue.web.shared_threads import network_of, too_many_requests
 from taskqueue.web.viewers import Viewer
 
+log = logging.getLogger(__name__)
+
 HEARTBEAT = 15.0
 """Seconds of silence after which a comment is sent: proxies close silent connections, and who logged out is noticed."""
 
@@ -128,8 +130,6 @@ def _response(stream: AsyncIterator[str]) -> StreamingResponse:
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     return StreamingResponse(_ended(stream), media_type="text/event-stream", headers=headers)
 
-
-log = logging.getLogger(__name__)
 
 EVERY = 1.0
 """Seconds between two looks at the store, each of which reads it twice at most: the events, and their jobs.

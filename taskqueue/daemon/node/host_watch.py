@@ -22,6 +22,8 @@ from taskqueue.model.record import Holder, Record
 from taskqueue.model.wording import count
 from taskqueue.store import Lease, Settlement
 
+log = logging.getLogger(__name__)
+
 BATCH = 200
 """Lost claims that one call settles."""
 
@@ -103,9 +105,6 @@ def _losses(
         for record in lost_claims
         if record.holder is not None
     ]
-
-
-log = logging.getLogger(__name__)
 
 
 class HostWatch:
