@@ -297,6 +297,26 @@ def test_a_job_that_sends_its_node_away_is_interrupted_and_fails_in_the_end_and_
     assert "tests.acceptance.work:NodeLeaver" in log
 
 
+def test_a_job_whose_short_command_stops_the_node_crashes_the_second_time_and_a_job_beside_it_does_not(
+    files: JobFiles, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    with Scheduler(url) as scheduler:
+        facts = {"file": files.file, "signal": int(signal.SIGTERM), "by": "command", "gate": files.gate("guilty")}
+        process = scheduler.add_job(NodeLeaver, facts, crash_retries=0)
+        other = scheduler.add_job(Gate, {"file": files.file, "gate": files.gate()}, crash_retries=0)
+        for runs in (1, 2):  # as a supervisor starts a node again
+            with node(url, tmp_path, "--finish", "0", "--pm", "static", "--min-children", "2") as running:
+                files.heed(2 * runs - 1)
+                files.open("guilty")
+                assert running.wait() == 0
+
+        assert (process.refresh().status, len(process.attempts)) == (Status.FAILED, 2)
+        assert "which had ended when the node looked for it, sent SIGTERM to the node" in process.why()
+        assert (other.refresh().status, other.attempt) == (Status.WAITING, 1)
+        assert [(attempt.outcome, attempt.error) for attempt in other.attempts] == [("Interrupted", None)] * 2
+
+
 def test_sigquit_waits_for_running_jobs_and_begins_no_other(
     url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
 ) -> None:

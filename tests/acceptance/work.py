@@ -152,15 +152,21 @@ class ManagerLeaver(Job):
 
 
 class NodeLeaver(Job):
-    """Sends the signal ``data["signal"]`` to its node, itself or through a shell, and waits for the end."""
+    """Sends the signal ``data["signal"]`` to its node, itself or through another process, and waits for the end."""
 
     def start(self) -> None:
+        if "gate" in self.data:
+            Path(self.data["gate"]).read_text()
         manager = Path(f"/proc/{os.getppid()}/stat").read_text()
         node = int(manager.rpartition(")")[2].split()[1])
         write_line(self.data["file"], "left")
         if self.data["by"] == "shell":
             command = ["sh", "-c", f"kill -{self.data['signal']} {node}; read line"]
             subprocess.Popen(command, stdin=subprocess.PIPE).wait()
+        elif self.data["by"] == "command":
+            os.kill(node, signal.SIGSTOP)  # it must not look before the command has ended
+            subprocess.run(["sh", "-c", f"kill -{self.data['signal']} {node}"], check=True)
+            os.kill(node, signal.SIGCONT)
         else:
             os.kill(node, self.data["signal"])
         while True:

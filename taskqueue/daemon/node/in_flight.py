@@ -140,7 +140,9 @@ class InFlight:
         self.have_waits_changed = False
         """Whether ``waits`` returns other waits than the published ones."""
         self.is_stop_requested = False
-        """Whether the node was asked to stop: then nothing else needs to explain an interruption."""
+        """Whether the node was asked to stop: then nothing else needs to explain an interruption, except suspicion."""
+        self.suspects: Mapping[int, Failure] = {}
+        """The workers, by pid, whose jobs may have asked for this stop, with what to say of an interruption there."""
         self.data = 0
         """The bytes of data of the claims that take a slot of the pool."""
 
@@ -282,7 +284,7 @@ class InFlight:
         claim.took, claim.began_at = message.took, run.started_at
         outcome = outcome_of(message.outcome, message.fields, self._settings.unroutable_after)
         if self.is_stop_requested and isinstance(outcome, Interrupted):  # a supervisor may signal all processes
-            outcome = Interrupted()
+            outcome = Interrupted(failure=self.suspects.get(message.pid or 0))
         self.finish(claim, outcome, run, now)
 
     def on_handed_back(self, message: RunsHandedBack) -> None:

@@ -77,6 +77,7 @@ class ManagerHandle:
     ) -> None:
         """``on_startup_failed`` is called when the manager cannot start workers and has given up."""
         self._process = forked.process
+        self.pid = forked.process.pid
         self._start_log = forked.start_log
         self._in_flight = in_flight
         self._hooks = hooks

@@ -206,10 +206,12 @@ class Node:
 
     def _on_stop_signals(self) -> None:
         """Shut down if an operator or a supervisor asks for it, but not if a job of this node does."""
-        for signum, sender in self._signals.read():
-            if signals_of_jobs.return_to_job(signum, sender):
+        for received in self._signals.read():
+            if signals_of_jobs.return_to_job(received):
                 continue
-            if signum is signal.SIGQUIT:
+            if not self._in_flight.is_stop_requested:
+                self._in_flight.suspects = signals_of_jobs.suspects(received, self._manager.pid)
+            if received.signum is signal.SIGQUIT:
                 self._shutdown.on_quit()
             else:
                 self._shutdown.on_stop()

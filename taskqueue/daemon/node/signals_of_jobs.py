@@ -10,8 +10,10 @@ import signal
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from taskqueue.daemon.runtime import child_process, leftovers
+from taskqueue.model.record import Failure
 
 log = logging.getLogger(__name__)
 
@@ -21,8 +23,18 @@ STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 _libc = ctypes.CDLL(None, use_errno=True)
 _SET = 128  # bytes of sigset_t, of glibc and of musl
 _SIGINFO = 128  # bytes of struct signalfd_siginfo
-_HEAD = struct.Struct("=IiiI")  # its first fields: number, errno, code, pid
+_HEAD = struct.Struct("=IiiII")  # its first fields: number, errno, code, pid, uid
 _MOST = 16  # signals of one read
+
+
+class Received(NamedTuple):
+    """A signal and the process that sent it."""
+
+    signum: signal.Signals
+    sender: int
+    """Its pid; 0 for the kernel or a process in another pid namespace."""
+    user: int
+    """Its real user id."""
 
 
 def hold() -> None:
@@ -35,24 +47,49 @@ def release() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
 
 
-def return_to_job(signum: signal.Signals, sender: int) -> bool:
+def return_to_job(received: Received) -> bool:
     """Interrupt the job that sent the signal to this node; return False if no living job of this node did.
 
     The worker gets a SIGTERM that neither node nor manager sent, and so the second such run in a row is a crash.
     """
-    worker = _worker_of(sender)
+    worker = _worker_of(received.sender)
     if not worker:
         return False
     log.error(
         "process %d of %r sent %s to its node, which keeps running: the job is interrupted instead, and counts as "
         "crashed from the second time on",
-        sender,
+        received.sender,
         _title(worker),
-        signum.name,
+        received.signum.name,
     )
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(worker, signal.SIGTERM)
     return True
+
+
+def suspects(received: Received, manager: int) -> dict[int, Failure]:
+    """Return the workers whose jobs may have sent the signal, if its sender has ended, with the failure of such a run.
+
+    These have started processes. There are none if the sender was another user, as an operator may be.
+    """
+    if received.sender <= 0 or received.user != os.getuid() or child_process.ancestry(received.sender):
+        return {}
+    workers = [pid for pid in child_process.children(manager) if child_process.has_started_processes(pid)]
+    if not workers:
+        return {}
+    name = received.signum.name
+    log.warning(
+        "process %d, which has ended, sent %s to this node: if a job had started it, that job runs in a worker that "
+        "has started processes (%s), and is crashed if this happens twice in a row",
+        received.sender,
+        name,
+        ", ".join(map(str, workers)),
+    )
+    message = (
+        f"process {received.sender}, which had ended when the node looked for it, sent {name} to the node, and the "
+        "worker of this job had started processes"
+    )
+    return dict.fromkeys(workers, Failure(type="taskqueue.Interrupted", message=message))
 
 
 def _worker_of(sender: int) -> int:
@@ -92,15 +129,15 @@ class SignalFile:
     def fileno(self) -> int:
         return self._descriptor
 
-    def read(self) -> Iterator[tuple[signal.Signals, int]]:
-        """Yield the signals that wait, each with the pid of its sender; 0 for the kernel or another pid namespace."""
+    def read(self) -> Iterator[Received]:
+        """Yield the signals that wait."""
         try:
             received = os.read(self._descriptor, _SIGINFO * _MOST)
         except BlockingIOError:
             return
         for first in range(0, len(received), _SIGINFO):
-            signum, _, _, pid = _HEAD.unpack_from(received, first)
-            yield signal.Signals(signum), pid
+            signum, _, _, pid, user = _HEAD.unpack_from(received, first)
+            yield Received(signal.Signals(signum), pid, user)
 
     def close(self) -> None:
         """Close the descriptor."""

@@ -227,13 +227,23 @@ def reap_orphans(known: Collection[int]) -> None:
             os.waitpid(pid, os.WNOHANG)
 
 
-def children() -> list[int]:
-    """Return the pids of the children of this process, including dead ones not reaped yet."""
+def children(of: int | str = "self") -> list[int]:
+    """Return the pids of the children of a process, by default this one, including dead ones not reaped yet."""
     pids: list[int] = []
-    for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a native thread that has ended
-            pids.extend(int(pid) for pid in (task / "children").read_text().split())
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the process has ended
+        for task in Path(f"/proc/{of}/task").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a native thread that has ended
+                pids.extend(int(pid) for pid in (task / "children").read_text().split())
     return pids
+
+
+def has_started_processes(pid: int) -> bool:
+    """Return whether the process has children, or has waited for children that ended; see proc_pid_stat(5)."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return False
+    return int(stat[8]) > 0 or bool(children(pid))  # cminflt: a process that ran has had page faults
 
 
 def described(pid: int) -> str:

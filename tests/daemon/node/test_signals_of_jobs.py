@@ -33,7 +33,8 @@ def check_senders(file: SignalFile) -> None:
     os.kill(os.getpid(), signal.SIGQUIT)
 
     assert select.select([file], [], [], 0)[0] == [file]
-    assert sorted(file.read()) == [(signal.SIGQUIT, os.getpid()), (signal.SIGUSR1, sender)]
+    user = os.getuid()
+    assert sorted(file.read()) == [(signal.SIGQUIT, os.getpid(), user), (signal.SIGUSR1, sender, user)]
 
 
 def check_silence(file: SignalFile) -> None:
