@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
+import socket
+import sqlite3
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -37,7 +39,7 @@ from tests.acceptance.work import (
     Trace,
 )
 from tests.chaos.process_fault import is_gone
-from tests.nodes import LIMIT, eventually, node
+from tests.nodes import LIMIT, Node, eventually, node
 
 
 def test_a_job_runs_and_its_result_comes_back(url: str, scheduler: Scheduler, tmp_path: Path) -> None:
@@ -315,6 +317,43 @@ def test_a_job_whose_short_command_stops_the_node_crashes_the_second_time_and_a_
         assert "which had ended when the node looked for it, sent SIGTERM to the node" in process.why()
         assert (other.refresh().status, other.attempt) == (Status.WAITING, 1)
         assert [(attempt.outcome, attempt.error) for attempt in other.attempts] == [("Interrupted", None)] * 2
+
+
+def opens_locked_file(folder: Path, started: ExitStack) -> Node:
+    """Start a node whose store is locked by this process, and wait until it has opened the file."""
+    file = folder / "jobs.db"
+    connection = started.enter_context(closing(sqlite3.connect(file, isolation_level=None)))
+    connection.execute("BEGIN EXCLUSIVE")
+    running = started.enter_context(closing(Node(f"sqlite:///{file}?timeout=600", folder, (), {})))
+
+    def has_opened() -> bool:
+        with suppress(psutil.Error):
+            return str(file) in [opened.path for opened in psutil.Process(running.pid).open_files()]
+        return False
+
+    eventually(has_opened)
+    return running
+
+
+def reaches_silent_server(folder: Path, started: ExitStack) -> Node:
+    """Start a node whose server takes connections and answers nothing, and wait until it has connected."""
+    server = started.enter_context(socket.create_server(("127.0.0.1", 0)))
+    server.settimeout(LIMIT)
+    url = f"mongodb://127.0.0.1:{server.getsockname()[1]}/jobs?timeoutMS=600000&serverSelectionTimeoutMS=600000"
+    running = started.enter_context(closing(Node(url, folder, (), {})))
+    started.enter_context(server.accept()[0])
+    return running
+
+
+@pytest.mark.parametrize("opening", [opens_locked_file, reaches_silent_server])
+def test_a_node_that_is_opening_its_store_leaves_at_once_when_it_is_stopped(
+    opening: Callable[[Path, ExitStack], Node], tmp_path: Path
+) -> None:
+    with ExitStack() as started:
+        running = opening(tmp_path, started)
+        [manager] = psutil.Process(running.pid).children()
+        assert running.stop() == Exit.OK
+        eventually(lambda: is_gone(manager))
 
 
 def test_sigquit_waits_for_running_jobs_and_begins_no_other(

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
+import select
 import sys
-from collections.abc import Callable, Collection
+import threading
+from collections.abc import Callable, Collection, Iterator
 
 from taskqueue.daemon.manager.manager import fork_manager
 from taskqueue.daemon.node import signals_of_jobs
 from taskqueue.daemon.node.manager_handle import ForkedManager
 from taskqueue.daemon.node.node import Node
+from taskqueue.daemon.node.signals_of_jobs import SignalFile
 from taskqueue.daemon.runtime import child_process, standard_streams
 from taskqueue.daemon.settings import Settings
 from taskqueue.errors import ConfigError
+from taskqueue.exit_codes import Exit
 from taskqueue.model import log_fields
 from taskqueue.model.lazy_dataclass import make_all
 from taskqueue.store.open import open_store
@@ -44,7 +49,8 @@ def run(settings: Settings, *, announce: Callable[[str], None], keep: Collection
     forked = ForkedManager(*fork_manager(settings, keep))
     signals_of_jobs.hold()  # manager and workers must get them; threads of the store must not
     try:
-        store = open_store(settings.url)
+        with _stoppable(forked):
+            store = open_store(settings.url)
     except BaseException:
         signals_of_jobs.release()
         forked.end()
@@ -71,6 +77,29 @@ def run(settings: Settings, *, announce: Callable[[str], None], keep: Collection
         signals_of_jobs.release()
         os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606 - there is no shell
     return code
+
+
+@contextlib.contextmanager
+def _stoppable(forked: ForkedManager) -> Iterator[None]:
+    """Exit at the first signal that stops a node, in a thread: opening a store may wait long, in C code as well."""
+    signals, opened = SignalFile(signals_of_jobs.STOPS), os.eventfd(0)
+
+    def exit_when_stopped() -> None:
+        if signals.fileno() in select.select([signals.fileno(), opened], [], [])[0]:
+            log.info("stopped while the store was being opened")
+            forked.end()
+            standard_streams.finish()
+            os._exit(Exit.OK)
+
+    thread = threading.Thread(target=exit_when_stopped, name="stop", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        os.eventfd_write(opened, 1)
+        thread.join()
+        signals.close()
+        os.close(opened)
 
 
 def _check_receivers(settings: Settings) -> None:
