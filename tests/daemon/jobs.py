@@ -30,6 +30,7 @@ from typing import Any
 import psutil
 
 from taskqueue import task
+from taskqueue.daemon.runtime.child_process import IoPriority
 from taskqueue.model.job import Fail, Interrupted, Job, Retry, Snooze
 
 
@@ -752,7 +753,7 @@ class Surroundings(Job):
             "pid": os.getpid(),
             "nice": os.getpriority(os.PRIO_PROCESS, 0),
             "scheduler": os.sched_getscheduler(0),
-            "io priority": list(psutil.Process().ionice()),
+            "io priority": IoPriority().present(),
             "oom_score_adj": Path("/proc/self/oom_score_adj").read_text(),
             "processors": sorted(os.sched_getaffinity(0)),
             "limits": [resource.getrlimit(number) for number in range(16)],
@@ -764,7 +765,7 @@ class Surroundings(Job):
         elif self.data == "scheduler":
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         elif self.data == "io priority":
-            psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
+            psutil.Process().ionice(psutil.IOPRIO_CLASS_BE, 7)  # no test run has that one
         elif self.data == "processors":
             os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
         elif self.data == "limits":

@@ -295,12 +295,13 @@ class IoPriority:
         self._first = self.present()
 
     def present(self) -> tuple[int, int] | None:
-        """Return class and level; None if a container forbids it."""
+        """Return class and level, which only some classes have; None if a container forbids it."""
         try:
             ioclass, level = self._process.ionice()
         except (OSError, psutil.Error):
             return None
-        return int(ioclass), int(level)
+        has_level = ioclass in (psutil.IOPRIO_CLASS_RT, psutil.IOPRIO_CLASS_BE)
+        return int(ioclass), int(level) if has_level else 0
 
     def set_back(self, present: tuple[int, int] | None) -> bool:
         """Set the first one if the present one is another; return whether it is set."""
