@@ -7,6 +7,7 @@ import contextlib
 import contextvars
 import multiprocessing
 import os
+import resource
 import signal
 import threading
 from pathlib import Path
@@ -196,6 +197,24 @@ class Leave(Job):
         loop.set_exception_handler(lambda _loop, _context: None)
         loop.set_debug(True)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+class Change(Job):
+    """Changes what all jobs of its process share, as its data name it."""
+
+    async def start(self) -> None:
+        for what in self.data:
+            match what:
+                case "umask":
+                    os.umask(0o123)
+                case "working directory":
+                    os.chdir("/")
+                case "blocked signals":
+                    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+                case "handler of SIGUSR1":
+                    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+                case "RLIMIT_CORE":
+                    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 class Look(Job):

@@ -23,6 +23,23 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
 """Seconds between two replacements: the first and the longest pause; they double."""
 
 
+class Pauses:
+    """The pauses between replacements for one cause: they double, and start again after a long time without one."""
+
+    def __init__(self) -> None:
+        self._next_at = 0.0
+        self._pause = FIRST_PAUSE
+
+    def has_passed(self, now: float) -> bool:
+        """Return whether the pause has passed; if so, the next one begins."""
+        if now < self._next_at:
+            return False
+        is_quiet = now - self._next_at > LONGEST_PAUSE
+        self._pause = FIRST_PAUSE if is_quiet else min(2 * self._pause, LONGEST_PAUSE)
+        self._next_at = now + self._pause
+        return True
+
+
 class FailingWorkers:
     """The replacements of one node for such failures."""
 
@@ -31,8 +48,7 @@ class FailingWorkers:
         self._replaced_at: float | None = None
         """When a worker was replaced whose failures no newer worker has confirmed or refuted yet."""
         self._replaced_pid = 0
-        self._next_at = 0.0
-        self._pause = FIRST_PAUSE
+        self._pauses = Pauses()
         self._is_fault_of_jobs = False
 
     def on_ended(self, worker: WorkerHandle, job: str, outcome: str, took: float | None, now: float) -> None:
@@ -51,10 +67,8 @@ class FailingWorkers:
         if self._is_new(worker):
             self._is_fault_of_jobs = True
             log.error("jobs also fail in a new worker, so the jobs are at fault: pid %d: %s", worker.pid, failures)
-        elif now >= self._next_at:
-            is_quiet = now - self._next_at > LONGEST_PAUSE
-            self._pause = FIRST_PAUSE if is_quiet else min(2 * self._pause, LONGEST_PAUSE)
-            self._next_at, self._replaced_at, self._replaced_pid = now + self._pause, now, worker.pid
+        elif self._pauses.has_passed(now):
+            self._replaced_at, self._replaced_pid = now, worker.pid
             self._replace(worker, failures)
 
     def _is_new(self, worker: WorkerHandle) -> bool:

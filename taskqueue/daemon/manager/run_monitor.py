@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 from taskqueue.daemon.manager import crash_outcomes
-from taskqueue.daemon.manager.failing_workers import FailingWorkers
+from taskqueue.daemon.manager.failing_workers import FailingWorkers, Pauses
 from taskqueue.daemon.manager.progress_monitor import LogMonitor, ProgressMonitor
 from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
 from taskqueue.daemon.manager.runs import CurrentRun, QueuedRun
@@ -63,6 +63,8 @@ class RunMonitor:
         self._limits = TimeLimits(loop, self._progress, self._on_limit)
         self.run_times = RunTimes()
         self._failing = FailingWorkers(self.replace)
+        self._replaced: dict[str, tuple[WorkerHandle, Pauses]] = {}
+        """The last worker of each class that was replaced while it had runs."""
         self.changed_at = 0.0
         """When a run last started or ended."""
         self.unrequested_stop = ""
@@ -99,6 +101,8 @@ class RunMonitor:
             case Ready():
                 slot.check_permit(message.missed)
                 slot.became_ready(time.monotonic())
+            case NeedsReplacement() if message.is_patient and not self._may_replace(worker):
+                pass
             case NeedsReplacement(id=id, job=job, reason=reason):
                 self._replace(worker, id, job, reason)
             case StartupFailed():
@@ -115,6 +119,18 @@ class RunMonitor:
         log.warning("a worker is replaced after %s: pid %d: %s", job, worker.pid, reason, extra=extra)
         worker.replace_later(EndReason(reason), id)
         self.requeue(worker)
+
+    def _may_replace(self, worker: WorkerHandle) -> bool:
+        """Return whether a worker with running jobs may be replaced: not while the one before it ends its own.
+
+        Otherwise jobs that all change the same thing would soon have a worker each.
+        """
+        before, pauses = self._replaced.get(worker.job, (None, Pauses()))
+        has_runs = before is not None and before.channel.fileno() >= 0 and not before.is_free
+        if worker.to_be_replaced or has_runs or not pauses.has_passed(time.monotonic()):
+            return False
+        self._replaced[worker.job] = worker, pauses
+        return True
 
     def on_signal(self, worker: WorkerHandle) -> None:
         """Handle a signal that a worker received: a SIGTERM of another process ends its runs and the worker."""

@@ -146,6 +146,8 @@ class NeedsReplacement(_Message, frozen=True):
     id: str
     job: str
     reason: str
+    is_patient: bool = False
+    """It starts runs until it is replaced, and asks again."""
 
 
 class Started(_Message, frozen=True):

@@ -12,7 +12,15 @@ from typing import Any
 
 from taskqueue.daemon.protocol.channel import ChannelClosed
 from taskqueue.daemon.protocol.codec import decode
-from taskqueue.daemon.protocol.messages import SIGNAL_IS_OURS_FOR, AssignSlots, CheckRuns, Key, OutcomeSettled, Ready
+from taskqueue.daemon.protocol.messages import (
+    SIGNAL_IS_OURS_FOR,
+    AssignSlots,
+    CheckRuns,
+    Key,
+    NeedsReplacement,
+    OutcomeSettled,
+    Ready,
+)
 from taskqueue.daemon.protocol.shared_memory import Entry, WorkerPage
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.worker.concurrent_run import (
@@ -23,6 +31,7 @@ from taskqueue.daemon.worker.concurrent_run import (
     RunTask,
     SlotMemory,
 )
+from taskqueue.daemon.worker.inspection import LOOKS_EVERY
 from taskqueue.daemon.worker.interrupts import UNSAFE_FRAMES, SignalInterrupts
 from taskqueue.daemon.worker.worker import SETTLED_WITHIN, Worker
 from taskqueue.execution.attempt import attempt, await_hooks
@@ -32,6 +41,9 @@ from taskqueue.model import log_fields
 
 LOOK_AFTER = 0.1
 """Seconds without a run after which the worker looks for changes that its jobs have made to the process."""
+
+NAMED = 5
+"""The most jobs that are named for a change, of those that ran since the look before it."""
 
 
 class ConcurrentWorker(Worker):
@@ -49,6 +61,9 @@ class ConcurrentWorker(Worker):
         self._heard_at = 0.0
         """When the manager sent the last signal that was handled."""
         self._look_handle: asyncio.TimerHandle | None = None
+        self._busy_look: asyncio.TimerHandle | None = None
+        self._recent: dict[str, str] = {}
+        """The jobs that ran since the last look, each with its class."""
 
     def _work(self) -> None:
         self._shared_loop = ConcurrentLoop(self._runs)
@@ -88,6 +103,9 @@ class ConcurrentWorker(Worker):
             self._look_handle = None
         begun = ConcurrentRun(run, slot)
         self._runs[begun.key] = begun
+        self._recent[run.id] = run.job
+        if self._busy_look is None:
+            self._busy_look = self._loop.call_later(LOOKS_EVERY, self._look_while_busy)
         self._shared_loop.set_busy()
         begun.task = RunTask(self._execute(begun), self._loop, begun.interrupts)
         begun.task.add_done_callback(self._on_done)
@@ -194,6 +212,19 @@ class ConcurrentWorker(Worker):
             self._flush()
         elif self._inspection.look_again_after is not None:
             self._look_handle = self._loop.call_later(self._inspection.look_again_after, self._look)
+
+    def _look_while_busy(self) -> None:
+        """Look for changes while there are runs, and ask to be replaced: nothing can be reset for running jobs."""
+        self._busy_look = None
+        reason = "" if self._to_be_replaced or not self._runs else self._inspection.look_at_shared()
+        if reason:
+            ids, classes = [*self._recent], ", ".join(sorted({*self._recent.values()}))
+            more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
+            reason = f"{reason} while these jobs ran: {', '.join(ids[:NAMED])}{more}"
+            self._post_soon(NeedsReplacement(id="", job=classes, reason=reason, is_patient=True))
+        self._recent = {run.run.id: run.run.job for run in self._runs.values()}
+        if self._runs:
+            self._busy_look = self._loop.call_later(LOOKS_EVERY, self._look_while_busy)
 
     # Signals
 

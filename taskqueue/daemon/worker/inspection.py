@@ -83,6 +83,11 @@ class Inspection:
             return f"{threads} threads were left behind"
         return for_good or self._of_descriptors() or self._of_children()
 
+    def look_at_shared(self) -> str:
+        """Return why a worker in which jobs run at once must be replaced; empty if it need not. Reset nothing."""
+        changed = " and ".join(self._attributes.changes())
+        return f"a job changed its {changed}" if changed else self._attributes.left_namespace()
+
     def _of_descriptors(self) -> str:
         lowest = self._lowest_free()
         if lowest != self._lowest:

@@ -74,7 +74,10 @@ _SET_BACK = {
 _ADOPTED = ("SigIgn", "SigCgt", "Cpus_allowed", "folder")
 """Attributes that may stay changed: by C code, by an operator, or because a folder is gone."""
 
-_WATCHED = re.compile(rf"^({'|'.join(_FOR_GOOD)}|SigIgn|SigCgt|Cpus_allowed):(.*)$", re.MULTILINE)
+_WATCHED = re.compile(rf"^({'|'.join(_FOR_GOOD)}|SigIgn|SigCgt|SigBlk|Umask|Cpus_allowed):(.*)$", re.MULTILINE)
+
+_SEEN = {**_FOR_GOOD, **_SET_BACK, "Umask": "umask", "SigBlk": "blocked signals"}
+"""Attributes that a job may have changed, in words, and how to read umask and mask without setting them."""
 
 
 class ProcessAttributes:
@@ -117,6 +120,14 @@ class ProcessAttributes:
         word = next((word for name, word in _FOR_GOOD.items() if present.get(name) != before.get(name)), "")
         return changed, f"its {word} was changed" if word else ""
 
+    def changes(self) -> list[str]:
+        """Return in words what was changed, and set nothing back: jobs that run may depend on it."""
+        present, before = self._seen(), self._before
+        names = [name for name in present if present[name] not in ("", before.get(name)) and name != "Cpus_allowed"]
+        changed = dict.fromkeys(_SEEN[name] for name in names if name in _SEEN)  # a removed folder is no job's change
+        limits = [LIMITS[number] for number, limit in self._limits if resource.getrlimit(number) != limit]
+        return [*changed, *limits, *(_handler_of(number) for number, _ in self._changed_handlers())]
+
     def left_namespace(self) -> str:
         """Return in words which namespace was left (``unshare``, ``setns``); empty if none was.
 
@@ -128,19 +139,24 @@ class ProcessAttributes:
 
     def _present(self) -> dict[str, Any]:
         """Return all attributes by their names; attributes that are read by setting them are set back."""
+        present = self._seen()
+        present["umask"] = os.umask(self._mask)
+        present["blocked"] = signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
+        present["handlers"] = [signal.getsignal(number) for number in self._caught]
+        return present
+
+    def _seen(self) -> dict[str, Any]:
+        """Return the attributes that can be read without setting them."""
         present: dict[str, Any] = dict(_WATCHED.findall(os.pread(self._status_file, 8192, 0).decode()))
         present["limits"] = os.pread(self._limits_file, 8192, 0)
         root = os.stat("/")
         present["root"] = root.st_dev, root.st_ino
         present["oom_score_adj"] = os.pread(self._oom_file, 16, 0)
         present["folder"] = _present_folder()
-        present["umask"] = os.umask(self._mask)
-        present["blocked"] = signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
         present["nice"] = os.getpriority(os.PRIO_PROCESS, 0)
         present["scheduler"] = os.sched_getscheduler(0)
         present["io_priority"] = self._io_priority.present()
         present["timers"] = [signal.getitimer(timer)[0] > 0 for timer in _TIMERS]
-        present["handlers"] = [signal.getsignal(number) for number in self._caught]
         return present
 
     def _set_limits_back(self) -> Iterator[str]:
@@ -181,10 +197,15 @@ class ProcessAttributes:
             signal.setitimer(timer, 0)
 
     def _set_handlers_back(self) -> Iterator[str]:
+        for number, handler in self._changed_handlers():
+            signal.signal(number, handler)
+            yield _handler_of(number)
+
+    def _changed_handlers(self) -> Iterator[tuple[int, Any]]:
+        """Yield each signal whose handler was changed, with the handler before."""
         for number, handler in self._handlers.items():
             if handler is not None and signal.getsignal(number) != handler:
-                signal.signal(number, handler)
-                yield f"handler of {getattr(number, 'name', f'signal {number}')}"
+                yield number, handler
 
 
 class CurrentLoop:
@@ -219,6 +240,10 @@ class CurrentLoop:
             if loop is None or loop.is_closed():
                 local._set_called, local._loop = False, None  # noqa: SLF001
         return changed
+
+
+def _handler_of(number: int) -> str:
+    return f"handler of {getattr(number, 'name', f'signal {number}')}"
 
 
 def _namespaces() -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
 
 import pytest
@@ -16,13 +17,22 @@ from taskqueue.daemon.manager.worker_output import WorkerOutput
 from taskqueue.daemon.manager.workers import Workers
 from taskqueue.daemon.protocol.channel import Channel, ChannelBroken, pair
 from taskqueue.daemon.protocol.codec import decode, encode
-from taskqueue.daemon.protocol.messages import Ended, Message, Progressed, Ready, RunsHandedBack, Started
+from taskqueue.daemon.protocol.messages import (
+    Ended,
+    Message,
+    NeedsReplacement,
+    Progressed,
+    Ready,
+    RunsHandedBack,
+    Started,
+)
 from taskqueue.daemon.protocol.shared_memory import StartLog
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.settings import Settings
 from taskqueue.execution.run import Run
 from tests.daemon.fake_node import JOBS, settings
+from tests.nodes import eventually
 
 KILLED = child_process.ChildExit(code=None, signal=signal.SIGKILL, peak_memory=0, user_time=0.0, system_time=0.0)
 
@@ -109,6 +119,22 @@ def stopped(marked_as_manager: None) -> Iterator[StoppedWorker]:
     loop.close()
     for channel in (ours, node):
         channel.close()
+
+
+def test_a_worker_with_runs_is_not_replaced_while_the_one_before_it_ends_its_own(stopped: StoppedWorker) -> None:
+    run, another = stopped.give(1), copy(stopped.worker)
+    stopped.begin(run)
+    asked = encode(NeedsReplacement(id="", job="shop:Poll", reason="a job changed its umask", is_patient=True))
+
+    def is_replaced(worker: WorkerHandle) -> bool:
+        stopped.monitor.on_message(worker, asked)
+        return worker.to_be_replaced
+
+    assert is_replaced(stopped.worker)
+    assert not is_replaced(another)
+
+    stopped.end(run)
+    eventually(lambda: is_replaced(another))  # after a pause
 
 
 def test_a_run_that_is_just_beginning_is_canceled_when_it_has_begun(stopped: StoppedWorker) -> None:

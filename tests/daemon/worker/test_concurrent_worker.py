@@ -293,6 +293,22 @@ def test_what_a_job_leaves_in_the_loop_does_not_reach_the_next_one(fake_node: Fa
     assert stop(fake_node, waiting).outcome == "Canceled"
 
 
+def test_a_worker_that_always_has_a_job_is_replaced_once_one_changed_what_they_share(tmp_path: Path) -> None:
+    shared = ["working directory", "umask", "blocked signals", "handler of SIGUSR1", "RLIMIT_CORE"]
+    with logging_node(tmp_path) as fake_node:
+        waiting = started(fake_node, "Wait")
+        changed = fake_node.expect(Ended, act(fake_node, "Change", shared)).pid
+
+        eventually(lambda: fake_node.result(act(fake_node, "Return")) != changed)
+
+        log = (tmp_path / "log").read_text()
+        assert f"a worker is replaced after {JOBS}:Act: pid {changed}: a job changed its" in log
+        assert all(what in log for what in shared)
+        assert waiting.id in log
+        assert stop(fake_node, waiting).outcome == "Canceled"
+        fake_node.expect(WorkerChanged, pid=changed, kind=EndKind.OTHER)
+
+
 def test_a_task_that_takes_every_cancel_holds_up_its_run_for_a_while_only(fake_node: FakeNode) -> None:
     one = ConcurrentRun(act(fake_node, "Return"), SlotMemory(1, WorkerPage(), StartLog(1).acquire(1)[0]))
 
