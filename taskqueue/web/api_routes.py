@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from http import HTTPStatus
 from inspect import iscoroutinefunction
 from typing import Any
@@ -60,17 +61,16 @@ class ApiRoutes:
             request=request,
             path={name: str(value) for name, value in request.path_params.items()},
             query=_parameters(request, route),
-            body=await _body(request, route),
+            body={},
         )
         if iscoroutinefunction(route.do):
-            done = await route.do(call)
-        else:
-            done = await self._dashboard.in_thread(viewer, route.do, call)
+            streamed: Response = await route.do(call)
+            return streamed
+        in_thread = self._dashboard.compute if route.is_slow else self._dashboard.in_thread
+        response = await in_thread(viewer, _done, route, call, await request.body())
         if route.method != "GET":
             self._dashboard.overviews.forget()
-        if isinstance(done, Response):
-            return done
-        return JsonResponse(done.document, done.status) if isinstance(done, Answer) else JsonResponse(done)
+        return response
 
     def _viewer(self, request: Request) -> Viewer:
         viewer = self._dashboard.viewers.viewer(request)
@@ -88,10 +88,10 @@ class ApiRoutes:
 
     async def _document(self, request: Request) -> Response:
         try:
-            self._viewer(request)
+            viewer = self._viewer(request)
+            return await self._dashboard.in_thread(viewer, lambda: JsonResponse(document(root_of(request))))
         except (Problem, TaskqueueError) as error:
             return problem_response(problem_of(error))
-        return JsonResponse(document(root_of(request)))
 
 
 class _Endpoint:
@@ -106,6 +106,14 @@ class _Endpoint:
         route = self._routes["GET" if request.method == "HEAD" else request.method]
         response = await self._api.answer(request, route)
         await response(scope, receive, send)
+
+
+def _done(route: ApiRoute, call: Call, body: bytes) -> Response:
+    """Do the operation and return the answer: all of it, from reading to writing JSON, takes the share of the user."""
+    done = route.do(replace(call, body=_json(call.request, route, body)))
+    if isinstance(done, Response):
+        return done
+    return JsonResponse(done.document, done.status) if isinstance(done, Answer) else JsonResponse(done)
 
 
 def _parameters(request: Request, route: ApiRoute) -> dict[str, Any]:
@@ -142,9 +150,8 @@ def _value(text: str, schema: Schema) -> Any:
     return text
 
 
-async def _body(request: Request, route: ApiRoute) -> Mapping[str, Any]:
+def _json(request: Request, route: ApiRoute, raw: bytes) -> Mapping[str, Any]:
     """Return the JSON object of the body. Raises ``Problem``."""
-    raw = await request.body()
     if route.body is None or (not raw and not route.needs_body):
         return {}
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()

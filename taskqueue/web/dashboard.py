@@ -38,6 +38,9 @@ OF_USER = 3
 MOST_OF_USER = 100
 """Calls of one user that run and wait at once."""
 
+FIGURE_THREADS = 2
+"""The most concurrent calls that compute figures of a time, which may take seconds; one per user."""
+
 NODE_THREADS = 8
 NODES_OF_USER = 2
 """The most concurrent requests to nodes, in total and per user; one per job, as a stopped node takes seconds."""
@@ -46,6 +49,15 @@ LOGIN_THREADS = 2
 LOGINS_OF_ADDRESS = 8
 MOST_LOGINS = 64
 """The most passwords that are checked at once; the most logins that run or wait, per address and in total."""
+
+STRANGER_THREADS = 2
+OF_STRANGERS = 20
+MOST_STRANGERS = 200
+"""The most pages for people without a login that are made at once, one per address; the most that wait with them, per
+address and in total."""
+
+LARGEST_LOGIN = 16 * 1024
+"""Bytes of the form of a login or a logout: it is read in the event loop."""
 
 MOST_FIELDS = 1000
 
@@ -69,6 +81,10 @@ class Dashboard:
         self.hub = EventHub(scheduler, self._read_events)
         self.overviews = Overviews(scheduler)
         self._threads = SharedThreads("taskqueue-web", THREADS, OF_USER, MOST_OF_USER)
+        self._figure_threads = SharedThreads("taskqueue-web-figures", FIGURE_THREADS, 1, MOST_OF_USER)
+        self._stranger_threads = SharedThreads(
+            "taskqueue-web-strangers", STRANGER_THREADS, 1, OF_STRANGERS, MOST_STRANGERS
+        )
         self._node_threads = SharedThreads("taskqueue-web-node", NODE_THREADS, NODES_OF_USER, NODES_OF_USER)
         self._login_threads = SharedThreads("taskqueue-web-login", LOGIN_THREADS, 1, LOGINS_OF_ADDRESS, MOST_LOGINS)
         self._event_threads = SharedThreads("taskqueue-web-events", 1, 1, MOST_OF_USER)
@@ -81,10 +97,24 @@ class Dashboard:
 
     async def in_thread(self, viewer: Viewer, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Make a call that may block, in a thread from the viewer's share. Raises ``Problem`` if there are too many."""
+        return await self._in(self._threads, viewer, partial(call, *args, **kwargs))
+
+    async def compute(self, viewer: Viewer, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Make a call that computes figures, one at a time for a user. Raises ``Problem`` if there are too many."""
+        return await self._in(self._figure_threads, viewer, partial(call, *args, **kwargs))
+
+    async def _in(self, threads: SharedThreads, viewer: Viewer, call: Callable[[], R]) -> R:
         name = viewer.user.name
-        future = self._threads.submit(name, partial(call, *args, **kwargs))
+        future = threads.submit(name, call)
         if future is None:
             raise too_many_requests(f"{MOST_OF_USER} requests of {name} are already waiting: send fewer at once")
+        return await self._awaited(future)
+
+    async def for_stranger(self, request: Request, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Make a page for somebody without a login, in the share of the address. Raises ``Problem``."""
+        future = self._stranger_threads.submit(network_of(address_of(request)), partial(call, *args, **kwargs))
+        if future is None:
+            raise too_many_requests("too many requests without a login at once: try again in a second")
         return await self._awaited(future)
 
     async def ask_node(self, viewer: Viewer, job: str, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -137,8 +167,9 @@ class Dashboard:
 
     def end_threads(self) -> None:
         """End each thread after its call; an application that is started again gets new ones."""
-        for threads in (self._threads, self._node_threads, self._login_threads, self._event_threads):
-            threads.end()
+        for threads in vars(self).values():
+            if isinstance(threads, SharedThreads):
+                threads.end()
 
 
 def root_of(request: Request) -> str:
@@ -156,15 +187,22 @@ def wants_content(request: Request) -> bool:
     return request.headers.get("x-part") == "content"
 
 
-async def form_of(request: Request) -> Form:
+async def small_form_of(request: Request) -> Form:
+    """Return the fields of a form of a few fields. Raises ``Problem``."""
+    body = await request.body()
+    if len(body) > LARGEST_LOGIN:
+        raise Problem("body-too-large", f"the form is larger than {LARGEST_LOGIN:,} bytes: send name and password")
+    return form_in(request, body)
+
+
+def form_in(request: Request, body: bytes) -> Form:
     """Return the fields of a form. Raises ``Problem``."""
-    if "content-type" not in request.headers and not await request.body():
+    if "content-type" not in request.headers and not body:
         return Form()
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise Problem("unsupported-media-type", f"a form must be application/x-www-form-urlencoded, not {kind[:100]!r}")
     try:
-        text = (await request.body()).decode()
-        return Form(parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict"))
+        return Form(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict"))
     except ValueError as error:
         raise Problem("malformed-request", f"the form cannot be read: {error}") from None

@@ -10,11 +10,11 @@ from typing import Any
 from urllib.parse import quote
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from taskqueue.errors import TaskqueueError
-from taskqueue.web.dashboard import Dashboard, Form, form_of, path_of, root_of, wants_content
+from taskqueue.web.dashboard import Dashboard, Form, form_in, path_of, root_of, small_form_of, wants_content
 from taskqueue.web.event_hub import change_stream
 from taskqueue.web.login import safe_next, with_session, without_session
 from taskqueue.web.overviews import SharedAnswers
@@ -68,7 +68,7 @@ class PageRoutes:
                     return self._to_login(request)
                 form = Form()
                 if page.method != "GET":
-                    form = await form_of(request)
+                    form = await self._dashboard.in_thread(viewer, form_in, request, await request.body())
                     self._dashboard.viewers.check_csrf(request, viewer, form)
                 if page.asks_node:
                     job = str(request.path_params["id"])
@@ -145,7 +145,7 @@ class PageRoutes:
         next_path, name, problem = request.query_params.get("next", "/"), "", None
         if request.method == "POST":
             try:
-                form = await form_of(request)
+                form = await small_form_of(request)
                 next_path = safe_next(form.get("next", "/"))
                 name, password = form.get("name", ""), form.get("password", "")
                 id = await self._dashboard.log_in(request, name, password)
@@ -156,7 +156,10 @@ class PageRoutes:
             except (Problem, TaskqueueError) as error:
                 problem = problem_of(error)
         values = {"next": safe_next(next_path), "name": name[:LONGEST_NAME], "problem": problem and problem.detail}
-        html = self._html(request, None, "login.html", values)
+        try:
+            html = await self._dashboard.for_stranger(request, self._html, request, None, "login.html", values)
+        except Problem as refused:
+            return PlainTextResponse(refused.detail, refused.status, refused.headers)
         return HTMLResponse(html, problem.status if problem else 200, problem.headers if problem else None)
 
     async def _live(self, request: Request) -> Response:
@@ -177,7 +180,7 @@ class PageRoutes:
         try:
             viewer = self._dashboard.viewers.viewer(request)
             if viewer is not None:
-                self._dashboard.viewers.check_csrf(request, viewer, await form_of(request))
+                self._dashboard.viewers.check_csrf(request, viewer, await small_form_of(request))
                 self._dashboard.login.end(request)
         except (Problem, TaskqueueError) as error:
             return self.problem_page(request, problem_of(error))

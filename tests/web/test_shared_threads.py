@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,10 +12,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from taskqueue import Scheduler
 from taskqueue.model.ids import JobId
 from taskqueue.web import app, dashboard, event_hub
+from taskqueue.web.api.route import ApiRoute, Call
+from taskqueue.web.api_routes import ApiRoutes
 from taskqueue.web.problems import Problem
 from taskqueue.web.sessions import MOST_OF_USER, Sessions
 from taskqueue.web.shared_threads import SharedThreads, network_of
@@ -71,6 +77,11 @@ class GatedScheduler(Scheduler):
         """Hang as if the store took long."""
         self.gate.pass_through()
         return super().audit(limit, cursor)
+
+    def history(self, since: Any = "1h", *given: Any, **options: Any) -> Any:
+        """Hang as if there were many figures."""
+        self.gate.pass_through()
+        return super().history(since, *given, **options)
 
 
 class GatedUsers(UsersFile):
@@ -159,6 +170,52 @@ def test_a_user_whose_requests_hang_delays_no_other_user(port: int, people: Peop
 
         assert (gate.calls, [one for one in replies if one.done()]) == (dashboard.OF_USER, [])
     assert {one.result().status for one in replies} == {200}
+
+
+def test_figures_of_a_user_delay_neither_the_other_requests_of_this_user_nor_figures_of_others(
+    port: int, people: People, gate: Gate
+) -> None:
+    def slow(path: str) -> Callable[[], Reply]:
+        return lambda: ask(port, f"/api/v1/{path}", people[1]["rita"])
+
+    with hanging(gate, [slow("history"), slow("failures")] * 5) as replies:
+        eventually(lambda: gate.calls >= 1)
+        assert ask(port, "/jobs", people[1]["rita"]).status == 200
+        assert gate.calls == 1
+
+        with ThreadPoolExecutor(1) as others:
+            other = others.submit(ask, port, "/api/v1/history", people[1]["olaf"])
+            eventually(lambda: gate.calls == 2)
+            gate.open()
+        assert other.result().status == 200
+    assert {one.result().status for one in replies} == {200}
+
+
+def test_the_answers_of_a_user_are_written_in_the_share_of_the_user(made: Any, people: People) -> None:
+    class Written(dict[str, str]):
+        def items(self) -> Any:
+            return {"in": threading.current_thread().name}.items()
+
+    def get_place(_: Call) -> Any:
+        """Return the thread that writes the answer."""
+        return Written(there="is something")
+
+    async def answer(request: Request) -> Response:
+        return await ApiRoutes(made.state.dashboard).answer(request, ApiRoute("GET /place", get_place, {}))
+
+    made.router.routes.insert(0, Route("/api/v1/place", answer))
+    with served(made) as address:
+        said = json.loads(ask(int(address.rpartition(":")[2]), "/api/v1/place", people[1]["rita"]).text)
+    assert said["in"].startswith("taskqueue-web_")
+
+
+def test_an_address_without_a_login_has_a_share_and_sends_no_large_form(port: int, made: Any) -> None:
+    assert ask(port, "/login").status == 200
+    assert ask(port, "/login", login="name=rita&password=" + "%41" * 6000).status == 413
+
+    made.state.dashboard._stranger_threads = SharedThreads("taskqueue-web-test", 1, 1, 0)
+    reply = ask(port, "/login")
+    assert (reply.status, reply.retry_after) == (429, "1")
 
 
 def test_a_user_with_too_many_requests_at_once_is_refused_the_further_ones(

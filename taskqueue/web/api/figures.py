@@ -228,9 +228,11 @@ ROUTES = (
     ApiRoute("GET /stats", get_stats, _STATS, _QUEUES),
     ApiRoute("GET /classes/{name}", report_class, _REPORT, _OVER),
     ApiRoute("GET /queues/{name}", report_queue, _REPORT, _OVER),
-    ApiRoute("GET /history", get_history, _ENTRIES_OF_HISTORY, _SINCE, _UNTIL, _QUEUE, _JOB, _STEP, _ENTRIES),
-    ApiRoute("GET /analytics", get_analytics, _ANALYTICS, _BY, _SINCE, _UNTIL, _GROUPS),
-    ApiRoute("GET /failures", list_failures, _FAILURES, _SINCE, _STEP, _MOST_FREQUENT),
+    ApiRoute(
+        "GET /history", get_history, _ENTRIES_OF_HISTORY, _SINCE, _UNTIL, _QUEUE, _JOB, _STEP, _ENTRIES, is_slow=True
+    ),
+    ApiRoute("GET /analytics", get_analytics, _ANALYTICS, _BY, _SINCE, _UNTIL, _GROUPS, is_slow=True),
+    ApiRoute("GET /failures", list_failures, _FAILURES, _SINCE, _STEP, _MOST_FREQUENT, is_slow=True),
     ApiRoute("GET /audit", list_audit, _AUDIT, schemas.limit(500, 100), _CURSOR),
     ApiRoute(
         "GET /events", follow_events, TEXT, _LAST, _BEHIND, _NAMES, statuses=(410,), media_type="text/event-stream"

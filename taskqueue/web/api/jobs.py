@@ -144,7 +144,7 @@ async def wait_for_job(call: Call) -> Response:
             notice = await listener.next(left)
             if notice is None or notice.name in ("gap", FLUSHED) or notice.document.get("id") == str(process.id):
                 process = await dashboard.in_thread(call.viewer, call.scheduler.get_job, id)
-    return JsonResponse(_full(call, process))
+    return await dashboard.in_thread(call.viewer, lambda: JsonResponse(_full(call, process)))
 
 
 def _query(call: Call) -> Mapping[str, Any]:

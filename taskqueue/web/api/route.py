@@ -84,7 +84,8 @@ class Param(Checked):
 
 
 Do: TypeAlias = Callable[[Call], Any]
-"""Runs in a thread, or, if it is a coroutine function, in the event loop; returns JSON values or an answer."""
+"""Runs in a thread and returns JSON values or an answer; or, if it is a coroutine function, in the event loop, and
+returns the response."""
 
 
 class ApiRoute:
@@ -102,11 +103,13 @@ class ApiRoute:
         created: bool = False,
         media_type: str = "application/json",
         users: str = "",
+        is_slow: bool = False,
     ) -> None:
         """Make it for ``request``, such as ``GET /jobs``.
 
         ``statuses`` are added to the statuses that every operation may have; ``created`` says that it answers 201;
-        ``users`` are those who may ask for it, where those are not all for GET and operators for a change.
+        ``users`` are those who may ask for it, where those are not all for GET and operators for a change. One that
+        ``is_slow`` computes figures of any time, one at a time for a user.
         """
         self.method, self.path = request.split()
         self.do = do
@@ -117,6 +120,7 @@ class ApiRoute:
         self.statuses = (*statuses, *((404,) if "{" in self.path else ()))
         self.created = created
         self.media_type = media_type
+        self.is_slow = is_slow
         self.users = users or (
             "all users" if self.method == "GET" else "operators; those of some queues in these alone"
         )
