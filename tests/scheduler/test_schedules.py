@@ -10,10 +10,10 @@ import pytest
 
 from taskqueue import Again, Cron, Custom, Every, Fail, Job, Schedule, Scheduler, Status
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
-from taskqueue.daemon.node.schedules import ScheduleRunner
-from taskqueue.errors import InvalidJob, InvalidOption, ScheduleNotFound
+from taskqueue.daemon.node.schedules import RETRY_AFTER, ScheduleRunner
+from taskqueue.errors import InvalidJob, InvalidOption, ScheduleNotFound, StoreContended
 from taskqueue.model.schedules.fire import QUESTION
-from taskqueue.model.schedules.schedule import Stage, next_version
+from taskqueue.model.schedules.schedule import NamedSchedule, Stage, next_version
 from taskqueue.store import Store
 from tests.scheduler.jobs import Broken, Echo, Mail
 
@@ -115,6 +115,38 @@ def test_what_is_due_is_fired_once(scheduler: Scheduler, store: Store) -> None:
     assert schedule.job_ids == (job.id,)
     assert (schedule.fired, schedule.missed > 0, bool(schedule.misses)) == (1, True, True)
     assert "Schedule mail started it for" in scheduler.why(job.id)
+
+
+class Contended:
+    """A store on which other processes always change one schedule before this one does."""
+
+    def __init__(self, real: Store, name: str) -> None:
+        self._real = real
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def replace_schedule(self, before: NamedSchedule, *rest: Any) -> bool:
+        """Refuse a change of that schedule."""
+        if before.name == self._name:
+            raise StoreContended(self.url, f"schedule {before.name}", 200)
+        return self._real.replace_schedule(before, *rest)
+
+
+def test_a_schedule_that_others_always_change_first_does_not_hold_up_the_others(
+    scheduler: Scheduler, store: Store
+) -> None:
+    first = scheduler.schedule("first", Mail, {"to": "a"}, every=hourly(store))
+    second = scheduler.schedule("second", Mail, {"to": "b"}, every=hourly(store))
+    begin_again(store, first)
+    begin_again(store, second)
+
+    again_at = agenda(cast("Store", Contended(store, "first"))).fire_due()
+
+    assert (first.refresh().fired, second.refresh().fired) == (0, 1)
+    assert again_at is not None
+    assert again_at <= store.now() + RETRY_AFTER
 
 
 class Slotted(Job):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from taskqueue.daemon.node.figures import Figures
-from taskqueue.errors import StoreReplaced, StoreUnavailable
+from taskqueue.errors import StoreContended, StoreReplaced, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -45,11 +45,19 @@ class StoreCall(Generic[Answer]):
 class CircuitBreaker:
     """The circuit breaker of one node."""
 
-    def __init__(self, on_change: Callable[[], None], figures: Figures | None = None) -> None:
+    def __init__(
+        self,
+        on_change: Callable[[], None],
+        figures: Figures | None = None,
+        on_contended: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``on_contended`` is called when other processes have preempted a change, which must be tried again."""
         self._on_change = on_change
+        self._on_contended = on_contended
         self._figures = figures or Figures()
         self._pause = 0.0
         self._resume_at = 0.0
+        self._repeat_at = 0.0
         self._only_reads = False
         self._failures = 0
         self.reason = ""
@@ -66,8 +74,8 @@ class CircuitBreaker:
 
     @property
     def resume_at(self) -> float:
-        """Return when the store may be asked again, on the monotonic clock; 0 while it answers."""
-        return self._resume_at if self.reason else 0.0
+        """Return when to repeat a call that got no answer, on the monotonic clock; 0 if none is to be repeated."""
+        return max(self._repeat_at, self._resume_at if self.reason else 0.0)
 
     def call(self, operation: Callable[[], Answer], *, writes: bool = False) -> Answered[Answer] | None:
         """Call the store and return its answer; None if it fails, or during a pause.
@@ -98,6 +106,11 @@ class CircuitBreaker:
         """Return the answer; it ends an outage unless another call has failed since this one began."""
         try:
             answer, seconds = ask()
+        except StoreContended as error:  # the store does answer: all other calls continue
+            log.warning("trying a change again soon: %s", error)
+            self._repeat_at = time.monotonic() + FIRST_PAUSE * random.uniform(0.5, 1.0)
+            self._on_contended()
+            return None
         except StoreUnavailable as error:
             self._figures.store_errors += 1
             self._fail(error)

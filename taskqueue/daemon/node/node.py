@@ -59,7 +59,7 @@ class Node:
             holder=Holder(seat=settings.name, incarnation=secrets.token_hex(8)),
             settings=settings,
             status=NodeStatus(settings, forked.process.pid),
-            breaker=CircuitBreaker(self._on_store_state, figures),
+            breaker=CircuitBreaker(self._on_store_state, figures, self._on_contended),
             figures=figures,
         )
         self._settings = settings
@@ -370,6 +370,13 @@ class Node:
             log.error("exiting so that the node is restarted with the new store: %s", self._breaker.reason)
             self._shutdown.fail(Exit.STORE)
         if not self._breaker.is_degraded:
-            self._wake("the store answers again")
-            self._loop.soon(self._renew)
-            self._maintenance.after_outage()
+            self._loop.soon(partial(self._resume, "the store answers again"))
+
+    def _on_contended(self) -> None:
+        self._loop.at(self._breaker.resume_at, partial(self._resume, "other processes preempted a change"))
+
+    def _resume(self, why: str) -> None:
+        """Repeat all that may have got no answer."""
+        self._wake(why)
+        self._renew()
+        self._maintenance.after_outage()

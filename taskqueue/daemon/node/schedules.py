@@ -6,6 +6,7 @@ import logging
 from datetime import datetime, timedelta
 
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
+from taskqueue.errors import StoreContended
 from taskqueue.model.ids import JobId
 from taskqueue.model.query import PENDING, And, Compare, Operator, Query
 from taskqueue.model.record import Record
@@ -19,7 +20,7 @@ BATCH = 100
 """Schedules fired in one turn of the node's loop."""
 
 RETRY_AFTER = timedelta(seconds=1)
-"""Time until the next try while an unreadable schedule cannot be paused either."""
+"""Time until the next try for a schedule that is changed by others all the time, or can be neither read nor paused."""
 
 ALL = And(())
 
@@ -45,10 +46,15 @@ class ScheduleRunner:
         due, soonest = self._store.due(now, BATCH)
         if not due:
             return soonest
+        is_contended = False
         for plan in due:
-            self._fire(plan, now)
+            try:
+                self._fire(plan, now)
+            except StoreContended as error:  # it must not hold up the others
+                is_contended = True
+                log.warning("schedule %s starts its next job a moment later: %s", plan.name, error)
         left, soonest = self._store.due(now, 1)
-        return now + RETRY_AFTER if any(plan.damage for plan in left) else soonest
+        return now + RETRY_AFTER if is_contended or any(plan.damage for plan in left) else soonest
 
     def _fire(self, plan: NamedSchedule, now: datetime) -> None:
         """Fire one schedule, unless another node has done it."""

@@ -13,6 +13,7 @@ from taskqueue.daemon.node.circuit_breaker import FIRST_PAUSE, LONGEST_PAUSE, An
 from taskqueue.daemon.node.figures import Figures
 from taskqueue.errors import StoreUnavailable
 from taskqueue.store.sqlite.connection import in_words
+from taskqueue.store.tries import Tries
 
 
 def refuse() -> int:
@@ -50,6 +51,28 @@ def test_nothing_is_asked_before_the_pause_is_over() -> None:
     assert changes == [True]
     assert "is away" in breaker.reason
     assert resume_at - began >= FIRST_PAUSE / 2
+
+
+def test_a_change_that_others_preempt_is_no_outage_and_is_repeated() -> None:
+    changes: list[bool] = []
+    repeats: list[float] = []
+    figures = Figures()
+
+    def note_repeat() -> None:
+        repeats.append(breaker.resume_at)
+
+    breaker = CircuitBreaker(partial(changes.append, True), figures, note_repeat)
+    tries = Tries("sqlite:///x", "job 7")
+    began = time.monotonic()
+
+    def contend() -> None:
+        while True:
+            tries.another()
+
+    assert breaker.call(contend) is None
+    assert (breaker.is_degraded, breaker.reason, changes, figures.store_errors) == (False, "", [], 0)
+    assert began < repeats[0] <= time.monotonic() + FIRST_PAUSE
+    assert breaker.call(lambda: 7) == Answered(7)
 
 
 def test_pauses_grow_up_to_a_limit_and_end_with_the_first_answer(caplog: pytest.LogCaptureFixture) -> None:
