@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,7 @@ from tests.scheduler.jobs import (
 )
 from tests.scheduler.playing import begin, end, take
 from tests.scheduler.stepping import Counting
+from tests.store.children import in_child
 
 
 def run(scheduler: Scheduler, job: Any, data: Any = None, **options: Any) -> Process:
@@ -421,6 +424,39 @@ def test_a_job_that_is_removed_while_it_runs_leaves_nothing(scheduler: Scheduler
 
     assert scheduler.run_pending() == []
     assert scheduler.stats()["total"] == 0
+
+
+class Settling(Job):
+    """Changes the process that runs it, and says so in its result."""
+
+    def start(self) -> list[int]:
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+        return [os.getpid(), os.umask(0o027)]
+
+
+class Looping(Job):
+    async def start(self) -> bool:
+        return asyncio.get_running_loop() is not None
+
+
+def in_a_process_of_its_own(url: str) -> None:
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    os.umask(0o022)
+    with Scheduler(url) as scheduler:
+        scheduler.add_job(Looping)
+        scheduler.add_job(Settling)
+        looping, settling = scheduler.run_pending()
+        assert (looping.result, settling.result[0]) == (True, os.getpid())
+        assert scheduler.run_job(Settling).result == [os.getpid(), 0o027]
+    assert os.umask(0) == 0o027
+    assert signal.getsignal(signal.SIGUSR2) is signal.SIG_IGN
+    assert asyncio.get_event_loop() is loop
+    loop.close()
+
+
+def test_a_job_changes_the_process_of_its_caller_as_a_function_does_and_an_async_one_leaves_its_loop(url: str) -> None:
+    in_child(partial(in_a_process_of_its_own, url))
 
 
 class PressingControlC(Job):
