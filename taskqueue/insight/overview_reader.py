@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from taskqueue.insight import diagnosis, needs, notifications, overview
+from taskqueue.insight import diagnosis, needs, notifications, overview, work_report
 from taskqueue.insight.failure_groups import (
     NEW_FOR,
     RELEASED_FOR,
@@ -26,7 +26,7 @@ from taskqueue.insight.overview import QueueState, Run
 from taskqueue.insight.recent_figures import UNSETTLED, RecentFigures
 from taskqueue.insight.releases import Release, releases_of
 from taskqueue.insight.work_reader import WorkReader
-from taskqueue.insight.work_report import Period, Scope, WorkOf, WorkReport
+from taskqueue.insight.work_report import Day, Period, Scope, WorkOf, WorkReport
 from taskqueue.model.finding import Level
 from taskqueue.model.history import Durations, Parts, Step
 from taskqueue.model.query import RUNNING
@@ -74,6 +74,8 @@ class Overview:
     """How many jobs there are, by queue and status."""
     minutes: Parts
     """The numbers of the last hour, by minute, queue and class."""
+    whole: Parts
+    """The figures of the last hour by minute, of all queues and classes together."""
 
 
 class OverviewReader:
@@ -103,7 +105,7 @@ class OverviewReader:
         decisions = decisions_of(leases)
         tally, since = store.tally(), store.waiting_since()
         records = store.find(RUNNING, limit=MOST_RUNS)
-        minutes, releases = self.figures.minutes(now), releases_of(leases)
+        (minutes, whole), releases = self.figures.last_hour(now), releases_of(leases)
         if time.monotonic() >= self._seldom_at:
             self._read_seldom(now, _all(tally, Status.POSTPONED), releases, decisions)
         running = _all(tally, Status.PROCESSING)
@@ -132,6 +134,14 @@ class OverviewReader:
             needs=sorted(all_needs, key=lambda need: need.level is not Level.ERROR),
             tally=tally,
             minutes=minutes,
+            whole=whole,
+        )
+
+    def day(self, state: Overview) -> Day:
+        """Return the last hour against the same hour yesterday, and the hours of a day, up to the current state."""
+        pending = sum(number for (_, status), number in state.tally.items() if status.is_pending)
+        return work_report.day_of(
+            state.whole, self.figures.yesterday(state.at), self.figures.day(state.at), pending, state.at
         )
 
     def report(self, of: WorkOf, period: Period, state: Overview) -> WorkReport:

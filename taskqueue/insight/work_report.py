@@ -1,4 +1,4 @@
-"""The work of one class or queue: how much, how fast, how it ended, with which errors and for whom.
+"""The work of one class or queue, or of all: how much, how fast, how it ended, with which errors and for whom.
 
 The figures come from the history, not from jobs. Tags and meta are those of the last ended jobs.
 """
@@ -119,6 +119,11 @@ class Work:
         return self.failed / (self.done + self.failed) if self.done or self.failed else None
 
     @property
+    def failed_attempt_share(self) -> float | None:
+        """Return the share of the attempts that failed, also of jobs that are retried; None if there was none."""
+        return _share_of_attempts(self)
+
+    @property
     def is_empty(self) -> bool:
         """Return whether nothing happened."""
         return not (self.added or self.ended or self.failed_attempts)
@@ -131,6 +136,11 @@ class WorkPart(NamedTuple):
     done: int
     failed: int
     failed_attempts: int
+
+    @property
+    def failed_attempt_share(self) -> float | None:
+        """Return the share of the attempts that failed, also of jobs that are retried; None if there was none."""
+        return _share_of_attempts(self)
 
 
 class Named(NamedTuple):
@@ -222,6 +232,120 @@ class WorkReport:
         """Return whether nothing is known: there is no such class or queue, or it had no jobs for a week."""
         is_pending = self.state is not None and (self.state.waiting or self.state.postponed)
         return self.work[Period.WEEK].is_empty and not self.running and not is_pending
+
+
+class DayHour(NamedTuple):
+    """An hour of the last day."""
+
+    at: datetime
+    work: Work
+    pending: int
+    """How many jobs had not ended at its end, or now."""
+
+
+class DayFigure(NamedTuple):
+    """A figure of the last hour in words, and what it was in the same hour yesterday."""
+
+    name: str
+    value: str
+    yesterday: str
+    trend: Sequence[float]
+    """The same figure for each hour of the day."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Day:
+    """The last hour of a whole store against the same hour yesterday, and each hour since then.
+
+    The history has no number of pending jobs; it is the present one without what was added, and with what has ended.
+    """
+
+    at: datetime
+    hour: Work
+    yesterday: Work
+    pending: int
+    """How many jobs have not ended."""
+    pending_yesterday: int
+    hours: Sequence[DayHour]
+    """The last 24 hours, of which the last one is still running."""
+    parts: Mapping[Period, Sequence[WorkPart]]
+    """The last hour by minute, and the last day by hour."""
+
+    @property
+    def figures(self) -> list[DayFigure]:
+        """Return how much is done, how much fails, how long jobs wait, and how many are pending."""
+        works = [part.work for part in self.hours]
+        yesterday, pending = self.yesterday, f"{self.pending_yesterday:,}"
+        done = f"{yesterday.done:,}" if yesterday.done else "none"
+        return [
+            DayFigure(
+                "done in the last hour",
+                f"{self.hour.done:,}",
+                f"yesterday {done}{_change(self.hour.done, yesterday.done)}",
+                [work.done for work in works],
+            ),
+            DayFigure(
+                "of the attempts failed",
+                _share(self.hour),
+                f"yesterday {_share(yesterday)}",
+                [work.failed_attempt_share or 0.0 for work in works],
+            ),
+            DayFigure(
+                "95 of 100 jobs waited at most",
+                _waited(self.hour),
+                f"yesterday {_waited(yesterday)}",
+                [work.waiting.percentile(95) if work.waiting.number else 0.0 for work in works],
+            ),
+            DayFigure(
+                "pending now",
+                f"{self.pending:,}",
+                f"yesterday {pending}{_change(self.pending, self.pending_yesterday)}",
+                [part.pending for part in self.hours],
+            ),
+        ]
+
+
+def _share(work: Work) -> str:
+    return "–" if work.failed_attempt_share is None else percent(work.failed_attempt_share)
+
+
+def _waited(work: Work) -> str:
+    return span(work.waiting.percentile(95)) if work.waiting.number else "–"
+
+
+def _change(now: int, before: int) -> str:
+    """Return how much more or less a number is than before: ``, +12 %``; empty if there was none."""
+    return f", {100 * (now - before) / before:+,.0f} %".replace("-", "−") if before else ""
+
+
+def day_of(minutes: Parts, yesterday: Parts, hours: Parts, pending: int, now: datetime) -> Day:
+    """Return the day up to now, given its last minutes, the same minutes of yesterday, and the hours since then."""
+    begin, length = Period.DAY.begin(now), Step.HOUR.length
+    works = [
+        work_of({at: part for at, part in hours.items() if moment(at) == each}, each, min(each + length, now))
+        for each in (begin + place * length for place in range(round(Period.DAY.length / length)))
+    ]
+    numbers = [pending]  # at the end of each hour, the last one first
+    for work in reversed(works):
+        numbers.append(numbers[-1] - work.added + work.ended)
+    of_hour = work_of({at: part for at, part in hours.items() if moment(at) == begin - length}, begin - length, begin)
+    until_then = work_of(yesterday, begin - length, now - Period.DAY.length)
+    added, ended = of_hour.added - until_then.added, of_hour.ended - until_then.ended
+    return Day(
+        at=now,
+        hour=work_of(minutes, Period.HOUR.begin(now), now),
+        yesterday=work_of(yesterday, Period.HOUR.begin(now) - Period.DAY.length, now - Period.DAY.length),
+        pending=pending,
+        pending_yesterday=max(0, numbers.pop() - added + ended),
+        hours=[
+            DayHour(begin + place * length, work, max(0, number))
+            for place, (work, number) in enumerate(zip(works, reversed(numbers), strict=True))
+        ],
+        parts={
+            Period.HOUR: chart_parts(minutes, Period.HOUR, now),
+            Period.DAY: chart_parts(hours, Period.DAY, now),
+        },
+    )
 
 
 class Bucket(NamedTuple):
@@ -415,6 +539,11 @@ def last_jobs(samples: Sequence[Sample]) -> LastJobs:
 def ended_in(part: Part) -> int:
     """Return how many ended jobs these figures include."""
     return sum(figures.get(name, 0) for figures in part.values() for name in ("done", "failed", "timeout", "canceled"))
+
+
+def _share_of_attempts(work: Work | WorkPart) -> float | None:
+    attempts = work.done + work.failed_attempts
+    return work.failed_attempts / attempts if attempts else None
 
 
 def _failed_attempts(figures: Figures) -> int:

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from taskqueue.insight.releases import Release
 from taskqueue.model.record import Attempt, Record, Status
+from taskqueue.model.wording import percent
 
 HEIGHT = 60
 """The height of a chart of bars; its width is the number of bars times ten."""
@@ -118,6 +119,52 @@ def share_chart(pairs: Iterable[tuple[int, int]], says: str) -> ShareChart:
         _box(10 * place, round(share / most * (HEIGHT - 4), 1), 0) for place, share in enumerate(shares) if share
     )
     return ShareChart(path=path, width=10 * len(shares), says=says, most=most)
+
+
+SCALES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""The upper ends of a scale of shares: a small share looks small, and the scale seldom changes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """Values over a time as a line with steps; a part without a value is a gap."""
+
+    path: str
+    width: int
+    says: str
+    most: float
+    """The upper end of the scale."""
+    bars: Sequence[Bar] = ()
+    """The texts on hover, each over the whole height."""
+
+
+def share_line(shares: Sequence[tuple[str, float | None]], says: str) -> Line:
+    """Return the share in each of these times, None if there is none."""
+    known = [share for _, share in shares if share is not None]
+    highest = max(known, default=0.0)
+    bars = [
+        Bar(x=10 * place, done=0, failed=0, says=f"{time}: {'no attempt' if share is None else percent(share)}")
+        for place, (time, share) in enumerate(shares)
+    ]
+    most = next(scale for scale in SCALES if highest <= scale)
+    path, said = _steps([share for _, share in shares], most), f"{says}: at most {percent(highest)}"
+    return Line(path=path, width=10 * len(shares), says=said, most=most, bars=bars)
+
+
+def trend_line(values: Sequence[float], says: str) -> Line:
+    """Return these values to the scale of the highest one."""
+    most = max(values, default=0.0)
+    return Line(path=_steps(values, most), width=10 * len(values), says=says, most=most)
+
+
+def _steps(values: Sequence[float | None], most: float) -> str:
+    path, was_there = "", False
+    for place, value in enumerate(values):
+        if value is not None:
+            y = round(HEIGHT - 2 - value / most * (HEIGHT - 4), 1) if most else HEIGHT - 2
+            path += f"V{y:g}h10" if was_there else f"M{10 * place} {y:g}h10"
+        was_there = value is not None
+    return path
 
 
 OverTime = TypeVar("OverTime", Chart, ShareChart)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from taskqueue.insight.needs import Need
 from taskqueue.insight.overview_reader import Overview, OverviewReader
 from taskqueue.insight.recent_figures import RecentFigures
-from taskqueue.insight.work_report import Period, WorkOf, WorkReport
+from taskqueue.insight.work_report import Day, Period, WorkOf, WorkReport
 from taskqueue.model import wording
 from taskqueue.scheduler.scheduler import Scheduler
 from taskqueue.web.view import Answer
@@ -174,6 +174,10 @@ class Overviews:
         state = self.read()
         with wording.in_utc():
             return self._reader().report(of, period, state)
+
+    def day(self) -> Day:
+        """Return the last hour against the same hour yesterday, and each hour since then."""
+        return self._reader().day(self.read())
 
     def figures(self) -> RecentFigures:
         """Return the figures of recent minutes and hours."""

@@ -105,6 +105,7 @@ class PageRoutes:
             is_fragment=wants_content(request),
             overview=dashboard.overviews.read,
             numbers=dashboard.overviews.numbers,
+            day=dashboard.overviews.day,
             figures=dashboard.overviews.figures,
             report=dashboard.overviews.report,
             now=dashboard.overviews.now,

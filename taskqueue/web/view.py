@@ -13,7 +13,7 @@ from starlette.responses import Response
 from taskqueue.errors import InvalidQuery
 from taskqueue.insight.overview_reader import Overview
 from taskqueue.insight.recent_figures import RecentFigures
-from taskqueue.insight.work_report import Period, WorkOf, WorkReport
+from taskqueue.insight.work_report import Day, Period, WorkOf, WorkReport
 from taskqueue.model.controls import Control
 from taskqueue.scheduler.operations import AnyOperation, Target, of_target
 from taskqueue.scheduler.scheduler import Scheduler
@@ -44,6 +44,8 @@ class View:
     """Whether the script of the page asks for its content alone."""
     overview: Callable[[], Overview]
     """Returns the state of the whole store, as it was a moment ago at most."""
+    day: Callable[[], Day]
+    """Returns the last hour against the same hour yesterday, and each hour since then."""
     numbers: Callable[[], Mapping[str, Any]]
     """Returns how many jobs there are (``Scheduler.stats``), as it was a moment ago at most."""
     figures: Callable[[], RecentFigures]

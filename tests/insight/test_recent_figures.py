@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from taskqueue.errors import StoreUnavailable
-from taskqueue.insight.recent_figures import RecentFigures
+from taskqueue.insight.recent_figures import WHOLE, RecentFigures
 from taskqueue.model.history import Parts, Step
 from taskqueue.model.lifecycle.outcomes import Failed, Run
 from taskqueue.model.lifecycle.settle import ended
@@ -69,6 +69,24 @@ def test_a_minute_has_numbers_by_queue_and_an_hour_those_of_all_queues(store: St
     ]
     [runs] = [figures for part in figures.runs(now).values() for figures in part.values()]
     assert (runs["ran"], runs["longest_run"]) == (4000, 2000)
+
+
+@on_both
+def test_the_same_hour_yesterday_is_read_once_a_minute(store: Store) -> None:
+    now, day = store.now(), timedelta(days=1)
+    for ago in (timedelta(minutes=5), day + timedelta(minutes=5), day + timedelta(minutes=5)):
+        fail(store, "mail", now - ago)
+    figures = RecentFigures(store)
+
+    eventually(lambda: len(store.history(Step.MINUTE, now - 2 * day, now)) == 2)
+
+    [(_, whole)] = [figures for part in figures.yesterday(now).values() for figures in part.items() if figures[1]]
+    assert (whole["failed"], whole["x:"], whole["waited"]) == (2, 2, 0)
+    assert sum(part[WHOLE]["failed"] for part in figures.day(now).values()) in (1, 3)  # it begins with a whole hour
+    assert [part[WHOLE]["failed"] for part in figures.last_hour(now).whole.values() if part[WHOLE]] == [1]
+    fail(store, "mail", now - day - timedelta(minutes=1))
+    minute = now - timedelta(seconds=now.second, microseconds=now.microsecond)
+    assert figures.yesterday(minute) is figures.yesterday(now)
 
 
 @on_both

@@ -11,12 +11,13 @@ from taskqueue.insight import work_report
 from taskqueue.insight.overview_reader import OverviewReader
 from taskqueue.insight.recent_figures import RecentFigures
 from taskqueue.insight.work_reader import WorkReader
-from taskqueue.insight.work_report import Period, Scope, WorkOf, WorkReport
+from taskqueue.insight.work_report import Day, Period, Scope, WorkOf, WorkReport
 from taskqueue.model.lifecycle.outcomes import Failed, Outcome
 from taskqueue.model.limits import Limit, lane
 from taskqueue.model.record import Failure, Options, Record
 from taskqueue.model.retry import FixedRetry
 from taskqueue.store import Store
+from tests.nodes import eventually
 from tests.store.records import HOUR, LEASE, MINUTE, SECOND, a_record, claim, running, settle
 
 MAIL = WorkOf(Scope.CLASS, "app:Mail")
@@ -34,6 +35,12 @@ def read(store: Store, of: WorkOf = MAIL, period: Period = Period.HOUR) -> WorkR
     """Return the report as a command reads it: with nothing that is kept."""
     reader = OverviewReader(store)
     return reader.report(of, period, reader.read())
+
+
+def read_day(store: Store) -> Day:
+    """Return the day as a command reads it."""
+    reader = OverviewReader(store)
+    return reader.day(reader.read())
 
 
 def shares(report: WorkReport) -> Mapping[tuple[str, str | None], tuple[int, int]]:
@@ -194,6 +201,42 @@ def test_a_name_without_jobs_has_an_empty_report(store: Store) -> None:
     assert report.is_empty
     assert work_report.lead(report) == "No job of this class for a week."
     assert (report.slowest, report.last.number, report.example) == ([], 0, None)
+
+
+def test_the_last_hour_is_compared_with_the_same_hour_yesterday(store: Store) -> None:
+    now, yesterday = store.now(), store.now() - 24 * HOUR
+    for number in range(3):
+        ran(store, now - 2 * MINUTE, queue=f"queue-{number}")
+        ran(store, yesterday - 25 * MINUTE, job=f"app:Job{number}") if number < 2 else None
+    ran(store, yesterday - 100 * MINUTE)  # in no hour that is compared
+    ran(store, now - 100 * MINUTE, outcome=Failed(failure=NO_VAT))
+    retried = running(store, a_record(created_at=now - MINUTE, options=Options(retry=FixedRetry(3, 600))), now=now)
+    settle(store, retried, Failed(failure=NO_VAT), now=now)
+    store.add([a_record(created_at=yesterday - 3 * HOUR), a_record(created_at=yesterday - 5 * MINUTE)])
+    store.add([a_record(created_at=yesterday + 5 * MINUTE), a_record(created_at=now - MINUTE)])
+    day = eventually(lambda: (one := read_day(store)).hour.added == 5 and one.yesterday.added == 3 and one)
+
+    assert (day.hour.done, day.hour.failed, day.hour.failed_attempts, day.yesterday.done) == (3, 0, 1, 2)
+    assert (day.hour.failed_attempt_share, day.hour.waiting.percentile(95)) == (0.25, 1.0)
+    assert (day.pending, day.pending_yesterday) == (5, 2)
+    assert [part.pending for part in day.hours][-1] == 5
+    assert sum(part.work.failed for part in day.hours) == 1
+    done, failed, _, pending = day.figures
+    assert (done.value, done.yesterday) == ("3", "yesterday 2, +50 %")
+    assert (failed.value, failed.yesterday) == ("25 %", "yesterday 0 %")
+    assert (pending.value, pending.yesterday) == ("5", "yesterday 2, +150 %")
+
+
+def test_an_empty_store_has_a_day_without_figures(store: Store) -> None:
+    day = read_day(store)
+
+    assert [(figure.value, figure.yesterday) for figure in day.figures] == [
+        ("0", "yesterday none"),
+        ("–", "yesterday –"),
+        ("–", "yesterday –"),
+        ("0", "yesterday 0"),
+    ]
+    assert len(day.hours) == 24
 
 
 def test_samples_are_of_the_jobs_that_match(store: Store) -> None:

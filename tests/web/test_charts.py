@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from taskqueue.insight.releases import Release
 from taskqueue.model.record import Attempt, Holder, Status
-from taskqueue.web.charts import LEAST, WIDTH, chart, marked, share_chart, timeline
+from taskqueue.web.charts import LEAST, WIDTH, chart, marked, share_chart, share_line, timeline, trend_line
 from tests.store.records import NOON, a_record
 
 
@@ -40,6 +40,16 @@ def test_a_release_is_marked_at_its_time_by_line_name_and_words() -> None:
     alone = marked(share_chart([(1, 2)] * 60, "Share"), releases[2:3], NOON, NOON + timedelta(hours=1))
     assert [mark.text for mark in alone.marks] == ["v42.1-of-a-ve…"]
     assert marked(drawn, releases[:1], NOON, NOON + timedelta(hours=1)) is drawn
+
+
+def test_shares_are_a_line_to_scale_with_gaps_where_there_was_none() -> None:
+    drawn = share_line([("12:00", 0.003), ("13:00", None), ("14:00", 0.0), ("15:00", 0.01)], "a day")
+
+    assert (drawn.path, drawn.most, drawn.width) == ("M0 41.2h10M20 58h10V2h10", 0.01, 40)
+    assert [bar.says for bar in drawn.bars] == ["12:00: 0.3 %", "13:00: no attempt", "14:00: 0 %", "15:00: 1 %"]
+    assert drawn.says == "a day: at most 1 %"
+    assert share_line([("", 0.2)], "").most == 0.2
+    assert trend_line([0, 0], "").path == "M0 58h10V58h10"
 
 
 def test_a_timeline_shows_waits_and_attempts_to_scale() -> None:

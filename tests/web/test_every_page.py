@@ -18,7 +18,6 @@ from taskqueue.model.record import Cause, Failure, Holder
 from taskqueue.store import ClaimRequest
 from taskqueue.store.open import open_store
 from taskqueue.web import app
-from taskqueue.web.pages.overview import ends_of, failed_share
 from tests.cli import records
 from tests.web import jobs
 from tests.web.conftest import MakeBrowser, log_in
@@ -102,8 +101,29 @@ def test_canceled_jobs_do_not_count_as_ones_that_did_not_fail(scheduler: Schedul
     scheduler.run_job(jobs.Invoice, {"customer": 7})
     scheduler.add_job(jobs.Mail).cancel()
 
-    minutes = scheduler.overview_reader().read().minutes
-    assert failed_share(ends_of(minutes)) == ", 100.0 % failed in the last hour"
+    reader = scheduler.overview_reader()
+    assert reader.day(reader.read()).figures[1].value == "100 %"
+
+
+def test_the_overview_compares_the_hour_with_yesterday_and_draws_what_fails(scheduler: Scheduler) -> None:
+    scheduler.add_jobs([(jobs.Mail, None)] * 3)
+    scheduler.add_job(jobs.Invoice, {"customer": 7})
+    scheduler.run_pending()
+    client = ("127.0.0.1", 5000)
+    with TestClient(app(scheduler, local=True), base_url="http://127.0.0.1", client=client) as browser:
+        page = browser.get("/").text
+
+    figures = page.partition('aria-label="The last hour and yesterday"')[2].partition("</section>")[0]
+    shown = re.findall(r'href="([^"]+)"><b>([^<]+)</b> ([^<]+)</a><span class="soft small">([^<]+)<', figures)
+    assert shown[:2] == [
+        ("/jobs?status=done", "3", "done in the last hour", "yesterday none"),
+        ("/failures", "25 %", "of the attempts failed", "yesterday –"),
+    ]
+    assert [link for link, *_ in shown] == ["/jobs?status=done", "/failures", "/queues", "/jobs?status=pending"]
+    assert (
+        len(re.findall(r'aria-label="Last [^"]+, share of failed attempts by (?:hour|minute): at most 25 %"', page))
+        == 2
+    )
 
 
 def test_a_progress_that_is_long_ago_promises_no_end(scheduler: Scheduler, url: str) -> None:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 from urllib.parse import quote
 
 from taskqueue.insight.needs import Need, Subject
 from taskqueue.insight.overview_reader import Overview
+from taskqueue.insight.releases import Release
+from taskqueue.insight.work_report import Day, Period, WorkPart
 from taskqueue.model.finding import Level
-from taskqueue.model.history import Parts, Step
 from taskqueue.model.job_filter import JobFilter
-from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.model.wording import count
 from taskqueue.scheduler.operations import OPERATIONS
-from taskqueue.web.charts import Chart, chart, marked
+from taskqueue.web.charts import Chart, Line, chart, marked, share_line, trend_line
 from taskqueue.web.view import Button, View, button_of
 from taskqueue.web.words import number
 
@@ -24,11 +24,14 @@ MOST_RUNS = 15
 MOST_NEEDS = 12
 """The most lines of each list; the linked pages show all."""
 
-HOURS = 72
-"""The hours of the longer chart."""
+TITLES: Mapping[Period, tuple[str, str, str]] = {
+    Period.HOUR: ("Last hour", "1 h ago", "minute"),
+    Period.DAY: ("Last 24 hours", "24 h ago", "hour"),
+}
+"""The times of the charts: title, beginning and length of a bar."""
 
-Ends: TypeAlias = Mapping[int, tuple[int, int]]
-"""How many jobs were done, and how many failed, in each minute or hour from a time in milliseconds on."""
+LINKS = ("/jobs?status=done", "/failures", "/queues", "/jobs?status=pending")
+"""Where the figures of the day lead to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,24 +47,23 @@ class ShownNeed:
 
 def overview(view: View) -> Mapping[str, Any]:
     """Return the state of the whole store."""
-    state = view.overview()
-    hour = ends_of(state.minutes)
-    days = ends_of(view.figures().hours(state.at - (HOURS - 1) * Step.HOUR.length, state.at))
+    state, day = view.overview(), view.day()
     return {
-        "lead": _lead(state, hour),
+        "lead": _lead(state),
         "needs": [_shown(need, view) for need in state.needs[:MOST_NEEDS]],
         "oldest": max((queue.oldest for queue in state.queues if queue.oldest is not None), default=None),
-        "hour": _chart(hour, state, Step.MINUTE, 60, "{:%H:%M} UTC", f"Last hour by minute: {_says(hour)}"),
-        "hour_says": _says(hour),
-        "days": _chart(days, state, Step.HOUR, HOURS, "{:%a %H:00} UTC", "Last 72 hours by hour"),
-        "days_says": _says(days),
+        "figures": [
+            (figure, trend_line(figure.trend, f"{figure.name}, hour by hour"), link)
+            for figure, link in zip(day.figures, LINKS, strict=True)
+        ],
+        "charts": [_ends(day, period, state.releases) for period in TITLES],
         "queues": state.queues[:MOST_QUEUES],
         "runs": state.runs[:MOST_RUNS],
         "running": state.running,
     }
 
 
-def _lead(state: Overview, hour: Ends) -> str:
+def _lead(state: Overview) -> str:
     """Return in one sentence whether it works, and how much it does."""
     live = [node for node in state.nodes if node.is_live]
     if not live:
@@ -69,14 +71,7 @@ def _lead(state: Overview, hour: Ends) -> str:
     busy = sum(_number(node.about.get("busy")) for node in live)
     most = sum(_number(node.about.get("max_children")) for node in live)
     rate = sum(queue.ended_per_minute for queue in state.queues)
-    nodes = count(len(live), "node")
-    return f"Working. {nodes}, {busy} of {most} workers busy, {number(rate)} jobs/min{failed_share(hour)}."
-
-
-def failed_share(hour: Ends) -> str:
-    """Return how many of the jobs failed that came to an end by themselves: canceled ones say nothing of failures."""
-    done, failed = _all(hour)
-    return f", {100 * failed / (done + failed):.1f} % failed in the last hour" if done + failed else ""
+    return f"Working. {count(len(live), 'node')}, {busy} of {most} workers busy, {number(rate)} jobs/min."
 
 
 def _number(value: object) -> int:
@@ -110,29 +105,33 @@ def _shown(need: Need, view: View) -> ShownNeed:
     return ShownNeed(says=says, level=need.level, way_out=way_out, link=link, action=action)
 
 
-def ends_of(parts: Parts) -> Ends:
-    """Return how many jobs were done and how many failed in each minute, or hour."""
-    return {
-        at: (
-            sum(figures.get("done", 0) for figures in part.values()),
-            sum(figures.get("failed", 0) + figures.get("timeout", 0) for figures in part.values()),
-        )
-        for at, part in parts.items()
-    }
+@dataclass(frozen=True, kw_only=True)
+class Ends:
+    """How many jobs were done and failed in each part of a time as bars, and the share of failed attempts as a line."""
+
+    title: str
+    begin: str
+    says: str
+    bars: Chart
+    failing: Line
 
 
-def _chart(ends: Ends, state: Overview, step: Step, bars: int, title: str, says: str) -> Chart:
-    """Return the last minutes, or hours, as bars, with the releases in them."""
-    last = step.begin(milliseconds(state.at))
-    times = [moment(last) - place * step.length for place in reversed(range(bars))]
-    drawn = chart(((title.format(at), *ends.get(milliseconds(at), (0, 0))) for at in times), says)
-    return marked(drawn, state.releases, times[0], times[-1] + step.length)
+def _ends(day: Day, period: Period, releases: Sequence[Release]) -> Ends:
+    """Return the last hour by minute, or the last day by hour, with the releases in it."""
+    title, begins, step = TITLES[period]
+    parts = day.parts[period]
+    begin = parts[0].at
+    says = f"{sum(part.done for part in parts):,} done, {sum(part.failed for part in parts):,} failed"
+    drawn = chart(((_time(part, period), part.done, part.failed) for part in parts), f"{title} by {step}: {says}")
+    shares = [(_time(part, period), part.failed_attempt_share) for part in parts]
+    return Ends(
+        title=title,
+        begin=begins,
+        says=says,
+        bars=marked(drawn, releases, begin, begin + period.length),
+        failing=share_line(shares, f"{title}, share of failed attempts by {step}"),
+    )
 
 
-def _all(ends: Ends) -> tuple[int, int]:
-    return sum(done for done, _ in ends.values()), sum(failed for _, failed in ends.values())
-
-
-def _says(ends: Ends) -> str:
-    done, failed = _all(ends)
-    return f"{done:,} done, {failed:,} failed"
+def _time(part: WorkPart, period: Period) -> str:
+    return f"{part.at:%H:%M} UTC" if period is Period.HOUR else f"{part.at:%a %H:00} UTC"
