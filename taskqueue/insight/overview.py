@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from taskqueue.model.analytics import Postponed
 from taskqueue.model.controls import EVERY_QUEUE, Control, Controls, Kind
 from taskqueue.model.history import Durations, Figures, HistoryEntry, Parts, Step, add_figures, entry
+from taskqueue.model.job_filter import PARTS_OF_POSTPONED, part_of_postponed
 from taskqueue.model.record import Record, Status
+from taskqueue.model.schedules.schedule import NamedSchedule
 from taskqueue.model.timestamps import EPOCH, milliseconds, moment
 
 
@@ -111,6 +114,11 @@ class QueueState:
         return self.waiting / self.ended_per_minute * 60 if self.ended_per_minute else None
 
     @property
+    def is_quiet(self) -> bool:
+        """Return whether nothing waits, runs, comes or ends in it, and nobody has paused it."""
+        return not (self.waiting or self.running or self.added_per_minute or self.ended_per_minute or self.pause)
+
+    @property
     def grows(self) -> bool:
         """Return whether a backlog that is at least a minute old clearly gains more jobs than it loses."""
         return (self.oldest or 0) >= 60 and self.added_per_minute > 1.1 * self.ended_per_minute
@@ -125,6 +133,71 @@ class Run:
     left: float | None
     usual: Durations | None
     """How long jobs of its class ran in the last day."""
+
+
+class UpcomingHour(NamedTuple):
+    """The jobs that are due in one of the next hours."""
+
+    at: datetime
+    scheduled: int
+    retried: int
+    """Those that have failed, or whose class could not be loaded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Upcoming:
+    """What is due in the next 24 hours, and why postponed jobs are."""
+
+    hours: Sequence[UpcomingHour]
+    """From the current hour on."""
+    schedules: Sequence[NamedSchedule]
+    """The schedules that are due, the soonest first, up to ``MOST_SCHEDULES``."""
+    parts: Mapping[str, int]
+    """How many postponed jobs are *scheduled*, *retrying*, *blocked* and *unloadable*."""
+    is_complete: bool
+    """Whether all postponed jobs were looked at: if not, the numbers are too low."""
+
+    @property
+    def due(self) -> str:
+        """Return how many jobs are due, ``10,000+`` if some were not looked at."""
+        return self._at_least(sum(hour.scheduled + hour.retried for hour in self.hours)) or "0"
+
+    @property
+    def numbers(self) -> Mapping[str, str]:
+        """Return the numbers of ``parts`` as text; empty if it is not known whether there are some."""
+        return {word: self._at_least(number) for word, number in self.parts.items()}
+
+    def _at_least(self, number: int) -> str:
+        return f"{number:,}" if self.is_complete else f"{number:,}+" if number else ""
+
+
+MOST_SCHEDULES = 20
+"""The most schedules that are read."""
+
+MOST_DUE = 10_000
+"""The most postponed jobs that are looked at, those that are due first."""
+
+NEXT = 24
+"""How many hours are looked ahead."""
+
+
+def upcoming_of(postponed: Postponed, schedules: Sequence[NamedSchedule], now: datetime) -> Upcoming:
+    """Return what is due; jobs whose time has come are due now."""
+    first = moment(Step.HOUR.begin(milliseconds(now)))
+    parts = dict.fromkeys(PARTS_OF_POSTPONED, 0) | {"blocked": postponed.blocked}
+    numbers = [[0, 0] for _ in range(NEXT)]
+    for due, number in postponed.due.items():
+        word = part_of_postponed(due.cause, due.has_failed)
+        parts[word] += number
+        place = max(0, (due.hour - first) // Step.HOUR.length)
+        if place < NEXT:
+            numbers[place][word != "scheduled"] += number
+    return Upcoming(
+        hours=[UpcomingHour(first + place * Step.HOUR.length, *pair) for place, pair in enumerate(numbers)],
+        schedules=schedules,
+        parts=parts,
+        is_complete=sum(postponed.due.values()) < MOST_DUE and postponed.blocked < MOST_DUE,
+    )
 
 
 def queue_states(

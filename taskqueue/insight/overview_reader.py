@@ -22,7 +22,7 @@ from taskqueue.insight.failure_groups import (
 from taskqueue.insight.failure_states import Decisions, FailureDecision, FailureState, decisions_of
 from taskqueue.insight.needs import Need, Subject
 from taskqueue.insight.nodes import Node, nodes_of
-from taskqueue.insight.overview import QueueState, Run
+from taskqueue.insight.overview import QueueState, Run, Upcoming
 from taskqueue.insight.recent_figures import UNSETTLED, RecentFigures
 from taskqueue.insight.releases import Release, releases_of
 from taskqueue.insight.work_reader import WorkReader
@@ -93,6 +93,7 @@ class OverviewReader:
         self._hours_of_regressed: dict[int, Lately] = {}
         self._flaws: list[Need] = []
         self._seldom_at = 0.0
+        self._upcoming: tuple[float, Upcoming] | None = None
 
     def now(self) -> datetime:
         """Return the store's clock, which stamps jobs; this host's clock may differ."""
@@ -144,6 +145,17 @@ class OverviewReader:
             state.whole, self.figures.yesterday(state.at), self.figures.day(state.at), pending, state.at
         )
 
+    def upcoming(self, now: datetime) -> Upcoming:
+        """Return what is due in the next 24 hours, as it was a quarter of a minute ago or so at most."""
+        kept = self._upcoming
+        if kept is None or time.monotonic() >= kept[0]:
+            began = time.monotonic()
+            until = now + overview.NEXT * Step.HOUR.length
+            schedules, _ = self._store.due(until, overview.MOST_SCHEDULES)
+            upcoming = overview.upcoming_of(self._store.postponed(overview.MOST_DUE), schedules, now)
+            kept = self._upcoming = _next_at(began), upcoming
+        return kept[1]
+
     def report(self, of: WorkOf, period: Period, state: Overview) -> WorkReport:
         """Return what is known about a class or queue, given the current state; empty if nothing is known."""
         return self._work.read(of, period, state.at, state.groups, state.queues)
@@ -159,8 +171,7 @@ class OverviewReader:
         usual = self._with_minutes(usual, now, releases)
         self._usual_failures = replace(usual, last=self._last_of_resolved(usual, now, decisions))
         self._flaws = list(self._find_flaws(now, postponed))
-        took = time.monotonic() - began
-        self._seldom_at = began + max(SELDOM, SHARE * took)
+        self._seldom_at = _next_at(began)
 
     def _with_minutes(self, usual: Usual, now: datetime, releases: Sequence[Release]) -> Usual:
         """Return the same with the minutes of new errors; each call looks up some, and all of hours of a release."""
@@ -215,6 +226,11 @@ class OverviewReader:
                 if finding.level is not Level.OK:
                     yield needs.of_finding(finding, subject)
         yield from needs.of_schedules(self._store.schedules(), now)
+
+
+def _next_at(began: float) -> float:
+    """Return when values that were read from ``began`` until now may be read again."""
+    return began + max(SELDOM, SHARE * (time.monotonic() - began))
 
 
 def _by_node(records: list[Record], running: int) -> Mapping[str, int] | None:

@@ -249,8 +249,8 @@ class DayFigure(NamedTuple):
     name: str
     value: str
     yesterday: str
-    trend: Sequence[float]
-    """The same figure for each hour of the day."""
+    trend: Sequence[float | None]
+    """The same figure for each hour of the day, the last one for the last 60 minutes; None where there is none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,7 +274,7 @@ class Day:
     @property
     def figures(self) -> list[DayFigure]:
         """Return how much is done, how much fails, how long jobs wait, and how many are pending."""
-        works = [part.work for part in self.hours]
+        works = [*(part.work for part in self.hours[:-1]), self.hour]
         yesterday, pending = self.yesterday, f"{self.pending_yesterday:,}"
         done = f"{yesterday.done:,}" if yesterday.done else "none"
         return [
@@ -288,13 +288,13 @@ class Day:
                 "of the attempts failed",
                 _share(self.hour),
                 f"yesterday {_share(yesterday)}",
-                [work.failed_attempt_share or 0.0 for work in works],
+                [work.failed_attempt_share for work in works],
             ),
             DayFigure(
                 "95 of 100 jobs waited at most",
                 _waited(self.hour),
                 f"yesterday {_waited(yesterday)}",
-                [work.waiting.percentile(95) if work.waiting.number else 0.0 for work in works],
+                [work.waiting.percentile(95) if work.waiting.number else None for work in works],
             ),
             DayFigure(
                 "pending now",

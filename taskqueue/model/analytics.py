@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from datetime import datetime, timedelta, timezone
 from enum import Enum
+from typing import NamedTuple
 
 from taskqueue.model.history import OTHER, Durations, Figures, Parts, Step, add_figures, count_end, entry
 from taskqueue.model.ids import WORKFLOW_TAG, JobId
 from taskqueue.model.lazy_dataclass import dataclass
-from taskqueue.model.record import Status
+from taskqueue.model.record import Cause, Status
 from taskqueue.model.timestamps import EPOCH, moment
 
 ERRORS_KEPT = 20
@@ -28,6 +29,22 @@ class Grouping(str, Enum):
     TAG = "tag"
     HOUR = "hour"
     DAY = "day"
+
+
+class Due(NamedTuple):
+    """What postponed jobs that wait for a time alone have in common."""
+
+    cause: Cause
+    has_failed: bool
+    hour: datetime
+    """The hour in which they are due."""
+
+
+class Postponed(NamedTuple):
+    """The postponed jobs: how many are due in which hour, and how many wait for other jobs."""
+
+    due: Mapping[Due, int]
+    blocked: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -92,6 +92,13 @@ _ALIKE = 0.75
 _EXAMPLE = '{"data.to": "ann@example.org"}'
 
 
+def part_of_postponed(cause: Cause, has_failed: bool) -> str:
+    """Return the word for a postponed job that waits for no other job."""
+    if cause is Cause.UNLOADABLE:
+        return "unloadable"
+    return "retrying" if has_failed or cause in _RETRIED else "scheduled"
+
+
 class Token(NamedTuple):
     """One part of a filter: a key and its value."""
 

@@ -16,7 +16,7 @@ from taskqueue.store.bell import Bell
 from taskqueue.store.queue_shares import STRICT, QueueShares
 
 if TYPE_CHECKING:
-    from taskqueue.model.analytics import Present, Sample
+    from taskqueue.model.analytics import Postponed, Present, Sample
     from taskqueue.model.audit import AuditEntry
     from taskqueue.model.finding import Finding
     from taskqueue.model.history import Parts, Step
@@ -223,6 +223,12 @@ class Store(Protocol):
 
     def present(self, now: datetime) -> Present:
         """Return how many records have not ended, by what they wait for."""
+
+    def postponed(self, most: int) -> Postponed:
+        """Return how many postponed records are due in which hour, and how many wait for others, up to ``most`` each.
+
+        Those that are due first are looked at first.
+        """
 
     def samples(self, since: datetime, until: datetime, limit: int, query: Query = EVERYTHING) -> Sequence[Sample]:
         """Return the rows for analytics: up to ``limit`` jobs that match and ended in (since, until], the newest first.

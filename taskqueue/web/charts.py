@@ -78,8 +78,8 @@ def _box(x: int, height: float, above: float) -> str:
     return f"M{x + 1} {HEIGHT - above:g}v-{height:g}h8v{height:g}z" if height else ""
 
 
-def chart(figures: Iterable[tuple[str, int, int]], says: str) -> Chart:
-    """Return the bars of figures: what each is of, how many are done, and how many failed."""
+def chart(figures: Iterable[tuple[str, int, int]], says: str, words: tuple[str, str] = ("done", "failed")) -> Chart:
+    """Return the bars of figures: what each is of, how many are done, and how many failed, in these words."""
     triples = list(figures)
     most = max((done + failed for _, done, failed in triples), default=0)
     bars = [
@@ -87,7 +87,7 @@ def chart(figures: Iterable[tuple[str, int, int]], says: str) -> Chart:
             x=10 * place,
             done=_height(done, most),
             failed=_height(failed, most),
-            says=f"{of}: {done:,} done, {failed:,} failed",
+            says=f"{of}: {done:,} {words[0]}, {failed:,} {words[1]}",
         )
         for place, (of, done, failed) in enumerate(triples)
     ]
@@ -151,9 +151,9 @@ def share_line(shares: Sequence[tuple[str, float | None]], says: str) -> Line:
     return Line(path=path, width=10 * len(shares), says=said, most=most, bars=bars)
 
 
-def trend_line(values: Sequence[float], says: str) -> Line:
+def trend_line(values: Sequence[float | None], says: str) -> Line:
     """Return these values to the scale of the highest one."""
-    most = max(values, default=0.0)
+    most = max((value for value in values if value is not None), default=0.0)
     return Line(path=_steps(values, most), width=10 * len(values), says=says, most=most)
 
 

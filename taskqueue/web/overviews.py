@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from taskqueue.insight.needs import Need
+from taskqueue.insight.overview import Upcoming
 from taskqueue.insight.overview_reader import Overview, OverviewReader
 from taskqueue.insight.recent_figures import RecentFigures
 from taskqueue.insight.work_report import Day, Period, WorkOf, WorkReport
@@ -178,6 +179,10 @@ class Overviews:
     def day(self) -> Day:
         """Return the last hour against the same hour yesterday, and each hour since then."""
         return self._reader().day(self.read())
+
+    def upcoming(self) -> Upcoming:
+        """Return what is due in the next 24 hours."""
+        return self._reader().upcoming(self.read().at)
 
     def figures(self) -> RecentFigures:
         """Return the figures of recent minutes and hours."""

@@ -106,6 +106,7 @@ class PageRoutes:
             overview=dashboard.overviews.read,
             numbers=dashboard.overviews.numbers,
             day=dashboard.overviews.day,
+            upcoming=dashboard.overviews.upcoming,
             figures=dashboard.overviews.figures,
             report=dashboard.overviews.report,
             now=dashboard.overviews.now,

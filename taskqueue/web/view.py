@@ -11,6 +11,7 @@ from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
 from taskqueue.errors import InvalidQuery
+from taskqueue.insight.overview import Upcoming
 from taskqueue.insight.overview_reader import Overview
 from taskqueue.insight.recent_figures import RecentFigures
 from taskqueue.insight.work_report import Day, Period, WorkOf, WorkReport
@@ -46,6 +47,8 @@ class View:
     """Returns the state of the whole store, as it was a moment ago at most."""
     day: Callable[[], Day]
     """Returns the last hour against the same hour yesterday, and each hour since then."""
+    upcoming: Callable[[], Upcoming]
+    """Returns what is due in the next 24 hours."""
     numbers: Callable[[], Mapping[str, Any]]
     """Returns how many jobs there are (``Scheduler.stats``), as it was a moment ago at most."""
     figures: Callable[[], RecentFigures]

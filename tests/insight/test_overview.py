@@ -17,6 +17,8 @@ from taskqueue.insight.failure_groups import Lately, Usual, judged
 from taskqueue.insight.needs import Need, Subject
 from taskqueue.insight.overview import failures_of
 from taskqueue.insight.overview_reader import Overview, OverviewReader
+from taskqueue.model.analytics import Due, Postponed
+from taskqueue.model.controls import Control, Kind
 from taskqueue.model.finding import Level
 from taskqueue.model.history import Part, Step
 from taskqueue.model.record import CancelRequest, Cause, Holder, Record, Status
@@ -26,6 +28,7 @@ from taskqueue.model.timestamps import milliseconds
 from taskqueue.store import ClaimRequest, Lease, Store
 from tests.nodes import eventually
 from tests.scheduler.jobs import Broken, Echo
+from tests.store.records import NOON
 
 on_both = pytest.mark.parametrize("url", ["sqlite", "mongodb"], indirect=True)
 
@@ -94,6 +97,35 @@ def test_queues_come_with_age_size_and_rates(blocking: Scheduler, store: Store) 
     assert queue.failed_per_minute == pytest.approx(queue.ended_per_minute / 3)
     assert queue.empty_in == pytest.approx(60 / queue.ended_per_minute)
     assert not queue.grows
+
+
+def test_a_queue_is_quiet_if_nothing_happens_in_it_and_nobody_has_paused_it() -> None:
+    quiet = replace(overview.idle_queue("mail"), postponed=3)
+
+    assert quiet.is_quiet
+    changes: list[dict[str, Any]] = [{"waiting": 1}, {"running": 1}, {"added_per_minute": 1}, {"ended_per_minute": 1}]
+    changes.append({"pause": Control(kind=Kind.PAUSE, name="mail", since=NOON, by="ann")})
+    assert not any(replace(quiet, **change).is_quiet for change in changes)
+
+
+def test_jobs_are_due_by_hour_and_those_that_are_late_are_due_now() -> None:
+    due = {
+        Due(Cause.SCHEDULED, False, NOON - timedelta(hours=2)): 1,
+        Due(Cause.SCHEDULED, False, NOON): 2,
+        Due(Cause.RETRY, True, NOON + timedelta(hours=23)): 4,
+        Due(Cause.UNLOADABLE, False, NOON + timedelta(hours=24)): 8,
+    }
+
+    upcoming = overview.upcoming_of(Postponed(due, 16), [], NOON + 30 * MINUTE)
+
+    assert [(hour.at, hour.scheduled, hour.retried) for hour in upcoming.hours if hour.scheduled or hour.retried] == [
+        (NOON, 3, 0),
+        (NOON + timedelta(hours=23), 0, 4),
+    ]
+    assert upcoming.parts == {"scheduled": 3, "retrying": 4, "blocked": 16, "unloadable": 8}
+    assert (upcoming.due, upcoming.numbers["retrying"]) == ("7", "4")
+    many = overview.upcoming_of(Postponed({Due(Cause.RETRY, True, NOON): overview.MOST_DUE}, 0), [], NOON)
+    assert (many.due, many.numbers["retrying"], many.numbers["scheduled"]) == ("10,000+", "10,000+", "")
 
 
 @on_both

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from taskqueue.model.analytics import Due
 from taskqueue.model.controls import Control, Kind
+from taskqueue.model.job_filter import PARTS_OF_POSTPONED, part_of_postponed
 from taskqueue.model.lifecycle.outcomes import Failed, HandedBack
-from taskqueue.model.query import PENDING
-from taskqueue.model.record import Options, Record, Status, changed
+from taskqueue.model.query import PENDING, parse
+from taskqueue.model.record import Cause, Options, Record, Status, changed
 from taskqueue.model.retry import FixedRetry
 from taskqueue.store import Store
 from taskqueue.store.mongodb.counts import FEW as AT_ONCE
@@ -163,6 +165,34 @@ def test_a_retry_in_another_queue_is_counted_there(store: Store) -> None:
     store.settle([after._replace(after=changed(after.after, queue="b"))], NOON)
 
     assert tally(store) == {("a", Status.WAITING): MANY, ("b", Status.WAITING): MANY + 1}
+
+
+def test_postponed_jobs_are_counted_by_why_and_when_they_are_due(store: Store) -> None:
+    failed = {"cause": Cause.RETRY, "failures": 1}
+    records = [
+        *(postponed(NOON + minutes * MINUTE, cause=Cause.SCHEDULED) for minutes in (5, 59, 60)),
+        postponed(NOON + 5 * MINUTE, **failed),
+        postponed(NOON + 5 * MINUTE, cause=Cause.SNOOZED, failures=2),
+        postponed(NOON + 3 * HOUR, cause=Cause.LOST),
+        postponed(NOON + 30 * HOUR, cause=Cause.UNLOADABLE, failures=1),
+    ]
+    store.add([*records, a_record(), behind(records[0].id)])
+
+    due, blocked = store.postponed(100)
+
+    assert due == {
+        Due(Cause.SCHEDULED, False, NOON): 2,
+        Due(Cause.SCHEDULED, False, NOON + HOUR): 1,
+        Due(Cause.RETRY, True, NOON): 1,
+        Due(Cause.SNOOZED, True, NOON): 1,
+        Due(Cause.LOST, False, NOON + 3 * HOUR): 1,
+        Due(Cause.UNLOADABLE, True, NOON + 30 * HOUR): 1,
+    }
+    words: Counter[str] = Counter(blocked=blocked)
+    for of_hour, number in due.items():
+        words[part_of_postponed(of_hour.cause, of_hour.has_failed)] += number
+    assert words == {word: store.count(parse(query)) for word, query in PARTS_OF_POSTPONED.items()}
+    assert {of_hour.hour for of_hour in store.postponed(4).due} == {NOON}
 
 
 def test_the_oldest_of_a_queue_is_the_first_to_be_claimed(store: Store) -> None:

@@ -19,6 +19,7 @@ from taskqueue.store import ClaimRequest
 from taskqueue.store.open import open_store
 from taskqueue.web import app
 from tests.cli import records
+from tests.store.records import postponed
 from tests.web import jobs
 from tests.web.conftest import MakeBrowser, log_in
 
@@ -106,9 +107,9 @@ def test_canceled_jobs_do_not_count_as_ones_that_did_not_fail(scheduler: Schedul
 
 
 def test_the_overview_compares_the_hour_with_yesterday_and_draws_what_fails(scheduler: Scheduler) -> None:
-    scheduler.add_jobs([(jobs.Mail, None)] * 3)
-    scheduler.add_job(jobs.Invoice, {"customer": 7})
-    scheduler.run_pending()
+    for _ in range(3):
+        scheduler.run_job(jobs.Mail)
+    scheduler.run_job(jobs.Invoice, {"customer": 7})
     client = ("127.0.0.1", 5000)
     with TestClient(app(scheduler, local=True), base_url="http://127.0.0.1", client=client) as browser:
         page = browser.get("/").text
@@ -124,6 +125,39 @@ def test_the_overview_compares_the_hour_with_yesterday_and_draws_what_fails(sche
         len(re.findall(r'aria-label="Last [^"]+, share of failed attempts by (?:hour|minute): at most 25 %"', page))
         == 2
     )
+
+
+def test_the_overview_has_the_next_day_and_folds_quiet_queues(scheduler: Scheduler, url: str) -> None:
+    for queue in ("zebra", "apple"):
+        scheduler.add_job(jobs.Mail, queue=queue)
+    for number, at in enumerate(("+20 minutes", "+3 hours", "+3 hours", "+30 hours")):
+        scheduler.add_job(jobs.Mail, queue=f"later-{number}", at=at)
+    scheduler.add_job(jobs.Mail, queue="later-4", depends_on=scheduler.find_jobs({"queue": "zebra"})[0])
+    for number in range(8):
+        scheduler.schedule(f"nightly-{number}", jobs.Mail, every=3600 + number)
+    scheduler.schedule("monthly", jobs.Mail, every=30 * 86400)
+    with closing(open_store(url)) as store:
+        next_year = store.now() + timedelta(days=400)
+        store.add([postponed(next_year, queue=queue) for queue in ("quiet-2", "quiet-1")])
+    client = ("127.0.0.1", 5000)
+    with TestClient(app(scheduler, local=True), base_url="http://127.0.0.1", client=client) as browser:
+        page = browser.get("/").text
+
+    queues = re.findall(r'<tr id="queue-([^"]+)"', page)
+    assert queues == ["apple", "later-0", "later-1", "later-2", "later-3", "later-4", "zebra"]
+    quiet = page.partition('<details class="fold" id="quiet"><summary>2 quiet queues</summary>')[2]
+    assert re.findall(r'href="/queues/([^"]+)"', quiet.partition("</details>")[0]) == ["quiet-1", "quiet-2"]
+    upcoming = page.partition('id="next-title"')[2]
+    assert "jobs due: 3<" in upcoming
+    links = re.findall(r'<a href="/jobs\?q=status%3A(\w+)">([^<]+)</a>', upcoming)
+    assert links == [
+        ("scheduled", "6 scheduled"),
+        ("retrying", "0 retrying"),
+        ("blocked", "1 blocked"),
+        ("unloadable", "0 cannot load"),
+    ]
+    assert re.findall(r'<tr id="schedule-([^"]+)"', upcoming) == [f"nightly-{number}" for number in range(6)]
+    assert '<a href="/schedules">all schedules</a>' in upcoming
 
 
 def test_a_progress_that_is_long_ago_promises_no_end(scheduler: Scheduler, url: str) -> None:

@@ -17,18 +17,19 @@ from pymongo import ASCENDING, DESCENDING
 from pymongo.collection import Collection
 from pymongo.cursor import Cursor
 
-from taskqueue.model.analytics import Present
+from taskqueue.model.analytics import Due, Postponed, Present
+from taskqueue.model.history import Step
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.claim_end import since_of
 from taskqueue.model.query import Query
 from taskqueue.model.reading import text
-from taskqueue.model.record import Record, Status
+from taskqueue.model.record import Cause, Record, Status
 from taskqueue.model.schedules import LATEST
-from taskqueue.model.timestamps import EPOCH, milliseconds, moment
+from taskqueue.model.timestamps import EPOCH, MILLISECOND, milliseconds, moment
 from taskqueue.store.arguments import order_of
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.counts import CountReads, StateReader, Tally
-from taskqueue.store.mongodb.documents import Document, records
+from taskqueue.store.mongodb.documents import Document, needed_time_in, records
 from taskqueue.store.mongodb.filters import filter_of
 from taskqueue.store.mongodb.indexes import (
     BEHIND,
@@ -329,6 +330,29 @@ class Queries:
             blocked=max(0, postponed - due - later),
             lost=reads.count({"status": int(Status.PROCESSING), "ready_at": {"$lte": now}}, HELD),
         )
+
+    def postponed(self, most: int) -> Postponed:
+        """Return how many records are due in which hour, and how many wait for others, up to ``most`` each."""
+        jobs = self._connection.collections.jobs
+        hour = {"$subtract": ["$due", {"$mod": [{"$toLong": "$due"}, Step.HOUR.length // MILLISECOND]}]}
+        steps: list[Document] = [
+            {"$match": {"due": {"$type": "date"}}},
+            {"$sort": {"due": ASCENDING}},
+            {"$limit": most},
+            {
+                "$group": {
+                    "_id": {"cause": "$cause", "failed": {"$gt": ["$failures", 0]}, "hour": hour},
+                    "records": {"$sum": 1},
+                }
+            },
+        ]
+        due = dict(readable(jobs.aggregate(steps, hint=DUE), _due, "postponed jobs"))
+        return Postponed(due, jobs.count_documents({"waiting_for": {"$exists": True}}, hint=BEHIND, limit=most))
+
+
+def _due(group: Document) -> tuple[Due, int]:
+    key = group["_id"]
+    return Due(Cause(key["cause"]), bool(key["failed"]), needed_time_in(key["hour"])), group["records"]
 
 
 def _behind(name: str, direction: int, value: Any, id: JobId) -> Document:

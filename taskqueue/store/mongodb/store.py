@@ -118,6 +118,7 @@ class MongoStore:
     history = indexed(_part("_history", History.read, is_flushed=True))
     tidy_history = indexed(_part("_history", History.tidy))
     present = _part("_queries", Queries.present)
+    postponed = indexed(_part("_queries", Queries.postponed))
     samples = indexed(_part("_connection", analytics.samples))
     cancel = indexed(_part("_settlements", Settlements.cancel))
     cancel_many = _part("_settlements", Settlements.cancel_many)

@@ -8,16 +8,17 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from taskqueue.model.history import Step
 from taskqueue.model.lifecycle.claim_end import since_of
 from taskqueue.model.reading import number, priority, text
-from taskqueue.model.record import Status
-from taskqueue.model.timestamps import milliseconds
+from taskqueue.model.record import Cause, Status
+from taskqueue.model.timestamps import EPOCH, milliseconds
 from taskqueue.store.reading import readable
 from taskqueue.store.relational.columns import LARGEST
 from taskqueue.store.relational.engine import Database, Execute
 
 if TYPE_CHECKING:
-    from taskqueue.model.analytics import Present
+    from taskqueue.model.analytics import Due, Postponed, Present
 
 
 class First(NamedTuple):
@@ -121,6 +122,19 @@ SELECT
 """
 
 
+_DUE = """
+SELECT cause, failed, hour, count(*) FROM (
+    SELECT cause, failures > 0 AS failed, ready_at / 3600000 AS hour FROM jobs
+    WHERE status = 1 AND (waiting_for IS NOT NULL) = FALSE ORDER BY ready_at LIMIT ?
+) AS due GROUP BY cause, failed, hour
+"""
+_BLOCKED = """
+SELECT count(*) FROM (
+    SELECT 1 FROM jobs WHERE status = 1 AND (waiting_for IS NOT NULL) = TRUE LIMIT ?
+) AS blocked
+"""
+
+
 @contextmanager
 def one_state(database: Database) -> Iterator[None]:
     """Give all reads of the block one state of the store, although others may commit between two statements."""
@@ -204,3 +218,20 @@ def present(database: Database, now: datetime) -> Present:
         postponed += records if status is Status.POSTPONED else 0
     later = max(0, postponed - due - blocked)
     return Present(queued=waiting + due, running=running, postponed=later, blocked=blocked, lost=lost)
+
+
+def postponed(database: Database, most: int) -> Postponed:
+    """Return how many records are due in which hour, and how many wait for others, up to ``most`` each."""
+    from taskqueue.model.analytics import Postponed
+
+    with one_state(database):
+        due = dict(readable(database.execute(_DUE, (most,)).fetchall(), _due, "postponed jobs"))
+        [blocked] = database.execute(_BLOCKED, (most,)).fetchone()
+    return Postponed(due, blocked)
+
+
+def _due(row: tuple[Any, ...]) -> tuple[Due, int]:
+    from taskqueue.model.analytics import Due
+
+    cause, has_failed, hour, records = row
+    return Due(Cause(cause), bool(has_failed), EPOCH + number(hour) * Step.HOUR.length), records

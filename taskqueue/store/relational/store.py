@@ -111,6 +111,7 @@ class RelationalStore:
     waiting_since = _reads(counts.waiting_since)
     waiting_lanes = _reads(limits.waiting_lanes)
     present = _reads(counts.present)
+    postponed = _reads(counts.postponed)
     replace = _writes(Sync.FULL, inserts.replace)
     cancel = _writes(Sync.FULL, settlements.cancel)
     update = _writes(Sync.FULL, inserts.update)

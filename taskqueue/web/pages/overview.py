@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from taskqueue.insight.needs import Need, Subject
+from taskqueue.insight.overview import Upcoming
 from taskqueue.insight.overview_reader import Overview
 from taskqueue.insight.releases import Release
 from taskqueue.insight.work_report import Day, Period, WorkPart
@@ -17,11 +18,13 @@ from taskqueue.model.wording import count
 from taskqueue.scheduler.operations import OPERATIONS
 from taskqueue.web.charts import Chart, Line, chart, marked, share_line, trend_line
 from taskqueue.web.view import Button, View, button_of
-from taskqueue.web.words import number
+from taskqueue.web.words import PARTS, number, trigger_times
 
 MOST_QUEUES = 25
 MOST_RUNS = 15
 MOST_NEEDS = 12
+MOST_QUIET = 100
+MOST_SCHEDULES = 6
 """The most lines of each list; the linked pages show all."""
 
 TITLES: Mapping[Period, tuple[str, str, str]] = {
@@ -47,7 +50,8 @@ class ShownNeed:
 
 def overview(view: View) -> Mapping[str, Any]:
     """Return the state of the whole store."""
-    state, day = view.overview(), view.day()
+    state, day, upcoming = view.overview(), view.day(), view.upcoming()
+    busy = [queue for queue in state.queues if not queue.is_quiet]
     return {
         "lead": _lead(state),
         "needs": [_shown(need, view) for need in state.needs[:MOST_NEEDS]],
@@ -57,7 +61,11 @@ def overview(view: View) -> Mapping[str, Any]:
             for figure, link in zip(day.figures, LINKS, strict=True)
         ],
         "charts": [_ends(day, period, state.releases) for period in TITLES],
-        "queues": state.queues[:MOST_QUEUES],
+        "queues": sorted(busy[:MOST_QUEUES], key=lambda queue: queue.name),
+        "more_queues": len(busy[MOST_QUEUES:]),
+        "quiet": sorted(queue.name for queue in state.queues if queue.is_quiet),
+        "most_quiet": MOST_QUIET,
+        "next": _next(upcoming),
         "runs": state.runs[:MOST_RUNS],
         "running": state.running,
     }
@@ -131,6 +139,22 @@ def _ends(day: Day, period: Period, releases: Sequence[Release]) -> Ends:
         bars=marked(drawn, releases, begin, begin + period.length),
         failing=share_line(shares, f"{title}, share of failed attempts by {step}"),
     )
+
+
+def _next(upcoming: Upcoming) -> Mapping[str, Any]:
+    """Return the next 24 hours: the jobs that are due as bars, and the first schedules."""
+    hours, says = upcoming.hours, f"Jobs that are due by hour: {upcoming.due}"
+    bars = ((f"{hour.at:%a %H:00} UTC", hour.scheduled, hour.retried) for hour in hours)
+    drawn = chart(bars, says, ("scheduled", "retried"))
+    return {
+        "chart": drawn,
+        "due": upcoming.due,
+        "parts": [
+            (PARTS[word], number, JobFilter.of({"status": word}).address()) for word, number in upcoming.numbers.items()
+        ],
+        "schedules": [(schedule, trigger_times(schedule.trigger)) for schedule in upcoming.schedules[:MOST_SCHEDULES]],
+        "has_more": len(upcoming.schedules) > MOST_SCHEDULES,
+    }
 
 
 def _time(part: WorkPart, period: Period) -> str:
