@@ -441,7 +441,7 @@ def _data_values(value: str) -> list[Any]:
     """Return what a value of the data may be: the text itself, and the number, boolean or null that it spells."""
     try:
         literal = json.loads(value)
-    except ValueError:
+    except (RecursionError, ValueError):
         return [value]
     return [value, literal] if literal is None or isinstance(literal, int | float) else [value]
 

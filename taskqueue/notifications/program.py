@@ -6,10 +6,10 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import BinaryIO
 
 from taskqueue.errors import ConfigError
 from taskqueue.execution.shell_job import listened_to
@@ -45,9 +45,7 @@ class Program:
         """Run the command, and wait for its end."""
         self.check(variables)
         path = shutil.which(self.name, path=variables.get("PATH", os.defpath)) or self.name
-        with tempfile.TemporaryFile() as document:  # which the command reads when it likes, or not at all
-            document.write(message.json())
-            document.seek(0)
+        with _document(message.json()) as document:
             try:
                 command = subprocess.Popen(
                     [path],
@@ -70,6 +68,14 @@ class Program:
         if command.returncode != 0:
             words = said.strip()[-MOST_SAID:]
             raise NotDelivered(f"ended with exit code {command.returncode}{': ' if words else ''}{words}")
+
+
+def _document(content: bytes) -> BinaryIO:
+    """Return a file that a command reads when it likes, or not at all: in memory, since disks may be full."""
+    document = open(os.memfd_create("taskqueue-notification"), "w+b")  # noqa: SIM115 - closed by the caller
+    document.write(content)
+    document.seek(0)
+    return document
 
 
 def program_of(text: str) -> Program:

@@ -74,8 +74,8 @@ class Outbox:
             raise ConfigError(f"create_sql({as_code(dialect)}): pass one of {', '.join(_TYPES)}")
         text, end = _TYPES[dialect]
         columns = (
-            f"id VARCHAR(64) PRIMARY KEY, added_at VARCHAR(32) NOT NULL, job VARCHAR(1000) NOT NULL, "
-            f"data {text} NOT NULL, options {text} NOT NULL, declared {text}, error {text}"
+            "id VARCHAR(64) NOT NULL PRIMARY KEY CHECK (id <> ''), added_at VARCHAR(32) NOT NULL, "
+            f"job VARCHAR(1000) NOT NULL, data {text} NOT NULL, options {text} NOT NULL, declared {text}, error {text}"
         )
         return f"CREATE TABLE IF NOT EXISTS {self.table} ({columns}){end}"
 

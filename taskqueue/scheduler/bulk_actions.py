@@ -29,7 +29,6 @@ from taskqueue.model.serializer import decode
 from taskqueue.model.shown_text import as_code
 from taskqueue.model.timestamps import MILLISECOND, milliseconds
 from taskqueue.model.wording import local
-from taskqueue.scheduler.add import existed
 from taskqueue.scheduler.changes import BATCH, NO_STAGE, STAGE, cancel_each
 from taskqueue.store import Store
 
@@ -347,7 +346,7 @@ def _with_copies(store: Store, stage: Stage, page: Sequence[Record], numbers: Ma
     stored = store.add(new) if new else []
     pairs = list(zip(new, stored, strict=True))
     taken = sum(1 for again, record in pairs if record.id != again.id)
-    others = sum(1 for again, record in pairs if record.id == again.id and existed(again, record))
+    others = sum(1 for again, record in pairs if record.id == again.id and record.parent != own.id)
     added = len(page) - left_out - taken - others
     return {
         "after": page[-1].id,

@@ -31,6 +31,7 @@ INITECH = {"$or": [{"tags": "customer:initech"}, {"meta.customer": "initech"}]}
         ("tag:customer:initech", {"tags": "customer:initech"}),
         ("meta.customer:initech", {"meta.customer": "initech"}),
         ("data.to:ann", {"data.to": {"$in": ["ann"]}}),
+        ("data.to:" + "[" * 5000, {"data.to": {"$in": ["[" * 5000]}}),
         ("data.customer.id:7", {"data.customer.id": {"$in": ["7", 7]}}),
         ("Make", {"$or": [{"job": {"$contains": "Make"}}, {"id_text": "Make"}]}),
         ("node:web-1", {"seat": "web-1"}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -64,6 +65,13 @@ def test_a_command_that_does_not_end_is_killed_and_only_the_end_of_its_words_is_
         endless.send(MESSAGE, os.environ)
 
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 1024  # KiB
+
+
+def test_a_message_needs_no_place_on_a_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    receiver_of(command(tmp_path)).send(MESSAGE, os.environ)
+
+    assert json.loads((tmp_path / "msg_1.json").read_text()) == MESSAGE.document()
 
 
 def test_a_command_that_cannot_be_executed_is_named(tmp_path: Path) -> None:

@@ -50,7 +50,9 @@ def test_a_wrong_outbox_is_refused(make: Callable[[], object], said: str) -> Non
 def test_the_table_is_made_once_and_has_the_name_that_was_given(dialect: str) -> None:
     sql = Outbox(connect, table="app.outbox_of_jobs").create_sql(dialect)
 
-    assert sql.startswith("CREATE TABLE IF NOT EXISTS app.outbox_of_jobs (id VARCHAR(64) PRIMARY KEY, ")
+    assert sql.startswith(
+        "CREATE TABLE IF NOT EXISTS app.outbox_of_jobs (id VARCHAR(64) NOT NULL PRIMARY KEY CHECK (id <> ''), "
+    )
     assert ("LONGTEXT" in sql) is (dialect == "mysql")
     assert "LONGTEXT NOT NULL, declared LONGTEXT, error LONGTEXT) ENGINE=InnoDB" in sql or dialect != "mysql"
 
@@ -92,6 +94,13 @@ def test_many_jobs_are_added_at_once_or_none(mine: sqlite3.Connection) -> None:
     rows = connections.execute(mine, "SELECT data, options FROM taskqueue_outbox ORDER BY id", {})
     assert len(set(ids)) == 2
     assert rows == [("1", "{}"), ('{"text":"a"}', '{"priority":3}')]
+
+
+@pytest.mark.parametrize("id", [None, ""])
+def test_the_table_takes_no_row_without_an_id_which_no_relay_would_read(mine: sqlite3.Connection, id: Any) -> None:
+    columns = "id, added_at, job, data, options"
+    with pytest.raises(sqlite3.IntegrityError, match="constraint failed"):
+        mine.execute(f"INSERT INTO taskqueue_outbox ({columns}) VALUES (?, '', 'shop:Mail', '{{}}', '{{}}')", (id,))
 
 
 def test_the_hook_before_adds_meta_to_the_row(mine: sqlite3.Connection) -> None:

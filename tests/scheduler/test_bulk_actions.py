@@ -22,6 +22,7 @@ from taskqueue.errors import InvalidJob, InvalidOption, InvalidQuery, JobNotFoun
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.outcomes import Failed
 from taskqueue.model.record import Record
+from taskqueue.model.timestamps import MILLISECOND
 from taskqueue.scheduler import bulk_actions
 from taskqueue.scheduler.bulk_actions import BulkActionState, Plan
 from taskqueue.scheduler.changes import BATCH, STAGE
@@ -177,6 +178,29 @@ def opened(url: str, then: Callable[[int], object]) -> Iterator[Scheduler]:
     """Yield a scheduler on a wrapped store."""
     with Scheduler(StoreOpener(open=lambda: cast(Store, Wrapped(open_store(url), then)))) as scheduler:
         yield scheduler
+
+
+class Outrun(Wrapped):
+    """A store to which another process that runs the same stage has added the copies just before."""
+
+    def add(self, records: Sequence[Record]) -> list[Record]:
+        """Add the records a second time."""
+        if records[0].job != STAGE:
+            self._store.add([replace(record, created_at=record.created_at - MILLISECOND) for record in records])
+        return super().add(records)
+
+
+@stores
+def test_copies_that_another_process_has_added_for_the_same_stage_are_its_own(
+    blocking: Scheduler, store: Store, url: str
+) -> None:
+    ids = many_failed(store, 5)
+    outrun = StoreOpener(open=lambda: cast(Store, Outrun(open_store(url), lambda _: None)))
+    with Scheduler(outrun) as scheduler:  # after a pause, say, in which a node has continued its stage
+        action = bulk_actions.begin(scheduler, "all", {"status": "FAILED"}, Plan(), "ann")
+
+    assert (action.total("copies"), action.total("left_out"), numbers(action)) == (5, 0, {"WAITING": 5})
+    assert [_of(record) for record in copies_of(blocking, action)] == list(map(str, ids))
 
 
 def test_a_bulk_action_of_no_job_has_no_copies(blocking: Scheduler) -> None:

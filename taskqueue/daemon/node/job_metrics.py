@@ -227,7 +227,7 @@ class JobMetrics:
             entries = list(_entries(file))
         except FileNotFoundError:
             return
-        except (OSError, ValueError, KeyError, struct.error, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError, struct.error, RecursionError) as error:
             self._refuse(f"file {logged(file.path.name)}", f"cannot be read: {error}")
             return
         for entry in entries:

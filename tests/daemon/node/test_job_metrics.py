@@ -176,6 +176,7 @@ CORRUPT = {
     "a negative length": struct.pack("iii", 40, 0, -9) + b"x" * 40,
     "no value": struct.pack("iii", 16, 0, 4) + b"null",
     "other JSON": b"",
+    "a number": b"7",
     "a name that is none": key("a b", "a b_total").encode(),
     "a name of another metric": key("orders", "refunds_total").encode(),
     "a label that is none": key("orders", "orders_total", {"a-b": "x"}).encode(),
@@ -192,7 +193,7 @@ def test_a_corrupt_file_is_named_once_and_harms_no_other(
 ) -> None:
     ran(metrics, COUNTER)
     name = f"counter_{10**9 if is_dead else os.getpid()}.db"
-    if content[:1] in b"[" or not content:
+    if content[:1] in b"[7":
         write(metrics.folder, name, (content.decode() or '{"a": 1}', 1))
     else:
         Path(metrics.folder, name).write_bytes(content)
