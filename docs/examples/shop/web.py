@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 from fastapi import Body, FastAPI, HTTPException
 from fastapi.responses import FileResponse
-from pydantic import BaseModel
+from pydantic import BaseModel, StringConstraints
 
 from shop import database, orders
 from shop.catalogue import ImportCatalogue
@@ -20,9 +20,14 @@ from taskqueue.errors import JobNotFound
 app = FastAPI(title="The shop")
 
 
+Isbn = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,13}$")]
+Email = Annotated[str, StringConstraints(pattern=r"^[!-?A-~]+@[!-?A-~]+$", max_length=254)]
+
+
 class Order(BaseModel):
-    isbn: str
-    email: str
+    # What no job takes must be refused before the order is kept, or there is an order without jobs.
+    isbn: Isbn
+    email: Email
 
 
 # Endpoints are plain functions: FastAPI runs them in threads, so that an add, which waits for the disk, delays no other
@@ -44,17 +49,15 @@ def order(order: Order) -> dict[str, Any]:
 
 
 @app.put("/covers/{isbn}", status_code=202)
-def cover(isbn: str, picture: Annotated[bytes, Body(media_type="image/png")]) -> dict[str, Any]:
+def cover(isbn: Isbn, picture: Annotated[bytes, Body(media_type="image/png")]) -> dict[str, Any]:
     """Keep the picture; its thumbnails are made by a job."""
-    if not isbn.isdigit():
-        raise HTTPException(422, "an ISBN has digits only")
     Settings().covers.mkdir(exist_ok=True)
     (Settings().covers / f"{isbn}.png").write_bytes(picture)
     return {"job": str(scheduler.add_job_once(ThumbnailJob, {"name": f"{isbn}.png"}).id)}
 
 
 @app.post("/imports", status_code=202)
-def import_catalogue(path: Annotated[str, Body(embed=True)] = "catalogue.csv") -> dict[str, Any]:
+def import_catalogue(path: Annotated[str, Body(embed=True, max_length=100)] = "catalogue.csv") -> dict[str, Any]:
     """Import a file in the folder of the shop; while it is imported, a second request gets the same job."""
     file = Path(Settings().folder) / Path(path).name
     if not file.is_file():

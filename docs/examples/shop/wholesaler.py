@@ -30,7 +30,8 @@ def ask(path: str, *, post_key: str | None = None) -> Any:
         if error.code == 404:
             raise Fail(f"the wholesaler does not have {path}") from error  # no retry would change that
         if error.code == 429:
-            raise Retry(float(error.headers["Retry-After"]), "the wholesaler is busy") from error
+            after = error.headers["Retry-After"] or ""  # seconds, or a date, or none: then the policy says when
+            raise Retry(int(after) if after.isdecimal() else None, "the wholesaler is busy") from error
         raise  # an OSError: the policy says when it is tried again
 
 

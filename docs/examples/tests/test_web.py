@@ -4,8 +4,10 @@ import io
 import sqlite3
 from pathlib import Path
 
+import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
+from shop import database
 from shop.catalogue import ImportCatalogue
 from shop.mail import MailJob
 from shop.pictures import ThumbnailJob
@@ -32,9 +34,14 @@ def test_an_order_of_an_unknown_book_adds_nothing(client: TestClient, jobs: Jobs
     jobs.refute_added()
 
 
-def test_an_order_without_address_adds_nothing(client: TestClient, jobs: Jobs, momo: sqlite3.Row) -> None:
-    assert client.post("/orders", json={"isbn": momo["isbn"]}).status_code == 422
+@pytest.mark.parametrize("email", [None, "", "ann", "ann@example.org\n", "a\0@b", "a" * 5000 + "@b"])
+def test_an_order_without_address_is_not_kept_and_adds_nothing(
+    client: TestClient, jobs: Jobs, momo: sqlite3.Row, email: str | None
+) -> None:
+    assert client.post("/orders", json={"isbn": momo["isbn"], "email": email}).status_code == 422
     jobs.refute_added()
+    with database.connected() as shop:
+        assert shop.execute("SELECT count(*) FROM orders").fetchone()[0] == 0
 
 
 def test_the_confirmation_arrives(
@@ -73,6 +80,7 @@ def test_an_import_that_is_under_way_is_not_added_again(client: TestClient, jobs
 
 def test_a_file_outside_the_folder_of_the_shop_is_not_imported(client: TestClient, jobs: Jobs) -> None:
     assert client.post("/imports", json={"path": "/etc/passwd"}).status_code == 404
+    assert client.post("/imports", json={"path": "a" * 5000}).status_code == 422
     jobs.refute_added()
 
 

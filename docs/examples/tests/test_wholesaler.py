@@ -39,11 +39,11 @@ def test_a_busy_service_names_the_time_of_the_next_attempt(
     assert process.refresh().ready_at == clock.now() + timedelta(minutes=2)
 
 
-@pytest.mark.parametrize("status", [500, 503])
+@pytest.mark.parametrize("answer", [(500, {}), (503, {}), (429, {}), (429, {"Retry-After": "Fri, 31 Dec 1999"})])
 def test_a_broken_service_is_asked_again(
-    scheduler: Scheduler, jobs: Jobs, wholesaler: Wholesaler, momo: sqlite3.Row, status: int
+    scheduler: Scheduler, jobs: Jobs, wholesaler: Wholesaler, momo: sqlite3.Row, answer: tuple[int, dict[str, str]]
 ) -> None:
-    wholesaler.answers += [(status, {}), (status, {}), 12.5]
+    wholesaler.answers += [answer, answer, 12.5]
     process = scheduler.add_job(PriceJob, {"isbn": momo["isbn"]})
 
     jobs.run_for("1m")
