@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from taskqueue.insight.needs import Need, Subject
 from taskqueue.insight.nodes import leader
 from taskqueue.model.finding import Level
+from taskqueue.model.serializer import clean
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.model.wording import minute
 from taskqueue.store import Lease
@@ -223,7 +224,7 @@ def refused(state: State, receiver: str, error: str, now: datetime) -> State:
     """Return the state after a delivery failed."""
     delivery = state.receivers[receiver]
     since = milliseconds(now) if delivery.fails_since is None else delivery.fails_since
-    return _with(state, receiver, replace(delivery, error=error[:LONGEST], fails_since=since))
+    return _with(state, receiver, replace(delivery, error=clean(error[:LONGEST]), fails_since=since))
 
 
 def _with(state: State, receiver: str, delivery: Delivery) -> State:

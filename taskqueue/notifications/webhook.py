@@ -95,6 +95,8 @@ def _reason(error: object) -> str:
         return f"its certificate is not valid: {error.verify_message}"
     if isinstance(error, TimeoutError):
         return f"did not answer within {ANSWERS_WITHIN:g} s"
+    if isinstance(error, http.client.BadStatusLine) and not isinstance(error, OSError):
+        return "answered what is no HTTP"
     return str(getattr(error, "strerror", None) or error or type(error).__name__)
 
 

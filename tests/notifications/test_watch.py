@@ -92,11 +92,12 @@ def test_a_secret_that_is_gone_is_an_error_of_the_delivery(
 ) -> None:
     scheduler.pause("mail", "a test")
     monkeypatch.delenv("TASKQUEUE_NOTIFY_KEY")
+    monkeypatch.setenv("TASKQUEUE_NOTIFY_KEY_FILE", "/gone/\udcff")
     with hook() as got:
         assert look(sender(store, got.url), seen(store)) == [True]
 
     [delivery] = state_of(store.leases()).receivers.values()
-    assert delivery.error.startswith("a webhook of --notify needs a key")
+    assert delivery.error.startswith("TASKQUEUE_NOTIFY_KEY_FILE=/gone/\\udcff cannot be read (No such file")
     assert got.requests == []
 
 

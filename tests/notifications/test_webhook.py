@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from taskqueue.errors import ConfigError
 from taskqueue.notifications import receiver, receiver_of
 from taskqueue.notifications.receiver import NotDelivered
 from taskqueue.notifications.webhook import keys_of, signature
+from tests.nodes import LIMIT
 from tests.notifications.receivers import FINDING, KEY, MESSAGE, hook, signed_by
 
 OTHER = "whsec_" + "QUJD" * 8
@@ -105,6 +107,19 @@ def test_a_server_that_is_not_there_and_one_that_hangs_up_are_named() -> None:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/x"
     with pytest.raises(NotDelivered, match=r"^Connection refused$"):
         receiver_of(url).send(MESSAGE, {"TASKQUEUE_NOTIFY_KEY": KEY})
+
+
+def test_an_answer_that_is_no_http_is_not_quoted() -> None:
+    def answer() -> None:
+        with server.accept()[0] as connection:
+            connection.recv(65_536)
+            connection.sendall(b"\x00\x1b[31m\xff\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as threads:
+        answered = threads.submit(answer)
+        with pytest.raises(NotDelivered, match=r"^answered what is no HTTP$"):
+            receiver_of(f"http://127.0.0.1:{server.getsockname()[1]}/x").send(MESSAGE, {"TASKQUEUE_NOTIFY_KEY": KEY})
+        answered.result(LIMIT)
 
 
 def test_the_name_of_a_webhook_does_not_have_its_path() -> None:
