@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy
 from psycopg.rows import dict_row
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from taskqueue.errors import InvalidOption
 from taskqueue.outbox import Outbox, connections
@@ -110,6 +110,9 @@ def test_a_session_and_a_connection_of_sqlalchemy(database: str) -> None:
     outbox = Outbox(engine.connect)
     with Session(engine) as session, session.begin():
         outbox.add_job(Echo, DATA, session=session)
+    scoped = scoped_session(sessionmaker(engine))  # as db.session of Flask-SQLAlchemy is
+    outbox.add_job(Echo, DATA, session=scoped)
+    scoped.rollback()
     with engine.connect() as connection:
         assert rows(connection) == EXPECTED
         outbox.add_job(Echo, DATA, session=connection)

@@ -22,7 +22,7 @@ import psycopg
 import pytest
 import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from taskqueue import AsyncScheduler, Scheduler, Status, task
 from taskqueue.errors import DuplicateId, InvalidOption, JobNotFound, SchemaMismatch, StoreUnavailable
@@ -119,7 +119,13 @@ def _connection(engine: sqlalchemy.Engine, text: str) -> contextlib.AbstractCont
 Begun = Callable[[sqlalchemy.Engine, str], contextlib.AbstractContextManager[Any]]
 
 
-@pytest.mark.parametrize("begun", [_psycopg, _session, _connection])
+def _scoped_session(engine: sqlalchemy.Engine, text: str) -> contextlib.AbstractContextManager[Any]:
+    session = scoped_session(sessionmaker(engine))  # as db.session of Flask-SQLAlchemy is
+    session.execute(sqlalchemy.text(text))
+    return contextlib.closing(session)
+
+
+@pytest.mark.parametrize("begun", [_psycopg, _session, _connection, _scoped_session])
 def test_a_rollback_leaves_no_job_and_a_commit_leaves_it(
     begun: Begun, engine: sqlalchemy.Engine, scheduler: Scheduler, mine: psycopg.Connection[Any], schema: str
 ) -> None:

@@ -20,8 +20,11 @@ from taskqueue.errors import InvalidOption
 Run: TypeAlias = Callable[[str, Mapping[str, Any]], Iterable[Any]]
 """Runs a statement with values for its ``:name`` and returns the rows."""
 
-_SESSION = "sqlalchemy.orm.session.Session"
-_CONNECTION = "sqlalchemy.engine.base.Connection"
+_SQLALCHEMY = {
+    "sqlalchemy.orm.session.Session",
+    "sqlalchemy.orm.scoping.scoped_session",
+    "sqlalchemy.engine.base.Connection",
+}
 _ASYNCHRONOUS = {"sqlalchemy.ext.asyncio.session.AsyncSession", "sqlalchemy.ext.asyncio.engine.AsyncConnection"}
 _DJANGO = {"django.utils.connection.ConnectionProxy", "django.db.backends.base.base.BaseDatabaseWrapper"}
 _NAME = re.compile(r":([a-z_]+)")
@@ -39,7 +42,7 @@ def run_on(session: Any, loop: asyncio.AbstractEventLoop | None) -> Run:
     if isinstance(session, psycopg.Connection):
         _check(session)
         return lambda statement, values: _fetched(session, statement, values)
-    if kinds & {_SESSION, _CONNECTION}:
+    if kinds & _SQLALCHEMY:
         return lambda statement, values: _fetched_by_sqlalchemy(session, statement, values)
     if kinds & _DJANGO:
         _check_django(session)
