@@ -25,7 +25,7 @@ from taskqueue.model.options.update import revised
 from taskqueue.model.query import FINAL, And, Compare, Operator, Query, parse
 from taskqueue.model.record import Record, Status, changed
 from taskqueue.model.schedules import moment_of
-from taskqueue.model.serializer import decode
+from taskqueue.model.serializer import clipped, decode
 from taskqueue.model.shown_text import as_code
 from taskqueue.model.timestamps import MILLISECOND, milliseconds
 from taskqueue.model.wording import local
@@ -165,6 +165,11 @@ class Stage:
         """Return the numbers of its last checkpoint."""
         return {**_NEW, "after": self.after, **(decode(self.record.state) if self.record.state else {})}
 
+    @property
+    def place(self) -> tuple[bool, str, datetime]:
+        """Return what orders stages: how far each has come, as two users at once may both follow the same stage."""
+        return self.record.parent is not None, str(self.numbers["after"] or ""), self.record.created_at
+
 
 @dataclass(frozen=True, kw_only=True)
 class StageResults:
@@ -205,7 +210,7 @@ class BulkActionState:
         """Return how many matching jobs no stage has looked at; retention may have removed some since."""
         if self.last.record.status is Status.DONE and self.last.numbers["copies"] < self.last.plan.most:
             return 0  # it has looked at all existing ones
-        return max(0, self.first.found - self.total("seen"))
+        return max(0, self.last.found - self.last.numbers["seen"])
 
     @property
     def unstarted(self) -> int:
@@ -299,12 +304,13 @@ def read(scheduler: Scheduler, name: str) -> BulkActionState:
     """Return the bulk action of this name. Raises ``JobNotFound``."""
     store = _store(scheduler)
     firsts = records.present(store, [id_of_text(STAGE, name)])
-    if not firsts:
+    if not firsts or not _is_stage(firsts[0]):
         reason = "no bulk action has this name, or it was removed like other ended jobs"
         raise JobNotFound(as_code(name), f"{reason}; `taskqueue list class:BulkAction` shows the others")
     [first] = firsts
     stages = [first, *records.matching(store, And((_child_of(first.id), Compare("job", Operator.EQ, STAGE))))]
-    return BulkActionState(name=name, stages=[_results(store, Stage.of(record), stages) for record in stages])
+    results = [_results(store, Stage.of(record), stages) for record in stages if _is_stage(record)]
+    return BulkActionState(name=name, stages=sorted(results, key=lambda result: result.stage.place))
 
 
 def unstarted(stage: JobId) -> dict[str, Any]:
@@ -366,7 +372,7 @@ def _copy(stage: Stage, ended: Record, place: int, now: datetime) -> Record:
 
 def _run(scheduler: Scheduler, given: Mapping[str, Any], plan: Plan, queue: str | None, **options: Any) -> Process:
     """Run a stage here; if this process dies, a node continues it."""
-    data = {**given, "first": plan.first, "rate": plan.rate, "queue": plan.queue, "at": plan.at}
+    data = {**given, "by": clipped(given["by"]), **vars(plan)}
     if queue is not None:
         options["queue"] = queue
     return scheduler.run_job(BulkAction, data, priority=PRIORITY, retry=TRIES_AGAIN, **options)
@@ -383,6 +389,15 @@ def _results(store: Store, stage: Stage, stages: Sequence[Record]) -> StageResul
             counts[status] = store.count(And((_child_of(stage.record.id), of_status))) - own[status]
             left -= counts[status]
     return StageResults(stage=stage, statuses=counts)
+
+
+def _is_stage(record: Record) -> bool:
+    """Return whether this is a stage, and not a job of its class that somebody has added with data of their own."""
+    try:
+        Stage.of(record)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return False
+    return True
 
 
 def _child_of(stage: JobId) -> Query:

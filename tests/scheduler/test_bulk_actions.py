@@ -203,6 +203,47 @@ def test_copies_that_another_process_has_added_for_the_same_stage_are_its_own(
     assert [_of(record) for record in copies_of(blocking, action)] == list(map(str, ids))
 
 
+@stores
+def test_stages_of_two_users_at_once_leave_no_job_over(blocking: Scheduler, store: Store, url: str) -> None:
+    many_failed(store, 8)
+    bulk_actions.begin(blocking, "all", {"status": "FAILED"}, plan(store, first=2), "ann")
+    two = plan(store, first=2)
+
+    with Scheduler(StoreOpener(open=lambda: cast(Store, Overtaken(open_store(url), blocking)))) as slow:
+        action = bulk_actions.add_rest(slow, "all", two, "bob")
+
+    assert (action.total("copies"), action.left) == (6, 2)
+    action = bulk_actions.add_rest(blocking, "all", Plan(), "ann")
+    assert (action.left, numbers(action)) == (0, {"WAITING": 8})
+
+
+class Overtaken(Wrapped):
+    """A store to which another user adds a stage of the same bulk action just before."""
+
+    def __init__(self, store: Store, other: Scheduler) -> None:
+        super().__init__(store, lambda _: None)
+        self._other = other
+
+    def add(self, records: Sequence[Record]) -> list[Record]:
+        """Add the records after the stage of the other user."""
+        if records[0].job == STAGE:
+            bulk_actions.add_rest(self._other, "all", plan(self._store, first=2), "eve")
+        return super().add(records)
+
+
+@pytest.mark.parametrize("data", [None, {"first": 1}, {"query": 1}])
+def test_a_job_with_the_class_of_stages_alone_is_no_bulk_action(blocking: Scheduler, data: Any) -> None:
+    blocking.add_job(STAGE, data, id="no-action")
+
+    for act in (bulk_actions.read, lambda *given: bulk_actions.stop(*given, "enough")):
+        with pytest.raises(JobNotFound, match="no bulk action has this name"):
+            act(blocking, "no-action")
+
+
+def test_the_name_of_an_author_that_is_no_text_is_kept_as_it_can_be(blocking: Scheduler) -> None:
+    assert bulk_actions.begin(blocking, "all", FAILED, Plan(), "\udcff").first.by == "\\udcff"
+
+
 def test_a_bulk_action_of_no_job_has_no_copies(blocking: Scheduler) -> None:
     action = bulk_actions.begin(blocking, "none", FAILED, Plan(), "ann")
 
