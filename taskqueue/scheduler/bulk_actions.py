@@ -210,7 +210,8 @@ class BulkActionState:
         """Return how many matching jobs no stage has looked at; retention may have removed some since."""
         if self.last.record.status is Status.DONE and self.last.numbers["copies"] < self.last.plan.most:
             return 0  # it has looked at all existing ones
-        return max(0, self.last.found - self.last.numbers["seen"])
+        seen: int = self.last.numbers["seen"]
+        return max(0, self.last.found - seen)
 
     @property
     def unstarted(self) -> int:

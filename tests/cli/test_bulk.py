@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 from taskqueue.exit_codes import Exit
+from taskqueue.model.ids import id_of_text
 from taskqueue.model.query import parse
 from taskqueue.model.record import Failure, Record, Status
+from taskqueue.model.serializer import encode
+from taskqueue.model.wording import local
+from taskqueue.scheduler.changes import STAGE
 from taskqueue.store import Store
 from tests.cli import records
 from tests.cli.conftest import Answer
@@ -92,6 +97,17 @@ def test_a_bulk_action_that_cannot_be_is_one_line(
     answer = taskqueue(*arguments)
 
     assert (answer.code, words in answer.complaint) == (code, True)
+
+
+def test_a_stage_that_a_node_tries_again_says_when(taskqueue: Taskqueue, store: Store) -> None:
+    now = store.now()
+    plan = dict.fromkeys(("first", "rate", "queue", "at", "queues", "after"))
+    data = encode({**plan, "query": {"status": "FAILED"}, "ended_before": now, "found": 5, "by": "ann"}, "data")
+    stage = records.record(id=id_of_text(STAGE, "late"), job=STAGE, data=data, error=Failure(type="E", message="full"))
+    store.add([replace(stage, status=Status.POSTPONED, ready_at=now + timedelta(minutes=5))])
+
+    said = taskqueue("bulk", "late").out
+    assert f"the stage itself is POSTPONED until {local(now + timedelta(minutes=5))}, E: full\n" in said
 
 
 def test_a_name_that_a_bulk_action_has_is_refused(taskqueue: Taskqueue, failed: list[Record]) -> None:

@@ -235,9 +235,8 @@ class Overtaken(Wrapped):
 def test_a_job_with_the_class_of_stages_alone_is_no_bulk_action(blocking: Scheduler, data: Any) -> None:
     blocking.add_job(STAGE, data, id="no-action")
 
-    for act in (bulk_actions.read, lambda *given: bulk_actions.stop(*given, "enough")):
-        with pytest.raises(JobNotFound, match="no bulk action has this name"):
-            act(blocking, "no-action")
+    with pytest.raises(JobNotFound, match="no bulk action has this name"):
+        bulk_actions.stop(blocking, "no-action", "enough")
 
 
 def test_the_name_of_an_author_that_is_no_text_is_kept_as_it_can_be(blocking: Scheduler) -> None:
