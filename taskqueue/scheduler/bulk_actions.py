@@ -120,7 +120,8 @@ class Plan:
         if self.rate is None:
             return self.at
         number, _, unit = self.rate.partition("/")
-        return (self.at or begun_at) + place * timedelta(seconds=SECONDS[unit]) / int(number)
+        first = begun_at if self.at is None else max(self.at, begun_at)  # from a past time, many would be due at once
+        return first + place * timedelta(seconds=SECONDS[unit]) / int(number)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -298,6 +298,13 @@ def test_a_plan_says_what_it_does(store: Store, given: dict[str, Any], says: str
     assert plan(store, **given).says == says
 
 
+def test_a_rate_from_a_time_that_has_passed_holds_from_now_on(store: Store) -> None:
+    now = store.now()
+
+    assert plan(store, rate="1/m", at=now - timedelta(hours=1)).at_place(2, now) == now + timedelta(minutes=2)
+    assert plan(store, rate="1/m", at=now + timedelta(hours=1)).at_place(2, now) == now + timedelta(minutes=62)
+
+
 def test_jobs_that_retention_has_removed_are_not_left(blocking: Scheduler, store: Store) -> None:
     failed(blocking, 4)
     bulk_actions.begin(blocking, "vat-fix", FAILED, plan(store, first=1), "ann")
