@@ -253,6 +253,8 @@ class JobMetrics:
                 self._refuse(
                     f"gauge {name}", f"has multiprocess_mode {mode}, and {owner_mode} in other jobs: choose one"
                 )
+            elif mode == "all" and "pid" in dict(series.labels):
+                self._refuse(f"gauge {name}", "has the label pid, as its multiprocess_mode all has: rename the label")
             else:
                 labels = dict(series.labels)
                 family.samples.append(

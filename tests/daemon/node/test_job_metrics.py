@@ -264,6 +264,17 @@ def test_two_modes_of_one_gauge_are_refused(metrics: JobMetrics, caplog: pytest.
     assert "gauge depth has multiprocess_mode" in caplog.text
 
 
+def test_a_gauge_of_each_process_has_no_label_pid_of_its_own(
+    metrics: JobMetrics, caplog: pytest.LogCaptureFixture
+) -> None:
+    entries = [(key("depth", "depth", {"pid": pid}), 1.0) for pid in "12"]
+    write(metrics.folder, f"gauge_all_{os.getpid()}.db", *entries)
+    write(metrics.folder, f"gauge_max_{os.getpid()}.db", (key("width", "width", {"pid": "1"}), 2))
+
+    assert samples(metrics) == {"width pid=1": 2}
+    assert "gauge depth has the label pid, as its multiprocess_mode all has: rename the label" in caplog.text
+
+
 def test_more_series_than_a_node_can_bear_are_refused(metrics: JobMetrics, caplog: pytest.LogCaptureFixture) -> None:
     ran(metrics, COUNTER)
     samples(metrics)
