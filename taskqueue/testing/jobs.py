@@ -58,8 +58,8 @@ class Jobs:
     def assert_added(self, job: Any, data: Any = None, *, count: int | None = None, **options: Any) -> Process:
         """Assert that such a job was added, or ``count`` of them; return the first one.
 
-        ``data`` that is a mapping names the keys that matter, options are those of ``add_job``; what is not named may
-        be anything. Jobs that have ended count too.
+        ``data`` that is a mapping names the keys that matter, also of a mapping or dataclass within it; options are
+        those of ``add_job``. What is not named may be anything. Jobs that have ended count too.
         """
         __tracebackhide__ = True
         processes = self.added(job, data, **options)
@@ -188,7 +188,7 @@ class Expected:
     """A job as a test expects it: its class, and the data and options that the test names."""
 
     def __init__(self, job: Any, data: Any, options: Mapping[str, Any]) -> None:
-        """If ``data`` is a mapping, it names some keys of the job's data; another value but None is all of the data."""
+        """Take data that may be a part of the mappings in the job's data; None may be any data."""
         self._path = path_of(job)
         self._data = data
         self._given = checked(options, "assert_added")
@@ -224,21 +224,24 @@ class Expected:
         others += [
             f"meta[{key!r}] is {_short(meta.get(key))}" for key, value in self._meta.items() if meta.get(key) != value
         ]
+        if self._data is None:
+            return others
         return _data_differences(self._data, decode(process.snapshot.data), process.data) + others
 
 
-def _data_differences(wanted: Any, plain: Any, data: Any) -> list[str]:
-    """Return how a job's data, as stored and as its class declares it, differs from the expected data."""
-    if wanted is None:
+def _data_differences(wanted: Any, plain: Any, data: Any, place: str = "data") -> list[str]:
+    """Return how a value of a job's data, as stored and as declared, differs from the expected one at this place."""
+    if _is_one_of(wanted, plain, data):
         return []
     if not isinstance(wanted, Mapping) or not isinstance(plain, dict):
-        return [] if _is_one_of(wanted, plain, data) else [f"data is {_short(data)}"]
-    missing = [f"data has no {name!r}" for name in wanted if name not in plain]
-    return missing + [
-        f"data[{name!r}] is {_short(plain[name])}"
-        for name in wanted
-        if name in plain and not _is_one_of(wanted[name], plain[name], getattr(data, str(name), plain[name]))
-    ]
+        return [f"{place} is {_short(data if place == 'data' else plain)}"]
+    differences = [f"{place} has no {name!r}" for name in wanted if name not in plain]
+    for name, value in wanted.items():
+        if name in plain:
+            inner = plain[name]
+            declared = data.get(name, inner) if isinstance(data, Mapping) else getattr(data, str(name), inner)
+            differences += _data_differences(value, inner, declared, f"{place}[{name!r}]")
+    return differences
 
 
 def _is_one_of(wanted: Any, *values: Any) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from taskqueue import Scheduler
 from taskqueue.errors import InvalidOption
 from taskqueue.testing import Jobs
-from tests.testing.work import Kind, Letter, Mail, Parent, Post
+from tests.testing.work import Kind, Letter, Mail, Parent, Post, stamp
 
 
 def test_an_added_job_is_found_by_class_data_and_options(scheduler: Scheduler, jobs: Jobs) -> None:
@@ -90,3 +90,15 @@ def test_data_of_a_declared_type_are_found_as_a_whole_and_by_their_fields(schedu
         jobs.assert_added(Post, data={"kind": Kind.ADVERT})
     with pytest.raises(AssertionError, match=r"data is Letter\(to='ann'"):
         jobs.assert_added(Post, data=Letter("bob", date(2030, 1, 1)))
+
+
+def test_a_value_within_the_data_is_found_as_a_whole_and_by_some_of_its_keys(scheduler: Scheduler, jobs: Jobs) -> None:
+    letter = Letter("ann", date(2030, 1, 1))
+    scheduler.add_job(stamp, {"letter": letter})
+    scheduler.add_job(Mail, {"to": {"name": "ann", "lines": [1, 2]}})
+
+    jobs.assert_added(stamp, data={"letter": letter})
+    jobs.assert_added(stamp, data={"letter": {"to": "ann", "day": date(2030, 1, 1)}})
+    jobs.assert_added(Mail, data={"to": {"name": "ann"}})
+    with pytest.raises(AssertionError, match=r"<- data\['letter'\] has no 'from'; data\['letter'\]\['to'\] is 'ann'"):
+        jobs.assert_added(stamp, data={"letter": {"to": "bob", "from": "eve"}})

@@ -117,6 +117,12 @@ class Awaiting(Job):
 
 
 @task
+def stamp(letter: Letter) -> date:
+    """Return the day of the letter."""
+    return letter.day
+
+
+@task
 def add(left: int, right: int) -> int:
     """Return the sum."""
     return left + right
