@@ -13,6 +13,7 @@ from taskqueue.errors import InvalidOption, StoreUnavailable, TaskqueueError
 from taskqueue.insight.records import LARGEST_PAGE
 from taskqueue.model.audit import AuditEntry
 from taskqueue.model.options import named, validators
+from taskqueue.model.record import Status
 from taskqueue.model.secret_keys import SecretKeys
 from taskqueue.model.serializer import LONGEST_TEXT, clean, clipped
 from taskqueue.model.shown_text import as_code
@@ -107,6 +108,38 @@ def clean_value(value: Any) -> Any:
     return clipped(value) if isinstance(value, str) else value
 
 
-def shown_query(query: Any, keys: SecretKeys | None = None) -> str:
+def shown_query(query: Mapping[str, Any], keys: SecretKeys | None = None) -> str:
     """Return a query as it is stored in the audit, which all users see: secret values are masked."""
-    return json.dumps((keys or SecretKeys()).masked(query), default=str, ensure_ascii=False)[:LONGEST_TEXT]
+    shown = _tidy((keys or SecretKeys()).masked(query))
+    return json.dumps(shown, default=str, ensure_ascii=False)[:LONGEST_TEXT]
+
+
+def _tidy(query: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an equal query as a person would write it: statuses by name, and no $and or $in that is not needed."""
+    parts: list[dict[str, Any]] = []
+    for name, value in query.items():
+        if name == "$and":
+            parts += map(_tidy, value)
+        else:
+            parts.append({name: [*map(_tidy, value)] if name == "$or" else _tidy_value(name, value)})
+    first: dict[str, Any] = {}
+    others = []
+    for part in parts:
+        if first.keys().isdisjoint(part):
+            first |= part
+        else:
+            others.append(part)
+    return {"$and": [first, *others]} if others else first
+
+
+def _tidy_value(name: str, value: Any) -> Any:
+    match value:
+        case {"$in": [single]} if len(value) == 1:
+            return _tidy_value(name, single)
+        case dict():
+            return {word: _tidy_value(name, item) for word, item in value.items()}
+        case list():
+            return [_tidy_value(name, item) for item in value]
+        case int() if name == "status":
+            return Status(value).name
+    return value

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from typing import Any
+
+import pytest
 
 from taskqueue import Scheduler
 from taskqueue.model.audit import AuditEntry
+from taskqueue.model.job_filter import JobFilter
+from taskqueue.model.query import parse
 from taskqueue.model.serializer import LONGEST_TEXT
+from taskqueue.scheduler.audit_trail import shown_query
+
+NOW = datetime(2030, 7, 1, tzinfo=timezone.utc)
 
 
 def test_the_class_of_a_job_stands_behind_the_other_details() -> None:
@@ -27,3 +35,27 @@ def test_an_action_is_kept_with_who_did_it_and_from_where(scheduler: Scheduler) 
     assert len(last.target) == LONGEST_TEXT
     assert "\ud800" not in last.target
     assert scheduler.audit(1, last.cursor)[0].by == "ann"
+
+
+@pytest.mark.parametrize(
+    ("query", "shown"),
+    [
+        (
+            {"$and": [JobFilter.read("class:pdf status:failed").query(NOW)]},
+            '{"status": "FAILED", "job": {"$contains": "pdf"}}',
+        ),
+        ({"status": {"$lte": 2}, "priority": 2}, '{"status": {"$lte": "PROCESSING"}, "priority": 2}'),
+        (
+            {"$or": [{"status": {"$in": [4, 6]}}, {"$and": [{"queue": "mail"}]}]},
+            '{"$or": [{"status": {"$in": ["FAILED", "TIMEOUT"]}}, {"queue": "mail"}]}',
+        ),
+        (
+            {"$and": [{"tags": "a"}, {"tags": "b"}, {"queue": "c"}]},
+            '{"$and": [{"tags": "a", "queue": "c"}, {"tags": "b"}]}',
+        ),
+    ],
+)
+def test_a_query_is_shown_as_a_person_would_write_it(query: dict[str, Any], shown: str) -> None:
+    parse(query)
+
+    assert shown_query(query) == shown
