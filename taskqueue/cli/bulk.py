@@ -36,18 +36,18 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command("bulk", short_help="Follow, continue and stop a bulk action.")
-@click.argument("name")
+@click.argument("name", required=False)
 @click.option("--rest", is_flag=True, help="Run the jobs again that no stage has looked at, as another stage.")
 @click.option("--stop", is_flag=True, help="Cancel the copies that have not started; running copies continue.")
 @click.option("--yes", is_flag=True, help="With --rest: do it; the default is only to count them.")
 @plan_options
 @click.option("--reason", default="", metavar="TEXT", help="With --stop: why; kept with each canceled copy.")
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Write JSON for programs: one object, without NAME a list.")
 @pass_store
 def bulk_command(
-    context: StoreContext, name: str, rest: bool, stop: bool, yes: bool, reason: str, as_json: bool, **plan: Any
+    context: StoreContext, name: str | None, rest: bool, stop: bool, yes: bool, reason: str, as_json: bool, **plan: Any
 ) -> None:
-    """Print how a bulk action is doing, add a stage to it, or stop it.
+    """Print how a bulk action is doing, add a stage to it, or stop it; without NAME, list the last 20.
 
     `recover --query JSON --first 5 --name vat-fix --yes` begins one. `bulk vat-fix` prints its stages and how many
     copies are in which status, and `bulk vat-fix --rest --rate 50/m --yes` runs the other jobs again.
@@ -56,7 +56,11 @@ def bulk_command(
         raise click.UsageError("pass --rest or --stop, not both")
     if not rest and any(value is not None for value in plan.values()):
         raise click.UsageError("--first, --rate, --queue and --at go with --rest")
-    if rest:
+    if name is None:
+        if rest or stop:
+            raise click.UsageError("--rest and --stop need the name of a bulk action: `taskqueue bulk` lists them")
+        _list(context, as_json)
+    elif rest:
         _rest(context, name, Plan.of(plan, context.store.now()), yes, as_json)
     elif stop:
         said = f"{reason} ({user()})" if reason else f"bulk action {name} stopped by {user()}"
@@ -76,24 +80,37 @@ def begin(context: StoreContext, query: Mapping[str, Any], staged: Mapping[str, 
     bulk_actions.check_name(name)
     if not yes:
         matching, left_out = changes.recoverable(store, meant)
-        _count(min(len(matching), plan.most), plan, as_json, left_out=left_out)
+        _count(len(matching), plan, as_json, left_out=left_out)
         return
     with context.acting("begin bulk action", name, query=shown_query(query), plan=plan.says):
         action = bulk_actions.begin(context.scheduler, name, query, plan, user())
     _show(action, as_json)
 
 
+def _list(context: StoreContext, as_json: bool) -> None:
+    actions = bulk_actions.recent(context.scheduler)
+    if as_json:
+        output.write_all(json_shapes.bulk_action(action) for action in actions)
+        return
+    for action in actions:
+        output.line(f"{_progress(action)}; begun by {action.first.by} at {local(action.first.record.created_at)}")
+    if not actions:
+        output.line("no bulk actions: `taskqueue recover --query FILTER --first 5 --yes` begins one", err=True)
+
+
 def _rest(context: StoreContext, name: str, plan: Plan, yes: bool, as_json: bool) -> None:
     if not yes:
-        _count(min(bulk_actions.read(context.scheduler, name).left, plan.most), plan, as_json)
+        _count(bulk_actions.read(context.scheduler, name).left, plan, as_json)
         return
     with context.acting("continue bulk action", name, plan=plan.says):
         action = bulk_actions.add_rest(context.scheduler, name, plan, user())
     _show(action, as_json)
 
 
-def _count(number: int, plan: Plan, as_json: bool, **more: int) -> None:
-    says = f"would run {count(number, 'job')} again ({plan.says}): pass --yes to add a copy of each"
+def _count(matching: int, plan: Plan, as_json: bool, **more: int) -> None:
+    number = min(matching, plan.most)
+    jobs = count(matching, "job") if number == matching else f"{number:,} of {count(matching, 'job')}"
+    says = f"would run {jobs} again ({plan.says}): pass --yes to add a copy of each"
     output.answer({"found": number, **more}, says, as_json=as_json)
 
 
@@ -101,8 +118,7 @@ def _show(action: BulkActionState, as_json: bool) -> None:
     if as_json:
         output.write(json_shapes.bulk_action(action))
         return
-    copies, first = action.total("copies"), action.first
-    output.line(f"bulk action {action.name}: {copies:,} of {count(first.found, 'job')} run again, {action.left:,} left")
+    output.line(f"bulk action {_progress(action)}")
     for number, results in enumerate(action.stages, 1):
         output.line(_said(number, results))
     for name, why in (("left_out", "as recovered before"), ("taken", "as another pending job has their unique key")):
@@ -112,6 +128,11 @@ def _show(action: BulkActionState, as_json: bool) -> None:
         output.line(f"the rest: taskqueue bulk {action.name} --rest --rate 50/m --yes")
     if action.unstarted:
         output.line(f"to cancel {action.unstarted:,} that have not started: taskqueue bulk {action.name} --stop")
+
+
+def _progress(action: BulkActionState) -> str:
+    copies, found = action.total("copies"), count(action.first.found, "job")
+    return f"{action.name}: {copies:,} of {found} run again, {action.left:,} left"
 
 
 def _said(number: int, results: StageResults) -> str:

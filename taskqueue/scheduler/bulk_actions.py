@@ -56,6 +56,7 @@ _RATE = re.compile(r"([1-9]\d{0,8})/([smhd])")
 _WORDS = frozenset({"$and", "$or", *(operator.value for operator in Operator)})
 _MAY_CONTINUE = "be followed by another stage when it has added its copies"
 _OFTEN_FIRST = sorted(Status, key=lambda status: status not in (Status.POSTPONED, Status.DONE, Status.FAILED))
+_STAGES = Compare("job", Operator.EQ, STAGE)
 _NEW = {"after": None, "seen": 0, "copies": 0, "left_out": 0, "taken": 0}
 
 
@@ -308,11 +309,21 @@ def read(scheduler: Scheduler, name: str) -> BulkActionState:
     firsts = records.present(store, [id_of_text(STAGE, name)])
     if not firsts or not _is_stage(firsts[0]):
         reason = "no bulk action has this name, or it was removed like other ended jobs"
-        raise JobNotFound(as_code(name), f"{reason}; `taskqueue list class:BulkAction` shows the others")
-    [first] = firsts
-    stages = [first, *records.matching(store, And((_child_of(first.id), Compare("job", Operator.EQ, STAGE))))]
+        raise JobNotFound(as_code(name), f"{reason}; `taskqueue bulk` lists the others")
+    return _state(store, firsts[0])
+
+
+def recent(scheduler: Scheduler, limit: int = 20) -> list[BulkActionState]:
+    """Return the last bulk actions that have begun, the newest first."""
+    store = _store(scheduler)
+    firsts = And((_STAGES, Compare("parent", Operator.EQ, None)))
+    return [_state(store, first) for first in store.find(firsts, order="-created_at", limit=limit) if _is_stage(first)]
+
+
+def _state(store: Store, first: Record) -> BulkActionState:
+    stages = [first, *records.matching(store, And((_child_of(first.id), _STAGES)))]
     results = [_results(store, Stage.of(record), stages) for record in stages if _is_stage(record)]
-    return BulkActionState(name=name, stages=sorted(results, key=lambda result: result.stage.place))
+    return BulkActionState(name=str(first.id_text), stages=sorted(results, key=lambda result: result.stage.place))
 
 
 def unstarted(stage: JobId) -> dict[str, Any]:

@@ -50,7 +50,7 @@ SAID: dict[str, list[list[str]]] = {
     "update": [[ID, "--priority", "1"]],
     "cancel": [[ID], [ID, "--json"], ["--query", "{}"]],
     "recover": [[ID, "--json"], ["--query", "{}", "--since", "1h", "--yes"]],
-    "bulk": [["nightly"], ["nightly", "--json"]],
+    "bulk": [[], ["nightly"], ["nightly", "--json"]],
     "failures": [[], ["--all"], ["--json"]],
     "mute": [["nothing"]],
     "resolve": [["nothing"]],

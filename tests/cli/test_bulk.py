@@ -36,7 +36,7 @@ def test_the_first_jobs_run_again_and_then_the_rest_at_a_rate(
     taskqueue: Taskqueue, store: Store, failed: list[Record]
 ) -> None:
     counted = taskqueue(*FAILED, "--first", "2", "--name", "vat-fix", "--since", "1h")
-    assert counted.out == "would run 2 jobs again (the first 2): pass --yes to add a copy of each\n"
+    assert counted.out == "would run 2 of 5 jobs again (the first 2): pass --yes to add a copy of each\n"
 
     begun = taskqueue(*FAILED, "--first", "2", "--name", "vat-fix", "--since", "1h", "--yes").out
     assert begun.startswith("bulk action vat-fix: 2 of 5 jobs run again, 3 left\n  stage 1, the first 2, by ")
@@ -62,10 +62,24 @@ def test_the_first_jobs_run_again_and_then_the_rest_at_a_rate(
 
 
 def test_a_bulk_action_without_a_name_gets_one(taskqueue: Taskqueue, failed: list[Record]) -> None:
+    assert "no bulk actions: `taskqueue recover" in taskqueue("bulk").complaint
     name = taskqueue(*FAILED, "--rate", "1/s", "--yes", "--json").document["name"]
 
     assert name.startswith("rerun-20")
     assert taskqueue("bulk", name).code == Exit.OK
+
+
+def test_without_a_name_the_bulk_actions_are_listed_the_newest_first(
+    taskqueue: Taskqueue, failed: list[Record]
+) -> None:
+    taskqueue(*FAILED, "--first", "2", "--name", "vat-fix", "--yes")
+    taskqueue("bulk", "vat-fix", "--rest", "--first", "2", "--yes")
+    taskqueue(*FAILED, "--name", "others", "--yes")
+
+    newest, oldest = taskqueue("bulk").out.splitlines()
+    assert newest.startswith("others: 1 of 5 jobs run again, 0 left; begun by ")
+    assert oldest.startswith("vat-fix: 4 of 5 jobs run again, 1 left; begun by ")
+    assert [action["name"] for action in taskqueue("bulk", "--json").document] == ["others", "vat-fix"]
 
 
 def test_what_is_left_out_is_counted(taskqueue: Taskqueue, failed: list[Record]) -> None:
@@ -86,7 +100,8 @@ def test_what_is_left_out_is_counted(taskqueue: Taskqueue, failed: list[Record])
         (("recover", "65f0", "--first", "5"), Exit.USAGE, "--first, --rate, --queue and --name go with --query"),
         (("bulk", "other"), Exit.NOT_FOUND, "no bulk action has this name"),
         (("bulk", "half\udcff"), Exit.NOT_FOUND, "no bulk action has this name"),
-        (("bulk", "other"), Exit.NOT_FOUND, "`taskqueue list class:BulkAction` shows the others"),
+        (("bulk", "other"), Exit.NOT_FOUND, "`taskqueue bulk` lists the others"),
+        (("bulk", "--stop"), Exit.USAGE, "--rest and --stop need the name of a bulk action"),
         (("bulk", "other", "--rest", "--stop"), Exit.USAGE, "pass --rest or --stop, not both"),
         (("bulk", "other", "--rate", "50/m"), Exit.USAGE, "go with --rest"),
     ],
