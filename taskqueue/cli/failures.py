@@ -77,11 +77,10 @@ def _print(groups: list[FailureGroup], overview: Overview) -> None:
 
 
 def _row(group: FailureGroup, overview: Overview) -> list[Any]:
-    state = group.trend.value if group.state is FailureState.OPEN else group.state.value
     error = group.fingerprint or "no error"
     return [
         group.id,
-        state,
+        group.word,
         f"{group.number:,}",
         percent(group.share),
         minute(group.last_at, overview.at),

@@ -109,7 +109,7 @@ def _show(health: Health) -> None:
     _fact("seat", f"{health['state']}{leads} (pid {health['pid']}, incarnation {health['incarnation'][:8]})")
     store, pool = health["store"], health["pool"]
     _fact("store", f"{'answers' if store['answers'] else 'does not answer'}: {store['url']}")
-    forced = f", {count(pool['forced'], 'worker')} of force_spawn jobs" if pool["forced"] else ""
+    forced = f", {count(pool['forced'], 'worker')} beside the pool" if pool["forced"] else ""
     shared = f", {count(pool['concurrent'], 'concurrent worker')}" if pool["concurrent"] else ""
     _fact("pool", f"{pool['busy']} busy, {pool['idle']} idle, at most {pool['slots']} ({pool['mode']}){forced}{shared}")
     _fact("backlog", _backlog(health["backlog"]))

@@ -130,7 +130,7 @@ def _row(schedule: NamedSchedule, now: datetime) -> list[str]:
     ]
 
 
-@schedule_command.command("show")
+@schedule_command.command("show", short_help="Show a schedule, its last jobs and missed times.")
 @click.argument("name", shell_complete=completion.schedules)
 @_as_json
 @pass_store
@@ -152,7 +152,7 @@ def _pause(context: StoreContext, name: str, reason: str, as_json: bool) -> None
     output.answer(json_shapes.schedule(schedule), f"{name} is paused", as_json=as_json)
 
 
-@schedule_command.command("resume")
+@schedule_command.command("resume", short_help="Let a paused schedule start jobs again.")
 @click.argument("name", shell_complete=completion.schedules)
 @_as_json
 @pass_store
@@ -207,7 +207,7 @@ def _preview(context: StoreContext, name: str, count: int, as_json: bool) -> Non
         output.line(f"{local(at)}{f', {in_zone(at, tz):%Y-%m-%d %H:%M:%S} {tz}' if tz != UTC else ''}")
 
 
-@schedule_command.command("sync")
+@schedule_command.command("sync", short_help="Apply the schedules that an application declares.")
 @click.argument("application", metavar="FILE_OR_MODULE")
 @click.option(
     "--name", metavar="NAME", help="The name under which the store keeps the application; default: that of the module."
@@ -257,7 +257,7 @@ def _apply(
     output.line(f"{count(number, 'schedule') if number else 'nothing'} of application {application} {done}")
 
 
-@schedule_command.command("import")
+@schedule_command.command("import", short_help="Define a schedule for each line of a crontab.")
 @click.argument("file", type=click.Path(allow_dash=True), metavar="FILE")
 @click.option("--system", is_flag=True, help="The lines name a user after their times, as in /etc/crontab.")
 @click.option("--tz", metavar="ZONE", help="The time zone of lines without CRON_TZ; default: that of this host.")

@@ -87,6 +87,7 @@ def _print(report: WorkReport, limits: list[LimitState]) -> None:
     from taskqueue.cli import terminal
 
     last = {Period.HOUR: "last hour", Period.DAY: "last 24 hours", Period.WEEK: "last 7 days"}[report.period]
+    seen = "last" if report.period is Period.HOUR else "last hour"  # the history of a day has no minutes
     output.line(f"{report.of.scope} {report.of.name}")
     terminal.sentences(work_report.lead(report))
     _facts(terminal, report)
@@ -102,7 +103,7 @@ def _print(report: WorkReport, limits: list[LimitState]) -> None:
     _table(
         terminal,
         f"errors, {last}",
-        [("failed", "right"), ("now", "never"), ("last", "never"), ("error", "end")],
+        [("failed", "right"), ("now", "never"), (seen, "never"), ("error", "end")],
         [
             [f"{error.number:,}", _trend(error), minute(error.last_at, report.at), error.fingerprint or "no error"]
             for error in report.errors
@@ -196,7 +197,7 @@ def _table(terminal: Any, title: str, columns: list[tuple[str, str]], rows: list
 
 
 def _trend(error: work_report.ErrorGroup) -> str:
-    return "-" if error.judged is None else error.judged.trend.value
+    return "-" if error.judged is None else error.judged.word
 
 
 def _share(share: Share) -> list[str]:

@@ -146,6 +146,13 @@ class FailureGroup:
         return group_id(self.job, self.fingerprint)
 
     @property
+    def word(self) -> str:
+        """Return its state if a person has decided about it, else its trend; ``few`` if nothing is usual yet."""
+        if self.state is not FailureState.OPEN:
+            return str(self.state)
+        return "few" if self.trend is Trend.USUAL and not self.usual else str(self.trend)
+
+    @property
     def share(self) -> float:
         """Return the share of attempts that failed with it, 0 to 1."""
         return self.number / self.attempts if self.attempts else 0.0

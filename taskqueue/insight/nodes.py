@@ -104,7 +104,7 @@ class Node:
         """Return its workers in words: how many are busy, how many it may have, and those beside the pool."""
         words = f"{self.about.get('busy', '?')} of {self.about.get('max_children', '?')} busy"
         forced, concurrent = self.about.get("forced"), self.about.get("concurrent")
-        return words + (f", {forced} forced" if forced else "") + (f", {concurrent} concurrent" if concurrent else "")
+        return words + (f", {forced} beside" if forced else "") + (f", {concurrent} concurrent" if concurrent else "")
 
     @property
     def about(self) -> Mapping[str, object]:

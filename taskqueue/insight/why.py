@@ -117,7 +117,7 @@ def end_of(record: Record) -> str:
     message = record.error.message if record.error is not None else ""
     match record.cause:
         case Cause.FAILED if record.attempts and record.attempts[-1].outcome == "GivenUp":
-            return "it failed for good (Fail, or a result that cannot be kept), whatever attempts were left"
+            return "it failed for good, whatever attempts were left: it raised Fail, or its data or result do not fit"
         case cause if cause in _RETRY_ENDS:
             has = "it has" if options.retry == NO_RETRY else "its policy is:"
             return f"{_RETRY_ENDS[cause](record)}, and {has} {options.retry}"

@@ -108,6 +108,10 @@ OF_PROCESSES: Mapping[str, str] = {
     **dict.fromkeys(("traceback", "exc_info"), "error has its type, message and traceback"),
     **dict.fromkeys(("get_id", "task_id", "job_id"), "its id is the attribute id"),
     "requeue": "scheduler.recover_job(id) adds a copy of it",
+    **dict.fromkeys(("name", "task_name", "func_name", "task"), "job is the import path of its class or function"),
+    **dict.fromkeys(("args", "kwargs"), "data has what was passed to add_job"),
+    **dict.fromkeys(("done", "failed", "canceled"), "is_done, is_failed and is_canceled say how it has ended"),
+    "schedule": "scheduled_time says whether a schedule started it, and job what runs",
     "info": "progress, progress_message and result say what is known",
 }
 """Attributes of the handle of a job."""
@@ -117,6 +121,7 @@ _ADD_LATER = "add_job(job, data, at='+10 minutes') adds a job for later"
 
 OF_SCHEDULERS: Mapping[str, str] = {
     **dict.fromkeys(("enqueue", "enqueue_call", "send_task", "apply_async", "send", "delay", "enqueue_job"), _ADD),
+    "add": _ADD,
     **dict.fromkeys(("enqueue_at", "enqueue_in"), _ADD_LATER),
     **dict.fromkeys(("enqueue_many", "send_many"), "add_jobs([(job, data), …]) adds many"),
     **dict.fromkeys(("fetch_job", "AsyncResult", "result"), "get_job(id) returns a job"),

@@ -134,7 +134,7 @@ def parse(query: Mapping[str, Any], depth: int = 0) -> Query:
     Raises ``InvalidQuery`` naming the field, operator or value that the language does not have.
     """
     if not isinstance(query, Mapping):
-        raise InvalidQuery(f"a query is a mapping of fields to values, not {as_code(query)}")
+        raise InvalidQuery(f"a query is a mapping of fields to values, {{'status': 'FAILED'}}, not {as_code(query)}")
     if depth > DEEPEST:
         raise InvalidQuery(f"the query is nested deeper than {DEEPEST} levels: write it flatter")
     _check_length("the query", query)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import socket
 from collections.abc import Callable
 from dataclasses import replace
@@ -44,7 +45,7 @@ def test_a_queue_is_paused_and_resumed(taskqueue: Taskqueue, store: Store) -> No
     [
         ({"USER": "ann"}, "ann"),
         ({"LOGNAME": "root", "USER": "root", "SUDO_USER": "ann"}, "ann"),
-        ({"USER": ""}, f"uid {os.getuid()}"),
+        ({"USER": ""}, pwd.getpwuid(os.getuid()).pw_name),
     ],
 )
 def test_who_pauses_is_this_user_unless_said_otherwise(

@@ -258,7 +258,7 @@ def test_jobs_that_are_retried_are_among_the_failures(store: Store) -> None:
     async def steps(pilot: Pilot[int]) -> None:
         await shows(pilot, "Nothing works")
         await pilot.press("f")
-        await shows(pilot, "failures 1", "Letter", "OutOfStock", "usual")
+        await shows(pilot, "failures 1", "Letter", "OutOfStock", "few")
         await pilot.press("r")
         await shows(pilot, "no ended job to run again")
         await pilot.press("enter")

@@ -124,7 +124,7 @@ def test_the_errors_of_a_class_that_is_new_itself_are_not() -> None:
 
     group = of_key(minutes, {})
 
-    assert (group.trend, group.usual) == (Trend.USUAL, None)
+    assert (group.trend, group.usual, group.word) == (Trend.USUAL, None, "few")
 
 
 def test_the_same_hours_of_other_days_are_what_is_usual() -> None:
@@ -136,7 +136,7 @@ def test_the_same_hours_of_other_days_are_what_is_usual() -> None:
 
     group = of_key(in_minutes({1: {"done": 60, "failed": 40, KEY: 40}}), hours)
 
-    assert (group.trend, group.usual) == (Trend.USUAL, 0.4)
+    assert (group.trend, group.usual, group.word) == (Trend.USUAL, 0.4, "usual")
 
 
 def test_a_normal_week_raises_no_finding() -> None:

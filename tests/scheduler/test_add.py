@@ -308,19 +308,19 @@ def test_an_unknown_option_may_be_data_and_the_error_shows_where_these_go(
     with pytest.raises(InvalidOption) as refused:
         scheduler.add_job(job, **unknown)
 
-    assert f"there is no option 'to': data go as one argument behind the job: {call}; options are at, " in str(
+    assert f"there is no option 'to': data go as one argument after the job: {call}; options are at, " in str(
         refused.value
     )
 
 
 def test_data_that_look_like_an_option_are_shown_as_data_too(scheduler: Scheduler) -> None:
-    unknown: Any = {"title": "x"}
+    unknown: Any = {"tag": "x"}
     with pytest.raises(
         InvalidOption,
-        match=r"did you mean until\? Data go as one argument behind the job: add_job\(Echo, {'title': 'x'}\)",
+        match=r"did you mean tags\? Data go as one argument after the job: add_job\(Echo, {'tag': 'x'}\)",
     ):
         scheduler.add_job(Echo, **unknown)
-    with pytest.raises(InvalidOption, match=r"behind the job: \(Echo, {'to': 'x'}\); options are"):
+    with pytest.raises(InvalidOption, match=r"after the job: \(Echo, {'to': 'x'}\); options are"):
         scheduler.add_jobs([(Echo, None, cast(Any, {"to": "x"}))])
 
 

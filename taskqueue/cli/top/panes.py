@@ -15,7 +15,6 @@ from textual.widget import Widget
 from taskqueue.cli import ids, record_facts, terminal
 from taskqueue.cli.terminal import Column
 from taskqueue.insight.failure_groups import FailureGroup, Trend
-from taskqueue.insight.failure_states import FailureState
 from taskqueue.insight.needs import Need
 from taskqueue.insight.nodes import Node
 from taskqueue.insight.overview import QueueState, Run
@@ -215,7 +214,7 @@ def failures_row(group: FailureGroup, now: datetime) -> Row:
         cells=(
             group.job,
             error,
-            group.trend.value if group.state is FailureState.OPEN else group.state.value,
+            group.word,
             f"{group.number:,}",
             f"{group.attempts:,}",
             usual,

@@ -117,7 +117,7 @@ def _crash(current: CurrentRun, exit: ChildExit, cause: str) -> Failure:
     if cause:
         facts.append(cause)
     elif exit.signal == signal.SIGKILL:
-        facts.append("another process killed it, or the kernel did for lack of memory")
+        facts.append("a process killed it, perhaps itself, or the kernel did for lack of memory")
     facts.append(f"peak memory {exit.peak_memory / MIB:.0f} MiB")
     note = f" ({current.progress_message})" if current.progress_message else ""
     facts.append(f"last progress {current.progress:.4g} %{note}")

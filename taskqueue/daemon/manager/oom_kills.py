@@ -25,13 +25,13 @@ class OomKills:
             if own > own_before:
                 words = "the kernel killed it for lack of memory (an OOM kill in its cgroup)"
                 return EndReason(words, EndKind.OUT_OF_MEMORY)
-            return EndReason("another process killed it: the kernel made no OOM kill in its cgroup")
+            return EndReason("a process killed it, perhaps itself: the kernel made no OOM kill in its cgroup")
         if host is None or host_before is None:
-            return EndReason("another process killed it, or the kernel did for lack of memory")
+            return EndReason("a process killed it, perhaps itself, or the kernel did for lack of memory")
         if host > host_before:
             words = "the kernel killed a process of this host for lack of memory at that time, probably this one"
             return EndReason(words, EndKind.OUT_OF_MEMORY)
-        return EndReason("another process killed it: the kernel made no OOM kill on this host")
+        return EndReason("a process killed it, perhaps itself: the kernel made no OOM kill on this host")
 
     def reset(self) -> None:
         """Start from the present value of the counter."""

@@ -73,6 +73,10 @@ class NodeStatus:
         ]
         if self.metrics:
             lines.append(f"metrics    {self.metrics}/metrics, /live and /ready")
+        if settings.schedules:
+            lines.append(f"schedules  {settings.schedules}")
+        if settings.outbox:
+            lines.append(f"outbox     {', '.join(settings.outbox)}")
         if settings.notify:
             from taskqueue.notifications import receiver_of  # few nodes send notifications
 

@@ -56,7 +56,7 @@ def _value(name: str, value: Any, where: str, scope: Scope, call: str) -> Any:
     if option is None:
         raise InvalidOption(f"{where}: there is no option {name!r}: {_hint(name, as_data)}")
     if option.is_of_class and scope is Scope.ONE:
-        data = f"; data go as one argument behind the job: {as_data}" if as_data else ""
+        data = f"; data go as one argument after the job: {as_data}" if as_data else ""
         raise InvalidOption(
             f"{where}: {name} belongs to all jobs of a class: declare it in the options of the class{data}"
         )
@@ -96,12 +96,12 @@ def _hint(name: object, as_data: str) -> str:
         return other_systems.WAYS[str(name)]
     from difflib import get_close_matches
 
-    near = get_close_matches(str(name), OPTIONS, n=3)
+    near = get_close_matches(str(name), OPTIONS, n=3, cutoff=0.65)
     if near:
         meant = f"did you mean {' or '.join(near)}?"
-        return f"{meant} Data go as one argument behind the job: {as_data}" if as_data else meant
+        return f"{meant} Data go as one argument after the job: {as_data}" if as_data else meant
     options = ", ".join(OPTIONS)
-    return f"data go as one argument behind the job: {as_data}; options are {options}" if as_data else f"use {options}"
+    return f"data go as one argument after the job: {as_data}; options are {options}" if as_data else f"use {options}"
 
 
 def _short(value: object) -> str:

@@ -195,6 +195,8 @@ def _split_zone(text: str) -> tuple[str, tzinfo | None]:
     try:
         return named[1], ZoneInfo(named[2])
     except (OSError, ValueError, LookupError):
+        if not named[1][:4].isdigit():  # its last word is no zone, since the others are no time
+            raise _no_time(text) from None
         raise InvalidOption(f"{text!r}: {unknown_zone(named[2])}") from None
 
 

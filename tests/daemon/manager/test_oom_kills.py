@@ -10,7 +10,7 @@ from taskqueue.daemon.manager.oom_kills import OomKills
 from taskqueue.daemon.protocol.messages import EndKind
 
 OURS = "the kernel killed it for lack of memory"
-NOT_OURS = "another process killed it: the kernel made no OOM kill in its cgroup"
+NOT_OURS = "a process killed it, perhaps itself: the kernel made no OOM kill in its cgroup"
 
 
 def write(folder: Path, name: str, text: str) -> Path:
@@ -55,7 +55,7 @@ def test_without_a_cgroup_the_counter_of_the_host_says_what_it_can(tmp_path: Pat
     write(tmp_path, "vmstat", "nr_free_pages 1\noom_kill 7\n")
     kills = OomKills(tmp_path, tmp_path / "none")
 
-    assert kills.explain_kill().words == "another process killed it: the kernel made no OOM kill on this host"
+    assert kills.explain_kill().words == "a process killed it, perhaps itself: the kernel made no OOM kill on this host"
     write(tmp_path, "vmstat", "oom_kill 8\n")
     assert kills.explain_kill().words.endswith("probably this one")
 
@@ -63,5 +63,5 @@ def test_without_a_cgroup_the_counter_of_the_host_says_what_it_can(tmp_path: Pat
 def test_without_any_counter_nobody_knows(tmp_path: Path) -> None:
     assert (
         OomKills(tmp_path, tmp_path).explain_kill().words
-        == "another process killed it, or the kernel did for lack of memory"
+        == "a process killed it, perhaps itself, or the kernel did for lack of memory"
     )

@@ -32,11 +32,18 @@ def test_a_banner_says_what_is_promised_and_taken(tmp_path: Path) -> None:
     ]
 
 
-def test_a_banner_names_what_keeps_a_node_from_jobs(tmp_path: Path) -> None:
-    said = banner(tmp_path, Settings(lead=Lead.CLUSTER, allow=("shop.mail", "shop.reports")))
+def test_a_banner_names_what_a_node_does_beside_its_jobs_and_what_keeps_it_from_some(tmp_path: Path) -> None:
+    said = banner(
+        tmp_path,
+        Settings(
+            lead=Lead.CLUSTER, allow=("shop.mail", "shop.reports"), schedules="shop", outbox=("shop.jobs:outbox",)
+        ),
+    )
 
-    assert said[-3:] == [
+    assert said[-5:] == [
         "queues all",
+        "schedules shop",
+        "outbox shop.jobs:outbox",
         "lead works only while it leads the cluster",
         "allowed shop.mail, shop.reports",
     ]
