@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from taskqueue.model.analytics import Sample
 from taskqueue.model.fingerprint import type_of
 from taskqueue.model.history import BUCKETS, Durations, Figures, Part, Parts, Step, add_figures, entry
 from taskqueue.model.ids import WORKFLOW_TAG
-from taskqueue.model.limits import LimitKey
+from taskqueue.model.limits import LimitKey, limit_keys_of
 from taskqueue.model.query import Compare, Operator
 from taskqueue.model.record import Record, Status
 from taskqueue.model.timestamps import EPOCH, milliseconds, moment
@@ -410,12 +410,14 @@ def figures_in_words(report: WorkReport) -> list[tuple[str, list[str]]]:
 
 
 def options_in_words(record: Record) -> list[tuple[str, str]]:
-    """Return the options of a run that differ from the usual ones, by name."""
+    """Return the options of a run that differ from the usual ones, by name; limits without the values they count by."""
     options = record.options
+    limits = [replace(key, key=key.family) for key in limit_keys_of(record.lane)]
     named = [
         ("retry", str(options.retry).removeprefix("retry ")),
         ("timeout", span(options.timeout) if options.timeout else ""),
         ("stall timeout", span(options.stall_timeout) if options.stall_timeout else ""),
+        ("limits", "; ".join(map(str, limits))),
     ]
     return [(name, value) for name, value in named if value]
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from taskqueue.exit_codes import Exit
+from taskqueue.insight.work_report import options_in_words
 from taskqueue.model.lifecycle.outcomes import Failed
 from taskqueue.model.limits import Limit, lane
 from taskqueue.model.record import Failure, Record
@@ -44,8 +45,16 @@ def jobs(store: Store) -> dict[str, Record]:
 
 def rows(said: str, title: str) -> list[list[str]]:
     """Return the cells of the lines of a table, without its heading."""
-    lines = said.partition(f"\n{title}")[2].partition("\n\n")[0].splitlines()[2:]
+    lines = said.rpartition(f"\n{title}")[2].partition("\n\n")[0].splitlines()[2:]
     return [line.split() for line in lines]
+
+
+def test_the_options_of_a_class_include_its_limits_without_the_value_of_one_job() -> None:
+    limited = lane([Limit(5, by="bucket")], INVOICE, {"bucket": "s3cret"})
+
+    options = dict(options_in_words(a_record(job=INVOICE, lane=limited)))
+
+    assert options["limits"] == f"at most 5 at once of {INVOICE} by=bucket"
 
 
 def test_a_class_shows_figures_histograms_errors_customers_and_slow_runs(
