@@ -175,7 +175,7 @@ MOST_SCHEDULES = 20
 """The most schedules that are read."""
 
 MOST_DUE = 10_000
-"""The most postponed jobs that are looked at, those that are due first."""
+"""The most postponed jobs that are read, beginning with the first that is due."""
 
 NEXT = 24
 """How many hours are looked ahead."""

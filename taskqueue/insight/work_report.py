@@ -250,7 +250,7 @@ class DayFigure(NamedTuple):
     value: str
     yesterday: str
     trend: Sequence[float | None]
-    """The same figure for each hour of the day, the last one for the last 60 minutes; None where there is none."""
+    """The same figure for each hour of the day, the last one for the last 60 minutes; None if there is none."""
 
 
 @dataclass(frozen=True, kw_only=True)
