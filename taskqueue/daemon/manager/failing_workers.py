@@ -24,7 +24,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
 
 
 class Pauses:
-    """The pauses between replacements for one cause: they double, and are short again after a long time without replacements."""
+    """The pauses between replacements for one cause: they double, and are short again after a long rest."""
 
     def __init__(self) -> None:
         self._next_at = 0.0

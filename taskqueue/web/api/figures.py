@@ -17,7 +17,7 @@ from taskqueue.model.history import OTHER, Step
 from taskqueue.scheduler import json_shapes
 from taskqueue.scheduler.controls import limits_of
 from taskqueue.web.api import schemas
-from taskqueue.web.api.route import ApiRoute, Call, Param, Schema
+from taskqueue.web.api.route import ApiRoute, Call, Param, Schema, SlowRoute
 from taskqueue.web.api.schemas import ANYTHING, BOOLEAN, INTEGER, TEXT, TIME, listed, optional, record, ref
 from taskqueue.web.event_hub import event_stream
 from taskqueue.web.problems import Problem
@@ -228,11 +228,9 @@ ROUTES = (
     ApiRoute("GET /stats", get_stats, _STATS, _QUEUES),
     ApiRoute("GET /classes/{name}", report_class, _REPORT, _OVER),
     ApiRoute("GET /queues/{name}", report_queue, _REPORT, _OVER),
-    ApiRoute(
-        "GET /history", get_history, _ENTRIES_OF_HISTORY, _SINCE, _UNTIL, _QUEUE, _JOB, _STEP, _ENTRIES, is_slow=True
-    ),
-    ApiRoute("GET /analytics", get_analytics, _ANALYTICS, _BY, _SINCE, _UNTIL, _GROUPS, is_slow=True),
-    ApiRoute("GET /failures", list_failures, _FAILURES, _SINCE, _STEP, _MOST_FREQUENT, is_slow=True),
+    SlowRoute("GET /history", get_history, _ENTRIES_OF_HISTORY, _SINCE, _UNTIL, _QUEUE, _JOB, _STEP, _ENTRIES),
+    SlowRoute("GET /analytics", get_analytics, _ANALYTICS, _BY, _SINCE, _UNTIL, _GROUPS),
+    SlowRoute("GET /failures", list_failures, _FAILURES, _SINCE, _STEP, _MOST_FREQUENT),
     ApiRoute("GET /audit", list_audit, _AUDIT, schemas.limit(500, 100), _CURSOR),
     ApiRoute(
         "GET /events", follow_events, TEXT, _LAST, _BEHIND, _NAMES, statuses=(410,), media_type="text/event-stream"

@@ -91,6 +91,8 @@ returns the response."""
 class ApiRoute:
     """An operation: its name and meaning are those of the function that does it."""
 
+    is_slow = False
+
     def __init__(
         self,
         request: str,
@@ -103,13 +105,11 @@ class ApiRoute:
         created: bool = False,
         media_type: str = "application/json",
         users: str = "",
-        is_slow: bool = False,
     ) -> None:
         """Make it for ``request``, such as ``GET /jobs``.
 
         ``statuses`` are added to the statuses that every operation may have; ``created`` says that it answers 201;
-        ``users`` are those who may ask for it, where those are not all for GET and operators for a change. One that
-        ``is_slow`` computes figures of any time, one at a time for a user.
+        ``users`` are those who may ask for it, where those are not all for GET and operators for a change.
         """
         self.method, self.path = request.split()
         self.do = do
@@ -120,7 +120,6 @@ class ApiRoute:
         self.statuses = (*statuses, *((404,) if "{" in self.path else ()))
         self.created = created
         self.media_type = media_type
-        self.is_slow = is_slow
         self.users = users or (
             "all users" if self.method == "GET" else "operators; those of some queues in these alone"
         )
@@ -139,3 +138,9 @@ class ApiRoute:
     def meaning(self) -> str:
         """Return what it does."""
         return (self.do.__doc__ or "").partition("\n")[0].replace("``", "`")
+
+
+class SlowRoute(ApiRoute):
+    """One that computes figures of any period, so that a user waits for one before the next begins."""
+
+    is_slow = True
