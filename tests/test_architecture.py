@@ -106,7 +106,7 @@ READING = {
         "url",
         "waiting_since",
     ),
-    *("disagreeing", "rate_ends"),
+    *("disagreeing", "due", "rate_ends"),
 }
 PICKLERS = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
 MOCKS = {"mock", "pytest_mock", "unittest"}
