@@ -27,9 +27,10 @@ from taskqueue.cli.top.panes import Rows
 from taskqueue.exit_codes import Exit
 from taskqueue.insight.overview import QueueState
 from taskqueue.insight.overview_reader import OverviewReader
-from taskqueue.model.record import Failure, Options, Record, Status
+from taskqueue.model.controls import Control, Kind
+from taskqueue.model.record import Failure, Holder, Options, Record, Status
 from taskqueue.model.retry import FixedRetry
-from taskqueue.store import Lease, Store
+from taskqueue.store import ClaimRequest, Lease, Settlement, Store
 from tests.acceptance.work import Gate
 from tests.cli import records
 from tests.cli.conftest import Answer
@@ -153,6 +154,22 @@ def test_a_paused_queue_needs_somebody_and_is_resumed(url: str, store: Store) ->
     pause = store.controls().pause_of("mail")
     assert pause is not None
     assert pause.reason == "why"
+
+
+def test_a_page_acts_on_the_job_that_it_shows(store: Store) -> None:
+    store.add([mail("other")])
+    store.claim(Holder(seat="gone", incarnation="1"), ClaimRequest(pooled=1), store.now(), store.now())
+    store.add([mail()])
+    store.set_control(Control(kind=Kind.PAUSE, name="mail", since=store.now(), by="ann"))
+
+    async def steps(pilot: Pilot[int]) -> None:
+        await shows(pilot, "queue mail is paused since", "its lease is over")
+        await pilot.press("space", "space", "space", "w")
+        await shows(pilot, "why job")
+        await pilot.press("c")
+        await shows(pilot, "Cancel 1 job?", "PROCESSING")
+
+    run_top(store, steps)
 
 
 def test_a_node_is_drained_and_works_again(url: str, store: Store, tmp_path: Path) -> None:
@@ -317,8 +334,6 @@ def end(store: Store, number: int, failure: Failure = records.FAILURE) -> None:
     """Let this many waiting jobs fail."""
     from taskqueue.model.lifecycle.outcomes import Failed, Run
     from taskqueue.model.lifecycle.settle import ended
-    from taskqueue.model.record import Holder
-    from taskqueue.store import ClaimRequest, Settlement
 
     holder, now = Holder(seat="web-1", incarnation="a1"), store.now()
     claimed = store.claim(holder, ClaimRequest(pooled=number), now, now).records

@@ -235,12 +235,11 @@ class Top(App[int]):
         self._wake.set()
 
     def _page(self, words: str, read: Callable[[Store, JobId], str], **how: bool) -> None:
-        jobs = [job for thing in self._things() if (job := targets.job_of(thing))]
-        if not jobs:
-            self.say("select a job first")
-            return
-        thing = self._things()[0]
-        self._show(Page(f"{words} {jobs[0]}", partial(read, self._store, JobId(jobs[0])), thing, **how))
+        for thing in self._things():
+            if job := targets.job_of(thing):
+                self._show(Page(f"{words} {job}", partial(read, self._store, JobId(job)), thing, **how))
+                return
+        self.say("select a job first")
 
     def _ask_if(self, wanted: Sequence[object], words: str, prepare: Callable[[], Question]) -> None:
         if self._is_read_only:
