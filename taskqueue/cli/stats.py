@@ -4,44 +4,68 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import click
 
 from taskqueue.cli import output, watch
 from taskqueue.cli.context import StoreContext, pass_store
+from taskqueue.model.job_filter import WORDS_OF_PARTS
 from taskqueue.model.record import Status
-from taskqueue.model.wording import decided, span
+from taskqueue.model.wording import decided, local, span
 from taskqueue.scheduler import json_shapes
+
+if TYPE_CHECKING:
+    from taskqueue.insight.overview import Upcoming
+    from taskqueue.insight.work_report import Day
 
 
 @click.command("stats", short_help="Count the jobs of each queue by status.")
 @watch.watch_option
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
+@click.option("--day", "has_day", is_flag=True, help="Also the last hour against yesterday, and the next 24 hours.")
 @pass_store
-def stats_command(context: StoreContext, every: float | None, as_json: bool) -> None:
+def stats_command(context: StoreContext, every: float | None, as_json: bool, has_day: bool) -> None:
     """Count the jobs of each queue by status, and say what is paused, drained or has a changed limit.
 
-    oldest is how long the next job to be claimed from a queue has waited.
+    oldest is how long the next job to be claimed from a queue has waited. With --day, the figures are those of the
+    overview of the dashboard.
     """
     if every is not None:
-        watch.repeat(lambda: _show(context), every, as_json=as_json)
+        watch.repeat(lambda: _show(context, has_day), every, as_json=as_json)
     elif as_json:
         controls = [json_shapes.control(control) for control in context.scheduler.controls()]
         stats = context.scheduler.stats()
         stats["waiting_since"] = {queue: json_shapes.time(since) for queue, since in stats["waiting_since"].items()}
-        output.write({"store": context.store.url, **stats, "controls": controls})
+        day = json_shapes.day(*_day(context)) if has_day else {}
+        output.write({"store": context.store.url, **stats, "controls": controls, **day})
     else:
-        _show(context)
+        _show(context, has_day)
 
 
-def _show(context: StoreContext) -> None:
+def _show(context: StoreContext, has_day: bool) -> None:
     _table(context)
+    if has_day:
+        day, upcoming = _day(context)
+        for figure in day.figures:
+            output.line(f"{figure.name}: {figure.value} ({figure.yesterday})")
+        parts = (f"{number} {WORDS_OF_PARTS[word]}" for word, number in upcoming.numbers.items() if number)
+        output.line(f"due in 24 hours: {upcoming.due}; {', '.join(parts)}")
+        for schedule in upcoming.schedules:
+            if schedule.next_run_at is not None:
+                output.line(f"schedule {schedule.name}: next {local(schedule.next_run_at)}")
     controls = context.scheduler.controls()
     if controls:
         from taskqueue.cli import terminal
 
         now = context.store.now()
         terminal.sentences("\n".join(decided(control, now) for control in controls))
+
+
+def _day(context: StoreContext) -> tuple[Day, Upcoming]:
+    reader = context.scheduler.overview_reader()
+    state = reader.read()
+    return reader.day(state), reader.upcoming(state.at)
 
 
 def _table(context: StoreContext) -> None:

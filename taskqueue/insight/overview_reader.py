@@ -156,6 +156,10 @@ class OverviewReader:
             kept = self._upcoming = _next_at(began), upcoming
         return kept[1]
 
+    def forget(self) -> None:
+        """Read what is due again at the next call, because something has changed it."""
+        self._upcoming = None
+
     def report(self, of: WorkOf, period: Period, state: Overview) -> WorkReport:
         """Return what is known about a class or queue, given the current state; empty if nothing is known."""
         return self._work.read(of, period, state.at, state.groups, state.queues)

@@ -79,6 +79,11 @@ PARTS_OF_POSTPONED: Mapping[str, Mapping[str, Any]] = {
 }
 """The words that mean some of the postponed jobs, and their queries."""
 
+WORDS_OF_PARTS: Mapping[str, str] = {word: word for word in PARTS_OF_POSTPONED} | {"unloadable": "cannot load"}
+"""The same words as people read them."""
+
+_WORDS_READ = {shown: word for word, shown in WORDS_OF_PARTS.items()}
+
 _FIELDS = {"tag": "tags", "node": "seat", "parent": "parent"}
 """The fields of keys whose values are compared unchanged."""
 
@@ -361,7 +366,7 @@ def _json_length(text: str) -> int:
 
 
 def _status_words(value: str) -> list[str]:
-    words = [word.strip().lower() for word in value.split(",")]
+    words = [_WORDS_READ.get(word.strip().lower(), word.strip().lower()) for word in value.split(",")]
     for word in words:
         if word not in STATUSES:
             near = or_nearest(word, STATUSES)

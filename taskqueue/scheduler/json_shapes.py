@@ -20,8 +20,9 @@ from taskqueue.store import Lease
 if TYPE_CHECKING:
     from taskqueue.insight.failure_groups import FailureGroup
     from taskqueue.insight.failure_states import FailureDecision
+    from taskqueue.insight.overview import Upcoming
     from taskqueue.insight.releases import Release
-    from taskqueue.insight.work_report import ErrorGroup, Work, WorkReport
+    from taskqueue.insight.work_report import Day, ErrorGroup, Work, WorkReport
     from taskqueue.model.audit import AuditEntry
     from taskqueue.model.history import Durations, HistoryEntry
     from taskqueue.model.log_lines import LogLine
@@ -323,6 +324,30 @@ def work_report(report: WorkReport, limits: Sequence[LimitState]) -> dict[str, A
     }
 
 
+def day(day: Day, upcoming: Upcoming) -> dict[str, Any]:
+    """Return the last hour against the same hour yesterday, and the next 24 hours."""
+    return {
+        "day": {
+            "at": time(day.at),
+            "hour": _work(day.hour),
+            "yesterday": _work(day.yesterday),
+            "pending": day.pending,
+            "pending_yesterday": day.pending_yesterday,
+            "hours": [{"at": time(part.at), **_counted(part.work), "pending": part.pending} for part in day.hours],
+        },
+        "next": {
+            **upcoming.parts,
+            "are_all": upcoming.is_complete,
+            "hours": [{**hour._asdict(), "at": time(hour.at)} for hour in upcoming.hours],
+            "schedules": [
+                {"name": schedule.name, "next_run_at": time(schedule.next_run_at)}
+                for schedule in upcoming.schedules
+                if schedule.next_run_at is not None
+            ],
+        },
+    }
+
+
 def judged(group: FailureGroup) -> dict[str, Any]:
     """Return the failed attempts of the last hour by one error of one class, against the last week."""
     return {
@@ -410,10 +435,14 @@ def _time(moment: datetime | None) -> str | None:
     return None if moment is None else moment.isoformat(timespec="milliseconds")
 
 
-def _work(work: Work) -> dict[str, Any]:
+def _counted(work: Work) -> dict[str, Any]:
     counted = ("added", "done", "failed", "canceled", "failed_attempts", "failed_share", "per_minute")
+    return {name: getattr(work, name) for name in counted}
+
+
+def _work(work: Work) -> dict[str, Any]:
     return {
-        **{name: getattr(work, name) for name in counted},
+        **_counted(work),
         "waiting": _distribution(work.waiting),
         "running": _distribution(work.running),
     }

@@ -169,6 +169,8 @@ class Overviews:
         """Read the store again at the next call, because something has changed it."""
         with self._lock:
             self._kept = self._numbers = None
+        if self._made is not None:
+            self._made.forget()
 
     def report(self, of: WorkOf, period: Period) -> WorkReport:
         """Return what is known about a class or queue."""

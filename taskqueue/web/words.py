@@ -10,7 +10,6 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from taskqueue.model.job_filter import PARTS_OF_POSTPONED
 from taskqueue.model.record import Status
 from taskqueue.model.schedules import Cron, Every, Trigger
 from taskqueue.model.schedules.cron_fields import SHORT
@@ -27,9 +26,6 @@ WORDS: Mapping[Status, str] = {
     Status.TIMEOUT: "timed out",
 }
 """The word for each status; with a hyphen for the space it is the class of the style sheet."""
-
-PARTS: Mapping[str, str] = {word: word for word in PARTS_OF_POSTPONED} | {"unloadable": "cannot load"}
-"""The word for each part of the postponed jobs."""
 
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC")
 

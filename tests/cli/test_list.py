@@ -11,6 +11,7 @@ import pytest
 
 from taskqueue.cli import ids
 from taskqueue.exit_codes import Exit
+from taskqueue.insight.overview_reader import OverviewReader
 from taskqueue.model.lifecycle.outcomes import Failed
 from taskqueue.model.record import Failure, Options, Status
 from taskqueue.store import Store
@@ -250,6 +251,23 @@ def test_stats_in_json_say_which_store(taskqueue: Taskqueue, jobs: dict[str, str
     assert document["total"] == 11
     assert list(document["waiting_since"]) == ["default"]
     assert document["statuses"]["FAILED"] == document["queues"]["mail"]["FAILED"] == 1
+
+
+def test_stats_have_the_last_hour_and_the_next_day_in_the_words_of_the_dashboard(
+    taskqueue: Taskqueue, jobs: dict[str, str], store: Store
+) -> None:
+    lines = taskqueue("stats", "--day").out.splitlines()
+    document = taskqueue("stats", "--day", "--json").document
+
+    reader = OverviewReader(store)
+    figures = reader.day(reader.read()).figures
+    assert [f"{figure.name}: {figure.value} ({figure.yesterday})" for figure in figures] == lines[-5:-1]
+    assert lines[-1] == "due in 24 hours: 1; 1 scheduled, 1 retrying, 1 blocked, 0 cannot load"
+    assert lines[-2].startswith("pending now: 7 (yesterday ")
+    assert (document["day"]["pending"], len(document["day"]["hours"])) == (7, 24)
+    assert [document["next"][word] for word in ("scheduled", "retrying", "blocked", "unloadable")] == [1, 1, 1, 0]
+    assert document["next"]["retrying"] == len(taskqueue("list", "status:retrying", "--json").document)
+    assert taskqueue("list", 'status:"cannot load"', "--json").document == []
 
 
 def test_a_command_imports_only_what_it_uses(url: str) -> None:

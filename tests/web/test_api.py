@@ -561,6 +561,9 @@ def test_stats_history_and_failures_of_many_queues_and_classes_are_bounded(api: 
     stats = client.get("stats").json()
     assert (len(stats["queues"]), len(stats["waiting_since"]), stats["left_out"]) == (200, 19, 900)
     assert stats["total"] == 1101
+    assert (stats["day"]["pending"], len(stats["day"]["hours"])) == (20, 24)
+    assert [stats["next"][word] for word in ("scheduled", "retrying", "blocked", "unloadable")] == [1, 0, 0, 0]
+    assert sum(hour["scheduled"] for hour in stats["next"]["hours"]) == 1
     assert "queue-1099" in stats["queues"]  # the largest
     few = client.get("stats", params={"limit": 19}).json()
     assert (few["queues"].keys(), few["left_out"]) == (stats["waiting_since"].keys(), 1081)

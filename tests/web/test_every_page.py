@@ -141,7 +141,7 @@ def test_the_overview_has_the_next_day_and_folds_quiet_queues(scheduler: Schedul
         store.add([postponed(next_year, queue=queue) for queue in ("quiet-2", "quiet-1")])
     client = ("127.0.0.1", 5000)
     with TestClient(app(scheduler, local=True), base_url="http://127.0.0.1", client=client) as browser:
-        page = browser.get("/").text
+        page, later = browser.get("/").text, browser.get("/jobs?status=later").text
 
     queues = re.findall(r'<tr id="queue-([^"]+)"', page)
     assert queues == ["apple", "later-0", "later-1", "later-2", "later-3", "later-4", "zebra"]
@@ -149,7 +149,7 @@ def test_the_overview_has_the_next_day_and_folds_quiet_queues(scheduler: Schedul
     assert re.findall(r'href="/queues/([^"]+)"', quiet.partition("</details>")[0]) == ["quiet-1", "quiet-2"]
     upcoming = page.partition('id="next-title"')[2]
     assert "jobs due: 3<" in upcoming
-    links = re.findall(r'<a href="/jobs\?q=status%3A(\w+)">([^<]+)</a>', upcoming)
+    links = re.findall(r'href="/jobs\?q=status%3A(\w+)">([^<]+)</a>', upcoming)
     assert links == [
         ("scheduled", "6 scheduled"),
         ("retrying", "0 retrying"),
@@ -158,6 +158,8 @@ def test_the_overview_has_the_next_day_and_folds_quiet_queues(scheduler: Schedul
     ]
     assert re.findall(r'<tr id="schedule-([^"]+)"', upcoming) == [f"nightly-{number}" for number in range(6)]
     assert '<a href="/schedules">all schedules</a>' in upcoming
+    numbers = re.findall(r'status%3A(\w+)"[^>]*>[^<]+<span class="count">(\d+)<', later)
+    assert numbers == [("waiting", "2"), ("later", "7"), ("scheduled", "6"), ("blocked", "1")]
 
 
 def test_a_progress_that_is_long_ago_promises_no_end(scheduler: Scheduler, url: str) -> None:

@@ -36,7 +36,7 @@ def get_session(call: Call) -> Any:
 
 
 def get_stats(call: Call) -> Any:
-    """Return how many jobs there are."""
+    """Return how many jobs there are, the last hour against the same hour yesterday, and what is due in 24 hours."""
     stats = call.scheduler.stats()
     queues, waiting = stats["queues"], stats["waiting_since"]
 
@@ -51,6 +51,7 @@ def get_stats(call: Call) -> Any:
         "queues": {name: statuses for name, statuses in queues.items() if name in shown},
         "waiting_since": {name: json_shapes.time(at) for name, at in waiting.items() if name in shown},
         "left_out": len({*queues, *waiting} - shown),
+        **json_shapes.day(call.dashboard.overviews.day(), call.dashboard.overviews.upcoming()),
     }
 
 
@@ -207,6 +208,8 @@ _STATS = record(
         "queues": {"type": "object"},
         "waiting_since": {"type": "object"},
         "left_out": INTEGER,
+        "day": {"type": "object"},
+        "next": {"type": "object"},
     }
 )
 _AUDIT = listed("audit", ref("AuditEntry"), cursor=optional(TEXT))

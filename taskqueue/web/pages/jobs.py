@@ -14,7 +14,7 @@ from taskqueue.errors import InvalidQuery, JobNotFound
 from taskqueue.insight.records import ends_of, with_ends
 from taskqueue.model.controls import Controls
 from taskqueue.model.ids import JobId
-from taskqueue.model.job_filter import KEYS, PARTS_OF_POSTPONED, JobFilter, Names, Token
+from taskqueue.model.job_filter import KEYS, PARTS_OF_POSTPONED, WORDS_OF_PARTS, JobFilter, Names, Token
 from taskqueue.model.meta import ADDED_BY
 from taskqueue.model.record import Record, Status
 from taskqueue.model.timestamps import milliseconds
@@ -108,7 +108,7 @@ def jobs(view: View) -> Any:
         "orders": ORDERS,
         "matching": None if problem or not job_filter.values("status") else _number_here(job_filter, stats),
         "columns": _time_columns(job_filter, order, usual),
-        "tabs": [] if problem else _tabs(job_filter, stats),
+        "tabs": [] if problem else _tabs(job_filter, stats, _parts(view, job_filter)),
         "first": job_filter.address(**more),
         "next": job_filter.address(**more, after=str(processes[PAGE - 1].id)) if len(processes) > PAGE else "",
         "is_first": "after" not in view.query,
@@ -293,7 +293,16 @@ def _anchor(processes: list[Process], order: str, view: View) -> str:
     return str(milliseconds(at)) if at else ""
 
 
-def _tabs(job_filter: JobFilter, stats: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _parts(view: View, job_filter: JobFilter) -> Mapping[str, int]:
+    """Return the numbers of the parts of the postponed jobs if they are shown and known: not of a queue alone."""
+    postponed = {Status.POSTPONED} <= job_filter.statuses() and job_filter.values("status")
+    if not postponed or any(token.key != "status" for token in job_filter.tokens):
+        return {}
+    upcoming = view.upcoming()
+    return upcoming.parts if upcoming.is_complete else {}
+
+
+def _tabs(job_filter: JobFilter, stats: Mapping[str, Any], parts: Mapping[str, int]) -> list[dict[str, Any]]:
     """Return the statuses with the number of their jobs, if it is known: in a queue, or in all."""
     queues, written = job_filter.values("queue"), job_filter.values("status")
     counts = stats["queues"].get(queues[0], {}) if queues else stats["statuses"]
@@ -305,7 +314,10 @@ def _tabs(job_filter: JobFilter, stats: Mapping[str, Any]) -> list[dict[str, Any
         number = counts.get(status.name, 0) if is_known else None
         tabs.append(_tab(job_filter, word, number, here in ([word], [status.name.lower()])))
         if status is Status.POSTPONED and set(here) & {word, *PARTS_OF_POSTPONED}:
-            tabs += [_tab(job_filter, part, None, here == [part]) for part in PARTS_OF_POSTPONED]
+            tabs += [
+                _tab(job_filter, part, parts.get(part), here == [part]) | {"word": word}
+                for part, word in WORDS_OF_PARTS.items()
+            ]
     if here and not any(tab["is_here"] for tab in tabs):
         words = ", ".join(written)
         tabs.append({"word": words, "address": job_filter.address(), "number": None, "is_here": True})
@@ -314,7 +326,7 @@ def _tabs(job_filter: JobFilter, stats: Mapping[str, Any]) -> list[dict[str, Any
 
 def _number_here(job_filter: JobFilter, stats: Mapping[str, Any]) -> int | None:
     """Return how many jobs have the status of the filter, if it is known."""
-    return next((tab["number"] for tab in _tabs(job_filter, stats) if tab["is_here"]), None)
+    return next((tab["number"] for tab in _tabs(job_filter, stats, {}) if tab["is_here"]), None)
 
 
 def _tab(job_filter: JobFilter, word: str, number: int | None, is_here: bool) -> dict[str, Any]:

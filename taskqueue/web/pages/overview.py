@@ -13,12 +13,12 @@ from taskqueue.insight.overview_reader import Overview
 from taskqueue.insight.releases import Release
 from taskqueue.insight.work_report import Day, Period, WorkPart
 from taskqueue.model.finding import Level
-from taskqueue.model.job_filter import JobFilter
+from taskqueue.model.job_filter import WORDS_OF_PARTS, JobFilter
 from taskqueue.model.wording import count
 from taskqueue.scheduler.operations import OPERATIONS
 from taskqueue.web.charts import Chart, Line, chart, marked, share_line, trend_line
 from taskqueue.web.view import Button, View, button_of
-from taskqueue.web.words import PARTS, number, trigger_times
+from taskqueue.web.words import number, trigger_times
 
 MOST_QUEUES = 25
 MOST_RUNS = 15
@@ -150,7 +150,8 @@ def _next(upcoming: Upcoming) -> Mapping[str, Any]:
         "chart": drawn,
         "due": upcoming.due,
         "parts": [
-            (PARTS[word], number, JobFilter.of({"status": word}).address()) for word, number in upcoming.numbers.items()
+            (word, WORDS_OF_PARTS[word], number, JobFilter.of({"status": word}).address())
+            for word, number in upcoming.numbers.items()
         ],
         "schedules": [(schedule, trigger_times(schedule.trigger)) for schedule in upcoming.schedules[:MOST_SCHEDULES]],
         "has_more": len(upcoming.schedules) > MOST_SCHEDULES,
