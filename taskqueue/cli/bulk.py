@@ -140,8 +140,7 @@ def _said(number: int, results: StageResults) -> str:
     parts = [f"{results.statuses[status]:,} {status.name}" for status in Status if results.statuses[status]]
     if record.status is not Status.DONE:
         error = f", {record.error.type}: {record.error.message}" if record.error else ""
-        again = record.status is Status.POSTPONED and record.ready_at
-        until = f" until {local(again)}" if again else ""
+        until = f" until {local(record.ready_at)}" if record.status is Status.POSTPONED and record.ready_at else ""
         parts.append(f"the stage itself is {record.status.name}{until}{error}")
     begun = f"by {stage.by} at {local(record.created_at)}"
     return f"  stage {number}, {stage.plan.says}, {begun}: {', '.join(parts) or 'no copies'}"

@@ -9,7 +9,6 @@ import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import BinaryIO
 
 from taskqueue.errors import ConfigError
 from taskqueue.execution.shell_job import listened_to
@@ -45,7 +44,10 @@ class Program:
         """Run the command, and wait for its end."""
         self.check(variables)
         path = shutil.which(self.name, path=variables.get("PATH", os.defpath)) or self.name
-        with _document(message.json()) as document:
+        # The command reads it when it likes, or not at all; it is in memory, since disks may be full.
+        with open(os.memfd_create("taskqueue-notification"), "w+b") as document:
+            document.write(message.json())
+            document.seek(0)
             try:
                 command = subprocess.Popen(
                     [path],
@@ -68,14 +70,6 @@ class Program:
         if command.returncode != 0:
             words = said.strip()[-MOST_SAID:]
             raise NotDelivered(f"ended with exit code {command.returncode}{': ' if words else ''}{words}")
-
-
-def _document(content: bytes) -> BinaryIO:
-    """Return a file that a command reads when it likes, or not at all: in memory, since disks may be full."""
-    document = open(os.memfd_create("taskqueue-notification"), "w+b")  # noqa: SIM115 - closed by the caller
-    document.write(content)
-    document.seek(0)
-    return document
 
 
 def program_of(text: str) -> Program:

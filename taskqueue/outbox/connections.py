@@ -14,11 +14,8 @@ from typing import Any
 from taskqueue.errors import InvalidOption
 from taskqueue.model.shown_text import as_code
 
-_SQLALCHEMY = {
-    "sqlalchemy.orm.session.Session",
-    "sqlalchemy.orm.scoping.scoped_session",
-    "sqlalchemy.engine.base.Connection",
-}
+_SESSIONS = {"sqlalchemy.orm.session.Session", "sqlalchemy.orm.scoping.scoped_session"}
+_SQLALCHEMY = {*_SESSIONS, "sqlalchemy.engine.base.Connection"}
 _DJANGO = {"django.utils.connection.ConnectionProxy", "django.db.backends.base.base.BaseDatabaseWrapper"}
 _NAME = re.compile(r":([a-z_0-9]+)")
 _MARKS = {"qmark": "?", "format": "%s", "pyformat": "%s", "named": None}

@@ -57,6 +57,7 @@ _WORDS = frozenset({"$and", "$or", *(operator.value for operator in Operator)})
 _MAY_CONTINUE = "be followed by another stage when it has added its copies"
 _OFTEN_FIRST = sorted(Status, key=lambda status: status not in (Status.POSTPONED, Status.DONE, Status.FAILED))
 _STAGES = Compare("job", Operator.EQ, STAGE)
+_DATA = frozenset(["first", "rate", "queue", "at", "by", "queues", "found", "query", "ended_before", "after"])
 _NEW = {"after": None, "seen": 0, "copies": 0, "left_out": 0, "taken": 0}
 
 
@@ -212,8 +213,7 @@ class BulkActionState:
         """Return how many matching jobs no stage has looked at; retention may have removed some since."""
         if self.last.record.status is Status.DONE and self.last.numbers["copies"] < self.last.plan.most:
             return 0  # it has looked at all existing ones
-        seen: int = self.last.numbers["seen"]
-        return max(0, self.last.found - seen)
+        return max(0, self.last.found - int(self.last.numbers["seen"]))
 
     @property
     def unstarted(self) -> int:
@@ -274,14 +274,9 @@ def add_rest(
         stages = (results.stage.record for results in action.stages)
         record = next(stage for stage in stages if stage.status is not Status.DONE)
         raise WrongStatus(record.id, record.status.name, _MAY_CONTINUE)
-    given = {
-        "query": _as_data(action.first.written),
-        "ended_before": action.first.ended_before,
-        "found": action.left,
-        "after": last.numbers["after"],
-    }
+    given: dict[str, Any] = {"query": _as_data(action.first.written), "ended_before": action.first.ended_before}
+    given |= {"found": action.left, "after": last.numbers["after"], "by": by, "queues": queues}
     queue = plan.queue or action.first.record.queue
-    given = {**given, "by": by, "queues": queues}
     process = _run(scheduler, given, plan, queue, parent=action.first.record.id, unique=f"bulk:{name}")
     if process.existed:
         raise WrongStatus(process.id, process.status.name, _MAY_CONTINUE)
@@ -406,11 +401,8 @@ def _results(store: Store, stage: Stage, stages: Sequence[Record]) -> StageResul
 
 def _is_stage(record: Record) -> bool:
     """Return whether this is a stage, and not a job of its class that somebody has added with data of their own."""
-    try:
-        Stage.of(record)
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return False
-    return True
+    data = decode(record.data)
+    return isinstance(data, dict) and data.keys() >= _DATA
 
 
 def _child_of(stage: JobId) -> Query:

@@ -20,11 +20,8 @@ from taskqueue.errors import InvalidOption
 Run: TypeAlias = Callable[[str, Mapping[str, Any]], Iterable[Any]]
 """Runs a statement with values for its ``:name`` and returns the rows."""
 
-_SQLALCHEMY = {
-    "sqlalchemy.orm.session.Session",
-    "sqlalchemy.orm.scoping.scoped_session",
-    "sqlalchemy.engine.base.Connection",
-}
+_SESSIONS = {"sqlalchemy.orm.session.Session", "sqlalchemy.orm.scoping.scoped_session"}
+_CONNECTION = "sqlalchemy.engine.base.Connection"
 _ASYNCHRONOUS = {"sqlalchemy.ext.asyncio.session.AsyncSession", "sqlalchemy.ext.asyncio.engine.AsyncConnection"}
 _DJANGO = {"django.utils.connection.ConnectionProxy", "django.db.backends.base.base.BaseDatabaseWrapper"}
 _NAME = re.compile(r":([a-z_]+)")
@@ -42,7 +39,7 @@ def run_on(session: Any, loop: asyncio.AbstractEventLoop | None) -> Run:
     if isinstance(session, psycopg.Connection):
         _check(session)
         return lambda statement, values: _fetched(session, statement, values)
-    if kinds & _SQLALCHEMY:
+    if kinds & {*_SESSIONS, _CONNECTION}:
         return lambda statement, values: _fetched_by_sqlalchemy(session, statement, values)
     if kinds & _DJANGO:
         _check_django(session)
