@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 )
 @click.option("--since", type=past, metavar="VALUE", help="Only events since then: a time, or how long ago.")
 @click.option(
-    "-n", "last", type=click.IntRange(min=0), metavar="N",
+    "-n", "--limit", "last", type=click.IntRange(min=0), metavar="N",
     help=f"Only the last N events; 0 means all. Default: {LAST}, but all with --since or --cursor.",
 )  # fmt: skip
 @click.option("--cursor", metavar="CURSOR", help="Start after this cursor, as --json wrote it, or at 'oldest'.")

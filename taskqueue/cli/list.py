@@ -60,6 +60,7 @@ WIDE = 100_000
     "--query", type=job_filter, metavar="FILTER", help='Only jobs that match, as text or JSON: {"data.to": "a@b.org"}.'
 )
 @click.option(
+    "-n",
     "--limit",
     type=click.IntRange(min=0),
     default=20,

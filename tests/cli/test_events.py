@@ -133,7 +133,7 @@ def test_the_last_events_are_printed(taskqueue: Taskqueue, store: Store) -> None
         return [json.loads(line)["about"]["pid"] for line in taskqueue("events", "--json", *options).out.splitlines()]
 
     assert pids() == list(range(12, 62)), "50 unless told otherwise"
-    assert pids("-n", "1") == [61]
+    assert pids("--limit", "1") == [61]
     assert pids("-n", "0") == list(range(62))
     assert pids("--since", "1h") == list(range(1, 62))
     assert pids("--since", "1h", "-n", "2") == [60, 61]

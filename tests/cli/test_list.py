@@ -200,7 +200,7 @@ def test_the_newest_jobs_come_first_and_the_rest_is_counted(taskqueue: Taskqueue
     added = [records.record(created_at=records.NOW - timedelta(hours=hours)) for hours in range(5)]
     store.add(added)
 
-    *lines, foot = taskqueue("list", "--limit", "2").out.splitlines()
+    *lines, foot = taskqueue("list", "-n", "2").out.splitlines()
 
     assert [line.split()[0] for line in lines[1:]] == [ids.short(record.id) for record in added[:2]]
     assert foot == "2 of 5 jobs; --limit shows more"
