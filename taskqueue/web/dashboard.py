@@ -97,25 +97,16 @@ class Dashboard:
 
     async def in_thread(self, viewer: Viewer, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Make a call that may block, in a thread from the viewer's share. Raises ``Problem`` if there are too many."""
-        return await self._in(self._threads, viewer, partial(call, *args, **kwargs))
+        return await self._in(self._threads, viewer.user.name, partial(call, *args, **kwargs))
 
     async def compute(self, viewer: Viewer, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Make a call that computes figures, one at a time for a user. Raises ``Problem`` if there are too many."""
-        return await self._in(self._figure_threads, viewer, partial(call, *args, **kwargs))
-
-    async def _in(self, threads: SharedThreads, viewer: Viewer, call: Callable[[], R]) -> R:
-        name = viewer.user.name
-        future = threads.submit(name, call)
-        if future is None:
-            raise too_many_requests(f"{MOST_OF_USER} requests of {name} are already waiting: send fewer at once")
-        return await self._awaited(future)
+        return await self._in(self._figure_threads, viewer.user.name, partial(call, *args, **kwargs))
 
     async def for_stranger(self, request: Request, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Make a page for somebody without a login, in the share of the address. Raises ``Problem``."""
-        future = self._stranger_threads.submit(network_of(address_of(request)), partial(call, *args, **kwargs))
-        if future is None:
-            raise too_many_requests("too many requests without a login at once: try again in a second")
-        return await self._awaited(future)
+        key = network_of(address_of(request))
+        return await self._in(self._stranger_threads, key, partial(call, *args, **kwargs), OF_STRANGERS)
 
     async def ask_node(self, viewer: Viewer, job: str, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Make a call that waits for the node of a job, in separate threads. Raises ``Problem`` for too many."""
@@ -139,9 +130,12 @@ class Dashboard:
 
     async def _read_events(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Read events for all open pages and streams, whatever users request."""
-        future = self._event_threads.submit("", partial(call, *args, **kwargs))
+        return await self._in(self._event_threads, "all streams", partial(call, *args, **kwargs))
+
+    async def _in(self, threads: SharedThreads, key: str, call: Callable[[], R], most: int = MOST_OF_USER) -> R:
+        future = threads.submit(key, call)
         if future is None:
-            raise too_many_requests("too many streams are starting at once: try again in a second")
+            raise too_many_requests(f"{most} requests of {key} are already waiting: send fewer at once")
         return await self._awaited(future)
 
     async def _awaited(self, future: Future[R]) -> R:
