@@ -106,7 +106,7 @@ READING = {
         "url",
         "waiting_since",
     ),
-    *("disagreeing", "due", "rate_ends"),
+    *("disagreeing", "due", "postponed", "rate_ends"),
 }
 PICKLERS = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
 MOCKS = {"mock", "pytest_mock", "unittest"}
@@ -136,7 +136,7 @@ PUBLIC_OPTIONS = {"taskqueue/scheduler/schedule_api.py:schedule", "taskqueue/web
 MANY_PARAMETERS = {"taskqueue/web/api/route.py:__init__": 9}
 """Functions that have more, and how many; these numbers only fall."""
 
-MOST_FILES, MOST_CODE_LINES, MOST_IMPORTS = 491, 55_200, 0.13
+MOST_FILES, MOST_CODE_LINES, MOST_IMPORTS = 491, 55_100, 0.13
 """Files and code lines of the package, without blank lines, comments and docstrings, and the share of imports in them.
 
 They rise only with a line here that says what for. 40,000 lines in 370 files are the aim. Raised by fair queues, waits
@@ -158,7 +158,9 @@ marks of releases,
 names of tasks for people,
 warnings of direct calls,
 keys, selected rows and sorted columns of the dashboard,
-and reports and bulk actions over HTTP.
+reports and bulk actions over HTTP,
+concurrent workers that are replaced while they have jobs,
+and figures of yesterday and the next day.
 """
 
 CODE = re.compile(r"\b(?:GZ|JB|JW|LW|LZQ|PTS|PW|REC|RW|X)-\d+\b")
