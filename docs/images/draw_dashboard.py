@@ -79,13 +79,14 @@ def make_up_history(scheduler: Scheduler, url: str) -> None:
     scheduler.stats()  # makes the store
     chance, now = random.Random(7), int(time.time() * 1000)
     rows = []
-    for step, length, number, most in (("minute", MINUTE, 60, 24), ("hour", HOUR, 72, 1500)):
-        for ago in range(1, number):
+    minutes = (*range(1, 60), *range(1440, 1500))  # the last hour, and the same hour yesterday
+    for step, length, parts, most in (("minute", MINUTE, minutes, 24), ("hour", HOUR, range(1, 72), 1500)):
+        for ago in parts:
             done = int(most * (0.5 + chance.random() / 2))
             mails = {"added": done, "started": done, "done": done, **spread("r", done, 5.5), **spread("w", done, 7.0)}
             part = {("mail", "shop:MailJob"): mails}
             failed = max(0, int(chance.gauss(0, most / 400)))
-            invoices = {"started": done // 20 + failed, "done": done // 20}
+            invoices = {"added": done // 20 + failed, "started": done // 20 + failed, "done": done // 20}
             part["invoices", "shop:InvoiceJob"] = invoices | (
                 {"failed": failed, "e:KeyError": failed} if failed else {}
             )
