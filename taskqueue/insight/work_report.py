@@ -314,8 +314,9 @@ def _waited(work: Work) -> str:
 
 
 def _change(now: int, before: int) -> str:
-    """Return how much more or less a number is than before: ``, +12 %``; empty if there was none."""
-    return f", {100 * (now - before) / before:+,.0f} %".replace("-", "−") if before else ""
+    """Return how much more or less a number is than before: ``, +12 %``; empty below 1 %, or if there was none."""
+    percent = round(100 * (now - before) / before) if before else 0
+    return f", {percent:+,} %".replace("-", "−") if percent else ""
 
 
 def day_of(minutes: Parts, yesterday: Parts, hours: Parts, pending: int, now: datetime) -> Day:
