@@ -36,11 +36,13 @@ class Fleet:
         options: Iterable[str],
         observation: Observation | None = None,
         output: int | None = None,
+        wrapper: Iterable[str] = (),
     ) -> None:
         self._url = url
         self._options = tuple(options)
         self._observation = observation
         self._output = output
+        self._wrapper = tuple(wrapper)
         self._folders = {name: folder / name for name in names}
         for place in self._folders.values():
             place.mkdir()
@@ -60,7 +62,8 @@ class Fleet:
                 node.close()
             seen = self._observation
             options = ("--name", name, *self._options, *(seen.options(name) if seen else ()))
-            self._up[name] = Node(self._url, place, options, seen.environment if seen else {}, self._output)
+            variables = seen.environment if seen else {}
+            self._up[name] = Node(self._url, place, options, variables, self._output, self._wrapper)
             self.starts += 1
 
     def one(self, kind: Kind, chance: random.Random) -> psutil.Process | None:

@@ -48,6 +48,8 @@ class StormSettings:
     """The most a job takes."""
     nodes: Sequence[str] = ("alone",)
     options: Sequence[str] = ("--pm", "static", "--min-children", "4", "--grace", "0.5", "--lease", "20")
+    wrapper: Sequence[str] = ()
+    """The command that starts the command of each node."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +82,7 @@ class Storm:
         self._application = application
         self._books = Books(store=open_store(url), file=folder / "runs")
         self._observation = observation
-        self._fleet = Fleet(url, folder, settings.nodes, settings.options, observation, output)
+        self._fleet = Fleet(url, folder, settings.nodes, settings.options, observation, output, settings.wrapper)
         self._hits: Counter[str] = Counter()
         self._next: Strike | None = None
         self.strikes: list[Strike] = [self._kill(kind) for kind in Kind]

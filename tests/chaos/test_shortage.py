@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -15,6 +17,8 @@ import pytest
 
 from taskqueue import Process, Scheduler, Status
 from tests.acceptance.work import Echo, Gate
+from tests.chaos.fleet import Kind
+from tests.chaos.storm import Storm, StormSettings
 from tests.nodes import LIMIT, Node, eventually, node, title
 
 MOST_PROCESSES = 60
@@ -123,3 +127,26 @@ def test_a_shortage_of_processes_ends_nothing_and_is_over_by_itself(tmp_path: Pa
         all_goes_on(scheduler, waiting, long, tmp_path / "gate")
         assert "workers can be started again" in started.log.read_text()
         assert started.stop() == 0
+
+
+@pytest.mark.parametrize(("jobs", "kills"), [(30, 3), pytest.param(200, 20, marks=pytest.mark.long)])
+def test_every_job_ends_once_in_a_storm_whose_user_has_too_few_processes(tmp_path: Path, jobs: int, kills: int) -> None:
+    settings = StormSettings(jobs=jobs, kills=kills, seed=7, wrapper=bounded())
+
+    def worker_killed_in_a_shortage() -> str | None:
+        manager, worker = storm.one(Kind.MANAGER), storm.one(Kind.WORKER)
+        if manager is None or worker is None:
+            return None
+        with suppress(psutil.NoSuchProcess, ProcessLookupError), no_processes(manager.pid):
+            worker.kill()
+            time.sleep(chance.uniform(0, 1))
+        return "worker killed in a shortage"
+
+    chance = random.Random(7)
+    with closing(Storm(settings, f"sqlite://{tmp_path}/jobs.db", tmp_path)) as storm:
+        storm.strikes.append(worker_killed_in_a_shortage)
+        report = storm.run()
+
+    print(report.figures)
+    assert report.complaints == []
+    assert "in a shortage" in report.figures

@@ -191,7 +191,7 @@ class ConcurrentLoop(WatchedLoop):
         self._job = "runs"
         if not self._is_busy.is_set():
             self._asked_at = 0.0
-            self._is_busy.set()
+            self._be_watched()
 
     def set_idle(self) -> None:
         """Note that there are no runs."""

@@ -36,16 +36,14 @@ class WatchedLoop(EventLoop):
         self._is_closed = threading.Event()
         self._asked_at = 0.0
         """When an answer was asked for that has not come; 0 if there is none."""
-        self._watcher = threading.Thread(target=self._watch, name="event loop watch", daemon=True)
-        self._watcher.start()
+        self._watcher = self._started_watcher()
 
     def run_job(self, job: str, coroutine: Coroutine[Any, Any, Any], interrupts: Interrupts) -> Any:
         """Return the result of the coroutine as ``run`` does; ``job`` names it in reports."""
         self._asked_at = 0.0
         self._fields = CURRENT.get()
         self._job = job
-        if not self._is_busy.is_set():
-            self._is_busy.set()
+        self._be_watched()
         try:
             return self.run(coroutine, interrupts)
         finally:
@@ -55,8 +53,26 @@ class WatchedLoop(EventLoop):
         """Close the loop, and end the thread."""
         self._is_closed.set()
         self._is_busy.set()
-        self._watcher.join()  # it must not ask a closed loop
+        if self._watcher is not None:
+            self._watcher.join()  # it must not ask a closed loop
         super().close()
+
+    def _be_watched(self) -> None:
+        """Wake the thread."""
+        if self._watcher is None:
+            self._watcher = self._started_watcher()
+        if not self._is_busy.is_set():
+            self._is_busy.set()
+
+    def _started_watcher(self) -> threading.Thread | None:
+        """Return the thread; None while the system has no room for it, since jobs can run without it."""
+        watcher = threading.Thread(target=self._watch, name="event loop watch", daemon=True)
+        try:
+            watcher.start()
+        except RuntimeError as error:
+            log.warning("a job that blocks its event loop is not reported for now: %s", error)
+            return None
+        return watcher
 
     def _watch(self) -> None:
         while not self._is_closed.wait(self._blocked_for / 4):

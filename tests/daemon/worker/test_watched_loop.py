@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 
@@ -11,7 +13,9 @@ import pytest
 
 from taskqueue.daemon.worker.watched_loop import WatchedLoop
 from taskqueue.scheduler.run_inline import CallerInterrupts
+from tests.chaos.test_shortage import of_a_user
 from tests.daemon.fake_node import MOST
+from tests.nodes import LIMIT
 
 LOGGER = logging.getLogger("taskqueue.daemon.worker.watched_loop")
 
@@ -68,6 +72,33 @@ def test_the_thread_has_ended_when_the_loop_is_closed() -> None:
     loop.close()
 
     assert "event loop watch" not in [thread.name for thread in threading.enumerate()]
+
+
+SHORT_OF_THREADS = """
+import asyncio, logging, resource, threading
+from taskqueue.daemon.worker.watched_loop import WatchedLoop
+from taskqueue.scheduler.run_inline import CallerInterrupts
+
+logging.basicConfig(format="%(message)s", stream=__import__("sys").stdout)
+soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+resource.setrlimit(resource.RLIMIT_NPROC, (1, hard))
+loop = WatchedLoop()
+print("result", loop.run_job("shop:Mail 1", asyncio.sleep(0, 1), CallerInterrupts()))
+resource.setrlimit(resource.RLIMIT_NPROC, (soft, hard))
+print("result", loop.run_job("shop:Mail 2", asyncio.sleep(0, 2), CallerInterrupts()))
+print(*[thread.name for thread in threading.enumerate()], sep=", ")
+loop.close()
+"""
+
+
+def test_jobs_run_while_no_thread_can_be_started_and_are_watched_later() -> None:
+    done = subprocess.run(
+        [*of_a_user(), sys.executable, "-c", SHORT_OF_THREADS], capture_output=True, text=True, timeout=LIMIT
+    )
+
+    warning = "a job that blocks its event loop is not reported for now: can't start new thread"
+    assert done.stdout.splitlines() == [warning] * 2 + ["result 1", "result 2", "MainThread, event loop watch"], done
+    assert done.returncode == 0
 
 
 class LateInterrupts(CallerInterrupts):
