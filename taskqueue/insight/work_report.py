@@ -21,7 +21,7 @@ from taskqueue.model.ids import WORKFLOW_TAG
 from taskqueue.model.limits import LimitKey, limit_keys_of
 from taskqueue.model.query import Compare, Operator
 from taskqueue.model.record import Record, Status
-from taskqueue.model.timestamps import EPOCH, milliseconds, moment
+from taskqueue.model.timestamps import EPOCH, MILLISECOND, milliseconds, moment
 from taskqueue.model.wording import count, percent, span
 
 PERCENTS = (50, 95, 99)
@@ -321,7 +321,8 @@ def _change(now: int, before: int) -> str:
 
 def day_of(minutes: Parts, yesterday: Parts, hours: Parts, pending: int, now: datetime) -> Day:
     """Return the day up to now, given its last minutes, the same minutes of yesterday, and the hours since then."""
-    begin, length = Period.DAY.begin(now), Step.HOUR.length
+    begin, length, then = Period.DAY.begin(now), Step.HOUR.length, now - Period.DAY.length
+    yesterday = {at: _up_to(part, at, then) for at, part in yesterday.items()}
     works = [
         work_of({at: part for at, part in hours.items() if moment(at) == each}, each, min(each + length, now))
         for each in (begin + place * length for place in range(round(Period.DAY.length / length)))
@@ -330,12 +331,12 @@ def day_of(minutes: Parts, yesterday: Parts, hours: Parts, pending: int, now: da
     for work in reversed(works):
         numbers.append(numbers[-1] - work.added + work.ended)
     of_hour = work_of({at: part for at, part in hours.items() if moment(at) == begin - length}, begin - length, begin)
-    until_then = work_of(yesterday, begin - length, now - Period.DAY.length)
+    until_then = work_of(yesterday, begin - length, then)
     added, ended = of_hour.added - until_then.added, of_hour.ended - until_then.ended
     return Day(
         at=now,
         hour=work_of(minutes, Period.HOUR.begin(now), now),
-        yesterday=work_of(yesterday, Period.HOUR.begin(now) - Period.DAY.length, now - Period.DAY.length),
+        yesterday=work_of(yesterday, Period.HOUR.begin(then), then),
         pending=pending,
         pending_yesterday=max(0, numbers.pop() - added + ended),
         hours=[
@@ -347,6 +348,17 @@ def day_of(minutes: Parts, yesterday: Parts, hours: Parts, pending: int, now: da
             Period.DAY: chart_parts(hours, Period.DAY, now),
         },
     )
+
+
+def _up_to(part: Part, at: int, then: datetime) -> Part:
+    """Return about what a minute had counted by then: without this, a steady rate would look like a decline."""
+    passed = (milliseconds(then) - at) / (Step.MINUTE.length / MILLISECOND)
+    if passed >= 1:
+        return part
+    return {
+        key: {name: number if name == "longest_wait" else round(number * passed) for name, number in figures.items()}
+        for key, figures in part.items()
+    }
 
 
 class Bucket(NamedTuple):
@@ -424,10 +436,10 @@ def options_in_words(record: Record) -> list[tuple[str, str]]:
 
 
 def work_of(parts: Parts, begin: datetime, end: datetime) -> Work:
-    """Return the sum of these parts of the time, from its beginning on."""
+    """Return the sum of these parts of the time; if the clock was set back, there are parts after its end."""
     total: Figures = {}
     for at, part in parts.items():
-        for figures in part.values() if moment(at) >= begin else ():
+        for figures in part.values() if begin <= moment(at) <= end else ():
             add_figures(total, figures)
     return _work(total, (end - begin) / timedelta(minutes=1))
 

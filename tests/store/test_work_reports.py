@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
+
+import pytest
 
 from taskqueue.insight import work_report
 from taskqueue.insight.overview_reader import OverviewReader
-from taskqueue.insight.recent_figures import RecentFigures
+from taskqueue.insight.recent_figures import WHOLE, RecentFigures
 from taskqueue.insight.work_reader import WorkReader
 from taskqueue.insight.work_report import Day, Period, Scope, WorkOf, WorkReport
+from taskqueue.model.history import Part
 from taskqueue.model.lifecycle.outcomes import Failed, Outcome
 from taskqueue.model.limits import Limit, lane
 from taskqueue.model.record import Failure, Options, Record
 from taskqueue.model.retry import FixedRetry
+from taskqueue.model.timestamps import milliseconds
 from taskqueue.store import Store
 from tests.nodes import eventually
 from tests.store.records import HOUR, LEASE, MINUTE, SECOND, a_record, claim, running, settle
@@ -237,6 +241,33 @@ def test_an_empty_store_has_a_day_without_figures(store: Store) -> None:
         ("0", "yesterday 0"),
     ]
     assert len(day.hours) == 24
+
+
+@pytest.mark.parametrize("second", [0, 20, 59])
+def test_a_day_counts_no_more_of_yesterday_than_of_the_last_hour(second: int) -> None:
+    begin, day = datetime(2030, 7, 20, tzinfo=timezone.utc), 24 * HOUR  # the first minute of a day
+    now = begin + second * SECOND
+    later = range(-59, 31)  # also minutes from before the clock was set back
+
+    def counted(at: datetime, until: datetime, rate: int = 60) -> Part:
+        number = rate * max(0, round(min(MINUTE, until - at) / SECOND))
+        return {WHOLE: {"added": number, "done": number, "w0": number, "longest_wait": 900}}
+
+    minutes = {milliseconds(begin + place * MINUTE): counted(begin + place * MINUTE, now) for place in range(-59, 1)}
+    minutes |= {milliseconds(begin + place * MINUTE): {WHOLE: {"done": 7}} for place in later if place > 0}
+    yesterday = {milliseconds(begin - day + place * MINUTE): counted(begin, now + day) for place in later}
+    hours = {
+        milliseconds(begin - place * HOUR): counted(begin, begin + MINUTE, 3600 if place else second)
+        for place in range(25)
+    }
+
+    found = work_report.day_of(minutes, yesterday, hours, 100, now)
+
+    expected = f"{found.hour.done:,}"
+    assert (found.figures[0].value, found.figures[0].yesterday) == (expected, f"yesterday {expected}")
+    assert found.yesterday.waiting == found.hour.waiting
+    assert found.hour.done == sum(part.done for part in found.parts[Period.HOUR])
+    assert found.pending_yesterday == 100
 
 
 def test_samples_are_of_the_jobs_that_match(store: Store) -> None:
