@@ -17,6 +17,7 @@ from taskqueue.scheduler import json_shapes
 
 if TYPE_CHECKING:
     from taskqueue.insight.overview import Upcoming
+    from taskqueue.insight.overview_reader import OverviewReader
     from taskqueue.insight.work_report import Day
 
 
@@ -31,22 +32,23 @@ def stats_command(context: StoreContext, every: float | None, as_json: bool, has
     oldest is how long the next job to be claimed from a queue has waited. With --day, the figures are those of the
     overview of the dashboard.
     """
+    reader = context.scheduler.overview_reader() if has_day else None  # with --watch, it keeps what cannot change
     if every is not None:
-        watch.repeat(lambda: _show(context, has_day), every, as_json=as_json)
+        watch.repeat(lambda: _show(context, reader), every, as_json=as_json)
     elif as_json:
         controls = [json_shapes.control(control) for control in context.scheduler.controls()]
         stats = context.scheduler.stats()
         stats["waiting_since"] = {queue: json_shapes.time(since) for queue, since in stats["waiting_since"].items()}
-        day = json_shapes.day(*_day(context)) if has_day else {}
+        day = json_shapes.day(*_day(reader)) if reader is not None else {}
         output.write({"store": context.store.url, **stats, "controls": controls, **day})
     else:
-        _show(context, has_day)
+        _show(context, reader)
 
 
-def _show(context: StoreContext, has_day: bool) -> None:
+def _show(context: StoreContext, reader: OverviewReader | None) -> None:
     _table(context)
-    if has_day:
-        day, upcoming = _day(context)
+    if reader is not None:
+        day, upcoming = _day(reader)
         for figure in day.figures:
             output.line(f"{figure.name}: {figure.value} ({figure.yesterday})")
         parts = (f"{number} {WORDS_OF_PARTS[word]}" for word, number in upcoming.numbers.items() if number)
@@ -62,8 +64,7 @@ def _show(context: StoreContext, has_day: bool) -> None:
         terminal.sentences("\n".join(decided(control, now) for control in controls))
 
 
-def _day(context: StoreContext) -> tuple[Day, Upcoming]:
-    reader = context.scheduler.overview_reader()
+def _day(reader: OverviewReader) -> tuple[Day, Upcoming]:
     state = reader.read()
     return reader.day(state), reader.upcoming(state.at)
 
