@@ -51,8 +51,10 @@ def minute(moment: datetime, now: datetime) -> str:
 
 
 def percent(share: float) -> str:
-    """Return the share, 0 to 1, in percent: ``4.2 %``."""
-    return f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:.0f} %"
+    """Return the share, 0 to 1, in percent: ``4.2 %``; a share above 0 is at least ``0.0001 %``."""
+    if share >= 0.1:
+        return f"{100 * share:.0f} %"
+    return f"{max(100 * share, 0.0001):.2g} %" if share else "0 %"  # smaller numbers would look like 1e-05
 
 
 def decided(control: Control, now: datetime) -> str:

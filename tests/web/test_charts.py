@@ -49,6 +49,7 @@ def test_shares_are_a_line_to_scale_with_gaps_where_there_was_none() -> None:
     assert [bar.says for bar in drawn.bars] == ["12:00: 0.3 %", "13:00: no attempt", "14:00: 0 %", "15:00: 1 %"]
     assert drawn.says == "a day: at most 1 %"
     assert share_line([("", 0.2)], "").most == 0.2
+    assert share_line([("", 1 / 40_000_000)], "an hour").says == "an hour: at most 0.0001 %"
     assert trend_line([0, 0], "").path == "M0 58h10V58h10"
 
 
