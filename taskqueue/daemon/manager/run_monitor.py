@@ -101,10 +101,9 @@ class RunMonitor:
             case Ready():
                 slot.check_permit(message.missed)
                 slot.became_ready(time.monotonic())
-            case NeedsReplacement() if message.is_patient and not self._may_replace(worker):
-                pass
             case NeedsReplacement(id=id, job=job, reason=reason):
-                self._replace(worker, id, job, reason)
+                if not message.is_patient or self._replaces_now(worker):
+                    self._replace(worker, id, job, reason)
             case StartupFailed():
                 self.startup_failure = message
 
@@ -120,10 +119,11 @@ class RunMonitor:
         worker.replace_later(EndReason(reason), id)
         self.requeue(worker)
 
-    def _may_replace(self, worker: WorkerHandle) -> bool:
-        """Return whether a worker with running jobs may be replaced: not while the one before it ends its own.
+    def _replaces_now(self, worker: WorkerHandle) -> bool:
+        """Return whether to replace a worker with running jobs, and remember that it was replaced.
 
-        Otherwise jobs that all change the same thing would soon have a worker each.
+        It is not while the worker before it ends its own jobs: otherwise jobs that all change the same thing would soon
+        have a worker each.
         """
         before, pauses = self._replaced.get(worker.job, (None, Pauses()))
         has_runs = before is not None and before.channel.fileno() >= 0 and not before.is_free

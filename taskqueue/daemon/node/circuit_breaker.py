@@ -74,7 +74,7 @@ class CircuitBreaker:
 
     @property
     def resume_at(self) -> float:
-        """Return when to repeat a call that got no answer, on the monotonic clock; 0 if none is to be repeated."""
+        """Return when to repeat a call that got no answer, on the monotonic clock; if none did, a time in the past."""
         return max(self._repeat_at, self._resume_at if self.reason else 0.0)
 
     def call(self, operation: Callable[[], Answer], *, writes: bool = False) -> Answered[Answer] | None:
