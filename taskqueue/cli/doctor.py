@@ -89,6 +89,9 @@ def _of_host() -> Iterator[Finding]:
             if not answer.health["ready"]:
                 name, reason = answer.health["node"], answer.health["reason"]
                 yield Finding("node", f"{name} is not ready: {reason}", Level.WARNING, "see `taskqueue health`")
+            for problem in answer.health.get("problems", ()):
+                do = "correct the code and reload the node (`taskqueue reload`), or the option and restart it"
+                yield Finding("node", f"{answer.health['node']}: {problem}", Level.ERROR, do)
         elif answer.silence is control_socket.Silence.HUNG:
             do = "restart the node that has this socket"
             yield Finding("node", f"{path}: {answer.silence.value}", Level.ERROR, do)

@@ -113,6 +113,8 @@ def _show(health: Health) -> None:
     shared = f", {count(pool['concurrent'], 'concurrent worker')}" if pool["concurrent"] else ""
     _fact("pool", f"{pool['busy']} busy, {pool['idle']} idle, at most {pool['slots']} ({pool['mode']}){forced}{shared}")
     _fact("backlog", _backlog(health["backlog"]))
+    for problem in health.get("problems", ()):  # a node of an older version has none
+        _fact("problem", problem)
 
 
 def _backlog(backlog: Mapping[str, Any] | None) -> str:

@@ -234,6 +234,24 @@ def test_each_failure_doubles_the_pause_until_schedules_are_applied_again(tmp_pa
     assert pauses == [1, 2, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300]
 
 
+def test_an_outbox_is_checked_again_with_new_code_and_by_its_relay_while_the_node_leads() -> None:
+    sent: list[RunHook] = []
+    hooks_of_node = NodeHooks(sent.append, None, lambda: None, outboxes=["shop:outbx"])
+    found: list[list[str]] = []
+    for outcome in ("Failed", "Failed", "Done", "Failed"):
+        hooks_of_node.load_new_code()
+        hooks_of_node.on_report(Ended(id=sent[-1].id, claims=0, outcome=outcome, fields={}, pid=None, started_at=None))
+        found.append(hooks_of_node.problems())
+    hooks_of_node.leadership_changed(leads=True)
+    hooks_of_node.load_new_code()
+
+    problem = "the outbox shop:outbx could not be relayed: Failed: None"
+    assert found == [[problem], [problem], [], [problem]]
+    assert not hooks_of_node.problems()
+    assert {(hook.name, hook.source) for hook in sent} == {("check_outbox", "shop:outbx")}
+    assert len(sent) == 4
+
+
 def test_a_hook_that_workers_no_longer_take_is_given_up(tmp_path: Path) -> None:
     sent: list[RunHook] = []
     leadership = NodeHooks(sent.append, a_bootstrap(tmp_path, "def became_leader(scheduler): ..."), lambda: None)

@@ -54,12 +54,22 @@ def test_each_flaw_comes_with_what_to_do(taskqueue: Callable[..., Answer], url: 
         failed = scheduler.add_job(GiveUp)
         behind = scheduler.add_job(Echo, 1, depends_on=[failed], on_dependency_failure="wait")
         lost = scheduler.add_job("not_there:Job", queue="lost")
-        with node(url, tmp_path, "--name", "web-1"):
+        with node(url, tmp_path, "--name", "web-1", "--outbox", "tests.acceptance.work:nothing"):
             scheduler.wait_for([failed], timeout=LIMIT)
             eventually(lambda: lost.refresh().cause == "unloadable")
+            health = eventually(lambda: found if "  problem  " in (found := taskqueue("health")).out else None)
+            [refused] = [
+                one for one in findings(taskqueue("doctor", "--json"), "node") if "ready" not in one["finding"]
+            ]
         scheduler.add_job(Echo, 1, queue="mail")
         answer = taskqueue("doctor", "--json")
 
+    problem = (
+        "the outbox tests.acceptance.work:nothing is not relayed: taskqueue.errors.ConfigError: --outbox "
+        "tests.acceptance.work:nothing: there is no nothing in tests.acceptance.work: write nothing = Outbox(…) there"
+    )
+    assert f"  problem  {problem}\n" in health.out
+    assert (refused["level"], refused["finding"]) == ("error", f"web-1: {problem}")
     assert answer.code == Exit.FLAWS
     [nodes] = findings(answer, "nodes")
     assert (nodes["level"], nodes["finding"]) == ("error", "live: none")

@@ -35,6 +35,9 @@ log = logging.getLogger(__name__)
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 """Seconds until the next run starts; a run that fails after the longest pause starts with the first one again."""
 
+LASTS_AFTER = 10.0
+"""Seconds after which a run that follows a failure counts as successful."""
+
 
 class LeaderRun:
     """A hook that is called as long as this node leads; with ``--burst`` only once."""
@@ -54,6 +57,7 @@ class LeaderRun:
         self._started_at = 0.0
         self._is_stopping = False
         self._pause = 0.0
+        self._problem = ""
 
     @property
     def is_running(self) -> bool:
@@ -64,6 +68,12 @@ class LeaderRun:
     def has_failed(self) -> bool:
         """Return whether the last run has failed."""
         return self._pause > 0
+
+    @property
+    def problem(self) -> str:
+        """Return why the last run failed; empty if it did not, or if the next one lasts. Any thread may ask."""
+        lasts = self._run_id and time.monotonic() - self._started_at > LASTS_AFTER
+        return "" if lasts or not self._leads else self._problem
 
     def leadership_changed(self, leads: bool) -> None:
         """Start a run if this node leads now, else stop it."""
@@ -117,14 +127,15 @@ class LeaderRun:
             self._start()
             return
         if ended.outcome == "Done" or time.monotonic() - self._started_at > LONGEST_PAUSE:
-            self._pause = 0.0
+            self._pause, self._problem = 0.0, ""
         is_well = ended.outcome == "Done" or (ended.outcome == "Interrupted" and not self._is_once)
         if not is_well:  # a run is interrupted when all workers are replaced
             self._pause = min(2 * self._pause or FIRST_PAUSE, LONGEST_PAUSE)
             failure = ended.fields.get("failure") or {}
             reason = f"{failure.get('type', ended.outcome)}: {failure.get('message') or ended.exit}"
             retry = "" if self._is_once else f" (trying again in {self._pause:g} s)"
-            log.error("%s: %s%s", self._failure_words, reason, retry)
+            self._problem = f"{self._failure_words}: {reason}"
+            log.error("%s%s", self._problem, retry)
         self._start_later()
 
 

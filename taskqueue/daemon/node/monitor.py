@@ -377,7 +377,9 @@ class Monitor:
 
     def _report(self) -> Mapping[str, Any]:
         """Return what users of this host may know: the health, and what the store does not know about the runs."""
-        return {**self._health.document(), "unwritten": self._status.unwritten(), "pids": self._status.pids()}
+        status = self._status
+        private = {"problems": status.problems(), "unwritten": status.unwritten(), "pids": status.pids()}
+        return {**self._health.document(), **private}
 
     def close(self) -> None:
         """Stop answering; the loop has stopped."""

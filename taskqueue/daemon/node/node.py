@@ -75,6 +75,7 @@ class Node:
         self._status.pids = self._in_flight.pids
         watch = FindingsWatch(context, self._send)
         self._hooks = self._new_hooks(watch)
+        self._status.problems = self._hooks.problems
         self._events = EventBuffer(context)
         stacks = StackRequests(context, self._in_flight)
         self._manager = self._new_manager(forked, stacks)
@@ -103,7 +104,8 @@ class Node:
         if (settings.notify or settings.metrics) and not settings.burst:
             runs.append(watch)
         apply_later = self._context.timer(self._apply_schedules).after
-        return NodeHooks(self._send, settings.bootstrap, self._on_hook, settings.schedules, apply_later, runs)
+        checked = () if settings.burst else settings.outbox
+        return NodeHooks(self._send, settings.bootstrap, self._on_hook, settings.schedules, apply_later, runs, checked)
 
     def _new_manager(self, forked: ForkedManager, stacks: StackRequests) -> ManagerHandle:
         return ManagerHandle(
@@ -244,6 +246,7 @@ class Node:
                 "rescued %s left behind by the last holder of seat %s", count(rescued, "job"), self._settings.name
             )
         self._renew()
+        self._hooks.check_outboxes()
         self._apply_controls()
 
     def _turn(self) -> None:

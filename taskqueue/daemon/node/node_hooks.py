@@ -1,16 +1,17 @@
-"""Calls hooks in a worker: those of the bootstrap file when node or lead change, and one that applies schedules."""
+"""Calls hooks in a worker: those of the bootstrap file, one that applies schedules, and one that checks an outbox."""
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from taskqueue.daemon.node.leader_run import LeaderRun
 from taskqueue.daemon.protocol.messages import (
     APPLY_SCHEDULES,
     BECAME_LEADER,
+    CHECK_OUTBOX,
     NO_CLAIM,
     STEPPED_DOWN,
     Ended,
@@ -38,20 +39,26 @@ class NodeHooks:
         schedules: str | None = None,
         try_again_after: Callable[[float], None] = lambda _: None,
         runs: Sequence[LeaderRun] = (),
+        outboxes: Sequence[str] = (),
     ) -> None:
         """``on_begun`` is called when a hook has begun or ended, or will not be called.
 
         ``schedules`` is the module whose schedules are applied. If that fails, ``try_again_after`` is called with the
-        seconds after which ``apply_schedules`` must be called again. ``runs`` continue while the node leads.
+        seconds after which ``apply_schedules`` must be called again. ``runs`` continue while the node leads, and
+        ``outboxes`` are checked while it does not.
         """
         self._send = send
         self._bootstrap = bootstrap
         self._schedules = schedules
         self._try_again_after = try_again_after
         self._runs = runs
+        self._outboxes = outboxes
+        self._problems: Mapping[str, str] = {}
+        """Why a hook with this source failed. Replaced as a whole, so any thread may look."""
         self._pause = 0.0
         self._on_begun = on_begun
-        self._queued: deque[str] = deque()
+        self._queued: deque[tuple[str, str]] = deque()
+        """Name and source of each."""
         self._current: RunHook | None = None
         self._has_begun = False
         self.leads = False
@@ -72,16 +79,30 @@ class NodeHooks:
         """Return whether the schedules could not be applied, or the last run of an outbox's relay failed."""
         return self._pause > 0 or any(run.has_failed for run in self._runs)
 
+    def problems(self) -> list[str]:
+        """Return what the options of the node asked for and its application has refused; any thread may call it."""
+        return [*self._problems.values(), *(run.problem for run in self._runs if run.problem)]
+
     def load_new_code(self) -> None:
         """Apply the schedules that the present code declares, and have relays run it."""
         self.apply_schedules()
+        self.check_outboxes()
         for run in self._runs:
             run.restart()
 
     def apply_schedules(self) -> None:
         """Apply the schedules that the present code declares, unless that is about to be done."""
-        if self._schedules is not None and APPLY_SCHEDULES not in self._queued:
-            self._queued.append(APPLY_SCHEDULES)
+        if self._schedules is not None:
+            self._call_once(APPLY_SCHEDULES, self._schedules)
+
+    def check_outboxes(self) -> None:
+        """Import each outbox, unless this node leads: then its relay does so and reports a mistake."""
+        for path in () if self.leads else self._outboxes:
+            self._call_once(CHECK_OUTBOX, path)
+
+    def _call_once(self, name: str, source: str) -> None:
+        if (name, source) not in self._queued:
+            self._queued.append((name, source))
             self._call_next()
 
     def leadership_changed(self, leads: bool) -> None:
@@ -92,12 +113,14 @@ class NodeHooks:
         log.info("this node %s", "leads the cluster" if leads else "no longer leads the cluster")
         for run in self._runs:
             run.leadership_changed(leads)
+        if leads:  # the relays report from now on
+            self._problems = {source: said for source, said in self._problems.items() if source == self._schedules}
         self.call(BECAME_LEADER if leads else STEPPED_DOWN)
 
     def call(self, hook: str) -> None:
         """Call a hook of the bootstrap file after the hooks before it, unless the file does not name it."""
         if self._bootstrap is not None and may_define(self._bootstrap, hook):
-            self._queued.append(hook)
+            self._queued.append((hook, ""))
             self._call_next()
 
     def on_report(self, message: Started | Progressed | Ended) -> None:
@@ -127,19 +150,26 @@ class NodeHooks:
         if self._current is not None or not self._queued:
             return
         self._has_begun = False
-        name = self._queued.popleft()
-        module = self._schedules if name == APPLY_SCHEDULES else None
-        self._current = RunHook(id=str(JobId()), name=name, source=module or "")
+        name, source = self._queued.popleft()
+        self._current = RunHook(id=str(JobId()), name=name, source=source)
         self._send(self._current)
 
     def _on_ended(self, ended: Ended, hook: RunHook) -> None:
         self._current = None
         succeeded = ended.outcome == "Done"
         again = self._again(succeeded) if hook.name == APPLY_SCHEDULES else ""
+        problems = {source: said for source, said in self._problems.items() if source != hook.source}
         if not succeeded:
             failure = ended.fields.get("failure", {})
-            reason = f"{failure.get('type', ended.outcome)}: {failure.get('message', ended.exit)}{again}"
-            log.error("the hook %s failed: %s\n%s", hook.name, reason, failure.get("traceback", ""))
+            reason = f"{failure.get('type', ended.outcome)}: {failure.get('message', ended.exit)}"
+            if hook.name == CHECK_OUTBOX:
+                problems[hook.source] = f"the outbox {hook.source} could not be relayed: {reason}"
+                log.error("%s", problems[hook.source])
+            else:
+                log.error("the hook %s failed: %s%s\n%s", hook.name, reason, again, failure.get("traceback", ""))
+            if hook.name == APPLY_SCHEDULES:
+                problems[hook.source] = f"the schedules of {hook.source} are not applied: {reason}"
+        self._problems = problems
         self._call_next()
 
     def _again(self, succeeded: bool) -> str:

@@ -37,6 +37,8 @@ class NodeStatus:
         """Returns the runs whose start or end the store does not have yet; any thread may call it."""
         self.pids: Callable[[], dict[str, int]] = dict
         """Returns the pid of the worker of each job that runs; any thread may call it."""
+        self.problems: Callable[[], list[str]] = list
+        """Returns mistakes in the options that only the application's code shows; any thread may call it."""
         self.leads = False
         self.degraded = ""
         self.phase = UNSEATED

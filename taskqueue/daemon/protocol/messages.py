@@ -42,8 +42,8 @@ class RunHook(_Message, frozen=True):
     """Node to manager to worker: call the node hook ``name``; reports about it have this id and claims 0.
 
     Those with a ``source`` are no functions of the bootstrap file: ``APPLY_SCHEDULES`` applies the schedules that this
-    module declares, ``RELAY_OUTBOX`` and ``EMPTY_OUTBOX`` move the jobs of the outbox at this path to the store. Nor is
-    ``WATCH``, which looks for findings and sends them to the receivers in ``data``.
+    module declares, ``CHECK_OUTBOX`` imports the outbox at this path, ``RELAY_OUTBOX`` and ``EMPTY_OUTBOX`` move its
+    jobs to the store. Nor is ``WATCH``, which looks for findings and sends them to the receivers in ``data``.
     """
 
     id: str
@@ -317,6 +317,7 @@ NODE_STOPPING = "node_stopping"
 BECAME_LEADER = "became_leader"
 STEPPED_DOWN = "stepped_down"
 APPLY_SCHEDULES = "apply_schedules"
+CHECK_OUTBOX = "check_outbox"
 RELAY_OUTBOX = "relay_outbox"
 EMPTY_OUTBOX = "empty_outbox"
 WATCH = "notifications"

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import CoroutineType, ModuleType
 from typing import Any
 
-from taskqueue.daemon.protocol.messages import APPLY_SCHEDULES, EMPTY_OUTBOX, RELAY_OUTBOX, WATCH
+from taskqueue.daemon.protocol.messages import APPLY_SCHEDULES, CHECK_OUTBOX, EMPTY_OUTBOX, RELAY_OUTBOX, WATCH
 from taskqueue.execution.loader import CannotLoad, Loaded, load, load_policy, load_predicate
 from taskqueue.execution.run_hooks import RunHooks, hooks_in
 from taskqueue.model.record import Failure
@@ -105,8 +105,14 @@ def run_file(path: Path) -> ModuleType:
     return module
 
 
+def _check_outbox(path: str, _scheduler: Any) -> None:
+    from taskqueue.outbox.outbox import find  # few nodes have an outbox
+
+    find(path)
+
+
 def _relay(path: str, scheduler: Any) -> None:
-    from taskqueue.outbox.outbox import relay_endlessly  # few nodes have an outbox
+    from taskqueue.outbox.outbox import relay_endlessly
 
     relay_endlessly(path, scheduler)
 
@@ -119,6 +125,7 @@ def _empty(path: str, scheduler: Any) -> None:
 
 _WITH_SOURCE: Mapping[str, Callable[[str, Any], None]] = {
     APPLY_SCHEDULES: apply_declared,
+    CHECK_OUTBOX: _check_outbox,
     RELAY_OUTBOX: _relay,
     EMPTY_OUTBOX: _empty,
 }
