@@ -13,6 +13,7 @@ from taskqueue.errors import InvalidOption
 from taskqueue.execution.custom_retry import bound
 from taskqueue.execution.exception_groups import leaves
 from taskqueue.execution.loader import load_policy
+from taskqueue.model import other_systems
 from taskqueue.model.job_path import dotted
 from taskqueue.model.main_module import defining_module, standard_namesake
 from taskqueue.model.retry import (
@@ -62,16 +63,19 @@ def never() -> RetryPolicy:
     return NO_RETRY
 
 
+@other_systems.explained
 def many_times(times: int, interval: Duration = 60) -> RetryPolicy:
     """Return the policy of this many further attempts, each at this interval after the previous failure."""
     return FixedRetry(times, seconds_of(interval))
 
 
+@other_systems.explained
 def forever(interval: Duration = 60) -> RetryPolicy:
     """Return the policy that never gives up."""
     return FixedRetry(-1, seconds_of(interval))
 
 
+@other_systems.explained
 def exponential(
     times: int, interval: Duration = 60, *, factor: float = 2, longest: Duration | None = None, jitter: float = 0
 ) -> RetryPolicy:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import cached_property, update_wrapper
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -65,18 +64,6 @@ class NewStoreContext(StoreContext):
         from taskqueue.scheduler.scheduler import Scheduler
 
         return Scheduler(self.url)
-
-    @contextmanager
-    def preview(self) -> Iterator[Scheduler]:
-        """Yield a scheduler for a dry run; an empty store in a temporary folder replaces a missing one."""
-        from taskqueue.scheduler.scheduler import Scheduler
-        from taskqueue.store.open import exists
-
-        if exists(self.url):
-            yield self.scheduler
-            return
-        with TemporaryDirectory(prefix="taskqueue-") as folder, Scheduler(f"{folder}/jobs.db") as scheduler:
-            yield scheduler
 
     def open_anew(self) -> Scheduler:
         """Close the scheduler, and return a new one on the store that now has this name."""

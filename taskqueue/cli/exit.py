@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 from click.core import ParameterSource
@@ -46,8 +46,19 @@ _UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, err
 """System errors that mean that output cannot be written."""
 
 
-_NO_ARGUMENTS = "--work-on QUEUE takes the jobs of one queue, and `taskqueue run FILE` runs one application"
-"""The meaning that an argument of a node has in other systems."""
+_FIGURES = "`taskqueue class NAME` shows one class, `taskqueue queue NAME` one queue"
+
+_NO_ARGUMENTS: Mapping[str | None, str] = {
+    "taskqueue-node": "--work-on QUEUE takes the jobs of one queue, and `taskqueue run FILE` runs one application",
+    "releases": "`taskqueue release NAME` marks a release, `taskqueue unmark NAME` removes the mark",
+    "failures": "`taskqueue class NAME` shows one class, `taskqueue mute ID` mutes one error",
+    "nodes": "`taskqueue health --node NAME` asks one node, `taskqueue drain NODE` lets one take no more jobs",
+    "health": "`taskqueue health --node NAME` asks one node",
+    "stats": _FIGURES,
+    "analytics": _FIGURES,
+    "events": "`taskqueue why ID` says what happened to one job",
+}
+"""For commands without arguments, what was probably meant by one."""
 
 
 def run(command: click.Command, name: str, arguments: Sequence[str] | None) -> int:
@@ -136,8 +147,9 @@ def _wording(error: click.ClickException) -> str:
             return f"No such option: {error.option_name}: {way}"
     if isinstance(error, click.UsageError) and error.ctx is not None:
         message = error.format_message().rstrip(".")
-        if error.ctx.command.name == "taskqueue-node" and "extra argument" in message:
-            message += f": {_NO_ARGUMENTS}"
+        way = _NO_ARGUMENTS.get(error.ctx.command.name)
+        if way is not None and "extra argument" in message:
+            message += f": {way}"
         return f"{message} (see {error.ctx.command_path} --help)"
     return error.format_message()
 

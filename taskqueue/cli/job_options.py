@@ -53,6 +53,9 @@ WAYS_OUT: Mapping[str, str] = {
 }
 """The notations that an error suggests, where the model names Python objects."""
 
+_ALSO: Mapping[str, tuple[str, ...]] = {"tags": ("--tag",)}
+"""Second names of options, by which other commands have them."""
+
 _NAMED = r"datetime|timedelta|Limit\(|ObjectId|retry\.|function at"
 _PYTHON = re.compile(rf"(?P<before>^|.*?: )pass [^:]*({_NAMED}).*", re.DOTALL)
 
@@ -85,7 +88,8 @@ def _declared(name: str, option: Option) -> Callable[[Callable[..., Any]], Calla
         return click.option(written, name, is_flag=True, default=None, help=help)
     if isinstance(option.default, tuple | Mapping):
         reader = _one_of_several(name, option)
-        return click.option(written, name, type=reader, multiple=True, metavar="TEXT", help=f"{help} May be repeated.")
+        names = (written, *_ALSO.get(name, ()), name)
+        return click.option(*names, type=reader, multiple=True, metavar="TEXT", help=f"{help} May be repeated.")
     return click.option(written, name, type=_reader(name, option), metavar="VALUE", help=help)
 
 

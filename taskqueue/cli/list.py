@@ -41,7 +41,9 @@ WIDE = 100_000
     metavar="QUEUE",
     help="Only jobs of this queue; may be repeated.",
 )
-@click.option("--tag", multiple=True, metavar="TAG", help="Only jobs with this tag; repeated: with all of them.")
+@click.option(
+    "--tag", "--tags", "tag", multiple=True, metavar="TAG", help="Only jobs with this tag; repeated: with all of them."
+)
 @click.option("--meta", multiple=True, metavar="KEY=VALUE", help="Only jobs with this in their meta; may be repeated.")
 @click.option(
     "--class", "--job", "class",

@@ -242,8 +242,7 @@ def _apply(
 ) -> None:
     """Make these the schedules of the application, or only find out what would change; print the changes."""
     if dry_run:
-        with context.preview() as scheduler:
-            changes = scheduler.schedules(entries, application=application, dry_run=True)
+        changes = context.scheduler.schedules(entries, application=application, dry_run=True)
     else:
         with context.acting(action, application):
             changes = context.scheduler.schedules(entries, application=application, force=True)

@@ -80,7 +80,7 @@ def flaws_of_nodes(leases: Sequence[Lease], now: datetime) -> Iterator[Finding]:
 def _queues(store: Store, leases: Sequence[Lease], controls: Controls, now: datetime) -> Iterator[Finding]:
     waiting = {queue: number for (queue, status), number in store.tally().items() if status is Status.WAITING}
     for queue, number in sorted(waiting.items()):
-        jobs = f"queue {queue}: {count(number, 'job')} waiting"
+        jobs = f"{number:,} in queue {queue}"
         pause = controls.pause_of(queue)
         no_node = "" if pause else why_no_node(leases, controls, queue, now)
         if pause is not None:

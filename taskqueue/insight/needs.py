@@ -269,7 +269,7 @@ def of_finding(finding: Finding, subject: Subject) -> Need:
 
 def of_work(all_needs: Iterable[Need]) -> Iterator[Finding]:
     """Yield the needs that ``diagnosis`` lacks as findings for ``doctor``: runs, failures, schedules, growth."""
-    classes = {Subject.CLASS: "class that fails", Subject.RETRIED: "class that fails"}
+    classes = {Subject.CLASS: "class", Subject.RETRIED: "class"}
     abouts = {
         **classes,
         Subject.RUN: "running job",
@@ -282,7 +282,7 @@ def of_work(all_needs: Iterable[Need]) -> Iterator[Finding]:
         about = "waiting jobs" if grows else abouts.get(need.subject)
         if about is not None:
             are_classes_well = are_classes_well and need.subject not in classes
-            yield Finding(about, need.says, need.level, need.do, need.name)
+            yield Finding(about, need.says.removeprefix(f"{about} "), need.level, need.do, need.name)
     if are_classes_well:
         yield Finding("failures", "no class fails more than usual, or is retried in vain")
 

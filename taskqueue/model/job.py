@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, ParamSpec, ca
 
 from bson import ObjectId
 
+from taskqueue.model import other_systems
 from taskqueue.model.record import Failure
 from taskqueue.model.run_context import Item, Items, Loop, RunContext
 from taskqueue.model.schedules.origin import follows_endlessly
@@ -65,6 +66,7 @@ class Retry(Exception):
 
     __module__ = "taskqueue"  # as it is imported; tracebacks name it so
 
+    @other_systems.explained
     def __init__(self, delay: float | None = None, reason: str = "") -> None:
         super().__init__(reason or "asked to be retried")
         self.delay = None if delay is None else seconds_of("Retry", delay)
@@ -75,6 +77,7 @@ class Fail(Exception):
 
     __module__ = "taskqueue"  # as it is imported; tracebacks name it so
 
+    @other_systems.explained
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason or "gave up")
 
@@ -84,6 +87,7 @@ class Snooze(Exception):
 
     __module__ = "taskqueue"  # as it is imported; tracebacks name it so
 
+    @other_systems.explained
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds_of("Snooze", seconds)
         super().__init__(f"again in {self.seconds:g} s")

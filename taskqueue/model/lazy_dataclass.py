@@ -13,6 +13,8 @@ from operator import attrgetter
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
+from taskqueue.model.other_systems import ARGUMENTS, explained
+
 _lock = RLock()
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 _unmade: dict[type, dict[str, bool]] = {}
@@ -51,7 +53,7 @@ def _make(kind: type) -> None:
         frozen = dict.fromkeys(added.keys() & {"__setattr__", "__delattr__"}, _refuse)
         for name, value in {**changed, **added, **frozen}.items():
             setattr(kind, name, value)
-        kind.__init__ = init  # type: ignore[misc]
+        kind.__init__ = explained(init, kind.__name__) if kind.__name__ in ARGUMENTS else init  # type: ignore[misc]
         del _unmade[kind]
 
 

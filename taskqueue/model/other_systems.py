@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, TypeVar
+
+_Arguments = ParamSpec("_Arguments")
+_Returned = TypeVar("_Returned")
 
 OPTIONS: Mapping[str, str] = {
     **dict.fromkeys(("countdown", "delay", "delay_seconds", "eta", "run_at", "scheduled_time"), "at"),
@@ -167,6 +172,60 @@ OF_STATUSES: Mapping[str, str] = {
     **dict.fromkeys(("REVOKED", "ABORTED", "CANCELLED", "STOPPED"), "CANCELED"),
 }
 """States of a job, each with the status here."""
+
+
+_PAUSE = ("countdown", "delay", "delay_seconds", "seconds", "after", "eta", "at", "pause", "defer")
+_REASON = ("exc", "message", "msg", "error")
+_FIELDS = ("minute", "hour", "day", "month", "weekday", "day_of_week", "day_of_month", "month_of_year")
+_UNITS = ("weeks", "days", "hours", "minutes", "seconds", "period", "every")
+_ZONE = dict.fromkeys(("timezone", "zone", "time_zone"), "tz='Europe/Zurich'")
+_TIMES = dict.fromkeys(("max_retries", "retries", "attempts", "max_attempts", "max", "count"), "times=3")
+_INTERVAL = dict.fromkeys((*_PAUSE, "backoff", "wait", "retry_delay"), "interval='5m'")
+_POLICY = {**_TIMES, **_INTERVAL}
+_COUNT = dict.fromkeys(("limit", "max", "max_concurrency", "concurrency", "number", "times"), "count=5")
+_KEY = dict.fromkeys(("key", "per_key", "group"), "by='customer'")
+
+ARGUMENTS: Mapping[str, Mapping[str, str]] = {
+    "Retry": {**dict.fromkeys(_PAUSE, "delay=60"), **dict.fromkeys(_REASON, "reason='…'")},
+    "Snooze": dict.fromkeys(_PAUSE, "seconds=60"),
+    "Fail": dict.fromkeys(_REASON, "reason='…'"),
+    "Cron": {**dict.fromkeys(_FIELDS, "expr='15 3 * * mon'"), "cron": "expr='15 3 * * mon'", **_ZONE},
+    "Every": dict.fromkeys(_UNITS, "interval='90m'"),
+    "Limit": {**_COUNT, **_KEY},
+    "Rate": {**_COUNT, **_KEY, **dict.fromkeys(("period", "seconds", "interval", "every"), "per='1m'")},
+    "many_times": _POLICY,
+    "forever": _INTERVAL,
+    "exponential": {
+        **_POLICY,
+        **dict.fromkeys(("base", "multiplier"), "factor=2"),
+        **dict.fromkeys(("maximum", "max_backoff", "max_delay", "retry_backoff_max"), "longest='1h'"),
+    },
+}
+"""Arguments of classes and of the functions of ``retry``, each with the argument here."""
+
+
+def explained(function: Callable[_Arguments, _Returned], name: str = "") -> Callable[_Arguments, _Returned]:
+    """Return the function, or a class's ``__init__``, with an error for an unknown argument that names the one here."""
+    words = ARGUMENTS[name or function.__qualname__.removesuffix(".__init__")]
+
+    @functools.wraps(function)
+    def call(*args: _Arguments.args, **arguments: _Arguments.kwargs) -> _Returned:
+        try:
+            return function(*args, **arguments)
+        except TypeError as error:
+            way = _way_out(function, arguments, words)
+            if way is None or error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise
+            raise TypeError(f"{error}: did you mean {way}?") from None
+
+    return call
+
+
+def _way_out(function: Callable[..., object], arguments: Mapping[str, Any], words: Mapping[str, str]) -> str | None:
+    """Return the argument that is meant by the first unknown one; None if there is none."""
+    code = function.__code__  # type: ignore[attr-defined] # a function in Python
+    known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return next((words[name] for name in arguments if name not in known and name in words), None)
 
 
 def missing(owner: object, name: str, words: Mapping[str, str]) -> AttributeError:

@@ -6,7 +6,8 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -15,7 +16,7 @@ from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.scheduler.end_listener import Listener
 from taskqueue.store import Store
 from taskqueue.store.caller_transaction import open_on_connection
-from taskqueue.store.open import SERVER_SCHEMES, default_url, open_store, resolved
+from taskqueue.store.open import SERVER_SCHEMES, default_url, exists, open_store, resolved
 from taskqueue.store.sqlite.url import IMMEDIATE
 
 if TYPE_CHECKING:
@@ -145,6 +146,19 @@ class Connections:
     def listener_of_loop(self) -> Listener:
         """Return a listener for an event loop of this process."""
         return self._current().listener_of_loop()
+
+    @contextmanager
+    def existing(self) -> Iterator[Store]:
+        """Yield the store; if there is none at this address, yield an empty one in a temporary folder."""
+        place = self._place
+        is_address = (
+            not self._is_borrowed and _stand_in is None and (place is None or isinstance(place, str | os.PathLike))
+        )
+        if self.is_open or not is_address or exists(None if place is None else os.fspath(place)):
+            yield self.store
+            return
+        with TemporaryDirectory(prefix="taskqueue-") as folder, closing(open_store(f"{folder}/jobs.db")) as store:
+            yield store
 
     def wake(self) -> None:
         """Make all waits look now: this process may have ended a job, and its ring may come later or be lost."""

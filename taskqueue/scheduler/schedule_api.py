@@ -99,10 +99,12 @@ class Schedules:
         from taskqueue.scheduler import declared_schedules
 
         self._connections.refuse_if_immediate("schedules()")
+        if dry_run:
+            with self._connections.existing() as store:
+                plans = declared_schedules.plans_of(entries, application, self._defaults, store.now())
+                return declared_schedules.compare(store, application, plans)
         store = self._connections.store
         plans = declared_schedules.plans_of(entries, application, self._defaults, store.now())
-        if dry_run:
-            return declared_schedules.compare(store, application, plans)
         apply = declared_schedules.apply_again if force else declared_schedules.apply_once
         return apply(store, application, plans)
 

@@ -66,7 +66,7 @@ class JobSnapshot:
 
     @property
     def status(self) -> Status:
-        """The state; see also the questions ``is_…``."""
+        """The state, a ``Status`` and no text: compare it with ``Status.DONE``, or ask ``is_done``."""
         return self.snapshot.status
 
     @property

@@ -74,7 +74,7 @@ def test_add_prints_the_id_of_the_job_it_stored(taskqueue: Taskqueue, store: Sto
 def test_every_option_of_jobs_can_be_given(taskqueue: Taskqueue, store: Store) -> None:
     answer = taskqueue(
         *("add", "shop:Job", "--retry", "-1", "--retry-interval", "90", "--timeout", "5m", "--priority", "-7"),
-        *("--queue", "2030", "--tags", "b", "--tags", "a", "--unique", "17", "--force-spawn", "--crash-retries", "0"),
+        *("--queue", "2030", "--tags", "b", "--tag", "a", "--unique", "17", "--force-spawn", "--crash-retries", "0"),
         *("--on-crash", "fail", "--id", "6740a1b2000000000000000f", "--at", "+1 hour", "--expires", "+2 hours"),
     )
 

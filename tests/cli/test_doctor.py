@@ -62,6 +62,7 @@ def test_each_flaw_comes_with_what_to_do(taskqueue: Callable[..., Answer], url: 
                 one for one in findings(taskqueue("doctor", "--json"), "node") if "ready" not in one["finding"]
             ]
         scheduler.add_job(Echo, 1, queue="mail")
+        scheduler.schedule("nightly", Echo, 1, cron="0 3 * * *").pause(reason="a test")
         answer = taskqueue("doctor", "--json")
 
     problem = (
@@ -83,8 +84,10 @@ def test_each_flaw_comes_with_what_to_do(taskqueue: Callable[..., Answer], url: 
         f"{behind.id} (tests.acceptance.work:Echo): Job {failed.id} has ended as FAILED"
     )
     assert f"`taskqueue cancel {behind.id}`" in blocked["do"]
+    [paused] = findings(answer, "schedule")
+    assert paused["finding"] == "nightly is paused: a test"
     [waiting] = findings(answer, "waiting jobs")
-    assert waiting["finding"] == "queue mail: 1 job waiting. No node is running on this store"
+    assert waiting["finding"] == "1 in queue mail. No node is running on this store"
     assert waiting["do"] == "start one: `taskqueue-node`"
 
 
@@ -97,7 +100,7 @@ def test_jobs_that_are_retried_in_vain_are_a_finding(taskqueue: Callable[..., An
 
         answer = taskqueue("doctor", "--json")
 
-    [finding] = findings(answer, "class that fails")
+    [finding] = findings(answer, "class")
     assert finding["level"] == "error"
     assert finding["finding"].startswith(
         "tests.scheduler.jobs:Broken is tried again and again: 120 attempts failed in "

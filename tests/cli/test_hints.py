@@ -50,6 +50,26 @@ def test_a_command_of_another_name_is_named(taskqueue: Taskqueue, command: str, 
 
 
 @pytest.mark.parametrize(
+    ("command", "hint"),
+    [
+        ("releases", "`taskqueue release NAME` marks a release"),
+        ("failures", "`taskqueue class NAME` shows one class"),
+        ("nodes", "`taskqueue health --node NAME` asks one node"),
+        ("stats", "`taskqueue queue NAME` one queue"),
+        ("analytics", "`taskqueue queue NAME` one queue"),
+        ("events", "`taskqueue why ID` says what happened"),
+    ],
+)
+def test_an_argument_that_a_command_does_not_take_leads_to_the_command_that_does(
+    taskqueue: Taskqueue, command: str, hint: str
+) -> None:
+    answer = taskqueue(command, "v2")
+
+    assert answer.code == Exit.USAGE
+    assert hint in answer.complaint
+
+
+@pytest.mark.parametrize(
     ("option", "ours"),
     [
         ("--delay", "--at"), ("--countdown", "--at"), ("--eta", "--at"), ("--run-at", "--at"),

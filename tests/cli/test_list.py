@@ -102,7 +102,7 @@ def test_a_waiting_job_of_a_paused_queue_says_so(taskqueue: Taskqueue, jobs: dic
         (["--status", "DONE", "--status", "timeout"], {"done", "timeout"}),
         (["--status", "final"], {"done", "failed", "canceled", "timeout"}),
         (["--queue", "mail"], {"failed"}),
-        (["--tag", "a", "--tag", "b"], {"failed"}),
+        (["--tag", "a", "--tags", "b"], {"failed"}),
         (["--tag", "a", "--tag", "c"], set()),
         (["--job", "shop.mail:MailJob", "--status", "processing"], {"running", "silent"}),
         (["--query", '{"data.to": "a@example.org"}'], {"failed"}),

@@ -4,11 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from taskqueue import AsyncScheduler, Job, Process, RunningJob, Scheduler, current_job, task
+from taskqueue import (
+    AsyncScheduler,
+    Cron,
+    Every,
+    Fail,
+    Job,
+    Limit,
+    Process,
+    Rate,
+    Retry,
+    RunningJob,
+    Scheduler,
+    Snooze,
+    current_job,
+    retry,
+    task,
+)
 from taskqueue.errors import InvalidOption
 from taskqueue.model import other_systems
 from taskqueue.model.options.table import OPTIONS
@@ -105,3 +122,20 @@ def test_a_scheduler_names_the_way(scheduler: Scheduler, url: str, word: str) ->
         getattr(scheduler, word)
     with pytest.raises(AttributeError, match=f"'AsyncScheduler' object has no attribute '{word}': {way}$"):
         asyncio.run(word_of_asyncio(url, word))
+
+
+@pytest.mark.parametrize(
+    ("call", "argument", "way"),
+    [
+        (Retry, "countdown", "delay=60"), (Retry, "exc", "reason='…'"), (Snooze, "delay", "seconds=60"),
+        (Fail, "message", "reason='…'"), (Cron, "hour", "expr='15 3 * * mon'"), (Every, "minutes", "interval='90m'"),
+        (Limit, "concurrency", "count=5"), (Rate, "period", "per='1m'"),
+        (retry.many_times, "countdown", "interval='5m'"),
+        (retry.exponential, "max_retries", "times=3"), (retry.forever, "delay", "interval='5m'"),
+    ],
+)  # fmt: skip
+def test_an_unknown_argument_leads_to_the_one_here(call: Callable[..., object], argument: str, way: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(f"unexpected keyword argument {argument!r}: did you mean {way}?")):
+        call(**{argument: 10})
+    with pytest.raises(TypeError, match=r"'nonsense'$"):
+        call(nonsense=10)

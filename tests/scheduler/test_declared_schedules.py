@@ -146,6 +146,13 @@ def test_a_dry_run_changes_nothing(scheduler: Scheduler, store: Store) -> None:
     assert (store.schedules(), store.leases()) == (before, leases)
 
 
+def test_a_dry_run_makes_no_store(tmp_path: Path) -> None:
+    with Scheduler(tmp_path / "missing.db") as scheduler:
+        preview = scheduler.schedules({"nightly": NIGHTLY}, application="shop", dry_run=True)
+
+    assert (preview.added, list(tmp_path.iterdir())) == (("nightly",), [])
+
+
 def test_a_deployment_keeps_pauses_and_counters_and_restores_what_was_redefined_by_hand(
     scheduler: Scheduler, store: Store
 ) -> None:
