@@ -223,7 +223,7 @@ def explained(function: Callable[_Arguments, _Returned], name: str = "") -> Call
 
 def _way_out(function: Callable[..., object], arguments: Mapping[str, Any], words: Mapping[str, str]) -> str | None:
     """Return the argument that is meant by the first unknown one; None if there is none."""
-    code = function.__code__  # type: ignore[attr-defined] # a function in Python
+    code = function.__code__
     known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     return next((words[name] for name in arguments if name not in known and name in words), None)
 

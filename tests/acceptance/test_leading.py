@@ -245,7 +245,7 @@ def test_an_outbox_is_checked_again_with_new_code_and_by_its_relay_while_the_nod
     hooks_of_node.leadership_changed(leads=True)
     hooks_of_node.load_new_code()
 
-    problem = "the outbox shop:outbx could not be relayed: Failed: None"
+    problem = "the outbox shop:outbx could not be relayed: Failed: "
     assert found == [[problem], [problem], [], [problem]]
     assert not hooks_of_node.problems()
     assert {(hook.name, hook.source) for hook in sent} == {("check_outbox", "shop:outbx")}

@@ -57,10 +57,9 @@ def test_each_flaw_comes_with_what_to_do(taskqueue: Callable[..., Answer], url: 
         with node(url, tmp_path, "--name", "web-1", "--outbox", "tests.acceptance.work:nothing"):
             scheduler.wait_for([failed], timeout=LIMIT)
             eventually(lambda: lost.refresh().cause == "unloadable")
-            health = eventually(lambda: found if "  problem  " in (found := taskqueue("health")).out else None)
-            [refused] = [
-                one for one in findings(taskqueue("doctor", "--json"), "node") if "ready" not in one["finding"]
-            ]
+            [health] = eventually(lambda: [out for out in [taskqueue("health").out] if "  problem  " in out])
+            of_node = eventually(lambda: findings(taskqueue("doctor", "--json"), "node"))
+            [refused] = [finding for finding in of_node if "is not ready" not in finding["finding"]]
         scheduler.add_job(Echo, 1, queue="mail")
         scheduler.schedule("nightly", Echo, 1, cron="0 3 * * *").pause(reason="a test")
         answer = taskqueue("doctor", "--json")
@@ -69,7 +68,7 @@ def test_each_flaw_comes_with_what_to_do(taskqueue: Callable[..., Answer], url: 
         "the outbox tests.acceptance.work:nothing is not relayed: taskqueue.errors.ConfigError: --outbox "
         "tests.acceptance.work:nothing: there is no nothing in tests.acceptance.work: write nothing = Outbox(…) there"
     )
-    assert f"  problem  {problem}\n" in health.out
+    assert f"  problem  {problem}\n" in health
     assert (refused["level"], refused["finding"]) == ("error", f"web-1: {problem}")
     assert answer.code == Exit.FLAWS
     [nodes] = findings(answer, "nodes")

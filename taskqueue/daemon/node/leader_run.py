@@ -35,9 +35,6 @@ log = logging.getLogger(__name__)
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 """Seconds until the next run starts; a run that fails after the longest pause starts with the first one again."""
 
-LASTS_AFTER = 10.0
-"""Seconds after which a run that follows a failure counts as successful."""
-
 
 class LeaderRun:
     """A hook that is called as long as this node leads; with ``--burst`` only once."""
@@ -72,7 +69,7 @@ class LeaderRun:
     @property
     def problem(self) -> str:
         """Return why the last run failed; empty if it did not, or if the next one lasts. Any thread may ask."""
-        lasts = self._run_id and time.monotonic() - self._started_at > LASTS_AFTER
+        lasts = self._run_id and time.monotonic() - self._started_at > LONGEST_PAUSE
         return "" if lasts or not self._leads else self._problem
 
     def leadership_changed(self, leads: bool) -> None:
