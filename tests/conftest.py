@@ -9,7 +9,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -82,6 +82,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if distribution.is_uncounted(file, cases) or is_hypothesis_test(getattr(item, "obj", None)):
             item.add_marker("uncounted")
     items.sort(key=lambda item: distribution.place(files[item]))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Escape what cannot be encoded: the report could not be sent to the controller, and the whole run would end."""
+    report = yield
+    report.sections = [(_encodable(head), _encodable(text)) for head, text in report.sections]
+    said = report.longreprtext
+    if _encodable(said) != said:
+        report.longrepr = _encodable(said)
+    return report
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 @pytest.hookimpl(optionalhook=True)
