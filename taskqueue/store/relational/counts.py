@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from taskqueue.model.history import Step
 from taskqueue.model.lifecycle.claim_end import since_of
 from taskqueue.model.reading import number, priority, text
 from taskqueue.model.record import Cause, Status
@@ -19,6 +18,8 @@ from taskqueue.store.relational.engine import Database, Execute
 
 if TYPE_CHECKING:
     from taskqueue.model.analytics import Due, Postponed, Present
+
+HOUR = timedelta(hours=1)
 
 
 class First(NamedTuple):
@@ -234,4 +235,4 @@ def _due(row: tuple[Any, ...]) -> tuple[Due, int]:
     from taskqueue.model.analytics import Due
 
     cause, has_failed, hour, records = row
-    return Due(Cause(cause), bool(has_failed), EPOCH + number(hour) * Step.HOUR.length), records
+    return Due(Cause(cause), bool(has_failed), EPOCH + number(hour) * HOUR), records
