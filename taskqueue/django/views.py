@@ -6,6 +6,7 @@ there are no streams, and open pages poll.
 
 from __future__ import annotations
 
+import atexit
 from functools import cache
 from typing import Any
 
@@ -148,5 +149,7 @@ def _answer(scope: dict[str, Any], body: bytes) -> HttpResponse:
 
 @cache
 def _application() -> Any:
-    """Return the dashboard of this process."""
-    return application(Scheduler(), Settings(site=True))
+    """Return the dashboard of this process, whose connections are closed when the process ends."""
+    scheduler = Scheduler()
+    atexit.register(scheduler.close)
+    return application(scheduler, Settings(site=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import urllib.request
 from contextlib import closing
 from pathlib import Path
@@ -131,7 +132,8 @@ def test_the_dashboard_is_a_view_of_a_django_project(tmp_path: Path) -> None:
     project.add_site()
     project.migrate()
 
-    said = project.python("""
+    said = project.python(
+        """
     from django.contrib.auth.models import User
     from django.test import Client
 
@@ -141,6 +143,8 @@ def test_the_dashboard_is_a_view_of_a_django_project(tmp_path: Path) -> None:
     print([client.get(path).status_code for path in ("/work/jobs/", "/work/jobs/jobs", "/work/jobs/api/v1/queues")])
     print("/admin/taskqueue/" in client.get("/admin/").content.decode())
     print(client.post("/work/jobs/api/v1/queues/pause", {"queue": "mail"}, "application/json").status_code)
-    """)
+    """,
+        PYTHONWARNINGS=os.environ.get("PYTHONWARNINGS", "error::ResourceWarning"),
+    )
 
     assert said.splitlines() == ["/admin/login/?next=/work/jobs/", "[200, 200, 200]", "True", "200"]
