@@ -70,7 +70,7 @@ class WatchedLoop(EventLoop):
         try:
             watcher.start()
         except RuntimeError as error:
-            log.warning("a job that blocks its event loop is not reported for now: %s", error)
+            log.debug("a job that blocks its event loop is not reported for now: %s", error)  # each run tries again
             return None
         return watcher
 

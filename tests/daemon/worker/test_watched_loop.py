@@ -75,11 +75,12 @@ def test_the_thread_has_ended_when_the_loop_is_closed() -> None:
 
 
 SHORT_OF_THREADS = """
-import asyncio, logging, resource, threading
+import asyncio, logging, resource, sys, threading
 from taskqueue.daemon.worker.watched_loop import WatchedLoop
 from taskqueue.scheduler.run_inline import CallerInterrupts
 
-logging.basicConfig(format="%(message)s", stream=__import__("sys").stdout)
+logging.basicConfig(format="%(message)s", stream=sys.stdout)
+logging.getLogger("taskqueue").setLevel(logging.DEBUG)
 soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
 resource.setrlimit(resource.RLIMIT_NPROC, (1, hard))
 loop = WatchedLoop()
