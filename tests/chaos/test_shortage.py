@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -133,20 +134,19 @@ def test_a_shortage_of_processes_ends_nothing_and_is_over_by_itself(tmp_path: Pa
 def test_every_job_ends_once_in_a_storm_whose_user_has_too_few_processes(tmp_path: Path, jobs: int, kills: int) -> None:
     settings = StormSettings(jobs=jobs, kills=kills, seed=7, wrapper=bounded())
 
-    def worker_killed_in_a_shortage() -> str | None:
-        manager, worker = storm.one(Kind.MANAGER), storm.one(Kind.WORKER)
-        if manager is None or worker is None:
+    def kill_in_a_shortage(kind: Kind) -> str | None:
+        manager, process = storm.one(Kind.MANAGER), storm.one(kind)
+        if manager is None or process is None:
             return None
         with suppress(psutil.NoSuchProcess, ProcessLookupError), no_processes(manager.pid):
-            worker.kill()
+            process.kill()
             time.sleep(chance.uniform(0, 1))
-        return "worker killed in a shortage"
+        return f"{kind.value} killed in a shortage"
 
     chance = random.Random(7)
     with closing(Storm(settings, f"sqlite://{tmp_path}/jobs.db", tmp_path)) as storm:
-        storm.strikes.append(worker_killed_in_a_shortage)
+        storm.strikes = [partial(kill_in_a_shortage, kind) for kind in Kind]
         report = storm.run()
 
     print(report.figures)
     assert report.complaints == []
-    assert "in a shortage" in report.figures
