@@ -146,7 +146,7 @@ class OverviewReader:
         )
 
     def upcoming(self, now: datetime) -> Upcoming:
-        """Return what is due in the next 24 hours, as it was a quarter of a minute ago or so at most."""
+        """Return what is due in the next 24 hours; the answer is kept for about 15 seconds."""
         kept = self._upcoming
         if kept is None or time.monotonic() >= kept[0]:
             began = time.monotonic()

@@ -97,8 +97,8 @@ class Operations(BlockingOperations):
         """
         from taskqueue.scheduler.process import Process
 
-        found = page(self._connections.store, query, order, limit, after, offset)
-        return [Process(cast("Jobs", self), record) for record in found]
+        records = page(self._connections.store, query, order, limit, after, offset)
+        return [Process(cast("Jobs", self), record) for record in records]
 
     def count_jobs(self, query: Mapping[str, Any] | None = None) -> int:
         """Return how many jobs match the query; without a query, count all jobs. Raises ``InvalidQuery``."""
@@ -167,10 +167,10 @@ class Operations(BlockingOperations):
         from taskqueue.model.log_lines import lines_of
 
         store, wanted = self._connections.store, id_of(id, self._connections)
-        kept = store.log_lines(wanted)
-        if not kept:
+        texts = store.log_lines(wanted)
+        if not texts:
             read(store, [wanted])
-        return [line for run, text in sorted(kept.items()) for line in lines_of(run, text)]
+        return [line for run, text in sorted(texts.items()) for line in lines_of(run, text)]
 
     def events_of(self, id: JobId | str) -> list[EventSnapshot]:
         """Return the events of the job that are kept, which is for a day, the oldest first; raise ``JobNotFound``.
@@ -181,8 +181,8 @@ class Operations(BlockingOperations):
 
         store, wanted = self._connections.store, id_of(id, self._connections)
         [record] = read(store, [wanted])
-        found = store.events_of(wanted, record.created_at - EARLIER, MOST_EVENTS)
-        return [EventSnapshot(event) for event in found]
+        events = store.events_of(wanted, record.created_at - EARLIER, MOST_EVENTS)
+        return [EventSnapshot(event) for event in events]
 
     def history(
         self,
