@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
+import resource
 import shutil
 import signal
 import tempfile
@@ -17,12 +19,14 @@ import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from tests import distribution, fork_server
-from tests.keeper import Run, end_keepers, shared_server
+from tests.keeper import Run, end_keepers, lost_servers, shared_server
 from tests.postgresql import PostgreSQL
 from tests.servers import Cluster
 
 RUN = pytest.StashKey[Run]()
 TESTS = Path(__file__).parent
+PR_GET_CHILD_SUBREAPER = 37
+RLIMIT_LOCKS = 10
 THREADS_END_WITHIN = 30.0
 """Seconds: the threads of a closed MongoDB client look for their end from time to time."""
 
@@ -85,9 +89,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Escape what cannot be encoded: the report could not be sent to the controller, and the whole run would end."""
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Name shared servers that have ended, and escape what cannot be encoded.
+
+    A report that cannot be encoded could not be sent to the controller, and the whole run would end.
+    """
     report = yield
+    if report.failed and (lost := lost_servers(item.config.stash[RUN])):
+        report.sections.append(("shared servers", lost))
     report.sections = [(_encodable(head), _encodable(text)) for head, text in report.sections]
     said = report.longreprtext
     if _encodable(said) != said:
@@ -153,6 +162,20 @@ def threads_end_with_their_file(request: pytest.FixtureRequest) -> Iterator[None
             pytest.fail(f"{request.node.nodeid} leaves threads: close what has started them ({names})")
         gc.collect()
         left.pop().join(0.1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def process_stays_as_it_was(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail if a file leaves what makes tests of the daemon kill the shared servers that this process starts later.
+
+    They would be children of a subreaper, or marked as processes of jobs.
+    """
+    mark = resource.getrlimit(RLIMIT_LOCKS)
+    yield
+    is_subreaper = ctypes.c_int()
+    ctypes.CDLL(None).prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(is_subreaper), 0, 0, 0)
+    assert not is_subreaper.value, f"{request.node.nodeid} leaves its process as the parent of orphans"
+    assert resource.getrlimit(RLIMIT_LOCKS) == mark, f"{request.node.nodeid} leaves its process marked"
 
 
 @pytest.fixture(scope="session")

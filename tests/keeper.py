@@ -19,10 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+import psutil
+
 from tests.postgresql import PostgreSQL
 from tests.servers import Cluster, Server
 
 CHECKOUT = Path(__file__).resolve().parent.parent
+
+Kept = tuple[str, Callable[[], None], "subprocess.Popen[bytes] | None"]
+"""The URL of a server, what ends it, and its process."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,25 +78,43 @@ def end_keepers(run: Run) -> None:
         os.close(gone)
 
 
-def replica_set(folder: Path) -> tuple[str, Callable[[], None]]:
-    """Start a replica set of one member; return its URL and how to end it."""
+def lost_servers(run: Run) -> str:
+    """Return which shared servers have ended before the run, with the ends of their logs; empty if none has."""
+    said = [path.read_text() for path in sorted(run.folder.glob("*.ended"))]
+    for path in sorted(run.folder.glob("*.json")):
+        keeper = json.loads(path.read_text()).get("keeper")
+        if keeper is not None and not psutil.pid_exists(keeper):
+            said.append(
+                f"the keeper of the shared server ({path.stem}), pid {keeper}, is gone\n{end_of_log(run, path.stem)}"
+            )
+    return "\n".join(said)
+
+
+def end_of_log(run: Run, kind: str) -> str:
+    """Return the last lines that the server of this kind has logged."""
+    logs = sorted((run.folder / kind).rglob("*.log"))
+    return "\n".join(log.read_text(errors="replace")[-4000:] for log in logs)
+
+
+def replica_set(folder: Path) -> Kept:
+    """Start a replica set of one member."""
     cluster = Cluster(folder, size=1)
     cluster.start()
-    return cluster.url, cluster.stop
+    return cluster.url, cluster.stop, cluster.members[0].process
 
 
-def standalone(folder: Path) -> tuple[str, Callable[[], None]]:
-    """Start a server that is in no set; return its URL and how to end it."""
+def standalone(folder: Path) -> Kept:
+    """Start a server that is in no set."""
     server = Server(folder)
     server.start()
-    return f"mongodb://{server.address}/", server.kill
+    return f"mongodb://{server.address}/", server.kill, server.process
 
 
-def postgresql(folder: Path) -> tuple[str, Callable[[], None]]:
-    """Start a PostgreSQL server; return its URL and how to end it."""
+def postgresql(folder: Path) -> Kept:
+    """Start a PostgreSQL server."""
     server = PostgreSQL(folder)
     server.start()
-    return server.url, server.stop
+    return server.url, server.stop, server.process
 
 
 KINDS = {"replica-set": replica_set, "standalone": standalone, "postgresql": postgresql}
@@ -108,13 +131,18 @@ def keep(kind: str, run: Run, answer: int) -> None:
     signal.signal(signal.SIGTERM, note)
     controller = os.pidfd_open(run.controller)
     try:
-        url, stop = KINDS[kind](folder)
+        url, stop, process = KINDS[kind](folder)
     except Exception as error:  # whatever it is, the tests shall fail with these words
         os.write(answer, json.dumps({"error": str(error)}).encode())
         return
     os.write(answer, json.dumps({"url": url, "keeper": os.getpid()}).encode())
     os.close(answer)
-    select.select([controller, reader], [], [])
+    assert process is not None
+    ended = os.pidfd_open(process.pid)
+    if select.select([controller, reader, ended], [], [])[0] == [ended]:
+        words = f"the shared server ({kind}), pid {process.pid}, ended by itself with {process.wait()}"
+        (run.folder / f"{kind}.ended").write_text(f"{words}\n{end_of_log(run, kind)}")
+        select.select([controller, reader], [], [])
     stop()
     shutil.rmtree(run.folder if gone(controller) else folder, ignore_errors=True)
 

@@ -17,7 +17,8 @@ import pytest
 from pymongo import MongoClient
 from pymongo.write_concern import WriteConcern
 
-from tests.keeper import Run, shared_server
+from tests.keeper import Run, lost_servers, shared_server
+from tests.nodes import eventually
 from tests.postgresql import OLDEST, PostgreSQL
 from tests.servers import Cluster, ServerMissing, with_database
 
@@ -143,3 +144,21 @@ def test_a_kept_postgresql_server_ends_with_a_run_that_was_killed(tmp_path: Path
 
         assert select.select([server], [], [], 60)[0]
     os.close(server)
+
+
+def test_a_kept_server_that_has_ended_is_named_with_the_end_of_its_log(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as controller:
+        run = Run(folder=tmp_path / "run", controller=controller.pid)
+        run.folder.mkdir()
+        url = shared_server(run, "standalone")
+        with MongoClient[dict[str, Any]](url) as client:
+            server = client.admin.command("serverStatus")["pid"]
+        assert lost_servers(run) == ""
+
+        os.kill(server, signal.SIGTERM)
+
+        said = eventually(lambda: lost_servers(run))
+        assert f"(standalone), pid {server}, ended by itself with 0" in said
+        assert "SignalHandler" in said
+        controller.kill()
+        eventually(lambda: not run.folder.exists())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from taskqueue.daemon.node.context import NodeContext
@@ -54,6 +54,8 @@ class ForkedManager:
     process: Child
     channel: Channel
     start_log: StartLog
+    siblings: Collection[int]
+    """The children that this process already had, e.g. those of a shell that has become this node by ``exec``."""
 
     def end(self) -> None:
         """Close the channel, so that the manager leaves, and wait until it has."""
@@ -79,6 +81,7 @@ class ManagerHandle:
         self._process = forked.process
         self.pid = forked.process.pid
         self._start_log = forked.start_log
+        self._siblings = forked.siblings
         self._in_flight = in_flight
         self._hooks = hooks
         self._status = node.status
@@ -174,6 +177,6 @@ class ManagerHandle:
         self._has_exited = True
         self.channel.close()
         exit = self._process.reap()
-        child_process.reap_strangers(())
+        child_process.reap_strangers(self._siblings)
         self._process.close()
         return exit

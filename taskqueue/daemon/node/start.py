@@ -43,10 +43,10 @@ def run(settings: Settings, *, announce: Callable[[str], None], keep: Collection
     _check_receivers(settings)
     log_fields.install()
     log_fields.set_node(settings.name)
-    child_process.become_subreaper()
     make_all()
     gc.freeze()  # a collection while the store is opened would write to the pages shared with manager and workers
-    forked = ForkedManager(*fork_manager(settings, keep))
+    siblings = child_process.children()
+    forked = ForkedManager(*fork_manager(settings, keep), siblings)
     signals_of_jobs.hold()  # manager and workers must get them; threads of the store must not
     try:
         with _stoppable(forked):
@@ -67,6 +67,7 @@ def run(settings: Settings, *, announce: Callable[[str], None], keep: Collection
         announce(line)
     gc.freeze()  # objects made so far live as long as the process: no collection looks at them again
     gc.set_threshold(COLLECT_AFTER)
+    child_process.become_subreaper()  # last: after an error this process may go on with something else
     code = node.run()
     standard_streams.finish()
     if node.restarts:
