@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 
 from taskqueue import Limit, Process, Rate, Scheduler, Status
+from taskqueue.model.limits import limit_keys_of
+from taskqueue.model.query import parse
 from taskqueue.store import ClaimRequest
 from tests.acceptance.conftest import JobFiles
 from tests.acceptance.work import Clock, Crowd, Echo, Gate
-from tests.nodes import LIMIT, node
+from tests.nodes import LIMIT, eventually, node
 from tests.store.records import WEB_1, claim
 
 IN_EITHER_ORDER = pytest.mark.parametrize("order", ["fair", pytest.param("strict", marks=pytest.mark.long)])
@@ -125,6 +127,9 @@ def test_a_job_that_runs_in_the_caller_and_those_of_a_node_keep_to_one_limit(
         assert (second.status, second.attempts) == (Status.WAITING, ())
         files.open("node")
         scheduler.wait_for([first, second], timeout=LIMIT)
+        store = scheduler._connections.store
+        [license_key] = limit_keys_of(store.find(parse({}), limit=1)[0].lane)
+        eventually(lambda: not store.limit_usage([license_key.key], store.now())[license_key.key])
 
         with ThreadPoolExecutor(1) as thread:
             data = {"file": files.file, "gate": files.gate("caller")}
