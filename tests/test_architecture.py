@@ -204,6 +204,18 @@ class Source:
                 module = ".".join([*above, *([node.module] if node.module else [])])
                 yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
 
+    @property
+    def run_time_imports(self) -> Iterator[str]:
+        """The dotted names of everything imported, but for what only the type checker imports."""
+        typed = {
+            statement
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+            for line in node.body
+            for statement in range(line.lineno, (line.end_lineno or line.lineno) + 1)
+        }
+        return (name for line, name in self.imports() if line not in typed)
+
     def defined(self) -> Iterator[tuple[int, str]]:
         """Yield line and name of every class, function, argument, variable and attribute that is set."""
         for node in ast.walk(self.tree):
@@ -489,16 +501,13 @@ def circle(imports: Mapping[str, set[str]]) -> list[str]:
     return next(filter(None, (search(name, []) for name in sorted(imports))), [])
 
 
-def imports() -> dict[str, set[str]]:
-    """Return what each file of the package imports of it, also inside functions and for the type checker alone."""
-    files = {
-        source.path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): source for source in sources()
-    }
+def imports(sources: tuple[Source, ...]) -> dict[str, set[str]]:
+    """Return what each file of the package imports of it, also inside functions, but for the type checker alone."""
+    files = {source.path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): source for source in sources}
     found: dict[str, set[str]] = {}
     for name, source in files.items():
         if not source.in_tests:
-            named = (imported for _, imported in source.imports())
-            modules = {each if each in files else each.rpartition(".")[0] for each in named}
+            modules = {each if each in files else each.rpartition(".")[0] for each in source.run_time_imports}
             found[name] = modules.intersection(files) - {name, "taskqueue"}
     return found
 
@@ -511,11 +520,32 @@ def test_nothing_else_lies_at_the_top() -> None:
 
 
 def test_no_file_imports_one_that_imports_it() -> None:
-    assert circle(imports()) == []
+    assert circle(imports(sources())) == []
 
 
 def test_a_circle_of_imports_is_found() -> None:
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("if TYPE_CHECKING:\n    from taskqueue.store import a\nelse:\n    x = 1", []),
+        ("if TYPE_CHECKING:\n    x: int\nelse:\n    from taskqueue.store import a", ["a", "b", "a"]),
+        ("def late():\n    from taskqueue.store.a import x", ["a", "b", "a"]),
+    ],
+)
+def test_a_circle_for_the_type_checker_alone_is_none(text: str, expected: list[str]) -> None:
+    found = circle(
+        imports(
+            (
+                Source("taskqueue/store/a.py", "from taskqueue.store import b"),
+                Source("taskqueue/store/b.py", text),
+            )
+        )
+    )
+
+    assert [name.removeprefix("taskqueue.store.") for name in found] == expected
 
 
 def _stem(path: Path) -> str:

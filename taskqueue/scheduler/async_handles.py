@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Mapping
+from collections.abc import Generator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
-
-from typing_extensions import ParamSpec
+from typing import TYPE_CHECKING, Any, Generic
 
 from taskqueue.errors import JobNotFound
 from taskqueue.model.ids import JobId
@@ -23,47 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from taskqueue.model.log_lines import LogLine
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-class AsyncJobs(Protocol):
-    """The operations of a scheduler that its handles use."""
-
-    blocking: Any
-    """The ``Scheduler`` that the threads use."""
-
-    @property
-    def get_job(self) -> Callable[[JobId], Coroutine[Any, Any, AsyncProcess]]:
-        """Return the job with this id."""
-
-    @property
-    def cancel_job(self) -> Callable[[JobId, str], Coroutine[Any, Any, AsyncProcess]]:
-        """Cancel the job."""
-
-    @property
-    def logs(self) -> Callable[[JobId], Coroutine[Any, Any, list[LogLine]]]:
-        """Return the log lines of the job."""
-
-    @property
-    def stack(self) -> Callable[[JobId], Coroutine[Any, Any, str]]:
-        """Return the stack of the running job."""
-
-    @property
-    def why(self) -> Callable[[JobId], Coroutine[Any, Any, str]]:
-        """Say why the job is in its current state."""
-
-    def get_jobs(self, query: Mapping[str, Any] | None = None) -> AsyncIterator[AsyncProcess]:
-        """Iterate over the jobs that match."""
-
-    async def wait_for(
-        self, processes: Iterable[AsyncProcess], timeout: Duration | None = None, raise_on_error: bool = False
-    ) -> list[AsyncProcess]:
-        """Wait until all have ended."""
-
-    async def in_thread(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Make the call in a thread."""
+    from taskqueue.scheduler.async_scheduler import AsyncScheduler
 
 
 class AsyncProcess(JobSnapshot, Generic[Result]):
@@ -72,7 +30,7 @@ class AsyncProcess(JobSnapshot, Generic[Result]):
     ``await process`` waits for the end and returns the result; it raises ``JobFailed`` where the job ended otherwise.
     """
 
-    def __init__(self, scheduler: AsyncJobs, record: Record, *, existed: bool = False) -> None:
+    def __init__(self, scheduler: AsyncScheduler, record: Record, *, existed: bool = False) -> None:
         self._scheduler = scheduler
         self.snapshot = record
         self.existed = existed
@@ -127,7 +85,7 @@ class AsyncProcess(JobSnapshot, Generic[Result]):
 class AsyncEvent(EventSnapshot):
     """An event of a job or of a node; times are aware UTC datetimes."""
 
-    def __init__(self, scheduler: AsyncJobs, stored: StoredEvent, record: Record | None = None) -> None:
+    def __init__(self, scheduler: AsyncScheduler, stored: StoredEvent, record: Record | None = None) -> None:
         self._scheduler = scheduler
         self._stored = stored
         self._process = None if record is None else AsyncProcess(scheduler, record)
@@ -149,7 +107,7 @@ class AsyncEvent(EventSnapshot):
 class AsyncSchedule(ScheduleSnapshot):
     """A ``Schedule`` whose operations are awaited."""
 
-    def __init__(self, scheduler: AsyncJobs, schedule: Schedule) -> None:
+    def __init__(self, scheduler: AsyncScheduler, schedule: Schedule) -> None:
         self._scheduler = scheduler
         self._schedule = schedule
 

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing
 from functools import partial, wraps
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, TypeVar, cast
 
 from typing_extensions import ParamSpec
 
@@ -20,7 +20,7 @@ from taskqueue.errors import JobFailed, JobNotFound
 from taskqueue.insight.records import LAST_LOOK, read
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Record, Status
-from taskqueue.scheduler.async_handles import AsyncJobs, AsyncProcess
+from taskqueue.scheduler.async_handles import AsyncProcess
 from taskqueue.scheduler.connection import Connections
 from taskqueue.scheduler.end_listener import Listener
 from taskqueue.scheduler.poll import NUDGED, Item, Poll, Ready, Steps
@@ -29,6 +29,7 @@ from taskqueue.scheduler.scheduler import Scheduler
 from taskqueue.scheduler.wait import followed, timed_out
 
 if TYPE_CHECKING:  # few waits are of running jobs
+    from taskqueue.scheduler.async_scheduler import AsyncScheduler
     from taskqueue.scheduler.job_wait import JobWait
 
 OF_EMBEDDED = 1
@@ -295,28 +296,25 @@ R = TypeVar("R")
 Handle = TypeVar("Handle")
 
 
-class Client(AsyncJobs, Protocol):
-    """A scheduler whose calls another one makes in threads."""
-
-    async def begin_callbacks(self) -> None:
-        """Start the callbacks that were bound since the last call."""
-
-
-def plain(method: Callable[Concatenate[Scheduler, P], R]) -> Callable[Concatenate[Client, P], Coroutine[Any, Any, R]]:
+def plain(
+    method: Callable[Concatenate[Scheduler, P], R],
+) -> Callable[Concatenate[AsyncScheduler, P], Coroutine[Any, Any, R]]:
     """Return the method as an awaitable one."""
 
     @wraps(method)
-    async def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    async def call(self: AsyncScheduler, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return await self.in_thread(partial(method, self.blocking), *args, **kwargs)
 
     return call
 
 
-def long(method: Callable[Concatenate[Scheduler, P], R]) -> Callable[Concatenate[Client, P], Coroutine[Any, Any, R]]:
+def long(
+    method: Callable[Concatenate[Scheduler, P], R],
+) -> Callable[Concatenate[AsyncScheduler, P], Coroutine[Any, Any, R]]:
     """Return a method that may take long as an awaitable one: in its own thread, not one of the few."""
 
     @wraps(method)
-    async def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    async def call(self: AsyncScheduler, /, *args: P.args, **kwargs: P.kwargs) -> R:
         await self.begin_callbacks()
         return await asyncio.to_thread(method, self.blocking, *args, **kwargs)
 
@@ -324,22 +322,23 @@ def long(method: Callable[Concatenate[Scheduler, P], R]) -> Callable[Concatenate
 
 
 def returning(
-    convert: Callable[[Client, R], Handle], method: Callable[Concatenate[Client, P], Coroutine[Any, Any, R]]
-) -> Callable[Concatenate[Client, P], Coroutine[Any, Any, Handle]]:
+    convert: Callable[[AsyncScheduler, R], Handle],
+    method: Callable[Concatenate[AsyncScheduler, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[AsyncScheduler, P], Coroutine[Any, Any, Handle]]:
     """Return the method with its result converted into a handle whose operations are awaited, or a list of handles."""
 
     @wraps(method)
-    async def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Handle:
+    async def call(self: AsyncScheduler, /, *args: P.args, **kwargs: P.kwargs) -> Handle:
         return convert(self, await method(self, *args, **kwargs))
 
     return call
 
 
-def process(scheduler: Client, process: Process) -> AsyncProcess:
+def process(scheduler: AsyncScheduler, process: Process) -> AsyncProcess:
     """Return the handle of a job."""
     return AsyncProcess(scheduler, process.snapshot, existed=process.existed)
 
 
-def processes(scheduler: Client, processes: Iterable[Process]) -> list[AsyncProcess]:
+def processes(scheduler: AsyncScheduler, processes: Iterable[Process]) -> list[AsyncProcess]:
     """Return the handles of jobs."""
     return [process(scheduler, job) for job in processes]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from taskqueue import store
 from taskqueue.errors import JobNotFound
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Record, Status
-from taskqueue.scheduler.process import Jobs, Process
+from taskqueue.scheduler.process import Process
+
+if TYPE_CHECKING:
+    from taskqueue.scheduler.scheduler import Scheduler
 
 
 class EventSnapshot:
@@ -66,7 +69,7 @@ class EventSnapshot:
 class Event(EventSnapshot):
     """An event of a job or of a node; times are aware UTC datetimes."""
 
-    def __init__(self, scheduler: Jobs, stored: store.Event, record: Record | None = None) -> None:
+    def __init__(self, scheduler: Scheduler, stored: store.Event, record: Record | None = None) -> None:
         super().__init__(stored)
         self._scheduler = scheduler
         self._process = None if record is None else Process(scheduler, record)

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from taskqueue.model.options.table import When
     from taskqueue.scheduler.controls import LimitState
     from taskqueue.scheduler.event import EventSnapshot
-    from taskqueue.scheduler.process import Jobs, Process
+    from taskqueue.scheduler.process import Process
+    from taskqueue.scheduler.scheduler import Scheduler
 
 
 MOST_EVENTS = 5_000
@@ -98,7 +99,7 @@ class Operations(BlockingOperations):
         from taskqueue.scheduler.process import Process
 
         records = page(self._connections.store, query, order, limit, after, offset)
-        return [Process(cast("Jobs", self), record) for record in records]
+        return [Process(cast("Scheduler", self), record) for record in records]
 
     def count_jobs(self, query: Mapping[str, Any] | None = None) -> int:
         """Return how many jobs match the query; without a query, count all jobs. Raises ``InvalidQuery``."""

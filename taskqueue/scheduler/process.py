@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Generic
 
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Record
@@ -14,39 +14,13 @@ if TYPE_CHECKING:
     from typing_extensions import Self, TypeVar
 
     from taskqueue.model.log_lines import LogLine
+    from taskqueue.scheduler.scheduler import Scheduler
 
     Result = TypeVar("Result", default=Any)
 else:  # typing_extensions takes long to import
     from typing import TypeVar
 
     Result = TypeVar("Result")
-
-
-class Jobs(Protocol):
-    """The operations of a scheduler that its handles use."""
-
-    def get_job(self, id: JobId | str) -> Process:
-        """Return the job with this id."""
-
-    def get_jobs(self, query: Mapping[str, Any] | None = None) -> Iterator[Process]:
-        """Iterate over the jobs that match."""
-
-    def cancel_job(self, id: JobId | str, reason: str = "") -> Process:
-        """Cancel the job."""
-
-    def wait_for(
-        self, processes: Iterable[Process], timeout: Duration | None = None, raise_on_error: bool = False
-    ) -> list[Process]:
-        """Wait until all have ended."""
-
-    def logs(self, id: JobId | str) -> list[LogLine]:
-        """Return the log lines of the job."""
-
-    def stack(self, id: JobId | str) -> str:
-        """Return the stack of the running job."""
-
-    def why(self, id: JobId | str) -> str:
-        """Say why the job is in its current state."""
 
 
 class Process(JobSnapshot, Generic[Result]):
@@ -58,7 +32,7 @@ class Process(JobSnapshot, Generic[Result]):
     _silence: object | None = None
 
     def __init__(
-        self, scheduler: Jobs, record: Record, *, existed: bool = False, silence: object | None = None
+        self, scheduler: Scheduler, record: Record, *, existed: bool = False, silence: object | None = None
     ) -> None:
         """``silence`` is the listener's in which the job was added: ``wait`` need not read the job first."""
         self._scheduler = scheduler
@@ -113,7 +87,7 @@ class Process(JobSnapshot, Generic[Result]):
         return self._scheduler.why(self.id)
 
 
-def results(client: Jobs, ids: Sequence[JobId]) -> dict[JobId, Any]:
+def results(client: Scheduler, ids: Sequence[JobId]) -> dict[JobId, Any]:
     """Return the results of these jobs as ``received.sources`` finds them."""
     from taskqueue.model.received import sources  # few jobs depend on others
 

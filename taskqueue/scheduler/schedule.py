@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from taskqueue.model.ids import JobId
 from taskqueue.model.schedules.schedule import Miss, NamedSchedule
 from taskqueue.scheduler import schedules
-from taskqueue.scheduler.process import Jobs, Process
+from taskqueue.scheduler.process import Process
 from taskqueue.store import Store
+
+if TYPE_CHECKING:
+    from taskqueue.scheduler.scheduler import Scheduler
 
 
 class ScheduleSnapshot:
@@ -64,7 +68,7 @@ class ScheduleSnapshot:
 class Schedule(ScheduleSnapshot):
     """A named schedule as it was when it was last read; ``refresh`` reads it again."""
 
-    def __init__(self, scheduler: Jobs, store: Store, schedule: NamedSchedule) -> None:
+    def __init__(self, scheduler: Scheduler, store: Store, schedule: NamedSchedule) -> None:
         self._scheduler = scheduler
         self._store = store
         self.snapshot = schedule

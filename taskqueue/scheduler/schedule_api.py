@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from taskqueue.model.options.table import Overlapping, ScheduledOptions, ScheduleEntry, ScheduleOptions, When
     from taskqueue.model.schedules import Again, Cron, Custom, Every
     from taskqueue.scheduler.declared_schedules import ScheduleChanges
-    from taskqueue.scheduler.process import Jobs
     from taskqueue.scheduler.schedule import Schedule
+    from taskqueue.scheduler.scheduler import Scheduler
     from taskqueue.scheduler.signatures import Addable
 
 NO_DATA: Any = None
@@ -78,7 +78,7 @@ class Schedules:
         given = {**options, **definition}
         completed = job_meta.completed(None, job, data, given)
         plan = schedules.plan_of(name, job, data, completed, self._defaults, now)
-        return handle.Schedule(cast("Jobs", self), store, schedules.define(store, plan, now))
+        return handle.Schedule(cast("Scheduler", self), store, schedules.define(store, plan, now))
 
     def schedules(
         self,
@@ -113,7 +113,7 @@ class Schedules:
         from taskqueue.scheduler import schedule, schedules
 
         return schedule.Schedule(
-            cast("Jobs", self), self._connections.store, schedules.read(self._connections.store, name)
+            cast("Scheduler", self), self._connections.store, schedules.read(self._connections.store, name)
         )
 
     def get_schedules(self) -> list[Schedule]:
@@ -121,4 +121,4 @@ class Schedules:
         from taskqueue.scheduler import schedule
 
         store = self._connections.store
-        return [schedule.Schedule(cast("Jobs", self), store, plan) for plan in store.schedules()]
+        return [schedule.Schedule(cast("Scheduler", self), store, plan) for plan in store.schedules()]

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, TypeVar, overload
 
 from taskqueue.errors import InvalidJob, InvalidOption
 from taskqueue.model.job import Arguments, Returned, TaskFunction
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
     from taskqueue.model.options.table import ClassOptions, JobOptions
     from taskqueue.scheduler.async_handles import AsyncProcess
+    from taskqueue.scheduler.async_scheduler import AsyncScheduler
     from taskqueue.scheduler.process import Process
+    from taskqueue.scheduler.scheduler import Scheduler
 
 
 Awaited = TypeVar("Awaited")
@@ -44,43 +46,25 @@ def warn_direct_calls() -> Iterator[None]:
         _warns_of_calls.reset(token)
 
 
-class Adding(Protocol):
-    """A scheduler, as a task uses it."""
-
-    def add_job(
-        self, job: TaskFunction[..., Any], data: dict[str, Any], /, *, session: object, **options: Unpack[JobOptions]
-    ) -> Process[Any]:
-        """Store the job and return its handle."""
-
-
-class AsyncAdding(Protocol):
-    """A scheduler for asyncio, as a task uses it."""
-
-    def add_job(
-        self, job: TaskFunction[..., Any], data: dict[str, Any], /, *, session: object, **options: Unpack[JobOptions]
-    ) -> Coroutine[Any, Any, AsyncProcess[Any]]:
-        """Store the job and return its handle, which is awaited."""
-
-
 class AddsJobs(Generic[Arguments, Returned]):
     """A task, or a task with options of one job: what adds jobs that call it."""
 
     @overload
     def add(
         self: AddsJobs[Arguments, Coroutine[Any, Any, Awaited]],
-        scheduler: Adding,
+        scheduler: Scheduler,
         /,
         *args: Arguments.args,
         **kwargs: Arguments.kwargs,
     ) -> Process[Awaited]: ...
 
     @overload
-    def add(self, scheduler: Adding, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Process[Returned]: ...
+    def add(self, scheduler: Scheduler, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Process[Returned]: ...
 
     @overload
     def add(
         self: AddsJobs[Arguments, Coroutine[Any, Any, Awaited]],
-        scheduler: AsyncAdding,
+        scheduler: AsyncScheduler,
         /,
         *args: Arguments.args,
         **kwargs: Arguments.kwargs,
@@ -88,10 +72,10 @@ class AddsJobs(Generic[Arguments, Returned]):
 
     @overload
     def add(
-        self, scheduler: AsyncAdding, /, *args: Arguments.args, **kwargs: Arguments.kwargs
+        self, scheduler: AsyncScheduler, /, *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Coroutine[Any, Any, AsyncProcess[Returned]]: ...
 
-    def add(self, scheduler: Adding | AsyncAdding, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Any:
+    def add(self, scheduler: Scheduler | AsyncScheduler, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Any:
         """Add a job that calls the function with these arguments, and return its ``Process``.
 
         The call is awaited with an ``AsyncScheduler``. Arguments are kept by name. Raises ``InvalidJob`` for arguments

@@ -23,7 +23,7 @@ from taskqueue.model.received import ALL, ONE, Received, taken_out
 from taskqueue.model.schedules import Duration
 from taskqueue.model.shown_text import as_code
 from taskqueue.scheduler.async_handles import AsyncProcess
-from taskqueue.scheduler.process import Jobs, Process
+from taskqueue.scheduler.process import Process
 from taskqueue.scheduler.snapshot import JobSnapshot
 from taskqueue.scheduler.wait import timeout_of
 
@@ -168,7 +168,7 @@ class AsyncWorkflow(WorkflowSnapshot[AsyncProcess]):
         return await self.refresh()
 
 
-def members(client: Jobs, first: JobId) -> list[Process]:
+def members(client: Scheduler, first: JobId) -> list[Process]:
     """Return the members that are in the store."""
     return list(client.get_jobs(_query(first)))
 
@@ -177,7 +177,7 @@ def _query(first: JobId) -> Mapping[str, Any]:
     return {"tags": f"{WORKFLOW_TAG}{first}"}
 
 
-def _cancel(client: Jobs, first: JobId, reason: str) -> None:
+def _cancel(client: Scheduler, first: JobId, reason: str) -> None:
     """Cancel the members that are pending, the last ones first."""
     for process in reversed(members(client, first)):
         if process.is_pending:

@@ -13,8 +13,8 @@ from taskqueue.daemon.protocol.codec import encode
 from taskqueue.daemon.protocol.messages import POSITION_EVERY, PROGRESS_EVERY, Logged, Progressed, Started, WaitsFor
 from taskqueue.daemon.protocol.shared_memory import Entry, ProgressEntry, WorkerPage
 from taskqueue.daemon.runtime.child_process import boottime
-from taskqueue.daemon.worker.interrupts import Shield
-from taskqueue.execution.job_context import Interrupts, JobContext
+from taskqueue.daemon.worker.interrupts import StopRequests
+from taskqueue.execution.job_context import JobContext
 from taskqueue.execution.line_keeper import attach, capture_structlog, keep_begun_output
 from taskqueue.execution.run import Run
 from taskqueue.execution.sentry import scope_of
@@ -37,12 +37,6 @@ class Sender(Protocol):
         """Wait until they have left this process."""
 
 
-class ShieldedInterrupts(Interrupts, Protocol):
-    """Interrupts that wait while a job has called the worker's code."""
-
-    shield: Shield
-
-
 class WorkerContext(JobContext):
     """The context of one run in a worker, from just before the class is loaded until the hooks have ended."""
 
@@ -63,7 +57,7 @@ class WorkerContext(JobContext):
         channel: Sender,
         page: WorkerPage,
         start_entry: Entry,
-        interrupts: ShieldedInterrupts,
+        interrupts: StopRequests,
         scheduler: Callable[[], Any],
         event_loop: Callable[[], WatchedLoop],
     ) -> None:

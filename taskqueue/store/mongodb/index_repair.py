@@ -6,7 +6,7 @@ import functools
 import logging
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from bson import ObjectId
 from pymongo.errors import DuplicateKeyError
@@ -21,6 +21,9 @@ from taskqueue.store.mongodb.driver_errors import IndexMissing, RightsMissing, r
 from taskqueue.store.mongodb.effects import change, effects_of
 from taskqueue.store.mongodb.unique_keys import holds
 from taskqueue.store.tries import Tries
+
+if TYPE_CHECKING:
+    from taskqueue.store.mongodb.store import MongoStore
 
 log = logging.getLogger(__name__)
 
@@ -40,19 +43,13 @@ Given = ParamSpec("Given")
 Returned = TypeVar("Returned")
 
 
-class _Indexed(Protocol):
-    def index(self) -> None:
-        """Create the indexes that are missing."""
-
-
-Store = TypeVar("Store", bound=_Indexed)
-
-
-def indexed(method: Callable[Concatenate[Store, Given], Returned]) -> Callable[Concatenate[Store, Given], Returned]:
+def indexed(
+    method: Callable[Concatenate[MongoStore, Given], Returned],
+) -> Callable[Concatenate[MongoStore, Given], Returned]:
     """Wrap a method: create a missing index and call it again."""
 
     @functools.wraps(method)
-    def call(store: Store, /, *args: Given.args, **kwargs: Given.kwargs) -> Returned:
+    def call(store: MongoStore, /, *args: Given.args, **kwargs: Given.kwargs) -> Returned:
         try:
             return method(store, *args, **kwargs)
         except IndexMissing as missing:

@@ -25,7 +25,7 @@ from taskqueue.store.postgresql.driver_errors import LOCKED, REPEATED, in_words,
 from taskqueue.store.postgresql.roles import Role, missing
 from taskqueue.store.postgresql.url import PostgreSQLUrl
 from taskqueue.store.relational.columns import COLUMNS
-from taskqueue.store.relational.engine import Adder, AnyWork, Sync, Work
+from taskqueue.store.relational.engine import Adder, Sync
 from taskqueue.store.relational.rows import record
 from taskqueue.store.relational.transaction import Transaction
 
@@ -133,8 +133,8 @@ class Connection:
                 return self._read_once(action)
 
     def write(
-        self, level: Sync, body: Callable[[PostgreSQLDatabase], tuple[AnyWork, Result]]
-    ) -> tuple[AnyWork, Result]:
+        self, level: Sync, body: Callable[[PostgreSQLDatabase], tuple[Transaction, Result]]
+    ) -> tuple[Transaction, Result]:
         """Run ``body`` as one transaction, again if another one was in its way, and ring with the commit."""
         with self._in_words(Role.NODE):
             give_up_at = time.monotonic() + LOCK_WAIT
@@ -206,7 +206,7 @@ class Connection:
 
         return self.look(lambda database: derived_fields.disagreeing(database, limit))
 
-    def write_again(self, work: Work, found: Sequence[Disagreement]) -> int:
+    def write_again(self, work: Transaction, found: Sequence[Disagreement]) -> int:
         from taskqueue.store.postgresql import derived_fields
 
         return derived_fields.write_again(work, found)
@@ -251,16 +251,16 @@ class Connection:
             database.undo()
 
     def _write(
-        self, level: Sync, body: Callable[[PostgreSQLDatabase], tuple[AnyWork, Result]]
-    ) -> tuple[AnyWork, Result]:
+        self, level: Sync, body: Callable[[PostgreSQLDatabase], tuple[Transaction, Result]]
+    ) -> tuple[Transaction, Result]:
         try:
             return self._write_once(level, body, takes_in=False)
         except Arrived:
             return self._write_once(level, body, takes_in=True)
 
     def _write_once(
-        self, level: Sync, body: Callable[[PostgreSQLDatabase], tuple[AnyWork, Result]], *, takes_in: bool
-    ) -> tuple[AnyWork, Result]:
+        self, level: Sync, body: Callable[[PostgreSQLDatabase], tuple[Transaction, Result]], *, takes_in: bool
+    ) -> tuple[Transaction, Result]:
         database = self._opened()
         try:
             database.begin(self._begin(_SYNC[level]))

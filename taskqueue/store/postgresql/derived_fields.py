@@ -10,7 +10,7 @@ from taskqueue.store import Disagreement, Disagreements
 from taskqueue.store.postgresql.database import PostgreSQLDatabase
 from taskqueue.store.relational import derived_fields
 from taskqueue.store.relational.derived_fields import LOOK_FOR, RANK_A_PRIORITY
-from taskqueue.store.relational.engine import Work
+from taskqueue.store.relational.transaction import Transaction
 
 _BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = {}"
 # Options are valid JSON here, but of any shape, so they are compared as text, which never fails.
@@ -40,6 +40,6 @@ def disagreeing(database: PostgreSQLDatabase, limit: int, seconds: float = LOOK_
     return Disagreements(found, is_complete=True)
 
 
-def write_again(work: Work, found: Sequence[Disagreement]) -> int:
+def write_again(work: Transaction, found: Sequence[Disagreement]) -> int:
     """Write the derived columns of these jobs, and the numbers of all queues if one is wrong still."""
     return derived_fields.write_again(work, _WRITE, found)

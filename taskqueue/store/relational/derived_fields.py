@@ -17,7 +17,8 @@ from taskqueue.store import Disagreement
 from taskqueue.store.bell import WORK
 from taskqueue.store.reading import readable
 from taskqueue.store.relational import counts
-from taskqueue.store.relational.engine import Database, Work
+from taskqueue.store.relational.engine import Database
+from taskqueue.store.relational.transaction import Transaction
 
 LOOK_FOR = 20.0
 """How many seconds the search may take."""
@@ -43,7 +44,7 @@ def disagreeing(database: Database, statement: str, limit: int) -> Iterator[Disa
         yield from (Disagreement(f"queue {queue}", ("counts",)) for queue in _miscounted(database))
 
 
-def write_again(work: Work, statement: str, found: Sequence[Disagreement]) -> int:
+def write_again(work: Transaction, statement: str, found: Sequence[Disagreement]) -> int:
     """Write the derived columns of these jobs by the statement, and the numbers of all queues if one is wrong still."""
     jobs = [str(disagreement.job) for disagreement in found if disagreement.job is not None]
     written = sum(work.execute(statement, (id,)).rowcount for id in jobs)

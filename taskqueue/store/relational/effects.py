@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import deque
 from datetime import datetime
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.pending import TREE_ENDS, orphaned, relieved
@@ -21,6 +20,9 @@ from taskqueue.store.relational import waits
 from taskqueue.store.relational.columns import COLUMNS
 from taskqueue.store.relational.rows import records_of
 
+if TYPE_CHECKING:
+    from taskqueue.store.relational.transaction import Transaction
+
 log = logging.getLogger(__name__)
 
 _ADVANCE = """
@@ -31,27 +33,7 @@ _COUNT_END = "UPDATE plans SET about = ?, version = version + 1 WHERE name = ?"
 _CHILDREN = f"SELECT {COLUMNS} FROM jobs WHERE parent = ? AND parent IS NOT NULL AND status <= 2"
 
 
-class Work(waits.Work, Protocol):
-    """The part of a transaction that this file uses."""
-
-    topics: set[str]
-    ended: deque[Record]
-    """Records whose end has effects on others that are still to be applied."""
-
-    def record(self, id: JobId) -> Record | None:
-        """Return the record as it is now."""
-
-    def insert(self, new: Record) -> bool:
-        """Insert the record; return False if its id or unique key is taken."""
-
-    def replace(self, before: Record, after: Record, now: datetime) -> None:
-        """Put ``after`` in the place of ``before``."""
-
-    def request_cancel(self, asked: Record) -> None:
-        """Record a cancel request for a running job."""
-
-
-def apply(work: Work, ended: Record, now: datetime) -> None:
+def apply(work: Transaction, ended: Record, now: datetime) -> None:
     """Apply the effects of an ended record, and of the ends that these cause."""
     if ended.origin is not None:
         _recur(work, ended, now)
@@ -72,7 +54,7 @@ def apply(work: Work, ended: Record, now: datetime) -> None:
         work.ended.popleft()
 
 
-def recheck(work: Work, waiting: Record, now: datetime) -> Record:
+def recheck(work: Transaction, waiting: Record, now: datetime) -> Record:
     """Return the record after a recheck of its parent and of the jobs it waits for, which may have ended."""
     after = waiting
     for awaited in waiting.waiting_for:
@@ -87,7 +69,7 @@ def recheck(work: Work, waiting: Record, now: datetime) -> Record:
     return after
 
 
-def _recur(work: Work, ended: Record, now: datetime) -> None:
+def _recur(work: Transaction, ended: Record, now: datetime) -> None:
     """Insert the next occurrence of a recurring job."""
     following = successor(ended, now)
     if following is not None and not work.insert(following) and work.record(following.id) is None:
@@ -100,7 +82,7 @@ def _recur(work: Work, ended: Record, now: datetime) -> None:
         _count_end(work, step.schedule, str(step.job), step.failed)
 
 
-def _count_end(work: Work, schedule: str, job: str, failed: bool) -> None:
+def _count_end(work: Transaction, schedule: str, job: str, failed: bool) -> None:
     """Count the end of a job that a schedule has started lately; a schedule that cannot be read counts nothing."""
     rows = work.execute(_ABOUT, (schedule,)).fetchall()
     for counted in readable(rows, lambda row: _with_end(row[0], job, failed), "a schedule"):
@@ -116,14 +98,14 @@ def _with_end(kept: str, job: str, failed: bool) -> str | None:
     return json.dumps(about, ensure_ascii=False)
 
 
-def _release(work: Work, ended: JobId, status: Status, now: datetime) -> None:
+def _release(work: Transaction, ended: JobId, status: Status, now: datetime) -> None:
     for waiting in waits.waiting_for(work, ended):
         after = relieved(waiting, ended, status, now)
         if after is not waiting:
             work.replace(waiting, after, now)
 
 
-def _cancel_children(work: Work, ended: Record, now: datetime) -> None:
+def _cancel_children(work: Transaction, ended: Record, now: datetime) -> None:
     for child in records_of(work.execute(_CHILDREN, (str(ended.id),)).fetchall()):
         after = orphaned(child, ended.id, ended.status, now)
         if child.status is Status.PROCESSING:

@@ -1,4 +1,4 @@
-"""What the relational store needs from a database: the protocols of its engine and of its transactions."""
+"""What the relational store needs from a database: the protocols of its engine."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from taskqueue.model.finding import Finding
     from taskqueue.store import Disagreement, Disagreements
+    from taskqueue.store.relational.transaction import Transaction
 
 Result = TypeVar("Result")
 
@@ -92,19 +93,6 @@ class Database(Protocol):
         """Whether a transaction is open, so that all reads see one state."""
 
 
-class Work(Database, Protocol):
-    """A write transaction of the store, as an engine's own parts see it."""
-
-    topics: set[str]
-    """The bells to ring after the commit, or with it."""
-
-    def add_up(self) -> None:
-        """Add up the history, which also counts all records."""
-
-
-AnyWork = TypeVar("AnyWork", bound=Work)
-
-
 class Sync(Enum):
     """The durability of a commit: it survives a crash of any process, or a power cut too."""
 
@@ -145,7 +133,7 @@ class Engine(Protocol):
     def read(self, action: Callable[[Database], Result]) -> Result:
         """Return the result of ``action``, which only reads; it may be run again."""
 
-    def write(self, level: Sync, body: Callable[[Database], tuple[AnyWork, Result]]) -> tuple[AnyWork, Result]:
+    def write(self, level: Sync, body: Callable[[Database], tuple[Transaction, Result]]) -> tuple[Transaction, Result]:
         """Run ``body`` as one transaction, commit it and return its result; undo it on any exception.
 
         One such transaction runs at a time in the whole store, and sees all earlier ones. The body may be run again
@@ -174,7 +162,7 @@ class Engine(Protocol):
     def disagreeing(self, limit: int) -> Disagreements:
         """Return derived fields that disagree with their sources (``Store.disagreeing``)."""
 
-    def write_again(self, work: Work, found: Sequence[Disagreement]) -> int:
+    def write_again(self, work: Transaction, found: Sequence[Disagreement]) -> int:
         """Rewrite these derived fields, and return for how many jobs and queues."""
 
     def close(self) -> None:

@@ -6,13 +6,15 @@ retention keeps that other one.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Record
 from taskqueue.store.relational.columns import COLUMNS
-from taskqueue.store.relational.engine import Execute, Rows
 from taskqueue.store.relational.rows import records_of
+
+if TYPE_CHECKING:
+    from taskqueue.store.relational.transaction import Transaction
 
 NEEDED = "needed:"
 """The prefix of an id in ``waits.awaited`` when the job has ended and a pending one depends on it.
@@ -29,20 +31,7 @@ ANY = f"SELECT 1 FROM waits WHERE awaited < '{NEEDED}' LIMIT 1"
 _WAITING = f"SELECT {COLUMNS} FROM jobs WHERE id IN (SELECT job FROM waits WHERE awaited = ?)"
 
 
-class Work(Protocol):
-    """The part of a transaction that this file uses."""
-
-    has_waits: bool | None
-    """Whether any job waits for another one; None until this is read."""
-    asked: Rows | None
-    """The answer to that question, if it was asked before somebody needs it."""
-
-    @property
-    def execute(self) -> Execute:
-        """Runs a statement in the transaction."""
-
-
-def add(work: Work, waiting: Record) -> None:
+def add(work: Transaction, waiting: Record) -> None:
     """Store which jobs the record waits for, and which it depends on without waiting, as a copy does."""
     for awaited in waiting.waiting_for:
         work.execute(_ADD, (str(awaited), str(waiting.id)))
@@ -52,7 +41,7 @@ def add(work: Work, waiting: Record) -> None:
             work.execute(_ADD, (f"{NEEDED}{needed.id}", str(waiting.id)))
 
 
-def end(work: Work, before: Record, after: Record) -> None:
+def end(work: Transaction, before: Record, after: Record) -> None:
     """Remove the waits of ``before`` that ``after`` no longer has; a pending dependent still needs the result."""
     still = frozenset(after.waiting_for)  # a tuple of a thousand ids would be searched a thousand times
     for awaited in before.waiting_for:
@@ -63,19 +52,19 @@ def end(work: Work, before: Record, after: Record) -> None:
                 work.execute(_ADD, (f"{NEEDED}{awaited}", str(after.id)))
 
 
-def end_needs(work: Work, ended: Record) -> None:
+def end_needs(work: Transaction, ended: Record) -> None:
     """Remove what an ended record needed: the results of the jobs it depends on."""
     for needed in ended.depends_on:
         work.execute(_NEED_NO_MORE, (str(needed.id), str(ended.id)))
 
 
-def exist(work: Work) -> bool:
+def exist(work: Transaction) -> bool:
     """Return whether any job waits for another one."""
     if work.has_waits is None:
         work.has_waits = (work.asked or work.execute(ANY)).fetchone() is not None
     return work.has_waits
 
 
-def waiting_for(work: Work, awaited: JobId) -> list[Record]:
+def waiting_for(work: Transaction, awaited: JobId) -> list[Record]:
     """Return the records that wait for this job."""
     return records_of(work.execute(_WAITING, (str(awaited),)).fetchall())

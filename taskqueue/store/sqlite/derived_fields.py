@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from taskqueue.store import Disagreement, Disagreements
 from taskqueue.store.relational import derived_fields
 from taskqueue.store.relational.derived_fields import LOOK_FOR, RANK_A_PRIORITY
-from taskqueue.store.relational.engine import Work
+from taskqueue.store.relational.transaction import Transaction
 from taskqueue.store.sqlite.database import SqliteDatabase
 
 _STEPS = 10_000
@@ -44,6 +44,6 @@ def disagreeing(raw: SqliteDatabase, limit: int, seconds: float = LOOK_FOR) -> D
     return Disagreements(found, is_complete=True)
 
 
-def write_again(work: Work, found: Sequence[Disagreement]) -> int:
+def write_again(work: Transaction, found: Sequence[Disagreement]) -> int:
     """Write the derived columns of these jobs, and the numbers of all queues if one is wrong still."""
     return derived_fields.write_again(work, _WRITE, found)

@@ -15,9 +15,10 @@ from taskqueue.store import ALIKE
 from taskqueue.store.arguments import same_jobs
 from taskqueue.store.bell import ENDS, Doorbell
 from taskqueue.store.relational.columns import COLUMNS, Row
-from taskqueue.store.relational.engine import Adder, Sync, Work
+from taskqueue.store.relational.engine import Adder, Sync
 from taskqueue.store.relational.rows import record
 from taskqueue.store.relational.settlements import record_of
+from taskqueue.store.relational.transaction import Transaction
 from taskqueue.store.sqlite.database import SqliteDatabase
 from taskqueue.store.sqlite.url import SqliteUrl
 
@@ -87,7 +88,7 @@ class SqliteEngine(ABC):
 
         return self.read(lambda raw: derived_fields.disagreeing(raw, limit))
 
-    def write_again(self, work: Work, found: Sequence[Disagreement]) -> int:
+    def write_again(self, work: Transaction, found: Sequence[Disagreement]) -> int:
         from taskqueue.store.sqlite import derived_fields
 
         return derived_fields.write_again(work, found)
