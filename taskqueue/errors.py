@@ -65,7 +65,7 @@ class DuplicateId(InvalidJob):
     """A job with this id exists already and is another job."""
 
     def __init__(self, id: object) -> None:
-        super().__init__(f"job {id} exists already with another class or other data: pass another id, or none")
+        super().__init__(f"job {id} already exists with another class or other data: pass another id, or none")
         self.id = id
 
 
@@ -142,7 +142,7 @@ class WaitTimeout(TaskqueueError, TimeoutError):
         late = f" ({unread:,} of them could not be read in time, and may have ended)" if unread else ""
         where = f" (store {store})" if store else ""
         super().__init__(
-            f"after {timeout:g} s still open: {named}{more}{late}; `taskqueue why ID` says what each waits for{where}"
+            f"still open after {timeout:g} s: {named}{more}{late}; `taskqueue why ID` says what each waits for{where}"
             + (f". {nodes}" if nodes else "")
         )
         self.open_jobs = tuple(open_jobs)

@@ -83,13 +83,13 @@ def _hooks_of(bootstrap: Path) -> Mapping[str, Any]:
 def _check_options(*, once: bool, here: bool, bootstrap: Path | None, wait: bool, wait_timeout: float | None) -> None:
     """Refuse options that exclude each other, and options that need another one that is missing."""
     if here and once:
-        raise click.UsageError("--here runs the job now, --once may add no job: pass one of them")
+        raise click.UsageError("--here runs the job now, but --once may add no job: pass only one of them")
     if here and wait:
-        raise click.UsageError("--here always waits for its job, --wait for a job that a node runs: pass one of them")
+        raise click.UsageError("--here always waits, and --wait is for a job that a node runs: pass only one of them")
     if bootstrap is not None and not here:
-        raise click.UsageError("--bootstrap is for a run in this process, nodes have their own: pass --here too")
+        raise click.UsageError("--bootstrap is for a run in this process; nodes have their own: pass --here too")
     if wait_timeout is not None and not wait:
-        raise click.UsageError("--wait-timeout says how long to wait: pass --wait too")
+        raise click.UsageError("--wait-timeout limits --wait: pass --wait too")
 
 
 def _check_path(context: StoreContext, job: str) -> None:

@@ -95,7 +95,7 @@ def _list(context: StoreContext, as_json: bool) -> None:
     for action in actions:
         output.line(f"{_progress(action)}; begun by {action.first.by} at {local(action.first.record.created_at)}")
     if not actions:
-        output.line("no bulk actions: `taskqueue recover --query FILTER --first 5 --yes` begins one", err=True)
+        output.line("no bulk actions: `taskqueue recover --query FILTER --first 5 --yes` starts one", err=True)
 
 
 def _rest(context: StoreContext, name: str, plan: Plan, yes: bool, as_json: bool) -> None:

@@ -76,7 +76,7 @@ def _canceled(context: StoreContext, record: Record, reason: str) -> Record:
 
 def _said(before: Record, after: Record) -> str:
     if before.status.is_final:
-        return f"had ended already as {before.status.name}"
+        return f"had already ended as {before.status.name}"
     if after.status is not Status.PROCESSING and after.status.is_pending:
         return f"is {after.status.name} to clean up"
     if after.status.is_pending:

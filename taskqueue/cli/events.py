@@ -77,11 +77,11 @@ def events_command(
 ) -> None:
     """Print the last events of jobs and nodes, the oldest first; one day is kept."""
     if timeout is not None and not follow:
-        raise click.UsageError("--timeout bounds --follow: pass both, or neither")
+        raise click.UsageError("--timeout limits --follow: pass both, or neither")
     if cursor is not None and since is not None:
-        raise click.UsageError("--cursor and --since both say where to start: pass one of them")
+        raise click.UsageError("--cursor and --since both say where to start: pass only one of them")
     if chosen["nodes"] and (chosen["classes"] or chosen["query"] is not None):
-        raise click.UsageError("events of a node are of no job: pass --node, or --class and --query")
+        raise click.UsageError("events of a node belong to no job: pass --node, or --class and --query")
     reader = _Reader(context, since, **chosen)
     if last is None and not (follow or cursor or since):
         last = LAST

@@ -47,8 +47,8 @@ WAYS_OUT: Mapping[str, str] = {
     "depends_on": _ID,
     "meta": "KEY=VALUE",
     "parent": _ID,
-    "id": "text of 1 to 64 printable characters, or the 24 digits of an id; a key that is free again when the job has "
-    "ended is --unique",
+    "id": "text of 1 to 64 printable characters, or the 24 digits of an id; for a key that is free again when the job "
+    "has ended, use --unique",
     "limits": _LIMIT,
 }
 """The notations that an error suggests, where the model names Python objects."""

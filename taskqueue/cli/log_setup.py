@@ -173,7 +173,7 @@ def _obey(file: Path) -> set[int]:
         ) from None
     started = [thread.name for thread in threading.enumerate() if thread not in threads]
     if started:
-        problem = f"{file}: a handler has started threads ({', '.join(started)}), beside which no worker can be forked"
+        problem = f"{file}: a handler has started threads ({', '.join(started)}), so no worker can be forked"
         raise ConfigError(f"{problem}: use one that writes by itself")
     for logger in (logging.root, *logging.root.manager.loggerDict.values()):
         for handler in logger.handlers if isinstance(logger, logging.Logger) else ():

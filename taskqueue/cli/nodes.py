@@ -40,7 +40,7 @@ def nodes_command(context: StoreContext, is_leader: bool, resign: bool, every: f
     The leader does work for the whole cluster, such as retention. Nothing is lost while there is no leader.
     """
     if resign and (every is not None or not is_leader):
-        raise click.UsageError("--resign takes the lead once: pass it with --leader and without --watch")
+        raise click.UsageError("--resign takes the lead away once: pass it with --leader and without --watch")
     if every is not None:
         show = _show_leader if is_leader else _list
         watch.repeat(lambda: show(context, as_json=False), every, as_json=as_json)

@@ -82,7 +82,7 @@ def work_on(value: str) -> tuple[str, int | None]:
     """Return the queue and the most of its jobs to run at once (None: no bound) of ``mail`` or ``reports=2``."""
     if "," in value:
         ours = " ".join(f"--work-on {queue}" for queue in value.split(","))
-        raise click.BadParameter(f"{value!r} names several queues: write {ours}, in a variable blanks between them")
+        raise click.BadParameter(f"{value!r} names several queues: write {ours}, or with spaces in a variable")
     queue, equals, bound = value.rpartition("=")
     if not equals:
         return value, None
@@ -153,4 +153,4 @@ def _decoded(text: str, where: str) -> Any:
         return decode(text.strip() or "nothing")
     except Exception as error:  # the errors of JSON and of Extended JSON have no common base class
         reason = error.__cause__ or error
-        raise click.BadParameter(f'{where} is not JSON: {reason}: write such as {{"to": "ann"}}') from None
+        raise click.BadParameter(f'{where} is not JSON: {reason}: write for example {{"to": "ann"}}') from None

@@ -67,7 +67,7 @@ def run_command(
     in the store.
     """
     if burst and reload:
-        raise click.UsageError("--burst leaves when nothing is due, and --reload waits for changes: pass one of them")
+        raise click.UsageError("--burst leaves when nothing is due, and --reload waits for changes: pass only one")
     folder = folder_of(application)
     own = {"url": ctx.find_root().obj, "chdir": folder, "unroutable_after": 0.0, "burst": burst}
     declaring = schedules or _importable(module_of(application))

@@ -299,7 +299,7 @@ def _crontab(file: str, tz: str | None, *, system: bool) -> Crontab:
         raise click.UsageError(f"the lines of {file} name a user after their times: pass --system")
     zone = tz or crontab.zone_of_host()
     if zone is None:
-        raise click.UsageError("this host does not name its time zone: pass --tz, such as --tz Europe/Berlin")
+        raise click.UsageError("the time zone of this host is unknown: pass one, such as --tz Europe/Berlin")
     return crontab.read(_text(file), zone, has_users=system)
 
 

@@ -160,7 +160,7 @@ def _warn_of_closed(user: str) -> None:
         closed = closed_folder(reversed(program.parents), uid, gid)
         if closed is not None:
             words = f"the user of the node may not enter {closed}, on the way to {program}"
-            do = "make the environment elsewhere, with another Python, say /usr/bin/python3"
+            do = "create the environment elsewhere, with another Python, say /usr/bin/python3"
             output.line(f"taskqueue systemd: {words}: {do}", err=True)
             return
 

@@ -37,7 +37,7 @@ def update_command(
     """
     changes = {name: value for name, value in options.items() if value not in (None, ())}
     if no_tags and "tags" in changes:
-        raise click.UsageError("--tags says which tags to have, --no-tags to have none: pass one of them")
+        raise click.UsageError("--tags sets the tags, and --no-tags removes them all: pass only one of them")
     if no_tags:
         changes["tags"] = ()
     if click.get_current_context().get_parameter_source("data") is ParameterSource.COMMANDLINE:  # null is data too

@@ -43,8 +43,8 @@ def check_setting(**_: Any) -> list[CheckMessage]:
     if address is None and not settings.DEBUG and not os.environ.get("TASKQUEUE_URL"):
         return [
             Warning(
-                "TASKQUEUE names no store: each user of this host has one of its own, so a node finds the jobs of "
-                "the web server only if both run as the same user",
+                "TASKQUEUE does not name a store: each user of this host has one of its own, so a node finds the jobs "
+                "of the web server only if both run as the same user",
                 hint="Name it: TASKQUEUE = {'URL': BASE_DIR / 'jobs.db'}",
                 id="taskqueue.W001",
             )

@@ -44,7 +44,7 @@ def address() -> str | None:
         return text
     if "://" not in text and not os.path.isabs(text):
         raise ImproperlyConfigured(
-            f"TASKQUEUE['URL'] is {text!r}, which is another file in each working folder: write BASE_DIR / {text!r}"
+            f"TASKQUEUE['URL'] is {text!r}, which is a different file in each working folder: write BASE_DIR / {text!r}"
         )
     try:
         return resolved(text)

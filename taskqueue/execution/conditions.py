@@ -127,7 +127,7 @@ async def _answer(check: Check, asking: _Asking) -> bool:
     if type(answer) is CoroutineType:
         answer = await asking.context.run_coroutine(answer)
     if answer is None or inspect.isawaitable(answer):
-        raise TypeError(f"{check} returned {as_code(answer)}: a check returns True or False")
+        raise TypeError(f"{check} returned {as_code(answer)}: it must return True or False")
     return bool(answer)
 
 

@@ -257,7 +257,7 @@ def _log_others(error: BaseException) -> None:
     """Log errors raised together with an instruction to continue later; nothing else would report them."""
     others = [brief(leaf.error) for leaf in leaves(error) if not isinstance(leaf.error, CONTROLS)]
     if others:
-        log.warning("a job that continues later also raised %s", "; ".join(others), exc_info=error)
+        log.warning("a job that continues later has also raised %s", "; ".join(others), exc_info=error)
 
 
 def came_up_after(error: BaseException, *kinds: type[BaseException]) -> bool:

@@ -17,7 +17,7 @@ from taskqueue.model.run_context import AWAITED, AsyncSource, Item, Items, Loop
 from taskqueue.model.serializer import clean, decode, encode
 from taskqueue.model.shown_text import as_code
 
-_UNREADABLE = "the place of the loops of this job (each) cannot be read: add the job again"
+_UNREADABLE = "the positions of the loops of this job (each) cannot be read: add the job again"
 
 
 class Loops:
@@ -201,7 +201,7 @@ def _check(name: str, turn: float | None, batch: int | None, manual: bool) -> No
 
 
 def _not_kept(name: str) -> str:
-    return f"the items that the loop {name!r} has handed out are not kept: call keep() of it first"
+    return f"the items that the loop {name!r} has handed out are not stored yet: call its keep() first"
 
 
 def _digest(text: str) -> str:

@@ -61,7 +61,7 @@ def unusable(hook: AroundRun, context: JobContext) -> Ran | None:
     if context.awaits is None or iscoroutinefunction(hook):
         return None
     message = (
-        f"{context.run.job} runs beside others in one event loop, and around_run of the bootstrap file is a plain "
+        f"{context.run.job} runs beside others in one event loop, but around_run of the bootstrap file is a plain "
         "function: write async def around_run, and await proceed() in it"
     )
     failure = Failure(type="taskqueue.CannotLoad", message=message)

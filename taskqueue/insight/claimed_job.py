@@ -58,7 +58,7 @@ class NodeOfClaim(NamedTuple):
             return f"{where}, dead: its processes have ended"
         if self.stopped:
             return f"{where}, stopped by a signal: `kill -CONT {self.stopped}` lets it continue"
-        state = "alive, its seat holds until" if until > now else "not heard of, its seat was over"
+        state = "alive, its seat holds until" if until > now else "not heard from, its seat ended"
         return f"{where}, {state} {at(until, now)}"
 
     def end_of_claim(self, ends_at: datetime, now: datetime) -> str:

@@ -64,7 +64,8 @@ def trouble(seat: Lease, now: datetime) -> str:
     if not isinstance(lasts, int | float):
         return ""
     silent_for = lasts - (seat.until - now).total_seconds()
-    return f"not heard of for {span(silent_for)}" if silent_for > lasts / 2 else ""  # it renews after each third of it
+    # It renews after each third of the lease.
+    return f"not heard from for {span(silent_for)}" if silent_for > lasts / 2 else ""
 
 
 def state(seat: Lease, controls: Controls, now: datetime, jobs: int) -> str:

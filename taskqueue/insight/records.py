@@ -145,7 +145,7 @@ def page(
     if type(offset) is not int or not 0 <= offset <= LARGEST_OFFSET:
         raise InvalidQuery(
             f"offset={as_code(offset)}: pass how many jobs to leave out, up to {LARGEST_OFFSET:,}; beyond, pass the "
-            "last job of the page before as after=, which is as fast on each page"
+            "last job of the previous page as after=, which is as fast on each page"
         )
     meant = EVERYTHING if query is None else parse(query)
     last = _last(store, after)
@@ -164,7 +164,7 @@ def _last(store: Store, after: Any) -> Record | None:
     if after is None or record is not None:
         return record
     if not isinstance(after, JobId | str):
-        raise InvalidQuery(f"after={as_code(after)}: pass the last job of the page before, or its id")
+        raise InvalidQuery(f"after={as_code(after)}: pass the last job of the previous page, or its id")
     return read(store, [after if isinstance(after, JobId) else id_named(store, after)])[0]
 
 

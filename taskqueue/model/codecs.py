@@ -115,7 +115,7 @@ class _Float(Leaf):
 def _duration(value: timedelta) -> float:
     seconds = value.total_seconds()
     if timedelta(seconds=seconds) != value:
-        raise ValueError(f"{value!r} is too long to be kept to the microsecond")
+        raise ValueError(f"{value!r} is too long to be stored to the microsecond")
     return seconds
 
 
@@ -324,7 +324,7 @@ class Table(Form):
     def _written(self, key: Any, path: str) -> Any:
         encoded = self._key.encode(self._read(key, path) if isinstance(key, str) else key, f"{path} key")
         if isinstance(encoded, list | dict):
-            raise InvalidJob(f"{path} key: {key!r} is not kept as text: use keys that are")
+            raise InvalidJob(f"{path} key: {key!r} is not stored as text: use keys that are")
         return str(encoded) if self._digits else encoded
 
     def _read(self, key: str, path: str) -> Any:
@@ -364,7 +364,7 @@ class Fields(Form):
         for name, parameter in inspect.signature(kind).parameters.items():
             if name not in fields and parameter.default is parameter.empty and parameter.kind in _BY_NAME:
                 raise InvalidJob(
-                    f"{self.name} cannot be restored: it needs {name!r}, which is not a field and is not kept: "
+                    f"{self.name} cannot be restored: it needs {name!r}, which is not a field and so is not stored: "
                     "give it a default, or make it a field"
                 )
         return {name: form(self._hints[name]) for name in fields}
@@ -394,7 +394,7 @@ class Fields(Form):
         given = self._given(value, path)
         for name in (*given, *names):
             if name not in self._forms:
-                raise InvalidJob(f"{path}: {self.name} has no {name!r}: it has {', '.join(self._forms)}")
+                raise InvalidJob(f"{path}: {self.name} has no field {name!r}: use {', '.join(self._forms)}")
         self._check({**given, **dict.fromkeys(names)} if names else given, path)
         try:
             return {name: self._forms[name].encode(item, self._path(path, name)) for name, item in given.items()}
@@ -427,7 +427,7 @@ class Fields(Form):
     def _check(self, given: Mapping[str, Any], path: str) -> None:
         missing = [name for name in self._forms if name in self._needed and name not in given]
         if missing:
-            raise InvalidJob(f"{self._path(path, missing[0])} is missing, which {self.name} needs")
+            raise InvalidJob(f"{self._path(path, missing[0])} is missing: {self.name} requires it")
 
     def _path(self, path: str, name: str) -> str:
         return f"{path}[{name!r}]" if self._is_dict else f"{path}.{name}"
@@ -454,8 +454,8 @@ class Either(Form):
         restored = self.decode(plain, path)
         if type(restored) is not type(value) and not self.is_native:
             raise InvalidJob(
-                f"{path}: {value!r} would be restored as {restored!r}: the types {self.name} look alike when they are "
-                "kept; add a Literal field that tells them apart"
+                f"{path}: {value!r} would be restored as {restored!r}: the types {self.name} look the same "
+                "when stored: add a Literal field that tells them apart"
             )
         return plain
 

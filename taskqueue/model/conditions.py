@@ -187,7 +187,7 @@ def condition(document: Mapping[str, Any]) -> Condition:
 def _path(predicate: object) -> str:
     if isinstance(predicate, str):
         if not re.fullmatch(_PATH_SHAPE, predicate):
-            raise InvalidOption(f"{predicate!r} names no predicate: write 'module:function' or '#method'")
+            raise InvalidOption(f"{predicate!r} does not name a predicate: write 'module:function' or '#method'")
         return predicate
     if isinstance(predicate, Limit | Rate):
         raise InvalidOption(no_condition(predicate))

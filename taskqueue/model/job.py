@@ -256,7 +256,7 @@ class RunFacilities:
     @property
     def _running(self) -> RunContext:
         if self._context is None:
-            raise RuntimeError(f"{type(self).__qualname__} is not running: this is for use inside start()")
+            raise RuntimeError(f"{type(self).__qualname__} is not running: use this only inside start()")
         return self._context
 
 
@@ -303,9 +303,7 @@ class Job(RunFacilities, Generic[Data, Result]):
 
     def start(self, *args: Any, **kwargs: Any) -> Result | Awaitable[Result]:  # noqa: ARG002 - of every subclass
         """Do the work; define it without arguments, or with one for the data. Like all methods it may be ``async``."""
-        raise TypeError(
-            f"{type(self).__module__}.{type(self).__qualname__} has no start(): define it, it does the work"
-        )
+        raise TypeError(f"{type(self).__module__}.{type(self).__qualname__} has no start(): define it to do the work")
 
     def is_ready(self) -> Any:
         """Return whether the job can run now; asked before each run, again after growing pauses while it is False.

@@ -316,7 +316,7 @@ def _tokens(text: str) -> Iterator[Token]:
         else:
             word = _WORD.match(rest)
             if word is None or rest[word.end() :][:1] == '"':
-                raise InvalidQuery(f'{as_code(rest)}: a quote is not closed: write such as error:"not found"')
+                raise InvalidQuery(f'{as_code(rest)}: a quote is not closed: write for example error:"not found"')
             length = word.end()
             yield _of_word(word[0])
         rest = rest[length:].lstrip()
@@ -342,7 +342,7 @@ def _token(key: str, value: str) -> Token:
     name = _ALIASES.get(key, key)
     name = _ALIASES.get(name.lower(), name.lower()) if name.lower() in (*KEYS, *_ALIASES) else name
     if not value.strip():
-        raise InvalidQuery(f"{name}: has no value: write such as status:failed or queue:mail")
+        raise InvalidQuery(f"{name}: has no value: write for example status:failed or queue:mail")
     near = get_close_matches(name[:LONGEST_NAME].lower(), KEYS, n=1, cutoff=_ALIKE) if _is_own(name) else []
     if near:
         raise InvalidQuery(
@@ -361,7 +361,7 @@ def _json_length(text: str) -> int:
     try:
         _, length = json.JSONDecoder().raw_decode(text)
     except (RecursionError, ValueError) as error:
-        raise InvalidQuery(f"the query is not JSON ({error}): write such as {_EXAMPLE}") from None
+        raise InvalidQuery(f"the query is not JSON ({error}): write for example {_EXAMPLE}") from None
     return int(length)
 
 
@@ -422,7 +422,7 @@ def _figure(key: str, value: str, now: datetime) -> dict[str, Any]:
             return {"status": {"$gt": int(Status.PROCESSING)}, "ended_at": bound}
         if key == "attempts-over":
             if not value.isdecimal() or len(value) > 9:
-                raise InvalidOption(f"{as_code(value)} is not a number of attempts: write such as 3")
+                raise InvalidOption(f"{as_code(value)} is not a number of attempts: write one such as 3")
             return {"tries": {"$gt": int(value)}}
         seconds = seconds_of(float(value) if re.fullmatch(r"\d+(\.\d+)?", value.strip()) else value)
     except InvalidOption as refused:
@@ -457,7 +457,7 @@ def _written(text: str) -> dict[str, Any]:
         json.loads(text)
         query = decode(text)
     except (RecursionError, Unreadable, ValueError) as error:
-        raise InvalidQuery(f"the query is not JSON ({error}): write such as {_EXAMPLE}") from None
+        raise InvalidQuery(f"the query is not JSON ({error}): write for example {_EXAMPLE}") from None
     if not isinstance(query, dict):
         raise InvalidQuery(f"a query is a JSON object such as {_EXAMPLE}, not {as_code(text)}")
     return query

@@ -98,7 +98,7 @@ def _importable(job: Any, kind: str) -> str:
     loaded = sys.modules.get(module)
     if loaded is None or getattr(loaded, name, None) is not job:
         raise InvalidJob(
-            f"{kind} {name} is not what {module}.{name} names, so that a worker would import something else: "
+            f"{kind} {name} is not what {module}.{name} names, so a worker would import something else: "
             f"define it at the top level of {module} under its own name"
         )
     return f"{module}:{name}"

@@ -168,7 +168,7 @@ class LimitKey:
 
 def no_condition(limit: object) -> str:
     """Say where a limit belongs that was passed as a condition."""
-    return f"{limit!r} is a limit and no condition: pass it in limits=[…], and conditions in ready="
+    return f"{limit!r} is a limit, not a condition: pass it in limits=[…], and conditions in ready="
 
 
 def declared(value: Any) -> Declared:
@@ -196,7 +196,7 @@ def lane(limits: Iterable[Declared], job: str, data: Any) -> str:
         limit_key = _limit_key(limit, job, data)
         if limit_keys.setdefault(limit_key.key, limit_key) != limit_key:
             raise InvalidOption(
-                f"two limits of one job count the same: {limit_keys[limit_key.key]}, and {limit_key}: leave one out"
+                f"two limits of one job count the same jobs: {limit_keys[limit_key.key]} and {limit_key}: leave one out"
             )
     return _text(limit_keys.values())
 

@@ -33,13 +33,13 @@ def checked_meta(value: Any) -> dict[str, str]:
         if not isinstance(text, str) or not text.isprintable():
             raise InvalidOption(f"the value of {key!r}: pass text of printable characters")
         if key in kept:
-            raise InvalidOption(f"the key {key!r} comes twice: pass it once")
+            raise InvalidOption(f"the key {key!r} is given twice: pass it once")
         kept[key] = text
     if len(kept) > MOST_KEYS:
-        raise InvalidOption(f"{len(kept)} keys, with those of the job that adds it: pass up to {MOST_KEYS}")
+        raise InvalidOption(f"{len(kept)} keys, including those of the job that adds it: pass up to {MOST_KEYS}")
     size = sum(len(key) + len(text.encode()) for key, text in kept.items())
     if size > MOST_BYTES:
-        raise InvalidOption(f"{size:,} bytes in all: pass up to {MOST_BYTES:,}, or put them into the data")
+        raise InvalidOption(f"{size:,} bytes in total: pass up to {MOST_BYTES:,}, or put them in the data")
     return kept
 
 

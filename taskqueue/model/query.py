@@ -136,14 +136,14 @@ def parse(query: Mapping[str, Any], depth: int = 0) -> Query:
     if not isinstance(query, Mapping):
         raise InvalidQuery(f"a query is a mapping of fields to values, {{'status': 'FAILED'}}, not {as_code(query)}")
     if depth > DEEPEST:
-        raise InvalidQuery(f"the query is nested deeper than {DEEPEST} levels: write it flatter")
+        raise InvalidQuery(f"the query is nested deeper than {DEEPEST} levels: flatten it")
     _check_length("the query", query)
     return And(tuple(_entry(name, value, depth) for name, value in query.items()))
 
 
 def _check_length(name: str, parts: Sized) -> None:
     if len(parts) > MOST:
-        raise InvalidQuery(f"{name} has {len(parts):,} parts, at most {MOST} are taken: use $in, or several queries")
+        raise InvalidQuery(f"{name} has {len(parts):,} parts, at most {MOST} are allowed: use $in, or several queries")
 
 
 def data_holds(compare: Compare, data: str) -> bool:
@@ -187,7 +187,7 @@ def _entry(name: str, value: Any, depth: int) -> Query:
     if not isinstance(value, Mapping):
         return _compare(name, Operator.EQ, value)
     if not value:
-        raise InvalidQuery(f"{name}: {{}} compares with nothing: pass a value or an operator such as $in")
+        raise InvalidQuery(f"{name}: {{}} has no operator: pass a value, or an operator such as $in")
     return And(tuple(_compare(name, _operator(name, word), operand) for word, operand in value.items()))
 
 
@@ -261,7 +261,7 @@ def _value(name: str, value: Any) -> Any:
         return int(value) if isinstance(value, int) else value
     if (name in TEXTS or _is_meta(name)) and isinstance(value, str):
         if "\0" in value:
-            raise InvalidQuery(f"{name} cannot be compared with {value!r}: no text that is kept has a NUL: remove it")
+            raise InvalidQuery(f"{name} cannot be compared with {value!r}: stored text has no NUL character: remove it")
         return str(getattr(value, "value", value))
     near = _nearest_status(value) if name == "status" else ""
     raise InvalidQuery(f"{name} cannot be compared with {value!r}: pass {_expected(name)}{near}")

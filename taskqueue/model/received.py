@@ -29,7 +29,7 @@ class Received(Placeholder):
         return f"<the {self.what} of the level before>"
 
     def __str__(self) -> str:
-        raise TypeError(f"{self!r} is not there yet: receive it in the data, and make the text of it in the job")
+        raise TypeError(f"{self!r} is not known yet: receive it in the data, and build the text in the job")
 
 
 def parts(receives: Sequence[str]) -> dict[str, str]:
@@ -70,16 +70,16 @@ def known_part(types: JobTypes | None, data: Any, receives: Sequence[str], where
     names = parts(receives)
     if WHOLE in names:
         if data is not None:
-            raise InvalidJob(f"{where} is {data!r}, and is received (receives={names[WHOLE]!r}): leave one of them out")
+            raise InvalidJob(f"{where} is {data!r}, but is also received (receives={names[WHOLE]!r}): pass only one")
         return None
     given = {} if data is None else data
     if dataclasses.is_dataclass(given) and not isinstance(given, type):
         given = {field.name: getattr(given, field.name) for field in dataclasses.fields(given) if field.init}
     if not isinstance(given, Mapping):
-        raise InvalidJob(f"{where} is {data!r}, and parts of it are received: pass a mapping of the other parts")
+        raise InvalidJob(f"{where} is {data!r}, but parts of it are received: pass a mapping of the other parts")
     for name in names:
         if name in given:
-            raise InvalidJob(f"{where}[{name!r}] is passed, and is received (receives): leave one of them out")
+            raise InvalidJob(f"{where}[{name!r}] is both passed and received (receives): leave one of them out")
     return given if types is None else types.encoded(given, where, tuple(names))
 
 

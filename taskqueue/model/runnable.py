@@ -55,7 +55,7 @@ def check_arguments(task: TaskFunction[..., Any], data: Any) -> None:
     """Raise ``InvalidJob`` for data that the function of a task could not be called with."""
     if data is not None and not isinstance(data, Mapping):
         raise InvalidJob(
-            f"data of {task.__qualname__} is {data!r}: pass a mapping, its keys are the function's arguments"
+            f"data of {task.__qualname__} is {data!r}: pass a mapping whose keys are the function's arguments"
         )
     given = data or {}
     arguments = _arguments(task)
@@ -83,7 +83,7 @@ def _check_class(kind: type[Job]) -> None:
     work = "iterate" if issubclass(kind, StepwiseJob) else "start"
     method = getattr(kind, work)
     if method in (Job.start, StepwiseJob.iterate):
-        raise InvalidJob(f"{kind.__qualname__} has no {work}(): define it, it does the work")
+        raise InvalidJob(f"{kind.__qualname__} has no {work}(): define it to do the work")
     _check_function(f"{kind.__qualname__}.{work}", method)
     base = StepwiseJob if issubclass(kind, StepwiseJob) else Job
     for name in _CALLED:
@@ -101,7 +101,7 @@ def _check_class(kind: type[Job]) -> None:
     ]
     if needed:
         raise InvalidJob(
-            f"{kind.__qualname__}() needs {', '.join(map(repr, needed))}, and a worker makes it without arguments: "
+            f"{kind.__qualname__}() needs {', '.join(map(repr, needed))}, but a worker creates it without arguments: "
             "pass it as data, which is self.data in the job"
         )
 
@@ -134,7 +134,7 @@ def _check_method(kind: type[Job], name: str) -> None:
     ]
     if needed:
         raise InvalidJob(
-            f"{kind.__qualname__}.{name}() needs {' and '.join(map(repr, needed))}, and a worker passes "
+            f"{kind.__qualname__}.{name}() needs {' and '.join(map(repr, needed))}, but a worker passes "
             f"{f'only {passed}' if passed else 'nothing'}: take {'it' if len(needed) == 1 else 'them'} from self.data, "
             "or write a function with @task, which gets its data as arguments"
         )
@@ -148,7 +148,7 @@ def _warn_of_attributes(kind: type[Job]) -> None:
         value = inspect.getattr_static(kind, name)
         if not hasattr(value, "__get__") and _is_value(name, value):
             warnings.warn(
-                f"{kind.__module__}.{kind.__qualname__}.{name} = {value!r} is an attribute, and no option of its jobs: "
+                f"{kind.__module__}.{kind.__qualname__}.{name} = {value!r} is an attribute, not an option of its jobs: "
                 f"write options = {{{name!r}: {value!r}}}, or rename the attribute",
                 stacklevel=2,
             )
@@ -165,7 +165,7 @@ def _is_value(name: str, value: Any) -> bool:
 def _check_function(name: str, function: Callable[..., Any]) -> None:
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidJob(
-            f"{name} is a generator, which would run none of it: return a value, and see self.each for loops"
+            f"{name} is a generator, so none of its code would run: return a value; for loops, see self.each"
         )
 
 

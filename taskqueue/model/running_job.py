@@ -54,10 +54,10 @@ def current_job() -> RunningJob:
     fields = CURRENT.get()
     if fields is None or fields.context is None:
         raise NoCurrentJob(
-            "no job runs here: call current_job() in a task, in a job, or in code that one of them calls; catch "
+            "no job is running here: call current_job() in a task, in a job, or in code that one of them calls; catch "
             "NoCurrentJob in code that is also called elsewhere"
         )
     context = fields.context()
     if context is None:
-        raise NoCurrentJob(f"job {fields.job_id} has ended, and this code was left running: end it before the job")
+        raise NoCurrentJob(f"job {fields.job_id} has ended, but this code is still running: end it before the job ends")
     return RunningJob(context)

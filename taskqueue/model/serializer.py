@@ -168,10 +168,10 @@ def _extended(value: Any, path: str, depth: int) -> Any:
 def _refused(value: Any) -> str:
     """Return the reason why a value of this type is not kept."""
     if isinstance(value, Placeholder):
-        return f"{value!r}: it stands for all the data of a member of a workflow, or for one key of it"
+        return f"{value!r}: use it only for all the data of a member of a workflow, or for one key of that data"
     kind = type(value)
     return (
-        f"{kind.__module__}.{kind.__qualname__}, which is not kept: pass JSON values, "
+        f"{kind.__module__}.{kind.__qualname__}, which cannot be stored: pass JSON values, "
         "aware datetimes, bytes, UUID, Decimal or ObjectId, or declare the type in the job"
     )
 
@@ -203,13 +203,13 @@ def _integer(value: int, path: str) -> Any:
 
 def _number(value: float, path: str) -> float:
     if not math.isfinite(value):
-        raise InvalidJob(f"{path} is {value}, which not every store keeps: pass None or text")
+        raise InvalidJob(f"{path} is {value}, which not every store can hold: pass None or text")
     return value
 
 
 def _decimal(value: Decimal, path: str) -> Decimal128:
     if not value.is_finite():
-        raise InvalidJob(f"{path} is {value}, which not every store keeps: pass None or text")
+        raise InvalidJob(f"{path} is {value}, which not every store can hold: pass None or text")
     exact = Decimal128(_EXACT.create_decimal(value))
     if exact.to_decimal() != value:
         raise InvalidJob(f"{path} has more than 34 significant digits: round it or pass it as text")
@@ -221,7 +221,7 @@ def _milliseconds(value: datetime, path: str) -> int:
         raise InvalidJob(f"{path}: {naive_time(value)}")
     found = (value - _EPOCH) // _MILLISECOND
     if not _FIRST <= found <= _LAST:
-        raise InvalidJob(f"{path} is {value.isoformat()}, which in UTC is not in the years 1 to 9999: pass it as text")
+        raise InvalidJob(f"{path} is {value.isoformat()}, which in UTC is outside the years 1 to 9999: pass it as text")
     return found
 
 

@@ -37,7 +37,7 @@ class StepwiseJob(Job[Data, Result]):
 
     def iterate(self) -> Any:
         """Do the next piece of work and return whether there is more."""
-        raise TypeError(f"{_name(self)} has no iterate(): define it, it does the work")
+        raise TypeError(f"{_name(self)} has no iterate(): define it to do the work")
 
     def complete(self) -> Result:
         """Finish the job after the last iteration, in a step of its own, and return its result."""

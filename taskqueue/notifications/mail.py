@@ -122,7 +122,7 @@ class Mail:
 
 def _answer(code: int, text: bytes | str) -> str:
     if code < 0:
-        return "the mail server answered what is no SMTP"
+        return "the mail server sent an answer that is not SMTP"
     words = text.decode(errors="replace") if isinstance(text, bytes) else text
     return f"the mail server answered {code} {' '.join(words.split())}"
 

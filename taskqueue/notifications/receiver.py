@@ -58,7 +58,7 @@ def in_time(deliver: Callable[[], None], within: float = WITHIN) -> None:
     thread.start()
     thread.join(within)
     if thread.is_alive():
-        raise NotDelivered(f"did not take it within {within:g} s")
+        raise NotDelivered(f"did not accept it within {within:g} s")
     for error in errors:
         if isinstance(error, (NotDelivered, ConfigError)):
             raise error
@@ -82,7 +82,7 @@ def secret(name: str, variables: Mapping[str, str]) -> str:
     try:
         return Path(path).read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
+        reason = getattr(error, "strerror", None) or "it is not text"
         raise ConfigError(
             f"{name}_FILE={path} cannot be read ({reason}): name a file that this user can read"
         ) from None

@@ -96,7 +96,7 @@ def _reason(error: object) -> str:
     if isinstance(error, TimeoutError):
         return f"did not answer within {ANSWERS_WITHIN:g} s"
     if isinstance(error, http.client.BadStatusLine) and not isinstance(error, OSError):
-        return "answered what is no HTTP"
+        return "sent an answer that is not HTTP"
     return str(getattr(error, "strerror", None) or error or type(error).__name__)
 
 

@@ -85,7 +85,7 @@ def _kinds(session: Any) -> set[str]:
 def _check_kind(session: Any) -> None:
     if iscoroutinefunction(getattr(session, "commit", None)):
         raise InvalidOption(
-            f"session={as_code(session)} is asynchronous, an outbox needs a blocking one: of SQLAlchemy, "
+            f"session={as_code(session)} is asynchronous, but an outbox needs a blocking one: with SQLAlchemy, "
             "await session.run_sync(lambda session: outbox.add_job(…, session=session))"
         )
     if not callable(getattr(session, "cursor", None)) or not callable(getattr(session, "commit", None)):
@@ -114,7 +114,7 @@ def _paramstyle(session: Any) -> str:
                 return str(style)
             module = module.rpartition(".")[0]
     raise InvalidOption(
-        f"session={as_code(session)} is of no driver whose paramstyle is {', '.join(_MARKS)}: {_ACCEPTED}"
+        f"session={as_code(session)} belongs to no driver whose paramstyle is {', '.join(_MARKS)}: {_ACCEPTED}"
     )
 
 

@@ -49,7 +49,7 @@ def after_duplicate(store: Store, new: Record, stored: Record, session: Any) -> 
     from taskqueue.scheduler import duplicates
 
     if session is not None:
-        duplicates.check_alone(new, "a call in your own transaction changes no other job")
+        duplicates.check_alone(new, "a call in your own transaction cannot change another job")
     return duplicates.resolved(store, new, stored)
 
 
@@ -91,8 +91,8 @@ def add_once_within(adder: Adder, order: Order) -> Record:
     if equal is not None:
         return equal
     raise InvalidOption(
-        f"add_job_once with session: {new.job}: the pending job {alike[0].id} has other options or data, and another "
-        "job is not changed in a transaction of yours: leave out session, or add the job after your commit"
+        f"add_job_once with session: {new.job}: the pending job {alike[0].id} has other options or data, and a call "
+        "in your own transaction cannot change it: leave out session, or add the job after your commit"
     )
 
 

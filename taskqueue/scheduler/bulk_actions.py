@@ -270,7 +270,7 @@ def add_rest(
     last = action.last
     if not action.may_continue:
         if action.left == 0:
-            raise InvalidOption(f"no job is left of bulk action {name}: it has looked at all that matched")
+            raise InvalidOption(f"no job is left for bulk action {name}: it has looked at all jobs that match")
         stages = (results.stage.record for results in action.stages)
         record = next(stage for stage in stages if stage.status is not Status.DONE)
         raise WrongStatus(record.id, record.status.name, _MAY_CONTINUE)

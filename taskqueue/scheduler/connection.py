@@ -187,7 +187,7 @@ class Connections:
 
     def _current(self) -> Connection:
         if self._closed:
-            raise StoreUnavailable("of this scheduler", "it was closed", "make another Scheduler")
+            raise StoreUnavailable("of this scheduler", "it was closed", "create a new Scheduler")
         connection = self._of_process.get(os.getpid())
         # setdefault is one step for all threads, without a lock that a fork could copy while it is held
         return connection or self._of_process.setdefault(os.getpid(), Connection(self._opener))
@@ -275,6 +275,6 @@ def _opener(place: Any) -> Callable[[], Store]:
     if isinstance(place, StoreOpener):
         return place.open
     raise ConfigError(
-        f"{place!r} names no store: pass a path, sqlite:///…, postgresql://…/database, mongodb://…/database "
+        f"{place!r} does not name a store: pass a path, sqlite:///…, postgresql://…/database, mongodb://…/database "
         "or a pymongo database"
     )

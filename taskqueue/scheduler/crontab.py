@@ -134,7 +134,7 @@ class _Reader:
         width = 1 if line.startswith("@") else 5
         parts = line.split(None, width)
         if parts[0] == "@reboot":
-            raise InvalidOption("@reboot has no equivalent: start the command with a unit of systemd")
+            raise InvalidOption("@reboot has no equivalent: start the command with a systemd unit")
         if self._tz is None:
             raise InvalidOption("its time zone is not known, because the CRON_TZ above is wrong")
         cron = Cron(" ".join(parts[:width]), self._tz)
@@ -145,7 +145,7 @@ class _Reader:
         if name is not None:
             check_name(name)
             if name in [command.name for command in self._commands]:
-                raise InvalidOption(f"the name {name} is that of a line above: write another one")
+                raise InvalidOption(f"the name {name} is already used by a line above: write another one")
         entry = {"job": ShellJob, "data": self._data(command), "cron": cron, "overlap": "allow", "misfire": "skip"}
         self._commands.append(_Command(name, command, entry))
 
@@ -153,7 +153,7 @@ class _Reader:
         user, command = (*line.split(None, 1), "", "")[:2]
         if command and user != getpass.getuser():
             raise InvalidOption(
-                f"it runs as user {as_code(user)}, and a node runs commands as its own user: import it as that user, "
+                f"it runs as user {as_code(user)}, but a node runs commands as its own user: import it as that user, "
                 "into the store of a node of that user"
             )
         return command

@@ -85,7 +85,7 @@ def _plan(name: Any, entry: Any, application: str, defaults: Mapping[str, Any], 
         )
     until = entry.get("until")
     if is_relative(until) or isinstance(until, timedelta):
-        raise InvalidOption(f"schedule {name}: until={until!s} is another time at each start: pass a time of the clock")
+        raise InvalidOption(f"schedule {name}: until={until!s} is a different time at each start: pass a fixed time")
     given = {key: value for key, value in entry.items() if key not in ("job", "data")}
     return plan_of(name, entry["job"], entry.get("data"), given, defaults, now, application)
 

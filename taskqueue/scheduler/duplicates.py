@@ -36,8 +36,8 @@ def check_many(new: Sequence[Record]) -> None:
     for index, one in enumerate(new):
         if action_of(one) == "raise":
             raise InvalidOption(
-                f"jobs[{index}].{one.job}: on_duplicate='raise' is for add_job, since jobs before it are stored "
-                "already: leave it out, and look whether each process existed"
+                f"jobs[{index}].{one.job}: on_duplicate='raise' works only with add_job, since jobs before it are "
+                "already stored: leave it out, and check `existed` of each process"
             )
 
 

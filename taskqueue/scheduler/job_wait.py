@@ -35,7 +35,7 @@ RAISES_AFTER = 5.0
 """Seconds for which waits hold all workers before a wait raises, and after which a wait warns."""
 
 WAY_OUT = (
-    "let the rest of the work be a job with depends_on, or a StepwiseJob that waits for its children; "
+    "make the rest of the work a job with depends_on, or a StepwiseJob that waits for its children; "
     "or give the awaited jobs a queue with workers of its own, or more workers (--max-children); "
     "or await them in an async job with concurrency"
 )

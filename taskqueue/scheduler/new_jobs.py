@@ -97,7 +97,7 @@ def _checked_order(
     if every["receives"] and jobs_in(every["depends_on"]):
         data = _known_part(job, data, every, where)
     elif "receives" in given:
-        raise InvalidOption(f"{where}{path}: receives={list(given['receives'])}: depends_on names no job: name one")
+        raise InvalidOption(f"{where}{path}: receives={list(given['receives'])}: depends_on is empty: name a job")
     else:
         data = _checked_data(job, data, where)
     new = record(job=path, data=encode(data, f"{where}data"), options=every, given=given, id=JobId(), now=now)

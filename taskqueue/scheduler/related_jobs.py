@@ -85,8 +85,8 @@ def check(store: Store, new: Sequence[Record]) -> None:
             if id in together and together[id].unique is not None and id != job.id:
                 raise InvalidOption(
                     f"{job.job}: {option}={id}: that job is added by the same call with unique="
-                    f"{together[id].unique!r}, and is not stored where another job has the key: "
-                    "add it first, and name the job that is returned"
+                    f"{together[id].unique!r}, and is not stored if another job has the key: "
+                    "add it first, and pass the job that is returned"
                 )
     for job in related:
         if job.parent is not None and jobs[job.parent].status in TREE_ENDS:

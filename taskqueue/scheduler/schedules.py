@@ -143,10 +143,10 @@ def schedule_from(
     order = new_jobs.order(job, data, options, _repeatable(defaults), now, f"schedule {name}: ")
     template = replace(order.record, origin=None)
     if template.unique is not None or template.depends_on:
-        raise InvalidOption(f"schedule {name}: its job has unique or depends_on, which belong to one job: see overlap")
+        raise InvalidOption(f"schedule {name}: its job has unique or depends_on, which belong to one job: use overlap")
     expires = order.options["expires"]
     if expires is not None and not is_relative(expires):
-        raise InvalidOption(f"schedule {name}: expires={expires!s} is one time: pass a relative one such as '+1 hour'")
+        raise InvalidOption(f"schedule {name}: expires={expires!s} is absolute: pass a relative one such as '+1 hour'")
     expires_for = None if template.expires_at is None else (template.expires_at - now).total_seconds()
     return NamedSchedule(
         name=name, trigger=trigger, template=template, expires_for=expires_for, created_at=now, **_rules(rules, now)

@@ -220,7 +220,7 @@ def _signature_of_data(function: Callable[..., Any]) -> inspect.Signature:
     first = parameters[0] if parameters else None
     if first is None or first.kind in (first.KEYWORD_ONLY, first.VAR_KEYWORD):
         raise InvalidJob(
-            f"task {function.__qualname__} has context=True, and its function no parameter that takes the job: "
+            f"task {function.__qualname__} has context=True, but its function has no parameter for the job: "
             f"write def {function.__name__}(job, …), or leave out context=True"
         )
     if first.kind is first.VAR_POSITIONAL:

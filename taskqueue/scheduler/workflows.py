@@ -352,9 +352,7 @@ def map(
     if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
         raise InvalidOption(f"batch={as_code(batch)}: pass a number of items, 1 or more")
     if not isinstance(items, Iterable):
-        raise InvalidJob(
-            f"items={as_code(items)}: pass a list, or what can be iterated over: a job is added for each item"
-        )
+        raise InvalidJob(f"items={as_code(items)}: pass a list, or another iterable: a job is added for each item")
     data = iter(items)
     pieces = data if batch is None else iter(lambda: list(islice(data, batch)), [])
     return group(scheduler, ((job, piece) for piece in pieces), then=then, on_failure=on_failure, **options)
@@ -420,7 +418,7 @@ def _entries(levels: Iterable[Iterable[Any]], options: Mapping[str, Any]) -> Ite
     for level in every[:-1]:
         if len(level) > MOST_BESIDE:
             raise InvalidJob(
-                f"{len(level):,} jobs run side by side before another, at most {MOST_BESIDE:,} can: "
+                f"{len(level):,} jobs would run side by side before another one, and at most {MOST_BESIDE:,} can: "
                 "give each more to do, for instance with map(…, batch=100)"
             )
     ids = sorted(JobId() for level in every for _ in level)  # in the order in which they are found again
@@ -442,7 +440,7 @@ def _entry(member: Any, id: JobId, before: Sequence[JobId], first: JobId, option
     job, data, own = (*parts, *defaults[len(parts) :])
     data, received = taken_out(data)
     if received and not before:
-        raise InvalidJob(f"{member!r} is in the first level, and no other gives it a result: pass the data itself")
+        raise InvalidJob(f"{member!r} is in the first level, where no job gives it a result: pass the data itself")
     if received:
         own = {"receives": received, **own}
     for name in _OURS:

@@ -35,7 +35,7 @@ def order_of(order: str) -> tuple[str, bool]:
 def wrong_audit_cursor(cursor: object) -> InvalidQuery:
     """Return the error for a cursor that ``Store.audit`` cannot have returned."""
     return InvalidQuery(
-        f"{cursor!r} is not a cursor of the audit: pass that of an entry, or none to begin with the newest"
+        f"{cursor!r} is not a cursor of the audit: pass the cursor of an entry, or none to start with the newest"
     )
 
 

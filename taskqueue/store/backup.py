@@ -51,7 +51,7 @@ def back_up(url: str | None, target: Path) -> int:
     except FileExistsError:
         raise ConfigError(f"{target} already exists: name a new file, or move that one away") from None
     except OSError as error:
-        raise ConfigError(f"{target} cannot be written ({error.strerror})") from None
+        raise ConfigError(f"{target} cannot be written ({error.strerror}): name a file in another folder") from None
     finally:
         unfinished.unlink()
         with suppress(FileNotFoundError):
@@ -79,7 +79,7 @@ def _copy(database: Path, target: Path) -> None:
                 raise StoreUnavailable(str(database), "has no jobs yet", "name the store with --url")
             raw.execute("VACUUM INTO ?", (str(target),))
     except sqlite3.Error as error:
-        raise StoreUnavailable(str(database), f"cannot be backed up ({error})", "see the text of the error") from error
+        raise StoreUnavailable(str(database), f"cannot be backed up ({error})", "fix the cause, then retry") from error
 
 
 def _reach_the_disk(path: Path) -> None:

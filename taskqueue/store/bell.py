@@ -316,4 +316,4 @@ def _not_hung(folder: Path, error: OSError) -> StoreUnavailable:
     way_out = "make it a folder that this user can write, or remove it"
     if error.errno in (errno.EMFILE, errno.ENFILE):
         way_out = "raise the limit: LimitNOFILE=16384 in the unit, or ulimit -n"
-    return StoreUnavailable(str(folder), f"no bell can be hung there ({error.strerror})", way_out)
+    return StoreUnavailable(str(folder), f"no bell can be created there ({error.strerror})", way_out)

@@ -51,7 +51,7 @@ def open_existing(url: str | None = None) -> Store:
             name,
             "there is no such store",
             "name it with --url or TASKQUEUE_URL (`taskqueue health` names those in use on this host); "
-            "the first job or node makes one",
+            "the first job or node creates it",
         )
     return store
 

@@ -97,7 +97,7 @@ def check_plain(url: str, parts: SplitResult) -> None:
         raise ConfigError(f"{concealed(url)} cannot be read: {ESCAPE}")
     flaw = flaw_of(url)
     if not flaw and re.search(r"\s", servers + parts.path + parts.query):
-        flaw = "has a blank: remove it, or write %20"
+        flaw = "has a space: remove it, or write %20"
     if flaw:
         raise ConfigError(f"the store {concealed(url)!r} {flaw}")
     if parts.fragment:

@@ -76,7 +76,7 @@ class Jobs:
         if processes:
             expected = "" if job is None else f" as {Expected(job, data, options)}"
             shown = "\n".join(f"  {process.job} data={process.data!r} {process.status.name}" for process in processes)
-            raise AssertionError(f"no job was to be added{expected}, but there are:\n{shown}")
+            raise AssertionError(f"expected no new job{expected}, but there are:\n{shown}")
 
     def perform(self, job: Any, data: Any = None, **options: Any) -> Any:
         """Add a job, run it here, and return its result; an exception that it raises is raised here.

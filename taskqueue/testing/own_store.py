@@ -41,7 +41,7 @@ def nodes_of_test(url: str, clock: MovableClock) -> Iterator[Callable[..., TestN
     def start(*options: str, **variables: str) -> TestNode:
         if clock.is_moved:
             raise AssertionError(
-                "a node runs by the host's clock, and this test has moved its own: start the node first"
+                "a node runs by the host's clock, but this test has moved its own: start the node first"
             )
         with closing(open_store(url)):  # created here, so that no two processes create it
             started.append(TestNode(url, options, variables))

@@ -75,7 +75,7 @@ class Actions:
             process = self._scheduler.add_job(job, value, **given)
         if process.existed and (process.job != job or not is_data_of(process.snapshot, value)):
             raise Problem(
-                "key-reused", f"the idempotency key is that of job {process.id}, which is another: pass a new key"
+                "key-reused", f"the idempotency key belongs to job {process.id}, a different one: pass a new key"
             )
         return process
 
@@ -117,7 +117,7 @@ class Actions:
         """Return the job for viewing its secret values, which needs a right of its own."""
         user = self._viewer.user
         if not user.unmask:
-            raise Problem("forbidden", f"user {user.name} may not see secret values: one with --unmask can")
+            raise Problem("forbidden", f"user {user.name} may not see secret values: a user with --unmask can")
         process = self._scheduler.get_job(id)
         with self._acting("unmask", str(process.id), job=process.job):
             return process

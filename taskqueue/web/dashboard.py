@@ -115,7 +115,7 @@ class Dashboard:
             raise too_many_requests(f"the node of job {job[:100]} is already being asked: try again in a second")
         future = self._node_threads.submit(name, partial(call, *args, **kwargs))
         if future is None:
-            raise too_many_requests(f"{NODES_OF_USER} requests of {name} wait for nodes already: try again in a second")
+            raise too_many_requests(f"{NODES_OF_USER} requests of {name} already wait for nodes: try again in a second")
         self._asked.add(job)
         future.add_done_callback(lambda _: self._asked.discard(job))
         return await self._awaited(future)

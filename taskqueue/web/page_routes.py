@@ -136,7 +136,7 @@ class PageRoutes:
         if wants_content(request):
             return Response(status_code=401)  # the script reloads the page
         if self._dashboard.viewers.users is None:
-            problem = Problem("unknown-user", "nobody is logged in: come through the proxy that knows its users")
+            problem = Problem("unknown-user", "nobody is logged in: use the proxy that knows the users")
             return self.problem_page(request, problem)
         path = path_of(request) if request.method == "GET" else "/"
         query = f"?{request.url.query}" if request.method == "GET" and request.url.query else ""

@@ -116,10 +116,10 @@ def problem_of_routing(error: HTTPException, method: str, root: str, path: str) 
     """Return the problem for a path below the root that is not there, or not for this method."""
     named = repr(f"{root}{path}"[:200])
     if error.status_code == 405:
-        return Problem("method-not-allowed", f"{named} cannot be asked with {method}", error.headers)
+        return Problem("method-not-allowed", f"{named} does not accept {method}", error.headers)
     if path.startswith("/api/"):
         return Problem(
-            "not-found", f"there is no operation at {named}: {root}/api/v1/openapi.json has all", error.headers
+            "not-found", f"there is no operation at {named}: {root}/api/v1/openapi.json lists them all", error.headers
         )
     return Problem("not-found", f"there is no page at {named}", error.headers)
 

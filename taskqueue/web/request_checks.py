@@ -152,7 +152,7 @@ def _prefix(forwarded: list[str]) -> str:
     if len(forwarded) > 1:
         raise Problem(
             "malformed-request",
-            "the header X-Forwarded-Prefix is given more than once: let the proxy replace the one that a client sends",
+            "the header X-Forwarded-Prefix is given more than once: have the proxy replace the one that a client sends",
         )
     try:
         return path_from("".join(forwarded).strip())

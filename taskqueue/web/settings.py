@@ -120,5 +120,5 @@ def _network(text: str) -> Network:
 def _host(text: str) -> str:
     host = text.strip().lower()
     if not re.fullmatch(_HOST, host):
-        raise ConfigError(f"host {text!r} is not the name of a host: pass one such as jobs.example.org, without port")
+        raise ConfigError(f"host {text!r} is not a host name: pass one such as jobs.example.org, without port")
     return host

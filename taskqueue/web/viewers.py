@@ -152,7 +152,7 @@ def check_origin(request: Request) -> None:
         return
     if origin is not None and origin.lower() == f"https://{host}".lower():
         raise Problem("csrf", "the browser uses TLS, but no trusted proxy says so: name the proxy with --proxy")
-    raise Problem("csrf", "the request comes from a page of another site: open this dashboard and repeat it")
+    raise Problem("csrf", "the request comes from a page of another site: open this dashboard and try again")
 
 
 def check_users(viewers: Viewers) -> None:

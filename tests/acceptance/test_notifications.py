@@ -148,7 +148,7 @@ def test_a_receiver_that_never_ends_its_answer_keeps_no_other_from_its_messages(
     with dripping() as slow, hook() as got, node(url, tmp_path, "--notify", slow, "--notify", got.url) as started:
         worker = watcher(started)
         eventually(lambda: got.requests, 3 * LIMIT)
-        eventually(lambda: " did not take it within 20 s" in started.log.read_text(), 3 * LIMIT)
+        eventually(lambda: " did not accept it within 20 s" in started.log.read_text(), 3 * LIMIT)
         assert watcher(started) == worker
         log = started.log.read_text()
 

@@ -136,4 +136,4 @@ def test_a_check_that_takes_too_long_is_ended(embedded: str, files: JobFiles, tm
     assert obedient.snapshot.unready is not None
     assert obedient.snapshot.unready.reason == "the check failed: the check took longer than 10 s"
     assert stubborn.snapshot.unready is not None
-    assert "did not outlive the 2 s of grace" in stubborn.snapshot.unready.reason
+    assert "did not end within the 2 s of grace" in stubborn.snapshot.unready.reason

@@ -140,7 +140,7 @@ def test_after_a_timeout_that_had_to_kill_no_policy_of_the_users_is_asked(
 
     assert (process.status, process.cause) == (Status.TIMEOUT, Cause.UNDECIDED)
     assert process.error is not None
-    assert "the worker that could ask it was gone" in process.error.message
+    assert "the worker that could ask it had died" in process.error.message
 
 
 def test_only_errors_that_are_named_are_retried(url: str, scheduler: Scheduler, tmp_path: Path) -> None:  # row 48

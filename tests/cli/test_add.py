@@ -126,7 +126,7 @@ def test_options_that_are_not_given_are_not_stated(taskqueue: Taskqueue, store: 
         (["--data", ""], "taskqueue: --data: '' is not JSON: "),
         (
             ["--data", "to=ann"],
-            "taskqueue: --data: 'to=ann' is not JSON: Expecting value: line 1 column 1 (char 0): write such as {\"to\"",
+            "taskqueue: --data: 'to=ann' is not JSON: Expecting value: line 1 column 1 (char 0): write for example {",
         ),
         (["--data", '{"$oid": "x"}'], "taskqueue: --data: "),
         (["--retry", "often"], "taskqueue: --retry: 'often': write the number of further attempts"),
@@ -134,7 +134,7 @@ def test_options_that_are_not_given_are_not_stated(taskqueue: Taskqueue, store: 
         (["--priority", "21"], "taskqueue: --priority: 21: pass a whole number from -20 to 20"),
         (
             ["--id", ""],
-            "taskqueue: --id: '': write text of 1 to 64 printable characters, or the 24 digits of an id; a key that is",
+            "taskqueue: --id: '': write text of 1 to 64 printable characters, or the 24 digits of an id; for a key",
         ),
         (["--timeout", "soon"], "taskqueue: --timeout: 'soon' is not a duration: "),
         (["--at", "2030-01-01 00:00"], "taskqueue: --at: '2030-01-01 00:00' has no time zone: append one, as in "),
@@ -351,7 +351,7 @@ def test_a_wait_that_takes_too_long_names_the_open_job(taskqueue: Taskqueue, sto
     id, complaint = answer.err.splitlines()
     assert answer.code == Exit.UNFINISHED
     assert id == str(only(store).id)
-    assert complaint.startswith("taskqueue: after 0.01 s still open: ")
+    assert complaint.startswith("taskqueue: still open after 0.01 s: ")
 
 
 def test_a_store_that_cannot_be_opened_is_one_line(taskqueue: Taskqueue) -> None:

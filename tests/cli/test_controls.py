@@ -95,7 +95,7 @@ def test_a_pause_says_what_still_runs_and_waits_for_it(taskqueue: Taskqueue, sto
     ]
     waited = taskqueue("pause", "mail", "--wait", "0.05")
     assert (waited.code, waited.out) == (Exit.UNFINISHED, "queue mail is paused\n")
-    assert "still open: " in waited.complaint
+    assert "still open after " in waited.complaint
     assert (
         taskqueue("pause", "reports", "--wait", "5").out
         == "queue reports is paused\nno job of queue reports is running\n"
@@ -300,7 +300,7 @@ def test_a_value_that_is_no_limit_is_named(taskqueue: Taskqueue, value: str, sai
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("events", "--timeout", "3"), Exit.USAGE, "--timeout bounds --follow"),
+        (("events", "--timeout", "3"), Exit.USAGE, "--timeout limits --follow"),
         (("list", "--late", "99999d"), Exit.CONFIG, "'99999d' is out of range"),
         (("list", "--since", "99999d"), Exit.CONFIG, "'99999d' is out of range"),
         (("analytics", "--at-most", "10000001"), Exit.CONFIG, "--at-most: 10000001 "),
@@ -346,7 +346,7 @@ def test_a_program_reads_what_still_runs_when_the_wait_is_over(taskqueue: Taskqu
     waited = taskqueue("pause", "mail", "--wait", "0.05", "--json")
 
     assert (waited.code, waited.document["running"]) == (Exit.UNFINISHED, 1)
-    assert "still open: " in waited.complaint
+    assert "still open after " in waited.complaint
 
 
 @pytest.mark.parametrize(

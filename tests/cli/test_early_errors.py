@@ -186,14 +186,14 @@ def test_a_variable_like_no_other_is_named_too(
     [
         ("URL", '"sqlite:///tmp/jobs.db"', "begins or ends with a quote"),
         ("NAME", "'web-1'", "begins or ends with a quote"),
-        ("NAME", "web-1 ", "begins or ends with a blank"),
+        ("NAME", "web-1 ", "begins or ends with a space"),
         ("MAX_CHILDREN", '"8"', "begins or ends with a quote"),
         ("WORK_ON", '"mail"', "begins or ends with a quote"),
         ("WORK_ON", "mail # and no more", "has a comment"),
-        ("USERS", " users.json", "begins or ends with a blank"),
+        ("USERS", " users.json", "begins or ends with a space"),
         ("RUNTIME_DIR", "run", "is not an absolute path: pass one such as /run/taskqueue"),
         ("RUNTIME_DIR", '"/run/taskqueue"', "begins or ends with a quote"),
-        ("LEASE", " ", "begins or ends with a blank"),
+        ("LEASE", " ", "begins or ends with a space"),
     ],
 )
 def test_a_variable_with_what_a_shell_would_have_taken_off_is_named(

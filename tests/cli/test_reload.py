@@ -29,7 +29,7 @@ def test_the_workers_of_a_node_are_replaced(taskqueue: Callable[..., Answer], ur
 
         answer = taskqueue("reload")
 
-        assert answer.out == "web-1 loads new code: each worker is replaced after its present job\n"
+        assert answer.out == "web-1 loads new code: each worker is replaced after its current job\n"
         eventually(lambda: [event for event in scheduler.read_events(cursor)[0] if event.name == "worker_ended"])
         assert taskqueue("reload", "web-1").code == Exit.OK
         other = taskqueue("reload", "web-2", "web-1")

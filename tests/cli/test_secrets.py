@@ -122,7 +122,7 @@ def test_the_health_of_a_node_shows_no_password(
     loop.close()
 
     said = capsys.readouterr()
-    assert "the server refuses user or password" in said.out
+    assert "the server rejects the user or password" in said.out
     assert "taskqueue_store_up 0.0" in metrics
     assert SECRET not in said.out + said.err + metrics
 

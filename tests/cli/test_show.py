@@ -198,7 +198,7 @@ def test_cancel_says_what_became_of_each_job(taskqueue: Taskqueue, jobs: Mapping
     assert answer.out.splitlines() == [
         f"{ids.short(meant[0].id)} is CANCELED",
         f"{ids.short(meant[1].id)} runs on node web-1 and is asked to end",
-        f"{ids.short(meant[2].id)} had ended already as DONE",
+        f"{ids.short(meant[2].id)} had already ended as DONE",
     ]
     after = ids.resolve(store, str(meant[1].id))
     assert after.cancel is not None
@@ -272,7 +272,7 @@ def test_a_wait_that_gives_up_tells_what_has_ended(taskqueue: Taskqueue, jobs: M
     assert answer.code == Exit.UNFINISHED
     assert answer.out.startswith(f"{ids.short(jobs['done'].id)} DONE")
     assert len(answer.out.splitlines()) == 1
-    assert answer.complaint.startswith(f"taskqueue: after 0.02 s still open: {both[1]}")
+    assert answer.complaint.startswith(f"taskqueue: still open after 0.02 s: {both[1]}")
     assert [job["id"] for job in taskqueue("wait", *both, "--timeout", "20ms", "--json").document] == [both[0]]
 
 

@@ -219,4 +219,4 @@ def test_waiting_on_a_terminal_gives_up_too(url: str, store: Store) -> None:
     with terminal(url, 120, "wait", str(job.id), "--timeout", "0.7") as shown:
         assert shown.end() == Exit.UNFINISHED
 
-    assert f"after 0.7 s still open: {job.id}" in shown.shown
+    assert f"still open after 0.7 s: {job.id}" in shown.shown

@@ -147,7 +147,7 @@ def test_queues_are_for_operators(taskqueue: Command, users: str) -> None:
             ("--proxy", "127.0.0.1"),
             "proxies such as 127.0.0.1 admit others: pass users or a header (--users, --header)",
         ),
-        (("--host-name", "https://jobs"), "is not the name of a host"),
+        (("--host-name", "https://jobs"), "is not a host name"),
         (("--path", "jobs"), "path 'jobs' is not a URL path: pass one such as /jobs"),
         (("--path", "//example.org"), "path '//example.org' is not a URL path"),
         (("--path", "/jobs/../admin"), "path '/jobs/../admin' is not a URL path"),

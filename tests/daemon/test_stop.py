@@ -87,7 +87,7 @@ def test_sigterm_to_one_worker_ends_any_job(job: str, fifo: Callable[[str], Fifo
 
         ended = fake_node.expect(Ended, run)
         assert ended.outcome == "Interrupted"
-        told = f"worker {worker} was asked to leave by a SIGTERM that neither its node nor its manager sent"
+        told = f"worker {worker} was asked to exit by a SIGTERM that neither its node nor its manager sent"
         assert ended.fields["failure"]["message"] == told
         assert fake_node.result(fake_node.run("Echo"))["pid"] != worker
 
@@ -327,7 +327,7 @@ def test_sigterm_to_the_manager_ends_and_reports_everything(fifo: Callable[[str]
         assert fake_node.leave().code == 0
         ended = fake_node.expect(Ended, run)
         assert ended.outcome == "Interrupted"
-        told = f"manager {fake_node.manager.pid} was asked to leave by a SIGTERM that its node did not send"
+        told = f"manager {fake_node.manager.pid} was asked to exit by a SIGTERM that its node did not send"
         assert ended.fields["failure"]["message"] == told
         fake_node.expect(RunsHandedBack, waiting)
 

@@ -31,7 +31,7 @@ BAD = {
     "{'COLOR_OF_NODE': 1}": "TASKQUEUE has no key 'COLOR_OF_NODE': use URL, NAME, LEAD, PM",
     "{'QUEUES': ['mail']}": "TASKQUEUE has no key 'QUEUES': did you mean 'WORK_ON'?",
     "{'CONCURRENCY': 4}": "TASKQUEUE has no key 'CONCURRENCY': did you mean 'MAX_CHILDREN'?",
-    "{'URL': 'jobs.db'}": "TASKQUEUE['URL'] is 'jobs.db', which is another file in each working folder: write BASE_DIR",
+    "{'URL': 'jobs.db'}": "TASKQUEUE['URL'] is 'jobs.db', which is a different file in each working folder: write",
     "{'URL': 5}": "TASKQUEUE['URL'] is 5: pass a path or a URL",
     "{'URL': 'redis://localhost/0'}": "TASKQUEUE['URL']: ",
     "{'MAX_CHILDREN': 'many'}": "TASKQUEUE['MAX_CHILDREN']: 'many' is not a valid integer",
@@ -55,7 +55,7 @@ def test_the_system_check_names_what_is_wrong_and_the_way_out(project: Project) 
 def test_a_deployed_project_without_an_address_is_warned(project: Project) -> None:
     project.set("TASKQUEUE = {}")
 
-    assert "(taskqueue.W001) TASKQUEUE names no store" in project.manage("check")
+    assert "(taskqueue.W001) TASKQUEUE does not name a store" in project.manage("check")
     assert "no issues" in project.manage("check", TASKQUEUE_URL="/tmp/jobs.db")
 
 

@@ -167,7 +167,7 @@ def test_a_predicate_that_forgets_to_answer_is_told_so(scheduler: Scheduler) -> 
     process = run(scheduler, Echo, 1, ready=forgets)
 
     assert process.error is not None
-    assert "a check returns True or False" in process.error.message
+    assert "it must return True or False" in process.error.message
 
 
 @pytest.mark.parametrize("ready", ["tests.scheduler.jobs:nothing", "no_such_module:is_open", "#is_open"])

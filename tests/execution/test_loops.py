@@ -299,7 +299,7 @@ def test_no_loop_begins_while_a_manual_one_has_not_kept_its_items() -> None:
     outer = loops.each("ab", "outer", None, None, True)
     next(outer)
 
-    with pytest.raises(RuntimeError, match=r"each\(name='inner'\): the items .* loop 'outer' .*: call keep\(\)"):
+    with pytest.raises(RuntimeError, match=r"each\(name='inner'\): the items .* loop 'outer' .*: call its keep\(\)"):
         loops.each("cd", "inner", None)
     outer.keep()
     assert list(loops.each("cd", "inner", None)) == ["c", "d"]
@@ -312,7 +312,7 @@ def test_a_loop_does_not_go_on_while_one_inside_of_it_has_not_kept_its_items() -
     inner = loops.each("cd", "inner", None, None, True)
     assert list(inner) == ["c", "d"]
 
-    with pytest.raises(RuntimeError, match=r"each\(name='outer'\): the items .* loop 'inner' .*: call keep\(\)"):
+    with pytest.raises(RuntimeError, match=r"each\(name='outer'\): the items .* loop 'inner' .*: call its keep\(\)"):
         next(outer)
 
 
@@ -344,4 +344,4 @@ def test_a_place_that_cannot_be_read_fails_the_attempt(scheduler: Scheduler, sto
 
     assert process.refresh().status is Status.FAILED
     assert process.error is not None
-    assert "the place of the loops of this job (each) cannot be read" in process.error.message
+    assert "the positions of the loops of this job (each) cannot be read" in process.error.message

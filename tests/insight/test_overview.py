@@ -314,7 +314,7 @@ def test_schedules_that_missed_or_stopped_need_somebody(store: Store) -> None:
     plan = NamedSchedule(name="nightly", trigger=Every(60, now), template=template, created_at=now)
     miss = Miss(first=now - MINUTE, last=now - MINUTE, count=1, reason="the job before still ran")
     old = replace(miss, last=now - timedelta(days=2))
-    stopped = replace(plan, name="weekly", stage=Stage.PAUSED, reason="the next time could not be found out")
+    stopped = replace(plan, name="weekly", stage=Stage.PAUSED, reason="the next time could not be determined")
     for one in (replace(plan, misses=(old, miss)), stopped, replace(plan, name="well", misses=(old,))):
         assert store.replace_schedule(None, one, [], now)
 
@@ -322,7 +322,7 @@ def test_schedules_that_missed_or_stopped_need_somebody(store: Store) -> None:
 
     assert missed.startswith("schedule nightly missed a time until ")
     assert missed.endswith(": the job before still ran")
-    assert paused == "schedule weekly is paused: the next time could not be found out"
+    assert paused == "schedule weekly is paused: the next time could not be determined"
 
 
 @on_both

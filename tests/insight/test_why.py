@@ -67,7 +67,7 @@ def test_nodes_whose_store_is_away_are_said_to_take_none(scheduler: Scheduler, s
         process,
         "it is the next.",
         "No node takes jobs of this queue just now: web-1 (degraded: disk I/O error, ",
-        "web-2 (not heard of for ",
+        "web-2 (not heard from for ",
         "; see the log of the node.",
     )
     seat(store, "web-3", lease=LEASE.total_seconds())
@@ -330,7 +330,7 @@ def test_a_claim_that_is_over_says_so(scheduler: Scheduler, store: Store) -> Non
     over = seat_that_is_over(store, "web-1")
     store.claim(WEB_1, ClaimRequest(pooled=1), over.since, over.until)
 
-    said(process, "not heard of, its seat was over 2", "that is over, so another node takes it back")
+    said(process, "not heard from, its seat ended 2", "that is over, so another node takes it back")
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_only_conditions_are_joined() -> None:
 def test_a_limit_in_the_place_of_a_condition_is_refused_with_the_option_that_takes_it(
     join: Callable[[], object],
 ) -> None:
-    with pytest.raises(InvalidOption, match=r"is a limit and no condition: pass it in limits="):
+    with pytest.raises(InvalidOption, match=r"is a limit, not a condition: pass it in limits="):
         join()
 
 

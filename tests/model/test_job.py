@@ -32,7 +32,7 @@ def test_a_job_knows_its_run_only_while_it_runs() -> None:
 
     assert mail.start() == "sent"
     for name in ("id", "attempt", "is_last_attempt", "key", "stopping", "log", "scheduler"):
-        with pytest.raises(RuntimeError, match="Mail is not running: this is for use inside start"):
+        with pytest.raises(RuntimeError, match="Mail is not running: use this only inside start"):
             getattr(mail, name)
     with pytest.raises(RuntimeError):
         mail.progress(5)

@@ -99,16 +99,16 @@ async def awaiting() -> None:
 @pytest.mark.parametrize(
     ("job", "words"),
     [
-        (AwaitingAndYielding, "AwaitingAndYielding.start is a generator, which would run none of it: return a value"),
-        (Yielding, "Yielding.start is a generator, which would run none of it: return a value"),
-        (Idle, "Idle has no start(): define it, it does the work"),
-        (Wanting, "Wanting() needs 'customer', and a worker makes it without arguments: pass it as data"),
-        (TakingTwo, "TakingTwo.start() needs 'target', and a worker passes only the data: take it from self.data, or"),
+        (AwaitingAndYielding, "AwaitingAndYielding.start is a generator, so none of its code would run"),
+        (Yielding, "Yielding.start is a generator, so none of its code would run: return a value"),
+        (Idle, "Idle has no start(): define it to do the work"),
+        (Wanting, "Wanting() needs 'customer', but a worker creates it without arguments: pass it as data"),
+        (TakingTwo, "TakingTwo.start() needs 'target', but a worker passes only the data: take it from self.data, or"),
         (TakingTwo, "or write a function with @task, which gets its data as arguments"),
-        (TakingKeywords, "TakingKeywords.start() needs 'source' and 'target', and a worker passes nothing: take them "),
-        (TakingTwoOfTheClass, "TakingTwoOfTheClass.start() needs 'target', and a worker passes only the data: take"),
-        (SteppingWithData, "SteppingWithData.iterate() needs 'page', and a worker passes nothing: take it"),
-        (AskedWithData, "AskedWithData.is_ready() needs 'data', and a worker passes nothing: take it from self.data"),
+        (TakingKeywords, "TakingKeywords.start() needs 'source' and 'target', but a worker passes nothing: take them "),
+        (TakingTwoOfTheClass, "TakingTwoOfTheClass.start() needs 'target', but a worker passes only the data: take"),
+        (SteppingWithData, "SteppingWithData.iterate() needs 'page', but a worker passes nothing: take it"),
+        (AskedWithData, "AskedWithData.is_ready() needs 'data', but a worker passes nothing: take it from self.data"),
         (UnawareOfErrors, "UnawareOfErrors.on_failure() does not take the error that a worker passes: write"),
         (UnawareOfErrors, "a worker passes: write on_failure(self, error)"),
         (lambda: None, "a lambda has no name that a worker could import: write it with def"),
@@ -160,7 +160,7 @@ def test_an_attribute_that_looks_like_an_option_is_warned_of() -> None:
 
     [said] = [str(one.message) for one in warned]
     assert said.endswith(
-        "OfAnotherSystem.crash_retries = 1 is an attribute, and no option of its jobs: "
+        "OfAnotherSystem.crash_retries = 1 is an attribute, not an option of its jobs: "
         "write options = {'crash_retries': 1}, or rename the attribute"
     )
 

@@ -175,7 +175,7 @@ def test_code_that_classes_and_methods_call_knows_the_job(scheduler: Scheduler) 
 
 
 def test_there_is_no_job_outside_of_runs() -> None:
-    with pytest.raises(NoCurrentJob, match=r"^no job runs here: call current_job\(\) in a task") as refused:
+    with pytest.raises(NoCurrentJob, match=r"^no job is running here: call current_job\(\) in a task") as refused:
         current_job()
     assert isinstance(refused.value, (TaskqueueError, RuntimeError))
     with pytest.raises(NoCurrentJob):
@@ -194,7 +194,7 @@ def test_code_that_outlives_its_job_is_told_so(scheduler: Scheduler) -> None:
     LEFT.clear()
     gc.collect()
 
-    with pytest.raises(NoCurrentJob, match=f"^job {process.id} has ended, and this code was left running"):
+    with pytest.raises(NoCurrentJob, match=f"^job {process.id} has ended, but this code is still running"):
         context.run(current_job)
 
 
@@ -230,7 +230,7 @@ def named_only(*, job: RunningJob) -> None:
 
 @pytest.mark.parametrize("function", [without, named_only])
 def test_a_function_that_cannot_take_its_job_is_refused_when_it_is_declared(function: Any) -> None:
-    words = f"task {function.__name__} has context=True, and its function no parameter that takes the job: write def"
+    words = f"task {function.__name__} has context=True, but its function has no parameter for the job: write def"
     with pytest.raises(InvalidJob, match=words):
         task(context=True)(function)
 

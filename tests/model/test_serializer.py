@@ -187,7 +187,7 @@ EAST, WEST = (timezone(timedelta(hours=hours)) for hours in (14, -12))
 @pytest.mark.parametrize("moment", [datetime.max.replace(tzinfo=WEST), datetime.min.replace(tzinfo=EAST)])
 @pytest.mark.parametrize("what", ["data", "result", "checkpoint"])
 def test_a_time_that_is_out_of_the_calendar_in_utc_is_refused_with_its_path(moment: datetime, what: str) -> None:
-    with pytest.raises(InvalidJob, match=rf"^{what}\['a'\]\[0\] is .*, which in UTC is not in the years 1 to 9999"):
+    with pytest.raises(InvalidJob, match=rf"^{what}\['a'\]\[0\] is .*, which in UTC is outside the years 1 to 9999"):
         encode({"a": [moment]}, what)
 
 

@@ -89,7 +89,7 @@ def test_a_delivery_ends_however_slow_the_receiver_is() -> None:
     def stand_still() -> None:
         is_over.wait()
 
-    with pytest.raises(NotDelivered, match=r"^did not take it within 0.1 s$"):
+    with pytest.raises(NotDelivered, match=r"^did not accept it within 0.1 s$"):
         receiver.in_time(stand_still, 0.1)
     is_over.set()
 
@@ -117,7 +117,7 @@ def test_an_answer_that_is_no_http_is_not_quoted() -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as threads:
         answered = threads.submit(answer)
-        with pytest.raises(NotDelivered, match=r"^answered what is no HTTP$"):
+        with pytest.raises(NotDelivered, match=r"^sent an answer that is not HTTP$"):
             receiver_of(f"http://127.0.0.1:{server.getsockname()[1]}/x").send(MESSAGE, {"TASKQUEUE_NOTIFY_KEY": KEY})
         answered.result(LIMIT)
 

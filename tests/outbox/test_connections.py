@@ -135,7 +135,7 @@ def test_what_is_no_connection_is_refused(session: Any) -> None:
 
 def test_an_asynchronous_session_is_refused_with_the_way_out() -> None:
     engine = create_async_engine("postgresql+psycopg://nobody@localhost/none")
-    with pytest.raises(InvalidOption, match=r"asynchronous, an outbox needs a blocking one: .*run_sync"):
+    with pytest.raises(InvalidOption, match=r"asynchronous, but an outbox needs a blocking one: .*run_sync"):
         Outbox(connect).add_job(Echo, DATA, session=AsyncSession(engine))
 
 
@@ -148,7 +148,7 @@ def test_a_driver_with_another_style_is_refused(mine: sqlite3.Connection) -> Non
 
         commit = rollback = cursor
 
-    with pytest.raises(InvalidOption, match="of no driver whose paramstyle is qmark, format, pyformat, named"):
+    with pytest.raises(InvalidOption, match="belongs to no driver whose paramstyle is qmark, format, pyformat, named"):
         Outbox(connect).add_job(Echo, DATA, session=_outside(Cursorless)())
 
 

@@ -200,7 +200,7 @@ def test_a_unique_key_cannot_be_a_default(url: str) -> None:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        ([1, 2], "data of add is [1, 2]: pass a mapping, its keys are the function's arguments"),
+        ([1, 2], "data of add is [1, 2]: pass a mapping whose keys are the function's arguments"),
         (None, "add() cannot be called with this data: missing a required argument: 'x'"),
     ],
 )
@@ -308,7 +308,7 @@ def test_an_unknown_option_may_be_data_and_the_error_shows_where_these_go(
     with pytest.raises(InvalidOption) as refused:
         scheduler.add_job(job, **unknown)
 
-    assert f"there is no option 'to': data go as one argument after the job: {call}; options are at, " in str(
+    assert f"there is no option 'to': pass data as one argument after the job: {call}; options are at, " in str(
         refused.value
     )
 
@@ -317,7 +317,7 @@ def test_data_that_look_like_an_option_are_shown_as_data_too(scheduler: Schedule
     unknown: Any = {"tag": "x"}
     with pytest.raises(
         InvalidOption,
-        match=r"did you mean tags\? Data go as one argument after the job: add_job\(Echo, {'tag': 'x'}\)",
+        match=r"did you mean tags\? Pass data as one argument after the job: add_job\(Echo, {'tag': 'x'}\)",
     ):
         scheduler.add_job(Echo, **unknown)
     with pytest.raises(InvalidOption, match=r"after the job: \(Echo, {'to': 'x'}\); options are"):

@@ -318,7 +318,7 @@ def test_jobs_that_retention_has_removed_are_not_left(blocking: Scheduler, store
 def test_nothing_is_added_to_a_bulk_action_that_has_looked_at_all_jobs(blocking: Scheduler) -> None:
     bulk_actions.begin(blocking, "all", FAILED, Plan(), "ann")
 
-    with pytest.raises(InvalidOption, match="no job is left of bulk action all"):
+    with pytest.raises(InvalidOption, match="no job is left for bulk action all"):
         bulk_actions.add_rest(blocking, "all", Plan(), "ann")
 
 

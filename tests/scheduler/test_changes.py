@@ -116,7 +116,7 @@ def test_a_job_that_runs_or_has_ended_is_not_changed(scheduler: Scheduler, store
         ({"retry": 3}, "retry cannot be changed: only priority, at"),
         ({"priority": 21}, "priority=21: pass a whole number"),
         ({"at": "soon"}, "is not a time"),
-        ({"at": "+3 hours"}, "is when the job has expired"),
+        ({"at": "+3 hours"}, "is not before the job expires"),
     ],
 )
 def test_a_change_that_cannot_be_is_refused(scheduler: Scheduler, changes: dict[str, Any], words: str) -> None:

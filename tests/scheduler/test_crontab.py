@@ -65,7 +65,7 @@ def test_the_schedules_can_be_defined(scheduler: Scheduler) -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("@reboot start", "@reboot has no equivalent: start the command with a unit of systemd"),
+        ("@reboot start", "@reboot has no equivalent: start the command with a systemd unit"),
         ("MAILTO=ops@example.org", "MAILTO has no equivalent"),
         ("RANDOM_DELAY=5", "RANDOM_DELAY: times are exact: leave the line out"),
         ("0 9 * * * mail -s hi ann%Dear Ann", "the text after % is the input of the command"),
@@ -74,7 +74,7 @@ def test_the_schedules_can_be_defined(scheduler: Scheduler) -> None:
         ("0 9 * * run", "cron '0 9 * * run' cannot be read"),
         ("0 25 * * * run", "cron '0 25 * * *' cannot be read"),
         ("@sometimes run", "cron '@sometimes' cannot be read"),
-        ("CRON_TZ=Europe/Berlinn", "this host knows no time zone 'Europe/Berlinn'"),
+        ("CRON_TZ=Europe/Berlinn", "this host has no time zone 'Europe/Berlinn'"),
         ("hello", "cron 'hello' cannot be read"),
     ],
 )
@@ -103,7 +103,9 @@ def test_a_name_that_no_schedule_can_have_is_refused(name: str) -> None:
 
 def test_a_name_belongs_to_one_line() -> None:
     found = crontab.read("# name: a\n@daily a\n# name: a\n@daily b\n", "UTC")
-    assert [str(wrong) for wrong in found.wrong] == ["line 4: the name a is that of a line above: write another one"]
+    assert [str(wrong) for wrong in found.wrong] == [
+        "line 4: the name a is already used by a line above: write another one"
+    ]
 
 
 @pytest.mark.parametrize("gap", [" ", "\t", "   "])
@@ -116,7 +118,7 @@ def test_lines_of_this_user_are_taken_from_a_file_with_users(gap: str) -> None:
         "run": {"argv": "run --all", "shell": True}
     }
     first, second = map(str, found.wrong)
-    assert first.startswith("line 2: it runs as user 'somebody', and a node runs commands as its own user")
+    assert first.startswith("line 2: it runs as user 'somebody', but a node runs commands as its own user")
     assert second == "line 3: there is no command after the times"
 
 

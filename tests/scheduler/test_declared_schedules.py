@@ -271,8 +271,8 @@ def test_a_set_is_the_same_in_every_process(url: str, blocking: Scheduler, tmp_p
         ({"a": {"job": Echo}}, "shop", "a schedule has one trigger"),
         ({"a b": OFTEN}, "shop", "a schedule's name is 'a b'"),
         ({"a": {**OFTEN, "minute": 5}}, "shop", "there is no option 'minute'"),
-        ({"a": {**OFTEN, "until": "+3 days"}}, "shop", r"until=\+3 days is another time at each start"),
-        ({"a": {**OFTEN, "until": timedelta(days=3)}}, "shop", "is another time at each start"),
+        ({"a": {**OFTEN, "until": "+3 days"}}, "shop", r"until=\+3 days is a different time at each start"),
+        ({"a": {**OFTEN, "until": timedelta(days=3)}}, "shop", "is a different time at each start"),
         ({"b": OFTEN, "a": {**OFTEN, "until": "2001-01-01 UTC"}}, "shop", "before its first time"),
     ],
 )

@@ -156,7 +156,7 @@ def test_a_period_holds_in_a_transaction_on_mongodb(scheduler: Scheduler, store:
         assert scheduler.add_job(Sync, 2, session=session).id == first.id
         with pytest.raises(KeyTaken):
             scheduler.add_job(Sync, 2, session=session, on_duplicate="raise")
-        with pytest.raises(InvalidOption, match="own transaction changes no other job: pass 'return' or 'raise'"):
+        with pytest.raises(InvalidOption, match="own transaction cannot change another job: pass 'return' or 'raise'"):
             scheduler.add_job(Sync, 2, session=session, on_duplicate="extend")
         return scheduler.add_job(Sync, 2, session=session, at="+2h")
 
@@ -187,8 +187,8 @@ def test_pending_jobs_alone_count_where_one_is_added_once(scheduler: Scheduler, 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"unique_for": 60}, "unique_for=60 says what becomes of a unique key: pass unique as well"),
-        ({"on_duplicate": "raise"}, "on_duplicate='raise' says what becomes of a unique key"),
+        ({"unique_for": 60}, "unique_for=60 applies to a unique key: pass unique as well"),
+        ({"on_duplicate": "raise"}, "on_duplicate='raise' applies to a unique key"),
         ({**KEY, "unique_for": 60, "interval": 5}, "is for jobs that run once: leave out interval, or unique_for"),
         ({**KEY, "unique_for": 0}, "unique_for=0: pass seconds or '5m', more than 0"),
         ({**KEY, "on_duplicate": "drop"}, "on_duplicate='drop': pass 'return', 'replace', 'extend' or 'raise'"),
@@ -201,7 +201,7 @@ def test_what_cannot_be_is_refused(scheduler: Scheduler, options: dict[str, Any]
 
 def test_what_cannot_be_of_several_or_here_is_refused(scheduler: Scheduler) -> None:
     options: Any = {**KEY, "on_duplicate": "raise"}
-    with pytest.raises(InvalidOption, match=r"jobs\[1\]\..*:Echo: on_duplicate='raise' is for add_job"):
+    with pytest.raises(InvalidOption, match=r"jobs\[1\]\..*:Echo: on_duplicate='raise' works only with add_job"):
         scheduler.add_jobs([(Echo, 1), (Echo, 2, options)])
     with pytest.raises(InvalidOption, match="run_job runs the new job, or none: pass 'return' or 'raise'"):
         scheduler.run_job(Echo, 1, **KEY, on_duplicate="extend")

@@ -55,7 +55,7 @@ def test_an_id_of_no_job_is_refused(scheduler: Scheduler, ids: list[JobId]) -> N
         scheduler.find_jobs(after=JobId())
     with pytest.raises(JobNotFound, match="'invoice': no job has this text as its id"):
         scheduler.find_jobs(after="invoice")
-    with pytest.raises(InvalidQuery, match="after=7: pass the last job of the page before, or its id"):
+    with pytest.raises(InvalidQuery, match="after=7: pass the last job of the previous page, or its id"):
         scheduler.find_jobs(after=7)  # type: ignore[arg-type]
 
 

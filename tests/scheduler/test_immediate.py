@@ -300,7 +300,7 @@ def test_schedulers_with_the_address_share_a_store(monkeypatch: pytest.MonkeyPat
 
 def test_no_other_process_opens_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TASKQUEUE_URL", "immediate:")
-    with pytest.raises(ConfigError, match="immediate: names no store"):
+    with pytest.raises(ConfigError, match="immediate: does not name a store"):
         open_store()
 
 

@@ -129,7 +129,7 @@ def test_steps_and_inline_runs_see_it(scheduler: Scheduler) -> None:
 def test_a_job_cannot_add_one_whose_meta_grows_out_of_bounds(blocking: Scheduler) -> None:
     full = {f"key-{number}": "" for number in range(16)}
 
-    with pytest.raises(InvalidOption, match="17 keys, with those of the job that adds it: pass up to 16"):
+    with pytest.raises(InvalidOption, match="17 keys, including those of the job that adds it: pass up to 16"):
         blocking.run_job(Overfull, meta=full, reraise=True)
 
 

@@ -261,10 +261,8 @@ def test_django_s_connection_adds_within_atomic(url: str, postgresql_url: str) -
     assert done.returncode == 0, done.stderr
     outside, other, failed, none, one = done.stdout.splitlines()
     assert outside == "session: no transaction is open on it: call this inside django.db.transaction.atomic()"
-    assert other.startswith(
-        "session: the database 'other' of Django is of the kind sqlite, the store is in PostgreSQL:"
-    )
-    assert failed == "session: its transaction has failed: roll it back, begin again and repeat what it did"
+    assert other.startswith("session: the database 'other' of Django is sqlite, but the store is in PostgreSQL:")
+    assert failed == "session: its transaction has failed: roll it back, begin a new one and repeat its work"
     assert (none, one) == ("0", "1")
 
 
@@ -320,7 +318,7 @@ def test_a_key_of_an_open_transaction_keeps_one_add_waiting_and_no_other(
     scheduler: Scheduler, mine: psycopg.Connection[Any]
 ) -> None:
     kept = scheduler.add_job(Echo, 1, unique="one", session=mine)
-    with pytest.raises(StoreUnavailable, match="was locked by another transaction all the time"):
+    with pytest.raises(StoreUnavailable, match="stayed locked by another transaction"):
         scheduler.add_job(Echo, 2, unique="one")
     assert scheduler.add_job(Echo, 2, unique="two").is_waiting
     mine.commit()
@@ -426,7 +424,7 @@ def test_many_jobs_of_one_call_meet_others_and_each_other(scheduler: Scheduler, 
     assert [process.existed for process in processes] == [False, True, True, False, False, True]
     with pytest.raises(DuplicateId):
         scheduler.add_jobs([(Echo, 6), (Echo, 6, {"id": id})], session=mine)
-    with pytest.raises(InvalidOption, match="on_duplicate='replace': a call in your own transaction changes no"):
+    with pytest.raises(InvalidOption, match="on_duplicate='replace': a call in your own transaction cannot change"):
         scheduler.add_jobs([(Echo, 7, {"unique": "one", "on_duplicate": "replace"})], session=mine)
     assert scheduler.add_jobs([], session=mine) == []
     mine.rollback()
@@ -442,7 +440,7 @@ def test_a_job_once_is_found_by_its_data_and_replaces_none(scheduler: Scheduler,
     assert scheduler.add_job_once(Echo, {"b": 2, "a": 1}, session=mine).id == before.id
     assert scheduler.add_job_once(Echo, 2, unique="key", session=mine).id == keyed.id
     assert scheduler.add_job_once(Echo, 2, ignore_data=True, session=mine).id == keyed.id
-    with pytest.raises(InvalidOption, match=f"pending job {before.id} has other options or data, and another job is"):
+    with pytest.raises(InvalidOption, match=f"pending job {before.id} has other options or data, and a call in your"):
         scheduler.add_job_once(Echo, {"a": 1, "b": 2}, at=later, session=mine)
     with pytest.raises(InvalidOption, match=f"the pending job {before.id} has other options or data"):
         scheduler.add_job_once(Echo, 4, ignore_data=True, priority=1, session=mine)
@@ -592,7 +590,7 @@ def test_wrong_sessions_are_refused_and_leave_the_transaction_as_it_is(
         scheduler.add_job(Echo, session=mine)
     with pytest.raises(psycopg.Error):
         mine.execute("nonsense")
-    with pytest.raises(InvalidOption, match="its transaction has failed: roll it back, begin again and repeat"):
+    with pytest.raises(InvalidOption, match="its transaction has failed: roll it back, begin a new one and repeat"):
         scheduler.add_job(Echo, session=mine)
     mine.rollback()
     mine.autocommit = True
@@ -623,7 +621,7 @@ def test_wrong_sessions_of_sqlalchemy_are_refused(
             session.execute(sqlalchemy.text("nonsense"))
         assert refused(session).startswith("session: its transaction has failed: roll it back")
     with sqlalchemy.create_engine("sqlite://").connect() as elsewhere:
-        assert refused(elsewhere).startswith("session: its database is of the kind sqlite, the store is in PostgreSQL:")
+        assert refused(elsewhere).startswith("session: its database is sqlite, but the store is in PostgreSQL:")
         elsewhere.engine.dispose()
     assert "is asynchronous: pass it to a call of AsyncScheduler" in refused(
         AsyncSession(create_async_engine(_with_driver(postgresql_url, "psycopg")))

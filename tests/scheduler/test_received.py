@@ -93,9 +93,9 @@ def test_a_result_that_does_not_fit_names_the_job_that_gave_it(scheduler: Schedu
     assert said == f"data[1]: '2' is not an int; {gave(flow.processes[1])}"
     assert message(task.refresh().processes[1]).startswith("data['left']: 'x' is not an int; it is the result of job")
     said = message(typed.refresh().processes[2])
-    assert said == f"data.pages[1].read_on is missing, which Page needs; {gave(typed.processes[1])}"
+    assert said == f"data.pages[1].read_on is missing: Page requires it; {gave(typed.processes[1])}"
     assert message(text.refresh().processes[1]).startswith("data.pages: 'x' is not a list; it is the result of job")
-    assert "pass a mapping, its keys are the function's arguments" in message(no_mapping.refresh().processes[1])
+    assert "pass a mapping whose keys are the function's arguments" in message(no_mapping.refresh().processes[1])
 
 
 def test_a_failure_that_is_ignored_gives_nothing(scheduler: Scheduler) -> None:
@@ -112,7 +112,7 @@ def test_the_other_data_can_be_updated(scheduler: Scheduler) -> None:
     flow = chain(scheduler, (Read, "a"), (Translate, {"pages": RESULTS, "language": "ga"}))
 
     scheduler.update_job(flow.processes[1].id, data={"language": "de"})
-    with pytest.raises(InvalidJob, match=r"data\['pages'\] is passed, and is received"):
+    with pytest.raises(InvalidJob, match=r"data\['pages'\] is both passed and received"):
         scheduler.update_job(flow.processes[1].id, data={"pages": []})
     scheduler.run_pending()
 
@@ -132,15 +132,18 @@ def test_a_copy_receives_what_its_job_received(scheduler: Scheduler) -> None:
 @pytest.mark.parametrize(
     ("members", "words"),
     [
-        ([(Plain, RESULT)], "is in the first level, and no other gives it a result"),
+        ([(Plain, RESULT)], "is in the first level, where no job gives it a result"),
         ([[Plain, Plain], (Plain, RESULT)], r"'result' needs exactly one job in depends_on \(2 given\): use 'results'"),
         ([Plain, (Translate, {"pages": RESULTS, "language": 5})], "data.language: 5 is not a str"),
-        ([Plain, (Translate, {"page": RESULTS})], "Order has no 'page': it has pages, language"),
-        ([Plain, (Translate, {"language": RESULT})], "data.pages is missing, which Order needs"),
+        ([Plain, (Translate, {"page": RESULTS})], "Order has no field 'page': use pages, language"),
+        ([Plain, (Translate, {"language": RESULT})], "data.pages is missing: Order requires it"),
         ([Plain, (add, {"lft": RESULT})], "cannot be called with this data"),
-        ([Plain, (Total, [4])], r"data is \[4\], and is received"),
-        ([Plain, (Plain, {"pages": [RESULT]})], r"data\['pages'\]\[0\] is <the result .*>: it stands for all the data"),
-        ([Plain, (Plain, 5, {"receives": "page=result"})], "data is 5, and parts of it are received: pass a mapping"),
+        ([Plain, (Total, [4])], r"data is \[4\], but is also received"),
+        (
+            [Plain, (Plain, {"pages": [RESULT]})],
+            r"data\['pages'\]\[0\] is <the result .*>: use it only for all the data",
+        ),
+        ([Plain, (Plain, 5, {"receives": "page=result"})], "data is 5, but parts of it are received: pass a mapping"),
     ],
 )
 def test_what_cannot_be_received_is_refused_when_it_is_added(scheduler: Scheduler, members: Any, words: str) -> None:
@@ -149,12 +152,12 @@ def test_what_cannot_be_received_is_refused_when_it_is_added(scheduler: Schedule
 
 
 def test_a_result_that_is_not_there_yet_is_no_part_of_a_text() -> None:
-    with pytest.raises(TypeError, match="<the result of the level before> is not there yet: receive it in the data"):
+    with pytest.raises(TypeError, match="<the result of the level before> is not known yet: receive it in the data"):
         f"page {RESULT}"
-    with pytest.raises(TypeError, match="<the results of the level before> is not there yet"):
+    with pytest.raises(TypeError, match="<the results of the level before> is not known yet"):
         str(RESULTS)
 
 
 def test_nothing_is_received_from_no_job(scheduler: Scheduler) -> None:
-    with pytest.raises(InvalidOption, match=r"receives=\['result'\]: depends_on names no job: name one"):
+    with pytest.raises(InvalidOption, match=r"receives=\['result'\]: depends_on is empty: name a job"):
         scheduler.add_job(Plain, receives="result")

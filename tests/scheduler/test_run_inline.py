@@ -174,8 +174,8 @@ def test_what_ends_badly_without_an_exception_of_the_work(scheduler: Scheduler) 
     words = {
         Quitting: "SystemExit: 3",
         CannotBegin: "RuntimeError: no disk",
-        WithoutStart: "TypeError: tests.scheduler.jobs.WithoutStart has no start(): define it, it does the work",
-        Unkept: "taskqueue.errors.InvalidJob: result is builtins.object, which is not kept",
+        WithoutStart: "TypeError: tests.scheduler.jobs.WithoutStart has no start(): define it to do the work",
+        Unkept: "taskqueue.errors.InvalidJob: result is builtins.object, which cannot be stored",
     }
     for job, expected in words.items():
         process = run(scheduler, f"tests.scheduler.jobs:{job.__name__}")

@@ -121,7 +121,7 @@ def test_a_closed_scheduler_says_so(url: str) -> None:
         scheduler.add_job(Echo)
     scheduler.close()
 
-    with pytest.raises(StoreUnavailable, match="store of this scheduler: it was closed: make another"):
+    with pytest.raises(StoreUnavailable, match="store of this scheduler: it was closed: create a new"):
         scheduler.add_job(Echo)
 
 
@@ -154,7 +154,7 @@ def test_a_mongodb_database_of_the_application_is_an_address_too(mongo_set: str)
 
 
 def test_what_names_no_store_is_refused_at_once() -> None:
-    with pytest.raises(ConfigError, match="42 names no store"):
+    with pytest.raises(ConfigError, match="42 does not name a store"):
         Scheduler(42)
     with pytest.raises(ConfigError, match="has the option 'color'"):
         Scheduler("sqlite:///tmp/jobs.db?color=red")
@@ -196,7 +196,7 @@ ACTION = {"action": "deploy", "target": "shop", "by": "ana"}
         ("add_jobs", {"jobs": 5}, "jobs=5 of add_jobs: pass a list of"),
         ("find_jobs", {"order": 5}, "order=5: pass the name of a field"),
         ("find_jobs", {"limit": 5.5}, "limit=5.5: pass how many jobs"),
-        ("find_jobs", {"after": 5}, "after=5: pass the last job of the page before"),
+        ("find_jobs", {"after": 5}, "after=5: pass the last job of the previous page"),
         ("read_events", {"cursor": "oldest", "limit": None}, "limit=None: pass a whole number from 1 to"),
         ("listen", {"callback": 5}, r"listen\(5\): pass a function that takes an event"),
         ("get_schedule", {"name": b"x"}, "name=b'x': pass the name of a schedule"),
@@ -204,7 +204,7 @@ ACTION = {"action": "deploy", "target": "shop", "by": "ana"}
         ("record_action", {**ACTION, "source": None}, "source=None of an action: pass text"),
         ("record_action", {**ACTION, "about": [5]}, r"about=\[5\] of an action: pass a mapping of texts"),
         ("record_action", {**ACTION, "about": {"x": b"x"}}, "about={'x': b'x'} of an action: pass a mapping"),
-        ("audit", {"before": 5}, "5 is not a cursor of the audit: pass that of an entry"),
+        ("audit", {"before": 5}, "5 is not a cursor of the audit: pass the cursor of an entry"),
         ("audit", {"limit": "5"}, "limit='5': pass a whole number from 1 to"),
     ],
 )

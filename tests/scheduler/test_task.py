@@ -76,8 +76,8 @@ async def yielding_in_a_loop() -> AsyncIterator[int]:
         (Shop().send, "function Shop.send is nested"),
         (partial(print, "a"), "functools.partial(<built-in function print>, 'a') is not a function: write it with def"),
         (Shop, "<class 'tests.scheduler.test_task.Shop'> is not a function: write it with def and @task"),
-        (yielding, "yielding is a generator, which would run none of it: return a value"),
-        (yielding_in_a_loop, "yielding_in_a_loop is a generator, which would run none of it: return a value"),
+        (yielding, "yielding is a generator, so none of its code would run: return a value"),
+        (yielding_in_a_loop, "yielding_in_a_loop is a generator, so none of its code would run: return a value"),
     ],
 )  # fmt: skip
 def test_what_no_worker_could_import_or_run_is_refused_where_it_is_declared(

@@ -312,7 +312,9 @@ def test_many_jobs_and_each_once_are_part_of_the_session(client: Client, schedul
         assert scheduler.add_job_once(Echo, 4, session=session).id == id
         assert scheduler.add_job_once(Echo, {"b": 2, "a": 1}, session=session).id == before.id
         assert scheduler.add_job_once(Echo, 1, unique="one", session=session).id == pending.id
-        with pytest.raises(InvalidOption, match=f"pending job {before.id} has other options or data, and another job"):
+        with pytest.raises(
+            InvalidOption, match=f"pending job {before.id} has other options or data, and a call in your"
+        ):
             scheduler.add_job_once(Echo, {"a": 1, "b": 2}, priority=1, session=session)
 
     assert [process.id for process in processes] == [processes[0].id, pending.id, processes[0].id, id, id]

@@ -124,7 +124,7 @@ def test_the_end_of_the_time_names_what_is_open(scheduler: Scheduler, store: Sto
     with pytest.raises(WaitTimeout) as over:
         scheduler.wait_for([done, *opened], timeout=0.05)
     assert over.value.open_jobs == tuple(process.id for process in opened)
-    assert f"after 0.05 s still open: {opened[0].id}" in str(over.value)
+    assert f"still open after 0.05 s: {opened[0].id}" in str(over.value)
     assert "and 2 more; `taskqueue why ID`" in str(over.value)
 
 

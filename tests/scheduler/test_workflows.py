@@ -276,7 +276,7 @@ def test_what_a_workflow_sets_itself_is_refused(scheduler: Scheduler) -> None:
         workflows.map(scheduler, Number, [1], batch=0)
     with pytest.raises(InvalidJob, match="a member of a workflow is"):
         workflows.chain(scheduler, (Number, 1, {}, 4))
-    with pytest.raises(InvalidJob, match=r"1,001 jobs run side by side before another.*batch=100"):
+    with pytest.raises(InvalidJob, match=r"1,001 jobs would run side by side before another.*batch=100"):
         workflows.map(scheduler, Number, range(1001), then=Sum)
 
 
@@ -305,7 +305,7 @@ def test_what_is_no_scheduler_and_no_list_is_refused_in_words(scheduler: Schedul
         workflows.group(scheduler, "a:B")
     with pytest.raises(InvalidJob, match=r"members=\(.*\) is one member: pass a list of members"):
         workflows.group(scheduler, (Number, {"to": "ann"}))
-    with pytest.raises(InvalidJob, match="items=5: pass a list, or what can be iterated over"):
+    with pytest.raises(InvalidJob, match="items=5: pass a list, or another iterable"):
         workflows.map(scheduler, Number, 5)
     with pytest.raises(InvalidOption, match="on_dependency_failure='stop': pass 'cancel', 'ignore' or 'wait'"):
         workflows.chain(scheduler, Number, Sum, on_failure="stop")

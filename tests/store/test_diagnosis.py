@@ -44,7 +44,7 @@ def test_a_replica_set_of_one_server_is_a_warning_with_the_way_out(mongo_set: st
     store.close()
     members = named(found, "replica set")
     assert (members.level, members.says) == (Level.WARNING, "rs0, 1 server")
-    assert members.do.startswith("have three servers")
+    assert members.do.startswith("use three servers")
     assert named(found, "write concern").says == "w=majority, j=True; reads majority"
     assert "it reaches back for " in named(found, "oplog").says
 

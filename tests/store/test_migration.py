@@ -166,9 +166,9 @@ def test_a_file_that_is_not_there_or_not_ours_is_not_migrated(tmp_path: Path, nu
     with closing(sqlite3.connect(tmp_path / "other.db")) as raw:
         raw.execute("CREATE TABLE jobs (title)")
         raw.execute(f"PRAGMA user_version = {number}")  # many programs use it
-    with pytest.raises(StoreUnavailable, match="is a database of another program"):
+    with pytest.raises(StoreUnavailable, match="belongs to another program"):
         open_store(f"sqlite://{tmp_path}/other.db")
-    refused = pytest.raises(StoreUnavailable, match="is a database of another program")
+    refused = pytest.raises(StoreUnavailable, match="belongs to another program")
     with closing(open_migration(str(tmp_path / "other.db"))) as migration, refused:
         pending_steps(migration)
 

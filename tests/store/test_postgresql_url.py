@@ -95,7 +95,7 @@ def test_the_password_of_the_server_behind_a_pooler_is_concealed(direct: str) ->
         (f"{URL}?schema=jobs", r"correct the URL; did you mean taskqueue\.schema\?$"),
         (f"{URL}?sslmode", "correct the URL$"),
         (f"{URL}#here", "is not read"),
-        ("postgresql://db/sh op", "has a blank"),
+        ("postgresql://db/sh op", "has a space"),
     ],
 )
 def test_a_url_that_names_no_store_is_refused(url: str, words: str) -> None:

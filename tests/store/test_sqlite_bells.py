@@ -291,7 +291,7 @@ def test_a_bell_that_cannot_be_hung_anew_is_told_of_once(
 
         assert not bell.renew()
         assert not bell.renew()
-        assert caplog.text.count("no bell can be hung there") == 1
+        assert caplog.text.count("no bell can be created there") == 1
 
         folder.unlink()
         assert bell.renew()
@@ -330,7 +330,7 @@ def test_a_link_in_the_place_of_the_bells_is_not_followed(store: Store, tmp_path
         strange.bind(f"{elsewhere}/work-1-1")
         (tmp_path / "jobs.db.bells").symlink_to(elsewhere)
 
-        with pytest.raises(StoreUnavailable, match="no bell can be hung there"):
+        with pytest.raises(StoreUnavailable, match="no bell can be created there"):
             store.bell(WORK)
         store.add([a_record()])
 

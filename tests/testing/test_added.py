@@ -70,7 +70,7 @@ def test_a_job_that_was_not_to_be_added_is_named(scheduler: Scheduler, jobs: Job
 
     jobs.refute_added(Parent)
     jobs.refute_added(Mail, data={"to": "b"})
-    with pytest.raises(AssertionError, match=r"(?s)no job was to be added as .*Mail data=.*there are:\n.*'to': 'a'"):
+    with pytest.raises(AssertionError, match=r"(?s)expected no new job as .*Mail data=.*there are:\n.*'to': 'a'"):
         jobs.refute_added(Mail, data={"to": "a"})
 
 

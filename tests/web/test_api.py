@@ -618,7 +618,7 @@ def test_nobody_gets_in_without_a_token(browser: MakeBrowser, people: tuple[Path
     assert problem(unknown) == (404, "not-found")
     assert "there is no operation at '/api/v1/nothing'" in unknown.json()["detail"]
     assert problem(wrong_method) == (405, "method-not-allowed")
-    assert wrong_method.json()["detail"] == "'/api/v1/jobs' cannot be asked with PUT"
+    assert wrong_method.json()["detail"] == "'/api/v1/jobs' does not accept PUT"
 
 
 def test_a_session_needs_the_token_of_a_page_for_changes(browser: MakeBrowser, scheduler: Scheduler) -> None:

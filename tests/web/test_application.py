@@ -386,7 +386,7 @@ def test_the_prefix_of_a_proxy_is_believed_from_that_proxy_alone(
     assert f"Path={root or '/'}" in done.headers["set-cookie"].split("; ")
     assert document["servers"] == [{"url": f"{root}/api/v1"}]
     assert missing["detail"] == (
-        f"there is no operation at '{root}/api/v1/nothing': {root}/api/v1/openapi.json has all"
+        f"there is no operation at '{root}/api/v1/nothing': {root}/api/v1/openapi.json lists them all"
     )
 
 

@@ -262,7 +262,7 @@ def test_a_user_asks_few_nodes_at_once(port: int, people: People, gate: Gate, sc
 
     with hanging(gate, [of(job) for job in jobs]) as replies:
         eventually(lambda: len(refused(replies)) == len(jobs) - dashboard.NODES_OF_USER)
-        assert "requests of rita wait for nodes already" in refused(replies)[0].text
+        assert "requests of rita already wait for nodes" in refused(replies)[0].text
 
 
 def test_a_flood_of_logins_delays_no_page(port: int, people: People, gate: Gate) -> None:

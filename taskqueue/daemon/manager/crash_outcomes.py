@@ -41,9 +41,7 @@ def by_foreign_signal(ended: Ended, message: str = "") -> Ended:
     """
     if ended.fields.get("failure") is not None:
         return ended
-    message = (
-        message or f"worker {ended.pid} was asked to leave by a SIGTERM that neither its node nor its manager sent"
-    )
+    message = message or f"worker {ended.pid} was asked to exit by a SIGTERM that neither its node nor its manager sent"
     return changed(ended, fields={"failure": asdict(Failure(type="taskqueue.Interrupted", message=message))})
 
 
@@ -51,7 +49,7 @@ def after_earlier_run(ended: Ended) -> Ended:
     """Return the end of a run whose worker died because of an earlier run."""
     message = ended.fields["failure"]["message"]
     failure = Failure(
-        type="taskqueue.Interrupted", message=f"what a job before this one did ended its worker: {message}"
+        type="taskqueue.Interrupted", message=f"an earlier job has ended the worker of this one: {message}"
     )
     return changed(ended, outcome="Interrupted", fields={"failure": asdict(failure)})
 
@@ -68,7 +66,7 @@ def of_death(current: CurrentRun, reason: str, exit: ChildExit, grace: float, ca
     """Return the end of a run whose worker died; ``cause`` says in words why it died, if known."""
     run, started = current.queued.run, current.started
     if reason:
-        how = f"and its worker, {exit}, did not outlive the {grace:g} s of grace"
+        how = f"and its worker, {exit}, did not end within the {grace:g} s of grace"
         outcome, fields = _of_stop(reason, current, how)
     else:
         outcome, fields = "Crashed", {"failure": asdict(_crash(current, exit, cause))}

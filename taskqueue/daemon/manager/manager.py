@@ -307,7 +307,7 @@ class Manager:
 
     def _on_sigterm(self) -> None:
         """Leave as if the node were dead, of which the kernel's signal may tell; otherwise another process sent it."""
-        reason = f"manager {os.getpid()} was asked to leave by a SIGTERM that its node did not send"
+        reason = f"manager {os.getpid()} was asked to exit by a SIGTERM that its node did not send"
         self._leave("" if os.getppid() != self._node_pid else reason)
 
     def _leave(self, reason: str) -> None:

@@ -27,7 +27,7 @@ LOOKS_EVERY = 0.02
 
 HELD_UP = "C code runs in the main thread, called by its latest frame; other threads cannot be read until it returns."
 ENDED = "its run has just ended"
-NOT_BEGUN = "it waits on its node and has not begun, or has just ended"
+NOT_BEGUN = "it waits for its node and has not started, or has just ended"
 
 _STATES = {
     "T": "its worker is stopped (SIGSTOP)",

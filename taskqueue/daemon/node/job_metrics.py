@@ -234,7 +234,7 @@ class JobMetrics:
             if file.pid == self._manager and file.kind == "gauge" and entry.value == 0:
                 continue  # of a preloaded module, which has only declared it
             if not sums.add(file, entry):
-                self._refuse(f"metric {entry.series.family}", f"has a series too many: {MOST_SERIES:,} are served")
+                self._refuse(f"metric {entry.series.family}", f"has too many series: {MOST_SERIES:,} are served")
                 return
 
     def _families(self, sums: _Sums) -> list[Family]:
@@ -317,7 +317,7 @@ def _content(path: Path) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError("it is no file")
+            raise ValueError("it is not a regular file")
         data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
         raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
@@ -330,11 +330,11 @@ def _series(kind: str, key: str) -> tuple[Series, str]:
     family, name, labels, meaning = json.loads(key)
     is_named = _is_text(_NAME, family) and isinstance(name, str) and isinstance(meaning, str)
     if not is_named or name.removeprefix(family) not in _SUFFIXES[kind]:
-        raise ValueError(f"{logged(str(name))} is no name of a {kind}")
+        raise ValueError(f"{logged(str(name))} is not a valid name of a {kind}")
     if not isinstance(labels, dict) or not all(
         _is_text(_LABEL, label) and isinstance(value, str) for label, value in labels.items()
     ):
-        raise ValueError(f"{logged(name)} has labels that are none")
+        raise ValueError(f"{logged(name)} has invalid labels")
     if name.endswith("_bucket") and kind == "histogram":
         float(labels["le"])
     meaning.encode()

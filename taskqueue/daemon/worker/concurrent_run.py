@@ -144,7 +144,7 @@ class RunTask(asyncio.Task[None]):
             return ran
         message = (
             f"job {by.id} ({by.job}), which ran in the same event loop, canceled the task of this one: "
-            "asyncio.all_tasks() has the tasks of all runs, so let a job cancel only those that it has started"
+            "asyncio.all_tasks() has the tasks of all runs, so a job must cancel only those that it has started"
         )
         failure = Failure(type="taskqueue.Interrupted", message=message)
         return ran._replace(outcome=outcomes.Interrupted(failure=failure))

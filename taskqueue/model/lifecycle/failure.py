@@ -89,7 +89,7 @@ def _decided(record: Record, outcome: Failed | TimedOut | Stalled, run: Run, now
     asked = in_parts(situation(record, now, outcome, run.chance), outcome)
     decision = strictest(map(record.options.retry.decide, asked))
     if isinstance(decision, AskWorker):
-        reason = f"its retry policy {decision.path} was not asked: the worker that could ask it was gone"
+        reason = f"its retry policy {decision.path} was not asked: the worker that could ask it had died"
         return GiveUp(refusal=Refusal.UNDECIDED, reason=reason)
     return decision
 

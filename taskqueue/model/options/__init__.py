@@ -56,7 +56,7 @@ def _value(name: str, value: Any, where: str, scope: Scope, call: str) -> Any:
     if option is None:
         raise InvalidOption(f"{where}: there is no option {name!r}: {_hint(name, as_data)}")
     if option.is_of_class and scope is Scope.ONE:
-        data = f"; data go as one argument after the job: {as_data}" if as_data else ""
+        data = f"; pass data as one argument after the job: {as_data}" if as_data else ""
         raise InvalidOption(
             f"{where}: {name} belongs to all jobs of a class: declare it in the options of the class{data}"
         )
@@ -64,7 +64,7 @@ def _value(name: str, value: Any, where: str, scope: Scope, call: str) -> Any:
         raise InvalidOption(f"{where}: {name} belongs to one job: pass it to add_job")
     if scope > option.scope:
         raise InvalidOption(
-            f"{where}: {name} is not for jobs of all classes: declare it on a class, or pass it to add_job"
+            f"{where}: {name} cannot be set for jobs of all classes: declare it on a class, or pass it to add_job"
         )
     try:
         return value_of(name, value)
@@ -80,7 +80,7 @@ def value_of(name: str, value: Any) -> Any:
 def named(name: str, value: Any, check: Callable[[Any], Any]) -> Any:
     """Return the result of the check, or raise its ``InvalidOption`` with name and value in front."""
     if isinstance(value, int) and value.bit_length() > LONGEST_NUMBER:
-        raise InvalidOption(f"{name} is a whole number of {value.bit_length():,} bits: no option takes one so long")
+        raise InvalidOption(f"{name} is a whole number of {value.bit_length():,} bits: no option takes one so large")
     try:
         return check(value)
     except InvalidOption as refused:
@@ -99,9 +99,9 @@ def _hint(name: object, as_data: str) -> str:
     near = get_close_matches(str(name), OPTIONS, n=3, cutoff=0.65)
     if near:
         meant = f"did you mean {' or '.join(near)}?"
-        return f"{meant} Data go as one argument after the job: {as_data}" if as_data else meant
+        return f"{meant} Pass data as one argument after the job: {as_data}" if as_data else meant
     options = ", ".join(OPTIONS)
-    return f"data go as one argument after the job: {as_data}; options are {options}" if as_data else f"use {options}"
+    return f"pass data as one argument after the job: {as_data}; options are {options}" if as_data else f"use {options}"
 
 
 def _short(value: object) -> str:

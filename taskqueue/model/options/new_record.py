@@ -29,7 +29,7 @@ def record(
     trigger = series.trigger(options, now)
     if trigger is None and "interval_reference" in given:
         raise InvalidOption(
-            f"interval_reference={given['interval_reference']!s} counts an interval: pass interval as well"
+            f"interval_reference={given['interval_reference']!s} applies to an interval: pass interval as well"
         )
     at = _moment(options["at"], now) or series.first(trigger, now)
     ready_at = now if at is None else at  # a time in the past ranks the job by that time
@@ -72,7 +72,7 @@ def _of_key(new: Record, options: Mapping[str, Any], recurs: bool) -> Record:
     seconds, action = options["unique_for"], options["on_duplicate"]
     named = f"on_duplicate={action!r}" if seconds is None else f"unique_for={seconds:g}"
     if new.unique is None:
-        raise InvalidOption(f"{named} says what becomes of a unique key: pass unique as well")
+        raise InvalidOption(f"{named} applies to a unique key: pass unique as well")
     if recurs:
         raise InvalidOption(f"{named} is for jobs that run once: leave out interval, or {named.partition('=')[0]}")
     given = {**new.given, "on_duplicate": action}
@@ -92,8 +92,8 @@ def check_concurrency(options: Mapping[str, Any]) -> None:
     """Refuse ``concurrency`` for a job that has a worker of its own."""
     if options["force_spawn"]:
         raise InvalidOption(
-            f"concurrency={options['concurrency']} runs jobs of the class in one worker, and force_spawn each in one "
-            "of its own: leave one out"
+            f"concurrency={options['concurrency']} runs jobs of the class in one worker, but force_spawn runs each in "
+            "a worker of its own: pass only one of the two"
         )
 
 

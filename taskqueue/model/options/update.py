@@ -72,6 +72,6 @@ def _check_expiry(after: Record, now: datetime) -> None:
     starts_at = now if after.ready_at is None else max(after.ready_at, now)
     if after.ready_at is not None and after.expires_at is not None and after.expires_at <= starts_at:
         raise InvalidOption(
-            f"update_job: at={starts_at:%Y-%m-%d %H:%M:%S} UTC is when the job has expired "
-            f"({after.expires_at:%Y-%m-%d %H:%M:%S} UTC): pass an earlier one"
+            f"update_job: at={starts_at:%Y-%m-%d %H:%M:%S} UTC is not before the job expires "
+            f"({after.expires_at:%Y-%m-%d %H:%M:%S} UTC): pass an earlier time"
         )

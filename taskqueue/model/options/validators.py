@@ -86,7 +86,7 @@ def retry(value: Any) -> int | RetryPolicy:
         return policy(value)
     if type(value) is not int or not ENDLESS <= value <= COUNT_LIMIT:
         raise InvalidOption(
-            "pass the number of further attempts, -1 for endlessly, or a policy such as retry.exponential(8)"
+            "pass the number of further attempts, -1 for no limit, or a policy such as retry.exponential(8)"
         )
     return value
 
@@ -210,10 +210,10 @@ def receives(value: Any) -> tuple[str, ...]:
     given = [f"{name}={what}" for name, what in value.items()] if isinstance(value, Mapping) else value
     given = [given] if isinstance(given, str) else given
     if not isinstance(given, list | tuple | set | frozenset) or not all(map(_is_received, given)):
-        raise InvalidOption("pass 'result' or 'results', or the parts of the data that they are: {'page': 'result'}")
+        raise InvalidOption("pass 'result' or 'results', or which parts of the data they are: {'page': 'result'}")
     names = [part.rpartition("=")[0] for part in given]
     if len(set(names)) < len(names) or ("" in names and len(names) > 1):
-        raise InvalidOption("each part of the data can be received once, and all of it by itself: name each once")
+        raise InvalidOption("each part of the data can be received only once, and all of it alone: name each once")
     return tuple(sorted(given))
 
 
@@ -273,5 +273,5 @@ def new_id(value: Any) -> JobId | str | None:
         return value
     raise InvalidOption(
         f"pass text of 1 to {ID_TEXT_LIMIT} printable characters, an ObjectId or its 24 hexadecimal digits; "
-        "a key that is free again when the job has ended is unique="
+        "for a key that is free again when the job has ended, use unique="
     )

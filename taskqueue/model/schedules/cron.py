@@ -39,7 +39,7 @@ class Cron:
         if not isinstance(self.expr, str):
             from taskqueue.model.schedules.cron_fields import DAY_NUMBERS
 
-            raise InvalidOption(f"cron {self.expr!r} is not text: write such as '15 3 * * 1-5'; {DAY_NUMBERS}")
+            raise InvalidOption(f"cron {self.expr!r} is not text: write for example '15 3 * * 1-5'; {DAY_NUMBERS}")
         object.__setattr__(self, "expr", _checked(self.expr))
         _zone(self.tz)
 

@@ -132,10 +132,10 @@ def _range(part: str, kind: _Kind) -> list[int]:
     """Return the numbers that a part of a list names."""
     match = re.fullmatch(_PART, part)
     if match is None or (match["low"] == "*" and match["high"]):
-        raise Unreadable(f"{part!r} names nothing")
+        raise Unreadable(f"{part!r} is neither a number, a range nor a name")
     step = int(match["step"] or 1)
     if step == 0:
-        raise Unreadable(f"{part!r} has no step")
+        raise Unreadable(f"{part!r} has a step of 0")
     low = kind.first if match["low"] == "*" else _value(match["low"], kind, part)
     if match["low"] == "*" or (match["step"] and not match["high"]):
         return list(range(kind.first if low > kind.last else low, kind.last + 1, step))
@@ -176,7 +176,7 @@ def hint(written: str, is_zone: Callable[[str], bool]) -> str:
     if _can_be_read(rest := " ".join(fields[:-1])) and is_zone(last):
         return f"the time zone is an option: pass cron={rest!r}, tz={last!r}"
     if text == "@reboot":
-        return "nothing runs when a host starts: a systemd unit may run `taskqueue add`"
+        return "nothing runs when a host starts: have a systemd unit run `taskqueue add`"
     if first.lower() == "@every" and len(fields) == 2:
         return f"an interval is an option: pass every={last!r}"
     return _many_fields(fields) or _phrase(text) or _marks(fields)

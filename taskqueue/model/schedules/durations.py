@@ -148,7 +148,7 @@ def is_relative(value: object) -> bool:
 
 def unknown_zone(name: str) -> InvalidOption:
     """Return the error for a time zone that this host does not know, whether or not it exists."""
-    return InvalidOption(f"this host knows no time zone {name!r}: correct the name, or install tzdata on the host")
+    return InvalidOption(f"this host has no time zone {name!r}: correct the name, or install tzdata on the host")
 
 
 def _from_text(text: str, now: datetime) -> datetime:
@@ -252,7 +252,7 @@ def _as_time_from_now(value: object) -> str | None:
 
 def _no_duration(value: object) -> InvalidOption:
     is_cron = isinstance(value, str) and len(value.split()) == 5 and "*" in value
-    cron = f"; times of a clock go to cron={value!r}" if is_cron else ""
+    cron = f"; for times of day use cron={value!r}" if is_cron else ""
     return InvalidOption(
         f"{as_code(value)} is not a duration: pass seconds, a timedelta, '5m', '1h30m', '200 ms' or 'HH:MM:SS'{cron}"
     )

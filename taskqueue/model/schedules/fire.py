@@ -130,7 +130,7 @@ def reconciled(
     ):
         return None
     if isinstance(schedule.trigger, Custom) and awaited is not None:
-        reason = f"the next time could not be found out: job {schedule.awaits} ended as {awaited.status.name}"
+        reason = f"the next time could not be determined: job {schedule.awaits} ended as {awaited.status.name}"
         return next_version(schedule, stage=Stage.PAUSED, reason=reason, awaits=None), []
     return begun(next_version(schedule), now)
 
@@ -164,7 +164,7 @@ def _end(schedule: NamedSchedule, slot: datetime | None) -> str:
     if slot is None:
         return "its trigger has no further time"
     if schedule.until is not None and slot > schedule.until:
-        return f"until={schedule.until:%Y-%m-%d %H:%M:%S} UTC is over"
+        return f"until={schedule.until:%Y-%m-%d %H:%M:%S} UTC has passed"
     if schedule.max_runs is not None and schedule.fired >= schedule.max_runs:
         return f"max_runs={schedule.max_runs} is reached"
     limit = schedule.stop_after_failures
@@ -261,7 +261,7 @@ class _Round:
         for earlier in self._jobs:
             assert isinstance(earlier.origin, FromSchedule)
             slot = earlier.origin.slot
-            self._miss(slot, slot, 1, f"the next time of the schedule had come, too: job {job.id}")
+            self._miss(slot, slot, 1, f"the next time of the schedule had already come: job {job.id}")
         self._give_way = [pending.id for pending in self._pending]
         for id in self._give_way:
             job = behind(job, id)

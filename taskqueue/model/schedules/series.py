@@ -63,7 +63,7 @@ def series(options: Mapping[str, Any], trigger: Every | Again, made: Record, now
     """Return the series that the new record starts; raise ``InvalidOption`` for options of a single job."""
     if made.expires_at is not None and not is_relative(options["expires"]):
         raise InvalidOption(
-            f"expires={options['expires']!s} is one time, and the job recurs: pass a relative one such as '+1 hour'"
+            f"expires={options['expires']!s} is a fixed time, but the job recurs: pass a relative one such as '+1 hour'"
         )
     until = None if options["until"] is None else moment_of(options["until"], now)
     if until is not None and made.ready_at is not None and until < made.ready_at:

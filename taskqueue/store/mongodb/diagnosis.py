@@ -31,7 +31,7 @@ def _server(connection: Connection, hello: Document) -> Iterator[Finding]:
         return
     yield Finding(
         "replica set",
-        "the server is none: there is no failover, and nodes look for jobs instead of being rung for",
+        "the server belongs to none: there is no failover, and nodes poll the store for jobs",
         Level.WARNING,
         "start mongod with --replSet and call rs.initiate(), also for one server",
     )
@@ -47,13 +47,13 @@ def _members(hello: Document) -> Iterator[Finding]:
     if members >= 3:
         yield Finding("replica set", words)
         return
-    do = "have three servers with data: with fewer, the loss of one stops writes of a majority, or loses jobs"
+    do = "use three servers that hold data: with fewer, the loss of one stops writes of a majority, or loses jobs"
     yield Finding("replica set", words, Level.WARNING, do)
 
 
 def _indexes(connection: Connection) -> Finding:
     names = [str(index["name"]) for index in connection.collections.jobs.list_indexes()]
-    return Finding("indexes", f"{len(names)} of the jobs; opening the store makes missing ones, if the user may")
+    return Finding("indexes", f"{len(names)} of the jobs; opening the store creates missing ones, if the user may")
 
 
 def _oplog(connection: Connection, hello: Document) -> Iterator[Finding]:

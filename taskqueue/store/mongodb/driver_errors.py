@@ -37,7 +37,7 @@ _REPEAT = "the call may be repeated, with id= or unique= if it adds a job"
 _CHECK_SERVER = f"check that mongod runs and is reachable from here; {_REPEAT}"
 _CHECK_SPEED = f"{_CHECK_SERVER}; if the server is slow, allow more time with timeoutMS=20000 in the URL"
 _BY_CODE = (
-    (_CREDENTIALS, "the server refuses user or password", "check user, password and authSource in the URL"),
+    (_CREDENTIALS, "the server rejects the user or password", "check user, password and authSource in the URL"),
     (_DISK_FULL, "the server's disk is full", "make room on the server; the call may be repeated"),
 )
 
@@ -64,7 +64,7 @@ def reaching(
     except (ConfigurationError, InvalidURI, InvalidName) as error:
         raise ConfigError(f"store {shown}: {error}: correct the URL") from error
     except DocumentTooLarge as error:  # not a subclass of the driver's errors
-        why = f"the call is larger than the server takes ({str(error)[:300]})"
+        why = f"the call is larger than the server accepts ({str(error)[:300]})"
         raise StoreUnavailable(shown, why, "pass fewer or shorter values at once") from error
     except PyMongoError as error:
         if _is_logged_out(error):
@@ -78,7 +78,7 @@ def unavailable(shown: str, error: PyMongoError) -> StoreUnavailable:
     if _is_logged_out(error) or "Authentication failed" in str(error):  # the driver calls it unreachable
         codes = set(_CREDENTIALS)
     if misses_index(error):
-        return IndexMissing(shown, f"an index is missing ({reason_of(error)})", "it is made again; repeat the call")
+        return IndexMissing(shown, f"an index is missing ({reason_of(error)})", "it is being built; repeat the call")
     if not codes.isdisjoint(_RIGHTS):
         reason = f"the user lacks rights ({reason_of(error).partition(', ')[0]})"
         return RightsMissing(shown, reason, "give it the role readWrite on the database")
@@ -87,9 +87,9 @@ def unavailable(shown: str, error: PyMongoError) -> StoreUnavailable:
             only_reads = known_codes is _DISK_FULL
             return StoreUnavailable(shown, f"{reason} ({reason_of(error)})", way_out, only_reads=only_reads)
     if isinstance(error, ServerSelectionTimeoutError):
-        return StoreUnavailable(shown, f"no server takes writes ({reason_of(error)})", _CHECK_SERVER)
+        return StoreUnavailable(shown, f"no server accepts writes ({reason_of(error)})", _CHECK_SERVER)
     if isinstance(error, InvalidOperation):  # another thread has logged in again, and closed this call's client
-        return StoreUnavailable(shown, f"the connection was closed meanwhile ({reason_of(error)})", "repeat the call")
+        return StoreUnavailable(shown, f"the connection was closed ({reason_of(error)})", "repeat the call")
     if error.timeout:
         return StoreUnavailable(shown, f"no answer in time ({reason_of(error)})", _CHECK_SPEED)
     if isinstance(error, AutoReconnect):

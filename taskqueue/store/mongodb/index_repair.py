@@ -108,7 +108,7 @@ def _end_duplicates(collections: Collections, shown: str, now: datetime) -> None
 
 def _end_duplicate(collections: Collections, before: Record, key: str, oldest: JobId, now: datetime) -> None:
     """Cancel the job, or ask a running one to end and release its key; ``repair`` completes its effects."""
-    reason = f"job {oldest}, which is older, has the same unique key {key!r}; the index that keeps them apart was gone"
+    reason = f"job {oldest}, which is older, has the same unique key {key!r}; the index that keeps them apart was lost"
     after = canceled(before, reason, now, Cause.DUPLICATE)
     if before.status is Status.PROCESSING:
         update: dict[str, Any] = {"$unset": {"unique": ""}}

@@ -73,7 +73,7 @@ def parse(url: str) -> MongoUrl:
     if parts.scheme not in SCHEMES:
         raise ConfigError(f"{parts.scheme!r} is not a MongoDB scheme: use mongodb://host/database or mongodb+srv://…")
     if not parts.netloc:
-        raise ConfigError(f"{concealed(url)} names no server: write mongodb://host/database or mongodb+srv://…")
+        raise ConfigError(f"{concealed(url)} does not name a server: write mongodb://host/database or mongodb+srv://…")
     check_plain(url, parts)
     kept, prefix, timeout = [], PREFIX, DEADLINE
     for option in parts.query.split("&") if parts.query else []:
@@ -127,7 +127,7 @@ def checked_prefix(prefix: str) -> str:
     """Return the prefix; raise ``ConfigError`` if it cannot be part of a collection's name."""
     if not _PREFIX_ALLOWED.fullmatch(prefix) or prefix.startswith("system."):
         raise ConfigError(
-            f"{PREFIX_OPTION}={prefix!r} cannot begin a collection's name: "
+            f"{PREFIX_OPTION}={prefix!r} cannot start the name of a collection: "
             "use up to 60 letters, digits, '_', '.' and '-', beginning with a letter or '_'"
         )
     return prefix

@@ -148,7 +148,7 @@ class CallerInserts:
             return records[0] if records else None
         if not self._reads_jobs:
             raise InvalidOption(
-                "unique_for: this database user may not read until when another job keeps the key: leave it out, or "
+                "unique_for: this database user may not read how long another job keeps the key: leave it out, or "
                 "use a user with the rights that `taskqueue migrate --grants read` prints"
             )
         holders = self._found(new, _OF_PERIOD, {"unique_key": new.unique})

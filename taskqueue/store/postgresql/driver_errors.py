@@ -15,20 +15,20 @@ LOCKED = (errors.LockNotAvailable, errors.QueryCanceled)
 
 _REPEAT = "the call may be repeated, with id= or unique= if it adds a job"
 _AWAY = ("does not answer", f"check that the server runs and is reachable from here; {_REPEAT}")
-_REFUSED = ("refuses user or password", "correct them in the URL; see pg_hba.conf of the server")
+_REFUSED = ("rejects the user or password", "correct them in the URL; see pg_hba.conf of the server")
 _BY_STATE = (
     (("57P01", "57P02", "57P03", "08"), *_AWAY),
     (("28",), *_REFUSED),
     (("3D000",), "has no such database", "create it (CREATE DATABASE), or correct the URL"),
-    (("53300",), "takes no more connections", "raise max_connections of the server, or use a pooler"),
+    (("53300",), "has no free connections", "raise max_connections of the server, or use a pooler"),
     (("53100",), "has a full disk", "make room on the server; the call may be repeated"),
-    (("53",), "lacks memory or other means", "see the log of the server; the call may be repeated"),
-    (("25006",), "takes no writes, as a standby does", "name all servers in the URL: postgresql://a,b/database"),
+    (("53",), "lacks memory or other resources", "see the log of the server; the call may be repeated"),
+    (("25006",), "accepts no writes, as a standby does", "name all servers in the URL: postgresql://a,b/database"),
     (("42501",), "refuses this user", "grant the user what is missing"),
     (("3F000", "42P01"), "has no store in this schema", "correct taskqueue.schema in the URL, or run a node first"),
     (
         ("55P03", "57014"),
-        "was locked by another transaction all the time",
+        "stayed locked by another transaction",
         "end that transaction, or SELECT pg_terminate_backend(pid)",
     ),
     (("22021", "22P05"), "cannot keep this text", "remove NUL characters from it"),
@@ -47,9 +47,9 @@ _BY_TEXT = (
     ("no password supplied", *_REFUSED),
     ("no pg_hba.conf entry", *_REFUSED),
     ("does not exist", "has no such database or user", "create it (CREATE DATABASE, CREATE ROLE), or correct the URL"),
-    ("too many clients", "takes no more connections", "raise max_connections of the server, or use a pooler"),
-    ("remaining connection slots", "takes no more connections", "raise max_connections of the server, or use a pooler"),
-    ("session is read-only", "takes no writes, as a standby does", "name all servers: postgresql://a,b/database"),
+    ("too many clients", "has no free connections", "raise max_connections of the server, or use a pooler"),
+    ("remaining connection slots", "has no free connections", "raise max_connections of the server, or use a pooler"),
+    ("session is read-only", "accepts no writes, as a standby does", "name all servers: postgresql://a,b/database"),
 )
 """Words in errors of a failed connection, for which the driver has no SQLSTATE."""
 

@@ -116,5 +116,5 @@ def version(raw: Raw, schema: str, shown: str) -> int | None:
         row = raw.execute(f"SELECT schema FROM {schema}.store").fetchone()
     except errors.UndefinedTable:
         way_out = "name another one with taskqueue.schema= in the URL"
-        raise StoreUnavailable(shown, f"the schema {schema} is of another program", way_out) from None
+        raise StoreUnavailable(shown, f"the schema {schema} belongs to another program", way_out) from None
     return None if row is None else int(row[0])

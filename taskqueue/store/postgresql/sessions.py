@@ -27,7 +27,7 @@ _DJANGO = {"django.utils.connection.ConnectionProxy", "django.db.backends.base.b
 _NAME = re.compile(r":([a-z_]+)")
 
 _ACCEPTED = "a Connection or AsyncConnection of psycopg, a Session, Connection, AsyncSession or AsyncConnection of "
-_FAILED = "session: its transaction has failed: roll it back, begin again and repeat what it did"
+_FAILED = "session: its transaction has failed: roll it back, begin a new one and repeat its work"
 
 
 def run_on(session: Any, loop: asyncio.AbstractEventLoop | None) -> Run:
@@ -90,7 +90,7 @@ def _fetched_by_sqlalchemy(session: Any, statement: str, values: Mapping[str, An
         raise InvalidOption(f"session={session!r} is closed: pass an open connection")
     if connection.dialect.name != "postgresql":
         raise InvalidOption(
-            f"session: its database is of the kind {connection.dialect.name}, the store is in PostgreSQL: "
+            f"session: its database is {connection.dialect.name}, but the store is in PostgreSQL: "
             "use a connection to the database of the store"
         )
     if getattr(connection.connection.dbapi_connection, "autocommit", False):
@@ -108,7 +108,7 @@ async def _fetched_by_asynchronous_sqlalchemy(session: Any, statement: str, valu
 def _check_django(connection: Any) -> None:
     if connection.vendor != "postgresql":
         raise InvalidOption(
-            f"session: the database {connection.alias!r} of Django is of the kind {connection.vendor}, the store is in "
+            f"session: the database {connection.alias!r} of Django is {connection.vendor}, but the store is in "
             "PostgreSQL: use django.db.connections[…] of the database of the store"
         )
     if connection.needs_rollback:

@@ -162,9 +162,9 @@ class Connection(SqliteEngine):
         holder = lock_holder(self._name)
         if holder is None:
             way_out = "find the process with `fuser FILE`, or raise ?timeout="
-            return StoreUnavailable(self._name, f"was locked by another process all the time ({text})", way_out)
-        reason = f"was locked all the time by {holder} ({text})"
-        way_out = "have it end its transaction, or end it; or raise ?timeout="
+            return StoreUnavailable(self._name, f"stayed locked by another process ({text})", way_out)
+        reason = f"stayed locked by {holder} ({text})"
+        way_out = "have it end its transaction, end the process, or raise ?timeout="
         return StoreUnavailable(self._name, reason, way_out, held_by=holder.pid)
 
     def close(self) -> None:
@@ -229,7 +229,7 @@ class Connection(SqliteEngine):
         [journal] = raw.execute("PRAGMA journal_mode = WAL").fetchone()
         if journal != "wal":
             raise StoreUnavailable(
-                self._name, f"has a {journal} journal and cannot get a write-ahead log", "use a local disk"
+                self._name, f"has a {journal} journal and cannot be switched to a write-ahead log", "use a local disk"
             )
         raw.execute("PRAGMA temp_store = MEMORY")
         [page] = raw.execute("PRAGMA page_size").fetchone()
@@ -368,10 +368,10 @@ def unreadable_index(store: str, files: Files) -> StoreUnavailable | None:
     """Return the error for a journal whose index cannot be read; None for another reason, such as a full disk."""
     if not shares_memory(Path(store).parent):
         way_out = "use a local disk, or a PostgreSQL or MongoDB store"
-        return StoreUnavailable(store, "lies on a filesystem on which processes share no memory", way_out)
+        return StoreUnavailable(store, "is on a filesystem where processes cannot share memory", way_out)
     if files.has_empty_journal and files.has_whole_index:
         reason = f"its journal {store}-wal was removed while another process uses it"
-        return StoreUnavailable(store, reason, "end that process, or have it use the store: it saves what it has")
+        return StoreUnavailable(store, reason, "end that process, or have it use the store to save what it has")
     return None
 
 

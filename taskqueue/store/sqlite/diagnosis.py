@@ -59,7 +59,7 @@ def _files(address: SqliteUrl) -> Iterator[Finding]:
         "journal",
         f"{size(length)} are in the write-ahead log",
         Level.WARNING if is_long else Level.OK,
-        f"end what reads for long: `fuser {path}` names who has the file open" if is_long else "",
+        f"end the long read: `fuser {path}` names the processes that have the file open" if is_long else "",
     )
 
 

@@ -65,4 +65,4 @@ class SqliteMigration:
         try:
             yield
         except sqlite3.Error as error:
-            raise StoreUnavailable(self.store, f"cannot be migrated ({error})", "see the text of the error") from error
+            raise StoreUnavailable(self.store, f"cannot be migrated ({error})", "fix the cause, then retry") from error

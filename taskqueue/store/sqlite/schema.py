@@ -27,7 +27,7 @@ def version(connection: sqlite3.Connection, store: str) -> int | None:
     if not tables:
         return int(number) or None
     if not number or len(tables & {"jobs", "waits", "leases"}) < 2:  # a damaged file may lack one
-        raise StoreUnavailable(store, "is a database of another program", "name another file")
+        raise StoreUnavailable(store, "belongs to another program", "name another file")
     return int(number)
 
 

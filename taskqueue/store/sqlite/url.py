@@ -85,7 +85,7 @@ def location(url: str) -> SqliteUrl:
         raise ConfigError(f"the store {concealed(url)!r} {flaw}")
     if url == IMMEDIATE:
         raise ConfigError(
-            "immediate: names no store: a Scheduler with this address runs each job in its own process, "
+            "immediate: does not name a store: a Scheduler with this address runs each job in its own process, "
             "and there is nothing for other processes: name a store with --url or TASKQUEUE_URL"
         )
     if MEMORY in url:
@@ -98,11 +98,11 @@ def location(url: str) -> SqliteUrl:
     shown = concealed(url)
     parts = split(url)
     if parts.netloc or not parts.path:
-        raise ConfigError(f"{shown} names no file: write sqlite:///absolute/path.db, or just the path")
+        raise ConfigError(f"{shown} does not name a file: write sqlite:///absolute/path.db, or just the path")
     if parts.fragment:
         raise ConfigError(f"'#{parts.fragment}' of {shown} is not read: write %23 for a # in the path")
     if parts.path != parts.path.strip():
-        raise ConfigError(f"the path in {shown} begins or ends with a blank: remove it, or write %20")
+        raise ConfigError(f"the path in {shown} begins or ends with a space: remove it, or write %20")
     pairs = parse_qsl(parts.query, keep_blank_values=True)
     options = dict(pairs)
     for name in options:
@@ -131,7 +131,7 @@ def prepare(address: SqliteUrl, mounts: Path = Path("/proc/self/mountinfo")) -> 
     if kind in NETWORK_FILESYSTEMS:
         raise StoreUnavailable(
             str(address.path),
-            f"lies on a network filesystem ({kind}), where locks cannot be trusted",
+            f"is on a network filesystem ({kind}), where locks cannot be trusted",
             "use a local disk, or a PostgreSQL or MongoDB store for several hosts",
         )
     try:
@@ -195,7 +195,7 @@ def _refuse_strange(address: SqliteUrl) -> None:
 def _resolved(path: str, url: str) -> Path:
     shown = concealed(url)
     if not path or "\0" in path:
-        raise ConfigError(f"{shown!r} names no file: write sqlite:///absolute/path.db, or just the path")
+        raise ConfigError(f"{shown!r} does not name a file: write sqlite:///absolute/path.db, or just the path")
     names_a_server = path == url and ("?" in path or re.match(r"\s*[A-Za-z][A-Za-z0-9+.-]*://", path))
     if names_a_server or (path[0] not in "/.~" and concealed(path) != path):
         driver = re.match(r"\s*(?:postgres(?:ql)?|sqlite)(\+\w+)://", path)

@@ -155,7 +155,7 @@ async def follow_events(call: Call) -> Response:
     return event_stream(dashboard.hub, cursor, still, names, call.viewer, in_share)
 
 
-_SINCE = schemas.text("since", "From this time on, or so long ago: `2h`, `2030-07-20T00:15:00Z`.", default="1h")
+_SINCE = schemas.text("since", "From this time on, or this long ago: `2h`, `2030-07-20T00:15:00Z`.", default="1h")
 _UNTIL = schemas.text("until", "Up to this time.")
 _STEP = schemas.choice("step", (step.value for step in Step), "Minutes or hours.", default="minute")
 _BY = schemas.choice("by", (grouping.value for grouping in Grouping), "What groups them.", default="queue")
@@ -174,8 +174,8 @@ _QUEUES = _limit("How many queues at most: those whose first job has waited long
 _ENTRIES = _limit("How many entries at most: the last ones.", most=10_000, default=1000)
 _MOST_FREQUENT = _limit("How many at most: the most frequent.")
 _LAST = Param("last-event-id", {"type": "string", "maxLength": 100}, "The id of the last event.", place="header")
-_CURSOR = schemas.text("cursor", "The cursor of the page before.")
-_BEHIND = schemas.text("cursor", "Begin behind this event; `oldest` begins with what is kept.")
+_CURSOR = schemas.text("cursor", "The cursor of the previous page.")
+_BEHIND = schemas.text("cursor", "Start after this event; `oldest` starts with the first one that is kept.")
 _NAMES = schemas.text("names", "Only these events, with commas between them.")
 _QUEUE, _JOB = schemas.text("queue", "Only this queue."), schemas.text("job", "Only this class.")
 _SESSION = record(

@@ -40,11 +40,11 @@ def find_jobs(call: Call) -> Any:
     if "cursor" in call.query:
         cursor = call.query["cursor"]
         if not JobId.is_valid(cursor):
-            raise Problem("invalid-parameter", f"cursor={cursor[:100]!r}: pass that of the page before, or none")
+            raise Problem("invalid-parameter", f"cursor={cursor[:100]!r}: pass that of the previous page, or none")
         try:
             after = call.scheduler.get_job(cursor)
         except JobNotFound:
-            detail = f"the job of cursor {cursor!r} is not kept any more: begin without a cursor"
+            detail = f"the job of cursor {cursor!r} is no longer kept: start without a cursor"
             raise Problem("cursor-too-old", detail) from None
     processes = call.scheduler.find_jobs(_query(call), order=order, limit=limit, after=after)
     return {"jobs": _listed(call, processes), "cursor": str(processes[-1].id) if len(processes) == limit else None}
@@ -224,7 +224,7 @@ _TIMEOUT = Param(
 )
 _UNMASK = Param("unmask", {**BOOLEAN, "default": False}, "With secret values: a right of its own, kept in the audit.")
 _ORDER = schemas.choice("order", ORDERS, "What is sorted by.", default="-created_at")
-_CURSOR = schemas.text("cursor", "The cursor of the page before.")
+_CURSOR = schemas.text("cursor", "The cursor of the previous page.")
 _FULL = ref("JobInFull")
 _PAGE = listed("jobs", ref("Job"), cursor=schemas.optional(TEXT))
 _COUNTED = record({"found": INTEGER, "done": INTEGER, "at": TIME, "sample": {"type": "array", "items": ref("Job")}})

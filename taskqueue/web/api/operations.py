@@ -151,7 +151,7 @@ def _paged(name: str, item: str) -> Schema:
 _PAGED = (
     schemas.text("name", "Only those with this text in their name."),
     schemas.limit(500, 100),
-    schemas.text("cursor", "The cursor of the page before."),
+    schemas.text("cursor", "The cursor of the previous page."),
 )
 _CLEARED = record({"kind": TEXT, "name": TEXT, "cleared": schemas.INTEGER})
 _DONE = record({"operation": TEXT, "target": TEXT})

@@ -51,7 +51,7 @@ def schedule(view: View) -> Mapping[str, Any]:
         "words": trigger_times(trigger),
         "zone": zone_name,
         "overlaps": OVERLAPS,
-        "problem": "" if zone else f"there is no time zone {zone_name!r}: write such as Europe/Berlin",
+        "problem": "" if zone else f"there is no time zone {zone_name!r}: write for example Europe/Berlin",
         "times": [_shown(at, zone) for at in _next(schedule)] if zone else [],
         "runs": rows_of(view, runs),
         "misses": list(reversed(schedule.misses)),

@@ -283,7 +283,7 @@ def test_more_series_than_a_node_can_bear_are_refused(metrics: JobMetrics, caplo
     found = samples(metrics)
 
     assert (len(found), found["orders_total country=de"]) == (MOST_SERIES, 1)
-    assert f"metric visits has a series too many: {MOST_SERIES:,} are served" in caplog.text
+    assert f"metric visits has too many series: {MOST_SERIES:,} are served" in caplog.text
 
 
 def test_a_folder_of_a_node_that_was_killed_is_removed_and_that_of_a_living_one_stays(

@@ -251,7 +251,7 @@ def test_a_run_that_another_one_cancels_is_interrupted_and_says_by_which(fake_no
     assert (ended.outcome, failure["type"]) == ("Interrupted", "taskqueue.Interrupted")
     assert failure["message"] == (
         f"job {canceling.id} ({JOBS}:Hooked), which ran in the same event loop, canceled the task of this one: "
-        "asyncio.all_tasks() has the tasks of all runs, so let a job cancel only those that it has started"
+        "asyncio.all_tasks() has the tasks of all runs, so a job must cancel only those that it has started"
     )
 
 

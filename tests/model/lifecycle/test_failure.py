@@ -138,6 +138,6 @@ def test_what_runs_is_neither_revised_nor_copied() -> None:
 def test_a_waiting_job_is_not_planned_beyond_its_end() -> None:
     waiting = Record(id=ObjectId(), job="app:Mail", created_at=NOON, ready_at=NOON, expires_at=NOON + HOUR)
 
-    with pytest.raises(InvalidOption, match="pass an earlier one"):
+    with pytest.raises(InvalidOption, match="pass an earlier time"):
         revised(waiting, {"at": NOON + HOUR}, None, NOON)
     assert revised(waiting, {"at": NOON - HOUR}, None, NOON + HOUR / 2).ready_at == NOON - HOUR

@@ -194,4 +194,4 @@ def test_a_concurrency_that_the_call_contradicts_fails_the_job_with_words() -> N
 
     assert (after.status, after.cause) == (Status.FAILED, Cause.UNLOADABLE)
     assert after.error is not None
-    assert "and force_spawn each in one of its own: leave one out" in after.error.message
+    assert "but force_spawn runs each in a worker of its own: pass only one of the two" in after.error.message

@@ -165,7 +165,7 @@ REFUSED = [
     ("id", "", "24 hexadecimal digits"),
     ("id", 5, "pass text of 1 to 64 printable characters"),
     ("depends_on", None, "pass a Process, an ObjectId"),
-    ("ready", "is_open", "'is_open' names no predicate: write 'module:function' or '#method'"),
+    ("ready", "is_open", "'is_open' does not name a predicate: write 'module:function' or '#method'"),
     ("ready", 5, "5 is not a predicate"),
     ("depends_on", ["65f0"], "24 hexadecimal digits"),
     ("depends_on", [ObjectId()] * 1001, "up to 1,000 jobs"),
@@ -189,13 +189,13 @@ REFUSED = [
     ("meta", {1: "1"}, "the key 1"),
     ("meta", {"tenant": 1}, "the value of 'tenant': pass text of printable characters"),
     ("meta", {"tenant": "a\n"}, "the value of 'tenant'"),
-    ("meta", ["a=1", "a=2"], "the key 'a' comes twice: pass it once"),
+    ("meta", ["a=1", "a=2"], "the key 'a' is given twice: pass it once"),
     (
         "meta",
         {f"key-{number}": "" for number in range(17)},
-        "17 keys, with those of the job that adds it: pass up to 16",
+        "17 keys, including those of the job that adds it: pass up to 16",
     ),
-    ("meta", {"key": "ä" * 1023}, "2,049 bytes in all: pass up to 2,048, or put them into the data"),
+    ("meta", {"key": "ä" * 1023}, "2,049 bytes in total: pass up to 2,048, or put them in the data"),
     ("ignore_data", "yes", "pass True or False"),
 ]
 
@@ -259,7 +259,7 @@ def test_what_belongs_to_one_job_is_no_default() -> None:
 
 def test_one_key_is_no_default_of_all_classes() -> None:
     assert checked({"unique": "nightly"}, "Mail", Scope.CLASS) == {"unique": "nightly"}
-    with pytest.raises(InvalidOption, match="Scheduler: unique is not for jobs of all classes"):
+    with pytest.raises(InvalidOption, match="Scheduler: unique cannot be set for jobs of all classes"):
         checked({"unique": "nightly"}, "Scheduler", Scope.ALL)
 
 
@@ -402,13 +402,13 @@ def test_concurrency_belongs_to_a_class() -> None:
     assert checked({"concurrency": 100}, "options of app:Mail", Scope.CLASS) == {"concurrency": 100}
     with pytest.raises(InvalidOption, match="app:Mail: concurrency belongs to all jobs of a class: declare it in the"):
         checked({"concurrency": 100}, "app:Mail")
-    with pytest.raises(InvalidOption, match="Scheduler: concurrency is not for jobs of all classes"):
+    with pytest.raises(InvalidOption, match="Scheduler: concurrency cannot be set for jobs of all classes"):
         checked({"concurrency": 100}, "Scheduler", Scope.ALL)
 
 
 def test_a_name_belongs_to_a_class() -> None:
     assert checked({"name": "Send an invoice"}, "options of app:Mail", Scope.CLASS) == {"name": "Send an invoice"}
-    with pytest.raises(InvalidOption, match=r"name belongs to all jobs .*; data .*: add_job\(Mail, .*A"):
+    with pytest.raises(InvalidOption, match=r"name belongs to all jobs .*; pass data .*: add_job\(Mail, .*A"):
         checked({"name": "A"}, "app:Mail", call="add_job(Mail, ")
 
 

@@ -66,7 +66,7 @@ def test_what_is_of_no_dialect_gets_the_usual_way_out(expr: str) -> None:
 
 
 def test_an_object_of_another_system_is_refused() -> None:
-    with pytest.raises(InvalidOption, match=r"is not text: write such as .*; 0 is Sunday here and in Celery"):
+    with pytest.raises(InvalidOption, match=r"is not text: write for example .*; 0 is Sunday here and in Celery"):
         Cron(object())  # type: ignore[arg-type]
 
 

@@ -191,7 +191,7 @@ def test_of_several_times_at_once_only_the_last_one_has_a_job_where_the_previous
     assert [job.waiting_for for job in firing.jobs] == [(running.id,)]
     assert (firing.after.fired, firing.after.missed) == (1, 2)
     assert [(miss.first, miss.reason) for miss in firing.after.misses] == [
-        (time, f"the next time of the schedule had come, too: job {scheduled_id('clean', time + MINUTE)}")
+        (time, f"the next time of the schedule had already come: job {scheduled_id('clean', time + MINUTE)}")
         for time in (NOON, NOON + MINUTE)
     ]
 
