@@ -148,7 +148,7 @@ def _crashes(record: Record) -> str:
 def _phase(record: Record) -> str:
     if record.course is None or record.course.phase is None:
         return ""
-    return f"{record.course.phase.value}, iterations over: {record.course.steps}"
+    return f"{record.course.phase.value}, iterations done: {record.course.steps}"
 
 
 def _value(text: str) -> str:

@@ -64,7 +64,7 @@ class NodeOfClaim(NamedTuple):
     def end_of_claim(self, ends_at: datetime, now: datetime) -> str:
         """Say what follows when the claim ends, as the end of a sentence."""
         if ends_at <= now:
-            return "that is over, so another node takes it back"
+            return "which has passed, so another node takes it back"
         if self.is_dead:
             here = "this host" if self.lease is None else f"the host of {self.holder.seat}"
             return f"then any node takes it back; one on {here} does so at once"
@@ -100,7 +100,7 @@ def claimed_job(store: Store, record: Record, now: datetime) -> Generator[str, N
     usual = yield from _run(store, record, node, run, pid, now)
     if record.cancel is not None:
         reason = f" ({record.cancel.reason})" if record.cancel.reason else ""
-        yield f"Its end was requested{reason} {at(record.cancel.requested_at, now)}: its node is to end it."
+        yield f"Its end was requested{reason} {at(record.cancel.requested_at, now)}: its node must end it."
     if node.is_dead or ends_at <= now:
         return node.in_short("has died" if node.is_dead else "is silent")
     if node.stopped:
@@ -108,7 +108,7 @@ def claimed_job(store: Store, record: Record, now: datetime) -> Generator[str, N
     if record.cancel is not None:
         return "it was asked to end, and has not ended yet"
     if record.started_at is None and run is None:
-        return "a node has taken it, and it has not begun"
+        return "a node has claimed it, and it has not started"
     return usual or RUNS
 
 
@@ -121,7 +121,7 @@ def _read_again(store: Store, record: Record) -> Record:
 def _ended(report: NodeReport | None, run: UnwrittenRun, now: datetime) -> Generator[str, None, str]:
     """Say that the run has ended on its node, which could not store that yet."""
     when = "" if run.ended_at is None else f" {at(run.ended_at, now)}"
-    yield f"Its run has ended there{when}, as {run.ended_as}: the node writes that as soon as the store takes it."
+    yield f"Its run has ended there{when}, as {run.ended_as}: the node stores that as soon as the store answers."
     why_not = "" if report is None or not report.reason else f": {report.reason}"
     what = f"it has ended as {run.ended_as}" if Status[run.ended_as].is_final else "its run has ended"
     return f"{what}, which its node could not write yet{why_not}"
@@ -133,14 +133,14 @@ def _run(
     """Say how the run is doing; return a clause if it takes unusually long, else nothing."""
     began_at = record.started_at or (run.began_at if run is not None else None)
     if began_at is None:
-        yield "It has not begun there yet."
+        yield "It has not started there yet."
         return ""
     if node.is_dead:
-        yield f"Attempt {record.attempt} began {at(began_at, now)} and has died with its node."
+        yield f"Attempt {record.attempt} started {at(began_at, now)} and died with its node."
         return ""
-    most = "" if record.options.timeout is None else f", at most {span(record.options.timeout)}"
+    most = "" if record.options.timeout is None else f"; its timeout is {span(record.options.timeout)}"
     worker = f" in its worker, pid {pid}," if pid else ""
-    yield f"Attempt {record.attempt} runs{worker} since {at(began_at, now)}{most}."
+    yield f"Attempt {record.attempt} has been running{worker} since {at(began_at, now)}{most}."
     usual = yield from _usual(store, record.job, (now - began_at).total_seconds(), now)
     yield from _limits(record)
     yield f"Where it is now: `taskqueue stack {record.id}`"
@@ -148,7 +148,7 @@ def _run(
         yield "It has reported no progress yet."
     else:
         words = f" ({record.progress_message})" if record.progress_message else ""
-        yield f"Its progress is {record.progress:.4g} %{words}, told {at(record.progress_at, now)}."
+        yield f"Its progress is {record.progress:.4g} %{words}, reported {at(record.progress_at, now)}."
     return usual
 
 

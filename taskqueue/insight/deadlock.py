@@ -148,7 +148,7 @@ def wait_sentences(store: Store, record: Record, now: datetime) -> Generator[str
         yield f"While it runs it waits for {described}, and holds a run slot of its node."
     waiting = [other for other, run in blocked.runs.items() if id in run.awaited]
     if waiting:
-        yield f"Running jobs wait for it, and hold run slots meanwhile: {some(waiting)}."
+        yield f"Running jobs wait for it, and hold run slots: {some(waiting)}."
     for other in (id, *(blocked.runs[id].awaited if id in blocked.runs else ())):
         if other not in blocked.runs and blocked.is_deadlocked(other):
             yield f"Job {other} {blocked.reason(other)}: such a wait raises WaitDeadlock after some seconds."

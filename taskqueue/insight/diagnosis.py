@@ -61,7 +61,7 @@ def flaws_of_nodes(leases: Sequence[Lease], now: datetime) -> Iterator[Finding]:
     live = [lease for lease in seats(leases) if host.is_live(lease, now)]
     gone = [name_of(lease) for lease in seats(leases) if lease not in live]
     if gone:
-        yield Finding("nodes", f"silent or killed: {some(gone)}", Level.WARNING, "start them again, or let them be")
+        yield Finding("nodes", f"silent or killed: {some(gone)}", Level.WARNING, "start them again, or leave them")
     for lease in live:
         degraded = lease.about.get("degraded")
         if degraded:
@@ -86,7 +86,7 @@ def _queues(store: Store, leases: Sequence[Lease], controls: Controls, now: date
         if pause is not None:
             is_long = now - pause.since > LONG
             words = f"{jobs}, and it is paused {since(pause, now)}"
-            do = "let its jobs begin, if nobody needs the pause: `taskqueue resume`" if is_long else ""
+            do = "resume it, if nobody needs the pause: `taskqueue resume`" if is_long else ""
             yield Finding("waiting jobs", words, Level.WARNING if is_long else Level.OK, do)
         elif no_node:
             says, do = way_out_of(no_node)
@@ -144,9 +144,9 @@ def blocked(store: Store) -> Iterator[Finding]:
     for record, sentence in stuck[:5]:
         do = f"`taskqueue recover` the one, or `taskqueue cancel {record.id}`"
         words = f"{record.id} ({record.job}): {sentence}"
-        yield Finding("job that waits for ever", words, Level.WARNING, do, str(record.id))
+        yield Finding("job that waits forever", words, Level.WARNING, do, str(record.id))
     if len(stuck) > 5:
-        yield Finding("jobs that wait for ever", f"{len(stuck) - 5} more", Level.WARNING, "`taskqueue list`")
+        yield Finding("jobs that wait forever", f"{len(stuck) - 5} more", Level.WARNING, "`taskqueue list`")
 
 
 def disagreeing(store: Store) -> Iterator[Finding]:

@@ -110,7 +110,7 @@ def of_queues(
     for pause in controls.kept:
         if pause.kind is Kind.PAUSE:
             waiting = f"; waiting: {by_name[pause.name].waiting:,}" if pause.name in by_name else ""
-            do = f"let jobs begin: `taskqueue resume {quote(pause.name) if pause.name else '--all'}`"
+            do = f"resume it: `taskqueue resume {quote(pause.name) if pause.name else '--all'}`"
             says = f"{pause} {_since(pause, now)}{waiting}"
             yield Need(subject=Subject.QUEUE, name=pause.name, says=says, do=do, control=pause, topic="pause")
     if any(host.is_live(seat, now) for seat in seats(leases)):
@@ -126,12 +126,12 @@ def of_runs(runs: Iterable[Run], now: datetime) -> Iterator[Need]:
         do = f"see why: `taskqueue why {record.id}`"
         asked_for = 0.0 if record.cancel is None else (now - record.cancel.requested_at).total_seconds()
         if record.ready_at is not None and record.ready_at <= now:
-            says = f"its lease is over for {span((now - record.ready_at).total_seconds())}, and no node has rescued it"
+            says = f"its lease ended {span((now - record.ready_at).total_seconds())} ago, and no node has rescued it"
         elif asked_for > CANCEL_TAKES:
             says = f"it was asked to end {span(asked_for)} ago, and runs"
         elif run.usual is not None and run.usual.number >= ENOUGH and (run.ran or 0) > max(LONG_RUN, run.usual.longest):
             longest = f"the longest took {span(run.usual.longest)}"
-            says = f"it runs for {span(run.ran or 0)}, longer than any of its class in the last day ({longest})"
+            says = f"it has run for {span(run.ran or 0)}, longer than any of its class in the last day ({longest})"
         if says:
             says = f"{record.job} {record.id}: {says}"
             yield Need(subject=Subject.RUN, name=str(record.id), says=says, do=do, topic=record.job)
@@ -200,7 +200,7 @@ def _of_quiet(group: FailureGroup, now: datetime) -> Need:
         subject=Subject.CLASS,
         name=group.job,
         says=f"{group.job} has failed again by an error that was {decided}: {error}: last {minute(group.last_at, now)}",
-        do=f"if it is repaired now: `taskqueue resolve {group.id}`",
+        do=f"if it is fixed now: `taskqueue resolve {group.id}`",
         level=Level.ERROR,
         error=group.fingerprint,
         topic="regressed",

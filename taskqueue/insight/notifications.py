@@ -281,7 +281,7 @@ def flaws(leases: Sequence[Lease], now: datetime) -> Iterator[Need]:
         return
     if now - turn.until > SILENT_AFTER:
         if leader(leases, now) is not None:
-            says = f"no notification was sent since {minute(turn.until, now)}: the leader does not send any"
+            says = f"no notification was sent since {minute(turn.until, now)}: the leader sends none"
             do = "start every node that may lead with the same --notify; see the log of the leader"
             yield Need(subject=Subject.NOTIFICATIONS, name="", says=says, do=do)
         return
@@ -289,6 +289,6 @@ def flaws(leases: Sequence[Lease], now: datetime) -> Iterator[Need]:
         if delivery.tries >= FAILS_AFTER and delivery.message is not None:
             since = minute(moment(delivery.fails_since or delivery.message.at), now)
             error = delivery.error or "each delivery was cut off, see the log of the leader"
-            says = f"{delivery.name} has taken no notification since {since}: {error}"
-            do = "repair it, and try it: `taskqueue notify --test --notify RECEIVER`"
+            says = f"{delivery.name} has accepted no notification since {since}: {error}"
+            do = "fix it, and try it: `taskqueue notify --test --notify RECEIVER`"
             yield Need(subject=Subject.NOTIFICATIONS, name=delivery.name, says=says, do=do, level=Level.ERROR)

@@ -54,7 +54,7 @@ _ENDS: Mapping[Cause, str] = {
     Cause.UNLOADABLE: "it could not be loaded for as long as its node tries (--unroutable-after)",
     Cause.CLEAN_UP_FAILED: "its clean-up before the end failed again and again",
     Cause.CHECK_FAILED: f"its checks failed {FAILED_CHECKS} times in a row, so its readiness is unknown",
-    Cause.UNREADABLE: "a part of its record, or its data, could not be read by the node that took it",
+    Cause.UNREADABLE: "a part of its record, or its data, could not be read by the node that claimed it",
     Cause.REPLACED: "a changed job was added in its place (add_job_once)",
 }
 
@@ -74,15 +74,15 @@ _WAITING: Mapping[Cause, str] = {
     Cause.SCHEDULED: "the time it was planned for has come",
     Cause.BEHIND: "what it waited for has ended",
     Cause.CHILDREN: "the children that it waited for have ended",
-    Cause.RETRY: "its pause after a failed attempt is over",
+    Cause.RETRY: "its pause after a failed attempt has ended",
     Cause.SNOOZED: "it asked to run later, and that time has come",
-    Cause.STEPPED: "a step of it is over, and others of its priority have their turn before the next one",
-    Cause.CLEAN_UP: "it is to clean up before it comes to its end",
+    Cause.STEPPED: "it has finished a step, and other jobs of its priority take their turn before the next one",
+    Cause.CLEAN_UP: "it must clean up before it ends",
     Cause.NOT_READY: "it was not ready when it was asked, and is asked again",
     Cause.INTERRUPTED: "its last run was interrupted, which is not an attempt",
-    Cause.HANDED_BACK: "a node had taken it and gave it back before it began",
-    Cause.CRASHED: "its last run vanished with its worker or node, and it is to run again",
-    Cause.LOST: "the node that had taken it is gone, or was silent until its lease ended; it had not begun",
+    Cause.HANDED_BACK: "a node had claimed it and gave it back before it started",
+    Cause.CRASHED: "its last run was lost with its worker or node, and it runs again",
+    Cause.LOST: "the node that had claimed it is gone, or was silent until its lease ended; it had not started",
     Cause.UNLOADABLE: "it could not be loaded, and is tried again",
 }
 
@@ -117,7 +117,7 @@ def end_of(record: Record) -> str:
     message = record.error.message if record.error is not None else ""
     match record.cause:
         case Cause.FAILED if record.attempts and record.attempts[-1].outcome == "GivenUp":
-            return "it failed for good, whatever attempts were left: it raised Fail, or its data or result do not fit"
+            return "it failed for good, even if attempts were left: it raised Fail, or its data or result do not fit"
         case cause if cause in _RETRY_ENDS:
             has = "it has" if options.retry == NO_RETRY else "its policy is:"
             return f"{_RETRY_ENDS[cause](record)}, and {has} {options.retry}"
@@ -128,7 +128,7 @@ def end_of(record: Record) -> str:
         case Cause.REPLACED if record.error is not None and record.error.type == "Canceled":
             return f"it was added by its path, and {message}"
         case Cause.CRASHED if options.on_crash is OnCrash.FAIL:
-            return "its run vanished, and on_crash='fail' forbids another"
+            return "its run was lost, and on_crash='fail' forbids another"
         case Cause.CRASHED:
             return f"{vanished(record)}, and crash_retries is {options.crash_retries}"
         case Cause.CANCELED:
@@ -261,7 +261,7 @@ def _waiting(store: Store, record: Record, now: datetime, mask: Mask) -> Report:
     because = _WAITING[record.cause]
     if record.cause is Cause.INTERRUPTED and record.attempts:
         because += f": {_interruption(leases, record.attempts[-1])}"
-    yield f"It waits since {at(record.ready_at or record.created_at, now)}: {because}."
+    yield f"It has been waiting since {at(record.ready_at or record.created_at, now)}: {because}."
     yield from _last_errors(record)
     yield from _paused(controls, record.queue, now)
     full = list(full_limits(store, controls, record, now))
@@ -290,7 +290,7 @@ def _waiting(store: Store, record: Record, now: datetime, mask: Mask) -> Report:
     if full:
         return full[0].in_short(now)
     if not before and (trouble := (yield from _troubles(taking))):
-        return f"it is the next of its queue{trouble}"
+        return f"it is next in its queue{trouble}"
     return _turn(record, before, place, taking, busy)
 
 
@@ -327,8 +327,8 @@ def _turn(record: Record, before: int, place: Place, taking: Sequence[Lease], bu
     both = " and ".join(filter(None, (of_queue, of_others)))
     first = f"{both} {'comes' if before + place.others == 1 else 'come'} first" if both else ""
     if taking and len(busy) == len(taking):
-        return f"every worker is busy, and {first or 'it is the next of its queue'}"
-    return first or "it is the next of its queue"
+        return f"every worker is busy, and {first or 'it is next in its queue'}"
+    return first or "it is next in its queue"
 
 
 def _paused(controls: Controls, queue: str, now: datetime) -> Iterator[str]:
@@ -336,7 +336,7 @@ def _paused(controls: Controls, queue: str, now: datetime) -> Iterator[str]:
     pause = controls.pause_of(queue)
     if pause is not None:
         what, way_out = (f"Queue {queue}", quote(queue)) if pause.name else ("Every queue", "--all")
-        yield f"{what} is paused {since(pause, now)}: `taskqueue resume {way_out}` lets its jobs begin."
+        yield f"{what} is paused {since(pause, now)}: `taskqueue resume {way_out}` lets its jobs start."
 
 
 def _paused_in_short(pause: Control) -> str:
@@ -397,8 +397,8 @@ def _keeps(store: Store, record: Record, now: datetime) -> tuple[str, str]:
     if record.status is Status.PROCESSING:
         began_at = record.started_at
         if began_at is None:
-            return "has not begun on its node yet.", "a node has taken it, and it has not begun"
-        return f"runs since {at(began_at, now)}.", RUNS
+            return "has not started on its node yet.", "a node has claimed it, and it has not started"
+        return f"has been running since {at(began_at, now)}.", RUNS
     if record.status is Status.WAITING:
         controls = store.controls()
         is_taken, sentence = _nodes_taking(store.leases(), controls, record.queue, now)
@@ -407,7 +407,7 @@ def _keeps(store: Store, record: Record, now: datetime) -> tuple[str, str]:
         in_short = "it waits" if is_taken else f"no node takes jobs of queue {record.queue}"
         if pause is not None:
             in_short = _paused_in_short(pause)
-        says = f"waits since {at(record.ready_at or record.created_at, now)}."
+        says = f"has been waiting since {at(record.ready_at or record.created_at, now)}."
         return f"{says} {why_not or f'See `taskqueue why {record.id}`.'}", in_short
     if record.ready_at is None or record.waiting_for:
         return f"waits for jobs that cannot end it: see `taskqueue why {record.id}`.", "only a person can end this wait"
@@ -417,7 +417,7 @@ def _keeps(store: Store, record: Record, now: datetime) -> tuple[str, str]:
 
 def _question(record: Record) -> Iterator[str]:
     if record.options.ready is not None and record.phase is None:
-        yield f"Before it begins a worker asks whether it is ready: {record.options.ready}."
+        yield f"Before it starts, a worker checks whether it is ready: {record.options.ready}."
 
 
 def _dependencies(store: Store, record: Record) -> str:
@@ -459,7 +459,7 @@ def _continuation(record: Record) -> Iterator[str]:
     course = record.course
     if course is not None and course.phase is not None:
         end = f", to end as {Status(course.ends_as).name}" if course.ends_as is not None else ""
-        yield f"It runs in steps: phase {course.phase.value}{end}, iterations over: {course.steps}."
+        yield f"It runs in steps: phase {course.phase.value}{end}, iterations done: {course.steps}."
         if course.reports != "{}":
             yield f"It reports: {course.reports}"
     if record.cursor is not None:
@@ -501,7 +501,7 @@ def _following(store: Store, series: Series) -> str:
     id = occurrence_id(series.id, series.occurrence + 1)
     following = next(iter(present(store, [id])), None)
     if following is None:
-        return f"The next occurrence, job {id}, was removed, or did not come in: another job had its unique key."
+        return f"The next occurrence, job {id}, was removed, or was not added: another job had its unique key."
     if following.status is Status.CANCELED:
         return f"The next occurrence, job {id}, is CANCELED: {end_of(following)}."
     return f"The next occurrence is job {id}."
@@ -509,7 +509,7 @@ def _following(store: Store, series: Series) -> str:
 
 def _expiry(record: Record, now: datetime) -> Iterator[str]:
     if record.expires_at is not None:
-        yield f"It is canceled unless it has begun before {at(record.expires_at, now)}."
+        yield f"It is canceled unless it starts before {at(record.expires_at, now)}."
 
 
 def _nodes_taking(leases: Sequence[Lease], controls: Controls, queue: str, now: datetime) -> tuple[bool, str]:

@@ -43,7 +43,7 @@ def test_a_paused_queue_rests_while_others_are_worked_on(
         scheduler.wait_for([scheduler.add_job(Echo, 2)], timeout=LIMIT)
         assert mail.refresh().status is Status.WAITING
         assert "Queue mail is paused since " in mail.why()
-        assert " by ann (still down): `taskqueue resume mail` lets its jobs begin." in mail.why()
+        assert " by ann (still down): `taskqueue resume mail` lets its jobs start." in mail.why()
 
         assert scheduler.resume("mail")
         scheduler.wait_for([mail], timeout=LIMIT)

@@ -146,7 +146,7 @@ def test_a_wait_behind_ordinary_work_warns_and_goes_on(
     assert parent.result == "done"
     assert [f"while it waits for job {child.id}" in text for text in warnings] == [True]
     assert f"While it runs it waits for {child.id}" in why
-    assert f"Running jobs wait for it, and hold run slots meanwhile: {parent.id}." in why_child
+    assert f"Running jobs wait for it, and hold run slots: {parent.id}." in why_child
     assert "WaitDeadlock" not in why + why_child
 
 

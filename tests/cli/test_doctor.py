@@ -78,7 +78,7 @@ def test_each_flaw_comes_with_what_to_do(taskqueue: Callable[..., Answer], url: 
     assert unloadable["finding"].startswith("not_there:Job, of 1 job: No module")
     assert unloadable["do"].startswith("deploy its module to a node")
     assert """`taskqueue cancel --query '{"job": "not_there:Job"}' --yes`""" in unloadable["do"]
-    [blocked] = findings(answer, "job that waits for ever")
+    [blocked] = findings(answer, "job that waits forever")
     assert blocked["finding"].startswith(
         f"{behind.id} (tests.acceptance.work:Echo): Job {failed.id} has ended as FAILED"
     )

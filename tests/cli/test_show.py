@@ -319,7 +319,7 @@ def test_show_tells_the_phase_and_the_reports_of_a_job_in_steps(taskqueue: Taskq
     in_full = taskqueue("show", str(stepping.id), "--json").document
 
     for line in (
-        "phase running, iterations over: 12",
+        "phase running, iterations done: 12",
         'loops {"":7}',
         "crashes 1 of 3 allowed, 4 more before it continued",
         '"records": 1200',

@@ -163,7 +163,7 @@ def test_a_page_acts_on_the_job_that_it_shows(store: Store) -> None:
     store.set_control(Control(kind=Kind.PAUSE, name="mail", since=store.now(), by="ann"))
 
     async def steps(pilot: Pilot[int]) -> None:
-        await shows(pilot, "queue mail is paused since", "its lease is over")
+        await shows(pilot, "queue mail is paused since", "its lease ended")
         await pilot.press("space", "space", "space", "w")
         await shows(pilot, "why job")
         await pilot.press("c")

@@ -31,7 +31,7 @@ def test_a_class_tells_whether_its_jobs_are_ready(scheduler: Scheduler, data: di
     waiting = run(scheduler, Patient, data)
     assert (waiting.status, waiting.cause, waiting.attempts) == (Status.POSTPONED, Cause.NOT_READY, ())
     assert waiting.options["ready"] == {"check": "#is_ready"}
-    assert "Before it begins a worker asks whether it is ready: #is_ready()." in waiting.why()
+    assert "Before it starts, a worker checks whether it is ready: #is_ready()." in waiting.why()
 
     Path(data["file"]).touch()
     scheduler.run_pending()

@@ -223,7 +223,7 @@ def test_a_receiver_that_takes_nothing_is_a_finding_itself() -> None:
 
     [found] = flaws(leases(state, NOON), NOON)
     assert (found.name, found.level) == (HOOK["hook"], Level.ERROR)
-    assert found.says.endswith("has taken no notification since 12:00: answered 500")
+    assert found.says.endswith("has accepted no notification since 12:00: answered 500")
 
 
 def test_a_leader_that_sends_none_while_another_node_did_is_a_finding_for_a_day() -> None:

@@ -272,7 +272,7 @@ def test_the_time_left_is_that_of_the_progress_or_of_others(store: Store) -> Non
     ("fields", "expected"),
     [
         ({}, ""),
-        ({"ready_at": -MINUTE}, "its lease is over for 60 s, and no node has rescued it"),
+        ({"ready_at": -MINUTE}, "its lease ended 60 s ago, and no node has rescued it"),
         ({"cancel": -MINUTE}, "it was asked to end 60 s ago, and runs"),
         ({"started_at": -10 * MINUTE}, "longer than any of its class in the last day (the longest took 3 min)"),
     ],
@@ -334,4 +334,4 @@ def test_jobs_that_cannot_be_loaded_or_wait_for_ever_need_somebody(blocking: Sch
 
     [waits] = says(read(store).needs, Subject.JOB)
 
-    assert waits.startswith("job that waits for ever: ")
+    assert waits.startswith("job that waits forever: ")

@@ -41,11 +41,11 @@ def test_a_waiting_job_says_since_when_which_place_and_that_no_node_runs(schedul
 
     said(
         process,
-        "It waits since 2",
+        "It has been waiting since 2",
         " ago): it was added to run at once.",
         "In queue default, with priority 3, 2 stand before it.",
         "No node is running on this store: start one with `taskqueue-node`.",
-        "It is canceled unless it has begun before ",
+        "It is canceled unless it starts before ",
         "(in 2 h)",
     )
 
@@ -189,7 +189,7 @@ def test_a_snoozed_job_says_so(scheduler: Scheduler) -> None:
 def test_a_job_whose_run_vanished_says_how_often(scheduler: Scheduler, store: Store) -> None:
     process = scheduler.add_job(Echo)
     play(store, outcomes.Crashed(failure=CRASH))
-    said(process, "It waits since", "its last run vanished with its worker or node")
+    said(process, "It has been waiting since", "its last run was lost with its worker or node")
     play(store, outcomes.Crashed(failure=CRASH))
     said(
         process, "its run vanished twice, up to 3 times it runs again", "WorkerDied: the worker was killed by signal 9"
@@ -221,16 +221,16 @@ def test_dependencies_are_followed_to_the_one_that_keeps_all_waiting(scheduler: 
     said(third, f"It waits until these have ended: {second.id} (", f"{end}can run from ", "it was added for.")
 
     scheduler.update_job(first.id, at=None, queue="mail")
-    said(third, f"{end}waits since ", " ago). No node is running on this store: start one with `taskqueue-node`.")
+    said(third, f"{end}has been waiting since ", " ago). No node is running on this store: start one with `taskqueue-")
     seat(store, "web-1")
-    said(third, f"{end}waits since ", f"See `taskqueue why {first.id}`.")
+    said(third, f"{end}has been waiting since ", f"See `taskqueue why {first.id}`.")
     scheduler.pause("mail", "while it is down")
-    said(third, "while it is down", "`taskqueue resume mail` lets its jobs begin.")
+    said(third, "while it is down", "`taskqueue resume mail` lets its jobs start.")
     scheduler.resume("mail")
     [claimed] = take(store)
-    said(second, f"{end}has not begun on its node yet.")
+    said(second, f"{end}has not started on its node yet.")
     begin(store, claimed)
-    said(third, f"{end}runs since ")
+    said(third, f"{end}has been running since ")
 
 
 def test_a_claimed_job_that_has_not_begun_says_who_has_it(scheduler: Scheduler, store: Store) -> None:
@@ -241,7 +241,7 @@ def test_a_claimed_job_that_has_not_begun_says_who_has_it(scheduler: Scheduler, 
         process,
         "Node web-1 has it, with claim 1; it has no seat now.",
         "unless it renews",
-        "It has not begun there yet.",
+        "It has not started there yet.",
     )
 
 
@@ -254,10 +254,10 @@ def test_a_running_job_says_where_since_when_and_how_far(scheduler: Scheduler, s
     said(
         process,
         "pid 17 on host web-1.example.org, alive, its seat holds until ",
-        "Attempt 1 runs since ",
+        "Attempt 1 has been running since ",
         f"Where it is now: `taskqueue stack {process.id}`",
-        ", at most 60 s.",
-        "Its progress is 40 % (page 4), told ",
+        "; its timeout is 60 s.",
+        "Its progress is 40 % (page 4), reported ",
     )
 
 
@@ -309,8 +309,8 @@ def test_a_running_job_whose_node_was_killed_does_not_say_that_it_runs(scheduler
     told = process.why()
     assert ", dead: its processes have ended." in told
     assert ", then any node takes it back; one on the host of web-1 does so at once." in told
-    assert " and has died with its node." in told
-    assert "runs since" not in told
+    assert " and died with its node." in told
+    assert "running since" not in told
     assert "taskqueue stack" not in told
 
 
@@ -330,7 +330,7 @@ def test_a_claim_that_is_over_says_so(scheduler: Scheduler, store: Store) -> Non
     over = seat_that_is_over(store, "web-1")
     store.claim(WEB_1, ClaimRequest(pooled=1), over.since, over.until)
 
-    said(process, "not heard from, its seat ended 2", "that is over, so another node takes it back")
+    said(process, "not heard from, its seat ended 2", "which has passed, so another node takes it back")
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ def test_a_claim_that_is_over_says_so(scheduler: Scheduler, store: Store) -> Non
             {},
             "its last run was interrupted, which is not an attempt: node web-1 was stopped, or loaded new code",
         ),
-        (outcomes.HandedBack(), {}, "a node had taken it and gave it back before it began"),
+        (outcomes.HandedBack(), {}, "a node had claimed it and gave it back before it started"),
         (
             outcomes.Unloadable(failure=FAILURE, retry_for=timedelta(0)),
             {},
@@ -448,7 +448,7 @@ def test_waiting_again_says_what_came_before(scheduler: Scheduler, store: Store)
     then = store.now() + timedelta(hours=2)
     store.claim(WEB_1, ClaimRequest(pooled=0), then, then)
 
-    said(retried, "its pause after a failed attempt is over", "Its last error: OSError: attempt 1")
+    said(retried, "its pause after a failed attempt has ended", "Its last error: OSError: attempt 1")
     said(snoozed, "it asked to run later, and that time has come")
     said(later, "the time it was planned for has come")
 
@@ -460,7 +460,7 @@ def test_a_released_job_says_what_it_waited_for_has_ended(scheduler: Scheduler, 
     end(store, begin(store, record))
 
     assert second.refresh().cause in (Cause.ADDED, Cause.BEHIND)
-    said(second, "It waits since")
+    said(second, "It has been waiting since")
 
 
 def test_a_job_whose_node_was_lost_says_so(scheduler: Scheduler, store: Store) -> None:
@@ -469,7 +469,7 @@ def test_a_job_whose_node_was_lost_says_so(scheduler: Scheduler, store: Store) -
     after = settle.lost(record, store.now())
     assert record.holder is not None
     store.settle([Settlement(claims=record.claims, holder=record.holder, after=after)], store.now())
-    said(process, "the node that had taken it is gone, or was silent until its lease ended; it had not begun")
+    said(process, "the node that had claimed it is gone, or was silent until its lease ended; it had not started")
 
 
 @pytest.mark.parametrize(
@@ -507,7 +507,7 @@ def test_a_job_that_a_pause_holds_back_says_since_when_by_whom_and_the_way_out(s
     )
 
     scheduler.pause(by="bob@web")
-    said(process, "Every queue is paused since 2", " by bob@web: `taskqueue resume --all` lets its jobs begin.")
+    said(process, "Every queue is paused since 2", " by bob@web: `taskqueue resume --all` lets its jobs start.")
 
 
 def test_drained_nodes_are_no_takers(scheduler: Scheduler, store: Store) -> None:

@@ -32,12 +32,12 @@ def test_a_waiting_job_says_what_holds_it_back_first(scheduler: Scheduler, store
 
     web_2 = seat(store, "web-2", max_children=1).holder
     assert last(process) == "In short: 1 job of queue mail comes first."
-    assert last(other) == "In short: it is the next of its queue."
+    assert last(other) == "In short: it is next in its queue."
     busy = scheduler.add_job(Echo)
     now = store.now()
     assert store.claim_one(busy.id, web_2, now, now + LEASE)
     assert last(process) == "In short: every worker is busy, and 1 job of queue mail comes first."
-    assert last(other) == "In short: every worker is busy, and it is the next of its queue."
+    assert last(other) == "In short: every worker is busy, and it is next in its queue."
 
     take(store)
     assert last(process) == f"In short: a limit that it needs is used up, held by job {other.id}."
@@ -64,7 +64,7 @@ def test_a_running_job_says_whether_it_really_runs(scheduler: Scheduler, store: 
     process = scheduler.add_job(Echo)
     seat(store, "web-1")
     [record] = take(store)
-    assert last(process) == "In short: a node has taken it, and it has not begun."
+    assert last(process) == "In short: a node has claimed it, and it has not started."
     begin(store, record)
     assert last(process) == "In short: it is running."
     process.cancel()

@@ -138,7 +138,7 @@ def test_1_its_queue_is_paused(scheduler: Scheduler) -> None:
     process = scheduler.add_job(Mail, {"to": "a"})
     scheduler.pause("mail", "a release", by="ann")
 
-    way_out = " by ann (a release): `taskqueue resume mail` lets its jobs begin."
+    way_out = " by ann (a release): `taskqueue resume mail` lets its jobs start."
     answered(process, "Queue mail is paused since ", way_out, in_short="queue mail is paused.")
 
 
@@ -146,7 +146,7 @@ def test_2_everything_is_paused(scheduler: Scheduler) -> None:
     process = scheduler.add_job(Mail, {"to": "a"})
     scheduler.pause(by="ann")
 
-    way_out = " by ann: `taskqueue resume --all` lets its jobs begin."
+    way_out = " by ann: `taskqueue resume --all` lets its jobs start."
     answered(process, "Every queue is paused since ", way_out, in_short="every queue is paused.")
 
 
@@ -204,7 +204,7 @@ def test_8_all_workers_are_busy_with_named_jobs(scheduler: Scheduler, url: str, 
     with web_1(url, folder):
         holder = begun(scheduler, folder)
         words = f"Node web-1 has no free worker among its 1 worker: {holder.id} (shop:Gate, runs for "
-        answered(scheduler.add_job(Echo), words, in_short="every worker is busy, and it is the next of its queue.")
+        answered(scheduler.add_job(Echo), words, in_short="every worker is busy, and it is next in its queue.")
 
 
 def test_9_a_job_of_lower_priority_has_others_before_it(scheduler: Scheduler, store: Store) -> None:
@@ -237,7 +237,7 @@ def test_11_the_bound_of_its_node_is_used_up(scheduler: Scheduler, url: str, fol
 def test_12_it_was_added_for_later_and_expires(scheduler: Scheduler) -> None:
     process = scheduler.add_job(Echo, at="+1 hour", expires="+3 hours")
 
-    words = ("It can run from 2", "It is canceled unless it has begun before 2")
+    words = ("It can run from 2", "It is canceled unless it starts before 2")
     answered(process, *words, in_short="its time comes 2")
 
 
@@ -392,7 +392,7 @@ def test_33_a_node_has_claimed_it_ahead(scheduler: Scheduler, store: Store) -> N
     seat(store, "web-1")
     take(store)
 
-    answered(process, "It has not begun there yet.", in_short="a node has taken it, and it has not begun.")
+    answered(process, "It has not started there yet.", in_short="a node has claimed it, and it has not started.")
 
 
 def test_34_a_signal_has_stopped_its_node(scheduler: Scheduler, url: str, folder: Path) -> None:
@@ -441,7 +441,7 @@ def test_38_its_node_was_killed(scheduler: Scheduler, url: str, folder: Path) ->
         process = begun(scheduler, folder)
         running.kill()
 
-        words = ("dead: its processes have ended", "Attempt 1 began ", " and has died with its node.")
+        words = ("dead: its processes have ended", "Attempt 1 started ", " and died with its node.")
         answered(process, *words, in_short="its node has died, and no other one runs to take the job back")
 
 
@@ -459,7 +459,7 @@ def test_39_the_disk_is_full_and_it_has_ended_in_its_node(scheduler: Scheduler, 
             "as DONE",
         )
         answered(process, *words, in_short="it has ended as DONE, which its node could not write yet: ")
-        end = "it is the next of its queue, and node web-1 takes none: its store does not answer: "
+        end = "it is next in its queue, and node web-1 takes none: its store does not answer: "
         answered(following, "Node web-1 takes no jobs: its store does not answer: ", in_short=end)
         for member in running.family():
             member.rlimit(psutil.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))

@@ -134,7 +134,7 @@ def test_a_canceled_job_cleans_up(scheduler: Scheduler, done: list[Any]) -> None
 
     asked = process.cancel("enough")
     assert (asked.status, asked.cause, asked.phase) == (Status.WAITING, Cause.CLEAN_UP, "failing")
-    assert "phase failing, to end as CANCELED, iterations over: 1" in process.why()
+    assert "phase failing, to end as CANCELED, iterations done: 1" in process.why()
     scheduler.run_pending()
 
     assert done[-1] == ("clean up", {"count": 1}, "enough")
@@ -170,12 +170,12 @@ def test_why_tells_phase_reports_and_pauses(scheduler: Scheduler) -> None:
     for _ in range(3):
         scheduler.run_pending(once=True)
     text = process.why()
-    assert "a step of it is over, and others of its priority have their turn before the next one" in text
-    assert "It runs in steps: phase running, iterations over: 1." in text
+    assert "it has finished a step, and other jobs of its priority take their turn before the next one" in text
+    assert "It runs in steps: phase running, iterations done: 1." in text
     assert 'It reports: {"counted":1}' in text
 
     process.cancel()
-    assert "it is to clean up before it comes to its end" in process.why()
+    assert "it must clean up before it ends" in process.why()
     scheduler.run_pending(once=True)
     assert "clean_up() failed and is tried again with growing pauses" in process.why()
 

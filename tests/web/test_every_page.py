@@ -259,7 +259,7 @@ def test_the_times_of_sentences_are_times_in_whatever_zone_the_server_is(
     )
     assert says.startswith(f"Queue default is paused since {paused_at}")
     assert "moving \\u202ehouse" in says
-    assert f"It waits since {added_at}" in why
+    assert f"It has been waiting since {added_at}" in why
     assert "JST" not in says + why
 
 

@@ -50,7 +50,7 @@ def test_text_of_jobs_is_escaped_and_does_not_turn_the_page_around() -> None:
 
 
 def test_a_sentence_has_its_times_as_times_and_its_code_as_code() -> None:
-    said = words.sentence("It waits since 2020-01-31 12:00:00 UTC by <b>: `taskqueue resume mail` helps.")
+    said = words.sentence("It has been waiting since 2020-01-31 12:00:00 UTC by <b>: `taskqueue resume mail` helps.")
 
     assert 'datetime="2020-01-31T12:00:00.000Z"' in said
     assert "by &lt;b&gt;: <code>taskqueue resume mail</code> helps." in said
