@@ -37,7 +37,7 @@ from taskqueue.scheduler import json_shapes
     default=100_000,
     show_default=True,
     metavar="N",
-    help="By tag: the most jobs to look at, the newest first; the time is shortened to these.",
+    help="With --by tag: look only at this many jobs, the newest; this shortens the period.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
 @pass_store

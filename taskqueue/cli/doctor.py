@@ -30,7 +30,7 @@ REPAIR = "repair"
 @click.command("doctor", short_help="Find what is wrong, and say what to do.")
 @click.option("--all", "shows_all", is_flag=True, help="Also print what is well, such as the size of the store.")
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs, with what is well.")
-@click.option("--repair", "repairs", is_flag=True, help="First write derived fields again that disagree.")
+@click.option("--repair", "repairs", is_flag=True, help="First rewrite derived fields that disagree.")
 @pass_store
 def doctor_command(context: StoreContext, shows_all: bool, as_json: bool, repairs: bool) -> int:
     """Check the store, its nodes, waiting jobs and this host, and say how to fix each problem.

@@ -53,7 +53,7 @@ def _with_file(ctx: click.Context, param: click.Parameter, value: Path | None) -
 
 _CONFIG = click.Option(
     ["--config"], type=click.Path(path_type=Path), is_eager=True, callback=_with_file, envvar="TASKQUEUE_CONFIG",
-    show_envvar=True, metavar="FILE", help="A TOML file of these settings; options and variables win over it.",
+    show_envvar=True, metavar="FILE", help="A TOML file of these settings; options and variables take precedence.",
 )  # fmt: skip
 
 

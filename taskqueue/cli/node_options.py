@@ -89,7 +89,7 @@ POOL = (
         "--burst",
         is_flag=True,
         default=False,
-        help="Run the jobs that are due now, and the jobs that they add, and leave.",
+        help="Run the jobs that are due now, and the jobs that they add, then exit.",
     ),
     _setting(
         "--log-level",
@@ -99,9 +99,7 @@ POOL = (
         help="What to log.",
     ),
     _setting("--log-format", type=click.Choice(FORMATS), default="text", show_default=True, help="How to log it."),
-    _setting(
-        "--capture-output", is_flag=True, default=False, help="Keep what jobs print with them, among their log lines."
-    ),
+    _setting("--capture-output", is_flag=True, default=False, help="Keep what jobs print, among their log lines."),
     _setting(
         "--log-config",
         type=_FILE,
@@ -143,9 +141,9 @@ NODE = (
         help="Run only jobs of this module and its submodules; may be repeated. Default: every module.",
     ),
     _setting(
-        "--chdir", type=_FOLDER, metavar="DIR", help="The folder to work in, importable; default: the current one."
+        "--chdir", type=_FOLDER, metavar="DIR", help="The folder to work in and import from; default: the current one."
     ),
-    _setting("--finish", type=duration, metavar="S", help="Seconds that running jobs get to finish at a stop."),
+    _setting("--finish", type=duration, metavar="S", help="Seconds that running jobs have to finish at a stop."),
     _setting("--grace", type=duration, metavar="S", help="Seconds between asking a job to end and killing it."),
     _setting(
         "--lease",

@@ -261,7 +261,7 @@ def _apply(
 @click.option("--system", is_flag=True, help="The lines name a user after their times, as in /etc/crontab.")
 @click.option("--tz", metavar="ZONE", help="The time zone of lines without CRON_TZ; default: that of this host.")
 @click.option("--name", metavar="NAME", help="The name under which the store keeps the file; default: the file's own.")
-@click.option("--queue", metavar="QUEUE", help="Put the jobs into this queue, for the nodes of one host, say.")
+@click.option("--queue", metavar="QUEUE", help="Put the jobs into this queue, such as one for a single host.")
 @click.option("--skip", is_flag=True, help="Leave out lines that cannot be imported.")
 @click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
 @_as_json

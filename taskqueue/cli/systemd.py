@@ -52,7 +52,7 @@ _ABOUT_INSTANCES = f"""\
 )
 @click.option(
     "--into", "folder", type=click.Path(file_okay=False, exists=True, path_type=Path), metavar="DIR",
-    help="Write the file below this folder, say /etc/systemd/system; default: to the output.",
+    help="Write the file into this folder, such as /etc/systemd/system; default: print it.",
 )  # fmt: skip
 def systemd_command(
     user: str, dynamic_user: bool, instance: bool, hardened: bool, for_version: int | None, folder: Path | None

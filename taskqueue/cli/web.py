@@ -45,7 +45,7 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Write JSON for 
     "--header-role", type=click.Choice(["reader", "operator"]), default="reader", show_default=True,
     help="The role of users that --header names and --users does not.",
 )  # fmt: skip
-@click.option("--path", default="", metavar="PATH", help="The path that its addresses begin with, such as /jobs.")
+@click.option("--path", default="", metavar="PATH", help="The path prefix of its addresses, such as /jobs.")
 @click.option("--proxy", "proxies", multiple=True, metavar="ADDRESS", help="A trusted proxy or network; repeatable.")
 @click.option("--host-name", "hosts", multiple=True, metavar="NAME", help="A host name to answer under; repeatable.")
 @click.option(

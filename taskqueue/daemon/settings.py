@@ -75,7 +75,7 @@ class Settings:
     burst: bool = False
     """Run what is due now, and leave."""
     capture_output: bool = False
-    """Keep what jobs print with them, among their log lines."""
+    """Keep what jobs print, among their log lines."""
     unroutable_after: float = 3600.0
     """Seconds for which a job whose class cannot be loaded is tried again."""
     keep_done: float = 5 * 86_400.0
