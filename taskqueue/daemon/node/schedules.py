@@ -46,15 +46,15 @@ class ScheduleRunner:
         due, soonest = self._store.due(now, BATCH)
         if not due:
             return soonest
-        is_contended = False
+        put_off = {plan.name for plan in due if plan.damage}
         for plan in due:
             try:
                 self._fire(plan, now)
             except StoreContended as error:  # it must not hold up the others
-                is_contended = True
+                put_off.add(plan.name)
                 log.warning("schedule %s starts its next job a moment later: %s", plan.name, error)
-        left, soonest = self._store.due(now, 1)
-        return now + RETRY_AFTER if is_contended or any(plan.damage for plan in left) else soonest
+        left, soonest = self._store.due(now, len(put_off) + 1)
+        return now + RETRY_AFTER if left and all(plan.name in put_off for plan in left) else soonest
 
     def _fire(self, plan: NamedSchedule, now: datetime) -> None:
         """Fire one schedule, unless another node has done it."""
@@ -81,18 +81,25 @@ class ScheduleRunner:
     def _reconcile(self) -> None:
         now = self._store.now()
         plans = [plan for plan in self._store.schedules() if plan.stage is Stage.ACTIVE]
+        awaited = self._records(tuple(plan.awaits for plan in plans if plan.awaits is not None))
+        contended: StoreContended | None = None
         for plan in plans:
-            sooner = brought_forward(plan, now)
-            if sooner is not None and self._store.replace_schedule(plan, sooner, [], now):
+            try:
+                self._reconcile_one(plan, awaited.get(plan.awaits) if plan.awaits else None, now)
+            except StoreContended as error:  # it must not hold up the others
+                contended = error
+        if contended is not None:
+            raise contended
+
+    def _reconcile_one(self, plan: NamedSchedule, awaited: Record | None, now: datetime) -> None:
+        sooner = brought_forward(plan, now)
+        if sooner is not None:
+            if self._store.replace_schedule(plan, sooner, [], now):
                 log.warning("schedule %s is due sooner, as the clock was set back: %s", plan.name, sooner.next_run_at)
-        waiting = [plan for plan in plans if plan.awaits is not None]
-        awaited = self._records(tuple(plan.awaits for plan in waiting if plan.awaits is not None))
-        for plan in waiting:
-            after = reconciled(plan, awaited.get(plan.awaits) if plan.awaits else None, now)
-            if after is not None and self._store.replace_schedule(plan, *after, now):
-                log.warning(
-                    "schedule %s was waiting for a job that has ended or was removed: %s", plan.name, plan.awaits
-                )
+            return
+        after = None if plan.awaits is None else reconciled(plan, awaited, now)
+        if after is not None and self._store.replace_schedule(plan, *after, now):
+            log.warning("schedule %s was waiting for a job that has ended or was removed: %s", plan.name, plan.awaits)
 
     def _records(self, ids: tuple[JobId, ...], which: Query = ALL) -> dict[JobId, Record]:
         if not ids:
