@@ -56,7 +56,7 @@ COVERS: Mapping[str, str] = {
     "acceptance/test_schedules.py": "",
     "acceptance/test_stacks.py": "",
     "chaos/test_node_output.py": "daemon/manager/worker_output",
-    "chaos/test_still_readers.py": "",
+    "chaos/test_short_hosts.py": "",
     "acceptance/test_seats.py": "daemon/node/host_watch",
     "acceptance/test_fleet.py": "daemon/node/controls",
     "cli/test_add.py": "cli/job_options cli/param_types",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
@@ -27,11 +28,15 @@ WATCHES = f"taskqueue: worker {WATCH} "
 class Host:
     """One worker at most does one job at a time; what jobs and workers do is written to a file."""
 
-    def __init__(self, url: str, folder: Path, lease: float, output: int | None = None) -> None:
+    def __init__(
+        self, url: str, folder: Path, lease: float, output: int | None = None, wrapper: Sequence[str] = ()
+    ) -> None:
+        """``wrapper`` is the command that starts the command of each node."""
         self.url = url
         self.folder = folder
         self.lease = lease
         self._output = output
+        self._wrapper = wrapper
         self.file = str(folder / "lines")
         Path(self.file).touch()
         self.gate = Gate(folder / "gate")
@@ -66,7 +71,7 @@ class Host:
         """Return a node that is started when its context is entered."""
         options = ("--name", name, "--lease", str(self.lease), *OPTIONS)
         if self._output is None:
-            return node(self.url, self.folder, *options)
+            return node(self.url, self.folder, *options, wrapper=self._wrapper)
         return node_with_output(self._output, self.url, self.folder, *options)
 
     def down(self) -> int:

@@ -62,7 +62,8 @@ def no_processes(pid: int) -> Iterator[None]:
         soft, hard = resource.prlimit(pid, resource.RLIMIT_NPROC)
         resource.prlimit(pid, resource.RLIMIT_NPROC, (1, hard))
         yield
-        resource.prlimit(pid, resource.RLIMIT_NPROC, (soft, hard))
+        with suppress(ProcessLookupError):  # it may have been killed in the block
+            resource.prlimit(pid, resource.RLIMIT_NPROC, (soft, hard))
         return
     command = [*of_a_user(), sys.executable, "-c", OTHERS]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as others:
