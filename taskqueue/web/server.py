@@ -162,6 +162,7 @@ class Server(uvicorn.Server):
             proxy_headers=False,  # the application knows which proxies to trust
             server_header=False,
             lifespan="off",
+            ws="none",  # connections of another protocol would have none of the bounds
             timeout_graceful_shutdown=LEAVES_WITHIN,
         )
         super().__init__(config)

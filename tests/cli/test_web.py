@@ -202,6 +202,35 @@ def test_it_serves_this_host_until_it_is_stopped(url: str) -> None:
         assert process.wait(LIMIT) == Exit.OK
 
 
+LIBRARY = """
+import asyncio
+from uvicorn.protocols.websockets import auto
+
+class AutoWebSocketsProtocol(asyncio.Protocol):
+    def __init__(self, config, server_state, app_state):
+        self.connections = server_state.connections
+
+    def connection_made(self, transport):
+        self.connections.add(self)
+
+auto.AutoWebSocketsProtocol = AutoWebSocketsProtocol
+"""
+"""Stands for a library for WebSockets: a connection that was upgraded stays open."""
+
+
+def test_a_websocket_is_refused_though_a_library_for_them_is_installed(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(LIBRARY)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with served(url) as (_, port), socket.create_connection(("127.0.0.1", port), LIMIT) as client:
+        client.sendall(
+            b"GET /login HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        )
+        assert client.recv(100).startswith(b"HTTP/1.1 ")
+
+
 def test_it_is_served_below_a_path_alone(url: str) -> None:
     with (
         served(url, "--path", "/tools/jobs/") as (_, port),
