@@ -167,6 +167,7 @@ def _remove(name: str, users: Path, as_json: bool) -> int:
 
 def _serve(context: NewStoreContext, host: str, port: int, settings: dict[str, Any], *, until_closed: bool) -> int:
     try:
+        from taskqueue.daemon.runtime import standard_streams
         from taskqueue.web.application import application
         from taskqueue.web.server import Server, listen
         from taskqueue.web.settings import path_from, settings_from
@@ -176,6 +177,7 @@ def _serve(context: NewStoreContext, host: str, port: int, settings: dict[str, A
     checked = replace(settings_from(**settings), path=path)
     server = Server(application(context.scheduler, checked, context.open_anew))
     with listen(host, port) as listening:
+        standard_streams.install()  # a log that nobody reads must not keep users waiting
         if until_closed:
             server.stop_with_input()
         shown = f"[{host}]" if ":" in host else host
@@ -184,6 +186,7 @@ def _serve(context: NewStoreContext, host: str, port: int, settings: dict[str, A
         sys.stdout.flush()
         with suppress(KeyboardInterrupt):  # it left as asked
             server.run(sockets=[listening])
+        standard_streams.finish()
     return Exit.OK
 
 

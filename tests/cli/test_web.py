@@ -24,6 +24,7 @@ from taskqueue.exit_codes import Exit
 from taskqueue.web import app
 from taskqueue.web.server import Connection, Server, listen
 from taskqueue.web.users import User, UsersFile, account
+from tests.chaos.outputs import full_pipe
 from tests.cli.conftest import Answer
 from tests.nodes import LIMIT, eventually
 
@@ -200,6 +201,31 @@ def test_it_serves_this_host_until_it_is_stopped(url: str) -> None:
             process.send_signal(signal.SIGINT)
             assert stream.read() == b"\n"  # it ends as a stream does, not with a broken connection
         assert process.wait(LIMIT) == Exit.OK
+
+
+def test_it_serves_though_nobody_reads_its_output(url: str) -> None:
+    with closing(listen("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    environment = {**os.environ, "TASKQUEUE_URL": url}
+    command = [sys.executable, "-m", "taskqueue", "web", "--listen", address]
+    with full_pipe() as output, subprocess.Popen(command, stdout=output, stderr=output, env=environment) as process:
+        try:
+            [client] = eventually(lambda: connected(address))
+            with closing(client):
+                client.sendall(b"no request\r\n\r\n")  # which is logged
+                assert client.recv(100).startswith(b"HTTP/1.1 400")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(LIMIT) == Exit.OK
+        finally:
+            process.kill()
+
+
+def connected(address: str) -> list[socket.socket]:
+    """Return a connection, if somebody listens there."""
+    host, _, port = address.partition(":")
+    with suppress(ConnectionRefusedError):
+        return [socket.create_connection((host, int(port)), LIMIT)]
+    return []
 
 
 LIBRARY = """
