@@ -8,6 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import decimal
+import gc
+import io
+import locale
 import logging
 import multiprocessing
 import os
@@ -15,6 +19,7 @@ import re
 import resource
 import select
 import signal
+import socket
 import sqlite3
 import stat
 import subprocess
@@ -24,6 +29,7 @@ import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -745,6 +751,9 @@ class Changing(Job):
             assert ctypes.CDLL(None).prctl(38, 1, 0, 0, 0) == 0, "PR_SET_NO_NEW_PRIVS"
 
 
+REQUEST: ContextVar[str] = ContextVar("REQUEST", default="")
+
+
 class Surroundings(Job):
     """Returns what it inherits, and changes what its data name, which can be set back."""
 
@@ -759,7 +768,14 @@ class Surroundings(Job):
             "limits": [resource.getrlimit(number) for number in range(16)],
             "handlers": [str(signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGWINCH, signal.SIGTTIN)],
             "timers": [signal.getitimer(timer)[0] for timer in (signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)],
+            "settings": [gc.isenabled(), logging.root.manager.disable, locale.setlocale(locale.LC_ALL)],
+            "more settings": [sys.getrecursionlimit(), sys.getswitchinterval(), socket.getdefaulttimeout()],
+            "context": [str(decimal.Decimal(1) / 3), REQUEST.get()],
+            "streams": [type(stream).__name__ for stream in (sys.stdin, sys.stdout, sys.stderr)],
+            "descriptors": [[*os.fstat(number)[:3], os.get_blocking(number)] for number in range(3)],
         }
+        print("printed", flush=True)
+        sys.stderr.write("")
         if self.data == "oom_score_adj":
             Path("/proc/self/oom_score_adj").write_text("500")
         elif self.data == "scheduler":
@@ -778,7 +794,38 @@ class Surroundings(Job):
         elif self.data == "timers":
             signal.setitimer(signal.ITIMER_VIRTUAL, 3600)
             signal.setitimer(signal.ITIMER_PROF, 3600)
+        else:
+            self._change_python(self.data)
         return found
+
+    def _change_python(self, what: str | None) -> None:
+        if what == "settings":
+            gc.disable()
+            logging.disable()
+            locale.setlocale(locale.LC_ALL, "C" if locale.setlocale(locale.LC_ALL) != "C" else "C.UTF-8")
+            sys.setrecursionlimit(sys.getrecursionlimit() + 1)
+            sys.setswitchinterval(1)
+            socket.setdefaulttimeout(0.001)
+        elif what == "context":
+            decimal.getcontext().prec = 3
+            REQUEST.set("of another user")
+        elif what == "replaced streams":
+            sys.stdin = sys.stdout = sys.stderr = io.StringIO()
+        elif what == "closed streams":
+            for stream in (sys.stdin, sys.stdout, sys.stderr):
+                stream.close()
+        elif what == "detached streams":
+            assert isinstance(sys.stdout, io.TextIOWrapper)
+            sys.stdout.detach()
+        elif what == "closed descriptors":
+            os.closerange(0, 3)
+        elif what == "other files":
+            with open("/dev/null", "r+b", buffering=0) as null:
+                for number in range(3):
+                    os.dup2(null.fileno(), number)
+        elif what == "descriptors that do not block":
+            for number in range(3):
+                os.set_blocking(number, False)
 
 
 class Looped(Job):
@@ -792,6 +839,9 @@ class Looped(Job):
             return True
         if self.data == "policy":
             asyncio.set_event_loop_policy(NoLoops())
+            return True
+        if self.data == "running":
+            asyncio._set_running_loop(asyncio.new_event_loop())
             return True
         if self.data == "stop":
             assert Looped.loop is not None

@@ -17,11 +17,18 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.runtime.child_process import CHILDREN_FOR
-from taskqueue.daemon.worker.process_attributes import CurrentLoop, ProcessAttributes
+from taskqueue.daemon.worker.process_attributes import (
+    CurrentLoop,
+    InterpreterSettings,
+    ProcessAttributes,
+    StandardStreams,
+    own_decimal_context,
+)
 from taskqueue.store.sqlite.files import lock_holder
 
 log = logging.getLogger(__name__)
@@ -45,6 +52,8 @@ class Inspection:
         self._has_file_open = False
         self._signal_pipe = signal_pipe
         self._attributes = ProcessAttributes()
+        self._streams = StandardStreams()
+        self.settings = InterpreterSettings()
         self._loops = CurrentLoop()
         self._loops.set_back()  # of the bootstrap file
         self._lowest = self._lowest_free()
@@ -74,6 +83,12 @@ class Inspection:
         changed, for_good = self._attributes.set_back()
         if policy := self._loops.set_back():
             changed.append(policy)
+        changed += self.settings.set_back()
+        try:
+            if self._streams.set_back():
+                changed.append("standard streams")
+        except OSError as error:
+            for_good = for_good or f"its standard streams cannot be reset: {error}"
         if signal.set_wakeup_fd(self._signal_pipe, warn_on_full_buffer=False) != self._signal_pipe:
             changed.append("wakeup descriptor")
         if changed:
@@ -83,9 +98,20 @@ class Inspection:
             return f"{threads} threads were left behind"
         return for_good or self._of_descriptors() or self._of_children()
 
+    @contextmanager
+    def importing(self) -> Iterator[None]:
+        """Keep the settings that are made in the block: modules make them for good when they are imported."""
+        before = self.settings.present()
+        try:
+            yield
+        finally:
+            self.settings.adopt(before)
+            own_decimal_context()
+
     def look_at_shared(self) -> str:
         """Return why a worker in which jobs run at once must be replaced; empty if it need not. Reset nothing."""
-        changed = " and ".join(self._attributes.changes())
+        streams = ["standard streams"] if self._streams.have_changed() else []
+        changed = " and ".join((*self._attributes.changes(), *self.settings.changes(), *streams))
         return f"a job changed its {changed}" if changed else self._attributes.left_namespace()
 
     def _of_descriptors(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import CoroutineType, ModuleType
@@ -29,6 +30,8 @@ class JobLoader:
         """The hooks that surround each run."""
         self.before_add: BeforeAdd | None = None
         """The hook for each job that jobs of this worker add with ``self.scheduler``."""
+        self.importing: Callable[[], AbstractContextManager[None]] = nullcontext
+        """The context in which the modules of jobs are imported."""
         self._loaded: dict[str, Loaded] = {}
 
     def boot(self, path: Path) -> None:
@@ -42,7 +45,8 @@ class JobLoader:
         """Return the job with this path; raise ``CannotLoad``."""
         loaded = self._loaded.get(path)
         if loaded is None:
-            loaded = self._loaded[path] = self._job(path)
+            with self.importing():
+                loaded = self._loaded[path] = self._job(path)
         return loaded
 
     def find_policy(self, path: str) -> type:

@@ -6,15 +6,24 @@ Environment variables stay as they are: modules set them for good when they are 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import gc
+import io
+import locale
+import logging
 import os
 import re
 import resource
 import signal
+import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 from taskqueue.daemon.runtime.child_process import IoPriority
+from taskqueue.model.log_fields import CURRENT
 
 _LOCKS = 10
 """RLIMIT_LOCKS of asm-generic/resource.h, which the module ``resource`` does not name; workers are marked by it."""
@@ -78,6 +87,20 @@ _WATCHED = re.compile(rf"^({'|'.join(_FOR_GOOD)}|SigIgn|SigCgt|SigBlk|Umask|Cpus
 
 _SEEN = {**_FOR_GOOD, **_SET_BACK, "Umask": "umask", "SigBlk": "blocked signals"}
 """Attributes that a job may have changed, in words, and how to read umask and mask without setting them."""
+
+
+_SETTINGS: Mapping[str, Callable[[Any], object]] = {
+    "recursion limit": sys.setrecursionlimit,
+    "switch interval": sys.setswitchinterval,
+    "garbage collection": lambda is_on: gc.enable() if is_on else gc.disable(),
+    "level of logging.disable": logging.disable,
+    "default timeout of sockets": socket.setdefaulttimeout,
+    "locale": partial(locale.setlocale, locale.LC_ALL),
+}
+"""Settings of Python that hold for all code of the process, in the order of ``_settings``: how to set them."""
+
+_STREAMS = range(3)
+"""The descriptors of the standard streams."""
 
 
 class ProcessAttributes:
@@ -208,6 +231,122 @@ class ProcessAttributes:
                 yield number, handler
 
 
+class StandardStreams:
+    """The standard streams, and the files that their descriptors lead to, before the first run."""
+
+    def __init__(self) -> None:
+        self._streams = (sys.stdin, sys.stdout, sys.stderr)
+        own = [*enumerate(self._streams), *enumerate((sys.__stdin__, sys.__stdout__, sys.__stderr__))]
+        self._own = [_OwnStream(number, stream) for number, stream in own if isinstance(stream, io.TextIOWrapper)]
+        self._copies = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, len(_STREAMS)) for number in _STREAMS]
+        self._before = self._present()
+
+    def have_changed(self) -> bool:
+        """Return whether jobs have replaced or closed a stream, or its descriptor leads elsewhere or does not block."""
+        return self._present() != self._before
+
+    def set_back(self) -> bool:
+        """Reset the streams; return whether they were changed. Raises OSError if that is impossible."""
+        if self._present() == self._before:
+            return False
+        for number, copy in enumerate(self._copies):
+            os.dup2(copy, number)
+            os.set_blocking(number, True)
+        for stream in self._own:
+            stream.open_again()
+        sys.stdin, sys.stdout, sys.stderr = self._streams
+        self._before = self._present()
+        return True
+
+    def _present(self) -> tuple[Any, ...]:
+        """Return all of it in a form that can be compared."""
+        present: list[Any] = [sys.stdin, sys.stdout, sys.stderr]
+        try:
+            for number in _STREAMS:
+                file = os.fstat(number)
+                present += file.st_dev, file.st_ino
+            present += os.get_blocking(1), os.get_blocking(2)
+            for stream in self._own:
+                present.append(stream.stream.closed)
+        except (OSError, ValueError) as error:  # a descriptor was closed, or a stream detached
+            present.append(error)
+        return tuple(present)
+
+
+class _OwnStream:
+    """A stream for a standard descriptor; handlers and modules may have it."""
+
+    def __init__(self, number: int, stream: io.TextIOWrapper) -> None:
+        self._number = number
+        self.stream = stream
+        names = ("encoding", "errors", "line_buffering", "write_through")
+        self._settings = {name: getattr(stream, name) for name in names}
+
+    def open_again(self) -> None:
+        """Have it read or write the descriptor again, as the same object, if it was closed or detached."""
+        with contextlib.suppress(ValueError):
+            if not self.stream.closed:
+                return
+        raw = io.FileIO(self._number, "w" if self._number else "r", closefd=False)
+        buffer: Any = io.BufferedWriter(raw) if self._number else io.BufferedReader(raw)
+        io.TextIOWrapper.__init__(self.stream, buffer, **self._settings)
+
+
+class InterpreterSettings:
+    """Settings of Python and context variables: what modules set when they are imported stays, unlike later changes."""
+
+    def __init__(self) -> None:
+        self._before = _settings()
+        self.context = copy_context()
+        """The context of which each run gets a copy: what it sets there ends with it."""
+
+    def adopt(self, before: Sequence[Any]) -> None:
+        """Have later runs find the settings that have changed since ``before``, and the present context variables."""
+        triples = zip(self._before, before, _settings(), strict=True)
+        self._before = tuple(now if now != earlier else kept for kept, earlier, now in triples)
+        context = copy_context()
+        context.run(CURRENT.set, None)
+        self.context = context
+
+    def present(self) -> Sequence[Any]:
+        """Return the present settings, for ``adopt``."""
+        return _settings()
+
+    def changes(self) -> list[str]:
+        """Return the names of the changed settings."""
+        pairs = zip(_SETTINGS, self._before, _settings(), strict=True)
+        return [name for name, before, now in pairs if now != before]
+
+    def set_back(self) -> list[str]:
+        """Reset the changed settings and return their names."""
+        if _settings() == self._before:
+            return []
+        changed = self.changes()
+        for name, before in zip(_SETTINGS, self._before, strict=True):
+            if name in changed:
+                _SETTINGS[name](before)
+        return changed
+
+
+def _settings() -> tuple[Any, ...]:
+    """Return the present settings in the order of ``_SETTINGS``."""
+    return (
+        sys.getrecursionlimit(),
+        sys.getswitchinterval(),
+        gc.isenabled(),
+        logging.root.manager.disable,
+        socket.getdefaulttimeout(),
+        locale.setlocale(locale.LC_ALL),
+    )
+
+
+def own_decimal_context() -> None:
+    """Give the present context a decimal context of its own: copies of a context share one, which jobs can change."""
+    decimal: Any = sys.modules.get("decimal")
+    if decimal is not None:
+        decimal.setcontext(decimal.getcontext().copy())
+
+
 class CurrentLoop:
     """The current event loop, and the policy of asyncio before the first run, if asyncio was imported by then.
 
@@ -219,7 +358,7 @@ class CurrentLoop:
         self._policy = getattr(sys.modules.get("asyncio.events"), "_event_loop_policy", None)
 
     def set_back(self) -> str:
-        """Set back the policy, forget a current loop that is of no use, and return what a job had changed.
+        """Set back the policy, forget current and running loops of no use, and return what a job had changed.
 
         ``asyncio.run`` leaves no loop, and forbids that one is made; a job may have closed its own. One that is open
         stays: libraries are bound to it.
@@ -227,6 +366,9 @@ class CurrentLoop:
         events: Any = sys.modules.get("asyncio.events")
         if events is None:
             return ""
+        running = events._get_running_loop()  # noqa: SLF001
+        if running is not None and not running.is_running():
+            events._set_running_loop(None)  # noqa: SLF001
         policy, changed = getattr(events, "_event_loop_policy", None), ""
         if policy is not self._policy:
             if self._policy is None and type(policy).__module__ == "asyncio.unix_events":

@@ -8,7 +8,6 @@ import select
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from contextvars import copy_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +34,7 @@ from taskqueue.daemon.worker import run_threads
 from taskqueue.daemon.worker.inspection import Inspection
 from taskqueue.daemon.worker.interrupts import SignalInterrupts
 from taskqueue.daemon.worker.job_loader import JobLoader
+from taskqueue.daemon.worker.process_attributes import own_decimal_context
 from taskqueue.daemon.worker.stack_dump import StackDump, running_tasks
 from taskqueue.daemon.worker.worker_context import WorkerContext
 from taskqueue.execution import line_keeper, sentry
@@ -115,6 +115,7 @@ class Worker:
         if self._capture_output:
             line_keeper.capture_output()
         self._inspection = Inspection(database_of(self._url), self._signal_pipe)
+        self._loader.importing = self._inspection.importing
         self._send(Ready())
         try:
             self._work()
@@ -146,10 +147,8 @@ class Worker:
         while not self._interrupts.leaving:
             message = self._next()
             match message:
-                case Run() if self._loader.run_hooks is None:
-                    self._handle_run(message)
-                case Run():  # context variables that hooks set end with the run
-                    copy_context().run(self._handle_run, message, self._loader.run_hooks)
+                case Run():  # context variables that jobs and hooks set end with the run
+                    self._inspection.settings.context.copy().run(self._handle_run, message, self._loader.run_hooks)
                 case RunHook():
                     self._loader.load_hook(message.name, message.source)
                     self._handle_run(run_of(message))
@@ -204,6 +203,7 @@ class Worker:
         if self._unsent or self._channel.unsent:  # the end of the previous run, before the start of this one
             self._flush()
             self._channel.flush_blocking()
+        own_decimal_context()
         context = WorkerContext(
             run,
             self._number,

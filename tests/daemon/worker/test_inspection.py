@@ -134,13 +134,51 @@ def test_a_folder_that_was_removed_is_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "what", ["processors", "limits", "handlers", "timers", "oom_score_adj", "scheduler", "io priority"]
+    "what",
+    [
+        *("processors", "limits", "handlers", "timers", "oom_score_adj", "scheduler", "io priority", "settings"),
+        *("replaced streams", "closed streams", "detached streams", "closed descriptors", "other files"),
+        "descriptors that do not block",
+    ],
 )
 def test_all_that_the_next_job_inherits_is_set_back(what: str) -> None:
     with FakeNode(max_children=1) as fake_node:
         before = fake_node.result(fake_node.run("Surroundings", what))
 
         assert fake_node.result(fake_node.run("Surroundings")) == before
+
+
+def test_no_run_finds_the_context_variables_of_another_though_both_were_given_at_once() -> None:
+    with FakeNode(max_children=1) as fake_node:
+        runs = [fake_node.run("Surroundings", what) for what in (None, "context", None)]
+
+        before, changing, after = [fake_node.result(run) for run in runs]
+
+        assert before == changing == after
+
+
+def test_what_the_module_of_a_job_sets_when_it_is_imported_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "precise_jobs.py").write_text(
+        "import contextvars, decimal, sys\n"
+        "from taskqueue import Job\n"
+        "decimal.getcontext().prec = 5\n"
+        "sys.setrecursionlimit(4321)\n"
+        "tenant = contextvars.ContextVar('tenant')\n"
+        "tenant.set('all')\n"
+        "class Third(Job):\n"
+        "    def start(self):\n"
+        "        found = [str(decimal.Decimal(1) / 3), sys.getrecursionlimit(), tenant.get()]\n"
+        "        decimal.getcontext().prec = 2\n"
+        "        sys.setrecursionlimit(321)\n"
+        "        tenant.set('one')\n"
+        "        return found\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with FakeNode(max_children=1) as fake_node:
+        for _ in range(3):
+            assert fake_node.result(fake_node.run("precise_jobs:Third")) == ["0.33333", 4321, "all"]
 
 
 @pytest.mark.parametrize(
@@ -180,7 +218,7 @@ def test_no_other_job_runs_as_the_user_that_a_job_became() -> None:
         assert pid not in [fake_node.result(run)["pid"] for run in others]
 
 
-@pytest.mark.parametrize("what", ["run", "policy", "close"])
+@pytest.mark.parametrize("what", ["run", "policy", "close", "running"])
 def test_a_plain_job_finds_an_event_loop_whatever_one_before_did(what: str) -> None:
     with FakeNode(max_children=1) as fake_node:
         first = [fake_node.run("Looped", what), fake_node.run("Looped")]
