@@ -248,6 +248,8 @@ class Record:
     attempts: tuple[Attempt, ...] = ()
     damage: str = ""
     """The unreadable fields, and why; they have their defaults. Never stored."""
+    existed: bool = field(default=False, compare=False, repr=False)
+    """Whether an add returns it because a job with the id of the new one was there before. Never stored."""
 
     @property
     def meta(self) -> Mapping[str, str]:

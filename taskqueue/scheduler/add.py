@@ -9,7 +9,7 @@ from typing import Any
 from taskqueue.errors import InvalidOption
 from taskqueue.model import unique_period
 from taskqueue.model.options.new_record import changed as changed_options
-from taskqueue.model.record import Record
+from taskqueue.model.record import Record, changed
 from taskqueue.model.serializer import same
 from taskqueue.model.unique_period import without as without_period
 from taskqueue.scheduler.new_jobs import Order
@@ -20,7 +20,7 @@ from taskqueue.store.tries import Tries
 
 def existed(new: Record, stored: Record) -> bool:
     """Return whether the stored record was there before the new one."""
-    return stored is not new and (stored.id != new.id or stored.created_at != new.created_at)
+    return stored.existed or stored.id != new.id
 
 
 def many_added(store: Store, new: Sequence[Record], adder: Adder | None) -> list[Record]:
@@ -98,7 +98,8 @@ def add_once_within(adder: Adder, order: Order) -> Record:
 
 def _equal(adder: Adder, new: Record, order: Order) -> tuple[Record | None, list[Record]]:
     """Return the equal pending job, with all that are the same job; the new one if there are none."""
-    alike = adder.alike(new, order.options["ignore_data"]) if order.record.unique is None else []
+    found = adder.alike(new, order.options["ignore_data"]) if order.record.unique is None else []
+    alike = [changed(stored, existed=True) for stored in found]
     if not alike:
         alike = adder.add([new])  # of concurrent callers, the unique index lets only one add
     return next((stored for stored in alike if stored.id == new.id or not _differs(stored, order)), None), alike

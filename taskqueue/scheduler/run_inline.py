@@ -38,6 +38,7 @@ from taskqueue.model.query import PENDING
 from taskqueue.model.record import PRIORITY_STEP, Cause, Record, Status
 from taskqueue.model.schedules.series import series_id
 from taskqueue.model.timestamps import moment
+from taskqueue.scheduler.add import existed
 from taskqueue.store import Claim, ClaimRequest, Note, Settlement, Store
 
 log = logging.getLogger(__name__)
@@ -141,8 +142,9 @@ def run_new(
         error = line.run_new(new)
     finally:
         line.hand_back()
-    stored = next(iter(present(store, [line.kept or new.id])), None)
-    return stored or new, error
+    kept = line.kept or new
+    stored = next(iter(present(store, [kept.id])), kept)
+    return replace(stored, existed=kept.existed), error
 
 
 class _InlineRunner:
@@ -179,7 +181,7 @@ class _InlineRunner:
         self._ended_as: Status | None = None
         """The status after the last run; None if it was not settled."""
         self.begun: dict[JobId, None] = {}
-        self.kept: JobId | None = None
+        self.kept: Record | None = None
         """The stored record that a new one would duplicate."""
 
     def run_new(self, new: Record) -> BaseException | None:
@@ -193,11 +195,10 @@ class _InlineRunner:
             duplicates.check_alone(new, "run_job runs the new job, or none")
         now = self._store.now()
         [stored] = self._store.add([new if new.lane else pending.claimed(new, self._holder, now + LEASE)])
-        self.kept = stored.id
+        self.kept = stored
         if stored.id != new.id and "on_duplicate" in new.given:
             duplicates.refuse(new, stored)
-        is_new = (stored.id, stored.created_at) == (new.id, new.created_at)
-        mine = self._claim(stored.id) if new.lane and is_new else stored
+        mine = self._claim(stored.id) if new.lane and not existed(new, stored) else stored
         error = None
         while mine is not None and mine.holder == self._holder:
             self._held[mine.id] = mine

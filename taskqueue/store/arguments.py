@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from taskqueue.errors import DuplicateId, InvalidQuery
-from taskqueue.model.record import Record, Status
+from taskqueue.model.record import Record, Status, replace
 from taskqueue.model.serializer import same
 from taskqueue.model.wording import or_nearest
 from taskqueue.store import ALIKE
@@ -45,10 +45,14 @@ def check_topic(topic: str) -> None:
         raise ValueError(f"topic={topic!r}: use {', '.join(TOPICS)}")
 
 
-def check_same_job(new: Record, present: Record) -> None:
-    """Raise ``DuplicateId`` if a job of the same id is another job: one with another class or other data."""
+def existing(new: Record, present: Record) -> Record:
+    """Return the present record with the id of a new one, marked as one that existed before.
+
+    Raises ``DuplicateId`` if it is another job: one with another class or other data.
+    """
     if new.job != present.job or not same(new.data, present.data):
         raise DuplicateId(new.id)
+    return replace(present, existed=True)
 
 
 def same_jobs(records: Iterable[Record], new: Record, ignore_data: bool) -> list[Record]:

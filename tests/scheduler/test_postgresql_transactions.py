@@ -421,7 +421,7 @@ def test_many_jobs_of_one_call_meet_others_and_each_other(scheduler: Scheduler, 
 
     first = processes[0].id
     assert [process.id for process in processes] == [first, pending.id, first, id, id, ended.id]
-    assert [process.existed for process in processes] == [False, True, True, False, False, True]
+    assert [process.existed for process in processes] == [False, True, True, False, True, True]
     with pytest.raises(DuplicateId):
         scheduler.add_jobs([(Echo, 6), (Echo, 6, {"id": id})], session=mine)
     with pytest.raises(InvalidOption, match="on_duplicate='replace': a call in your own transaction cannot change"):

@@ -41,6 +41,11 @@ def test_a_job_with_the_same_id_says_so_too(scheduler: Scheduler) -> None:
 
     assert not first.existed
     assert scheduler.add_job(Echo, 1, id=id).existed
+    for _ in range(20):  # some of these calls come in the same millisecond
+        id = ObjectId()
+        processes = [scheduler.add_job_once(Echo, 2, id=id) for _ in range(2)]
+        assert [one.existed for one in (*processes, scheduler.run_job(Echo, 2, id=id))] == [False, True, True]
+        scheduler.cancel_job(id)
 
 
 def test_of_many_each_says_so(scheduler: Scheduler) -> None:

@@ -17,6 +17,7 @@ from taskqueue.model.lifecycle.outcomes import Done, Failed
 from taskqueue.model.lifecycle.recovered_copy import copy, copy_of
 from taskqueue.model.record import Attempt, CancelRequest, Cause, Failure, Holder, OnCrash, Options, Record, Status
 from taskqueue.model.retry import ExponentialRetry
+from taskqueue.scheduler.add import existed
 from taskqueue.store import Store
 from tests.store.conftest import Opener
 from tests.store.records import (
@@ -146,6 +147,20 @@ def test_an_id_twice_in_one_batch_is_one_job(store: Store) -> None:
 
     assert store.add([record, record]) == [record, record]
     assert all_kept(store) == [record]
+
+
+def test_a_job_with_the_same_id_existed_even_in_the_same_millisecond(store: Store) -> None:
+    done, pending = finished(store, a_record()), a_record()
+    store.add([pending])
+
+    for new in (a_record(), a_record(unique="k"), behind(done.id), behind(pending.id), a_record(parent=done.id)):
+        answers = [existed(new, stored) for copy in (new, replace(new)) for stored in store.add([copy])]
+        assert answers == [False, True], new
+
+    first, twin, other = (a_record(data="1"), a_record(data="1"), a_record())
+    batch = [first, replace(twin, id=first.id), other]
+    assert [existed(new, stored) for new, stored in zip(batch, store.add(batch), strict=True)] == [False, True, False]
+    assert [existed(new, stored) for new, stored in zip(batch, store.add(batch), strict=True)] == [True, True, True]
 
 
 def test_the_live_holder_of_a_unique_key_is_returned_instead(store: Store) -> None:

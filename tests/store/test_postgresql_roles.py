@@ -117,10 +117,12 @@ def test_a_job_waits_for_jobs_that_the_user_may_not_see(url_for: UrlFor, owner: 
 def test_an_add_is_repeated_if_its_session_was_ended(
     url_for: UrlFor, operator: psycopg.Connection[object], owner: Store
 ) -> None:
+    first = a_record()
     with closing(open_store(url_for("add"))) as web:
-        web.add([a_record()])
-        operator.execute("SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE usename = 'odd user'")
-        web.add([a_record()])
+        for new in (first, first, a_record()):  # the second time as if the answer to the commit had been lost
+            [added] = web.add([new])
+            assert (added.id, added.existed) == (new.id, False)
+            operator.execute("SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE usename = 'odd user'")
 
     assert owner.count(parse({})) == 2
 

@@ -13,7 +13,7 @@ from pymongo.errors import PyMongoError
 from taskqueue.errors import InvalidOption
 from taskqueue.model.lifecycle.pending import behind
 from taskqueue.model.record import Record
-from taskqueue.store.arguments import check_same_job
+from taskqueue.store.arguments import existing
 from taskqueue.store.mongodb.connection import Client, Connection
 from taskqueue.store.mongodb.documents import CODEC, Document, document, record
 from taskqueue.store.mongodb.driver_errors import DEADLINE, unavailable
@@ -73,7 +73,7 @@ class SessionInserts:
         for new in records:
             present = by_id.get(new.id)
             if present is not None:
-                check_same_job(new, present)
+                present = existing(new, present)
             elif new.unique is not None:
                 present = by_key.get(new.unique) or self._holder(new)
             if present is None:

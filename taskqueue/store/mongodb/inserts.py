@@ -18,9 +18,9 @@ from taskqueue.model import unique_period
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.pending import behind, canceled, in_place_of
 from taskqueue.model.lifecycle.recovered_copy import COPY, ORIGIN, origin_of
-from taskqueue.model.record import Cause, Record, Status
+from taskqueue.model.record import Cause, Record, Status, replace
 from taskqueue.model.serializer import decode
-from taskqueue.store.arguments import check_same_job, same_jobs
+from taskqueue.store.arguments import existing, same_jobs
 from taskqueue.store.mongodb.background_writer import EventWriter
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import (
@@ -111,8 +111,7 @@ class Inserts:
         if present.status.is_final:
             return None
         same_id = jobs.find_one({"_id": new.id})
-        if same_id is not None:
-            check_same_job(new, record(same_id))
+        existed = same_id is not None and existing(new, record(same_id)).existed
         token = ObjectId()
         if present.status is Status.PROCESSING:
             effect, change = _behind(new, present, cancel_running, token, now)
@@ -124,18 +123,16 @@ class Inserts:
             return None
         self._settlements.follow([effect])
         successor = jobs.find_one({"_id": new.id})
-        return None if successor is None else record(successor)
+        return None if successor is None else replace(record(successor), existed=existed)
 
     def _known(self, new: Sequence[Record]) -> dict[JobId, Record]:
         """Return the stored records with these ids, or raise ``DuplicateId``."""
         first: dict[JobId, Record] = {}
         for job in new:
-            check_same_job(job, first.setdefault(job.id, job))
+            existing(job, first.setdefault(job.id, job))
         jobs = self._connection.collections.jobs
-        stored = {record.id: record for record in records(jobs.find({"_id": {"$in": list(first)}}))}
-        for id, present in stored.items():
-            check_same_job(first[id], present)
-        return stored
+        stored = records(jobs.find({"_id": {"$in": list(first)}}))
+        return {present.id: existing(first[present.id], present) for present in stored}
 
     def _insert(self, new: Sequence[Record], rechecks: Sequence[Effect]) -> dict[int, str]:
         """Insert the records, and return the index of each refused record with the clashing field."""
@@ -160,9 +157,7 @@ class Inserts:
         jobs = self._connection.collections.jobs
         same_id = jobs.find_one({"_id": new.id})
         if same_id is not None:
-            present = record(same_id)
-            check_same_job(new, present)
-            return undoubted(present, new.created_at)
+            return undoubted(existing(new, record(same_id)), new.created_at)
         if field == "_id":
             return None
         return self._holder(new) or of_period(self._connection.collections.jobs, new)
@@ -224,10 +219,17 @@ class Inserts:
         """Return the records after rechecking the jobs that they wait for."""
         if rechecked:
             try:
-                known |= self._rechecked(rechecked)
+                present = self._rechecked(rechecked)
+                known |= {id: replace(record, existed=known[id].existed) for id, record in present.items()}
             except PyMongoError as error:  # the jobs are inserted, so the call succeeds
                 log.warning("%d jobs are inserted, but could not be read again: %s", len(rechecked), reason_of(error))
-        return [known[record.id] for record in new]
+        seen: set[JobId] = set()
+        returned = []
+        for job in new:
+            stored = known[job.id]
+            returned.append(replace(stored, existed=True) if job.id in seen else stored)
+            seen.add(job.id)
+        return returned
 
     def _rechecked(self, ids: set[JobId]) -> dict[JobId, Record]:
         """Return the records as they are now; the holder of its key replaces one that ended as a duplicate."""

@@ -17,7 +17,7 @@ from taskqueue.model.record import Record, Status
 from taskqueue.model.timestamps import moment
 from taskqueue.model.unique_period import PERIOD, keeps_out
 from taskqueue.store import SCHEMA_VERSION
-from taskqueue.store.arguments import check_same_job, same_jobs
+from taskqueue.store.arguments import existing, same_jobs
 from taskqueue.store.bell import NEWS, WORK
 from taskqueue.store.postgresql.bells import notification
 from taskqueue.store.postgresql.roles import KNOWN_TO_ADD, Role, missing
@@ -142,8 +142,7 @@ class CallerInserts:
         records = self._found(new, _PRESENT, {"id": str(new.id), "unique_key": new.unique})
         for same in records:
             if same.id == new.id:
-                check_same_job(new, same)
-                return same
+                return existing(new, same)
         if records or PERIOD not in new.given:
             return records[0] if records else None
         if not self._reads_jobs:

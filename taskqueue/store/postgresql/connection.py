@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import psycopg
 from psycopg import errors
 
-from taskqueue.model.record import Record
+from taskqueue.model.record import Record, replace
 from taskqueue.store.arguments import same_jobs
 from taskqueue.store.bell import Bell
 from taskqueue.store.postgresql import arrivals, schema
@@ -165,7 +165,8 @@ class Connection:
             except psycopg.Error:
                 if self._database is None or not self._database.raw.closed:
                     raise
-                return self._add_once(records)  # what was added by the first try is found by its id
+                again = zip(records, self._add_once(records), strict=True)
+                return [_as_first_added(new, stored) for new, stored in again]
 
     def identity(self) -> str:
         """Return the id of the store, which distinguishes it from others."""
@@ -348,6 +349,11 @@ class Connection:
         with contextlib.suppress(psycopg.Error):
             return database.holder()
         return ""
+
+
+def _as_first_added(new: Record, stored: Record) -> Record:
+    """Return the record that a second try found; what the first try added has its id and time, and is new."""
+    return replace(stored, existed=stored.existed and stored.created_at != new.created_at)
 
 
 def _nothing(database: PostgreSQLDatabase) -> tuple[Transaction, None]:

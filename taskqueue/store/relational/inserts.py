@@ -11,7 +11,7 @@ from taskqueue.model.record import Cause, Record, Status
 from taskqueue.model.serializer import dumps
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.model.unique_period import keeps_out, without
-from taskqueue.store.arguments import check_same_job
+from taskqueue.store.arguments import existing
 from taskqueue.store.bell import STOPS, WORK
 from taskqueue.store.reading import readable
 from taskqueue.store.relational import claim_cache, effects
@@ -87,8 +87,7 @@ def _inserted(work: Transaction, new: Record) -> Record:
     while not work.insert(new):
         present = work.record(new.id)
         if present is not None:
-            check_same_job(new, present)
-            return present
+            return existing(new, present)
         holder = work.execute(_HOLDER, (new.unique,)).fetchone()
         if holder is not None:
             return record(holder)
