@@ -1,8 +1,8 @@
-"""The shop's own database: books and orders."""
+"""The shop's own tables, books and orders, in the file of the store: an order and its jobs need one transaction."""
 
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 from shop.settings import Settings
 
@@ -19,17 +19,19 @@ GROUP BY isbn ORDER BY sold DESC, title
 """
 
 
+def connect() -> sqlite3.Connection:
+    """Return a connection to the file, which must be a store already."""
+    connection = sqlite3.connect(Settings().database, isolation_level="IMMEDIATE")
+    connection.row_factory = sqlite3.Row
+    connection.executescript(TABLES)
+    return connection
+
+
 @contextmanager
 def connected() -> Iterator[sqlite3.Connection]:
     """Yield a connection in a transaction, which is committed unless the block raises."""
-    connection = sqlite3.connect(Settings().database)
-    try:
-        connection.row_factory = sqlite3.Row
-        connection.executescript(TABLES)
-        with connection:
-            yield connection
-    finally:
-        connection.close()
+    with closing(connect()) as connection, connection:
+        yield connection
 
 
 def save_books(rows: Iterable[dict[str, str]]) -> None:
@@ -49,11 +51,10 @@ def find_book(isbn: str) -> sqlite3.Row | None:
         return book
 
 
-def save_order(isbn: str, email: str, day: str) -> int:
-    """Insert an order and return its number."""
-    with connected() as database:
-        insert = "INSERT INTO orders (isbn, email, day) VALUES (?, ?, ?) RETURNING id"
-        return int(database.execute(insert, (isbn, email, day)).fetchone()["id"])
+def save_order(database: sqlite3.Connection, isbn: str, email: str, day: str) -> int:
+    """Insert an order in the open transaction, and return its number."""
+    insert = "INSERT INTO orders (isbn, email, day) VALUES (?, ?, ?) RETURNING id"
+    return int(database.execute(insert, (isbn, email, day)).fetchone()["id"])
 
 
 def order_title(order: int) -> str:

@@ -12,6 +12,7 @@ from textwrap import indent
 import uvicorn
 
 from shop.services import MailServer, Wholesaler
+from taskqueue import Scheduler
 
 WEB, DASHBOARD = 8000, 8030
 BOOKS = 600
@@ -37,9 +38,11 @@ def main() -> None:
             "SHOP_SMTP": mails.address,
             "SHOP_WHOLESALER": wholesaler.address,
             "SHOP_IMPORT_PAUSE": "1",
-            "TASKQUEUE_URL": str(folder / "jobs.db"),
+            "TASKQUEUE_URL": str(folder / "shop.db"),
             "TASKQUEUE_RUNTIME_DIR": str(folder),
         }
+        with Scheduler() as scheduler:
+            scheduler.stats()  # makes the store, which must be there before the first table of the shop
         # The owner is told what needs somebody: a paused queue, a new error, a backlog that grows.
         alerts = f"mailto:owner@shop.example?smtp=smtp://{mails.address}&from=alerts@shop.example"
         node = ["node", "--schedules", "shop.report", "--notify", alerts, "--log-level", "error", "--max-children", "4"]
@@ -47,7 +50,7 @@ def main() -> None:
         commands = [[sys.executable, "-m", f"taskqueue.cli.{name}", *options] for name, *options in (node, dashboard)]
         children = [subprocess.Popen(command) for command in commands]
         print(f"shop: http://127.0.0.1:{WEB}  dashboard: http://127.0.0.1:{DASHBOARD}  files: {folder}", flush=True)
-        print(f"for commands: export TASKQUEUE_URL={folder / 'jobs.db'}", flush=True)
+        print(f"for commands: export TASKQUEUE_URL={folder / 'shop.db'}", flush=True)
         try:
             uvicorn.run("shop.web:app", port=WEB, log_level="warning")  # until Ctrl-C
         finally:

@@ -1,6 +1,9 @@
 """An order is a workflow: reserve the book and charge the customer in parallel, write the invoice, mail it."""
 
+from contextlib import closing
+
 from shop import database
+from shop.jobs import before_add
 from shop.mail import MailJob
 from shop.wholesaler import WHOLESALER, ask
 from taskqueue import Scheduler, current_job, task, workflows
@@ -25,8 +28,19 @@ def write_invoice(order: int, references: list[str]) -> str:
     return f"Thank you for ordering {title}.\nReservation {references[0]}, payment {references[1]}."
 
 
+def place(isbn: str, email: str, day: str) -> tuple[int, workflows.Workflow]:
+    """Keep an order and add its jobs in one transaction: whatever is killed, both exist afterwards, or neither."""
+    with (
+        closing(database.connect()) as shop,
+        Scheduler(connection=shop, before_add=before_add) as scheduler,  # closed after the commit, it wakes the nodes
+        shop,
+    ):
+        order = database.save_order(shop, isbn, email, day)
+        return order, fulfil(scheduler, order, isbn, email)
+
+
 def fulfil(scheduler: Scheduler, order: int, isbn: str, email: str) -> workflows.Workflow:
-    """Add all jobs of an order, or none; if one fails for good, those after it are canceled."""
+    """Add all jobs of an order; if one fails for good, those after it are canceled."""
     return workflows.chain(
         scheduler,
         [(reserve, {"isbn": isbn}), (charge, {"order": order})],

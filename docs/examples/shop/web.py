@@ -25,7 +25,6 @@ Email = Annotated[str, StringConstraints(pattern=r"^[!-?A-~]+@[!-?A-~]+$", max_l
 
 
 class Order(BaseModel):
-    # What no job takes must be refused before the order is kept, or there is an order without jobs.
     isbn: Isbn
     email: Email
 
@@ -42,9 +41,8 @@ def order(order: Order) -> dict[str, Any]:
     """Keep the order; jobs fulfil it. ``job`` is the last one, so it is done when all are."""
     if database.find_book(order.isbn) is None:
         raise HTTPException(404, f"there is no book {order.isbn}: import the catalogue first")
-    number = database.save_order(order.isbn, order.email, datetime.now(ZoneInfo(ZONE)).date().isoformat())
     customer.set(order.email)
-    flow = orders.fulfil(scheduler, number, order.isbn, order.email)
+    number, flow = orders.place(order.isbn, order.email, datetime.now(ZoneInfo(ZONE)).date().isoformat())
     return {"order": number, "job": str(flow.processes[-1].id)}
 
 

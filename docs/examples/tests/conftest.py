@@ -28,8 +28,17 @@ def web_server() -> Iterator[Wholesaler]:
         yield server
 
 
+@pytest.fixture
+def taskqueue_url(tmp_path: Path) -> str:
+    """Return the address of the test's store, in whose file the shop makes its tables."""
+    url = f"sqlite://{tmp_path}/shop.db?synchronous=normal"
+    with Scheduler(url) as scheduler:
+        scheduler.stats()  # makes the store
+    return url
+
+
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(taskqueue_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give each test a shop with empty folders."""
     monkeypatch.setenv("SHOP_FOLDER", str(tmp_path))
     return tmp_path
@@ -53,7 +62,7 @@ def wholesaler(web_server: Wholesaler, monkeypatch: pytest.MonkeyPatch) -> Whole
 
 
 @pytest.fixture
-def momo() -> sqlite3.Row:
+def momo(folder: Path) -> sqlite3.Row:
     """Return a book that the shop has."""
     database.save_books([{"isbn": MOMO, "title": "Momo"}])
     book = database.find_book(MOMO)

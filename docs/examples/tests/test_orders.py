@@ -1,7 +1,11 @@
 """An order is a workflow of four jobs."""
 
+import signal
 import sqlite3
+import subprocess
+import sys
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from shop import database, orders
@@ -11,11 +15,21 @@ from shop.services import MailServer, Wholesaler
 from taskqueue import Scheduler, workflows
 from taskqueue.testing import Jobs, MovableClock
 
+KILLED = """
+import os
+from types import SimpleNamespace
+from shop import jobs, orders
+
+jobs.customer = SimpleNamespace(get=lambda: os.kill(os.getpid(), 9))  # the first job asks for it when it is added
+orders.place("9783522202602", "ann@example.org", "2030-05-01")
+"""
+
 
 @pytest.fixture
 def flow(scheduler: Scheduler, momo: sqlite3.Row, mails: MailServer, wholesaler: Wholesaler) -> workflows.Workflow:
     """Return the jobs of an order of one book; none has run yet."""
-    number = database.save_order(momo["isbn"], "ann@example.org", "2030-05-01")
+    with database.connected() as shop:
+        number = database.save_order(shop, momo["isbn"], "ann@example.org", "2030-05-01")
     return orders.fulfil(scheduler, number, momo["isbn"], "ann@example.org")
 
 
@@ -27,6 +41,15 @@ def test_the_mail_names_what_the_other_jobs_have_returned(
     text = mails.box[0].get_payload(decode=True).decode()
     assert text.startswith("Thank you for ordering Momo.")
     assert text.split()[-3:] in (["R1,", "payment", "R2."], ["R2,", "payment", "R1."])
+
+
+def test_an_order_is_not_kept_if_the_shop_is_killed_before_its_jobs_are_added(jobs: Jobs, momo: sqlite3.Row) -> None:
+    killed = subprocess.run([sys.executable, "-c", KILLED], check=False, cwd=Path(__file__).parents[1])
+
+    assert killed.returncode == -signal.SIGKILL
+    jobs.refute_added()
+    with database.connected() as shop:
+        assert shop.execute("SELECT count(*) FROM orders").fetchone()[0] == 0
 
 
 def test_a_second_attempt_of_a_payment_finds_the_first_one(

@@ -21,8 +21,9 @@ def test_a_day_without_sales_is_reported(jobs: Jobs) -> None:
 
 def test_sales_are_summed_by_title(jobs: Jobs, momo: sqlite3.Row) -> None:
     database.set_price(momo["isbn"], 1999)
-    for email in ("a@example.org", "b@example.org"):
-        database.save_order(momo["isbn"], email, DAY)
+    with database.connected() as shop:
+        for email in ("a@example.org", "b@example.org"):
+            database.save_order(shop, momo["isbn"], email, DAY)
 
     assert jobs.perform(NightlyReport, {"day": DAY}) == 2
     jobs.assert_added(MailJob, data={"to": "owner@shop.example", "text": "   2 Momo: 39.98 €"})
