@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import kubernetes_validate
 import psutil
@@ -100,12 +101,16 @@ def test_the_settings_of_the_compose_file_are_understood() -> None:
 
 def test_the_nodes_of_the_compose_file_use_its_replica_set() -> None:
     found = services()
-    url = found["node"]["environment"]["TASKQUEUE_URL"]
-    command = found["mongodb"]["command"]
+    server, url = found["mongodb"], urlsplit(found["node"]["environment"]["TASKQUEUE_URL"])
+    command, look = server["command"][-1].split(), server["healthcheck"]["test"][-1]
+    user, password = (server["environment"][f"MONGO_INITDB_ROOT_{name}"] for name in ("USERNAME", "PASSWORD"))
 
-    assert url.startswith("mongodb://mongodb:27017/")
-    assert url.endswith(f"?replicaSet={command[command.index('--replSet') + 1]}")
-    assert 'host: "mongodb:27017"' in found["mongodb"]["healthcheck"]["test"][-1]
+    assert f"{url.scheme}://{url.netloc}" == f"mongodb://{user}:{password}@mongodb:27017"
+    assert parse_qs(url.query) == {"replicaSet": [command[command.index("--replSet") + 1]], "authSource": ["admin"]}
+    assert 'host: "mongodb:27017"' in look
+    assert f'getSiblingDB("admin").auth("{user}", process.env.MONGO_INITDB_ROOT_PASSWORD)' in look
+    key = command[command.index("--keyFile") + 1]
+    assert {f">{key};", f"{key};"} <= set(command), "the server of a set with users refuses to start without a key"
 
 
 def test_the_nodes_on_postgresql_of_the_compose_file_use_its_server() -> None:
