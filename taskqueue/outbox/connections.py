@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
-from inspect import iscoroutinefunction
+from collections.abc import Mapping, Sequence
+from inspect import isawaitable, iscoroutinefunction
 from typing import Any
 
 from taskqueue.errors import InvalidOption
@@ -16,6 +16,7 @@ from taskqueue.model.shown_text import as_code
 
 _SESSIONS = {"sqlalchemy.orm.session.Session", "sqlalchemy.orm.scoping.scoped_session"}
 _SQLALCHEMY = {*_SESSIONS, "sqlalchemy.engine.base.Connection"}
+_ASYNCHRONOUS = {"sqlalchemy.ext.asyncio.session.AsyncSession", "sqlalchemy.ext.asyncio.engine.AsyncConnection"}
 _DJANGO = {"django.utils.connection.ConnectionProxy", "django.db.backends.base.base.BaseDatabaseWrapper"}
 _NAME = re.compile(r":([a-z_0-9]+)")
 _MARKS = {"qmark": "?", "format": "%s", "pyformat": "%s", "named": None}
@@ -25,7 +26,7 @@ _ACCEPTED = "pass an open connection of a DB-API driver, a Session or Connection
 
 
 def check_transaction(session: Any) -> None:
-    """Raise ``InvalidOption`` for an object that cannot be used, and for a connection that commits each statement."""
+    """Raise ``InvalidOption`` for a session without an open transaction that commits each statement."""
     kinds = _kinds(session)
     if kinds & _DJANGO:
         if session.needs_rollback:
@@ -37,7 +38,6 @@ def check_transaction(session: Any) -> None:
         commits = _commits_each_statement(connection.connection.dbapi_connection)
         way_out = "use one without the isolation level AUTOCOMMIT"
     else:
-        _check_kind(session)
         commits = _commits_each_statement(session)
         way_out = "begin a transaction first, or connect without autocommit"
     if commits:
@@ -58,6 +58,33 @@ def execute(session: Any, statement: str, values: Mapping[str, Any]) -> list[tup
     finally:
         cursor.close()
     return [tuple(row.values()) if isinstance(row, Mapping) else tuple(row) for row in rows]
+
+
+def insert(session: Any, statement: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Run a statement with the values of each row, in the open transaction of the session."""
+    _check_kind(session)
+    check_transaction(session)
+    for values in rows:
+        execute(session, statement, values)
+
+
+async def insert_in_loop(session: Any, statement: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Do as ``insert``, with an asynchronous session."""
+    if _kinds(session) & _ASYNCHRONOUS:
+        await session.run_sync(insert, statement, rows)
+        return
+    if not _is_asynchronous(session):
+        raise InvalidOption(
+            f"session={as_code(session)} cannot be awaited: pass an AsyncSession or AsyncConnection, or use an Outbox"
+        )
+    check_transaction(session)
+    style = _paramstyle(session)
+    cursor = session.cursor()
+    if isawaitable(cursor):  # of aiosqlite, say
+        cursor = await cursor
+    async with cursor:
+        for values in rows:
+            await cursor.execute(*_written(statement, values, style))
 
 
 def commit(session: Any) -> None:
@@ -83,13 +110,16 @@ def _kinds(session: Any) -> set[str]:
 
 
 def _check_kind(session: Any) -> None:
-    if iscoroutinefunction(getattr(session, "commit", None)):
-        raise InvalidOption(
-            f"session={as_code(session)} is asynchronous, but an outbox needs a blocking one: with SQLAlchemy, "
-            "await session.run_sync(lambda session: outbox.add_job(…, session=session))"
-        )
+    if _kinds(session) & {*_SQLALCHEMY, *_DJANGO}:
+        return
+    if _is_asynchronous(session):
+        raise InvalidOption(f"session={as_code(session)} is asynchronous: use an AsyncOutbox, and await its add_job")
     if not callable(getattr(session, "cursor", None)) or not callable(getattr(session, "commit", None)):
         raise InvalidOption(f"session={as_code(session)} cannot be used: {_ACCEPTED}")
+
+
+def _is_asynchronous(session: Any) -> bool:
+    return iscoroutinefunction(getattr(session, "commit", None))
 
 
 def _commits_each_statement(raw: Any) -> bool:

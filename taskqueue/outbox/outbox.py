@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from taskqueue.errors import ConfigError
 from taskqueue.model.schedules import Duration, seconds_of
@@ -21,6 +21,8 @@ from taskqueue.scheduler import job_meta, new_jobs
 from taskqueue.scheduler.schedule_api import NO_DATA
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from typing_extensions import Unpack
 
     from taskqueue.model.ids import JobId
@@ -37,14 +39,11 @@ _TYPES = {"sqlite": ("TEXT", ""), "postgresql": ("TEXT", ""), "mysql": ("LONGTEX
 """For each kind of database the type of a long text, and what ends the definition of a table."""
 
 
-class Outbox:
-    """A table of new jobs in a database of the application.
+class OutboxTable:
+    """A table of new jobs, as the relay sees it, whoever adds them."""
 
-    ``connect`` takes no argument and returns a connection to that database, for the relay: of a DB-API driver, of
-    SQLAlchemy (``engine.connect``) or of Django (``lambda: connection``). The relay looks for rows each ``every``
-    seconds. ``before_add`` is called with a ``NewJob`` before each job is added, as that of a ``Scheduler`` is. Raises
-    ``ConfigError``.
-    """
+    _awaits: ClassVar = False
+    """Whether adds are awaited, and so a hook may have to be."""
 
     def __init__(
         self,
@@ -54,19 +53,20 @@ class Outbox:
         every: Duration = 1.0,
         before_add: Callable[[NewJob], object] | None = None,
     ) -> None:
+        kind = type(self).__name__
         if not callable(connect):
             raise ConfigError(
-                f"Outbox({as_code(connect)}): pass a function that connects to your database, such as engine.connect "
+                f"{kind}({as_code(connect)}): pass a function that connects to your database, such as engine.connect "
                 "or lambda: sqlite3.connect('shop.db')"
             )
         if not isinstance(table, str) or not _TABLE_SHAPE.fullmatch(table):
-            raise ConfigError(f"Outbox: table={as_code(table)}: pass a name of letters, digits and _: 'jobs_to_add'")
+            raise ConfigError(f"{kind}: table={as_code(table)}: pass a name of letters, digits and _: 'jobs_to_add'")
         self.connect = connect
         self.table = table
         self.every = seconds_of(every)
         if not self.every:
-            raise ConfigError(f"Outbox: every={as_code(every)}: pass seconds or '5s', more than 0")
-        self._before_add = job_meta.check_plain(before_add)
+            raise ConfigError(f"{kind}: every={as_code(every)}: pass seconds or '5s', more than 0")
+        self._before_add = before_add if self._awaits else job_meta.check_plain(before_add)
 
     def create_sql(self, dialect: str) -> str:
         """Return the statement that creates the table unless it exists; ``dialect`` is sqlite, postgresql or mysql."""
@@ -78,6 +78,32 @@ class Outbox:
             f"job VARCHAR(1000) NOT NULL, data {text} NOT NULL, options {text} NOT NULL, declared {text}, error {text}"
         )
         return f"CREATE TABLE IF NOT EXISTS {self.table} ({columns}){end}"
+
+    def relay(self, scheduler: Scheduler) -> int:
+        """Move all jobs that are in the table now to the store of the scheduler, and return how many these are.
+
+        For tests and programs without a node: the leading node with ``--outbox`` does it by itself.
+        """
+        with closing(Relay(self.connect, self.table, scheduler)) as relay:
+            return relay.move()
+
+    @property
+    def _insert_sql(self) -> str:
+        names = Row._fields
+        return f"INSERT INTO {self.table} ({', '.join(names)}) VALUES ({', '.join(f':{name}' for name in names)})"
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.table}>"
+
+
+class Outbox(OutboxTable):
+    """A table of new jobs in a database of the application.
+
+    ``connect`` takes no argument and returns a connection to that database, for the relay: of a DB-API driver, of
+    SQLAlchemy (``engine.connect``) or of Django (``lambda: connection``). The relay looks for rows each ``every``
+    seconds. ``before_add`` is called with a ``NewJob`` before each job is added, as that of a ``Scheduler`` is. Raises
+    ``ConfigError``.
+    """
 
     def add_job(
         self,
@@ -95,44 +121,69 @@ class Outbox:
         now. Raises ``InvalidJob`` or one of its kinds before anything is inserted, and errors of your database as they
         are. The store need not be reachable.
         """
-        every: Mapping[str, Any] = job_meta.completed(self._before_add, job, data, options)
-        now = host_time()
-        order = new_jobs.order(job, data, every, {}, now)
-        self._insert([row_of(order, every, now)], session)
-        return order.record.id
+        every = job_meta.completed(self._before_add, job, data, options)
+        return self._insert([_added(job, data, every, host_time())], session)[0]
 
     def add_jobs(self, jobs: Iterable[Entry], *, session: object) -> list[JobId]:
         """Add many jobs, each ``(job, data)`` or ``(job, data, options)``, as ``add_job`` does; return their ids.
 
         Nothing is inserted if one of them is invalid.
         """
-        now = host_time()
-        rows, ids = [], []
-        for index, entry in enumerate(job_meta.completed_entries(self._before_add, jobs)):
-            job, data, options = new_jobs.parts_of(entry, f"jobs[{index}]")
-            order = new_jobs.order(job, data, options, {}, now, f"jobs[{index}].")
-            rows.append(row_of(order, options, now))
-            ids.append(order.record.id)
-        self._insert(rows, session)
-        return ids
+        return self._insert(_all_added(job_meta.completed_entries(self._before_add, jobs)), session)
 
-    def _insert(self, rows: Iterable[Row], session: object) -> None:
-        connections.check_transaction(session)
-        names = Row._fields
-        statement = f"INSERT INTO {self.table} ({', '.join(names)}) VALUES ({', '.join(f':{name}' for name in names)})"
-        for row in rows:
-            connections.execute(session, statement, row._asdict())
+    def _insert(self, added: Sequence[tuple[Row, JobId]], session: object) -> list[JobId]:
+        connections.insert(session, self._insert_sql, [row._asdict() for row, _ in added])
+        return [id for _, id in added]
 
-    def relay(self, scheduler: Scheduler) -> int:
-        """Move all jobs that are in the table now to the store of the scheduler, and return how many these are.
 
-        For tests and programs without a node: the leading node with ``--outbox`` does it by itself.
+class AsyncOutbox(OutboxTable):
+    """An ``Outbox`` whose jobs are added with ``await``, in the transaction of an asynchronous session.
+
+    ``connect`` returns a blocking connection all the same: the relay is a process of its own. ``before_add`` may be a
+    coroutine function.
+    """
+
+    _awaits = True
+
+    async def add_job(
+        self,
+        /,
+        job: Addable[Data, Result],
+        data: Data = NO_DATA,
+        *,
+        session: object,
+        **options: Unpack[JobOptions],
+    ) -> JobId:
+        """Add a job in the open transaction of ``session``, as ``Outbox.add_job`` does.
+
+        ``session`` is an ``AsyncSession`` or ``AsyncConnection`` of SQLAlchemy, an ``AsyncConnection`` of psycopg, or a
+        connection of another driver of the DB-API whose calls are awaited.
         """
-        with closing(Relay(self.connect, self.table, scheduler)) as relay:
-            return relay.move()
+        every = await job_meta.completed_in_loop(self._before_add, job, data, options)
+        return (await self._insert([_added(job, data, every, host_time())], session))[0]
 
-    def __repr__(self) -> str:
-        return f"<Outbox {self.table}>"
+    async def add_jobs(self, jobs: Iterable[Entry], *, session: object) -> list[JobId]:
+        """Add many jobs, each ``(job, data)`` or ``(job, data, options)``, as ``Outbox.add_jobs`` does."""
+        entries = await job_meta.completed_entries_in_loop(self._before_add, jobs)
+        return await self._insert(_all_added(entries), session)
+
+    async def _insert(self, added: Sequence[tuple[Row, JobId]], session: object) -> list[JobId]:
+        await connections.insert_in_loop(session, self._insert_sql, [row._asdict() for row, _ in added])
+        return [id for _, id in added]
+
+
+def _added(job: Any, data: Any, options: Mapping[str, Any], now: datetime, place: str = "") -> tuple[Row, JobId]:
+    """Return the row of a job, and the id that the job will have."""
+    order = new_jobs.order(job, data, options, {}, now, place)
+    return row_of(order, options, now), order.record.id
+
+
+def _all_added(entries: Iterable[Any]) -> list[tuple[Row, JobId]]:
+    now = host_time()
+    return [
+        _added(*new_jobs.parts_of(entry, f"jobs[{index}]"), now, f"jobs[{index}].")
+        for index, entry in enumerate(entries)
+    ]
 
 
 def relay_endlessly(path: str, scheduler: Scheduler) -> None:
@@ -151,7 +202,7 @@ def relay_until_empty(path: str, scheduler: Scheduler) -> None:
         pass
 
 
-def find(path: str) -> Outbox:
+def find(path: str) -> OutboxTable:
     """Return the outbox at ``module:name``; raise ``ConfigError`` for anything else."""
     module, _, name = path.partition(":")
     if not module or not name:
@@ -163,8 +214,8 @@ def find(path: str) -> Outbox:
         raise ConfigError(
             f"--outbox {path}: module {module} cannot be imported: {type(error).__name__}: {error}"
         ) from error
-    if not isinstance(value, Outbox):
-        others = [f"{module}:{other}" for other, each in vars(imported).items() if isinstance(each, Outbox)]
+    if not isinstance(value, OutboxTable):
+        others = [f"{module}:{other}" for other, each in vars(imported).items() if isinstance(each, OutboxTable)]
         says = f"{name} is {as_code(value)}" if hasattr(imported, name) else f"there is no {name}"
         way_out = f"did you mean {some(others)}?" if others else f"write {name} = Outbox(…) there"
         raise ConfigError(f"--outbox {path}: {says} in {module}: {way_out}")

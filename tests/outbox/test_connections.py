@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import secrets
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,8 +17,9 @@ from psycopg.rows import dict_row
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
+from taskqueue import NewJob, Scheduler
 from taskqueue.errors import InvalidOption
-from taskqueue.outbox import Outbox, connections
+from taskqueue.outbox import AsyncOutbox, Outbox, connections
 from tests.outbox.jobs import Echo
 
 paramstyle = "named"  # of the driver that this module is for its connections
@@ -135,8 +138,61 @@ def test_what_is_no_connection_is_refused(session: Any) -> None:
 
 def test_an_asynchronous_session_is_refused_with_the_way_out() -> None:
     engine = create_async_engine("postgresql+psycopg://nobody@localhost/none")
-    with pytest.raises(InvalidOption, match=r"asynchronous, but an outbox needs a blocking one: .*run_sync"):
+    with pytest.raises(InvalidOption, match="is asynchronous: use an AsyncOutbox, and await its add_job"):
         Outbox(connect).add_job(Echo, DATA, session=AsyncSession(engine))
+    with pytest.raises(InvalidOption, match=r"AsyncConnection.* is of no driver whose paramstyle"):
+        connections.execute(engine.connect(), "SELECT 1", {})  # as a relay does whose outbox connects like this
+
+
+def test_jobs_are_added_in_the_transactions_of_asynchronous_sessions(postgresql_url: str, tmp_path: Path) -> None:
+    async def trace(new: NewJob) -> None:
+        new.meta["trace"] = "t-1"
+
+    outbox = AsyncOutbox(
+        lambda: psycopg.connect(postgresql_url), table=f"outbox_{secrets.token_hex(6)}", before_add=trace
+    )
+
+    async def add(session: Any) -> None:
+        await outbox.add_job(Echo, "rolled back", session=session)
+        await session.rollback()
+        await outbox.add_job(Echo, DATA, session=session)
+        await outbox.add_jobs([(Echo, 1), (Echo, 2, {"priority": 3})], session=session)
+        with pytest.raises(InvalidOption, match="priority=99"):
+            await outbox.add_job(Echo, 3, session=session, priority=99)
+        await session.commit()
+
+    async def add_with_each() -> None:
+        engine = create_async_engine(f"postgresql+psycopg{postgresql_url[10:]}")
+        raw = await psycopg.AsyncConnection.connect(postgresql_url)
+        async with AsyncSession(engine) as session, engine.connect() as connection, raw:
+            for each in (session, connection, raw):
+                await add(each)
+        await engine.dispose()
+
+    with psycopg.connect(postgresql_url, autocommit=True) as raw, Scheduler(str(tmp_path / "jobs.db")) as scheduler:
+        raw.execute(outbox.create_sql("postgresql"))
+        asyncio.run(add_with_each())
+        assert outbox.relay(scheduler) == 9
+        raw.execute(f"DROP TABLE {outbox.table}")
+        jobs = list(scheduler.get_jobs({}))
+    assert sorted(str(job.data) for job in jobs) == sorted(map(str, [DATA, 1, 2] * 3))
+    assert [job.meta for job in jobs] == [{"trace": "t-1"}] * 9
+
+
+def test_an_asynchronous_outbox_refuses_what_it_cannot_await_or_what_commits_each_statement(
+    mine: sqlite3.Connection, postgresql_url: str
+) -> None:
+    async def add(session: Any) -> None:
+        await AsyncOutbox(connect).add_job(Echo, DATA, session=session)
+
+    async def add_where_each_statement_commits() -> None:
+        async with await psycopg.AsyncConnection.connect(postgresql_url, autocommit=True) as raw:
+            await add(raw)
+
+    with pytest.raises(InvalidOption, match="cannot be awaited: pass an AsyncSession or AsyncConnection, or use an"):
+        asyncio.run(add(mine))
+    with pytest.raises(InvalidOption, match="no transaction is open on it, and it commits each statement"):
+        asyncio.run(add_where_each_statement_commits())
 
 
 def test_a_driver_with_another_style_is_refused(mine: sqlite3.Connection) -> None:

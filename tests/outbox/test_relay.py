@@ -337,6 +337,7 @@ def test_the_outbox_of_a_node_is_found_by_its_path(
     (tmp_path / f"{name}.py").write_text(MODULE.format(file=str(tmp_path / "app.db")))
     monkeypatch.syspath_prepend(str(tmp_path))
     outbox = find(f"{name}:outbox")
+    assert isinstance(outbox, Outbox)
     run(outbox, outbox.create_sql("sqlite"))
     add(outbox, 1, 2)
 
