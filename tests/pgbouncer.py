@@ -21,8 +21,8 @@ from tests.servers import PATIENCE, ServerMissing, launch_at
 UNPACKED = CHECKOUT / ".venv/pgbouncer"
 """Where ``bin/setup test`` unpacks Debian's packages on a machine without PgBouncer."""
 
-SESSIONS = 3
-"""The sessions of the server that all clients share."""
+SESSIONS = {"transaction": 3, "session": 30}
+"""The sessions of the server that all clients share; in session mode each client keeps one."""
 
 
 def pgbouncer() -> Path:
@@ -80,7 +80,7 @@ class PgBouncer:
             f"[databases]\n* = host=127.0.0.1 port={self.server.port}\n"
             f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n"
             f"auth_type = plain\nauth_file = {users}\n"
-            f"pool_mode = {self.pool_mode}\ndefault_pool_size = {SESSIONS}\nmax_client_conn = 200\n"
+            f"pool_mode = {self.pool_mode}\ndefault_pool_size = {SESSIONS[self.pool_mode]}\nmax_client_conn = 200\n"
         )
         with (self.folder / "pgbouncer.log").open("wb") as log:
             self.process = subprocess.Popen(

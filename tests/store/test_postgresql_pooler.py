@@ -35,9 +35,10 @@ PREPARED = "SELECT count(*) FROM pg_prepared_statements"
 
 
 @pytest.fixture
-def pooler(postgresql_server: PostgreSQL, tmp_path: Path) -> Iterator[PgBouncer]:
-    """Start a pooler in front of a server of the test's own."""
-    with PgBouncer(postgresql_server, tmp_path / "pgbouncer") as started:
+def pooler(request: pytest.FixtureRequest, postgresql_server: PostgreSQL, tmp_path: Path) -> Iterator[PgBouncer]:
+    """Start a pooler in front of a server of the test's own, in transaction mode unless the test names another."""
+    mode = getattr(request, "param", "transaction")
+    with PgBouncer(postgresql_server, tmp_path / "pgbouncer", mode) as started:
         yield started
 
 
@@ -98,6 +99,7 @@ def test_a_job_is_added_in_a_transaction_through_the_pooler(pooler: PgBouncer, c
         assert [job.id for job in scheduler.find_jobs()] == ([process.id] if commits else [])
 
 
+@pytest.mark.parametrize("pooler", ["transaction", "session"], indirect=True)
 def test_a_node_works_through_a_pooler_and_says_how_to_listen(pooler: PgBouncer, tmp_path: Path) -> None:
     with node(pooler.url, tmp_path, "--name", "web-1") as web_1, Scheduler(pooler.url) as scheduler:
         assert scheduler.add_job(Echo, "through").wait(timeout=LIMIT).result == "through"
