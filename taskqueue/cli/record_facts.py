@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from taskqueue.model.controls import NONE, Controls
 from taskqueue.model.record import Cause, Record, Status
-from taskqueue.model.wording import count, span
+from taskqueue.model.wording import count, percent, span
 from taskqueue.store import Store
 
 
@@ -18,7 +18,9 @@ def age(record: Record, now: datetime) -> str:
 
 def progress(record: Record) -> str:
     """Return the progress if there is any."""
-    return f"{record.progress:.0f}%" if record.progress or record.status is Status.PROCESSING else "-"
+    if not record.progress and record.status is not Status.PROCESSING:
+        return "-"
+    return percent(record.progress / 100).replace(" ", "")
 
 
 def attempts(record: Record) -> str:

@@ -91,7 +91,7 @@ def facts(record: Record, cause: str) -> list[tuple[str, str]]:
         ("node", record.holder.seat if record.holder else ""),
         ("phase", _phase(record)),
         ("loops", record.cursor or ""),
-        ("progress", f"{record.progress:.0f}% {record.progress_message}".rstrip() if record.progress else ""),
+        ("progress", f"{record_facts.progress(record)} {record.progress_message}".rstrip() if record.progress else ""),
         ("added", local(record.created_at)),
         ("due", local(record.ready_at) if record.status.name == "POSTPONED" and record.ready_at else ""),
         ("lease ends", local(record.ready_at) if record.holder and record.ready_at else ""),

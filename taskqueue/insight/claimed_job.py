@@ -12,7 +12,7 @@ from taskqueue.insight.nodes import name_of, seats
 from taskqueue.insight.overview import usual_times
 from taskqueue.model.history import Durations, Step
 from taskqueue.model.record import Holder, Record, Status
-from taskqueue.model.wording import at, span
+from taskqueue.model.wording import at, percent, span
 from taskqueue.store import Lease, Store
 
 RUNS = "it is running"
@@ -148,7 +148,7 @@ def _run(
         yield "It has reported no progress yet."
     else:
         words = f" ({record.progress_message})" if record.progress_message else ""
-        yield f"Its progress is {record.progress:.4g} %{words}, reported {at(record.progress_at, now)}."
+        yield f"Its progress is {percent(record.progress / 100)}{words}, reported {at(record.progress_at, now)}."
     return usual
 
 

@@ -51,7 +51,10 @@ def minute(moment: datetime, now: datetime) -> str:
 
 
 def percent(share: float) -> str:
-    """Return the share, 0 to 1, in percent: ``4.2 %``; a share above 0 is at least ``0.0001 %``."""
+    """Return the share, 0 to 1, in percent: ``4.2 %``; only exactly 0 and 1 are ``0 %`` and ``100 %``."""
+    if 0.99 <= share < 1:
+        missing = float(f"{max(100 * (1 - share), 0.0001):.1g}")
+        return f"{100 - missing:.4f}".rstrip("0").rstrip(".") + " %"
     if share >= 0.1:
         return f"{100 * share:.0f} %"
     return f"{max(100 * share, 0.0001):.2g} %" if share else "0 %"  # smaller numbers would look like 1e-05

@@ -22,6 +22,7 @@ from taskqueue.model.other_systems import OF_WORKFLOWS
 from taskqueue.model.received import ALL, ONE, Received, taken_out
 from taskqueue.model.schedules import Duration
 from taskqueue.model.shown_text import as_code
+from taskqueue.model.wording import percent
 from taskqueue.scheduler.async_handles import AsyncProcess
 from taskqueue.scheduler.process import Process
 from taskqueue.scheduler.snapshot import JobSnapshot
@@ -93,7 +94,7 @@ class WorkflowSnapshot(Generic[Handle]):
         return "\n".join([*drawn, *([f"pruned: {len(self.pruned)}"] if self.pruned else [])])
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.id} {self.progress:.0f}% of {self._number} jobs>"
+        return f"<{type(self).__name__} {self.id} {percent(self.progress / 100)} of {self._number} jobs>"
 
     @property
     def _number(self) -> int:

@@ -83,7 +83,7 @@ def in_full() -> Record:
         crashes=1,
         started_at=NOW - timedelta(seconds=3),
         ended_at=NOW,
-        progress=12.0,
+        progress=99.6,
         progress_message="page 2",
         error=FAILURE,
         attempts=(attempt, crash),

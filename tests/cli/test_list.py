@@ -50,7 +50,7 @@ def test_list_shows_each_job_with_its_cause(taskqueue: Taskqueue, jobs: dict[str
         "running": "PROCESSING default 10 d 45% 1 page 9, on web-1",
         "silent": "PROCESSING default 10 d 0% 1 on web-1",
         "done": "DONE default 10 d 100% 1 returned",
-        "failed": "FAILED mail 10 d 12% 2 exhausted: OutOfStock",
+        "failed": "FAILED mail 10 d 99.6% 2 exhausted: OutOfStock",
         "canceled": "CANCELED default 10 d - 0 canceled",
         "timeout": "TIMEOUT default 10 d - 1 timed out: OutOfStock",
     }.items():

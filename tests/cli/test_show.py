@@ -142,7 +142,7 @@ def test_show_says_all_that_is_kept(taskqueue: Taskqueue, jobs: Mapping[str, Rec
     for words in (
         f"id {record.id} job shop.mail:MailJob status FAILED exhausted: OutOfStock queue mail, priority -3",
         "tags a, b unique key mail:7",
-        "progress 12% page 2",
+        "progress 99.6% page 2",
         "retry once, after 60 s; 1 failed so far crashes 1 of 3 allowed timeout 30 s",
         "a worker of its own (force_spawn)",
         'data { "to": "a@example.org" } state 7',

@@ -15,7 +15,7 @@ from taskqueue import JobOptions, Process, Scheduler, retry
 from taskqueue.insight import control_socket, host
 from taskqueue.model.lifecycle import outcomes, settle
 from taskqueue.model.record import Cause, Failure, Holder, Record
-from taskqueue.model.wording import count, some, span, times
+from taskqueue.model.wording import count, percent, some, span, times
 from taskqueue.store import ClaimRequest, Lease, Settlement, Store
 from tests.nodes import eventually
 from tests.scheduler.jobs import Broken, Echo, Giving, Lucky, Mail, Sleepy, Unkept
@@ -486,6 +486,26 @@ def test_a_job_whose_node_was_lost_says_so(scheduler: Scheduler, store: Store) -
 )
 def test_spans_are_told_in_their_unit(seconds: float, words: str) -> None:
     assert span(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [
+        (0, "0 %"),
+        (1e-9, "0.0001 %"),
+        (0.004, "0.4 %"),
+        (0.0996, "10 %"),
+        (0.5, "50 %"),
+        (0.989, "99 %"),
+        (0.991, "99.1 %"),
+        (0.996, "99.6 %"),
+        (0.99996, "99.996 %"),
+        (1 - 1e-9, "99.9999 %"),
+        (1, "100 %"),
+    ],
+)
+def test_only_a_whole_share_is_all_or_nothing(share: float, words: str) -> None:
+    assert percent(share) == words
 
 
 def test_nouns_have_their_plural() -> None:

@@ -155,7 +155,7 @@ def test_progress_is_that_of_all_members(scheduler: Scheduler) -> None:
 
     assert flow.refresh().progress == 50
     assert not flow.is_final
-    assert repr(flow) == f"<Workflow {flow.id} 50% of 2 jobs>"
+    assert repr(flow) == f"<Workflow {flow.id} 50 % of 2 jobs>"
 
 
 def test_all_pending_members_are_canceled_at_once(scheduler: Scheduler) -> None:
@@ -220,7 +220,7 @@ def test_a_workflow_is_found_without_its_pruned_members(scheduler: Scheduler, st
     assert (found.id, found.pruned) == (flow.id, [first.id])
     assert [process.id for process in found.processes] == [second.id, third.id]
     assert (found.is_final, found.is_done, found.progress) == (True, False, 100)
-    assert repr(found) == f"<Workflow {flow.id} 100% of 3 jobs>"
+    assert repr(found) == f"<Workflow {flow.id} 100 % of 3 jobs>"
     assert workflows.find(scheduler, second.id).refresh().cancel().is_final
 
 

@@ -177,6 +177,8 @@ def test_a_progress_that_is_long_ago_promises_no_end(scheduler: Scheduler, url: 
         page = browser.get(f"/jobs/{running.id}").text
 
     assert "page 9" in page
+    assert "<span>0.3 %</span>" in page
+    assert 'aria-label="0.3 %"' in page
     assert " left</span>" not in page
 
 

@@ -147,7 +147,7 @@ def run_row(run: Run, now: datetime) -> Row:
         cells=(
             record.shown_job,
             ids.named(record),
-            f"{record.progress:.0f}%" if record.progress else "-",
+            record_facts.progress(record) if record.progress else "-",
             _time(run.ran) if run.ran is not None else "-",
             f"~{_time(run.left)}" if run.left is not None else "-",
             cause,
@@ -237,7 +237,7 @@ def summary(overview: Overview) -> str:
         f"{'Working' if live else 'Nothing works'}. {count(len(live), 'node')}",
         f"{busy} of {most} workers busy",
         f"{_rate(ended)} jobs/min",
-        *([f"{100 * failed / ended:.3g} % failed"] if failed else []),
+        *([f"{percent(failed / ended)} failed"] if failed else []),
         "none waits" if oldest is None else f"oldest {_time(oldest)}",
     ]
     return ", ".join(parts)

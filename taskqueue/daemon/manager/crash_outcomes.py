@@ -12,6 +12,7 @@ from taskqueue.daemon.runtime.child_process import ChildExit
 from taskqueue.execution.conditions import TOO_LONG
 from taskqueue.execution.executor import overdue
 from taskqueue.model.record import Failure
+from taskqueue.model.wording import percent
 
 MIB = 1024 * 1024
 
@@ -118,5 +119,5 @@ def _crash(current: CurrentRun, exit: ChildExit, cause: str) -> Failure:
         facts.append("a process killed it, perhaps itself, or the kernel did for lack of memory")
     facts.append(f"peak memory {exit.peak_memory / MIB:.0f} MiB")
     note = f" ({current.progress_message})" if current.progress_message else ""
-    facts.append(f"last progress {current.progress:.4g} %{note}")
+    facts.append(f"last progress {percent(current.progress / 100)}{note}")
     return Failure(type="taskqueue.WorkerCrashed", message="; ".join(facts))

@@ -11,6 +11,7 @@ from taskqueue.errors import InvalidOption
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.retry.decision import LONGEST_PAUSE, Decision, GiveUp, RetryIn, Situation, within
 from taskqueue.model.shown_text import as_code
+from taskqueue.model.wording import percent
 
 ENDLESS = -1
 
@@ -103,7 +104,7 @@ class ExponentialRetry:
         """Return the policy in words."""
         growing = f"after {self.interval:g} s and then {self.factor:g} times longer"
         bound = "" if self.longest is None else f", at most {self.longest:g} s"
-        spread = f", up to {self.jitter:.0%} of it left out by chance" if self.jitter else ""
+        spread = f", up to {percent(self.jitter)} of it left out by chance" if self.jitter else ""
         return f"retry {_often(self.times)}, {growing}{bound}{spread}"
 
 
