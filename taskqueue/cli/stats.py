@@ -50,7 +50,7 @@ def _show(context: StoreContext, reader: OverviewReader | None) -> None:
     if reader is not None:
         day, upcoming = _day(reader)
         for figure in day.figures:
-            output.line(f"{figure.name}: {figure.value} ({figure.yesterday})")
+            output.line(f"{figure.name}: {figure.value} (yesterday {figure.yesterday})")
         parts = (f"{number} {WORDS_OF_PARTS[word]}" for word, number in upcoming.numbers.items() if number)
         output.line(f"due in 24 hours: {upcoming.due}; {', '.join(parts)}")
         for schedule in upcoming.schedules:

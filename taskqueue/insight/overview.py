@@ -105,7 +105,6 @@ class QueueState:
     running: int
     added_per_minute: float
     ended_per_minute: float
-    failed_per_minute: float
     pause: Control | None
 
     @property
@@ -210,9 +209,7 @@ def queue_states(
     """Return the queues with pending jobs, figures of the last minutes, or a pause: the oldest backlog first."""
     begin = moment(Step.MINUTE.begin(milliseconds(now - RATES_OVER)))
     length = (now - begin) / timedelta(minutes=1)
-    added, ended, failed = (
-        _moved(minutes, milliseconds(begin), names) for names in (("added",), _ENDS, ("failed", "timeout"))
-    )
+    added, ended = (_moved(minutes, milliseconds(begin), names) for names in (("added",), _ENDS))
     paused = {control.name for control in controls.kept if control.kind is Kind.PAUSE and control.name != EVERY_QUEUE}
     pending = {queue for queue, status in tally if status.is_pending}
     queues = [
@@ -224,7 +221,6 @@ def queue_states(
             running=tally.get((queue, Status.PROCESSING), 0),
             added_per_minute=added.get(queue, 0) / length,
             ended_per_minute=ended.get(queue, 0) / length,
-            failed_per_minute=failed.get(queue, 0) / length,
             pause=controls.pause_of(queue),
         )
         for queue in pending | paused | added.keys() | ended.keys()
@@ -242,7 +238,6 @@ def idle_queue(name: str) -> QueueState:
         running=0,
         added_per_minute=0.0,
         ended_per_minute=0.0,
-        failed_per_minute=0.0,
         pause=None,
     )
 

@@ -249,6 +249,7 @@ class DayFigure(NamedTuple):
     name: str
     value: str
     yesterday: str
+    """Its value then, and the change if that says more: ``1,100, +9 %``."""
     trend: Sequence[float | None]
     """The same figure for each hour of the day, the last one for the last 60 minutes; None if there is none."""
 
@@ -281,25 +282,25 @@ class Day:
             DayFigure(
                 "done in the last hour",
                 f"{self.hour.done:,}",
-                f"yesterday {done}{_change(self.hour.done, yesterday.done)}",
+                f"{done}{_change(self.hour.done, yesterday.done)}",
                 [work.done for work in works],
             ),
             DayFigure(
                 "of the attempts failed",
                 _share(self.hour),
-                f"yesterday {_share(yesterday)}",
+                _share(yesterday),
                 [work.failed_attempt_share for work in works],
             ),
             DayFigure(
                 "95 of 100 jobs waited at most",
                 _waited(self.hour),
-                f"yesterday {_waited(yesterday)}",
+                _waited(yesterday),
                 [work.waiting.percentile(95) if work.waiting.number else None for work in works],
             ),
             DayFigure(
                 "pending now",
                 f"{self.pending:,}",
-                f"yesterday {pending}{_change(self.pending, self.pending_yesterday)}",
+                f"{pending}{_change(self.pending, self.pending_yesterday)}",
                 [part.pending for part in self.hours],
             ),
         ]
@@ -315,8 +316,9 @@ def _waited(work: Work) -> str:
 
 def _change(now: int, before: int) -> str:
     """Return how much more or less a number is than before: ``, +12 %``; empty below 1 %, or if there was none."""
-    percent = round(100 * (now - before) / before) if before else 0
-    return f", {percent:+,} %".replace("-", "−") if percent else ""
+    change = (now - before) / before if before else 0
+    text = percent(abs(change)) if abs(change) < 1 else f"{100 * change:,.0f} %"
+    return f", {'+' if change > 0 else '−'}{text}" if abs(change) >= 0.005 else ""
 
 
 def day_of(minutes: Parts, yesterday: Parts, hours: Parts, pending: int, now: datetime) -> Day:

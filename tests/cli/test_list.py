@@ -261,7 +261,7 @@ def test_stats_have_the_last_hour_and_the_next_day_in_the_words_of_the_dashboard
 
     reader = OverviewReader(store)
     figures = reader.day(reader.read()).figures
-    assert [f"{figure.name}: {figure.value} ({figure.yesterday})" for figure in figures] == lines[-5:-1]
+    assert [f"{figure.name}: {figure.value} (yesterday {figure.yesterday})" for figure in figures] == lines[-5:-1]
     assert lines[-1] == "due in 24 hours: 1; 1 scheduled, 1 retrying, 1 blocked, 0 cannot load"
     assert lines[-2].startswith("pending now: 7 (yesterday ")
     assert (document["day"]["pending"], len(document["day"]["hours"])) == (7, 24)

@@ -25,9 +25,9 @@ from taskqueue.cli.top import actions, panes
 from taskqueue.cli.top.app import Top
 from taskqueue.cli.top.panes import Rows
 from taskqueue.exit_codes import Exit
-from taskqueue.insight.overview import QueueState
 from taskqueue.insight.overview_reader import OverviewReader
 from taskqueue.model.controls import Control, Kind
+from taskqueue.model.history import Durations
 from taskqueue.model.record import Failure, Holder, Options, Record, Status
 from taskqueue.model.retry import FixedRetry
 from taskqueue.store import ClaimRequest, Lease, Settlement, Store
@@ -103,6 +103,9 @@ def test_an_empty_store_says_what_to_do_next(store: Store) -> None:
     async def steps(pilot: Pilot[int]) -> None:
         found = await shows(pilot, "no node is running", "no job runs", "no queue has jobs", "start one")
         assert found.splitlines()[1].startswith("Nothing works. 0 nodes")
+
+        assert "Later: no job" in found
+        assert "Last hour (yesterday): 0 done (none), – failed (–), p95 wait – (–)" in found
 
     run_top(store, steps)
 
@@ -273,7 +276,7 @@ def test_jobs_that_are_retried_are_among_the_failures(store: Store) -> None:
     fail(store, [mail(job="shop.mail:Letter", options=Options(retry=FixedRetry(times=3, interval=3600)))])
 
     async def steps(pilot: Pilot[int]) -> None:
-        await shows(pilot, "Nothing works")
+        await shows(pilot, "Nothing works", "Later: 1 retrying", " 100 % failed (–)")
         await pilot.press("f")
         await shows(pilot, "failures 1", "Letter", "OutOfStock", "few")
         await pilot.press("r")
@@ -448,7 +451,7 @@ class Counted:
         return call
 
 
-def test_a_look_takes_seven_calls_of_the_store(store: Store) -> None:
+def test_a_look_takes_eight_calls_of_the_store(store: Store) -> None:
     store.add([mail(queue=f"queue-{number}") for number in range(20)])
     counted = Counted(store)
 
@@ -464,9 +467,10 @@ def test_a_look_takes_seven_calls_of_the_store(store: Store) -> None:
     asyncio.run(run())
     each = {"now", "leases", "controls", "tally", "waiting_since", "find", "history"}
     assert (
-        sum(counted.calls[name] for name in each) <= 7 * top.reads + 12
-    )  # the first one reads an hour, a day and a week in parts
-    assert {*counted.calls} - each <= {"schedules"}
+        sum(counted.calls[name] for name in each) <= 8 * top.reads + 14
+    )  # the first one reads two hours, a day and a week in parts
+    assert {*counted.calls} - each <= {"schedules", "due", "postponed"}
+    assert counted.calls["postponed"] == counted.calls["due"] == 1
 
 
 def test_text_of_jobs_cannot_command_the_terminal(store: Store) -> None:
@@ -515,21 +519,22 @@ def test_without_its_extra_the_command_names_it(url: str) -> None:
     assert done.stderr == "taskqueue: top needs the package textual: pip install 'taskqueue-jobs[top]'\n"
 
 
-def test_a_share_of_failures_is_a_plain_number(store: Store) -> None:
-    found = OverviewReader(store).read()
-    queue = QueueState(
-        name="mail",
-        oldest=None,
-        waiting=0,
-        postponed=0,
-        running=0,
-        added_per_minute=0.2,
-        ended_per_minute=0.2,
-        failed_per_minute=0.2,
-        pause=None,
+def test_the_last_hour_is_compared_with_yesterday_and_no_number_is_cut(store: Store) -> None:
+    reader = OverviewReader(store)
+    day = reader.day(reader.read())
+    waited = Durations(number=40, total=32.0, longest=0.8, buckets={1.0: 40})
+    hour = replace(day.hour, done=120_400, failed_attempts=302, waiting=waited)
+    day = replace(day, hour=hour, yesterday=replace(hour, done=110_000, failed_attempts=0))
+    upcoming = replace(
+        reader.upcoming(day.at), parts={"scheduled": 10_000, "retrying": 21, "blocked": 0, "unloadable": 2}
     )
 
-    assert ", 100 % failed," in panes.summary(replace(found, queues=[queue]))
+    parts = panes.last_hour(day)
+    assert panes.joined(parts, 80) == "Last hour (yesterday): 120,400 done (110,000, +9.5 %), 0.25 % failed (0 %)"
+    assert panes.joined(parts, 120) == f"{panes.joined(parts, 80)}, p95 wait 800 ms (800 ms)"
+    assert panes.joined(parts, 60) == "Last hour (yesterday): 120,400 done (110,000, +9.5 %)"
+    assert ", ".join(panes.later(upcoming)) == "Later: 10,000 scheduled, 21 retrying, 2 cannot load"
+    assert panes.later(replace(upcoming, is_complete=False))[0] == "Later: 10,000+ scheduled"
 
 
 def test_the_way_out_of_a_queue_without_a_node_is_shown_whole(store: Store) -> None:

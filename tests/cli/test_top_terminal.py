@@ -107,9 +107,11 @@ def test_the_panes_fit_the_terminal(url: str, store: Store, size: tuple[int, int
     store.add(list(records.in_every_status().values()))
     store.add([records.record(queue=f"queue-{number}-{'long' * 20}") for number in range(queues)])
     with terminal(url, size) as shown:
+        shown.shows("Last hour (yesterday): 1 done (none), 67 % failed (–)")
         lines = shown.shows("needs you", "queues", "running 2", "nodes 0", "web-1", "s stack f fails ?")
         assert len(lines) == size[1]
         assert all(len(line) <= size[0] for line in lines)
+        assert lines[2] == "Later: 1 scheduled, 1 retrying, 1 blocked"
         assert sum("…" in line for line in lines if line.lstrip().startswith("queue-")) >= 2
         shown.press("Tab", "Tab")
         shown.shows("shop.mail:MailJob", "attempt 1, queue default: page 9")

@@ -89,12 +89,11 @@ def test_queues_come_with_age_size_and_rates(blocking: Scheduler, store: Store) 
     blocking.add_job(Echo, 3, queue="mail")
     blocking.add_job(Echo, 4, queue="mail", at="+1 hour")
 
-    [queue] = eventually(lambda: [one for one in read(store).queues if one.failed_per_minute])
+    [queue] = eventually(lambda: [one for one in read(store).queues if one.ended_per_minute])
 
     assert (queue.name, queue.waiting, queue.postponed, queue.running) == ("mail", 1, 1, 0)
     assert 0 <= (queue.oldest or 0) < 60
     assert queue.added_per_minute / 5 == pytest.approx(queue.ended_per_minute / 3)
-    assert queue.failed_per_minute == pytest.approx(queue.ended_per_minute / 3)
     assert queue.empty_in == pytest.approx(60 / queue.ended_per_minute)
     assert not queue.grows
 
@@ -223,7 +222,7 @@ def test_a_backlog_without_a_node_is_an_error(blocking: Scheduler, store: Store)
 def a_queue(**fields: Any) -> overview.QueueState:
     """Return a queue with an old backlog."""
     values = {"name": "mail", "oldest": 120.0, "waiting": 10, "postponed": 0, "running": 0, "pause": None}
-    rates = {"added_per_minute": 0.0, "ended_per_minute": 0.0, "failed_per_minute": 0.0}
+    rates = {"added_per_minute": 0.0, "ended_per_minute": 0.0}
     return overview.QueueState(**{**values, **rates, **fields})
 
 

@@ -226,19 +226,19 @@ def test_the_last_hour_is_compared_with_the_same_hour_yesterday(store: Store) ->
     assert [part.pending for part in day.hours][-1] == 5
     assert sum(part.work.failed for part in day.hours) == 1
     done, failed, _, pending = day.figures
-    assert (done.value, done.yesterday) == ("3", "yesterday 2, +50 %")
-    assert (failed.value, failed.yesterday) == ("25 %", "yesterday 0 %")
-    assert (pending.value, pending.yesterday) == ("5", "yesterday 2, +150 %")
+    assert (done.value, done.yesterday) == ("3", "2, +50 %")
+    assert (failed.value, failed.yesterday) == ("25 %", "0 %")
+    assert (pending.value, pending.yesterday) == ("5", "2, +150 %")
 
 
 def test_an_empty_store_has_a_day_without_figures(store: Store) -> None:
     day = read_day(store)
 
     assert [(figure.value, figure.yesterday) for figure in day.figures] == [
-        ("0", "yesterday none"),
-        ("–", "yesterday –"),
-        ("–", "yesterday –"),
-        ("0", "yesterday 0"),
+        ("0", "none"),
+        ("–", "–"),
+        ("–", "–"),
+        ("0", "0"),
     ]
     assert len(day.hours) == 24
 
@@ -264,7 +264,7 @@ def test_a_day_counts_no_more_of_yesterday_than_of_the_last_hour(second: int) ->
     found = work_report.day_of(minutes, yesterday, hours, 100, now)
 
     expected = f"{found.hour.done:,}"
-    assert (found.figures[0].value, found.figures[0].yesterday) == (expected, f"yesterday {expected}")
+    assert (found.figures[0].value, found.figures[0].yesterday) == (expected, expected)
     assert found.yesterday.waiting == found.hour.waiting
     assert found.hour.done == sum(part.done for part in found.parts[Period.HOUR])
     assert found.pending_yesterday == 100

@@ -44,7 +44,8 @@ class Top(App[int]):
     CSS = """
     * { scrollbar-size-vertical: 1; scrollbar-size-horizontal: 0; }
     Screen { layout: vertical; }
-    #head, #summary, #keys, #title { height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
+    #summary { height: 3; text-wrap: nowrap; }
+    #head, #keys, #title { height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
     #head, #title { text-style: bold; }
     #detail { height: 3; text-overflow: ellipsis; }
     #scroll, #jobs, #failures { height: 1fr; }
@@ -138,7 +139,7 @@ class Top(App[int]):
         """Show the failed attempts of the last hour, judged against the last week."""
         first = self.screen_stack[0]
         if isinstance(first, Main) and not isinstance(self.screen, FailureList):
-            self._show(FailureList(first.look))
+            self._show(FailureList(first.reader.read))
 
     def action_log(self) -> None:
         """Show the log lines of the job."""
@@ -256,7 +257,7 @@ class Top(App[int]):
             if reason is None:
                 return
             self.say("…")
-            done = await self._calls.make(partial(question.act, reason))
+            done = await self._calls.make(partial(self._do, question, reason))
         except TaskqueueError as error:
             done = str(error)
         if not self._is_open:
@@ -266,3 +267,10 @@ class Top(App[int]):
             pane.marked.clear()
         self.say(done)
         self._wake.set()
+
+    def _do(self, question: Question, reason: str) -> str:
+        done = question.act(reason)
+        first = self.screen_stack[0] if self.screen_stack else None
+        if isinstance(first, Main):
+            first.reader.forget()
+        return done

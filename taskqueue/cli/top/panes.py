@@ -17,10 +17,12 @@ from taskqueue.cli.terminal import Column
 from taskqueue.insight.failure_groups import FailureGroup, Trend
 from taskqueue.insight.needs import Need
 from taskqueue.insight.nodes import Node
-from taskqueue.insight.overview import QueueState, Run
+from taskqueue.insight.overview import QueueState, Run, Upcoming
 from taskqueue.insight.overview_reader import Overview
+from taskqueue.insight.work_report import Day
 from taskqueue.model.controls import Controls
 from taskqueue.model.finding import Level
+from taskqueue.model.job_filter import WORDS_OF_PARTS
 from taskqueue.model.record import Record
 from taskqueue.model.shown_text import logged
 from taskqueue.model.wording import count, local, minute, percent, span
@@ -225,22 +227,40 @@ def failures_row(group: FailureGroup, now: datetime) -> Row:
     )
 
 
-def summary(overview: Overview) -> str:
-    """Describe in one line whether it works and keeps up."""
+def summary(overview: Overview) -> list[str]:
+    """Return whether it works and keeps up."""
     live = [node for node in overview.nodes if node.is_live]
     busy, most = (sum(_number(node, name) for node in live) for name in ("busy", "max_children"))
-    ended, failed = (
-        sum(getattr(queue, name) for queue in overview.queues) for name in ("ended_per_minute", "failed_per_minute")
-    )
+    ended = sum(queue.ended_per_minute for queue in overview.queues)
     oldest = max((queue.oldest for queue in overview.queues if queue.oldest is not None), default=None)
-    parts = [
+    return [
         f"{'Working' if live else 'Nothing works'}. {count(len(live), 'node')}",
         f"{busy} of {most} workers busy",
         f"{_rate(ended)} jobs/min",
-        *([f"{percent(failed / ended)} failed"] if failed else []),
         "none waits" if oldest is None else f"oldest {_time(oldest)}",
     ]
-    return ", ".join(parts)
+
+
+def later(upcoming: Upcoming) -> list[str]:
+    """Return how many jobs wait for a time or for other jobs, and why."""
+    parts = [f"{number} {WORDS_OF_PARTS[word]}" for word, number in upcoming.numbers.items() if number not in ("", "0")]
+    return [f"Later: {parts[0]}", *parts[1:]] if parts else ["Later: no job"]
+
+
+def last_hour(day: Day) -> list[str]:
+    """Return how many jobs were done, how many attempts failed and how long jobs waited, each also for yesterday."""
+    done, failed, waited, _ = day.figures
+    return [
+        f"Last hour (yesterday): {done.value} done ({done.yesterday})",
+        f"{failed.value} failed ({failed.yesterday})",
+        f"p95 wait {waited.value} ({waited.yesterday})",
+    ]
+
+
+def joined(parts: Sequence[str], width: int) -> str:
+    """Return as many of the parts as fit: a number that is cut off would look like another one."""
+    lines = [", ".join(parts[:number]) for number in range(1, len(parts) + 1)]
+    return next((line for line in reversed(lines) if len(line) <= width), lines[0])
 
 
 def _time(seconds: float) -> str:

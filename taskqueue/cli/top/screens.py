@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import ClassVar, Generic, Protocol, TypeVar, cast
+from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -18,7 +18,9 @@ from taskqueue.cli.top import panes
 from taskqueue.cli.top.panes import Row, Rows
 from taskqueue.cli.top.targets import Listing
 from taskqueue.errors import StoreUnavailable, TaskqueueError
+from taskqueue.insight.overview import Upcoming
 from taskqueue.insight.overview_reader import Overview, OverviewReader
+from taskqueue.insight.work_report import Day
 from taskqueue.model.controls import Controls
 from taskqueue.model.record import Record, Status
 from taskqueue.model.shown_text import logged, shown
@@ -150,7 +152,15 @@ class Looking(Screen[None], Generic[Found]):
         self._filtered.focus()
 
 
-class Main(Looking[Overview]):
+class Look(NamedTuple):
+    """What the first screen shows."""
+
+    overview: Overview
+    day: Day
+    upcoming: Upcoming
+
+
+class Main(Looking[Look]):
     """Problems that need action, queues, running jobs and nodes."""
 
     KEYS = (
@@ -160,8 +170,8 @@ class Main(Looking[Overview]):
 
     def __init__(self, store: Store) -> None:
         super().__init__()
-        self._reader = OverviewReader(store)
-        self.overview: Overview | None = None
+        self.reader = OverviewReader(store)
+        self._look: Look | None = None
         self._panes = (
             Rows("needs you", panes.NEEDS, "Nothing needs you.", id="needs", titled=panes.NEEDS[-1]),
             Rows("queues", panes.QUEUES, "no queue has jobs: add one with `taskqueue add`", id="queues"),
@@ -170,36 +180,46 @@ class Main(Looking[Overview]):
         )
 
     def content(self) -> ComposeResult:
-        """Yield the panes below a line that says whether it works."""
+        """Yield the panes below lines that say whether it works, what comes later, and how the last hour was."""
         yield Static(id="summary")
         yield from self._panes
 
-    def look(self) -> Overview:
-        """Read an overview."""
-        return self._reader.read()
+    def look(self) -> Look:
+        """Read an overview, what is due later, and the last hour of this day and of yesterday."""
+        overview = self.reader.read()
+        return Look(overview, self.reader.day(overview), self.reader.upcoming(overview.at))
 
-    def show(self, found: Overview) -> None:
-        """Show the overview."""
-        self.overview = found
+    def show(self, found: Look) -> None:
+        """Show what was read."""
+        self._look = found
+        overview = found.overview
         needs, queues, running, nodes = self._panes
-        needs.put(map(panes.need_row, found.needs))
-        queues.put(map(panes.queue_row, found.queues))
-        running.put(panes.run_row(run, found.at) for run in found.runs)
-        running.total = found.running
-        nodes.put(panes.node_row(node, found.at) for node in found.nodes)
-        self.query_one("#summary", Static).update(Content(panes.summary(found)))
+        needs.put(map(panes.need_row, overview.needs))
+        queues.put(map(panes.queue_row, overview.queues))
+        running.put(panes.run_row(run, overview.at) for run in overview.runs)
+        running.total = overview.running
+        nodes.put(panes.node_row(node, overview.at) for node in overview.nodes)
+        self._draw_summary()
         self._share_out()
 
     def on_resize(self) -> None:
-        """Distribute the new height."""
+        """Distribute the new height, and leave out figures that the new width has no room for."""
+        self._draw_summary()
         self._share_out()
+
+    def _draw_summary(self) -> None:
+        if self._look is not None:
+            overview, day, upcoming = self._look
+            lines = (panes.summary(overview), panes.later(upcoming), panes.last_hour(day))
+            text = "\n".join(panes.joined(parts, self.size.width) for parts in lines)
+            self.query_one("#summary", Static).update(Content(text))
 
     def leave(self) -> None:
         """Do nothing: this is the first screen."""
 
     def _share_out(self) -> None:
         """Give each pane the lines that it needs, or take some from the largest; running jobs get the rest."""
-        room = self.size.height - 6
+        room = self.size.height - 8
         heights = [pane.wanted_height for pane in self._panes]
         while sum(heights) > room and max(heights) > 2:
             heights[heights.index(max(heights))] -= 1
