@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Any
 
 from taskqueue.insight import host
 from taskqueue.model.controls import Control, Controls
@@ -108,6 +109,30 @@ class Node:
         return words + (f", {forced} beside" if forced else "") + (f", {concurrent} concurrent" if concurrent else "")
 
     @property
+    def failed(self) -> int | None:
+        """Return how many attempts failed on it in the last hour, since its start; None if it has not reported it."""
+        failed = self.about.get("failed_in_hour")
+        return failed if isinstance(failed, int) else None
+
+    @property
+    def memory(self) -> Mapping[str, int]:
+        """Return the resident bytes of the node, its manager and its workers; empty if it has not reported them."""
+        return _numbers(self.about.get("use"), "memory")
+
+    @property
+    def cpu(self) -> Mapping[str, float]:
+        """Return which share of one processor each of them used before the last renewal; empty if that is unknown."""
+        return _numbers(self.about.get("use"), "cpu")
+
+    @property
+    def code_since(self) -> datetime | None:
+        """Return when the oldest of its workers started to load code; None if it has none, or has not reported it."""
+        age, lasts = _numbers(self.about, "use").get("code_age"), self.about.get("lease")
+        if age is None or not isinstance(lasts, int | float):
+            return None
+        return self.lease.until - timedelta(seconds=lasts + age)  # its clock may differ from the one of the store
+
+    @property
     def about(self) -> Mapping[str, object]:
         """Return the facts published in its last renewal."""
         return self.lease.about
@@ -142,3 +167,11 @@ def nodes_of(leases: Sequence[Lease], controls: Controls, jobs: Mapping[str, int
 def _running(seat: Lease) -> int:
     running = seat.about.get("running")
     return running if isinstance(running, int) else 0
+
+
+def _numbers(document: object, name: str) -> Mapping[str, Any]:
+    """Return the numbers below this name in what a node of any version has published."""
+    values = document.get(name) if isinstance(document, Mapping) else None
+    if not isinstance(values, Mapping):
+        return {}
+    return {str(key): value for key, value in values.items() if isinstance(value, int | float)}

@@ -142,6 +142,11 @@ _key = attrgetter("queue", "job")
 _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
 
 
+def has_failed(after: Record) -> bool:
+    """Return whether an attempt that left the job in this state has failed, which its job may survive by a retry."""
+    return after.status in _FAILED or (after.status < Status.PROCESSING and after.cause in _RETRIED)
+
+
 def ended_part(settled: Iterable[Record], ended: Iterable[Record]) -> Part:
     """Return the figures of claims that were settled as these records, and of jobs that ended otherwise."""
     part: Part = {}

@@ -14,7 +14,7 @@ from taskqueue.model.record import Status
 from taskqueue.model.schedules import Cron, Every, Trigger
 from taskqueue.model.schedules.cron_fields import SHORT
 from taskqueue.model.shown_text import shown
-from taskqueue.model.wording import count, percent, span
+from taskqueue.model.wording import count, percent, size, span
 
 WORDS: Mapping[Status, str] = {
     Status.WAITING: "waiting",
@@ -185,5 +185,6 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "sentence": sentence,
     "count": count,
     "percent": percent,
+    "size": size,
 }
 """The filters by their names in templates."""

@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 
 from taskqueue import Scheduler, workflows
 from taskqueue.model.record import Cause, Failure, Holder
-from taskqueue.store import ClaimRequest
+from taskqueue.store import ClaimRequest, Lease
 from taskqueue.store.open import open_store
 from taskqueue.web import app
 from tests.cli import records
@@ -160,6 +160,27 @@ def test_the_overview_has_the_next_day_and_folds_quiet_queues(scheduler: Schedul
     assert '<a href="/schedules">all schedules</a>' in upcoming
     numbers = re.findall(r'status%3A(\w+)"[^>]*>[^<]+<span class="count">(\d+)<', later)
     assert numbers == [("waiting", "2"), ("later", "7"), ("scheduled", "6"), ("blocked", "1")]
+
+
+def test_a_node_shows_what_it_uses_what_failed_and_whether_its_code_is_older_than_a_release(
+    scheduler: Scheduler, url: str
+) -> None:
+    scheduler.mark_release("v42")
+    use = {"memory": {"node": 40 << 20, "workers": 90 << 20}, "cpu": {"node": 0.02, "workers": 1.5}, "code_age": 300.0}
+    about = {"lease": 30, "failed_in_hour": 1_204, "use": use}
+    with closing(open_store(url)) as store:
+        now = store.now()
+        for name, published in (("old", {"lease": 30}), ("web-1", about)):
+            holder, until = Holder(seat=name, incarnation="a1"), now + timedelta(seconds=30)
+            store.acquire(Lease(name=f"seat:{name}", holder=holder, since=now, until=until, about=published), now)
+    client = ("127.0.0.1", 5000)
+    with TestClient(app(scheduler, local=True), base_url="http://127.0.0.1", client=client) as browser:
+        sections = browser.get("/nodes").text.split("<section")[1:]
+    old, new = [" ".join(re.sub("<[^>]*>", " ", section).split()) for section in sections]
+
+    assert "failed in the last hour ? memory ? processor ? code since ?" in old
+    assert "failed in the last hour 1,204 memory 130 MiB processor 152 % code since 5 min ago before release v42" in new
+    assert "memory: node 40 MiB, workers 90 MiB; processor: node 2 %, workers 150 %" in new
 
 
 def test_a_progress_that_is_long_ago_promises_no_end(scheduler: Scheduler, url: str) -> None:

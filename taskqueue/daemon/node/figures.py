@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from taskqueue.daemon.protocol.messages import WorkerChanged
+from taskqueue.daemon.runtime.child_process import boottime
 from taskqueue.model.history import kept_apart
 from taskqueue.model.record import PRIORITY_STEP, Cause, Status
 
@@ -78,6 +79,8 @@ class Figures:
         self.spawns = 0
         self.replacements: Counter[str] = Counter()
         """Ended workers by reason."""
+        self._failed: Counter[int] = Counter()
+        """Failed attempts by the minute since the boot of the host."""
         self._classes: set[str] = set()
         self._queues: set[str] = set()
 
@@ -97,6 +100,17 @@ class Figures:
             if claim.began_at is not None:
                 ready = claim.record.rank / 1000 - claim.record.priority * _PRIORITY_SECONDS
                 kind.start_delays.add(max(0.0, claim.began_at.timestamp() - ready))
+
+    def attempt_failed(self) -> None:
+        """Count a failed attempt, whether its job is retried or not."""
+        self._failed[_minute()] += 1
+
+    def failed_in_hour(self) -> int:
+        """Return how many attempts have failed in the last 60 minutes, the current one included."""
+        begin = _minute() - 59
+        for minute in [minute for minute in self._failed if minute < begin]:
+            del self._failed[minute]
+        return self._failed.total()
 
     @property
     def runs(self) -> Mapping[tuple[str, str, str], int]:
@@ -129,6 +143,10 @@ class Figures:
             start_delays = self.start_delays.setdefault(key[1], Histogram(START_BOUNDS))
             self._kinds[key] = _Kind(key[0], key[1], outcome, run_times, start_delays)
         return self._kinds[key]
+
+
+def _minute() -> int:
+    return int(boottime() // 60)
 
 
 def copied(table: Mapping[str, Histogram]) -> dict[str, tuple[Sequence[float], list[int], float]]:

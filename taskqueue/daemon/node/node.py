@@ -73,6 +73,7 @@ class Node:
         self._status.waits = self._in_flight.waits
         self._status.unwritten = self._in_flight.unwritten
         self._status.pids = self._in_flight.pids
+        self._status.failed = figures.failed_in_hour
         watch = FindingsWatch(context, self._send)
         self._hooks = self._new_hooks(watch)
         self._status.problems = self._hooks.problems

@@ -13,6 +13,7 @@ from taskqueue.daemon.node.fetcher import Fetcher
 from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
 from taskqueue.daemon.node.run_log import fields, log_run, runs
 from taskqueue.model import query
+from taskqueue.model.history import has_failed
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.outcomes import HandedBack, Run
 from taskqueue.model.lifecycle.settle import ended
@@ -80,7 +81,7 @@ class Settler:
             self._figures.settled(settled)
         for claim, accepted in settled:
             if logs_runs or not accepted or claim.finished is None or claim.finished.status is not Status.DONE:
-                self._log(claim, accepted)
+                self._note_outcome(claim, accepted)
         return settled
 
     def _settle_beside(
@@ -134,11 +135,14 @@ class Settler:
         """End the thread."""
         self._thread.shutdown()
 
-    def _log(self, claim: InFlightRun, accepted: bool) -> None:
+    def _note_outcome(self, claim: InFlightRun, accepted: bool) -> None:
+        """Log the outcome, and count it if it is a failure."""
         if not accepted:
             record = claim.record
             log.warning("the store refused an outcome of %s: the claim was lost", record.job, extra=fields(record))
         elif claim.finished is not None:
+            if has_failed(claim.finished):
+                self._figures.attempt_failed()
             worker = _crashed_worker(claim.finished)
             log_run(
                 claim.finished,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,6 +22,51 @@ WORKS = "works"
 """The phase of a node that takes jobs."""
 
 
+MEASURED_FOR = 1.0
+"""Seconds over which the use of processors is measured at least: the kernel counts it in hundredths."""
+
+
+class NodeUse:
+    """Measures the memory and the processors that a node, its manager and its workers use.
+
+    Processes that jobs have started count only for the time of a processor, once a worker has waited for them.
+    """
+
+    def __init__(self, manager: int, *, has_preloaded: bool) -> None:
+        self._manager = manager
+        self._has_preloaded = has_preloaded
+        self._measured_at = time.monotonic()
+        self._seconds: Mapping[str, float] = {}
+        self._shares: Mapping[str, float] = {}
+
+    def document(self) -> dict[str, Any]:
+        """Return the use as plain values: bytes, the share of one processor since the last call, and an age in seconds.
+
+        The age is that of the oldest process that workers may have their code from: a worker, or with ``--preload``
+        the manager. A share that is not known yet is left out.
+        """
+        uses = {"node": child_process.use_of(os.getpid()), "manager": child_process.use_of(self._manager)}
+        workers = [use for pid in child_process.children(self._manager) if (use := child_process.use_of(pid))]
+        memory = {role: use.memory for role, use in uses.items() if use}
+        seconds = {role: use.cpu for role, use in uses.items() if use}
+        if (manager := uses["manager"]) is not None:
+            memory["workers"] = sum(use.memory for use in workers)
+            seconds["workers"] = manager.of_children + sum(use.cpu + use.of_children for use in workers)
+        self._measure(seconds)
+        loaders = [manager] if manager is not None and self._has_preloaded else workers
+        ages = [use.age for use in loaders]
+        return {"memory": memory, "cpu": dict(self._shares), "code_age": round(max(ages), 3) if ages else None}
+
+    def _measure(self, seconds: Mapping[str, float]) -> None:
+        passed = time.monotonic() - self._measured_at
+        if self._seconds and passed < MEASURED_FOR:
+            return
+        before, self._seconds = self._seconds, seconds
+        self._measured_at += passed
+        shares = {role: (now - before[role]) / passed for role, now in seconds.items() if role in before}
+        self._shares = {role: round(max(0.0, share), 4) for role, share in shares.items()}
+
+
 class NodeStatus:
     """The present status of one node."""
 
@@ -30,7 +76,10 @@ class NodeStatus:
         self.manager = manager
         self._processes = host.named({"node": os.getpid(), **({"manager": manager} if manager else {})})
         self.pool = PoolStatus(idle=0, busy=0, forced=0, concurrent=0)
+        self.use = NodeUse(manager, has_preloaded=bool(settings.preload))
         self.running = 0
+        self.failed: Callable[[], int] = int
+        """Returns how many attempts have failed here in the last hour, since the start of the node."""
         self.waits: Callable[[], list[Any]] = list
         """Returns which runs wait for other jobs (``model.blocked_run``)."""
         self.unwritten: Callable[[], list[Any]] = list
@@ -114,6 +163,8 @@ class NodeStatus:
             "leads": self.leads,
             "degraded": self.degraded or self.pool.shortage,
             "phase": self.phase,
+            "failed_in_hour": self.failed(),
+            "use": self.use.document(),
         }
 
     def summary(self) -> str:

@@ -22,6 +22,7 @@ import warnings
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 from setproctitle import setproctitle
@@ -47,6 +48,7 @@ KILL_TAKES_AT_MOST = 0.5
 CHILDREN_FOR = 5.0
 """Seconds that a process may outlive the job that started it; processes of ``multiprocessing`` may live longer."""
 
+_TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
@@ -311,6 +313,30 @@ class IoPriority:
             except (OSError, psutil.Error):
                 return False
         return True
+
+
+class ProcessUse(NamedTuple):
+    """What a process uses."""
+
+    memory: int
+    """Its resident memory in bytes, including pages that it shares with other processes."""
+    cpu: float
+    """The seconds of a processor that it has used."""
+    of_children: float
+    """The seconds of a processor that its children had used that have ended and that it has waited for."""
+    age: float
+    """The seconds since it was started."""
+
+
+def use_of(pid: int) -> ProcessUse | None:
+    """Return what process ``pid`` uses (proc_pid_stat(5)); None if there is no such process."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    used, of_children = ((int(stat[user]) + int(stat[user + 1])) / _TICKS for user in (11, 13))  # with the kernel's
+    age = max(0.0, boottime() - int(stat[19]) / _TICKS)
+    return ProcessUse(memory=int(stat[21]) * _PAGE, cpu=used, of_children=of_children, age=age)
 
 
 def memory_of(pid: int) -> int:

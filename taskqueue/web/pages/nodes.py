@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from taskqueue.insight.nodes import Node
+from taskqueue.insight.releases import Release
 from taskqueue.scheduler.operations import Target
 from taskqueue.web.paging import part_of
 from taskqueue.web.view import View
@@ -31,11 +33,17 @@ def nodes(view: View) -> Mapping[str, Any]:
                 "node": node,
                 "runs": runs.get(node.name, [])[:MOST_RUNS],
                 "queues": _queues(node.about.get("queues")),
+                "before": next((release for release in reversed(state.releases) if _is_older(node, release)), None),
                 "offered": view.offered(Target.NODE, node.name, node.drain),
             }
             for node in part.rows
         ],
     }
+
+
+def _is_older(node: Node, release: Release) -> bool:
+    """Return whether a worker may run code that is older than the release."""
+    return node.is_live and node.code_since is not None and node.code_since < release.at
 
 
 def _queues(queues: object) -> str:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from importlib import metadata
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +18,7 @@ from taskqueue.daemon.node.status import WORKS, NodeStatus
 from taskqueue.daemon.protocol.messages import PoolStatus
 from taskqueue.daemon.settings import Lead, PoolMode, Settings
 from taskqueue.store.open import open_store
+from tests.nodes import LIMIT
 
 
 def banner(folder: Path, settings: Settings) -> list[str]:
@@ -61,6 +66,26 @@ def test_a_node_says_the_version_it_was_started_with_when_another_is_installed(
 
     assert metadata.version("taskqueue-jobs") == "99.0"
     assert status.about()["version"] == started_with
+
+
+def test_a_node_measures_itself_its_manager_and_its_workers() -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as worker:  # this process is node and manager of it
+        status = NodeStatus(Settings(), os.getpid())
+        preloaded = NodeStatus(Settings(preload=("shop",)), os.getpid())
+        ends_at = time.monotonic() + LIMIT
+        while not (use := cast(dict[str, Any], status.about()["use"]))["cpu"].get("node"):
+            assert time.monotonic() < ends_at
+
+        assert use["memory"]["node"] > use["memory"]["workers"] > 0
+        assert use["memory"]["manager"] > use["memory"]["workers"]
+        assert 0 < use["cpu"]["node"] < 4
+        assert use["cpu"]["workers"] >= 0
+        [age, age_of_manager] = [cast(dict[str, Any], each.about()["use"])["code_age"] for each in (status, preloaded)]
+        assert 0 <= age < age_of_manager
+        assert worker.stdin is not None
+        worker.stdin.close()
+
+    assert cast(dict[str, Any], NodeStatus(Settings()).about()["use"])["code_age"] is None
 
 
 @pytest.fixture
