@@ -140,7 +140,7 @@ def test_an_asynchronous_session_is_refused_with_the_way_out() -> None:
     engine = create_async_engine("postgresql+psycopg://nobody@localhost/none")
     with pytest.raises(InvalidOption, match="is asynchronous: use an AsyncOutbox, and await its add_job"):
         Outbox(connect).add_job(Echo, DATA, session=AsyncSession(engine))
-    with pytest.raises(InvalidOption, match=r"AsyncConnection.* is of no driver whose paramstyle"):
+    with pytest.raises(InvalidOption, match=r"AsyncConnection.* belongs to no driver whose paramstyle"):
         connections.execute(engine.connect(), "SELECT 1", {})  # as a relay does whose outbox connects like this
 
 
