@@ -1,4 +1,4 @@
-"""``taskqueue cancel``: end jobs that wait or run."""
+"""``taskqueue cancel`` and ``give-up``: end jobs that wait or run, or that wait to run again."""
 
 from __future__ import annotations
 
@@ -46,6 +46,54 @@ def cancel_command(
         return
     for before, record in zip(records, after, strict=True):
         output.line(f"{ids.named(record)} {_said(before, record)}")
+
+
+@click.command("give-up", short_help="End jobs that wait to run again, as failed.")
+@click.argument("id", metavar="[ID…]", nargs=-1, shell_complete=completion.ids)
+@click.option("--query", type=job_filter, metavar="FILTER", help="All jobs that match this and wait to run again.")
+@click.option("--yes", is_flag=True, help="With --query: give them up; the default is only to count them.")
+@click.option("--reason", default="", metavar="TEXT", help="Why; kept with the job, after its error.")
+@click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs; with --query an object.")
+@pass_store
+def give_up_command(
+    context: StoreContext, id: tuple[str, ...], query: JobFilter | None, yes: bool, reason: str, as_json: bool
+) -> None:
+    """End jobs that wait to run again after an error, or for their class to be loaded, as FAILED.
+
+    Name them by ID, or with --query by what they have in common: "class:Mail status:retrying", or JSON such as
+    {"job": "shop:Mail"}. They keep their last error. `recover` runs them again.
+    """
+    if bool(id) == (query is not None):
+        raise click.UsageError("name the jobs by ID or by --query, not by both")
+    if query is not None:
+        _give_up_matching(context, query.query(context.store.now()), yes, reason, as_json)
+        return
+    after = [_given_up(context, ids.resolve(context.store, written), reason) for written in id]
+    if as_json:
+        output.write_all(json_shapes.job(record) for record in after)
+        return
+    for record in after:
+        output.line(f"{ids.named(record)} is {record.status.name}{'' if record.status.is_final else ' to clean up'}")
+
+
+def _give_up_matching(context: StoreContext, written: Mapping[str, Any], yes: bool, reason: str, as_json: bool) -> None:
+    """Give up, or count, the jobs that match and wait to run again."""
+    given_up, query = 0, parse(written)
+    number = context.store.count(And((query, parse(changes.WAITS_AGAIN))))
+    if yes:
+        with context.acting("give up", "jobs", query=shown_query(written), number=number, reason=reason):
+            given_up = changes.give_up_all(context.store, query, reason)
+    if as_json:
+        output.write({"found": number, "given_up": given_up})
+    elif yes:
+        output.line(f"gave up {count(given_up, 'job')}")
+    else:
+        output.line(f"would give up {count(number, 'job')}: pass --yes to give them up")
+
+
+def _given_up(context: StoreContext, record: Record, reason: str) -> Record:
+    with context.acting("give up", str(record.id), job=record.job, reason=reason):
+        return changes.give_up(context.store, record.id, reason)
 
 
 def _cancel_matching(context: StoreContext, written: Mapping[str, Any], yes: bool, reason: str, as_json: bool) -> None:

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 CONTROLS = "Controls and schedules"
 NEEDS: Mapping[str, Sequence[str]] = MappingProxyType(
     {
-        "Jobs": ("add", "list", "show", "why", "logs", "stack", "wait", "update", "cancel", "recover", "bulk"),
+        "Jobs": (
+            *("add", "list", "show", "why", "logs", "stack", "wait"),
+            *("update", "cancel", "give-up", "recover", "bulk"),
+        ),
         "Figures, events and health": (
             "top",
             "stats",
@@ -56,6 +59,7 @@ COMMANDS = tuple(name for names in NEEDS.values() for name in names)
 FILES: Mapping[str, str] = MappingProxyType(
     {
         "why": "show",
+        "give-up": "cancel",
         "stack": "show",
         "flush": "purge",
         **dict.fromkeys(("pause", "resume", "drain", "undrain", "mute", "resolve", "reopen"), "controls"),
@@ -144,7 +148,9 @@ class LazyGroup(click.Group):
         """Return the command, or None if there is none of this name."""
         cmd_name = ALIASES.get(cmd_name, cmd_name)
         file = FILES.get(cmd_name, cmd_name) if cmd_name in COMMANDS else "controls"
-        command: click.Command | None = getattr(import_module(f"taskqueue.cli.{file}"), f"{cmd_name}_command", None)
+        command: click.Command | None = getattr(
+            import_module(f"taskqueue.cli.{file}"), f"{cmd_name.replace('-', '_')}_command", None
+        )
         if command is not None:
             _add_url(command)
         return command

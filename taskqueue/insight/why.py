@@ -54,6 +54,7 @@ _ENDS: Mapping[Cause, str] = {
     Cause.UNLOADABLE: "it could not be loaded for as long as its node tries (--unroutable-after)",
     Cause.CLEAN_UP_FAILED: "its clean-up before the end failed again and again",
     Cause.CHECK_FAILED: f"its checks failed {FAILED_CHECKS} times in a row, so its readiness is unknown",
+    Cause.GIVEN_UP: "it was given up while it waited to run again (`taskqueue audit` says by whom)",
     Cause.UNREADABLE: "a part of its record, or its data, could not be read by the node that claimed it",
     Cause.REPLACED: "a changed job was added in its place (add_job_once)",
 }

@@ -93,6 +93,7 @@ class Cause(str, Enum):
     CHILDREN = "children"
     CLEAN_UP_FAILED = "clean_up_failed"
     CHECK_FAILED = "check_failed"
+    GIVEN_UP = "given_up"
     UNREADABLE = "unreadable"
 
 

@@ -102,6 +102,8 @@ class AsyncScheduler(AwaitedOperations):
     get_job = methods.returning(methods.process, methods.plain(Scheduler.get_job))
     cancel_job = methods.returning(methods.process, methods.plain(Scheduler.cancel_job))
     cancel_jobs = methods.long(Scheduler.cancel_jobs)
+    give_up_job = methods.returning(methods.process, methods.plain(Scheduler.give_up_job))
+    give_up_jobs = methods.long(Scheduler.give_up_jobs)
     cursor = methods.plain(Scheduler.cursor)
     schedule = methods.returning(AsyncSchedule, methods.plain(Scheduler.schedule))
     schedules = methods.plain(Scheduler.schedules)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from taskqueue.errors import InvalidJob, KeyTaken
+from taskqueue.errors import InvalidJob, JobNotFound, KeyTaken, WrongStatus
 from taskqueue.execution.declared_options import known_types
 from taskqueue.insight import records
 from taskqueue.model.ids import JobId, copy_id
+from taskqueue.model.lifecycle.pending import given_up
 from taskqueue.model.lifecycle.recovered_copy import copy, copy_of, with_own_key
 from taskqueue.model.meta import META
 from taskqueue.model.options import checked
 from taskqueue.model.options.update import checked_changes, revised
-from taskqueue.model.query import FINAL, PENDING, And, Compare, Operator, Query
+from taskqueue.model.query import FINAL, PENDING, And, Compare, Operator, Query, parse
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules import moment_of
 from taskqueue.model.serializer import encode, same
@@ -30,6 +32,13 @@ STAGE = "taskqueue.scheduler.bulk_actions:BulkAction"
 """The class of the stages of bulk actions. A copy of one would add copies that belong to no bulk action."""
 
 NO_STAGE = Compare("job", Operator.NE, STAGE)
+
+WAITS_AGAIN: Mapping[str, Any] = {
+    "status": {"$lt": int(Status.PROCESSING)},
+    "waiting_for": {"$exists": False},
+    "error.type": {"$exists": True},
+}
+"""Jobs that wait to run again after an error; some of them may have to clean up, and cannot be given up."""
 
 SAME_DATA: Any = ...
 """Stands for the data of the original job."""
@@ -163,6 +172,36 @@ def cancel_each(store: Store, ids: Sequence[JobId], reason: str) -> tuple[int, i
             )  # otherwise another caller was first
             asked += record.status.is_pending
     return canceled, asked
+
+
+def give_up(store: Store, id: JobId, reason: str) -> Record:
+    """End a job that waits to run again as FAILED, and return it; raise ``JobNotFound`` and ``WrongStatus``."""
+    tries = Tries(store.url, f"job {id}")
+    while True:  # a turn fails only if another process has moved the job
+        tries.another()
+        [before] = records.read(store, [id])
+        now = store.now()
+        after = given_up(before, reason, now)
+        if after is before:
+            raise WrongStatus(id, before.status.name, "be given up while it waits to run again after an error")
+        if store.update(before, after, now):
+            return after
+
+
+def give_up_each(store: Store, ids: Sequence[JobId], reason: str) -> int:
+    """Give up the jobs with these ids that still wait to run again, and return how many."""
+    number = 0
+    for id in ids:
+        with suppress(WrongStatus, JobNotFound):  # it has just started, or ended
+            give_up(store, id, reason)
+            number += 1
+    return number
+
+
+def give_up_all(store: Store, query: Query, reason: str) -> int:
+    """Give up all jobs that match and wait to run again, and return how many."""
+    pages = records.pages(store, And((query, parse(WAITS_AGAIN))), BATCH)
+    return sum(give_up_each(store, [record.id for record in page], reason) for page in pages)
 
 
 def _copies(store: Store, ended: list[tuple[Record, JobId]], at: Any) -> list[Record]:

@@ -22,7 +22,7 @@ from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules import Duration
 from taskqueue.model.shown_text import as_code
 from taskqueue.scheduler import add, job_meta, new_jobs, related_jobs, wait
-from taskqueue.scheduler.changes import SAME_DATA, cancel_all, recover, recover_all, update
+from taskqueue.scheduler.changes import SAME_DATA, cancel_all, give_up, give_up_all, recover, recover_all, update
 from taskqueue.scheduler.connection import Connections, leave_open
 from taskqueue.scheduler.event import Event
 from taskqueue.scheduler.event_stream import Events, EventStream
@@ -283,6 +283,22 @@ class Scheduler(Events, Operations, Schedules):
         canceled, asked = cancel_all(self._connections.store, parse(query), str(reason))
         self._connections.wake()
         return canceled + asked
+
+    def give_up_job(self, id: JobId | str, reason: str = "") -> Process:
+        """End a job that waits to run again after an error, or for its class to be loaded, as FAILED; return it.
+
+        Its error stays the last one, with the reason after it. A ``StepwiseJob`` cleans up first. Raises
+        ``WrongStatus`` for any other job, and ``JobNotFound``.
+        """
+        record = give_up(self._connections.store, id_of(id, self._connections), str(reason))
+        self._connections.wake()
+        return Process(self, record)
+
+    def give_up_jobs(self, query: Mapping[str, Any], reason: str = "") -> int:
+        """Give up every job that matches and waits to run again, as ``give_up_job`` does, and return their number."""
+        number = give_up_all(self._connections.store, parse(query), str(reason))
+        self._connections.wake()
+        return number
 
     def wait_for(
         self,

@@ -245,7 +245,8 @@ class Store(Protocol):
     def update(self, before: Record, after: Record, now: datetime) -> bool:
         """Apply the owner's changes to a pending record; return False and change nothing if ``before`` has moved.
 
-        These may concern its status, cause, ``ready_at``, rank, queue, priority, tags, data and ``given``.
+        These may concern its status, cause, ``ready_at``, rank, queue, priority, tags, data and ``given``. Or they end
+        it, or let it clean up before its end, with the effects of that.
         """
 
     def claim(self, holder: Holder, demand: ClaimRequest, now: datetime, until: datetime) -> Claim:

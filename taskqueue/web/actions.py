@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import datetime
 from typing import Any
@@ -23,7 +23,7 @@ from taskqueue.model.wording import nearest
 from taskqueue.scheduler import bulk_actions
 from taskqueue.scheduler.audit_trail import acting, shown_query
 from taskqueue.scheduler.bulk_actions import BulkActionState, Plan
-from taskqueue.scheduler.changes import SAME_DATA, is_data_of, typed_data
+from taskqueue.scheduler.changes import SAME_DATA, WAITS_AGAIN, is_data_of, typed_data
 from taskqueue.scheduler.operations import AnyOperation, Target
 from taskqueue.scheduler.process import Process
 from taskqueue.scheduler.schedule import Schedule
@@ -40,7 +40,7 @@ SAMPLE = 5
 """How many of all matching jobs are shown."""
 
 MOST_STARTED = 1000
-"""How many postponed jobs are started together."""
+"""How many postponed jobs are started, or given up, together."""
 
 STARTABLE: Mapping[str, Any] = {"status": int(Status.POSTPONED), "waiting_for": {"$exists": False}}
 """Jobs that wait for a time only, such as a pause before they are tried again."""
@@ -87,6 +87,13 @@ class Actions:
         self._check_followers([process.id])
         with self._acting("cancel", str(process.id), job=process.job, reason=reason):
             return self._scheduler.cancel_job(process.id, self._reason(reason))
+
+    def give_up_job(self, id: str, reason: str = "") -> Process:
+        """End a job that waits to run again as failed."""
+        process = self._job(id)
+        self._check_followers([process.id])
+        with self._acting("give up", str(process.id), job=process.job, reason=reason):
+            return self._scheduler.give_up_job(process.id, self._given_up_for(reason))
 
     def run_again(self, id: str, at: Any = None, data: Any = SAME_DATA) -> Process:
         """Run an ended job once more as a copy, with other data if they are passed, and return the copy."""
@@ -141,17 +148,26 @@ class Actions:
 
         At most ``MOST_STARTED`` at once; jobs that wait for other jobs are not concerned.
         """
-        meant = self._meant({"$and": [query, STARTABLE]}, at, ended=False)
-        processes = self._scheduler.find_jobs(meant, order="created_at", limit=MOST_STARTED)
+        processes = self._first({"$and": [query, STARTABLE]}, at)
         for process in processes:
             self._check_declared(process.snapshot)
-        number = 0
         with self._acting("start now", "jobs", query=shown_query(query, self._masking), number=len(processes)):
-            for process in processes:
-                with suppress(WrongStatus, JobNotFound):  # it has just started, or was canceled
-                    self._scheduler.update_job(process.id, at=None)
-                    number += 1
-        return number
+            return _number(processes, lambda process: self._scheduler.update_job(process.id, at=None))
+
+    def give_up_jobs(self, query: Mapping[str, Any], at: datetime, reason: str = "") -> int:
+        """Give up the jobs that match, wait to run again and were added before ``at``, and return how many.
+
+        At most ``MOST_STARTED`` at once, the oldest first.
+        """
+        processes = self._first({"$and": [query, WAITS_AGAIN]}, at)
+        self._check_followers([process.id for process in processes])
+        said, shown = self._given_up_for(reason), shown_query(query, self._masking)
+        with self._acting("give up", "jobs", query=shown, number=len(processes), reason=reason):
+            return _number(processes, lambda process: self._scheduler.give_up_job(process.id, said))
+
+    def _first(self, query: Mapping[str, Any], at: datetime) -> list[Process]:
+        meant = self._meant(query, at, ended=False)
+        return self._scheduler.find_jobs(meant, order="created_at", limit=MOST_STARTED)
 
     def run_jobs_again(self, query: Mapping[str, Any], at: datetime) -> int:
         """Run the jobs that match and ended before ``at`` once more as copies, and return how many.
@@ -362,6 +378,9 @@ class Actions:
         name = self._viewer.user.name
         return f"{reason} ({name})" if reason else f"canceled by {name}"
 
+    def _given_up_for(self, reason: str) -> str:
+        return f"given up by {self._viewer.user.name}{reason and f': {reason}'}"
+
     def _acting(self, action: str, target: str, **about: Any) -> AbstractContextManager[None]:
         """Record in the audit who does what to what in the block."""
         return acting(self._keep, action, target, about)
@@ -370,6 +389,16 @@ class Actions:
         user, address = self._viewer.user.name, self._viewer.address
         log.info("%s of %r by %s from %s: %s", action, target, user, address, about)
         self._scheduler.record_action(action, target, by=user, source=address, about=about)
+
+
+def _number(processes: Iterable[Process], act: Callable[[Process], Any]) -> int:
+    """Do it to each job, and return to how many: others have just started, or were canceled."""
+    number = 0
+    for process in processes:
+        with suppress(WrongStatus, JobNotFound):
+            act(process)
+            number += 1
+    return number
 
 
 def _unique(user: str, key: str) -> str:

@@ -49,6 +49,7 @@ SAID: dict[str, list[list[str]]] = {
     "wait": [[ID], [ID, "--json"]],
     "update": [[ID, "--priority", "1"]],
     "cancel": [[ID], [ID, "--json"], ["--query", "{}"]],
+    "give-up": [[ID], ["--query", "{}"]],
     "recover": [[ID, "--json"], ["--query", "{}", "--since", "1h", "--yes"]],
     "bulk": [[], ["nightly"], ["nightly", "--json"]],
     "failures": [[], ["--all"], ["--json"]],

@@ -40,6 +40,7 @@ INVOICE = group_id("tests.web.jobs:Invoice", 'KeyError: …owned\\…owned\\… 
 COMMANDS: list[tuple[list[str], str, str, dict[str, object]]] = [
     (["cancel", "aaaa", "--reason", "late"], "cancel", "a" * 24, {"reason": "late"}),
     (["cancel", "--query", '{"queue": "mail"}', "--yes"], "cancel", "jobs", {"number": 1}),
+    (["give-up", "--query", "queue:mail", "--yes", "--reason", "gone"], "give up", "jobs", {"reason": "gone"}),
     (["recover", "ffff"], "run again", "f" * 24, {"job": "tests.web.jobs:Invoice"}),
     (
         ["recover", "--query", '{"data.token": "s3cret"}', "--yes"],
@@ -158,6 +159,7 @@ def test_an_action_that_is_cut_off_is_in_the_audit(
         (["schedule", "pause", "nightly"], "could not be written to the audit: pause schedule of 'nightly' "),
         (["resume", "mail"], None),
         (["update", "aaaa", "--priority", "3"], None),
+        (["give-up", "aaaa"], None),
     ],
 )
 def test_only_a_stop_is_done_where_the_audit_cannot_be_written(

@@ -283,6 +283,14 @@ def test_jobs_that_are_retried_are_among_the_failures(store: Store) -> None:
         await shows(pilot, "no ended job to run again")
         await pilot.press("enter")
         await shows(pilot, "failed shop.mail:Letter 1", "POSTPONED", "Its last error: shop.errors.OutOfStock")
+        await pilot.press("escape")
+        await shows(pilot, "failures 1")
+        await pilot.press("e")
+        await shows(pilot, "Give up 1 job of shop.mail:Letter that failed with")
+        await pilot.press("enter")
+        await shows(pilot, "gave up 1 job")
+        await pilot.press("e")
+        await shows(pilot, "no job waits to run again after an error")
 
     run_top(store, steps, size=(160, 40))
 
@@ -403,7 +411,7 @@ def test_the_selection_stays_with_its_row(store: Store) -> None:
     run_top(store, steps)
 
 
-@pytest.mark.parametrize("key", ["c", "r", "p", "d"])
+@pytest.mark.parametrize("key", ["c", "e", "r", "p", "d"])
 def test_read_only_refuses_every_action_and_says_so(store: Store, key: str) -> None:
     store.add([mail()])
 

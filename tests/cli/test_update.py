@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from bson import ObjectId
 
 from taskqueue.exit_codes import Exit
 from taskqueue.model.ids import JobId
@@ -132,6 +133,25 @@ def test_a_job_whose_unique_key_another_has_is_not_recovered(taskqueue: Taskqueu
     assert taskqueue("recover", "--query", '{"status": "FAILED"}', "--yes", "--json").document == {
         "found": 0, "left_out": 1, "taken": 1, "copies": [],
     }  # fmt: skip
+
+
+def test_jobs_that_wait_to_run_again_are_given_up(taskqueue: Taskqueue, store: Store) -> None:
+    retried = [records.record(status=Status.POSTPONED, error=records.FAILURE, tags=(tag,)) for tag in ("a", "b", "c")]
+    first, course = str(retried[0].id), Continuation(phase=Phase.RUNNING)
+    steps = records.record(status=Status.POSTPONED, error=records.FAILURE, tags=("d",), course=course)
+    store.add([*retried, steps, records.record(id=ObjectId("65f0" * 6))])
+
+    assert taskqueue("give-up", first, "--reason", "closed").out.split()[1:] == ["is", "FAILED"]
+    assert taskqueue("give-up", str(steps.id)).out.split()[1:] == ["is", "WAITING", "to", "clean", "up"]
+    given_up = kept(store, first)
+    assert given_up.error is not None
+    assert given_up.error.message.endswith(" (closed)")
+    assert taskqueue("give-up", "65f0").complaint.endswith("can be given up while it waits to run again after an error")
+    assert taskqueue("give-up").code == Exit.USAGE
+    several = ("give-up", "--query", "tag:b")
+    assert taskqueue(*several).out == "would give up 1 job: pass --yes to give them up\n"
+    assert taskqueue(*several, "--yes").out == "gave up 1 job\n"
+    assert taskqueue("give-up", "--query", "{}", "--yes", "--json").document == {"found": 2, "given_up": 1}
 
 
 def test_recover_takes_a_query(taskqueue: Taskqueue, store: Store) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, cast
 
@@ -80,6 +81,28 @@ def test_a_job_that_pauses_after_a_failure_can_be_brought_forward(scheduler: Sch
     scheduler.run_pending(ignore_time=False)
 
     assert process.refresh().result == 2
+
+
+def test_a_job_that_is_retried_in_vain_is_given_up(scheduler: Scheduler) -> None:
+    several = [scheduler.run_job(Broken, retry=2, retry_interval="1h", tags=f"n:{number}") for number in range(3)]
+    untried = scheduler.add_job(Echo)
+
+    ended = scheduler.give_up_job(several[0].id, "no such shop")
+
+    assert (ended.status, ended.cause, ended.is_final) == (Status.FAILED, Cause.GIVEN_UP, True)
+    error = several[1].error
+    assert error is not None
+    assert ended.error == replace(error, message=f"{error.message} (no such shop)")
+    assert "it was given up while it waited to run again" in ended.why()
+    with pytest.raises(WrongStatus, match="is WAITING: a job can be given up while it waits to run again"):
+        scheduler.give_up_job(untried.id)
+    with pytest.raises(JobNotFound):
+        scheduler.give_up_job(UNKNOWN)
+    assert scheduler.give_up_jobs({"tags": "n:1"}) == 1
+    assert scheduler.give_up_jobs({}) == 1
+    assert {process.refresh().status for process in several} == {Status.FAILED}
+    assert untried.refresh().status is Status.WAITING
+    assert scheduler.recover_job(ended.id).status is Status.WAITING
 
 
 def test_add_job_once_sees_the_change(scheduler: Scheduler) -> None:  # PTS-12

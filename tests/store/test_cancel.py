@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from bson import ObjectId
 
-from taskqueue.model.lifecycle.outcomes import Canceled, Done, HandedBack
-from taskqueue.model.record import CancelRequest, Cause, Record, Status
+from taskqueue.model.history import Step
+from taskqueue.model.lifecycle.continuation import Continuation, Phase
+from taskqueue.model.lifecycle.outcomes import Canceled, Done, Failed, HandedBack
+from taskqueue.model.lifecycle.pending import given_up
+from taskqueue.model.record import CancelRequest, Cause, Dependency, Options, Record, Status
+from taskqueue.model.retry import FixedRetry
 from taskqueue.store import Store
 from taskqueue.store.bell import STOPS
 from tests.store.conftest import Opener
 from tests.store.records import (
+    BROKEN,
     HOUR,
     LEASE,
     MINUTE,
@@ -127,6 +134,43 @@ def test_a_canceled_job_frees_its_unique_key(store: Store) -> None:
     store.cancel(first.id, "", NOON)
 
     assert store.add([second]) == [second]
+
+
+def test_a_job_that_is_given_up_ends_with_its_effects_and_counts_no_failure_twice(store: Store) -> None:
+    dependent = behind(first := ObjectId(), depends_on=(Dependency(id=first),))
+    run = running(store, a_record(id=first, unique="k", options=Options(retry=FixedRetry(times=3, interval=3600))))
+    store.add([dependent])
+    settle(store, run, Failed(failure=BROKEN))
+    cursor, before = now_cursor(store), kept(store, first)
+    after = given_up(before, "no such shop", NOON + MINUTE)
+
+    assert store.update(before, after, NOON + MINUTE)
+
+    assert not store.update(before, after, NOON + MINUTE)
+    assert kept(store, first) == after
+    assert (after.status, kept(store, dependent.id).status) == (Status.FAILED, Status.CANCELED)
+    assert store.add([other := a_record(unique="k")]) == [other]
+    assert sorted(told(store, cursor)) == ["canceled", "failed", "waiting"]
+    assert store.tally()["default", Status.FAILED] == 1
+    figures: Counter[str] = Counter()
+    for part in store.history(Step.MINUTE, NOON, NOON + HOUR).values():
+        figures.update(part["default", "app:Mail"])
+    failures = [number for name, number in figures.items() if name.startswith("x:")]
+    assert (figures["failed"], figures["attempts"], failures) == (1, 1, [1])
+    assert claim(store, now=NOON + 2 * HOUR).records[0].id == other.id
+
+
+def test_a_job_in_steps_that_is_given_up_is_to_clean_up(store: Store) -> None:
+    record = postponed(NOON + HOUR, error=BROKEN, course=Continuation(phase=Phase.RUNNING))
+    store.add([record])
+    before = kept(store, record.id)
+    after = given_up(before, "", NOON)
+
+    assert store.update(before, after, NOON)
+
+    assert kept(store, record.id) == after
+    assert (after.status, after.phase, store.tally()["default", Status.WAITING]) == (Status.WAITING, Phase.FAILING, 1)
+    assert claim(store).records[0].id == record.id
 
 
 def test_many_are_canceled_as_each_of_them_would_be(store: Store) -> None:

@@ -140,6 +140,27 @@ def test_who_acts_does_not_wait_for_one_who_reads_the_store(url: str) -> None:
             acting.join()
 
 
+def test_retried_jobs_are_tried_now_or_given_up(scheduler: Scheduler, browser: MakeBrowser) -> None:
+    several = [scheduler.run_job(jobs.Invoice, retry=1, retry_interval="1h") for _ in range(3)]
+    client = browser()
+    log_in(client)
+    page = client.get(f"/jobs/{several[0].id}").text
+    form = {"reason": "no such shop", "csrf": page.partition('name="csrf" value="')[2].partition('"')[0]}
+
+    assert {"Retry now", "Give up the job"} <= set(re.findall(r"<button[^>]*>([^<]+)<", page))
+    assert client.post(f"/jobs/{several[0].id}/give-up", data=form).headers["location"].endswith("?done=given-up")
+    assert client.post(f"/jobs/{several[1].id}/now", data=form).headers["location"].endswith("?done=started")
+    assert [process.refresh().status.name for process in several] == ["FAILED", "WAITING", "POSTPONED"]
+    assert several[0].error is not None
+    assert several[0].error.message.endswith(" (given up by olaf: no such shop)")
+    assert "Retry now" not in client.get(f"/jobs/{several[0].id}").text
+    assert "Give up all…" not in client.get("/jobs?status=scheduled").text
+    assert "Give up all…" in client.get("/jobs?status=retrying").text
+    form = asked(client, "/jobs/matching?action=give-up&status=retrying")
+    assert client.post("/jobs/matching", data=form).headers["location"].endswith("done=matching&of=1")
+    assert (several[1].refresh().status.name, several[2].refresh().status.name) == ("WAITING", "FAILED")
+
+
 def test_postponed_jobs_that_match_are_started_now(scheduler: Scheduler, browser: MakeBrowser) -> None:
     first = scheduler.add_job(jobs.Mail, queue="mail", at="+1d")
     behind = scheduler.add_job(jobs.Mail, queue="mail", depends_on=[first])

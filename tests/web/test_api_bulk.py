@@ -68,6 +68,19 @@ def test_failed_jobs_run_again_in_stages_and_are_stopped(api: Api, scheduler: Sc
     assert api("rita").post("bulk", json={"name": "other", "query": wanted}).status_code == 403
 
 
+def test_retries_are_given_up(api: Api, scheduler: Scheduler) -> None:
+    first, second = (scheduler.run_job(Broken, retry=1, retry_interval="1h", queue="mail") for _ in range(2))
+    client = api("olaf")
+
+    ended = client.post(f"jobs/{first.id}/give-up", json={"reason": "closed"}).json()
+    assert (ended["status"], ended["cause"]) == ("FAILED", "given_up")
+    assert client.post(f"jobs/{first.id}/give-up").status_code == 409
+    body = {"action": "give-up", "query": {}}
+    assert client.post("jobs/matching", json=body).json()["found"] == 1
+    assert client.post("jobs/matching", json={**body, "confirm": True}).json()["done"] == 1
+    assert second.refresh().status.name == "FAILED"
+
+
 def test_retries_that_match_start_now(api: Api, scheduler: Scheduler) -> None:
     later = scheduler.add_job(jobs.Mail, at="+1d")
     body = {"action": "start-now", "query": {"status": "POSTPONED"}}

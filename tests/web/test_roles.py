@@ -26,7 +26,7 @@ from tests.web import jobs
 from tests.web.conftest import HOST
 
 MAIL = f"{jobs.__name__}:Mail"
-WAITING, ENDED = "a" * 24, "e" * 24
+WAITING, ENDED, RETRIED = "a" * 24, "e" * 24, "b" * 24
 SENT = {"password": "hunter2"}
 END_OF_TIME = "4102444800000"
 
@@ -100,6 +100,7 @@ OVER_HTTP = [
     Request(route="GET /jobs/{id}", query={"unmask": "true"}, action="unmask", target=WAITING, may=OF_ALL),
     Request(route="PATCH /jobs/{id}", body={"priority": 3}, action="update", target=WAITING),
     Request(route="POST /jobs/{id}/cancel", action="cancel", target=WAITING),
+    Request(route="POST /jobs/{id}/give-up", id=RETRIED, action="give up", target=RETRIED),
     Request(route="POST /jobs/{id}/run-again", id=ENDED, action="run again", target=ENDED),
     *(
         Request(
@@ -109,7 +110,12 @@ OVER_HTTP = [
             target="jobs",
             is_narrowed=True,
         )
-        for name, action in (("cancel", "cancel"), ("run-again", "run again"), ("start-now", "start now"))
+        for name, action in (
+            ("cancel", "cancel"),
+            ("run-again", "run again"),
+            ("start-now", "start now"),
+            ("give-up", "give up"),
+        )
     ),
     Request(
         route="POST /bulk",
@@ -129,6 +135,8 @@ ON_PAGES = [
     Request(route="POST /jobs/{id}/change", body={"priority": "3", "queue": "mail"}, action="update", target=WAITING),
     Request(route="POST /jobs/{id}/edit", id=ENDED, body={"data": "{}"}, action="run again", target=ENDED),
     Request(route="POST /jobs/{id}/cancel", action="cancel", target=WAITING),
+    Request(route="POST /jobs/{id}/now", id=RETRIED, action="update", target=RETRIED),
+    Request(route="POST /jobs/{id}/give-up", id=RETRIED, action="give up", target=RETRIED),
     Request(route="POST /jobs/{id}/again", id=ENDED, action="run again", target=ENDED),
     *(
         Request(
@@ -138,7 +146,7 @@ ON_PAGES = [
             target="jobs",
             is_narrowed=True,
         )
-        for name, action in (("cancel", "cancel"), ("again", "run again"), ("now", "start now"))
+        for name, action in (("cancel", "cancel"), ("again", "run again"), ("now", "start now"), ("give-up", "give up"))
     ),
     Request(
         route="POST /bulk",
@@ -170,6 +178,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         scheduler.run_job(jobs.Mail, {}, id=ENDED)
         plan = bulk_actions.plan_of(scheduler, {"first": 1, "rate": None, "queue": None, "at": "+1 hour"})
         bulk_actions.begin(scheduler, "fix", {"job": MAIL}, plan, "setup", ["mail"])
+        scheduler.run_job(jobs.Invoice, id=RETRIED, queue="mail", retry=1, retry_interval="1h")
         scheduler.add_job(jobs.Mail, SENT, id=WAITING)
         scheduler.schedule("nightly", jobs.Mail, every="1d", queue="mail").pause("setup")
         scheduler.pause("mail", by="setup")

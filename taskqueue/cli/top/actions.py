@@ -60,6 +60,21 @@ def cancel(store: Store, chosen: Sequence[tuple[str, Query]]) -> Question:
     return Question(title=f"Cancel {_some(number)}{_words(chosen)}?", sample=_sample(meant[:SAMPLE], number), act=act)
 
 
+def give_up(store: Store, chosen: Sequence[tuple[str, Query]]) -> Question:
+    """Ask whether to give up the jobs of these that wait to run again; raise ``NothingToDo``."""
+    query = And((_any(chosen), parse(changes.WAITS_AGAIN)))
+    meant = list(islice(records.matching(store, query), MOST))
+    if not meant:
+        raise NothingToDo("no job waits to run again after an error")
+    number = len(meant) if len(meant) < MOST else store.count(query)
+
+    def act(reason: str) -> str:
+        with _acting(store, "give up", meant, _words(chosen), reason=reason):
+            return f"gave up {count(changes.give_up_each(store, [record.id for record in meant], reason), 'job')}"
+
+    return Question(title=f"Give up {_some(number)}{_words(chosen)}?", sample=_sample(meant[:SAMPLE], number), act=act)
+
+
 def run_again(store: Store, chosen: Sequence[tuple[str, Query]]) -> Question:
     """Ask whether to run the ended jobs of these again, as copies; raise ``NothingToDo``."""
     query = And((_any(chosen), FINAL))

@@ -62,6 +62,7 @@ class Top(App[int]):
         Binding("ctrl+z", "suspend_process", show=False, priority=True),
         Binding("question_mark", "keys", show=False),
         Binding("c", "cancel", show=False),
+        Binding("e", "give_up", show=False),
         Binding("r", "run_again", show=False),
         *(Binding(each.key, f"operate('{name}')", show=False) for name, each in OPERATIONS.items() if each.key),
         Binding("f", "failures", show=False),
@@ -116,6 +117,11 @@ class Top(App[int]):
         """Cancel the jobs of the rows."""
         chosen = [cancelable for thing in self._things() if (cancelable := targets.cancelable(thing))]
         self._ask_if(chosen, "to cancel", partial(actions.cancel, self._store, chosen))
+
+    def action_give_up(self) -> None:
+        """Give up the jobs of the rows that wait to run again."""
+        chosen = [retried for thing in self._things() if (retried := targets.retried(thing))]
+        self._ask_if(chosen, "to give up", partial(actions.give_up, self._store, chosen))
 
     def action_run_again(self) -> None:
         """Run the ended jobs of the rows again."""

@@ -357,6 +357,7 @@ HELP: Mapping[str, str] = {
     "/": "show only rows that contain a text; esc shows all",
     "space": "mark rows: actions are about all marked ones",
     "c": "cancel jobs, or the jobs of a queue that have not started",
+    "e": "give up jobs that wait to run again: they end as failed",
     "r": "run ended jobs again; of a queue, the failed jobs",
     **{each.key: _meaning(each) for each in OPERATIONS.values() if each.key},
     "f": "show failures of the last hour by class and error",

@@ -123,6 +123,17 @@ def cancelable(thing: object) -> tuple[str, Query] | None:
     return None
 
 
+def retried(thing: object) -> tuple[str, Query] | None:
+    """Return the jobs of it that can be given up if they wait to run again, in words and as a query."""
+    queue, failures = queue_of(thing), failures_of(thing)
+    if queue:
+        return f" of queue {queue} that wait to run again", parse({"queue": queue})
+    if failures is not None:
+        words, query = failures
+        return f" of {words} and wait to run again", parse(query)
+    return cancelable(thing)
+
+
 def repeatable(thing: object, now: datetime) -> tuple[str, Query] | None:
     """Return the ended jobs that can run again for it, in words and as a query."""
     job, queue, failures = job_of(thing), queue_of(thing), failures_of(thing)

@@ -50,7 +50,9 @@ _UNCLEANED = (Cause.UNLOADABLE, Cause.UNREADABLE, Cause.REPLACED, Cause.DUPLICAT
 
 def end_as(record: Record, status: Status, cause: Cause, now: datetime, error: Failure | None) -> Record:
     """Return the record at this end; a job that runs in steps cleans up first."""
-    if record.phase not in (None, Phase.FAILING) and status is not Status.DONE and cause not in _UNCLEANED:
+    cannot_load = cause is Cause.GIVEN_UP and record.cause is Cause.UNLOADABLE
+    is_cleaned = cause not in _UNCLEANED and not cannot_load
+    if record.phase not in (None, Phase.FAILING) and status is not Status.DONE and is_cleaned:
         return _to_clean_up(record, status, cause, now, error)
     return replace(
         record,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace as replaced
 from datetime import datetime
 
 from taskqueue.model.ids import JobId
@@ -98,6 +99,24 @@ def canceled(record: Record, reason: str, now: datetime, cause: Cause = Cause.CA
         return replace(record, cancel=request)
     error = record.error if not reason else Failure(type="Canceled", message=clipped(reason))
     return end_as(record, Status.CANCELED, cause, now, error)
+
+
+def waits_again(record: Record) -> bool:
+    """Return whether the record waits to run again after an error, or for its class to be loaded."""
+    if record.status not in (Status.WAITING, Status.POSTPONED) or record.waiting_for or record.error is None:
+        return False
+    return record.phase is not Phase.FAILING or record.cause is Cause.UNLOADABLE
+
+
+def given_up(record: Record, reason: str, now: datetime) -> Record:
+    """Return the record that waits to run again as FAILED with its last error; any other one unchanged.
+
+    It has no start: the time until now would count as a run.
+    """
+    if not waits_again(record) or record.error is None:
+        return record
+    error = replaced(record.error, message=f"{record.error.message} ({clipped(reason)})") if reason else record.error
+    return end_as(replace(record, started_at=None), Status.FAILED, Cause.GIVEN_UP, now, error)
 
 
 def orphaned(child: Record, parent: JobId, status: Status, now: datetime) -> Record:

@@ -15,6 +15,8 @@ TRANSITIONS: Mapping[tuple[Status, str], frozenset[Status]] = {
     (W, "claim"): frozenset({R}),
     (W, "cancel"): frozenset({C}),
     (P, "cancel"): frozenset({C}),
+    (W, "give up"): frozenset({F}),
+    (P, "give up"): frozenset({F}),
     (R, "cancel"): frozenset({R}),
     (W, "update"): frozenset({W, P}),
     (P, "update"): frozenset({W, P}),

@@ -310,6 +310,8 @@ class Updates:
         self._settlements = settlements
 
     def update(self, before: Record, after: Record, now: datetime) -> bool:
+        if after.status.is_final or after.course != before.course:
+            return bool(self._settlements.apply([Replacement(where=unmoved(before), after=after)], now))
         old, new = _changed_fields(before), _changed_fields(after)
         differing = {name: value for name, value in new.items() if value != old[name]}
         where = unmoved(before) | {name: old[name] for name in differing}

@@ -29,6 +29,9 @@ def update(work: Transaction, before: Record, after: Record, now: datetime) -> b
     """Replace ``before`` by ``after``; False if it has moved in the meantime."""
     if work.record(before.id) != before:
         return False
+    if after.status.is_final or after.course != before.course:
+        work.replace(before, after, now)
+        return True
     work.queue_changes(before.queue, after.queue)
     work.execute(_UPDATE, (*_values(after), str(after.id)))
     work.count(before.queue, before.status, -1)

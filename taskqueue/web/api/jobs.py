@@ -18,7 +18,7 @@ from taskqueue.model.options import named
 from taskqueue.model.schedules import moment_of
 from taskqueue.model.serializer import decode
 from taskqueue.scheduler import json_shapes
-from taskqueue.scheduler.changes import SAME_DATA
+from taskqueue.scheduler.changes import SAME_DATA, WAITS_AGAIN
 from taskqueue.scheduler.operator_api import explained
 from taskqueue.scheduler.process import Process
 from taskqueue.web.actions import STARTABLE
@@ -83,6 +83,11 @@ def cancel_job(call: Call) -> Any:
     return _full(call, call.actions.cancel_job(call.path["id"], call.body.get("reason", "")))
 
 
+def give_up_job(call: Call) -> Any:
+    """End a job that waits to run again after an error, or for its class to be loaded, as failed."""
+    return _full(call, call.actions.give_up_job(call.path["id"], call.body.get("reason", "")))
+
+
 def run_job_again(call: Call) -> Any:
     """Run an ended job once more as a copy."""
     data = _data(call.body["data"]) if "data" in call.body else SAME_DATA
@@ -91,25 +96,27 @@ def run_job_again(call: Call) -> Any:
 
 
 def act_on_matching(call: Call) -> Any:
-    """Cancel, run again or start now all matching jobs; without ``confirm`` only return how many, with a sample.
+    """Cancel, give up, run again or start all matching jobs; without ``confirm`` only return how many, with a sample.
 
     With the ``at`` of that answer it concerns only the jobs that were counted.
     """
-    ended = call.body["action"] == "run-again"
+    action, actions, reason = call.body["action"], call.actions, call.body.get("reason", "")
     query = matching_query(call)
     now = call.dashboard.overviews.now()
     at = named("at", call.body["at"], lambda given: moment_of(given, now)) if "at" in call.body else now
-    starts = call.body["action"] == "start-now"
-    concerned = {"$and": [query, STARTABLE]} if starts else query
-    number, sample = call.actions.matching(concerned, at, ended=ended)
+    only = {"start-now": STARTABLE, "give-up": WAITS_AGAIN}.get(action, {})
+    number, sample = actions.matching({"$and": [query, only]} if only else query, at, ended=action == "run-again")
     done = 0
     if call.body.get("confirm", False):
-        if starts:
-            done = call.actions.start_now(query, at)
-        elif ended:
-            done = call.actions.run_jobs_again(query, at)
-        else:
-            done = call.actions.cancel_jobs(query, at, call.body.get("reason", ""))
+        match action:
+            case "start-now":
+                done = actions.start_now(query, at)
+            case "give-up":
+                done = actions.give_up_jobs(query, at, reason)
+            case "run-again":
+                done = actions.run_jobs_again(query, at)
+            case _:
+                done = actions.cancel_jobs(query, at, reason)
     return {"found": number, "sample": _listed(call, sample), "done": done, "at": json_shapes.time(at)}
 
 
@@ -204,7 +211,7 @@ _NEW = exactly({"job": {**TEXT, "examples": ["shop.jobs:MailJob"]}}, data={}, id
 _CHANGES = {**exactly(None, data={}, **_OPTIONS), "minProperties": 1}
 _MATCHING = exactly(
     {
-        "action": {"type": "string", "enum": ["cancel", "run-again", "start-now"]},
+        "action": {"type": "string", "enum": ["cancel", "give-up", "run-again", "start-now"]},
         "query": {"type": "object", "examples": [{"queue": "mail"}]},
     },
     reason=REASON,
@@ -241,6 +248,7 @@ ROUTES = (
     ApiRoute("GET /jobs/{id}", get_job, _FULL, _UNMASK),
     ApiRoute("PATCH /jobs/{id}", update_job, _FULL, body=_CHANGES, needs_body=True, statuses=(409,)),
     ApiRoute("POST /jobs/{id}/cancel", cancel_job, _FULL, body=exactly(None, reason=REASON)),
+    ApiRoute("POST /jobs/{id}/give-up", give_up_job, _FULL, body=exactly(None, reason=REASON), statuses=(409,)),
     ApiRoute("POST /jobs/{id}/run-again", run_job_again, _FULL, body=_AGAIN, created=True, statuses=(409,)),
     ApiRoute("GET /jobs/{id}/logs", get_logs, listed("lines", ref("LogLine"))),
     ApiRoute("GET /jobs/{id}/events", get_events, listed("events", ref("Event"))),

@@ -41,6 +41,8 @@ PAGES: Sequence[Page] = (
     Page(path="/jobs/{id}/edit", show=job_form.edit, template="job_form.html"),
     Page(path="/jobs/{id}/edit", show=job_form.run, template="job_form.html", method="POST"),
     Page(path="/jobs/{id}/cancel", show=changes.cancel, method="POST"),
+    Page(path="/jobs/{id}/now", show=changes.now, method="POST"),
+    Page(path="/jobs/{id}/give-up", show=changes.give_up, method="POST"),
     Page(path="/jobs/{id}/again", show=changes.again, method="POST"),
     *changes.OF_OPERATIONS,
     Page(path="/queues/{name:path}", show=queue_page, template="work.html"),

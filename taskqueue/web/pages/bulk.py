@@ -18,13 +18,22 @@ from taskqueue.model.timestamps import milliseconds
 from taskqueue.scheduler import bulk_actions
 from taskqueue.scheduler.audit_trail import shown_query
 from taskqueue.scheduler.bulk_actions import StageResults, new_name
+from taskqueue.scheduler.changes import WAITS_AGAIN
 from taskqueue.web.actions import MOST_STARTED, STARTABLE
 from taskqueue.web.pages.jobs import rows_of
 from taskqueue.web.problems import Problem
 from taskqueue.web.view import View, moment, see_other
 
-ACTIONS = {"cancel": ("Cancel", "pending"), "again": ("Run again", "ended"), "now": ("Start now", "postponed")}
+ACTIONS = {
+    "cancel": ("Cancel", "pending"),
+    "give-up": ("Give up", "retrying"),
+    "again": ("Run again", "ended"),
+    "now": ("Start now", "postponed"),
+}
 """Each action as a verb, and the word for the jobs that it concerns."""
+
+ONLY = {"give-up": WAITS_AGAIN, "now": STARTABLE}
+"""The queries of actions that concern only some of the matching jobs."""
 
 
 def ask(view: View) -> Any:
@@ -34,8 +43,8 @@ def ask(view: View) -> Any:
     action, query = _action(view.query), _allowed(view, job_filter)
     verb, kind = ACTIONS[action]
     at = view.now()
-    if action == "now":
-        query = {"$and": [query, STARTABLE]}
+    if action in ONLY:
+        query = {"$and": [query, ONLY[action]]}
     number, sample = view.actions.matching(query, None, ended=action == "again")
     return {
         "action": action,
@@ -45,7 +54,7 @@ def ask(view: View) -> Any:
         "at": milliseconds(at),
         "number": number,
         "sample": rows_of(view, sample),
-        "most": MOST_STARTED if action == "now" else number,
+        "most": MOST_STARTED if action in ONLY else number,
         "may_act": view.may_act,
         "name": new_name(at),
     }
@@ -58,6 +67,8 @@ def act(view: View) -> Any:
     at = moment("at", view.form.get("at", ""))
     if action == "cancel":
         number = view.actions.cancel_jobs(query, at, view.form.get("reason", ""))
+    elif action == "give-up":
+        number = view.actions.give_up_jobs(query, at, view.form.get("reason", ""))
     elif action == "now":
         number = view.actions.start_now(query, at)
     else:

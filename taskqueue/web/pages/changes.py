@@ -14,6 +14,8 @@ from taskqueue.web.view import Button, Page, View, button_of, path_of, see_other
 
 SENTENCES: Mapping[str, str] = {
     "canceled": "Done: the job is canceled, or asked to end if it runs.",
+    "started": "Done: the job no longer waits for its pause.",
+    "given-up": "Done: the job has ended as failed, or ends so when it has cleaned up.",
     "again": "Done: this copy runs again.",
     "changed": "Done: the job is changed.",
     "triggered": "Done: the schedule has started this job.",
@@ -35,6 +37,18 @@ def cancel(view: View) -> Response:
     """Cancel a job."""
     view.actions.cancel_job(view.path["id"], view.form.get("reason", ""))
     return see_other(view, f"/jobs/{view.path['id']}?done=canceled")
+
+
+def now(view: View) -> Response:
+    """Let a job that waits for its pause start now."""
+    view.actions.update_job(view.path["id"], {"at": None})
+    return see_other(view, f"/jobs/{view.path['id']}?done=started")
+
+
+def give_up(view: View) -> Response:
+    """End a job that waits to run again as failed."""
+    view.actions.give_up_job(view.path["id"], view.form.get("reason", ""))
+    return see_other(view, f"/jobs/{view.path['id']}?done=given-up")
 
 
 def again(view: View) -> Response:

@@ -17,6 +17,7 @@ from taskqueue.insight.work_report import options_in_words
 from taskqueue.model.controls import Controls
 from taskqueue.model.ids import JobId
 from taskqueue.model.job_filter import JobFilter
+from taskqueue.model.lifecycle.pending import waits_again
 from taskqueue.model.limits import limit_keys_of
 from taskqueue.model.log_lines import LogLine
 from taskqueue.model.record import Failure, Record, Status
@@ -99,6 +100,7 @@ def _shown(view: View, process: Process, masked: Masked) -> Mapping[str, Any]:
         "schedule": record.origin.schedule if isinstance(record.origin, FromSchedule) else None,
         "may_act": view.may_act_on(process.queue),
         "may_edit": view.actions.may_add(process.job),
+        "waits_again": waits_again(record),
         "is_stage": process.job == STAGE,
     }
 

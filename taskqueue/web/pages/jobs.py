@@ -142,8 +142,10 @@ def _time_columns(job_filter: JobFilter, order: str, usual: str) -> list[dict[st
 
 def _possible_actions(job_filter: JobFilter, problem: str) -> dict[str, bool]:
     statuses = set() if problem else job_filter.statuses()
+    words = {word.lower() for word in job_filter.values("status")}
     return {
         "may_start_now": bool(job_filter.values("status")) and statuses == {Status.POSTPONED},
+        "may_give_up": bool(words) and words <= {"retrying", "unloadable", "cannot load"},
         "may_cancel": any(status.is_pending for status in statuses),
         "may_run_again": any(status.is_final for status in statuses),
     }

@@ -98,6 +98,7 @@ VERBS: dict[str, Callable[[Record], Record]] = {
     "release": lambda record: pending.relieved(record, BEHIND, Status.FAILED, NOW),
     "claim": lambda record: pending.claimed(record, WEB, NOW + LEASE),
     "cancel": lambda record: pending.canceled(record, "enough", NOW),
+    "give up": lambda record: pending.given_up(replace(record, error=BROKEN, waiting_for=()), "", NOW),
     "expire": lambda record: pending.expired(record, NOW),
     "update": lambda record: pending.planned(record, NOW, NOW),
 }
@@ -201,6 +202,49 @@ def test_a_canceled_record_carries_the_reason() -> None:
 
 def test_without_a_reason_the_last_error_stays() -> None:
     assert pending.canceled(a_record(error=BROKEN), "", NOW).error == BROKEN
+
+
+@pytest.mark.parametrize("reason", ["", "no such shop"])
+def test_a_job_that_is_given_up_keeps_its_last_error(reason: str) -> None:
+    after = pending.given_up(a_record(Status.POSTPONED, error=BROKEN, failures=2, started_at=NOW), reason, NOW)
+
+    assert (after.status, after.cause, after.ended_at, after.failures) == (Status.FAILED, Cause.GIVEN_UP, NOW, 2)
+    assert after.error == replace(BROKEN, message=f"no such address{' (no such shop)' if reason else ''}")
+    assert (after.started_at, after.ready_at) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        a_record(),
+        a_record(Status.PROCESSING, error=BROKEN),
+        a_record(Status.FAILED, error=BROKEN),
+        a_record(Status.POSTPONED, error=BROKEN, waiting_for=(BEHIND,)),
+        a_record(Status.POSTPONED, error=BROKEN, course=Continuation(phase=Phase.FAILING), cause=Cause.CLEAN_UP),
+    ],
+    ids=["new", "running", "ended", "blocked", "cleans up"],
+)
+def test_only_a_job_that_waits_to_run_again_is_given_up(record: Record) -> None:
+    assert pending.given_up(record, "", NOW) is record
+
+
+@pytest.mark.parametrize(
+    ("phase", "cause", "status"),
+    [
+        (Phase.RUNNING, Cause.RETRY, Status.WAITING),
+        (Phase.RUNNING, Cause.UNLOADABLE, Status.FAILED),
+        (Phase.FAILING, Cause.UNLOADABLE, Status.FAILED),
+    ],
+)
+def test_a_job_in_steps_that_is_given_up_cleans_up_if_its_class_can_be_loaded(
+    phase: Phase, cause: Cause, status: Status
+) -> None:
+    record = a_record(Status.POSTPONED, error=BROKEN, cause=cause, course=Continuation(phase=phase))
+
+    after = pending.given_up(record, "", NOW)
+
+    assert (after.status, after.error) == (status, BROKEN)
+    assert after.status.is_final or (after.course is not None and after.course.ends_because == Cause.GIVEN_UP)
 
 
 def test_the_first_wish_to_cancel_stays() -> None:
