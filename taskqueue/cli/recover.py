@@ -10,6 +10,7 @@ import click
 from taskqueue.cli import bulk, completion, ids, output
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.cli.param_types import job_filter, past
+from taskqueue.model.ids import workflow_of
 from taskqueue.model.job_filter import JobFilter
 from taskqueue.model.query import And, Query, parse
 from taskqueue.model.record import Record
@@ -29,6 +30,7 @@ from taskqueue.scheduler.audit_trail import shown_query
 )
 @click.option("--yes", is_flag=True, help="With --query: run them again; the default is only to count them.")
 @bulk.plan_options
+@click.option("--workflow", is_flag=True, help="The failed part of the workflow of each ID.")
 @click.option("--name", metavar="TEXT", help="With --query: the name of the bulk action; the default is made up.")
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs; with --query an object.")
 @pass_store
@@ -38,6 +40,7 @@ def recover_command(
     query: JobFilter | None,
     since: str | None,
     yes: bool,
+    workflow: bool,
     as_json: bool,
     **staged: Any,
 ) -> None:
@@ -47,6 +50,9 @@ def recover_command(
     "status:failed queue:mail", or JSON such as {"status": "FAILED", "queue": "mail"}. A query leaves out jobs that
     were recovered before. A job whose unique key another pending job has is not run again: named by ID it is an error,
     and a query leaves it out.
+
+    With --workflow, the members of the workflow that failed run again, and the members that were canceled
+    because of them, after the copies that they depend on. ID is that of the workflow or of a member.
 
     With --first, --rate, --queue or --name the jobs of a query run again as a bulk action, which `bulk NAME` follows,
     continues and stops.
@@ -58,6 +64,8 @@ def recover_command(
         raise click.UsageError("--since goes with --query; jobs named by ID are recovered whenever they ended")
     if query is None and is_bulk:
         raise click.UsageError("--first, --rate, --queue and --name go with --query")
+    if workflow and (query is not None or staged["at"] is not None):
+        raise click.UsageError("--workflow goes with ID alone: the members keep their order")
     if query is not None:
         written = query.query(context.store.now())
         if is_bulk:
@@ -69,10 +77,15 @@ def recover_command(
     records = [ids.resolve(context.store, written) for written in id]
     copies: list[Record] = []
     try:
-        copies.extend(_again(context, record, staged["at"]) for record in records)
+        for record in records:
+            copies += _part_again(context, record) if workflow else [_again(context, record, staged["at"])]
     finally:  # a refused job must not hide the copies that were added before it
         if copies:
             _show(copies, as_json)
+    if not copies and as_json:
+        output.write_all([])
+    elif not copies:
+        output.line("nothing of it failed, or is left to run again", err=True)
 
 
 def _recover_matching(
@@ -114,6 +127,11 @@ def _show(copies: Sequence[Record], as_json: bool) -> None:
 def _again(context: StoreContext, ended: Record, at: Any) -> Record:
     with context.acting("run again", str(ended.id), job=ended.job):
         return changes.recover(context.store, ended.id, at)
+
+
+def _part_again(context: StoreContext, member: Record) -> list[Record]:
+    with context.acting("run failed part again", str(workflow_of(member.tags) or member.id), job=member.job):
+        return changes.recover_workflow(context.store, member.id)
 
 
 def _meant(context: StoreContext, query: Mapping[str, Any], since: str | None) -> Query:

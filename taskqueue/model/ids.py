@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -37,6 +37,12 @@ def id_with_class(written: str) -> JobId | None:
 def without_text(given: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return ``given`` without the text, for another job than the one with that id."""
     return {name: value for name, value in given.items() if name != ID_TEXT} if ID_TEXT in given else given
+
+
+def workflow_of(tags: Iterable[str]) -> JobId | None:
+    """Return the id of the workflow that a job with these tags is a member of; None if it is of none."""
+    named = (tag.removeprefix(WORKFLOW_TAG) for tag in tags if tag.startswith(WORKFLOW_TAG))
+    return next((JobId(name) for name in named if JobId.is_valid(name)), None)
 
 
 def occurrence_id(series: JobId, occurrence: int) -> JobId:

@@ -97,6 +97,7 @@ class AsyncScheduler(AwaitedOperations):
     update_job = methods.returning(methods.process, methods.plain(Scheduler.update_job))
     recover_job = methods.returning(methods.process, methods.plain(Scheduler.recover_job))
     recover_jobs = methods.returning(methods.processes, methods.long(Scheduler.recover_jobs))
+    recover_workflow = methods.returning(methods.processes, methods.long(Scheduler.recover_workflow))
     find_jobs = methods.returning(methods.processes, methods.plain(Scheduler.find_jobs))
     count_jobs = methods.plain(Scheduler.count_jobs)
     get_job = methods.returning(methods.process, methods.plain(Scheduler.get_job))

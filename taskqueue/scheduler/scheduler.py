@@ -22,7 +22,16 @@ from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules import Duration
 from taskqueue.model.shown_text import as_code
 from taskqueue.scheduler import add, job_meta, new_jobs, related_jobs, wait
-from taskqueue.scheduler.changes import SAME_DATA, cancel_all, give_up, give_up_all, recover, recover_all, update
+from taskqueue.scheduler.changes import (
+    SAME_DATA,
+    cancel_all,
+    give_up,
+    give_up_all,
+    recover,
+    recover_all,
+    recover_workflow,
+    update,
+)
 from taskqueue.scheduler.connection import Connections, leave_open
 from taskqueue.scheduler.event import Event
 from taskqueue.scheduler.event_stream import Events, EventStream
@@ -243,6 +252,16 @@ class Scheduler(Events, Operations, Schedules):
             immediate.refuse("at", at)
         recovered = recover_all(self._connections.store, parse(query), at)
         return self._run_now([Process(self, record) for record in recovered.copies])
+
+    def recover_workflow(self, id: JobId | str) -> list[Process]:
+        """Run the failed part of a workflow again: add copies in one step, and return them.
+
+        ``id`` is that of the workflow or of a member. Members that failed are copied, and the members that were
+        canceled because of them, which wait for the copies as before. What is DONE, was canceled for another reason, or
+        was recovered before, is left out. Raises ``JobNotFound``.
+        """
+        copies = recover_workflow(self._connections.store, id_of(id, self._connections))
+        return self._run_now([Process(self, record) for record in copies])
 
     def get_job(self, id: JobId | str) -> Process:
         """Return the job with this id; raise ``JobNotFound`` if there is none."""

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, overload
 
 from taskqueue.errors import InvalidJob, InvalidOption, JobNotFound
 from taskqueue.execution.declared_options import declared, known
-from taskqueue.model.ids import WORKFLOW_TAG, JobId
+from taskqueue.model.ids import WORKFLOW_TAG, JobId, workflow_of
 from taskqueue.model.job import Job, TaskFunction
+from taskqueue.model.lifecycle.recovered_copy import last_copy, origin_of, origins_of
 from taskqueue.model.options import named, validators
 from taskqueue.model.other_systems import OF_WORKFLOWS
 from taskqueue.model.received import ALL, ONE, Received, taken_out
@@ -105,7 +106,7 @@ class WorkflowSnapshot(Generic[Handle]):
 
     def _renew(self, stored: Iterable[Handle]) -> None:
         """Take the members as they are in the store now; members that are not there were pruned."""
-        now = {process.id: process for process in stored}
+        now = {id: process for process in stored for id in _ids(process)}
         self._pruned.update(process.id for process in self.processes if process.id not in now)
         self.processes = [now.get(process.id, process) for process in self.processes]
 
@@ -137,6 +138,11 @@ class Workflow(WorkflowSnapshot[Process]):
             else:
                 return self
 
+    def recover(self) -> Workflow:
+        """Run the failed part again, as copies in the place of its members; return this (``recover_workflow``)."""
+        self._client.recover_workflow(self.id)
+        return self.refresh()
+
     def cancel(self, reason: str = "") -> Workflow:
         """Cancel all members that are pending, the last ones first, and return this."""
         _cancel(self._client, self.id, reason)
@@ -148,7 +154,7 @@ class AsyncWorkflow(WorkflowSnapshot[AsyncProcess]):
 
     async def refresh(self) -> AsyncWorkflow:
         """Look at all members again and return this; one that was pruned stays as it was."""
-        self._renew([process async for process in self._client.get_jobs(_query(self.id))])
+        self._renew(_latest([process async for process in self._client.get_jobs(_query(self.id))]))
         return self
 
     async def wait(self, timeout: Duration | None = None, raise_on_error: bool = False) -> AsyncWorkflow:
@@ -163,6 +169,11 @@ class AsyncWorkflow(WorkflowSnapshot[AsyncProcess]):
             else:
                 return self
 
+    async def recover(self) -> AsyncWorkflow:
+        """Run the failed part again, as copies in the place of its members; return this (``recover_workflow``)."""
+        await self._client.recover_workflow(self.id)
+        return await self.refresh()
+
     async def cancel(self, reason: str = "") -> AsyncWorkflow:
         """Cancel all members that are pending, the last ones first, and return this."""
         await self._client.in_thread(_cancel, self._client.blocking, self.id, reason)
@@ -170,8 +181,20 @@ class AsyncWorkflow(WorkflowSnapshot[AsyncProcess]):
 
 
 def members(client: Scheduler, first: JobId) -> list[Process]:
-    """Return the members that are in the store."""
-    return list(client.get_jobs(_query(first)))
+    """Return the members that are in the store, the last copy of one that was recovered in its place."""
+    return _latest(client.get_jobs(_query(first)))
+
+
+def _latest(processes: Iterable[Handle]) -> list[Handle]:
+    """Return the members, the last copy of one that was recovered in its place."""
+    stored = {process.id: process for process in processes}
+    records = {id: process.snapshot for id, process in stored.items()}
+    return [stored[last_copy(id, records)] for id, record in records.items() if origin_of(record) not in stored]
+
+
+def _ids(process: JobSnapshot) -> tuple[JobId, ...]:
+    """Return the id of a member, and the ids of the jobs of which it is a copy."""
+    return process.id, *origins_of(process.snapshot)
 
 
 def _query(first: JobId) -> Mapping[str, Any]:
@@ -194,7 +217,7 @@ def _remaining(timeout: Duration | None) -> Callable[[], float | None]:
 
 def _missing(first: JobId, processes: Sequence[JobSnapshot]) -> Iterator[JobId]:
     """Yield the members that are known by others alone."""
-    there = {process.id for process in processes}
+    there = {id for process in processes for id in _ids(process)}
     for id in (first, *(id for process in processes for id in process.depends_on)):
         if id not in there:
             yield id
@@ -206,7 +229,7 @@ def _levels(processes: Sequence[Handle]) -> list[list[Handle]]:
     levels: list[list[Handle]] = []
     for process in processes:
         depth = max((depths[id] + 1 for id in process.depends_on if id in depths), default=0)
-        depths[process.id] = depth
+        depths |= dict.fromkeys(_ids(process), depth)
         levels += [[] for _ in range(depth + 1 - len(levels))]
         levels[depth].append(process)
     return levels
@@ -376,12 +399,6 @@ def find(scheduler: Any, id: JobId | str) -> Any:
     if first is None:
         raise JobNotFound(member.id, "the job is not a member of a workflow")
     return Workflow(scheduler, first, members(scheduler, first))
-
-
-def workflow_of(tags: Iterable[str]) -> JobId | None:
-    """Return the id of the workflow that a job with these tags is a member of; None if it is of none."""
-    named = (tag.removeprefix(WORKFLOW_TAG) for tag in tags if tag.startswith(WORKFLOW_TAG))
-    return next((JobId(name) for name in named if JobId.is_valid(name)), None)
 
 
 def _is_async(scheduler: Any) -> bool:

@@ -15,12 +15,12 @@ from typing import Any
 
 from taskqueue.errors import InvalidOption, JobNotFound, WrongStatus
 from taskqueue.model.controls import Kind
-from taskqueue.model.ids import JobId, id_of_text
+from taskqueue.model.ids import JobId, id_of_text, workflow_of
 from taskqueue.model.options import value_of
 from taskqueue.model.record import OnFailure, Record, Status
 from taskqueue.model.serializer import decode
 from taskqueue.model.wording import nearest
-from taskqueue.scheduler import bulk_actions
+from taskqueue.scheduler import bulk_actions, workflows
 from taskqueue.scheduler.audit_trail import acting, shown_query
 from taskqueue.scheduler.bulk_actions import BulkActionState, Plan
 from taskqueue.scheduler.changes import SAME_DATA, WAITS_AGAIN, is_data_of, typed_data
@@ -102,6 +102,17 @@ class Actions:
         given = data if data is SAME_DATA else self._data(process, data)
         with self._acting("run again", str(process.id), job=process.job, edited=data is not SAME_DATA):
             return self._scheduler.recover_job(process.id, at, data=given)
+
+    def run_failed_part_again(self, id: str) -> list[Process]:
+        """Run the failed part of the workflow of a job again, and return the copies."""
+        process = self._job(id)
+        first = workflow_of(process.tags)
+        if self._viewer.user.queues is not None and first is not None:
+            for member in workflows.members(self._scheduler, first):
+                self._check(member.queue)
+                self._check_declared(member.snapshot)
+        with self._acting("run failed part again", str(first or process.id), job=process.job):
+            return self._scheduler.recover_workflow(process.id)
 
     def update_job(self, id: str, changes: Mapping[str, Any]) -> Process:
         """Change ``priority``, ``at``, ``queue``, ``tags`` or ``data`` of a waiting job."""

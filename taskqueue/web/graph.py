@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from taskqueue.model.ids import WORKFLOW_TAG, JobId
+from taskqueue.model.record import Status
 from taskqueue.scheduler import workflows
 from taskqueue.scheduler.process import Process
 from taskqueue.scheduler.scheduler import Scheduler
@@ -17,6 +18,9 @@ MOST = 40
 
 MOST_MEMBERS = 200
 """The most members of a workflow that are read."""
+
+MOST_COPIES = 10
+"""How many copies one after the other are followed."""
 
 WIDTH, HEIGHT, GAP_X, GAP_Y = 148, 28, 36, 12
 
@@ -58,6 +62,8 @@ class Graph:
     is_more: bool
     """Whether there may be even more."""
     says: str
+    has_failed: bool
+    """Whether a member of the workflow failed, and was not recovered."""
 
 
 def graph_of(scheduler: Scheduler, process: Process) -> Graph | None:
@@ -83,6 +89,7 @@ def graph_of(scheduler: Scheduler, process: Process) -> Graph | None:
         left_out=len(related) - len(drawn),
         is_more=len(related) >= MOST_MEMBERS,
         says=f"{before} before, {after} after",
+        has_failed=workflows.workflow_of(process.tags) is not None and any(map(_has_failed, related.values())),
     )
 
 
@@ -131,7 +138,24 @@ def _related(scheduler: Scheduler, process: Process) -> Mapping[JobId, Process]:
         added = scheduler.find_jobs({"id": first}, limit=1) or [process]
         members = {"created_at": added[0].created_at, "tags": f"{WORKFLOW_TAG}{first}"}  # all were added at once
         related += scheduler.find_jobs(members, order="id", limit=MOST_MEMBERS)
-    return {**{job.id: job for job in related}, process.id: process}
+    return {**_latest(scheduler, {job.id: job for job in related}), process.id: process}
+
+
+def _latest(scheduler: Scheduler, related: Mapping[JobId, Process]) -> Mapping[JobId, Process]:
+    """Return the jobs; the last copy of a recovered job is in its place."""
+    latest = dict(related)
+    for _ in range(MOST_COPIES):
+        copied = {job.recovered_as: id for id, job in latest.items() if job.recovered_as and not job.is_done}
+        copies = scheduler.find_jobs({"id": {"$in": list(copied)[:MOST_MEMBERS]}}, limit=MOST_MEMBERS) if copied else []
+        if not copies:
+            break
+        latest = {id: job for id, job in latest.items() if id not in {copied[copy.id] for copy in copies}}
+        latest |= {copy.id: copy for copy in copies}
+    return latest
+
+
+def _has_failed(job: Process) -> bool:
+    return job.status in (Status.FAILED, Status.TIMEOUT) and job.recovered_as is None
 
 
 def _nearest(related: Mapping[JobId, Process], process: Process) -> Mapping[JobId, Process]:

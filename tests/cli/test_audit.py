@@ -29,7 +29,7 @@ def scheduler(url: str) -> Scheduler:
     """Return a client with a waiting job, a failed one, and a schedule."""
     scheduler = Scheduler(url)
     scheduler.add_job(jobs.Mail, {"to": "ann"}, id="a" * 24)
-    scheduler.run_job(jobs.Invoice, id="f" * 24)
+    scheduler.run_job(jobs.Invoice, id="f" * 24, tags=f"workflow:{'f' * 24}")
     scheduler.schedule("nightly", jobs.Mail, cron="0 2 * * *")
     return scheduler
 
@@ -41,6 +41,7 @@ COMMANDS: list[tuple[list[str], str, str, dict[str, object]]] = [
     (["cancel", "aaaa", "--reason", "late"], "cancel", "a" * 24, {"reason": "late"}),
     (["cancel", "--query", '{"queue": "mail"}', "--yes"], "cancel", "jobs", {"number": 1}),
     (["give-up", "--query", "queue:mail", "--yes", "--reason", "gone"], "give up", "jobs", {"reason": "gone"}),
+    (["recover", "--workflow", "ffff"], "run failed part again", "f" * 24, {"job": "tests.web.jobs:Invoice"}),
     (["recover", "ffff"], "run again", "f" * 24, {"job": "tests.web.jobs:Invoice"}),
     (
         ["recover", "--query", '{"data.token": "s3cret"}', "--yes"],

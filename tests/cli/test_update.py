@@ -14,7 +14,7 @@ from taskqueue.exit_codes import Exit
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.continuation import Continuation, Phase
 from taskqueue.model.query import EVERYTHING, parse
-from taskqueue.model.record import Cause, Holder, Record, Status
+from taskqueue.model.record import Cause, Dependency, Holder, Record, Status
 from taskqueue.model.retry import ExponentialRetry, FilteredRetry, FixedRetry
 from taskqueue.store import ClaimRequest, Store
 from tests.cli import records
@@ -114,6 +114,30 @@ def test_recover_prints_the_ids_of_the_copies(taskqueue: Taskqueue, store: Store
     assert [copy.given["recovered_from"] for copy in copies] == [str(jobs["failed"].id), str(jobs["canceled"].id)]
     assert {copy.status for copy in copies} == {Status.WAITING}
     assert kept(store, jobs["failed"].id) == replace(jobs["failed"], given={"recovered_as": str(copies[0].id)})
+
+
+def test_recover_runs_the_failed_part_of_a_workflow_again(taskqueue: Taskqueue, store: Store) -> None:
+    first, second = ObjectId("65f0" * 6), ObjectId("65f1" * 6)
+    flow = {"tags": (f"workflow:{first}",), "ready_at": None, "ended_at": records.NOW}
+    store.add(
+        [
+            records.record(id=first, status=Status.FAILED, cause=Cause.EXHAUSTED, error=records.FAILURE, **flow),
+            records.record(
+                id=second, status=Status.CANCELED, cause=Cause.DEPENDENCY, depends_on=(Dependency(id=first),), **flow
+            ),
+        ]
+    )
+
+    copies = [kept(store, id) for id in taskqueue("recover", "--workflow", "65f1").out.split()]
+
+    assert [copy.given["recovered_from"] for copy in copies] == [str(first), str(second)]
+    assert (copies[0].status, copies[1].waiting_for) == (Status.WAITING, (copies[0].id,))
+    again = taskqueue("recover", "--workflow", "65f0")
+    assert (again.code, again.complaint) == (0, "nothing of it failed, or is left to run again")
+    assert taskqueue("recover", "--workflow", "65f0", "--json").document == []
+    assert taskqueue("recover", "--workflow", "--query", "{}").code == Exit.USAGE
+    [entry] = [entry for entry in taskqueue("audit", "--json").document if entry["about"]["job"]][-1:]
+    assert (entry["action"], entry["target"]) == ("run failed part again", str(first))
 
 
 def test_a_job_whose_unique_key_another_has_is_not_recovered(taskqueue: Taskqueue, store: Store) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar
@@ -12,6 +13,7 @@ from taskqueue import Job, Scheduler, Status
 from taskqueue import workflows as words
 from taskqueue.errors import InvalidJob, InvalidOption, JobFailed, JobNotFound
 from taskqueue.model.query import parse
+from taskqueue.scheduler.changes import recover_workflow
 from taskqueue.store import Store
 from tests.scheduler.awaited import called
 
@@ -145,6 +147,68 @@ def test_members_wait_for_the_copy_of_one_that_failed(scheduler: Scheduler) -> N
 
     assert copy.refresh().result == 7
     assert flow.refresh().processes[1].is_done
+
+
+def test_the_failed_part_runs_again_and_takes_the_place_of_its_members(scheduler: Scheduler) -> None:
+    Fragile.is_broken = True
+    flow = workflows.chain(scheduler, (Number, 1), [(Fragile, 7), (Number, 2)], Sum, (Number, words.RESULT))
+    scheduler.run_pending()
+    before = [process.id for process in flow.refresh().processes]
+    assert [process.status.name for process in flow.processes] == ["DONE", "FAILED", "DONE", "CANCELED", "CANCELED"]
+
+    flow.recover()
+    assert [process.status.name for process in flow.processes] == ["DONE", "WAITING", "DONE", "POSTPONED", "POSTPONED"]
+    scheduler.run_pending()  # fails once more
+    assert [process.status.name for process in flow.refresh().processes][1::2] == ["FAILED", "CANCELED"]
+    Fragile.is_broken = False
+    copies = scheduler.recover_workflow(before[3])
+    scheduler.run_pending()
+
+    assert flow.refresh().is_done
+    assert (flow.results, flow.id, flow.pruned) == ([1, 7, 2, 9, 9], before[0], [])
+    assert {process.id for process in copies} < {process.id for process in flow.processes}
+    found = workflows.find(scheduler, copies[0].id)
+    assert [process.id for process in found.processes] == [process.id for process in flow.processes]
+    assert found.drawing().splitlines()[-1].startswith("      └─ ")
+    assert scheduler.recover_workflow(flow.id) == []
+
+
+def test_members_that_a_person_canceled_and_members_after_them_stay(scheduler: Scheduler) -> None:
+    Fragile.is_broken = True
+    flow = workflows.group(scheduler, [(Fragile, 1), (Number, 2, LATER)], then=[Sum])
+    flow.processes[1].cancel("not needed")
+    scheduler.run_pending(ignore_time=False)
+    ignored = workflows.chain(scheduler, (Fragile, 1), (Fragile, 2), Sum, on_failure="ignore")
+    scheduler.run_pending()
+
+    [copy] = scheduler.recover_workflow(flow.id)
+    assert (copy.recovered_from, copy.is_waiting) == (flow.processes[0].id, True)
+    first, second = scheduler.recover_workflow(ignored.id)
+    assert [first.recovered_from, second.recovered_from] == [process.id for process in ignored.processes[:2]]
+    assert (second.depends_on, second.is_postponed) == ((first.id,), True)
+    with pytest.raises(JobNotFound, match="not a member of a workflow"):
+        scheduler.recover_workflow(scheduler.add_job(Number).id)
+    with pytest.raises(JobNotFound, match="never added"):
+        scheduler.recover_workflow("65f0" * 6)
+
+
+def test_the_failed_part_is_added_once_by_two_who_run_it_again(scheduler: Scheduler, store: Store) -> None:
+    Fragile.is_broken = True
+    flow = workflows.chain(scheduler, (Fragile, 1), Sum)
+    scheduler.run_pending()
+    barrier, added = threading.Barrier(2), list[int]()
+
+    def recover() -> None:
+        barrier.wait(30)
+        added.append(len(recover_workflow(store, flow.id)))
+
+    threads = [threading.Thread(target=recover) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert (sorted(added), store.count(parse({}))) == ([0, 2], 4)
 
 
 def test_progress_is_that_of_all_members(scheduler: Scheduler) -> None:

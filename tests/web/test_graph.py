@@ -8,6 +8,7 @@ from taskqueue import Scheduler, workflows
 from taskqueue.scheduler.process import Process
 from taskqueue.web.graph import MOST, MOST_MEMBERS, Graph, graph_of
 from tests.web import jobs
+from tests.web.conftest import MakeBrowser, log_in
 
 both = pytest.mark.parametrize("url", ["sqlite", "mongodb"], indirect=True)
 
@@ -42,6 +43,26 @@ def test_the_members_of_a_workflow_are_drawn_when_they_have_ended_too(scheduler:
     first = chain.processes[0].refresh()
     assert first.is_final
     assert (graph(scheduler, first).says, graph(scheduler, first).left_out) == ("0 before, 3 after", 0)
+
+
+@both
+def test_members_that_ran_again_are_drawn_as_their_copies(scheduler: Scheduler, browser: MakeBrowser) -> None:
+    chain = workflows.chain(scheduler, jobs.Mail, jobs.Invoice, jobs.Mail)
+    scheduler.run_pending()
+    first = chain.refresh().processes[0]
+    client = browser()
+    log_in(client)
+    page = client.get(f"/jobs/{first.id}").text
+    assert "Run the failed part again…" in page
+    form = {"csrf": page.partition('name="csrf" value="')[2].partition('"')[0]}
+
+    done = client.post(f"/jobs/{first.id}/failed-part", data=form)
+
+    assert done.headers["location"].endswith("?done=matching&of=2")
+    assert [box.kind for box in graph(scheduler, first).boxes] == ["done", "waiting", "later"]
+    assert len(graph(scheduler, first).lines) == 2
+    assert not graph(scheduler, first).has_failed
+    assert "Run the failed part again" not in client.get(f"/jobs/{first.id}").text
 
 
 def test_of_a_large_workflow_some_are_read_and_the_others_said(scheduler: Scheduler) -> None:

@@ -26,7 +26,7 @@ from tests.web import jobs
 from tests.web.conftest import HOST
 
 MAIL = f"{jobs.__name__}:Mail"
-WAITING, ENDED, RETRIED = "a" * 24, "e" * 24, "b" * 24
+WAITING, ENDED, RETRIED, MEMBER = "a" * 24, "e" * 24, "b" * 24, "c" * 24
 SENT = {"password": "hunter2"}
 END_OF_TIME = "4102444800000"
 
@@ -101,6 +101,7 @@ OVER_HTTP = [
     Request(route="PATCH /jobs/{id}", body={"priority": 3}, action="update", target=WAITING),
     Request(route="POST /jobs/{id}/cancel", action="cancel", target=WAITING),
     Request(route="POST /jobs/{id}/give-up", id=RETRIED, action="give up", target=RETRIED),
+    Request(route="POST /workflows/{id}/run-again", id=MEMBER, action="run failed part again", target=MEMBER),
     Request(route="POST /jobs/{id}/run-again", id=ENDED, action="run again", target=ENDED),
     *(
         Request(
@@ -137,6 +138,7 @@ ON_PAGES = [
     Request(route="POST /jobs/{id}/cancel", action="cancel", target=WAITING),
     Request(route="POST /jobs/{id}/now", id=RETRIED, action="update", target=RETRIED),
     Request(route="POST /jobs/{id}/give-up", id=RETRIED, action="give up", target=RETRIED),
+    Request(route="POST /jobs/{id}/failed-part", id=MEMBER, action="run failed part again", target=MEMBER),
     Request(route="POST /jobs/{id}/again", id=ENDED, action="run again", target=ENDED),
     *(
         Request(
@@ -179,6 +181,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         plan = bulk_actions.plan_of(scheduler, {"first": 1, "rate": None, "queue": None, "at": "+1 hour"})
         bulk_actions.begin(scheduler, "fix", {"job": MAIL}, plan, "setup", ["mail"])
         scheduler.run_job(jobs.Invoice, id=RETRIED, queue="mail", retry=1, retry_interval="1h")
+        scheduler.run_job(jobs.Invoice, id=MEMBER, queue="mail", tags=f"workflow:{MEMBER}")
         scheduler.add_job(jobs.Mail, SENT, id=WAITING)
         scheduler.schedule("nightly", jobs.Mail, every="1d", queue="mail").pause("setup")
         scheduler.pause("mail", by="setup")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace as replaced
 from datetime import datetime
 
 from taskqueue.errors import WrongStatus
-from taskqueue.model.ids import ID_TEXT, JobId
+from taskqueue.model.ids import ID_TEXT, JobId, copy_id
+from taskqueue.model.lifecycle.pending import behind
 from taskqueue.model.options.new_record import expiry
-from taskqueue.model.record import Cause, Record, Status, changed
+from taskqueue.model.record import Cause, Dependency, OnFailure, Record, Status, changed
 from taskqueue.model.schedules.origin import FromSchedule
 from taskqueue.model.unique_period import PERIOD
 
@@ -116,6 +118,54 @@ def origins_in(given: object) -> tuple[JobId, ...]:
     before = given.get(BEFORE)
     ids = map(_id_in, (given.get(ORIGIN), *(before if isinstance(before, list) else ())))
     return tuple(id for id in ids if id is not None)
+
+
+def last_copy(id: JobId, members: Mapping[JobId, Record]) -> JobId:
+    """Return the id of the last copy of a job among these; of a job that is DONE its own, because its result counts."""
+    while (record := members.get(id)) is not None and record.status is not Status.DONE:
+        copied = copy_of(record)
+        if copied is None or copied not in members:
+            break
+        id = copied
+    return id
+
+
+def failed_part(members: Mapping[JobId, Record]) -> dict[JobId, Record]:
+    """Return the members of a workflow that failed, and the members that were canceled only because of them.
+
+    Members that were recovered before are left out: their copies are members, too.
+    """
+    unrecovered = [record for record in members.values() if copy_of(record) is None]
+    part = {record.id: record for record in unrecovered if record.status in (Status.FAILED, Status.TIMEOUT)}
+    canceled = [record for record in unrecovered if record.cause is Cause.DEPENDENCY]
+    while more := [
+        record
+        for record in canceled
+        if record.id not in part and all(_can_end_well(job, part, members) for job in record.depends_on)
+    ]:
+        part |= {record.id: record for record in more}
+    return part
+
+
+def _can_end_well(dependency: Dependency, part: Mapping[JobId, Record], members: Mapping[JobId, Record]) -> bool:
+    awaited = members.get(last_copy(dependency.id, members))
+    if awaited is None or awaited.id in part or dependency.on_failure is OnFailure.IGNORE:
+        return True
+    return awaited.status.is_pending or awaited.status is Status.DONE
+
+
+def copies_of_part(part: Mapping[JobId, Record], members: Mapping[JobId, Record], now: datetime) -> Iterator[Record]:
+    """Yield a copy of each member of the part, which waits for the copies of the members that it depends on."""
+    ids = {id: copy_id(id, record.ended_at or record.created_at) for id, record in part.items()}
+    for id, record in part.items():
+        new, depends_on = copy(record, ids[id], None, now), []
+        for dependency in record.depends_on:
+            last = last_copy(dependency.id, members)
+            awaited = ids.get(last, last)
+            depends_on.append(replaced(dependency, id=awaited))
+            if last in part or (last in members and members[last].status.is_pending):
+                new = behind(new, awaited)
+        yield changed(new, depends_on=tuple(depends_on))
 
 
 def _id_in(kept: object) -> JobId | None:

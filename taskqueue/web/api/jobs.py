@@ -95,6 +95,11 @@ def run_job_again(call: Call) -> Any:
     return Answer(status=201, document=_full(call, copy))
 
 
+def run_failed_part_again(call: Call) -> Any:
+    """Run the members of a workflow that failed, and the members canceled because of them, once more as copies."""
+    return {"jobs": _listed(call, call.actions.run_failed_part_again(call.path["id"]))}
+
+
 def act_on_matching(call: Call) -> Any:
     """Cancel, give up, run again or start all matching jobs; without ``confirm`` only return how many, with a sample.
 
@@ -250,6 +255,7 @@ ROUTES = (
     ApiRoute("POST /jobs/{id}/cancel", cancel_job, _FULL, body=exactly(None, reason=REASON)),
     ApiRoute("POST /jobs/{id}/give-up", give_up_job, _FULL, body=exactly(None, reason=REASON), statuses=(409,)),
     ApiRoute("POST /jobs/{id}/run-again", run_job_again, _FULL, body=_AGAIN, created=True, statuses=(409,)),
+    ApiRoute("POST /workflows/{id}/run-again", run_failed_part_again, listed("jobs", ref("Job"))),
     ApiRoute("GET /jobs/{id}/logs", get_logs, listed("lines", ref("LogLine"))),
     ApiRoute("GET /jobs/{id}/events", get_events, listed("events", ref("Event"))),
     ApiRoute("GET /jobs/{id}/why", explain_job, record({"why": TEXT})),

@@ -44,6 +44,7 @@ PAGES: Sequence[Page] = (
     Page(path="/jobs/{id}/now", show=changes.now, method="POST"),
     Page(path="/jobs/{id}/give-up", show=changes.give_up, method="POST"),
     Page(path="/jobs/{id}/again", show=changes.again, method="POST"),
+    Page(path="/jobs/{id}/failed-part", show=changes.failed_part, method="POST"),
     *changes.OF_OPERATIONS,
     Page(path="/queues/{name:path}", show=queue_page, template="work.html"),
     Page(path="/classes/{name:path}", show=class_page, template="work.html"),
