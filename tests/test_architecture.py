@@ -136,7 +136,7 @@ PUBLIC_OPTIONS = {"taskqueue/scheduler/schedule_api.py:schedule", "taskqueue/web
 MANY_PARAMETERS = {"taskqueue/web/api/route.py:__init__": 9}
 """Functions that have more, and how many; these numbers only fall."""
 
-MOST_FILES, MOST_CODE_LINES, MOST_IMPORTS = 491, 55_515, 0.13
+MOST_FILES, MOST_CODE_LINES, MOST_IMPORTS = 491, 55_800, 0.13
 """Files and code lines of the package, without blank lines, comments and docstrings, and the share of imports in them.
 
 They rise only with a line here that says what for. 40,000 lines in 370 files are the aim. Raised by fair queues, waits
@@ -163,7 +163,10 @@ concurrent workers that are replaced while they have jobs,
 figures of yesterday and the next day,
 mistakes that are answered with a way out,
 jobs that are given up,
-and workflows whose failed part runs again.
+workflows whose failed part runs again,
+adds to an outbox that are awaited,
+memory and processors of nodes,
+and settings of Python that jobs change.
 """
 
 CODE = re.compile(r"\b(?:GZ|JB|JW|LW|LZQ|PTS|PW|REC|RW|X)-\d+\b")

@@ -74,18 +74,23 @@ def recover_command(
         else:
             _recover_matching(context, written, since, yes, staged["at"], as_json)
         return
-    records = [ids.resolve(context.store, written) for written in id]
+    _recover_named(context, id, workflow, staged["at"], as_json)
+
+
+def _recover_named(context: StoreContext, written: Sequence[str], workflow: bool, at: Any, as_json: bool) -> None:
+    """Run these jobs again, or the failed parts of their workflows."""
+    records = [ids.resolve(context.store, id) for id in written]
     copies: list[Record] = []
     try:
         for record in records:
-            copies += _part_again(context, record) if workflow else [_again(context, record, staged["at"])]
+            copies += _part_again(context, record) if workflow else [_again(context, record, at)]
     finally:  # a refused job must not hide the copies that were added before it
         if copies:
             _show(copies, as_json)
     if not copies and as_json:
         output.write_all([])
     elif not copies:
-        output.line("nothing of it failed, or is left to run again", err=True)
+        output.line("no failed job is left to run again", err=True)
 
 
 def _recover_matching(

@@ -133,7 +133,7 @@ def test_recover_runs_the_failed_part_of_a_workflow_again(taskqueue: Taskqueue, 
     assert [copy.given["recovered_from"] for copy in copies] == [str(first), str(second)]
     assert (copies[0].status, copies[1].waiting_for) == (Status.WAITING, (copies[0].id,))
     again = taskqueue("recover", "--workflow", "65f0")
-    assert (again.code, again.complaint) == (0, "nothing of it failed, or is left to run again")
+    assert (again.code, again.complaint) == (0, "no failed job is left to run again")
     assert taskqueue("recover", "--workflow", "65f0", "--json").document == []
     assert taskqueue("recover", "--workflow", "--query", "{}").code == Exit.USAGE
     [entry] = [entry for entry in taskqueue("audit", "--json").document if entry["about"]["job"]][-1:]

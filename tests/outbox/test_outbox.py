@@ -60,7 +60,7 @@ def test_the_table_is_made_once_and_has_the_name_that_was_given(dialect: str) ->
 @pytest.mark.parametrize(
     ("job", "data", "options", "said"),
     [
-        (Echo, object(), {}, "data is builtins.object, which is not kept"),
+        (Echo, object(), {}, "data is builtins.object, which cannot be stored"),
         (Echo, 1, {"retries": 5}, "there is no option 'retries': did you mean retry"),
         (Echo, 1, {"priority": 99}, "priority=99"),
         (Declaring, {"number": "seven"}, {}, "data"),
