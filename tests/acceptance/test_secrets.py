@@ -171,7 +171,8 @@ def test_no_file_that_is_installed_has_an_address_with_a_password(pattern: str) 
     files = list(Path(__file__).parents[2].glob(pattern))
     assert files
     for file in files:
-        assert concealed_in(file.read_text()) == file.read_text()
+        text = re.sub(r":\$\{\w+-\}@", "@", file.read_text())  # a variable of the one who starts it
+        assert concealed_in(text) == text
 
 
 def _pages_of_the_dashboard(scheduler: Scheduler, process: Process) -> dict[str, str]:

@@ -101,11 +101,13 @@ class Inspection:
     @contextmanager
     def importing(self) -> Iterator[None]:
         """Keep the settings that are made in the block: modules make them for good when they are imported."""
-        before = self.settings.present()
+        before, were_changed = self.settings.present(), self._streams.have_changed()
         try:
             yield
         finally:
             self.settings.adopt(before)
+            if not were_changed and self._streams.have_changed():
+                self._streams.adopt()
             own_decimal_context()
 
     def look_at_shared(self) -> str:

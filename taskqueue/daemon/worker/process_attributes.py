@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import copy_context
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 from taskqueue.daemon.runtime.child_process import IoPriority
 from taskqueue.model.log_fields import CURRENT
@@ -232,13 +232,20 @@ class ProcessAttributes:
 
 
 class StandardStreams:
-    """The standard streams, and the files that their descriptors lead to, before the first run."""
+    """The standard streams, and the files that their descriptors lead to, as each run finds them."""
 
     def __init__(self) -> None:
-        self._streams = (sys.stdin, sys.stdout, sys.stderr)
-        own = [*enumerate(self._streams), *enumerate((sys.__stdin__, sys.__stdout__, sys.__stderr__))]
-        self._own = [_OwnStream(number, stream) for number, stream in own if isinstance(stream, io.TextIOWrapper)]
+        self._copies: list[int] = []
+        self.adopt()
+
+    def adopt(self) -> None:
+        """Have later runs find the present streams."""
+        for copy in self._copies:
+            os.close(copy)
         self._copies = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, len(_STREAMS)) for number in _STREAMS]
+        self._streams = (sys.stdin, sys.stdout, sys.stderr)
+        given = [*enumerate(self._streams), *enumerate((sys.__stdin__, sys.__stdout__, sys.__stderr__))]
+        self._own = [_OwnStream(number, stream) for number, stream in given if _is_open(stream)]
         self._before = self._present()
 
     def have_changed(self) -> bool:
@@ -252,10 +259,9 @@ class StandardStreams:
         for number, copy in enumerate(self._copies):
             os.dup2(copy, number)
             os.set_blocking(number, True)
+        sys.stdin, sys.stdout, sys.stderr = self._streams  # this may end a stream that closes the file of another
         for stream in self._own:
             stream.open_again()
-        sys.stdin, sys.stdout, sys.stderr = self._streams
-        self._before = self._present()
         return True
 
     def _present(self) -> tuple[Any, ...]:
@@ -284,12 +290,18 @@ class _OwnStream:
 
     def open_again(self) -> None:
         """Have it read or write the descriptor again, as the same object, if it was closed or detached."""
-        with contextlib.suppress(ValueError):
-            if not self.stream.closed:
-                return
-        raw = io.FileIO(self._number, "w" if self._number else "r", closefd=False)
-        buffer: Any = io.BufferedWriter(raw) if self._number else io.BufferedReader(raw)
-        io.TextIOWrapper.__init__(self.stream, buffer, **self._settings)
+        if not _is_open(self.stream):
+            raw = io.FileIO(self._number, "w" if self._number else "r", closefd=False)
+            buffer: Any = io.BufferedWriter(raw) if self._number else io.BufferedReader(raw)
+            io.TextIOWrapper.__init__(self.stream, buffer, **self._settings)
+
+
+def _is_open(stream: Any) -> TypeGuard[io.TextIOWrapper]:
+    """Return whether it is a stream of a file, and neither closed nor detached."""
+    try:
+        return isinstance(stream, io.TextIOWrapper) and not stream.closed
+    except ValueError:
+        return False
 
 
 class InterpreterSettings:

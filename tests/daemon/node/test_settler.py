@@ -10,7 +10,7 @@ import pytest
 from taskqueue.daemon.node.host_watch import Rescuer
 from taskqueue.daemon.protocol.messages import Progressed, Started
 from taskqueue.daemon.runtime.child_process import boottime
-from taskqueue.model.lifecycle.outcomes import Crashed, Done, Failed, Run
+from taskqueue.model.lifecycle.outcomes import Crashed, Done, Failed, Outcome, Run
 from taskqueue.model.limits import with_concurrency
 from taskqueue.model.record import Cause, Failure, Options, Status
 from taskqueue.model.retry import FixedRetry
@@ -36,7 +36,8 @@ def test_an_outcome_is_kept_through_an_outage_and_settled_afterwards(bench: Benc
 def test_failed_attempts_of_the_last_hour_are_counted_also_of_jobs_that_are_retried(bench: Bench) -> None:
     broken = Failed(failure=Failure(type="KeyError", message="vat"))
     again = Options(retry=FixedRetry(times=1, interval=60))
-    for options, outcome in ((Options(), broken), (again, broken), (Options(), Done(result="1"))):
+    attempts: list[tuple[Options, Outcome]] = [(Options(), broken), (again, broken), (Options(), Done(result="1"))]
+    for options, outcome in attempts:
         bench.add(options=options)
         [claimed] = bench.claim()
         bench.in_flight.finish(bench.in_flight_run(claimed), outcome, Run(node="web-1"), bench.store.now())

@@ -161,24 +161,27 @@ def test_what_the_module_of_a_job_sets_when_it_is_imported_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "precise_jobs.py").write_text(
-        "import contextvars, decimal, sys\n"
+        "import contextvars, decimal, io, sys\n"
         "from taskqueue import Job\n"
         "decimal.getcontext().prec = 5\n"
         "sys.setrecursionlimit(4321)\n"
+        "sys.stdout = io.TextIOWrapper(sys.stdout.detach(), 'latin-1')\n"
         "tenant = contextvars.ContextVar('tenant')\n"
         "tenant.set('all')\n"
         "class Third(Job):\n"
         "    def start(self):\n"
-        "        found = [str(decimal.Decimal(1) / 3), sys.getrecursionlimit(), tenant.get()]\n"
+        "        print('printed', flush=True)\n"
+        "        found = [str(decimal.Decimal(1) / 3), sys.getrecursionlimit(), tenant.get(), sys.stdout.encoding]\n"
         "        decimal.getcontext().prec = 2\n"
         "        sys.setrecursionlimit(321)\n"
         "        tenant.set('one')\n"
+        "        sys.stdout = io.TextIOWrapper(sys.stdout.buffer, 'ascii')\n"
         "        return found\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     with FakeNode(max_children=1) as fake_node:
         for _ in range(3):
-            assert fake_node.result(fake_node.run("precise_jobs:Third")) == ["0.33333", 4321, "all"]
+            assert fake_node.result(fake_node.run("precise_jobs:Third")) == ["0.33333", 4321, "all", "latin-1"]
 
 
 @pytest.mark.parametrize(
