@@ -18,7 +18,7 @@ from taskqueue.insight import control_socket
 def reload_command(nodes: tuple[str, ...], as_json: bool) -> int:
     """Let these nodes, or all nodes of this host, load new code: each worker is replaced after its current job.
 
-    It sends SIGHUP, as `systemctl reload` does. Modules imported with --preload stay as they are.
+    It sends SIGHUP, as `systemctl reload` does. With --preload, a node restarts when its running jobs have ended.
     """
     flaws = {name: flaw for node in nodes or (None,) for name, flaw in _reloaded(node).items()}
     if as_json:
