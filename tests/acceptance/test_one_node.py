@@ -427,7 +427,7 @@ def test_why_names_the_process_that_runs_the_job(
     with node(url, tmp_path):
         process = scheduler.add_job(Gate, {"file": files.file, "gate": files.gate()})
         files.heed(1)
-        eventually(lambda: "runs in its worker, pid " in process.why())
+        eventually(lambda: "has been running in its worker, pid " in process.why())
         eventually(lambda: process.refresh().snapshot.started_at is not None)
         with closing(open_store(url)) as store:
             read_before = replace(process.snapshot, started_at=None)
@@ -435,7 +435,7 @@ def test_why_names_the_process_that_runs_the_job(
         files.open()
         scheduler.wait_for([process], timeout=LIMIT)
 
-    assert f"Attempt 1 runs in its worker, pid {process.attempts[0].pid}, since " in why
+    assert f"Attempt 1 has been running in its worker, pid {process.attempts[0].pid}, since " in why
 
 
 def test_a_job_is_ended_by_its_timeout(url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path) -> None:
