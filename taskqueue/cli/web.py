@@ -184,9 +184,11 @@ def _serve(context: NewStoreContext, host: str, port: int, settings: dict[str, A
         whom = "every user of this host is an operator" if settings["local"] else "users have to log in"
         output.line(f"dashboard at http://{shown}:{listening.getsockname()[1]}{path}/ ({whom})")
         sys.stdout.flush()
-        with suppress(KeyboardInterrupt):  # it left as asked
-            server.run(sockets=[listening])
-        standard_streams.finish()
+        try:
+            with suppress(KeyboardInterrupt):  # it left as asked
+                server.run(sockets=[listening])
+        finally:
+            standard_streams.finish()
     return Exit.OK
 
 

@@ -317,7 +317,7 @@ def _waited(work: Work) -> str:
 def _change(now: int, before: int) -> str:
     """Return how much more or less a number is than before: ``, +12 %``; empty below 1 %, or if there was none."""
     change = (now - before) / before if before else 0
-    text = percent(abs(change)) if abs(change) < 1 else f"{100 * change:,.0f} %"
+    text = percent(abs(change)) if abs(change) < 1 else f"{100 * abs(change):,.0f} %"
     return f", {'+' if change > 0 else '−'}{text}" if abs(change) >= 0.005 else ""
 
 

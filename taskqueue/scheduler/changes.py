@@ -38,7 +38,7 @@ WAITS_AGAIN: Mapping[str, Any] = {
     "waiting_for": {"$exists": False},
     "error.type": {"$exists": True},
 }
-"""Jobs that wait to run again after an error; some of them may have to clean up, and cannot be given up."""
+"""Jobs that wait to run again after an error; jobs that already clean up are among them, and cannot be given up."""
 
 SAME_DATA: Any = ...
 """Stands for the data of the original job."""

@@ -541,6 +541,9 @@ def test_the_last_hour_is_compared_with_yesterday_and_no_number_is_cut(store: St
     assert panes.joined(parts, 80) == "Last hour (yesterday): 120,400 done (110,000, +9.5 %), 0.25 % failed (0 %)"
     assert panes.joined(parts, 120) == f"{panes.joined(parts, 80)}, p95 wait 800 ms (800 ms)"
     assert panes.joined(parts, 60) == "Last hour (yesterday): 120,400 done (110,000, +9.5 %)"
+    nothing, more = replace(hour, done=0), replace(hour, done=330_000)
+    assert panes.last_hour(replace(day, hour=nothing))[0].endswith("0 done (110,000, −100 %)")
+    assert panes.last_hour(replace(day, hour=more))[0].endswith("330,000 done (110,000, +200 %)")
     assert ", ".join(panes.later(upcoming)) == "Later: 10,000 scheduled, 21 retrying, 2 cannot load"
     assert panes.later(replace(upcoming, is_complete=False))[0] == "Later: 10,000+ scheduled"
 

@@ -82,7 +82,7 @@ def run(url: str, folder: Path) -> dict[str, int]:
     counts: Counter[str] = Counter()
     store = cast(Store, Counting(open_store(url), counts))
     counting = Counting(channel, counts)
-    node = Node(settings, store, ForkedManager(manager, cast(Channel, counting), start_log, []))
+    node = Node(settings, store, ForkedManager(manager, cast(Channel, counting), start_log, {}))
     sys.setprofile(Calls(counts))
     node.run()
     sys.setprofile(None)

@@ -63,7 +63,7 @@ OF_BEGINNERS: dict[str, tuple[Mistake, str]] = {
     "data called name": (lambda s: s.add_job(send, name="ann"), "add_job(send, {'name': 'ann'})"),
     "data as a list": (lambda s: s.add_job(send, ["ann"]), "pass a mapping"),
     "a dotted path": (lambda s: s.add_job("shop.send"), "did you mean shop:send?"),
-    "an object as data": (lambda s: s.add_job("shop:send", object()), "is not kept"),
+    "an object as data": (lambda s: s.add_job("shop:send", object()), "cannot be stored"),
     "a time without zone": (lambda s: mail.using(at=datetime(2030, 1, 1)).add(s, "ann"), "timezone.utc"),  # noqa: DTZ001
     "seconds as a time": (lambda s: mail.using(at=60).add(s, "ann"), "write '+60 seconds'"),
     "an end in the past": (

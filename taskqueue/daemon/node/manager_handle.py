@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from taskqueue.daemon.node.context import NodeContext
@@ -34,6 +34,7 @@ from taskqueue.daemon.protocol.messages import (
 from taskqueue.daemon.protocol.shared_memory import StartLog
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.runtime.child_process import Child, ChildExit
+from taskqueue.insight import host
 
 log = logging.getLogger(__name__)
 
@@ -54,8 +55,8 @@ class ForkedManager:
     process: Child
     channel: Channel
     start_log: StartLog
-    siblings: Collection[int]
-    """The children that this process already had, e.g. those of a shell that has become this node by ``exec``."""
+    siblings: Mapping[int, int | None]
+    """The children that this process already had, each with its start time, e.g. of a shell that called ``exec``."""
 
     def end(self) -> None:
         """Close the channel, so that the manager leaves, and wait until it has."""
@@ -177,6 +178,6 @@ class ManagerHandle:
         self._has_exited = True
         self.channel.close()
         exit = self._process.reap()
-        child_process.reap_strangers(self._siblings)
+        child_process.reap_strangers([pid for pid, born in self._siblings.items() if host.born_at(pid) == born])
         self._process.close()
         return exit

@@ -20,6 +20,7 @@ from taskqueue.daemon.runtime import child_process, standard_streams
 from taskqueue.daemon.settings import Settings
 from taskqueue.errors import ConfigError
 from taskqueue.exit_codes import Exit
+from taskqueue.insight import host
 from taskqueue.model import log_fields
 from taskqueue.model.lazy_dataclass import make_all
 from taskqueue.store.open import open_store
@@ -45,7 +46,7 @@ def run(settings: Settings, *, announce: Callable[[str], None], keep: Collection
     log_fields.set_node(settings.name)
     make_all()
     gc.freeze()  # a collection while the store is opened would write to the pages shared with manager and workers
-    siblings = child_process.children()
+    siblings = {pid: host.born_at(pid) for pid in child_process.children()}
     forked = ForkedManager(*fork_manager(settings, keep), siblings)
     signals_of_jobs.hold()  # manager and workers must get them; threads of the store must not
     try:
@@ -67,7 +68,7 @@ def run(settings: Settings, *, announce: Callable[[str], None], keep: Collection
         announce(line)
     gc.freeze()  # objects made so far live as long as the process: no collection looks at them again
     gc.set_threshold(COLLECT_AFTER)
-    child_process.become_subreaper()  # last: after an error this process may go on with something else
+    child_process.become_subreaper()  # last: after an error this process may continue with something else
     code = node.run()
     standard_streams.finish()
     if node.restarts:

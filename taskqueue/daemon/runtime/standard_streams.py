@@ -71,9 +71,13 @@ class NonblockingOutput(io.RawIOBase):
     def write(self, data: Any) -> int:
         """Write the data, or keep them for later, or drop them; return their length."""
         piece = bytes(data)
+        length = len(piece)
         with self._lock:
             if self._unsent:
                 self._send_unsent()
+            if self._dropped and not self._unsent and self._loop is None:  # a loop logs it
+                piece = b"%d lines of output were dropped: the reader was too slow\n" % self._dropped + piece
+                self._dropped = 0
             if self._unsent and len(self._unsent) + len(piece) > MOST_UNSENT:
                 self._dropped += max(1, piece.count(b"\n"))
             elif self._unsent:
@@ -83,7 +87,7 @@ class NonblockingOutput(io.RawIOBase):
                 self._send_unsent()
         if self._unsent and self._loop is not None:
             self._try_later(self._loop)
-        return len(piece)
+        return length
 
     def attend(self, loop: Loop | None) -> None:
         """Make this loop write pending output and report dropped lines; without a loop, the next write does."""

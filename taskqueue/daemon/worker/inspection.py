@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from taskqueue.daemon.runtime import child_process
@@ -100,15 +100,25 @@ class Inspection:
 
     @contextmanager
     def importing(self) -> Iterator[None]:
-        """Keep the settings that are made in the block: modules make them for good when they are imported."""
+        """Keep what the block sets, context variables included, for no code of the job has run yet."""
+        try:
+            with self.keeping_settings():
+                yield
+        finally:
+            self.settings.adopt_context()
+            own_decimal_context()
+
+    @contextmanager
+    def keeping_settings(self) -> Iterator[None]:
+        """Keep the settings and streams that the block sets: modules set them for good when they are imported."""
         before, were_changed = self.settings.present(), self._streams.have_changed()
         try:
             yield
         finally:
             self.settings.adopt(before)
             if not were_changed and self._streams.have_changed():
-                self._streams.adopt()
-            own_decimal_context()
+                with suppress(OSError):  # the module has closed a descriptor: the next look opens it again
+                    self._streams.adopt()
 
     def look_at_shared(self) -> str:
         """Return why a worker in which jobs run at once must be replaced; empty if it need not. Reset nothing."""

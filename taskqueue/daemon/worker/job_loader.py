@@ -31,7 +31,9 @@ class JobLoader:
         self.before_add: BeforeAdd | None = None
         """The hook for each job that jobs of this worker add with ``self.scheduler``."""
         self.importing: Callable[[], AbstractContextManager[None]] = nullcontext
-        """The context in which the modules of jobs are imported."""
+        """The context in which the module of a job is imported, before its first run."""
+        self.keeping_settings: Callable[[], AbstractContextManager[None]] = nullcontext
+        """The context in which other modules are imported; code of a job may have run before."""
         self._loaded: dict[str, Loaded] = {}
 
     def boot(self, path: Path) -> None:
@@ -52,12 +54,17 @@ class JobLoader:
     def find_policy(self, path: str) -> type:
         """Return the class of retry policies with this path; raise ``CannotLoad``."""
         self._check_allowed(path.partition(":")[0])
-        return load_policy(path, self._check_allowed)
+        with self._importing_module_of(path):
+            return load_policy(path, self._check_allowed)
 
     def find_predicate(self, path: str) -> Callable[..., object]:
         """Return the predicate of a condition with this path; raise ``CannotLoad``."""
         self._check_allowed(path.partition(":")[0])
-        return load_predicate(path, self._check_allowed)
+        with self._importing_module_of(path):
+            return load_predicate(path, self._check_allowed)
+
+    def _importing_module_of(self, path: str) -> AbstractContextManager[None]:
+        return nullcontext() if path.partition(":")[0] in sys.modules else self.keeping_settings()
 
     def _job(self, path: str) -> Loaded:
         if path == WATCH:

@@ -239,10 +239,12 @@ class StandardStreams:
         self.adopt()
 
     def adopt(self) -> None:
-        """Have later runs find the present streams."""
+        """Have later runs find the present streams. Raises OSError if a descriptor is closed."""
+        self._blocking = [os.get_blocking(number) for number in _STREAMS]  # raises for a closed one
+        copies = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, len(_STREAMS)) for number in _STREAMS]
         for copy in self._copies:
             os.close(copy)
-        self._copies = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, len(_STREAMS)) for number in _STREAMS]
+        self._copies = copies
         self._streams = (sys.stdin, sys.stdout, sys.stderr)
         given = [*enumerate(self._streams), *enumerate((sys.__stdin__, sys.__stdout__, sys.__stderr__))]
         self._own = [_OwnStream(number, stream) for number, stream in given if _is_open(stream)]
@@ -258,7 +260,8 @@ class StandardStreams:
             return False
         for number, copy in enumerate(self._copies):
             os.dup2(copy, number)
-            os.set_blocking(number, True)
+            if os.get_blocking(number) != self._blocking[number]:  # other programs may have the same file
+                os.set_blocking(number, self._blocking[number])
         sys.stdin, sys.stdout, sys.stderr = self._streams  # this may end a stream that closes the file of another
         for stream in self._own:
             stream.open_again()
@@ -275,7 +278,7 @@ class StandardStreams:
             for stream in self._own:
                 present.append(stream.stream.closed)
         except (OSError, ValueError) as error:  # a descriptor was closed, or a stream detached
-            present.append(error)
+            present.append(repr(error))
         return tuple(present)
 
 
@@ -313,9 +316,12 @@ class InterpreterSettings:
         """The context of which each run gets a copy: what it sets there ends with it."""
 
     def adopt(self, before: Sequence[Any]) -> None:
-        """Have later runs find the settings that have changed since ``before``, and the present context variables."""
+        """Have later runs find the settings that have changed since ``before``."""
         triples = zip(self._before, before, _settings(), strict=True)
         self._before = tuple(now if now != earlier else kept for kept, earlier, now in triples)
+
+    def adopt_context(self) -> None:
+        """Have later runs find the present context variables, but for those of the current run."""
         context = copy_context()
         context.run(CURRENT.set, None)
         self.context = context

@@ -116,6 +116,7 @@ class Worker:
             line_keeper.capture_output()
         self._inspection = Inspection(database_of(self._url), self._signal_pipe)
         self._loader.importing = self._inspection.importing
+        self._loader.keeping_settings = self._inspection.keeping_settings
         self._send(Ready())
         try:
             self._work()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Collection
+from collections.abc import Iterable
 from typing import Any
 
 from taskqueue.daemon.manager.manager import fork_manager
 from taskqueue.daemon.node.manager_handle import ForkedManager, ManagerHandle
 from taskqueue.daemon.runtime import child_process
+from taskqueue.insight import host
 from tests.daemon.fake_node import settings
 from tests.daemon.node.conftest import context_of
 
@@ -16,10 +17,10 @@ NOBODY: Any = None
 """Who would hear of reports: there are none."""
 
 
-def forked(siblings: Collection[int]) -> ManagerHandle:
+def forked(siblings: Iterable[int]) -> ManagerHandle:
     context = context_of(NOBODY, NOBODY)
     return ManagerHandle(
-        ForkedManager(*fork_manager(settings()), siblings),
+        ForkedManager(*fork_manager(settings()), {pid: host.born_at(pid) for pid in siblings}),
         context,
         in_flight=NOBODY,
         hooks=NOBODY,

@@ -138,3 +138,20 @@ def test_a_closed_stream_is_opened_so_that_no_file_gets_its_number(closed: str, 
     subprocess.run(["sh", "-c", f'exec "$0" -c "$1" {closed}>&-', sys.executable, code], check=True)
 
     assert (tmp_path / "passed").exists()
+
+
+def test_an_output_that_no_loop_attends_says_itself_how_many_lines_were_dropped(ends: tuple[int, int]) -> None:
+    output = NonblockingOutput(ends[1])
+    for _ in range(ENOUGH):
+        output.write(LINE)
+
+    text = read_what_waits(output, ends[0])
+    output.write(LINE)
+    lines = (text + read_all(ends[0])).splitlines()
+
+    [said] = [
+        number
+        for number, line in enumerate(lines)
+        if line.endswith(b" lines of output were dropped: the reader was too slow")
+    ]
+    assert int(lines[said].split()[0]) + len(lines) - 1 == ENOUGH + 1

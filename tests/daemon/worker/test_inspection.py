@@ -184,6 +184,25 @@ def test_what_the_module_of_a_job_sets_when_it_is_imported_stays(
             assert fake_node.result(fake_node.run("precise_jobs:Third")) == ["0.33333", 4321, "all", "latin-1"]
 
 
+@pytest.mark.parametrize("line", ["os.close(0)", "os.set_blocking(1, False)"])
+def test_a_module_that_changes_descriptors_when_it_is_imported_harms_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    name = f"descriptors_{'closed' if 'close' in line else 'set'}"
+    (tmp_path / f"{name}.py").write_text(
+        f"import os\nfrom taskqueue import Job\n{line}\n"
+        "class Blocks(Job):\n"
+        "    def start(self):\n"
+        "        return os.get_blocking(0), os.get_blocking(1)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with FakeNode(max_children=1) as fake_node:
+        fake_node.expect(Ended, fake_node.run(f"{name}:Blocks"))
+        for _ in range(2):
+            assert fake_node.result(fake_node.run(f"{name}:Blocks")) == [True, "close" in line]
+            fake_node.result(fake_node.run("Surroundings", "replaced streams"))
+
+
 @pytest.mark.parametrize(
     "what",
     ["user", "effective user", "effective group", "root folder", "process group", "new privileges"],

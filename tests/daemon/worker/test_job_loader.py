@@ -7,6 +7,7 @@ import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -159,6 +160,24 @@ def test_what_an_allowed_module_defines_is_found(shop: str) -> None:
     assert allowed.find(f"{shop}:Made.work").work == "work"
     assert allowed.find_policy(f"{shop}:OwnPolicy").__name__ == "OwnPolicy"
     assert allowed.find_predicate(f"{shop}:own_check")(None) is True
+
+
+def test_a_module_of_predicates_or_policies_is_imported_where_settings_are_kept(shop: str) -> None:
+    kept = []
+
+    @contextmanager
+    def keeping() -> Iterator[None]:
+        kept.append(shop in sys.modules)
+        yield
+        kept.append(shop in sys.modules)
+
+    loader = repertoire(shop)
+    loader.keeping_settings = keeping
+    for _ in range(2):
+        loader.find_predicate(f"{shop}:own_check")
+        loader.find_policy(f"{shop}:OwnPolicy")
+
+    assert kept == [False, True]
 
 
 def test_nothing_is_made_of_a_class_that_is_no_policy_and_no_predicate(shop: str) -> None:
