@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -119,46 +120,48 @@ def test_a_postgresql_server_that_cannot_start_says_why(tmp_path: Path) -> None:
         PostgreSQL(tmp_path / "postgresql", warp="9").start()
 
 
-def test_a_kept_server_ends_with_a_run_that_was_killed(tmp_path: Path) -> None:
+@pytest.fixture
+def controlled(tmp_path: Path) -> Iterator[tuple[Run, subprocess.Popen[bytes]]]:
+    """Return a run of its own, and the process that controls it."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as controller:
         run = Run(folder=tmp_path / "run", controller=controller.pid)
         run.folder.mkdir()
-        url = shared_server(run, "standalone")
-        with MongoClient[dict[str, Any]](url) as client:
-            server = os.pidfd_open(client.admin.command("serverStatus")["pid"])
-
-        controller.send_signal(signal.SIGKILL)
-
-        assert select.select([server], [], [], 30)[0]
-    os.close(server)
-
-
-def test_a_kept_postgresql_server_ends_with_a_run_that_was_killed(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as controller:
-        run = Run(folder=tmp_path / "run", controller=controller.pid)
-        run.folder.mkdir()
-        shared_server(run, "postgresql")
-        server = os.pidfd_open(int((run.folder / "postgresql/data/postmaster.pid").read_text().split("\n")[0]))
-
-        controller.send_signal(signal.SIGKILL)
-
-        assert select.select([server], [], [], 60)[0]
-    os.close(server)
-
-
-def test_a_kept_server_that_has_ended_is_named_with_the_end_of_its_log(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as controller:
-        run = Run(folder=tmp_path / "run", controller=controller.pid)
-        run.folder.mkdir()
-        url = shared_server(run, "standalone")
-        with MongoClient[dict[str, Any]](url) as client:
-            server = client.admin.command("serverStatus")["pid"]
-        assert lost_servers(run) == ""
-
-        os.kill(server, signal.SIGTERM)
-
-        said = eventually(lambda: lost_servers(run))
-        assert f"(standalone), pid {server}, ended by itself with 0" in said
-        assert "SignalHandler" in said
+        yield run, controller
         controller.kill()
-        eventually(lambda: not run.folder.exists())
+
+
+def process_of(url: str) -> int:
+    """Return the pid of a MongoDB server."""
+    with MongoClient[dict[str, Any]](url) as client:
+        return int(client.admin.command("serverStatus")["pid"])
+
+
+@pytest.mark.parametrize("kind", ["standalone", "postgresql"])
+def test_a_kept_server_ends_with_a_run_that_was_killed(
+    controlled: tuple[Run, subprocess.Popen[bytes]], kind: str
+) -> None:
+    run, controller = controlled
+    url = shared_server(run, kind)
+    postmaster = run.folder / "postgresql/data/postmaster.pid"
+    server = os.pidfd_open(process_of(url) if kind == "standalone" else int(postmaster.read_text().split("\n")[0]))
+
+    controller.send_signal(signal.SIGKILL)
+
+    assert select.select([server], [], [], 60)[0]
+    os.close(server)
+
+
+def test_a_kept_server_that_has_ended_is_named_with_the_end_of_its_log(
+    controlled: tuple[Run, subprocess.Popen[bytes]],
+) -> None:
+    run, controller = controlled
+    server = process_of(shared_server(run, "standalone"))
+    assert lost_servers(run) == ""
+
+    os.kill(server, signal.SIGTERM)
+
+    said = eventually(lambda: lost_servers(run))
+    assert f"(standalone), pid {server}, ended by itself with 0" in said
+    assert "SignalHandler" in said
+    controller.kill()
+    eventually(lambda: not run.folder.exists())

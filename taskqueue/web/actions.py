@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 SAMPLE = 5
 """How many of all matching jobs are shown."""
 
-MOST_STARTED = 1000
+MOST_AT_ONCE = 1000
 """How many postponed jobs are started, or given up, together."""
 
 STARTABLE: Mapping[str, Any] = {"status": int(Status.POSTPONED), "waiting_for": {"$exists": False}}
@@ -93,7 +93,7 @@ class Actions:
         process = self._job(id)
         self._check_followers([process.id])
         with self._acting("give up", str(process.id), job=process.job, reason=reason):
-            return self._scheduler.give_up_job(process.id, self._given_up_for(reason))
+            return self._scheduler.give_up_job(process.id, self._give_up_reason(reason))
 
     def run_again(self, id: str, at: Any = None, data: Any = SAME_DATA) -> Process:
         """Run an ended job once more as a copy, with other data if they are passed, and return the copy."""
@@ -157,7 +157,7 @@ class Actions:
     def start_now(self, query: Mapping[str, Any], at: datetime) -> int:
         """Start the postponed jobs that match and were added before ``at`` now, the oldest first, and return how many.
 
-        At most ``MOST_STARTED`` at once; jobs that wait for other jobs are not concerned.
+        At most ``MOST_AT_ONCE`` at once; jobs that wait for other jobs are not concerned.
         """
         processes = self._first({"$and": [query, STARTABLE]}, at)
         for process in processes:
@@ -168,17 +168,17 @@ class Actions:
     def give_up_jobs(self, query: Mapping[str, Any], at: datetime, reason: str = "") -> int:
         """Give up the jobs that match, wait to run again and were added before ``at``, and return how many.
 
-        At most ``MOST_STARTED`` at once, the oldest first.
+        At most ``MOST_AT_ONCE`` at once, the oldest first.
         """
         processes = self._first({"$and": [query, WAITS_AGAIN]}, at)
         self._check_followers([process.id for process in processes])
-        said, shown = self._given_up_for(reason), shown_query(query, self._masking)
+        said, shown = self._give_up_reason(reason), shown_query(query, self._masking)
         with self._acting("give up", "jobs", query=shown, number=len(processes), reason=reason):
             return _number(processes, lambda process: self._scheduler.give_up_job(process.id, said))
 
     def _first(self, query: Mapping[str, Any], at: datetime) -> list[Process]:
         meant = self._meant(query, at, ended=False)
-        return self._scheduler.find_jobs(meant, order="created_at", limit=MOST_STARTED)
+        return self._scheduler.find_jobs(meant, order="created_at", limit=MOST_AT_ONCE)
 
     def run_jobs_again(self, query: Mapping[str, Any], at: datetime) -> int:
         """Run the jobs that match and ended before ``at`` once more as copies, and return how many.
@@ -389,7 +389,7 @@ class Actions:
         name = self._viewer.user.name
         return f"{reason} ({name})" if reason else f"canceled by {name}"
 
-    def _given_up_for(self, reason: str) -> str:
+    def _give_up_reason(self, reason: str) -> str:
         return f"given up by {self._viewer.user.name}{reason and f': {reason}'}"
 
     def _acting(self, action: str, target: str, **about: Any) -> AbstractContextManager[None]:

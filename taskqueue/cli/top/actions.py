@@ -45,11 +45,7 @@ class Question:
 
 def cancel(store: Store, chosen: Sequence[tuple[str, Query]]) -> Question:
     """Ask whether to cancel the pending jobs of these; raise ``NothingToDo``."""
-    query = And((_any(chosen), PENDING))
-    meant = list(islice(records.matching(store, query), MOST))
-    if not meant:
-        raise NothingToDo("no pending job to cancel")
-    number = len(meant) if len(meant) < MOST else store.count(query)
+    meant, number = _meant(store, And((_any(chosen), PENDING)), "no pending job to cancel")
 
     def act(reason: str) -> str:
         with _acting(store, "cancel", meant, _words(chosen), reason=reason):
@@ -63,16 +59,21 @@ def cancel(store: Store, chosen: Sequence[tuple[str, Query]]) -> Question:
 def give_up(store: Store, chosen: Sequence[tuple[str, Query]]) -> Question:
     """Ask whether to give up the jobs of these that wait to run again; raise ``NothingToDo``."""
     query = And((_any(chosen), parse(changes.WAITS_AGAIN)))
-    meant = list(islice(records.matching(store, query), MOST))
-    if not meant:
-        raise NothingToDo("no job waits to run again after an error")
-    number = len(meant) if len(meant) < MOST else store.count(query)
+    meant, number = _meant(store, query, "no job waits to run again after an error")
 
     def act(reason: str) -> str:
         with _acting(store, "give up", meant, _words(chosen), reason=reason):
             return f"gave up {count(changes.give_up_each(store, [record.id for record in meant], reason), 'job')}"
 
     return Question(title=f"Give up {_some(number)}{_words(chosen)}?", sample=_sample(meant[:SAMPLE], number), act=act)
+
+
+def _meant(store: Store, query: Query, nothing: str) -> tuple[list[Record], int]:
+    """Return the first jobs that match, and how many match; raise ``NothingToDo`` with this text if none does."""
+    meant = list(islice(records.matching(store, query), MOST))
+    if not meant:
+        raise NothingToDo(nothing)
+    return meant, len(meant) if len(meant) < MOST else store.count(query)
 
 
 def run_again(store: Store, chosen: Sequence[tuple[str, Query]]) -> Question:

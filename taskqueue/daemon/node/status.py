@@ -1,4 +1,4 @@
-"""The status of a node, as shown by its supervisor, `taskqueue nodes`, and the process list."""
+"""The status of a node, as shown by its supervisor, `taskqueue nodes`, the dashboard and the process list."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from taskqueue.scheduler import bulk_actions
 from taskqueue.scheduler.audit_trail import shown_query
 from taskqueue.scheduler.bulk_actions import StageResults, new_name
 from taskqueue.scheduler.changes import WAITS_AGAIN
-from taskqueue.web.actions import MOST_STARTED, STARTABLE
+from taskqueue.web.actions import MOST_AT_ONCE, STARTABLE
 from taskqueue.web.pages.jobs import rows_of
 from taskqueue.web.problems import Problem
 from taskqueue.web.view import View, moment, see_other
@@ -54,7 +54,7 @@ def ask(view: View) -> Any:
         "at": milliseconds(at),
         "number": number,
         "sample": rows_of(view, sample),
-        "most": MOST_STARTED if action in ONLY else number,
+        "most": MOST_AT_ONCE if action in ONLY else number,
         "may_act": view.may_act,
         "name": new_name(at),
     }
