@@ -20,7 +20,7 @@ from benchmarks.figures import written
 from benchmarks.page import table
 from benchmarks.store_costs import HOLDER, claimed, records, seconds
 from taskqueue.cli import output
-from taskqueue.cli.top import job_text, screens, targets
+from taskqueue.cli.top import screens, targets
 from taskqueue.insight.needs import Need, Subject
 from taskqueue.insight.overview_reader import OverviewReader
 from taskqueue.model.lifecycle.outcomes import Done, Failed, Run
@@ -76,9 +76,9 @@ def looks(store: Store) -> Mapping[str, Callable[[], object]]:
         "the first overview": lambda: OverviewReader(store).read(),
         "each further one": reader.read,
         **{f"the jobs of {name}": partial(listed, store, thing) for name, thing in lists.items()},
-        "the last waiting job": lambda: job_text.everything(store, waiting[0].id),
-        "a running job": lambda: job_text.everything(store, running[0].id),
-        "its log": lambda: job_text.log(store, running[0].id),
+        "the last waiting job": lambda: screens.everything(store, waiting[0].id),
+        "a running job": lambda: screens.everything(store, running[0].id),
+        "its log": lambda: screens.log(store, running[0].id),
     }
 
 

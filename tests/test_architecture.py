@@ -85,7 +85,7 @@ DOORS = {
     "starlette": ("taskqueue/web/",),
     "tomli": ("taskqueue/cli/",),
     "uvicorn": ("taskqueue/web/server.py",),
-    "watchfiles": ("taskqueue/cli/code_reload.py",),
+    "watchfiles": ("taskqueue/cli/run.py",),
     "textual": ("taskqueue/cli/top/",),
     "typing_extensions": ("taskqueue/",),
 }

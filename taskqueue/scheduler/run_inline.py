@@ -38,7 +38,7 @@ from taskqueue.model.query import PENDING
 from taskqueue.model.record import PRIORITY_STEP, Cause, Record, Status
 from taskqueue.model.schedules.series import series_id
 from taskqueue.model.timestamps import moment
-from taskqueue.scheduler.add import existed
+from taskqueue.scheduler.add import check_alone, existed, refuse
 from taskqueue.store import Claim, ClaimRequest, Note, Settlement, Store
 
 log = logging.getLogger(__name__)
@@ -190,14 +190,12 @@ class _InlineRunner:
         A job with limits is claimed after it is stored, because its limits may be full; then it is left to the nodes.
         """
         if "on_duplicate" in new.given:
-            from taskqueue.scheduler import duplicates
-
-            duplicates.check_alone(new, "run_job runs the new job, or none")
+            check_alone(new, "run_job runs the new job, or none")
         now = self._store.now()
         [stored] = self._store.add([new if new.lane else pending.claimed(new, self._holder, now + LEASE)])
         self.kept = stored
         if stored.id != new.id and "on_duplicate" in new.given:
-            duplicates.refuse(new, stored)
+            refuse(new, stored)
         mine = self._claim(stored.id) if new.lane and not existed(new, stored) else stored
         error = None
         while mine is not None and mine.holder == self._holder:

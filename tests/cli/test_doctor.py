@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from taskqueue import Scheduler
+from taskqueue.cli import doctor
 from taskqueue.cli.systemd import unit_text
-from taskqueue.daemon.runtime import host_diagnosis
 from taskqueue.errors import TooManyRuns
 from taskqueue.exit_codes import Exit
 from taskqueue.model.finding import Level
@@ -129,15 +129,15 @@ Restart=always
 def test_a_unit_is_compared_with_what_a_node_needs(tmp_path: Path) -> None:
     unit = tmp_path / "taskqueue-node.service"
     unit.write_text(UNIT)
-    [found] = host_diagnosis._units([tmp_path])
+    [found] = doctor._units([tmp_path])
     assert (found.level, found.says) == (Level.OK, f"{unit}: as it should be")
 
     unit.write_text(UNIT.replace("KillMode=mixed\n", "").replace("/bin/true", "/not/there"))
-    [found] = host_diagnosis._units([tmp_path])
+    [found] = doctor._units([tmp_path])
     assert found.level is Level.WARNING
     assert "without KillMode=mixed a stop sends SIGTERM to running jobs at once" in found.says
     assert "its ExecStart '/not/there' is not a program" in found.says
-    [none] = host_diagnosis._units([tmp_path / "nowhere"])
+    [none] = doctor._units([tmp_path / "nowhere"])
     assert none.says == "none is installed on this host"
 
 
@@ -148,7 +148,7 @@ def test_the_program_of_a_unit_is_read_as_systemd_does(tmp_path: Path) -> None:
     written = unit_text(program, user="taskqueue", instance=False, version=252)
     (tmp_path / "taskqueue-node.service").write_text(written)
 
-    [found] = host_diagnosis._units([tmp_path])
+    [found] = doctor._units([tmp_path])
 
     assert found.level is Level.OK, found.says
 

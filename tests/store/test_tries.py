@@ -9,7 +9,7 @@ import pytest
 from taskqueue.errors import StoreContended
 from taskqueue.model.options.update import revised
 from taskqueue.model.record import Record, changed
-from taskqueue.scheduler import changes, duplicates
+from taskqueue.scheduler import add, changes
 from taskqueue.store import Store
 from taskqueue.store.tries import MOST_TRIES, Tries
 from tests.store.records import a_record, kept
@@ -46,7 +46,7 @@ def test_a_duplicate_that_is_always_forestalled_ends(store: Store) -> None:
     new = changed(a_record(unique="k", data='"new"'), given={"on_duplicate": "replace"})
 
     with pytest.raises(StoreContended, match=rf"job {kept.id} with unique='k' was changed"):
-        duplicates.resolved(cast(Any, Forestalled(store)), new, kept)
+        add.resolved(cast(Any, Forestalled(store)), new, kept)
 
 
 def test_tries_are_counted(store: Store) -> None:

@@ -1,25 +1,25 @@
-"""The application: refreshes the visible screen at a limited rate, and handles keys."""
+"""The application: refreshes the visible screen at a limited rate, handles keys, and calls the store in a thread."""
 
 from __future__ import annotations
 
 import asyncio
+import queue
 import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.widgets import Static
 
-from taskqueue.cli.top import actions, job_text, targets
+from taskqueue.cli.top import actions, screens, targets
 from taskqueue.cli.top.actions import Question
-from taskqueue.cli.top.dialogs import Ask, Keys
-from taskqueue.cli.top.screens import HELP, FailureList, Jobs, Looking, Main, Page, things_of
-from taskqueue.cli.top.store_calls import StoreCalls
+from taskqueue.cli.top.screens import HELP, Ask, FailureList, Jobs, Keys, Looking, Main, Page, things_of
 from taskqueue.errors import StoreUnavailable, TaskqueueError
 from taskqueue.exit_codes import Exit
 from taskqueue.insight.needs import Need
@@ -149,7 +149,7 @@ class Top(App[int]):
 
     def action_log(self) -> None:
         """Show the log lines of the job."""
-        self._page("log of job", job_text.log, follows=True)
+        self._page("log of job", screens.log, follows=True)
 
     def action_why(self) -> None:
         """Say why the job is in its current state."""
@@ -164,7 +164,7 @@ class Top(App[int]):
         job = targets.job_of(thing)
         chosen = targets.listed(thing, datetime.now(timezone.utc))
         if job is not None:
-            self._show(Page(f"job {job}", partial(job_text.everything, self._store, JobId(job)), thing))
+            self._show(Page(f"job {job}", partial(screens.everything, self._store, JobId(job)), thing))
         elif chosen is not None:
             self._show(Jobs(self._store, chosen))
         elif isinstance(thing, Need):
@@ -280,3 +280,49 @@ class Top(App[int]):
         if isinstance(first, Main):
             first.reader.forget()
         return done
+
+
+Result = TypeVar("Result")
+
+CLOSING = 0.5
+"""Seconds that the program waits at its end for a call in progress."""
+
+
+class StoreCalls:
+    """A thread that makes one call after another; a call that hangs does not keep the program from ending."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="store", daemon=True)
+        self._thread.start()
+
+    async def make(self, call: Callable[[], Result]) -> Result:
+        """Return the result of the call, or raise its error."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Result] = loop.create_future()
+
+        def run() -> None:
+            try:
+                result = call()
+            except BaseException as error:
+                _hand_over(loop, answer, lambda error=error: answer.set_exception(error))  # type: ignore[misc]
+            else:
+                _hand_over(loop, answer, lambda: answer.set_result(result))
+
+        self._calls.put(run)
+        return await answer
+
+    def close(self) -> None:
+        """End the thread after the present call."""
+        self._calls.put(None)
+        self._thread.join(CLOSING)
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+
+
+def _hand_over(loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Result], give: Callable[[], None]) -> None:
+    """Deliver the answer in the loop, unless the loop has ended or nobody is waiting any more."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(lambda: None if answer.done() else give())

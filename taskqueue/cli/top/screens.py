@@ -1,4 +1,4 @@
-"""The screens: the first one with its four panes, lists of jobs and failures, and pages of text."""
+"""The screens: the first one with its four panes, lists of jobs and failures, pages of text, and dialogs."""
 
 from __future__ import annotations
 
@@ -8,20 +8,25 @@ from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
+from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.screen import Screen
+from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, Static
 
-from taskqueue.cli import record_facts
+from taskqueue.cli import record_facts, show
 from taskqueue.cli.top import panes
+from taskqueue.cli.top.actions import Question
 from taskqueue.cli.top.panes import Row, Rows
 from taskqueue.cli.top.targets import Listing
 from taskqueue.errors import StoreUnavailable, TaskqueueError
+from taskqueue.insight import records
 from taskqueue.insight.overview import Upcoming
 from taskqueue.insight.overview_reader import Overview, OverviewReader
+from taskqueue.insight.why import why
 from taskqueue.insight.work_report import Day
 from taskqueue.model.controls import Controls
+from taskqueue.model.ids import JobId
+from taskqueue.model.log_lines import lines_of
 from taskqueue.model.record import Record, Status
 from taskqueue.model.shown_text import logged, shown
 from taskqueue.scheduler.operations import OPERATIONS, AnyOperation
@@ -367,3 +372,87 @@ HELP: Mapping[str, str] = {
     "esc": "go back",
     "q ctrl+c": "end; jobs are not affected",
 }
+
+
+class Ask(ModalScreen[str | None]):
+    """Asks before an action; the answer is the reason that was typed, or None for no."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "no", show=False),
+        Binding("enter,y", "yes", show=False),
+        Binding("n", "no", show=False),
+    ]
+
+    def __init__(self, question: Question) -> None:
+        super().__init__()
+        self._question = question
+
+    def compose(self) -> ComposeResult:
+        """Show the question, a sample, and a line for the reason."""
+        with Vertical(classes="dialog"):
+            yield Static(Content.styled(logged(self._question.title), "bold"))
+            for line in self._question.sample:
+                yield Static(Content(f"  {logged(line)}"))
+            if self._question.takes_reason:
+                yield Input(id="reason", placeholder="reason, if you like", compact=True)
+            yield Static(Content.styled("enter: do it   esc: leave it", "dim"))
+
+    def on_input_submitted(self) -> None:
+        """Take the reason as a yes."""
+        self.action_yes()
+
+    def action_yes(self) -> None:
+        """Answer yes."""
+        reason = self.query_one("#reason", Input).value if self._question.takes_reason else ""
+        self.dismiss(reason)
+
+    def action_no(self) -> None:
+        """Answer no."""
+        self.dismiss(None)
+
+
+class Keys(ModalScreen[None]):
+    """Shows the action of each key."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,q,enter", "dismiss", show=False)]
+
+    def __init__(self, keys: Mapping[str, str]) -> None:
+        super().__init__()
+        self._keys = keys
+
+    def compose(self) -> ComposeResult:
+        """Show them."""
+        wide = max(map(len, self._keys))
+        with Vertical(classes="dialog"):
+            for key, words in self._keys.items():
+                yield Static(Content.assemble((key.ljust(wide), "bold"), "  ", words))
+
+
+NO_LINES = "no log lines are kept"
+
+
+def log(store: Store, id: JobId) -> str:
+    """Return its kept log lines, those of each run below its attempt."""
+    text: list[str] = []
+    for run, stored in sorted(store.log_lines(id).items()):
+        lines = list(lines_of(run, stored))
+        if lines:
+            text.append(f"attempt {lines[0].attempt}, {lines[0].at.astimezone():%Y-%m-%d %Z}")
+        text += [f"{line.at.astimezone():%H:%M:%S} {line.level.upper():7} {line.message}" for line in lines]
+    return "\n".join(text) or NO_LINES
+
+
+def everything(store: Store, id: JobId) -> str:
+    """Return the sentences of *why* and the lines of `taskqueue show`."""
+    [record] = records.read(store, [id])
+    now = store.now()
+    cause = record_facts.cause(record, now, record_facts.controls_for(store, [record]))
+    facts = [(name, value) for name, value in show.facts(record, cause) if value]
+    wide = max(len(name) for name, _ in facts)
+    parts = [why(store, id), "", *(f"{name:{wide}}  {value}" for name, value in facts)]
+    for heading, text in show.texts(record):
+        parts += ["", heading, text]
+    if record.attempts:
+        parts += ["", "attempts"]
+        parts += ["  ".join(show.attempt_cells(attempt)) for attempt in record.attempts]
+    return "\n".join(parts)

@@ -1,13 +1,16 @@
-"""Outcomes that the manager reports in place of a worker that died, or that ignored a request to stop."""
+"""Outcomes that the manager reports for a worker that died or did not stop; detects kills for lack of memory."""
 
 from __future__ import annotations
 
 import signal
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from taskqueue.daemon.manager.runs import CurrentRun
-from taskqueue.daemon.protocol.messages import Ended, changed
+from taskqueue.daemon.manager.worker_handle import EndReason
+from taskqueue.daemon.protocol.messages import Ended, EndKind, changed
+from taskqueue.daemon.runtime import cgroup
 from taskqueue.daemon.runtime.child_process import ChildExit
 from taskqueue.execution.conditions import TOO_LONG
 from taskqueue.execution.executor import overdue
@@ -121,3 +124,37 @@ def _crash(current: CurrentRun, exit: ChildExit, cause: str) -> Failure:
     note = f" ({current.progress_message})" if current.progress_message else ""
     facts.append(f"last progress {percent(current.progress / 100)}{note}")
     return Failure(type="taskqueue.WorkerCrashed", message="; ".join(facts))
+
+
+class OomKills:
+    """Compares the kernel's counter of OOM kills with its value at the last call."""
+
+    def __init__(self, proc: Path = cgroup.PROC, cgroups: Path = cgroup.CGROUPS) -> None:
+        self._of_host = proc / "vmstat"
+        self._of_cgroup = cgroup.oom_kills_file(proc, cgroups)
+        self._known = self._counts()
+
+    def explain_kill(self) -> EndReason:
+        """Return the sender of a SIGKILL that did not come from the manager; call this soon after it."""
+        (own_before, host_before), self._known = self._known, self._counts()
+        own, host = self._known
+        if own is not None and own_before is not None:
+            if own > own_before:
+                words = "the kernel killed it for lack of memory (an OOM kill in its cgroup)"
+                return EndReason(words, EndKind.OUT_OF_MEMORY)
+            return EndReason("a process killed it, perhaps itself: the kernel made no OOM kill in its cgroup")
+        if host is None or host_before is None:
+            return EndReason("a process killed it, perhaps itself, or the kernel did for lack of memory")
+        if host > host_before:
+            words = "the kernel killed a process of this host for lack of memory at that time, probably this one"
+            return EndReason(words, EndKind.OUT_OF_MEMORY)
+        return EndReason("a process killed it, perhaps itself: the kernel made no OOM kill on this host")
+
+    def reset(self) -> None:
+        """Start from the present value of the counter."""
+        self._known = self._counts()
+
+    def _counts(self) -> tuple[int | None, int | None]:
+        if self._of_cgroup is not None:
+            return cgroup.oom_kills(self._of_cgroup), None
+        return None, cgroup.oom_kills(self._of_host)

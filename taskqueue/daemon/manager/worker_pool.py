@@ -12,7 +12,7 @@ from functools import partial
 from operator import attrgetter
 
 from taskqueue.daemon.manager.adopted_processes import AdoptedProcesses
-from taskqueue.daemon.manager.oom_kills import OomKills
+from taskqueue.daemon.manager.crash_outcomes import OomKills
 from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
 from taskqueue.daemon.manager.run_monitor import RunMonitor
 from taskqueue.daemon.manager.runs import QueuedRun

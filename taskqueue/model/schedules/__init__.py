@@ -15,8 +15,7 @@ from taskqueue.model.schedules.durations import (
     moment_of,
     seconds_of,
 )
-from taskqueue.model.schedules.every import Every
-from taskqueue.model.schedules.trigger import Again, Custom, Trigger, UnreadableTrigger, trigger
+from taskqueue.model.schedules.trigger import Again, Custom, Every, Trigger, UnreadableTrigger, trigger
 
 __all__ = [
     "LATEST",

@@ -14,7 +14,6 @@ from taskqueue.model.record import Cause, Options, Record, Status, changed
 from taskqueue.model.retry import ExponentialRetry
 from taskqueue.model.schedules import Again, Cron, Custom, Every
 from taskqueue.model.schedules import schedule as clockwork
-from taskqueue.model.schedules.every import START
 from taskqueue.model.schedules.origin import FromSchedule
 from taskqueue.model.schedules.schedule import (
     MISSES,
@@ -26,6 +25,7 @@ from taskqueue.model.schedules.schedule import (
     made_up,
     next_version,
 )
+from taskqueue.model.schedules.trigger import START
 from taskqueue.model.timestamps import CLOCKS_APART, whole
 
 QUESTION = "taskqueue.execution.custom_schedule:NextTime"

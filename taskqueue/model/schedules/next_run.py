@@ -9,8 +9,8 @@ from taskqueue.model.ids import JobId, occurrence_id, without_text
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.record import Cause, Record, Status, changed
 from taskqueue.model.schedules import Again, Every
-from taskqueue.model.schedules.every import START
 from taskqueue.model.schedules.origin import FromSchedule, Series
+from taskqueue.model.schedules.trigger import START
 from taskqueue.model.timestamps import whole
 
 _BAD = (Status.FAILED, Status.TIMEOUT)

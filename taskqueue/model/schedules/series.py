@@ -10,8 +10,8 @@ from taskqueue.errors import InvalidOption
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Record
 from taskqueue.model.schedules import Again, Every, is_relative, moment_of, seconds_of
-from taskqueue.model.schedules.every import END, SHORTEST, START
 from taskqueue.model.schedules.origin import Series
+from taskqueue.model.schedules.trigger import END, SHORTEST, START
 from taskqueue.model.timestamps import EPOCH
 
 AT_ONCE = -1

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from taskqueue.web.pages import bulk, changes, job_form
+from taskqueue.web.pages import bulk, changes
 from taskqueue.web.pages.audit import audit
-from taskqueue.web.pages.classes import classes
 from taskqueue.web.pages.failures import failures
-from taskqueue.web.pages.job import job, stack, unmasked
+from taskqueue.web.pages.job import change_form, edit_form, job, run_edited, save_change, stack, unmasked
 from taskqueue.web.pages.jobs import jobs, suggestions
 from taskqueue.web.pages.nodes import nodes
 from taskqueue.web.pages.overview import overview
 from taskqueue.web.pages.queues import queues
 from taskqueue.web.pages.schedules import schedule, schedules
-from taskqueue.web.pages.work import class_page, queue_page
+from taskqueue.web.pages.work import class_page, classes, queue_page
 from taskqueue.web.view import Page
 
 PAGES: Sequence[Page] = (
@@ -36,10 +35,10 @@ PAGES: Sequence[Page] = (
     Page(path="/jobs/{id}", show=job, template="job.html"),
     Page(path="/jobs/{id}/unmask", show=unmasked, template="job.html", method="POST"),
     Page(path="/jobs/{id}/stack", show=stack, template="stack.html", asks_node=True),
-    Page(path="/jobs/{id}/change", show=job_form.change, template="job_form.html"),
-    Page(path="/jobs/{id}/change", show=job_form.save, template="job_form.html", method="POST"),
-    Page(path="/jobs/{id}/edit", show=job_form.edit, template="job_form.html"),
-    Page(path="/jobs/{id}/edit", show=job_form.run, template="job_form.html", method="POST"),
+    Page(path="/jobs/{id}/change", show=change_form, template="job_form.html"),
+    Page(path="/jobs/{id}/change", show=save_change, template="job_form.html", method="POST"),
+    Page(path="/jobs/{id}/edit", show=edit_form, template="job_form.html"),
+    Page(path="/jobs/{id}/edit", show=run_edited, template="job_form.html", method="POST"),
     Page(path="/jobs/{id}/cancel", show=changes.cancel, method="POST"),
     Page(path="/jobs/{id}/now", show=changes.now, method="POST"),
     Page(path="/jobs/{id}/give-up", show=changes.give_up, method="POST"),

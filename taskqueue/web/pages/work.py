@@ -1,4 +1,4 @@
-"""A class or a queue: how it does, how much and how fast it works, by which errors it fails, and for whom."""
+"""The classes of the last day; one class or queue: how much and how fast it works, and by which errors it fails."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from taskqueue.insight.overview import idle_queue
 from taskqueue.insight.work_report import (
     PERCENTS,
     Bucket,
+    ClassState,
     ErrorGroup,
     Period,
     Scope,
     Share,
     WorkOf,
     WorkReport,
+    class_states,
     figures_in_words,
     histogram,
     lead,
@@ -28,6 +30,7 @@ from taskqueue.scheduler.controls import limits_of
 from taskqueue.scheduler.operations import Target
 from taskqueue.web.charts import Chart, OverTime, ShareChart, chart, marked, share_chart
 from taskqueue.web.pages.failures import address_of
+from taskqueue.web.paging import part_of
 from taskqueue.web.view import View
 
 PERIODS: Mapping[Period, str] = {Period.HOUR: "hour", Period.DAY: "24 hours", Period.WEEK: "7 days"}
@@ -140,3 +143,16 @@ def _share(view: View, jobs: JobFilter, share: Share) -> dict[str, Any] | None:
         return None
     address = JobFilter((*jobs.tokens, Token(f"meta.{share.name}", share.value))).address()
     return {"share": share, "text": f"{share.name}: {share.value}", "address": address}
+
+
+def classes(view: View) -> Mapping[str, Any]:
+    """Return the classes by name."""
+    state, figures = view.overview(), view.figures()
+    hours, runs = figures.hours(Period.DAY.begin(state.at), state.at), figures.runs(state.at)
+    part = part_of(class_states(hours, runs, state.groups, state.at), lambda one: one.name, view.query)
+    return {"part": part, "charts": {one.name: _day_chart(one) for one in part.rows}}
+
+
+def _day_chart(state: ClassState) -> Chart:
+    says = f"ended in the last 24 hours: {state.work.ended:,}"
+    return chart((("hour", part.done, part.failed) for part in state.parts), says)

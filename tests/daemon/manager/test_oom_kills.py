@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from taskqueue.daemon.manager.oom_kills import OomKills
+from taskqueue.daemon.manager.crash_outcomes import OomKills
 from taskqueue.daemon.protocol.messages import EndKind
 
 OURS = "the kernel killed it for lack of memory"
