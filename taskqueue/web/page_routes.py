@@ -103,13 +103,7 @@ class PageRoutes:
             masking=dashboard.masking,
             root=root_of(request),
             is_fragment=wants_content(request),
-            overview=dashboard.overviews.read,
-            numbers=dashboard.overviews.numbers,
-            day=dashboard.overviews.day,
-            upcoming=dashboard.overviews.upcoming,
-            figures=dashboard.overviews.figures,
-            report=dashboard.overviews.report,
-            now=dashboard.overviews.now,
+            overviews=dashboard.overviews,
         )
 
     def _response(self, page: Page, request: Request, viewer: Viewer, view: View, answer: Answer) -> Response:

@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
 from taskqueue.errors import InvalidQuery
-from taskqueue.insight.overview import Upcoming
-from taskqueue.insight.overview_reader import Overview
-from taskqueue.insight.recent_figures import RecentFigures
-from taskqueue.insight.work_report import Day, Period, WorkOf, WorkReport
 from taskqueue.model.controls import Control
 from taskqueue.scheduler.operations import AnyOperation, Target, of_target
 from taskqueue.scheduler.scheduler import Scheduler
 from taskqueue.web.actions import Actions
 from taskqueue.web.masking import Masking
 from taskqueue.web.users import Role, User
+
+if TYPE_CHECKING:
+    from taskqueue.web.overviews import Overviews
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,20 +42,8 @@ class View:
     """The path that the dashboard is mounted at, to be put before paths of links."""
     is_fragment: bool
     """Whether the script of the page asks for its content alone."""
-    overview: Callable[[], Overview]
-    """Returns the state of the whole store, as it was a moment ago at most."""
-    day: Callable[[], Day]
-    """Returns the last hour against the same hour yesterday, and each hour since then."""
-    upcoming: Callable[[], Upcoming]
-    """Returns what is due in the next 24 hours."""
-    numbers: Callable[[], Mapping[str, Any]]
-    """Returns how many jobs there are (``Scheduler.stats``), as it was a moment ago at most."""
-    figures: Callable[[], RecentFigures]
-    """Returns the figures of recent minutes and hours, most of which are known."""
-    report: Callable[[WorkOf, Period], WorkReport]
-    """Returns what is known of a class or queue."""
-    now: Callable[[], datetime]
-    """Returns the store's time."""
+    overviews: Overviews
+    """The state of the whole store as it was a moment ago at most, figures of recent times, and the store's time."""
 
     @property
     def may_act(self) -> bool:

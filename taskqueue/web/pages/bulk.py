@@ -42,7 +42,7 @@ def ask(view: View) -> Any:
     job_filter = selected or JobFilter.of(view.query)
     action, query = _action(view.query), _allowed(view, job_filter)
     verb, kind = ACTIONS[action]
-    at = view.now()
+    at = view.overviews.now()
     if action in ONLY:
         query = {"$and": [query, ONLY[action]]}
     number, sample = view.actions.matching(query, None, ended=action == "again")
@@ -121,7 +121,7 @@ def _action(given: Mapping[str, str]) -> str:
 
 def _allowed(view: View, job_filter: JobFilter) -> dict[str, Any]:
     """Return the query of the filter. Raises ``InvalidQuery`` if it searches for values that this user may not see."""
-    query = job_filter.query(view.now())
+    query = job_filter.query(view.overviews.now())
     view.masking.check_query(query, view.user)
     return query
 

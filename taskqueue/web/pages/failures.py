@@ -48,11 +48,11 @@ def failures(view: View) -> Mapping[str, Any]:
     job = view.query.get("job", "").strip()
     now = datetime.now(timezone.utc)
     begin = now - length
-    figures = view.figures()
+    figures = view.overviews.figures()
     parts = figures.minutes(now) if step is Step.MINUTE else figures.hours(begin, now)
     ended_groups = [group for group in failures_of(ended_jobs(parts)) if job in ("", group.job)]
     ended = JobFilter.of({"status": "bad", "since": f"{begin:%Y-%m-%d %H:%M:%S} UTC"})
-    state = view.overview()
+    state = view.overviews.read()
     judged = [group for group in state.groups if job in ("", group.job)]
     reported = [group for group in judged if not group.state.is_silent]
     return {

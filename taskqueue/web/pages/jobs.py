@@ -91,7 +91,7 @@ def jobs(view: View) -> Any:
         processes, new = _search(view, job_filter, order)
     except InvalidQuery as error:
         problem = str(error)
-    stats = view.numbers() if view.is_fragment else view.scheduler.stats()  # updates share the answer
+    stats = view.overviews.numbers() if view.is_fragment else view.scheduler.stats()  # updates share the answer
     more = {"order": order} if order != usual else {}
     by = {"by": view.query["by"]} if view.query.get("by") else {}
     place = {"after": view.query["after"]} if "after" in view.query else {}
@@ -189,7 +189,7 @@ def _unknown(view: View, job_filter: JobFilter, stats: Mapping[str, Any]) -> lis
     return [
         sentence
         for token, sentence in names.unknown(job_filter)
-        if not view.scheduler.find_jobs(JobFilter((token,)).query(view.now()), limit=1)
+        if not view.scheduler.find_jobs(JobFilter((token,)).query(view.overviews.now()), limit=1)
     ]
 
 
@@ -232,7 +232,7 @@ def chips_of(view: View, record: Record, job_filter: JobFilter) -> list[Chip]:
 
 def suggestions(view: View) -> Response:
     """Return the completions of the word at the cursor, as JSON; masked values are not suggested."""
-    names = recent_names(view, view.numbers())
+    names = recent_names(view, view.overviews.numbers())
     suggested = names.suggestions(view.query.get("word", "")[:LONGEST_WORD])
     return JsonResponse(
         {
@@ -268,7 +268,7 @@ def _query(view: View, job_filter: JobFilter, order: str) -> dict[str, Any]:
 
     Without a status these are the jobs that can run next: postponed ones may be many, in another order.
     """
-    query = job_filter.query(view.now())
+    query = job_filter.query(view.overviews.now())
     view.masking.check_query(query, view.user)
     if order != "rank":
         return query
@@ -300,7 +300,7 @@ def _parts(view: View, job_filter: JobFilter) -> Mapping[str, int]:
     postponed = {Status.POSTPONED} <= job_filter.statuses() and job_filter.values("status")
     if not postponed or any(token.key != "status" for token in job_filter.tokens):
         return {}
-    upcoming = view.upcoming()
+    upcoming = view.overviews.upcoming()
     return upcoming.parts if upcoming.is_complete else {}
 
 

@@ -20,7 +20,7 @@ MOST_RUNS = 10
 
 def nodes(view: View) -> Mapping[str, Any]:
     """Return the nodes by name, each with its running jobs."""
-    state = view.overview()
+    state = view.overviews.read()
     runs: dict[str, list[Any]] = {}
     for run in state.runs:
         if run.record.holder is not None:

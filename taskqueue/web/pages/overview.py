@@ -50,7 +50,7 @@ class ShownNeed:
 
 def overview(view: View) -> Mapping[str, Any]:
     """Return the state of the whole store."""
-    state, day, upcoming = view.overview(), view.day(), view.upcoming()
+    state, day, upcoming = view.overviews.read(), view.overviews.day(), view.overviews.upcoming()
     busy = [queue for queue in state.queues if not queue.is_quiet]
     return {
         "lead": _lead(state),

@@ -25,7 +25,7 @@ MOST_LIMITS = 25
 
 def queues(view: View) -> Mapping[str, Any]:
     """Return all queues that have jobs, had some in the last minutes, or are paused; and limits in force."""
-    state, controls, limits = view.overview(), view.scheduler.controls(), view.scheduler.limits()
+    state, controls, limits = view.overviews.read(), view.scheduler.controls(), view.scheduler.limits()
     known = {queue.name for queue in state.queues}
     idle = [idle_queue(name) for name in sorted({name for name, _ in state.tally} - known)]
     part = part_of([*state.queues, *idle], lambda queue: queue.name, view.query)

@@ -52,7 +52,7 @@ def queue_page(view: View) -> Mapping[str, Any]:
 def _shown(view: View, of: WorkOf) -> Mapping[str, Any]:
     chosen = view.query.get("over", Period.DAY.value)
     period = Period(chosen) if chosen in [*Period] else Period.DAY
-    report = view.report(of, period)
+    report = view.overviews.report(of, period)
     is_queue = of.scope is Scope.QUEUE
     jobs = JobFilter((Token("queue" if is_queue else "class", of.name),))
     limits = limits_of(view.scheduler.limits(), report.limit_keys) if report.limit_keys else []
@@ -107,7 +107,7 @@ def _failures(report: WorkReport) -> ShareChart:
 def _over_time(drawn: OverTime, view: View, report: WorkReport) -> OverTime:
     """Return the chart with the releases of its time."""
     begin = report.parts[0].at
-    return marked(drawn, view.overview().releases, begin, begin + report.period.length)
+    return marked(drawn, view.overviews.read().releases, begin, begin + report.period.length)
 
 
 def _rows(durations: Durations) -> list[tuple[Bucket, float, float]]:
@@ -147,7 +147,7 @@ def _share(view: View, jobs: JobFilter, share: Share) -> dict[str, Any] | None:
 
 def classes(view: View) -> Mapping[str, Any]:
     """Return the classes by name."""
-    state, figures = view.overview(), view.figures()
+    state, figures = view.overviews.read(), view.overviews.figures()
     hours, runs = figures.hours(Period.DAY.begin(state.at), state.at), figures.runs(state.at)
     part = part_of(class_states(hours, runs, state.groups, state.at), lambda one: one.name, view.query)
     return {"part": part, "charts": {one.name: _day_chart(one) for one in part.rows}}
