@@ -241,42 +241,41 @@ def children(of: int | str = "self") -> list[int]:
 
 def has_started_processes(pid: int) -> bool:
     """Return whether the process has children, or has waited for children that ended; see proc_pid_stat(5)."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return False
-    return int(stat[8]) > 0 or bool(children(pid))  # cminflt: a process that ran has had page faults
+    _, stat = _stat(pid)
+    return bool(stat) and (int(stat[8]) > 0 or bool(children(pid)))  # cminflt: a process that ran has had page faults
 
 
 def described(pid: int) -> str:
     """Return the name of process ``pid`` and the pid itself, in words; empty if it is dead."""
-    try:
-        name, _, state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")
-    except OSError:
-        return ""
-    return "" if state.split()[0] in "ZX" else f"{logged(name.partition('(')[2])}, pid {pid}"
+    name, stat = _stat(pid)
+    return f"{logged(name)}, pid {pid}" if stat and stat[0] not in "ZX" else ""
 
 
 def ancestry(pid: int) -> list[int]:
     """Return ``pid`` and its ancestors, as far as /proc shows them."""
     pids = []
     while pid > 0:
-        try:
-            parent = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1]
-        except OSError:
+        _, stat = _stat(pid)
+        if not stat:
             break
         pids.append(pid)
-        pid = int(parent)
+        pid = int(stat[1])
     return pids
 
 
 def is_stopped(pid: int) -> bool:
     """Return whether process ``pid`` is stopped (SIGSTOP), and has no terminal from which a user may continue it."""
+    _, stat = _stat(pid)
+    return bool(stat) and (stat[0], stat[4]) == ("T", "0")
+
+
+def _stat(pid: int) -> tuple[str, list[str]]:
+    """Return the name of process ``pid``, and its fields from the state on (proc_pid_stat(5)); none if it is gone."""
     try:
-        state, _, _, _, terminal = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[:5]
+        name, _, fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")
     except OSError:
-        return False
-    return state == "T" and terminal == "0"
+        return "", []
+    return name.partition("(")[2], fields.split()
 
 
 def title(text: str) -> None:
@@ -330,9 +329,8 @@ class ProcessUse(NamedTuple):
 
 def use_of(pid: int) -> ProcessUse | None:
     """Return what process ``pid`` uses (proc_pid_stat(5)); None if there is no such process."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
+    _, stat = _stat(pid)
+    if not stat:
         return None
     used, of_children = ((int(stat[user]) + int(stat[user + 1])) / _TICKS for user in (11, 13))  # with the kernel's
     age = max(0.0, boottime() - int(stat[19]) / _TICKS)
