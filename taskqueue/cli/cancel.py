@@ -41,11 +41,8 @@ def cancel_command(
         return
     records = [ids.resolve(context.store, written) for written in id]
     after = [_canceled(context, record, reason) for record in records]
-    if as_json:
-        output.write_all(json_shapes.job(record) for record in after)
-        return
-    for before, record in zip(records, after, strict=True):
-        output.line(f"{ids.named(record)} {_said(before, record)}")
+    says = (f"{ids.named(record)} {_said(before, record)}" for before, record in zip(records, after, strict=True))
+    output.answer_each(map(json_shapes.job, after), says, as_json=as_json)
 
 
 @click.command("give-up", short_help="End jobs that wait to run again, as failed.")
@@ -69,11 +66,9 @@ def give_up_command(
         _give_up_matching(context, query.query(context.store.now()), yes, reason, as_json)
         return
     after = [_given_up(context, ids.resolve(context.store, written), reason) for written in id]
-    if as_json:
-        output.write_all(json_shapes.job(record) for record in after)
-        return
-    for record in after:
-        output.line(f"{ids.named(record)} is {record.status.name}{'' if record.status.is_final else ' to clean up'}")
+    output.answer_each(
+        map(json_shapes.job, after), (f"{ids.named(record)} {_is(record)}" for record in after), as_json=as_json
+    )
 
 
 def _give_up_matching(context: StoreContext, written: Mapping[str, Any], yes: bool, reason: str, as_json: bool) -> None:
@@ -83,12 +78,10 @@ def _give_up_matching(context: StoreContext, written: Mapping[str, Any], yes: bo
     if yes:
         with context.acting("give up", "jobs", query=shown_query(written), number=number, reason=reason):
             given_up = changes.give_up_all(context.store, query, reason)
-    if as_json:
-        output.write({"found": number, "given_up": given_up})
-    elif yes:
-        output.line(f"gave up {count(given_up, 'job')}")
-    else:
-        output.line(f"would give up {count(number, 'job')}: pass --yes to give them up")
+    says = f"gave up {count(given_up, 'job')}"
+    if not yes:
+        says = f"would give up {count(number, 'job')}: pass --yes to give them up"
+    output.answer({"found": number, "given_up": given_up}, says, as_json=as_json)
 
 
 def _given_up(context: StoreContext, record: Record, reason: str) -> Record:
@@ -105,13 +98,10 @@ def _cancel_matching(context: StoreContext, written: Mapping[str, Any], yes: boo
         with context.acting("cancel", "jobs", query=shown_query(written), number=number, reason=reason):
             canceled, asked = changes.cancel_all(context.store, query, reason)
         number = canceled + asked
-    if as_json:
-        output.write({"found": number, "asked_to_end": asked, "canceled": canceled})
-    elif not yes:
-        output.line(f"would cancel {count(number, 'job')}: pass --yes to cancel them")
-    else:
-        begun = f"; asked to end: {asked:,} that had started" if asked else ""
-        output.line(f"canceled {count(canceled, 'job')}{begun}")
+    says = f"canceled {count(canceled, 'job')}{f'; asked to end: {asked:,} that had started' if asked else ''}"
+    if not yes:
+        says = f"would cancel {count(number, 'job')}: pass --yes to cancel them"
+    output.answer({"found": number, "asked_to_end": asked, "canceled": canceled}, says, as_json=as_json)
 
 
 def _canceled(context: StoreContext, record: Record, reason: str) -> Record:
@@ -125,8 +115,11 @@ def _canceled(context: StoreContext, record: Record, reason: str) -> Record:
 def _said(before: Record, after: Record) -> str:
     if before.status.is_final:
         return f"had already ended as {before.status.name}"
-    if after.status is not Status.PROCESSING and after.status.is_pending:
-        return f"is {after.status.name} to clean up"
-    if after.status.is_pending:
+    if after.status is Status.PROCESSING:
         return f"runs on node {after.holder.seat if after.holder else '?'} and is asked to end"
-    return f"is {after.status.name}"
+    return _is(after)
+
+
+def _is(after: Record) -> str:
+    """Return the status of a job after it was ended; one in steps cleans up first."""
+    return f"is {after.status.name}{'' if after.status.is_final else ' to clean up'}"

@@ -180,12 +180,9 @@ def _set_limit(context: StoreContext, name: str, value: str, reason: str, by: st
 
 def _list_limits(context: StoreContext, *, as_json: bool) -> None:
     changed = controls.in_force(context.store, Kind.LIMIT)
-    if as_json:
-        output.write_all(map(json_shapes.control, changed))
-        return
-    for control in changed:
-        output.line(decided(control, context.store.now()))
-    if not changed:
+    says = (decided(control, context.store.now()) for control in changed)
+    output.answer_each(map(json_shapes.control, changed), says, as_json=as_json)
+    if not changed and not as_json:
         output.line("every limit is as declared")
 
 

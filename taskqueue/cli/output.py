@@ -41,6 +41,15 @@ def answer(document: Mapping[str, Any], text: str, *, as_json: bool) -> None:
         line(text)
 
 
+def answer_each(documents: Iterable[Mapping[str, Any]], texts: Iterable[str], *, as_json: bool) -> None:
+    """Print what a command has done to several things: with ``--json`` a list of documents, or else a line for each."""
+    if as_json:
+        write_all(documents)
+        return
+    for text in texts:
+        line(text)
+
+
 _NOT_ASCII = re.compile("[^\x00-\x7f]")
 
 

@@ -122,11 +122,7 @@ def _recover_matching(
 
 
 def _show(copies: Sequence[Record], as_json: bool) -> None:
-    if as_json:
-        output.write_all(json_shapes.job(copy) for copy in copies)
-        return
-    for copy in copies:
-        output.line(str(copy.id))
+    output.answer_each(map(json_shapes.job, copies), (str(copy.id) for copy in copies), as_json=as_json)
 
 
 def _again(context: StoreContext, ended: Record, at: Any) -> Record:

@@ -44,11 +44,8 @@ def update_command(
         changes["data"] = data
     records = [ids.resolve(context.store, written) for written in id]
     after = [_updated(context, record, changes) for record in records]
-    if as_json:
-        output.write_all(json_shapes.job(record) for record in after)
-        return
-    for record in after:
-        output.line(f"{ids.named(record)} is {record.status.name} in queue {record.queue}")
+    says = (f"{ids.named(record)} is {record.status.name} in queue {record.queue}" for record in after)
+    output.answer_each(map(json_shapes.job, after), says, as_json=as_json)
 
 
 def _updated(context: StoreContext, before: Record, changes: Mapping[str, Any]) -> Record:
