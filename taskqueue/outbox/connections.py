@@ -12,12 +12,15 @@ from inspect import isawaitable, iscoroutinefunction
 from typing import Any
 
 from taskqueue.errors import InvalidOption
-from taskqueue.model.shown_text import as_code
+from taskqueue.store.caller_transaction import (
+    ASYNCHRONOUS_SQLALCHEMY,
+    DJANGO,
+    SQLALCHEMY,
+    current,
+    kinds_of,
+    refused,
+)
 
-_SESSIONS = {"sqlalchemy.orm.session.Session", "sqlalchemy.orm.scoping.scoped_session"}
-_SQLALCHEMY = {*_SESSIONS, "sqlalchemy.engine.base.Connection"}
-_ASYNCHRONOUS = {"sqlalchemy.ext.asyncio.session.AsyncSession", "sqlalchemy.ext.asyncio.engine.AsyncConnection"}
-_DJANGO = {"django.utils.connection.ConnectionProxy", "django.db.backends.base.base.BaseDatabaseWrapper"}
 _NAME = re.compile(r":([a-z_0-9]+)")
 _MARKS = {"qmark": "?", "format": "%s", "pyformat": "%s", "named": None}
 """How the place of a value is written in each ``paramstyle`` of the DB-API (PEP 249); None: as here, by its name."""
@@ -27,13 +30,13 @@ _ACCEPTED = "pass an open connection of a DB-API driver, a Session or Connection
 
 def check_transaction(session: Any) -> None:
     """Raise ``InvalidOption`` for a session without an open transaction that commits each statement."""
-    kinds = _kinds(session)
-    if kinds & _DJANGO:
+    kinds = kinds_of(session)
+    if kinds & DJANGO:
         if session.needs_rollback:
             raise InvalidOption("session: its transaction has failed: roll it back, and repeat its work")
         commits = session.get_autocommit() and not session.in_atomic_block
         way_out = "call this inside django.db.transaction.atomic()"
-    elif kinds & _SQLALCHEMY:
+    elif kinds & SQLALCHEMY:
         connection = session if hasattr(session, "dialect") else session.connection()
         commits = _commits_each_statement(connection.connection.dbapi_connection)
         way_out = "use one without the isolation level AUTOCOMMIT"
@@ -46,11 +49,11 @@ def check_transaction(session: Any) -> None:
 
 def execute(session: Any, statement: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
     """Run a statement with values for its ``:name``, and return its rows, none of one that has no rows."""
-    kinds = _kinds(session)
-    if kinds & _SQLALCHEMY:
+    kinds = kinds_of(session)
+    if kinds & SQLALCHEMY:
         result = session.execute(sys.modules["sqlalchemy"].text(statement), dict(values))
         return [tuple(row) for row in result] if result.returns_rows else []
-    style = "format" if kinds & _DJANGO else _paramstyle(session)
+    style = "format" if kinds & DJANGO else _paramstyle(session)
     cursor = session.cursor()
     try:
         cursor.execute(*_written(statement, values, style))
@@ -62,6 +65,7 @@ def execute(session: Any, statement: str, values: Mapping[str, Any]) -> list[tup
 
 def insert(session: Any, statement: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Run a statement with the values of each row, in the open transaction of the session."""
+    session = current(session)
     _check_kind(session)
     check_transaction(session)
     for values in rows:
@@ -70,13 +74,12 @@ def insert(session: Any, statement: str, rows: Sequence[Mapping[str, Any]]) -> N
 
 async def insert_in_loop(session: Any, statement: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Do as ``insert``, with an asynchronous session."""
-    if _kinds(session) & _ASYNCHRONOUS:
+    session = current(session)
+    if kinds_of(session) & ASYNCHRONOUS_SQLALCHEMY:
         await session.run_sync(insert, statement, rows)
         return
     if not _is_asynchronous(session):
-        raise InvalidOption(
-            f"session={as_code(session)} cannot be awaited: pass an AsyncSession or AsyncConnection, or use an Outbox"
-        )
+        raise refused(session, "it cannot be awaited: pass an AsyncSession or AsyncConnection, or use an Outbox")
     check_transaction(session)
     style = _paramstyle(session)
     cursor = session.cursor()
@@ -105,17 +108,13 @@ def close(session: Any) -> None:
         session.close()
 
 
-def _kinds(session: Any) -> set[str]:
-    return {f"{kind.__module__}.{kind.__qualname__}" for kind in type(session).__mro__}
-
-
 def _check_kind(session: Any) -> None:
-    if _kinds(session) & {*_SQLALCHEMY, *_DJANGO}:
+    if kinds_of(session) & {*SQLALCHEMY, *DJANGO}:
         return
     if _is_asynchronous(session):
-        raise InvalidOption(f"session={as_code(session)} is asynchronous: use an AsyncOutbox, and await its add_job")
+        raise refused(session, "it is asynchronous: use an AsyncOutbox, and await its add_job")
     if not callable(getattr(session, "cursor", None)) or not callable(getattr(session, "commit", None)):
-        raise InvalidOption(f"session={as_code(session)} cannot be used: {_ACCEPTED}")
+        raise refused(session, _ACCEPTED)
 
 
 def _is_asynchronous(session: Any) -> bool:
@@ -143,9 +142,7 @@ def _paramstyle(session: Any) -> str:
             if style in _MARKS:
                 return str(style)
             module = module.rpartition(".")[0]
-    raise InvalidOption(
-        f"session={as_code(session)} belongs to no driver whose paramstyle is {', '.join(_MARKS)}: {_ACCEPTED}"
-    )
+    raise refused(session, f"it belongs to no driver whose paramstyle is {', '.join(_MARKS)}: {_ACCEPTED}")
 
 
 def _written(statement: str, values: Mapping[str, Any], style: str) -> tuple[str, Any]:

@@ -14,6 +14,7 @@ from taskqueue.errors import ConfigError, StoreUnavailable
 from taskqueue.model.record import Record
 from taskqueue.outbox import connections
 from taskqueue.outbox.rows import Row, record_of
+from taskqueue.store.caller_transaction import current
 
 if TYPE_CHECKING:
     from taskqueue.scheduler.scheduler import Scheduler
@@ -143,5 +144,5 @@ class Relay:
 
     def _execute(self, statement: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         if self._connection is None:
-            self._connection = self._connect()
+            self._connection = current(self._connect())
         return connections.execute(self._connection, statement, values)

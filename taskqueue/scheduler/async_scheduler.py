@@ -36,7 +36,7 @@ from taskqueue.scheduler.schedule_api import NO_DATA
 from taskqueue.scheduler.scheduler import PAGE, Scheduler
 from taskqueue.scheduler.snapshot import JobSnapshot, is_looked_up, listed, named
 from taskqueue.scheduler.wait import of_running_job, timeout_of
-from taskqueue.store.caller_transaction import LoopSession
+from taskqueue.store.caller_transaction import LoopSession, current
 
 if TYPE_CHECKING:
     from typing_extensions import Never, Unpack
@@ -370,7 +370,8 @@ class AsyncScheduler(AwaitedOperations):
 
 def _of_this_loop(session: object) -> object:
     """Return the session for a call in a thread; an asynchronous one stays with the running loop."""
-    if inspect.iscoroutinefunction(getattr(session, "execute", None)):
+    session = current(session)  # here, since the thread of the call would have another
+    if inspect.iscoroutinefunction(getattr(session, "commit", None)):
         return LoopSession(session, asyncio.get_running_loop())
     return session
 

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 import sqlalchemy
 from psycopg.rows import dict_row
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from taskqueue import NewJob, Scheduler
@@ -136,6 +136,47 @@ def test_what_is_no_connection_is_refused(session: Any) -> None:
         Outbox(connect).add_job(Echo, DATA, session=session)
 
 
+def test_what_only_leads_to_a_session_is_refused_with_the_way_to_it(mine: sqlite3.Connection) -> None:
+    engine, factory = sqlalchemy.create_engine("sqlite://"), sessionmaker()
+    for session, way_out in [
+        (engine, "sqlalchemy.engine.base.Engine cannot be used: pass one of its connections, as in: with engine.begin"),
+        (engine.begin(), "it is not entered yet: pass what comes out of it"),
+        (factory, "it makes sessions: pass one, as in: with factory.begin()"),
+        (Session(engine).begin(), "pass its session"),
+        (engine.raw_connection(), "pass its driver_connection"),
+        (mine.cursor(), "sqlite3.Cursor cannot be used: it is a cursor: pass its connection"),
+        (_like("psycopg_pool.pool", "ConnectionPool"), r"as in: with pool.connection\(\) as connection"),
+    ]:
+        with pytest.raises(InvalidOption, match=way_out):
+            Outbox(connect).add_job(Echo, DATA, session=session)
+    for session, way_out in [
+        (
+            create_async_engine("postgresql+psycopg://nobody@localhost/none"),
+            r"async with engine.begin\(\) as connection",
+        ),
+        (async_sessionmaker(), r"as in: async with factory.begin\(\) as session"),
+        (
+            _like("asyncpg.connection", "Connection"),
+            "asyncpg.connection.Connection .* of SQLAlchemy on asyncpg",
+        ),
+        (_like("asyncpg.pool", "Pool"), "AsyncConnection of SQLAlchemy on asyncpg"),
+    ]:
+        with pytest.raises(InvalidOption, match=way_out):
+            asyncio.run(AsyncOutbox(connect).add_job(Echo, DATA, session=session))
+    engine.dispose()
+
+
+def test_a_url_in_place_of_a_session_is_not_shown_since_it_may_have_a_password() -> None:
+    with pytest.raises(InvalidOption, match="a session of type str cannot be used") as refused:
+        Outbox(connect).add_job(Echo, DATA, session="postgresql://shop:secret@db-1/shop")
+    assert "secret" not in str(refused.value)
+
+
+def _like(module: str, name: str) -> Any:
+    """Return an object that looks like one of a package that the tests do not need otherwise."""
+    return type(name, (), {"__module__": module})()
+
+
 def test_an_asynchronous_session_is_refused_with_the_way_out() -> None:
     engine = create_async_engine("postgresql+psycopg://nobody@localhost/none")
     with pytest.raises(InvalidOption, match="is asynchronous: use an AsyncOutbox, and await its add_job"):
@@ -164,19 +205,21 @@ def test_jobs_are_added_in_the_transactions_of_asynchronous_sessions(postgresql_
     async def add_with_each() -> None:
         engine = create_async_engine(f"postgresql+psycopg{postgresql_url[10:]}")
         raw = await psycopg.AsyncConnection.connect(postgresql_url)
+        registry = async_scoped_session(async_sessionmaker(engine), scopefunc=asyncio.current_task)
         async with AsyncSession(engine) as session, engine.connect() as connection, raw:
-            for each in (session, connection, raw):
+            for each in (session, connection, raw, registry):
                 await add(each)
+        await registry.remove()
         await engine.dispose()
 
     with psycopg.connect(postgresql_url, autocommit=True) as raw, Scheduler(str(tmp_path / "jobs.db")) as scheduler:
         raw.execute(outbox.create_sql("postgresql"))
         asyncio.run(add_with_each())
-        assert outbox.relay(scheduler) == 9
+        assert outbox.relay(scheduler) == 12
         raw.execute(f"DROP TABLE {outbox.table}")
         jobs = list(scheduler.get_jobs({}))
-    assert sorted(str(job.data) for job in jobs) == sorted(map(str, [DATA, 1, 2] * 3))
-    assert [job.meta for job in jobs] == [{"trace": "t-1"}] * 9
+    assert sorted(str(job.data) for job in jobs) == sorted(map(str, [DATA, 1, 2] * 4))
+    assert [job.meta for job in jobs] == [{"trace": "t-1"}] * 12
 
 
 def test_an_asynchronous_outbox_refuses_what_it_cannot_await_or_what_commits_each_statement(

@@ -8,6 +8,7 @@ import os
 import secrets
 import select
 import signal
+import sqlite3
 import subprocess
 import sys
 import textwrap
@@ -21,7 +22,13 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import (
+    AsyncEngine,
+    AsyncSession,
+    async_scoped_session,
+    async_sessionmaker,
+    create_async_engine,
+)
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from taskqueue import AsyncScheduler, Scheduler, Status, task
@@ -152,7 +159,31 @@ async def _asynchronous_psycopg(engine: AsyncEngine) -> AsyncIterator[Any]:
         yield raw
 
 
-@pytest.mark.parametrize("opened", [_asynchronous_psycopg, AsyncSession, AsyncEngine.connect])
+@contextlib.asynccontextmanager
+async def _asynchronous_scoped_session(engine: AsyncEngine) -> AsyncIterator[Any]:
+    registry = async_scoped_session(async_sessionmaker(engine), scopefunc=asyncio.current_task)
+    yield registry
+    await registry.remove()
+
+
+class _WrappedSession(AsyncSession):
+    """A session whose ``execute`` does not look like a coroutine function, as that of SQLModel does not."""
+
+    def execute(self, *arguments: Any, **options: Any) -> Any:
+        """Return what is to be awaited."""
+        return super().execute(*arguments, **options)
+
+
+ASYNCHRONOUS = [
+    _asynchronous_psycopg,
+    AsyncSession,
+    AsyncEngine.connect,
+    _asynchronous_scoped_session,
+    _WrappedSession,
+]
+
+
+@pytest.mark.parametrize("opened", ASYNCHRONOUS)
 def test_asynchronous_sessions_are_used_on_their_own_loop(
     opened: Callable[[AsyncEngine], contextlib.AbstractAsyncContextManager[Any]], url: str, postgresql_url: str
 ) -> None:
@@ -176,6 +207,21 @@ def test_asynchronous_sessions_are_used_on_their_own_loop(
         return none, total, status
 
     assert asyncio.run(add()) == (0, 4, "WAITING")
+
+
+def test_a_registry_of_sessions_is_asked_in_the_thread_that_passes_it(
+    engine: sqlalchemy.Engine, url: str, scheduler: Scheduler
+) -> None:
+    registry = scoped_session(sessionmaker(engine))  # with a session for each thread
+
+    async def add() -> None:
+        async with AsyncScheduler(url) as scheduler:
+            await scheduler.add_job(Echo, 1, session=registry)
+
+    asyncio.run(add())
+    registry.commit()
+    registry.remove()
+    assert scheduler.stats()["total"] == 1
 
 
 async def _closed(engine: AsyncEngine, url: str) -> Any:
@@ -567,9 +613,14 @@ def test_wrong_sessions_are_refused_and_leave_the_transaction_as_it_is(
     scheduler: Scheduler, mine: psycopg.Connection[Any], engine: sqlalchemy.Engine, postgresql_url: str, schema: str
 ) -> None:
     with pytest.raises(
-        InvalidOption, match=r"session='s' cannot be used: pass a Connection or AsyncConnection of psyc"
+        InvalidOption, match=r"a session of type str cannot be used: pass a Connection or AsyncConnection of psyc"
     ):
         scheduler.add_job(Echo, session="s")
+    with (
+        closing(sqlite3.connect(":memory:")) as file,
+        pytest.raises(InvalidOption, match="its database is sqlite, but the store is in PostgreSQL: use an Outbox"),
+    ):
+        scheduler.add_job(Echo, session=file)
     mine.execute(ORDER.format(schema))
     with Scheduler(f"{postgresql_url}?taskqueue.schema=other_{schema}") as other:
         scheduler.add_job(Echo, session=mine)

@@ -375,7 +375,7 @@ def test_a_transaction_that_has_to_be_repeated_as_a_whole_says_so_in_the_driver_
 def test_what_is_no_open_transaction_here_is_refused(
     client: Client, scheduler: Scheduler, mongo_standalone: str, file: Path
 ) -> None:
-    with pytest.raises(InvalidOption, match="session='s' is not a session: pass what start_session"):
+    with pytest.raises(InvalidOption, match="a session of type str cannot be used: pass what start_session"):
         scheduler.add_job(Echo, session="s")
     with client.start_session() as session:
         with pytest.raises(InvalidOption, match="no transaction is open on it: call this inside"):

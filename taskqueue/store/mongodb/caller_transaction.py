@@ -14,6 +14,7 @@ from taskqueue.errors import InvalidOption
 from taskqueue.model.lifecycle.pending import behind
 from taskqueue.model.record import Record
 from taskqueue.store.arguments import existing
+from taskqueue.store.caller_transaction import refused
 from taskqueue.store.mongodb.connection import Client, Connection
 from taskqueue.store.mongodb.documents import CODEC, Document, document, record
 from taskqueue.store.mongodb.driver_errors import DEADLINE, unavailable
@@ -29,9 +30,7 @@ class SessionInserts:
     def __init__(self, connection: Connection, session: Any) -> None:
         """Raise ``InvalidOption`` for no session, one without a transaction, or one of another cluster's client."""
         if not isinstance(session, ClientSession):
-            raise InvalidOption(
-                f"session={session!r} is not a session: pass what start_session() of a pymongo client returns"
-            )
+            raise refused(session, "pass what start_session() of a MongoClient returns, in asyncio as well")
         if session.has_ended or not session.in_transaction:
             raise InvalidOption("session: no transaction is open on it: call this inside session.start_transaction()")
         database = connection.database

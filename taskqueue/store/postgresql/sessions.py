@@ -16,17 +16,17 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from taskqueue.errors import InvalidOption
+from taskqueue.store.caller_transaction import ASYNCHRONOUS_SQLALCHEMY, DJANGO, SQLALCHEMY, kinds_of, refused
 
 Run: TypeAlias = Callable[[str, Mapping[str, Any]], Iterable[Any]]
 """Runs a statement with values for its ``:name`` and returns the rows."""
 
-_SESSIONS = {"sqlalchemy.orm.session.Session", "sqlalchemy.orm.scoping.scoped_session"}
-_CONNECTION = "sqlalchemy.engine.base.Connection"
-_ASYNCHRONOUS = {"sqlalchemy.ext.asyncio.session.AsyncSession", "sqlalchemy.ext.asyncio.engine.AsyncConnection"}
-_DJANGO = {"django.utils.connection.ConnectionProxy", "django.db.backends.base.base.BaseDatabaseWrapper"}
 _NAME = re.compile(r":([a-z_]+)")
 
-_ACCEPTED = "a Connection or AsyncConnection of psycopg, a Session, Connection, AsyncSession or AsyncConnection of "
+_ACCEPTED = (
+    "pass a Connection or AsyncConnection of psycopg, a Session, Connection, AsyncSession or AsyncConnection of "
+    "SQLAlchemy, or django.db.connection"
+)
 _FAILED = "session: its transaction has failed: roll it back, begin a new one and repeat its work"
 
 
@@ -35,21 +35,23 @@ def run_on(session: Any, loop: asyncio.AbstractEventLoop | None) -> Run:
 
     Raises ``InvalidOption`` for an object of another kind, and for one without an open transaction.
     """
-    kinds = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(session).__mro__}
+    kinds = kinds_of(session)
     if isinstance(session, psycopg.Connection):
         _check(session)
         return lambda statement, values: _fetched(session, statement, values)
-    if kinds & {*_SESSIONS, _CONNECTION}:
+    if kinds & SQLALCHEMY:
         return lambda statement, values: _fetched_by_sqlalchemy(session, statement, values)
-    if kinds & _DJANGO:
+    if kinds & DJANGO:
         _check_django(session)
         return lambda statement, values: _fetched_by_django(session, statement, values)
     if isinstance(session, psycopg.AsyncConnection):
         _check(session)
         return _awaited(session, loop, _fetched_asynchronously)
-    if kinds & _ASYNCHRONOUS:
+    if kinds & ASYNCHRONOUS_SQLALCHEMY:
         return _awaited(session, loop, _fetched_by_asynchronous_sqlalchemy)
-    raise InvalidOption(f"session={session!r} cannot be used: pass {_ACCEPTED}SQLAlchemy, or django.db.connection")
+    if "sqlite3.Connection" in kinds:
+        raise InvalidOption("session: its database is sqlite, but the store is in PostgreSQL: use an Outbox")
+    raise refused(session, _ACCEPTED)
 
 
 def failed_transaction(error: Exception) -> InvalidOption | None:
