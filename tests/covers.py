@@ -21,6 +21,7 @@ COVERS: Mapping[str, str] = {
     "web/test_shared_answers.py": "web/overviews",
     "web/test_beats.py": "web/overviews",
     "store/test_failure_states.py": "insight/failure_states scheduler/failure_states",
+    "store/test_workflows.py": "model/workflow",
     "store/test_releases.py": "insight/releases scheduler/releases",
     "store/test_work_reports.py": "insight/work_reader insight/work_report",
     "store/test_sqlite_wal_preallocation.py": "store/sqlite/files",

@@ -24,7 +24,7 @@ NEEDS: Mapping[str, Sequence[str]] = MappingProxyType(
     {
         "Jobs": (
             *("add", "list", "show", "why", "logs", "stack", "wait"),
-            *("update", "cancel", "give-up", "recover", "bulk"),
+            *("update", "cancel", "give-up", "recover", "bulk", "workflows"),
         ),
         "Figures, events and health": (
             "top",

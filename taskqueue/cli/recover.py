@@ -10,7 +10,7 @@ import click
 from taskqueue.cli import bulk, completion, ids, output
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.cli.param_types import job_filter, past
-from taskqueue.model.ids import workflow_of
+from taskqueue.model.ids import JobId
 from taskqueue.model.job_filter import JobFilter
 from taskqueue.model.query import And, Query, parse
 from taskqueue.model.record import Record
@@ -79,7 +79,7 @@ def recover_command(
 
 def _recover_named(context: StoreContext, written: Sequence[str], workflow: bool, at: Any, as_json: bool) -> None:
     """Run these jobs again, or the failed parts of their workflows."""
-    records = [ids.resolve(context.store, id) for id in written]
+    records = [_named(context, id, workflow) for id in written]
     copies: list[Record] = []
     try:
         for record in records:
@@ -91,6 +91,13 @@ def _recover_named(context: StoreContext, written: Sequence[str], workflow: bool
         output.write_all([])
     elif not copies:
         output.line("no failed job is left to run again", err=True)
+
+
+def _named(context: StoreContext, id: str, workflow: bool) -> Record:
+    """Return the job with this id, or a member of the workflow with this id, whose first member may be removed."""
+    if workflow and JobId.is_valid(id):
+        return changes.workflow_member(context.store, JobId(id))
+    return ids.resolve(context.store, id)
 
 
 def _recover_matching(
@@ -131,7 +138,7 @@ def _again(context: StoreContext, ended: Record, at: Any) -> Record:
 
 
 def _part_again(context: StoreContext, member: Record) -> list[Record]:
-    with context.acting("run failed part again", str(workflow_of(member.tags) or member.id), job=member.job):
+    with context.acting("run failed part again", str(member.workflow or member.id), job=member.job):
         return changes.recover_workflow(context.store, member.id)
 
 

@@ -16,7 +16,7 @@ from taskqueue.model.record import Attempt, Failure, Record
 from taskqueue.model.unique_period import end_of
 from taskqueue.model.wording import count, local, size, span
 from taskqueue.scheduler import json_shapes
-from taskqueue.scheduler.workflows import find, workflow_of
+from taskqueue.scheduler.workflows import find
 
 VALUE_LINES = 40
 """The most lines of data, state or result that are shown."""
@@ -50,7 +50,7 @@ def show_command(context: StoreContext, id: str, as_json: bool) -> None:
         if record.attempts[-1].stack:
             terminal.heading("stack of the last attempt when it was ended")
             terminal.block(record.attempts[-1].stack)
-    if workflow_of(record.tags) is not None:
+    if record.workflow is not None:
         terminal.heading("workflow")
         terminal.block(find(context.scheduler, record.id).drawing())
 

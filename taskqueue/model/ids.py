@@ -15,6 +15,9 @@ JobId = ObjectId
 WORKFLOW_TAG = "workflow:"
 """The prefix of the tag that all members of a workflow have; the id of the first member follows."""
 
+WORKFLOW = "workflow"
+"""Where ``given`` of a record keeps the id of its workflow, by which stores find its members."""
+
 ID_TEXT = "id"
 """Where ``given`` of a record keeps the text that the application chose as its id."""
 

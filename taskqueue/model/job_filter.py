@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from taskqueue.errors import InvalidOption, InvalidQuery, Unreadable
-from taskqueue.model.ids import JobId
+from taskqueue.model.ids import JobId, workflow_of
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.meta import KEY_SHAPE
 from taskqueue.model.query import parse
@@ -84,7 +84,7 @@ WORDS_OF_PARTS: Mapping[str, str] = {word: word for word in PARTS_OF_POSTPONED} 
 
 _WORDS_READ = {shown: word for word, shown in WORDS_OF_PARTS.items()}
 
-_FIELDS = {"tag": "tags", "node": "seat", "parent": "parent"}
+_FIELDS = {"node": "seat", "parent": "parent"}
 """The fields of keys whose values are compared unchanged."""
 
 _CLASS_PATH = re.compile(r"[^:]+:[^:]+")
@@ -224,6 +224,7 @@ _WORDS = {
     "class": "of class",
     "tag": "with tag",
     "node": "on node",
+    "workflow": "of workflow",
     "since": "that ended since",
     "before": "that ended before",
     "error": "whose error contains",
@@ -391,7 +392,9 @@ def _part(token: Token, now: datetime) -> dict[str, Any] | None:
     match key:
         case "status" | "queue" | "class" | "id":
             return None
-        case "tag" | "node" | "parent":
+        case "tag":
+            return _tagged(value)
+        case "node" | "parent":
             return {_FIELDS[key]: value}
         case "cause":
             return {"cause": _cause(value)}
@@ -409,8 +412,14 @@ def _part(token: Token, now: datetime) -> dict[str, Any] | None:
 def _own(key: str, value: str) -> dict[str, Any]:
     """Return the query for a key of the application: a tag, or a key of the meta."""
     is_meta = KEY_SHAPE.fullmatch(key) is not None
-    tag = {"tags": f"{key}:{value}"}
-    return {"$or": [tag, {f"meta.{key}": value}]} if is_meta else tag
+    tag = _tagged(f"{key}:{value}")
+    return {"$or": [tag, {f"meta.{key}": value}]} if is_meta and "tags" in tag else tag
+
+
+def _tagged(tag: str) -> dict[str, Any]:
+    """Return the query for a tag; that of a workflow means its members, which an index has."""
+    workflow = workflow_of([tag])
+    return {"tags": tag} if workflow is None else {"workflow": str(workflow)}
 
 
 def _figure(key: str, value: str, now: datetime) -> dict[str, Any]:

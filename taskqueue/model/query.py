@@ -107,7 +107,7 @@ ERRORS = ("error.type", "error.message")
 TEXTS = ("id_text", "job", "queue", "unique", "cause", "seat", "tags", *ERRORS)
 NUMBERS = ("status", "priority", "claims", "failures", "crashes", "progress", "tries", "took")
 TIMES = ("created_at", "ready_at", "started_at", "ended_at", "expires_at")
-IDS = ("id", "parent", "waiting_for")
+IDS = ("id", "parent", "workflow", "waiting_for")
 FIELDS = (*IDS, *TEXTS, *NUMBERS, *TIMES)
 """The fields of a record that a query may name, in addition to ``data.…`` and ``meta.…``."""
 

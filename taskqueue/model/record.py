@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from bson import ObjectId
 
 from taskqueue.model.conditions import Condition, NotReadyState
-from taskqueue.model.ids import ID_TEXT, JobId
+from taskqueue.model.ids import ID_TEXT, WORKFLOW, JobId
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.lifecycle.continuation import Continuation, Phase
 from taskqueue.model.meta import meta_in
@@ -267,6 +267,12 @@ class Record:
         """Return the text that the application chose as its id; None if there is none, or it is damaged."""
         kept = self.given.get(ID_TEXT)
         return kept if type(kept) is str else None
+
+    @property
+    def workflow(self) -> JobId | None:
+        """Return the id of the workflow that the job is a member of; None if it is of none."""
+        kept = self.given.get(WORKFLOW)
+        return JobId(kept) if type(kept) is str and JobId.is_valid(kept) else None
 
     @property
     def attempt(self) -> int:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from taskqueue.errors import InvalidJob, JobNotFound, KeyTaken, WrongStatus
 from taskqueue.execution.declared_options import known_types
 from taskqueue.insight import records
-from taskqueue.model.ids import WORKFLOW_TAG, JobId, copy_id, workflow_of
+from taskqueue.model.ids import JobId, copy_id
 from taskqueue.model.lifecycle.pending import given_up
 from taskqueue.model.lifecycle.recovered_copy import copies_of_part, copy, copy_of, failed_part, with_own_key
 from taskqueue.model.meta import META
@@ -154,15 +154,19 @@ def recover_workflow(store: Store, id: JobId) -> list[Record]:
     All are added in one step. If several processes do this at once, each copy has the same id for all of them, and only
     the process that adds it returns it. Raises ``JobNotFound``.
     """
-    found = records.present(store, [id])
-    first = workflow_of(found[0].tags) if found else id  # the first member may be pruned
-    tagged = records.matching(store, parse({"tags": f"{WORKFLOW_TAG}{first}"}))
-    members = {record.id: record for record in tagged}
-    if not members:
-        raise JobNotFound(id, "the job is not a member of a workflow") if found else JobNotFound(id)
+    of_workflow = records.matching(store, parse({"workflow": workflow_member(store, id).workflow}))
+    members = {record.id: record for record in of_workflow}
     copies = list(copies_of_part(failed_part(members), members, store.now()))
     stored = store.add(copies) if copies else []
     return [record for new, record in zip(copies, stored, strict=True) if not existed(new, record)]
+
+
+def workflow_member(store: Store, id: JobId) -> Record:
+    """Return the member with this id, or another member of the workflow with this id; raise ``JobNotFound``."""
+    found = records.present(store, [id]) or store.find(parse({"workflow": id}), limit=1)
+    if found and found[0].workflow is not None:
+        return found[0]
+    raise JobNotFound(id, "the job is not a member of a workflow") if found else JobNotFound(id)
 
 
 def cancel_all(store: Store, query: Query, reason: str) -> tuple[int, int]:

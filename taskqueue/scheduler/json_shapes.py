@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from taskqueue.model.audit import AuditEntry
     from taskqueue.model.history import Durations, HistoryEntry
     from taskqueue.model.log_lines import LogLine
+    from taskqueue.model.workflow import WorkflowSummary
     from taskqueue.scheduler.bulk_actions import BulkActionState, StageResults
     from taskqueue.scheduler.controls import LimitState
     from taskqueue.scheduler.declared_schedules import ScheduleChanges
@@ -84,6 +85,20 @@ def job_in_full(record: Record) -> dict[str, Any]:
         "result": _value(record.result),
         "error": _error(record.error, with_traceback=True),
         "attempts": [_attempt(attempt) for attempt in record.attempts],
+    }
+
+
+def workflow(summary: WorkflowSummary) -> dict[str, Any]:
+    """Return a workflow, with how many of its members are in which status."""
+    return {
+        "id": str(summary.id),
+        "name": summary.name,
+        "state": summary.state,
+        "jobs": summary.number,
+        "statuses": {status.name: number for status, number in summary.statuses.items()},
+        "created_at": time(summary.created_at),
+        "started_at": _plain(summary.started_at),
+        "ended_at": _plain(summary.ended_at),
     }
 
 

@@ -13,9 +13,9 @@ from inspect import iscoroutinefunction
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, overload
 
-from taskqueue.errors import InvalidJob, InvalidOption, JobNotFound
+from taskqueue.errors import InvalidJob, InvalidOption, InvalidQuery, JobNotFound
 from taskqueue.execution.declared_options import declared, known
-from taskqueue.model.ids import WORKFLOW_TAG, JobId, workflow_of
+from taskqueue.model.ids import WORKFLOW_TAG, JobId
 from taskqueue.model.job import Job, TaskFunction
 from taskqueue.model.lifecycle.recovered_copy import last_copy, origin_of, origins_of
 from taskqueue.model.options import named, validators
@@ -25,14 +25,16 @@ from taskqueue.model.schedules import Duration
 from taskqueue.model.shown_text import as_code
 from taskqueue.model.wording import percent
 from taskqueue.scheduler.async_handles import AsyncProcess
+from taskqueue.scheduler.changes import workflow_member
 from taskqueue.scheduler.process import Process
-from taskqueue.scheduler.snapshot import JobSnapshot
+from taskqueue.scheduler.snapshot import JobSnapshot, id_of
 from taskqueue.scheduler.wait import timeout_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from taskqueue.model.options.table import Effect, JobOptions
+    from taskqueue.model.workflow import WorkflowSummary
     from taskqueue.scheduler.async_scheduler import AsyncScheduler
     from taskqueue.scheduler.scheduler import Scheduler
 
@@ -198,7 +200,7 @@ def _ids(process: JobSnapshot) -> tuple[JobId, ...]:
 
 
 def _query(first: JobId) -> Mapping[str, Any]:
-    return {"tags": f"{WORKFLOW_TAG}{first}"}
+    return {"workflow": first}
 
 
 def _cancel(client: Scheduler, first: JobId, reason: str) -> None:
@@ -247,7 +249,10 @@ def _lines(level: Sequence[JobSnapshot]) -> Iterator[str]:
             yield f"{number} × {job} {', '.join(f'{many} {name}' for name, many in sorted(statuses.items()))}"
 
 
-__all__ = ["RESULT", "RESULTS", "AsyncWorkflow", "Workflow", "chain", "find", "group", "map", "workflow_of"]
+__all__ = ["RESULT", "RESULTS", "AsyncWorkflow", "Workflow", "chain", "find", "group", "map", "recent"]
+
+MOST_RECENT = 1000
+"""The most workflows that ``recent`` returns at once."""
 
 MOST_BESIDE = 1000
 """The most members of a level that another one waits for."""
@@ -394,11 +399,49 @@ def find(scheduler: Any, id: JobId | str) -> Any:
     """Return the workflow with this id, or that a member with this id belongs to; raise ``JobNotFound``."""
     if _is_async(scheduler):
         return _found(scheduler, id)
-    member = scheduler.get_job(id)
-    first = workflow_of(member.tags)
-    if first is None:
-        raise JobNotFound(member.id, "the job is not a member of a workflow")
+    connections = scheduler._connections  # noqa: SLF001 - the store of a scheduler is for this layer
+    member = workflow_member(connections.store, id_of(id, connections))
+    first = member.workflow or member.id
     return Workflow(scheduler, first, members(scheduler, first))
+
+
+@overload
+def recent(scheduler: Scheduler, limit: int = 20, *, after: JobId | str | None = None) -> list[WorkflowSummary]: ...
+
+
+@overload
+def recent(
+    scheduler: AsyncScheduler, limit: int = 20, *, after: JobId | str | None = None
+) -> Coroutine[Any, Any, list[WorkflowSummary]]: ...
+
+
+def recent(scheduler: Any, limit: int = 20, *, after: JobId | str | None = None) -> Any:
+    """Return up to ``limit`` workflows (1 to 1,000), the newest first, with the state and the number of their jobs.
+
+    ``after`` is the id of the last workflow of the previous page: each page is as fast as the first. Raises
+    ``InvalidQuery``.
+    """
+    if _is_async(scheduler):
+        return scheduler.in_thread(recent, scheduler.blocking, limit, after=after)
+    if type(limit) is not int or not 0 < limit <= MOST_RECENT:
+        raise InvalidQuery(f"limit={as_code(limit)}: pass how many workflows to return, from 1 to {MOST_RECENT:,}")
+    if after is not None and not JobId.is_valid(after):
+        raise InvalidQuery(f"after={as_code(after)}: pass the id of a workflow, which has 24 hexadecimal digits")
+    upto = None if after is None else JobId(f"{max(int(str(after), 16) - 1, 0):024x}")
+    return scheduler._connections.store.workflows(upto, limit)  # noqa: SLF001
+
+
+def summary(scheduler: Scheduler, id: JobId | str) -> WorkflowSummary:
+    """Return the state of the workflow with this id, or that a member with this id belongs to.
+
+    Raises ``JobNotFound``.
+    """
+    connections = scheduler._connections  # noqa: SLF001
+    member = workflow_member(connections.store, id_of(id, connections))
+    for found in connections.store.workflows(member.workflow, 1):
+        if found.id == member.workflow:
+            return found
+    raise JobNotFound(member.id, "the members of its workflow cannot be read, or were removed just now")
 
 
 def _is_async(scheduler: Any) -> bool:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from taskqueue.model.finding import Finding
     from taskqueue.model.history import Parts, Step
     from taskqueue.model.schedules.schedule import NamedSchedule
+    from taskqueue.model.workflow import WorkflowSummary
 
 SCHEMA_VERSION = 1
 """The schema version of this code: new stores are created with it, and ``taskqueue migrate`` upgrades to it."""
@@ -210,6 +211,9 @@ class Store(Protocol):
 
     def waiting_lanes(self, limit: int) -> Mapping[str, int]:
         """Return how many records wait in each lane (``Record.lane``), reading up to ``limit`` of them."""
+
+    def workflows(self, upto: JobId | None, limit: int) -> list[WorkflowSummary]:
+        """Return up to ``limit`` workflows that have members, by id, the newest first, from ``upto`` on if given."""
 
     def history(self, step: Step, since: datetime, until: datetime) -> Parts:
         """Return the figures of the minutes or hours that begin from ``since`` up to ``until``.

@@ -15,7 +15,7 @@ from typing import Any
 
 from taskqueue.errors import InvalidOption, JobNotFound, WrongStatus
 from taskqueue.model.controls import Kind
-from taskqueue.model.ids import JobId, id_of_text, workflow_of
+from taskqueue.model.ids import JobId, id_of_text
 from taskqueue.model.options import value_of
 from taskqueue.model.record import OnFailure, Record, Status
 from taskqueue.model.serializer import decode
@@ -104,15 +104,15 @@ class Actions:
             return self._scheduler.recover_job(process.id, at, data=given)
 
     def run_failed_part_again(self, id: str) -> list[Process]:
-        """Run the failed part of the workflow of a job again, and return the copies."""
-        process = self._job(id)
-        first = workflow_of(process.tags)
-        if self._viewer.user.queues is not None and first is not None:
-            for member in workflows.members(self._scheduler, first):
+        """Run the failed part of a workflow again, which its id or the id of a member names; return the copies."""
+        self._check_role()
+        workflow = workflows.find(self._scheduler, id)
+        if self._viewer.user.queues is not None:
+            for member in workflow.processes:
                 self._check(member.queue)
                 self._check_declared(member.snapshot)
-        with self._acting("run failed part again", str(first or process.id), job=process.job):
-            return self._scheduler.recover_workflow(process.id)
+        with self._acting("run failed part again", str(workflow.id), job=workflow.processes[0].job):
+            return self._scheduler.recover_workflow(workflow.id)
 
     def update_job(self, id: str, changes: Mapping[str, Any]) -> Process:
         """Change ``priority``, ``at``, ``queue``, ``tags`` or ``data`` of a waiting job."""

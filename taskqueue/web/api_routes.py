@@ -186,6 +186,7 @@ OF_BODIES = (413, 415)
 
 SUBJECTS = {
     "jobs": "Jobs",
+    "workflows": "Jobs",
     "queues": "Queues and limits",
     "controls": "Queues and limits",
     "limits": "Queues and limits",

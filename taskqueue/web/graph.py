@@ -1,20 +1,22 @@
-"""The jobs before and after a job as a graph: a column for each depth, a line for each dependency."""
+"""The jobs before and after a job as a graph: a column for each depth, jobs that are alike in one box."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from taskqueue.model.ids import WORKFLOW_TAG, JobId
+from taskqueue.model.ids import JobId
+from taskqueue.model.job_filter import JobFilter, Token
 from taskqueue.model.record import Status
-from taskqueue.scheduler import workflows
+from taskqueue.model.wording import count, span
 from taskqueue.scheduler.process import Process
 from taskqueue.scheduler.scheduler import Scheduler
 from taskqueue.web.words import WORDS, name
 
 MOST = 40
-"""The most jobs that are drawn."""
+"""The most boxes that are drawn."""
 
 MOST_MEMBERS = 200
 """The most members of a workflow that are read."""
@@ -22,17 +24,37 @@ MOST_MEMBERS = 200
 MOST_COPIES = 10
 """How many copies one after the other are followed."""
 
-WIDTH, HEIGHT, GAP_X, GAP_Y = 148, 28, 36, 12
+FOLDED = 3
+"""From this many on, jobs of one class and depth share a box."""
+
+WIDTH, HEIGHT, GAP_X, GAP_Y = 168, 44, 36, 12
+
+_WORST_FIRST = (
+    *(Status.FAILED, Status.TIMEOUT, Status.PROCESSING, Status.WAITING, Status.POSTPONED, Status.CANCELED),
+    Status.DONE,
+)
+"""A box has the colour of the first of these statuses that one of its jobs has."""
+
+
+class Kind(NamedTuple):
+    """What the jobs of a box have in common; jobs that are few in their kind have boxes of their own."""
+
+    depth: int
+    job: str
+    only: JobId | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Box:
-    """One job of the graph."""
+    """One job of the graph, or several that are alike."""
 
-    id: str
+    ids: Sequence[str]
+    address: str
     text: str
+    facts: str
+    """How the jobs are, and how long they took."""
     kind: str
-    """Its status as a class of the style sheet."""
+    """Their status as a class of the style sheet."""
     says: str
     is_self: bool
     x: int
@@ -62,8 +84,6 @@ class Graph:
     is_more: bool
     """Whether there may be even more."""
     says: str
-    has_failed: bool
-    """Whether a member of the workflow failed, and was not recovered."""
 
 
 def graph_of(scheduler: Scheduler, process: Process) -> Graph | None:
@@ -72,40 +92,72 @@ def graph_of(scheduler: Scheduler, process: Process) -> Graph | None:
     None if it has none of these. A job is not found any more by one that it depended on and that has ended, but in its
     workflow: stores keep no order of those.
     """
-    related = _related(scheduler, process)
-    if len(related) < 2:
-        return None
-    drawn = _nearest(related, process)
-    depths = _depths(drawn)
-    boxes = _boxes(drawn, depths, process)
-    own_depth = depths[process.id]
-    before = sum(1 for depth in depths.values() if depth < own_depth)
-    after = sum(1 for depth in depths.values() if depth > own_depth)
+    related = {job.id: job for job in _neighbours(scheduler, process)}
+    workflow = process.snapshot.workflow
+    if workflow is not None:
+        related |= {job.id: job for job in _members(scheduler, workflow)}
+    latest = {**_latest(scheduler, related), process.id: process}
+    return None if len(latest) < 2 else _drawn(latest, process, is_more=len(related) >= MOST_MEMBERS)
+
+
+def graph_of_workflow(scheduler: Scheduler, workflow: JobId) -> Graph:
+    """Return the graph of the first members of a workflow."""
+    members = _members(scheduler, workflow)
+    related = _latest(scheduler, {job.id: job for job in members})
+    return _drawn(related, None, is_more=len(members) >= MOST_MEMBERS)
+
+
+def _drawn(related: Mapping[JobId, Process], process: Process | None, *, is_more: bool) -> Graph:
+    depths = _depths(related)
+    groups = _nearest(_folded(related, depths, process), process)
+    kinds = {job.id: kind for kind, group in groups.items() for job in group}
+    boxes = _boxes(groups, process)
+    own = None if process is None else depths[process.id]
+    before, after = (0 if own is None else sum(1 for id in kinds if (depths[id] - own) * side > 0) for side in (-1, 1))
     return Graph(
         boxes=list(boxes.values()),
-        lines=_lines(drawn, boxes),
-        width=4 + (max(depths.values()) + 1) * (WIDTH + GAP_X) - GAP_X,
+        lines=_lines(groups, kinds, boxes),
+        width=4 + max(box.x for box in boxes.values()) + WIDTH,
         height=2 + max(box.y for box in boxes.values()) + HEIGHT,
-        left_out=len(related) - len(drawn),
-        is_more=len(related) >= MOST_MEMBERS,
-        says=f"{before} before, {after} after",
-        has_failed=workflows.workflow_of(process.tags) is not None and any(map(_has_failed, related.values())),
+        left_out=len(related) - len(kinds),
+        is_more=is_more,
+        says=count(len(related), "job") if own is None else f"{before} before, {after} after",
     )
 
 
-def _boxes(drawn: Mapping[JobId, Process], depths: Mapping[JobId, int], process: Process) -> dict[JobId, Box]:
-    """Return a box for each job: a column for each depth, in it one row after the other."""
+def _folded(
+    related: Mapping[JobId, Process], depths: Mapping[JobId, int], process: Process | None
+) -> dict[Kind, list[Process]]:
+    """Return the jobs by their kind; the job of the page has its own box."""
+    others = [job for job in related.values() if process is None or job.id != process.id]
+    alike = Counter(Kind(depths[job.id], job.job) for job in others)
+    groups: dict[Kind, list[Process]] = {}
+    for job in sorted(related.values(), key=lambda job: job.id):
+        kind = Kind(depths[job.id], job.job)
+        is_alone = alike[kind] < FOLDED or (process is not None and job.id == process.id)
+        groups.setdefault(kind._replace(only=job.id) if is_alone else kind, []).append(job)
+    return groups
+
+
+def _boxes(groups: Mapping[Kind, Sequence[Process]], process: Process | None) -> dict[Kind, Box]:
+    """Return a box for each kind: a column for each depth, in it one row after the other."""
     rows: Counter[int] = Counter()
-    boxes: dict[JobId, Box] = {}
-    for job in sorted(drawn.values(), key=lambda other: (depths[other.id], str(other.id))):
-        column = depths[job.id]
-        word = WORDS[job.status]
-        boxes[job.id] = Box(
-            id=str(job.id),
-            text=_cut(name(job.job)),
-            kind=word.replace(" ", "-"),
-            says=f"{job.job} {job.id}: {word}",
-            is_self=job.id == process.id,
+    columns = {depth: column for column, depth in enumerate(sorted({kind.depth for kind in groups}))}
+    boxes: dict[Kind, Box] = {}
+    for kind, group in groups.items():
+        column = columns[kind.depth]
+        statuses = {job.status for job in group}
+        status = next(status for status in _WORST_FIRST if status in statuses)
+        facts = _facts(group)
+        many = f" × {len(group)}" if len(group) > 1 else ""
+        boxes[kind] = Box(
+            ids=[str(job.id) for job in group],
+            address=_address(group),
+            text=f"{_cut(name(kind.job), 20 - len(many))}{many}",
+            facts=facts,
+            kind=WORDS[status].replace(" ", "-"),
+            says=f"{kind.job}{many or f' {group[0].id}'}: {facts}",
+            is_self=process is not None and kind.only == process.id,
             x=2 + column * (WIDTH + GAP_X),
             y=2 + rows[column] * (HEIGHT + GAP_Y),
         )
@@ -113,32 +165,56 @@ def _boxes(drawn: Mapping[JobId, Process], depths: Mapping[JobId, int], process:
     return boxes
 
 
-def _lines(drawn: Mapping[JobId, Process], boxes: Mapping[JobId, Box]) -> list[Line]:
-    """Return a line for each dependency, from the right edge of one job to the left edge of the next."""
+def _facts(group: Sequence[Process]) -> str:
+    """Return the statuses of the jobs with their numbers, and how long the last attempt of the slowest took."""
+    statuses = Counter(job.status for job in group)
+    words = [f"{statuses[status]} {WORDS[status]}" for status in _WORST_FIRST if status in statuses]
+    seconds = [job.snapshot.took for job in group if job.snapshot.took is not None]
+    said = words if len(group) > 1 else [WORDS[group[0].status]]
+    if len(said) < 3 and seconds:
+        said.append(span(max(seconds)))
+    return ", ".join(said)
+
+
+def _address(group: Sequence[Process]) -> str:
+    """Return the address of the job, or of the list of the jobs."""
+    if len(group) == 1:
+        return f"/jobs/{group[0].id}"
+    return f"/jobs?{JobFilter(tuple(Token('id', str(job.id)) for job in group)).address()}"
+
+
+def _lines(
+    groups: Mapping[Kind, Sequence[Process]], kinds: Mapping[JobId, Kind], boxes: Mapping[Kind, Box]
+) -> list[Line]:
+    """Return a line for each pair of boxes, from the right edge of one to the left edge of the next."""
+    pairs = {
+        (kinds[before], kind): None
+        for kind, group in groups.items()
+        for job in group
+        for before in job.depends_on
+        if before in kinds
+    }
     return [
         Line(
             x1=boxes[before].x + WIDTH,
             y1=boxes[before].y + HEIGHT // 2,
-            x2=boxes[job.id].x,
-            y2=boxes[job.id].y + HEIGHT // 2,
+            x2=boxes[kind].x,
+            y2=boxes[kind].y + HEIGHT // 2,
         )
-        for job in drawn.values()
-        for before in job.depends_on
-        if before in boxes
+        for before, kind in pairs
     ]
 
 
-def _related(scheduler: Scheduler, process: Process) -> Mapping[JobId, Process]:
-    """Return the job, its dependencies, the jobs that wait for it, and the first members of its workflow."""
-    related = scheduler.find_jobs({"waiting_for": process.id}, limit=MOST)
+def _neighbours(scheduler: Scheduler, process: Process) -> list[Process]:
+    """Return the dependencies of the job, and the jobs that wait for it."""
+    neighbours = scheduler.find_jobs({"waiting_for": process.id}, limit=MOST)
     if process.depends_on:
-        related += scheduler.find_jobs({"id": {"$in": list(process.depends_on[:MOST])}}, limit=MOST)
-    first = workflows.workflow_of(process.tags)
-    if first is not None:
-        added = scheduler.find_jobs({"id": first}, limit=1) or [process]
-        members = {"created_at": added[0].created_at, "tags": f"{WORKFLOW_TAG}{first}"}  # all were added at once
-        related += scheduler.find_jobs(members, order="id", limit=MOST_MEMBERS)
-    return {**_latest(scheduler, {job.id: job for job in related}), process.id: process}
+        neighbours += scheduler.find_jobs({"id": {"$in": list(process.depends_on[:MOST])}}, limit=MOST)
+    return neighbours
+
+
+def _members(scheduler: Scheduler, workflow: JobId) -> list[Process]:
+    return scheduler.find_jobs({"workflow": workflow}, order="id", limit=MOST_MEMBERS)
 
 
 def _latest(scheduler: Scheduler, related: Mapping[JobId, Process]) -> Mapping[JobId, Process]:
@@ -154,15 +230,17 @@ def _latest(scheduler: Scheduler, related: Mapping[JobId, Process]) -> Mapping[J
     return latest
 
 
-def _has_failed(job: Process) -> bool:
-    return job.status in (Status.FAILED, Status.TIMEOUT) and job.recovered_as is None
+def _nearest(groups: Mapping[Kind, list[Process]], process: Process | None) -> Mapping[Kind, list[Process]]:
+    """Return the boxes of the job and its neighbours, and others while there is room, in the order of the others."""
+    if len(groups) <= MOST or process is None:
+        return dict(list(groups.items())[:MOST])
 
+    def is_near(group: Iterable[Process]) -> bool:
+        return any(job.id in process.depends_on or process.id in job.depends_on for job in group)
 
-def _nearest(related: Mapping[JobId, Process], process: Process) -> Mapping[JobId, Process]:
-    """Return the job, its neighbours, and others while there is room."""
-    near = [*process.depends_on, *(job.id for job in related.values() if process.id in job.depends_on)]
-    order = dict.fromkeys([process.id, *(id for id in near if id in related), *related])
-    return {id: related[id] for id in list(order)[:MOST]}
+    order = sorted(groups, key=lambda kind: (kind.only != process.id, not is_near(groups[kind])))
+    drawn = set(order[:MOST])
+    return {kind: group for kind, group in groups.items() if kind in drawn}
 
 
 def _depths(drawn: Mapping[JobId, Process]) -> dict[JobId, int]:
@@ -179,5 +257,5 @@ def _depths(drawn: Mapping[JobId, Process]) -> dict[JobId, int]:
     return depths
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= 17 else f"{text[:16]}…"
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"

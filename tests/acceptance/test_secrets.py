@@ -52,6 +52,7 @@ SAID: dict[str, list[list[str]]] = {
     "give-up": [[ID], ["--query", "{}"]],
     "recover": [[ID, "--json"], ["--query", "{}", "--since", "1h", "--yes"]],
     "bulk": [[], ["nightly"], ["nightly", "--json"]],
+    "workflows": [[], ["--json"]],
     "failures": [[], ["--all"], ["--json"]],
     "mute": [["nothing"]],
     "resolve": [["nothing"]],

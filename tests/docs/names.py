@@ -82,7 +82,7 @@ CALLABLES: tuple[Callable[..., Any], ...] = (
     *(getattr(Jobs, name) for name in dir(Jobs) if not name.startswith("_")),
     *(getattr(Job, name) for name in dir(Job) if not name.startswith("_") and callable(getattr(Job, name))),
     *(getattr(retry, name) for name in retry.__all__),
-    *(workflows.chain, workflows.group, workflows.map),
+    *(workflows.chain, workflows.group, workflows.map, workflows.recent),
 )
 
 

@@ -128,6 +128,12 @@ def test_keys_of_the_application_need_no_prefix(key: str) -> None:
     assert JobFilter.read(f"{key}:7").query(NOON) == {"$or": [{"tags": f"{key}:7"}, {f"meta.{key}": "7"}]}
 
 
+def test_the_tag_of_a_workflow_means_its_members() -> None:
+    id = "65f000000000000000000000"
+    for text in (f"workflow:{id}", f"tag:workflow:{id}"):
+        assert JobFilter.read(text).query(NOON) == {"workflow": id}
+
+
 def test_a_value_that_no_job_has_is_said_with_the_nearest_one() -> None:
     named = a_record(
         job="shop:Mail", queue="mail", tags=("customer:initech", "news"), error=Failure(type="a.B", message="")

@@ -11,7 +11,7 @@ import pytest
 
 from taskqueue import Job, Scheduler, Status
 from taskqueue import workflows as words
-from taskqueue.errors import InvalidJob, InvalidOption, JobFailed, JobNotFound
+from taskqueue.errors import InvalidJob, InvalidOption, InvalidQuery, JobFailed, JobNotFound
 from taskqueue.model.query import parse
 from taskqueue.scheduler.changes import recover_workflow
 from taskqueue.store import Store
@@ -286,6 +286,31 @@ def test_a_workflow_is_found_without_its_pruned_members(scheduler: Scheduler, st
     assert (found.is_final, found.is_done, found.progress) == (True, False, 100)
     assert repr(found) == f"<Workflow {flow.id} 100 % of 3 jobs>"
     assert workflows.find(scheduler, second.id).refresh().cancel().is_final
+
+
+def test_a_workflow_is_found_and_runs_again_after_its_first_member_was_pruned(
+    scheduler: Scheduler, store: Store
+) -> None:
+    flow = workflows.chain(scheduler, (Number, 1), (Sum, 1, LATER))
+    scheduler.run_pending(ignore_time=False)
+    store.cancel(flow.processes[1].id, "", store.now())
+    prune_one(store, flow.id)
+
+    assert [process.id for process in workflows.find(scheduler, flow.id).processes] == [flow.processes[1].id]
+    [recent] = workflows.recent(scheduler)
+    assert (recent.id, recent.number, recent.state) == (flow.id, 1, "canceled")
+    assert scheduler.recover_workflow(flow.id) == []
+
+
+def test_recent_workflows_are_read_page_by_page(scheduler: Scheduler) -> None:
+    flows = [workflows.chain(scheduler, (Number, 1), Sum) for _ in range(3)]
+
+    assert [recent.id for recent in workflows.recent(scheduler, 2)] == [flows[2].id, flows[1].id]
+    assert [recent.id for recent in workflows.recent(scheduler, after=flows[1].id)] == [flows[0].id]
+    with pytest.raises(InvalidQuery, match="limit=0"):
+        workflows.recent(scheduler, 0)
+    with pytest.raises(InvalidQuery, match="after='none'"):
+        workflows.recent(scheduler, after="none")
 
 
 def prune_one(store: Store, id: Any) -> None:

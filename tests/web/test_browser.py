@@ -392,6 +392,10 @@ def test_the_graph_of_a_workflow_leads_from_job_to_job(visit: Open, shop: Shop) 
     page = visit(f"/jobs/{shop.chain.processes[0].id}")
     page.get_by_role("link", name=re.compile(str(last.id))).click()
     expect(page.get_by_text("3 before, 0 after")).to_be_visible()
+    page.get_by_role("link", name="Its workflow").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Mail")
+    page.get_by_role("link", name="All its jobs").click()
+    expect(page.get_by_role("row", name="Mail")).to_have_count(4)
 
 
 def test_a_reader_sees_no_buttons_and_is_refused(visit: Open, shop: Shop) -> None:
@@ -457,6 +461,7 @@ def paths(shop: Shop) -> list[str]:
     job, other = shop.failed.id, shop.waiting.id
     listed = ["/", "/jobs", "/queues", "/schedules", "/schedules/nightly", "/nodes", "/failures", "/audit"]
     work = ["/classes", f"/classes/{jobs.__name__}:Invoice", f"/queues/{LONG}", "/queues/mail?over=7d", "/queues/none"]
+    work += ["/workflows", f"/workflows/{shop.chain.id}"]
     more = [f"/jobs/{job}", f"/jobs/{other}", f"/jobs/{job}/edit", "/jobs/matching?action=cancel", "/jobs?q={"]
     return [*listed, *work, *more]
 
@@ -509,7 +514,7 @@ def test_no_table_is_cut_off_on_a_tablet(visit: Open, shop: Shop) -> None:
     shop.scheduler.record_action("update refused", str(process.id), by=by, source=source, about=about)
     shop.scheduler.record_action("pause", queue, by=by, source=source)
     page = visit("/", viewport={"width": 768, "height": 800})
-    work = ("/classes", f"/classes/{jobs.__name__}:Invoice", f"/queues/{queue}", "/queues/mail")
+    work = ("/classes", f"/classes/{jobs.__name__}:Invoice", f"/queues/{queue}", "/queues/mail", "/workflows")
     for path in ("/", "/jobs", "/queues", "/schedules", "/nodes", "/failures", "/audit", *work):
         page.goto(f"{shop.address}{path}")
         page.evaluate(OF_ANOTHER_DAY)

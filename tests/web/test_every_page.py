@@ -50,6 +50,8 @@ def test_each_page_is_shown_whole_and_in_part(scheduler: Scheduler) -> None:
             "/failures",
             "/audit",
             "/classes",
+            "/workflows",
+            f"/workflows/{chain.id}",
             *listed,
             *named,
             *works,

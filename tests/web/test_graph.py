@@ -6,9 +6,8 @@ import pytest
 
 from taskqueue import Scheduler, workflows
 from taskqueue.scheduler.process import Process
-from taskqueue.web.graph import MOST, MOST_MEMBERS, Graph, graph_of
+from taskqueue.web.graph import MOST, MOST_MEMBERS, Graph, graph_of, graph_of_workflow
 from tests.web import jobs
-from tests.web.conftest import MakeBrowser, log_in
 
 both = pytest.mark.parametrize("url", ["sqlite", "mongodb"], indirect=True)
 
@@ -30,7 +29,7 @@ def test_jobs_that_wait_for_a_job_are_drawn_behind_it(scheduler: Scheduler) -> N
     assert graph(scheduler, first).says == "0 before, 1 after"
     middle = graph(scheduler, second.refresh())
     assert middle.says == "1 before, 1 after"
-    assert {box.id for box in middle.boxes} == {str(one.id) for one in (first, second, third)}
+    assert [box.ids for box in middle.boxes] == [[str(one.id)] for one in (first, second, third)]
     assert len(middle.lines) == 2
     assert graph_of(scheduler, scheduler.add_job(jobs.Mail)) is None
 
@@ -46,28 +45,46 @@ def test_the_members_of_a_workflow_are_drawn_when_they_have_ended_too(scheduler:
 
 
 @both
-def test_members_that_ran_again_are_drawn_as_their_copies(scheduler: Scheduler, browser: MakeBrowser) -> None:
+def test_members_that_ran_again_are_drawn_as_their_copies(scheduler: Scheduler) -> None:
     chain = workflows.chain(scheduler, jobs.Mail, jobs.Invoice, jobs.Mail)
     scheduler.run_pending()
     first = chain.refresh().processes[0]
-    client = browser()
-    log_in(client)
-    page = client.get(f"/jobs/{first.id}").text
-    assert "Run the failed part again…" in page
-    form = {"csrf": page.partition('name="csrf" value="')[2].partition('"')[0]}
 
-    done = client.post(f"/jobs/{first.id}/failed-part", data=form)
+    chain.recover()
 
-    assert done.headers["location"].endswith("?done=matching&of=2")
     assert [box.kind for box in graph(scheduler, first).boxes] == ["done", "waiting", "later"]
     assert len(graph(scheduler, first).lines) == 2
-    assert not graph(scheduler, first).has_failed
-    assert "Run the failed part again" not in client.get(f"/jobs/{first.id}").text
+
+
+@both
+def test_members_that_are_alike_share_a_box(scheduler: Scheduler) -> None:
+    flow = workflows.chain(scheduler, jobs.Mail, [*[jobs.Mail] * 4, jobs.Invoice], jobs.Mail)
+    scheduler.run_pending()
+
+    whole = graph_of_workflow(scheduler, flow.id)
+    [first, four, invoice, last] = whole.boxes
+    assert (first.text, four.text, four.kind) == ("Mail", "Mail × 4", "done")
+    assert four.facts.startswith("4 done, ")
+    assert sorted(four.ids) == [str(process.id) for process in flow.processes[1:5]]
+    assert (invoice.facts.partition(",")[0], last.facts) == ("failed", "canceled")
+    assert (len(whole.lines), whole.says, whole.left_out) == (4, "7 jobs", 0)
+
+    of_member = graph(scheduler, flow.processes[2].refresh())
+    assert [len(box.ids) for box in of_member.boxes] == [1, 3, 1, 1, 1]
+    assert [box.is_self for box in of_member.boxes].count(True) == 1
 
 
 def test_of_a_large_workflow_some_are_read_and_the_others_said(scheduler: Scheduler) -> None:
     large = workflows.group(scheduler, [jobs.Mail] * (MOST_MEMBERS + 50), then=jobs.Mail)
 
     found = graph(scheduler, large.processes[-1])
-    assert (len(found.boxes), found.is_more, found.left_out > MOST) == (MOST, True, True)
-    assert found.says == f"{MOST - 1} before, 0 after"
+    assert ([len(box.ids) for box in found.boxes], found.is_more) == ([MOST_MEMBERS, 1], True)
+    assert found.says == f"{MOST_MEMBERS} before, 0 after"
+
+
+def test_of_many_classes_the_nearest_ones_are_drawn(scheduler: Scheduler) -> None:
+    wide = workflows.group(scheduler, [f"shop:Step{number}" for number in range(MOST + 20)], then=jobs.Mail)
+
+    found = graph(scheduler, wide.processes[-1])
+    assert (len(found.boxes), found.left_out) == (MOST, 21)
+    assert any(box.is_self for box in found.boxes)

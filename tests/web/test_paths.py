@@ -70,7 +70,7 @@ def test_every_address_on_every_page_is_below_the_path(visit: Open, shop: Shop) 
     page = visit("/")
     job = f"/jobs/{shop.failed.id}"
     paths = ["/", "/queues", "/schedules", "/schedules/nightly", "/nodes", "/failures", "/audit", "/jobs", job]
-    paths += ["/classes", f"/classes/{shop.failed.job}", "/queues/mail"]
+    paths += ["/classes", f"/classes/{shop.failed.job}", "/queues/mail", "/workflows"]
     paths += ["/jobs?status=failed", f"{job}/edit", "/jobs/matching?action=again&status=failed"]
     for path in paths:
         answer = page.request.get(f"{shop.address}{path}")

@@ -138,7 +138,7 @@ ON_PAGES = [
     Request(route="POST /jobs/{id}/cancel", action="cancel", target=WAITING),
     Request(route="POST /jobs/{id}/now", id=RETRIED, action="update", target=RETRIED),
     Request(route="POST /jobs/{id}/give-up", id=RETRIED, action="give up", target=RETRIED),
-    Request(route="POST /jobs/{id}/failed-part", id=MEMBER, action="run failed part again", target=MEMBER),
+    Request(route="POST /workflows/{id}/failed-part", id=MEMBER, action="run failed part again", target=MEMBER),
     Request(route="POST /jobs/{id}/again", id=ENDED, action="run again", target=ENDED),
     *(
         Request(

@@ -9,7 +9,7 @@ from typing import Any
 
 from taskqueue.errors import InvalidOption
 from taskqueue.model.conditions import Condition, both, is_condition
-from taskqueue.model.ids import ID_TEXT, JobId, id_of_text
+from taskqueue.model.ids import ID_TEXT, WORKFLOW, JobId, id_of_text, workflow_of
 from taskqueue.model.lifecycle.pending import behind
 from taskqueue.model.limits import lane, with_concurrency
 from taskqueue.model.options.readers import jobs_in, stated
@@ -37,6 +37,9 @@ def record(
     starts_at = ready_at if later else now
     expires_at = checked_expiry(options["expires"], starts_at, "pass")
     chosen = options["id"]
+    kept = {name: stated(value) for name, value in given.items() if name != ID_TEXT or isinstance(value, str)}
+    if options["tags"] and (workflow := workflow_of(options["tags"])) is not None:
+        kept[WORKFLOW] = str(workflow)
     new = Record(
         id=id_of_text(job, chosen) if isinstance(chosen, str) else chosen or id,
         job=job,
@@ -48,7 +51,7 @@ def record(
         options=Options(
             retry=policy_of(options), ready=_condition(options), **{name: options[name] for name in RUNNING}
         ),
-        given={name: stated(value) for name, value in given.items() if name != ID_TEXT or isinstance(value, str)},
+        given=kept,
         lane=_lane(job, data, options),
         parent=options["parent"],
         depends_on=_dependencies(options),

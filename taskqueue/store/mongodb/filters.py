@@ -8,14 +8,14 @@ from typing import Any
 
 from bson import ObjectId
 
-from taskqueue.model.ids import ID_TEXT
+from taskqueue.model.ids import ID_TEXT, WORKFLOW
 from taskqueue.model.query import IDS, TIMES, And, Compare, Operator, Or, Query
 from taskqueue.model.timestamps import moment
 from taskqueue.store.mongodb.documents import Document
 
 _INT64 = 2**63
 _NOWHERE: Document = {"_id": {"$in": []}}
-_NAMES = {"id": "_id", "seat": "holder.seat", "id_text": f"given.{ID_TEXT}"}
+_NAMES = {"id": "_id", "seat": "holder.seat", "id_text": f"given.{ID_TEXT}", "workflow": f"given.{WORKFLOW}"}
 _COMPUTED: Mapping[str, Document] = {
     "tries": {"$add": ["$failures", "$crashes", {"$cond": [{"$in": ["$status", [2, 3]]}, 1, 0]}]},
     "took": {
@@ -75,7 +75,7 @@ def _stored(field: str, value: Any) -> Any:
     """Return the value in the form that documents have."""
     if value is None:
         return None
-    if field in IDS:
+    if field in IDS and field != "workflow":  # which is text, as everything in ``given``
         return ObjectId(value)
     if field in TIMES:
         return moment(value)

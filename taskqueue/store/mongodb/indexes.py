@@ -5,7 +5,7 @@ from __future__ import annotations
 from pymongo import ASCENDING, IndexModel
 from pymongo.collection import Collection
 
-from taskqueue.model.ids import ID_TEXT
+from taskqueue.model.ids import ID_TEXT, WORKFLOW
 from taskqueue.model.record import Status
 from taskqueue.model.unique_period import KEY
 from taskqueue.store.mongodb.documents import Document
@@ -26,6 +26,7 @@ DEPENDENTS = "dependents"
 LIMITED = "limited"
 CREATED = "created"
 WITH_TEXT = "with_text"
+OF_WORKFLOWS = "of_workflows"
 NEXT = "next"
 STARTS = "starts"
 RANKED = {"rank": {"$gte": -(2**63)}}
@@ -56,6 +57,7 @@ def ensure(jobs: Collection[Document]) -> None:
             _index(LEFTOVERS, "after.at", only={"after.at": {"$exists": True}}),
             _index(GIVEN, "after.successor.unique", only={"after.successor.unique": {"$exists": True}}),
             _index(WITH_TEXT, f"given.{ID_TEXT}", only={f"given.{ID_TEXT}": {"$exists": True}}),
+            _index(OF_WORKFLOWS, f"given.{WORKFLOW}", "_id", only={f"given.{WORKFLOW}": {"$exists": True}}),
             _index(OUTCOMES, "status", "ended_at", "queue"),
             _index(CREATED, "created_at", "_id"),
         ]

@@ -19,17 +19,19 @@ from pymongo.cursor import Cursor
 
 from taskqueue.model.analytics import Due, Postponed, Present
 from taskqueue.model.history import Step
-from taskqueue.model.ids import JobId
+from taskqueue.model.ids import WORKFLOW, JobId
 from taskqueue.model.lifecycle.claim_end import since_of
+from taskqueue.model.lifecycle.recovered_copy import COPY
 from taskqueue.model.query import Query
-from taskqueue.model.reading import text
+from taskqueue.model.reading import or_none, text
 from taskqueue.model.record import Cause, Record, Status
 from taskqueue.model.schedules import LATEST
 from taskqueue.model.timestamps import EPOCH, MILLISECOND, milliseconds, moment
+from taskqueue.model.workflow import MembersAlike, WorkflowSummary, summaries
 from taskqueue.store.arguments import order_of
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.counts import CountReads, StateReader, Tally
-from taskqueue.store.mongodb.documents import Document, needed_time_in, records
+from taskqueue.store.mongodb.documents import Document, needed_time_in, records, time_in
 from taskqueue.store.mongodb.filters import filter_of
 from taskqueue.store.mongodb.indexes import (
     BEHIND,
@@ -37,6 +39,7 @@ from taskqueue.store.mongodb.indexes import (
     DUE,
     HELD,
     LIMITED,
+    OF_WORKFLOWS,
     OUTCOMES,
     RANKED,
     WAITING,
@@ -181,7 +184,7 @@ def _at(bound: int) -> datetime:
 _FORCED: tuple[Any, ...] = (False, True, 2, 3)
 """The values of the field ``forced``: see ``documents.forced``."""
 
-_SELECTIVE = {"id", "id_text", "parent", "unique", "waiting_for"}
+_SELECTIVE = {"id", "id_text", "parent", "workflow", "unique", "waiting_for"}
 """Fields that few records share a value of: records are found by these, and then sorted."""
 
 
@@ -312,6 +315,32 @@ class Queries:
             by_lane[lane] = by_lane.get(lane, 0) + number
         return by_lane
 
+    def workflows(self, upto: JobId | None, limit: int) -> list[WorkflowSummary]:
+        """Return the newest workflows: their ids are read from an index alone, and their members counted."""
+        jobs, field = self._connection.collections.jobs, f"given.{WORKFLOW}"
+        where: Document = {"$lt": "g"} if upto is None else {"$lte": str(upto)}
+        listed: list[str] = []
+        while len(listed) < limit:
+            keys = jobs.find({field: where}, {"_id": False, field: True}).hint(OF_WORKFLOWS).limit(WALKED)
+            read = [key["given"][WORKFLOW] for key in keys.sort([(field, DESCENDING), ("_id", DESCENDING)])]
+            listed += dict.fromkeys(read)
+            if len(read) < WALKED:
+                break
+            where = {"$lt": listed[-1]}  # the other members of this one are left out
+        alike = {
+            "workflow": f"${field}",
+            "job": "$job",
+            "name": "$options.name",
+            "status": "$status",
+            "is_recovered": {"$gt": [f"$given.{COPY}", None]},
+        }
+        times = {"created_at": "$min", "started_at": "$min", "ended_at": "$max"}
+        figures = {"number": {"$sum": 1}, "first": {"$min": "$_id"}} | {
+            name: {least: f"${name}"} for name, least in times.items()
+        }
+        steps: list[Document] = [{"$match": {field: {"$in": listed[:limit]}}}, {"$group": {"_id": alike, **figures}}]
+        return summaries(readable(jobs.aggregate(steps, hint=OF_WORKFLOWS), _members, "members of a workflow"))
+
     def present(self, now: datetime) -> Present:
         """Return how many records have not ended, by what they wait for; only those waiting for a time have ``due``."""
         return self.state_reader.read(lambda reads: self._present(reads, now))
@@ -353,6 +382,21 @@ class Queries:
 def _due(group: Document) -> tuple[Due, int]:
     key = group["_id"]
     return Due(Cause(key["cause"]), bool(key["failed"]), needed_time_in(key["hour"])), group["records"]
+
+
+def _members(group: Document) -> MembersAlike:
+    alike = group["_id"]
+    return MembersAlike(
+        JobId(alike["workflow"]),
+        text(alike["job"]),
+        or_none(text)(alike.get("name")),
+        Status(alike["status"]),
+        alike["is_recovered"],
+        group["number"],
+        group["first"],
+        needed_time_in(group["created_at"]),
+        *(time_in(group[name]) for name in ("started_at", "ended_at")),
+    )
 
 
 def _behind(name: str, direction: int, value: Any, id: JobId) -> Document:

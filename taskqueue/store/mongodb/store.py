@@ -119,6 +119,7 @@ class MongoStore:
     tidy_history = indexed(_part("_history", History.tidy))
     present = _part("_queries", Queries.present)
     postponed = indexed(_part("_queries", Queries.postponed))
+    workflows = indexed(_part("_queries", Queries.workflows))
     samples = indexed(_part("_connection", analytics.samples))
     cancel = indexed(_part("_settlements", Settlements.cancel))
     cancel_many = _part("_settlements", Settlements.cancel_many)

@@ -8,16 +8,19 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from taskqueue.model.ids import WORKFLOW, JobId
 from taskqueue.model.lifecycle.claim_end import since_of
-from taskqueue.model.reading import number, priority, text
+from taskqueue.model.lifecycle.recovered_copy import COPY
+from taskqueue.model.reading import number, or_none, priority, text
 from taskqueue.model.record import Cause, Status
-from taskqueue.model.timestamps import EPOCH, milliseconds
+from taskqueue.model.timestamps import EPOCH, milliseconds, moment
 from taskqueue.store.reading import readable
-from taskqueue.store.relational.columns import LARGEST
+from taskqueue.store.relational.columns import LARGEST, in_json
 from taskqueue.store.relational.engine import Database, Execute
 
 if TYPE_CHECKING:
     from taskqueue.model.analytics import Due, Postponed, Present
+    from taskqueue.model.workflow import MembersAlike, WorkflowSummary
 
 HOUR = timedelta(hours=1)
 
@@ -236,3 +239,43 @@ def _due(row: tuple[Any, ...]) -> tuple[Due, int]:
 
     cause, has_failed, hour, records = row
     return Due(Cause(cause), bool(has_failed), EPOCH + number(hour) * HOUR), records
+
+
+_OF_WORKFLOW, _LAST_ID = in_json("given", WORKFLOW), "f" * 24
+_WORKFLOWS = f"""
+WITH RECURSIVE listed (workflow, place) AS (
+    SELECT * FROM (SELECT {_OF_WORKFLOW}, 1 FROM jobs WHERE {_OF_WORKFLOW} <= ? ORDER BY 1 DESC LIMIT 1) AS newest
+    UNION ALL
+    SELECT (SELECT {_OF_WORKFLOW} FROM jobs WHERE {_OF_WORKFLOW} < listed.workflow ORDER BY 1 DESC LIMIT 1), place + 1
+    FROM listed WHERE workflow IS NOT NULL AND place < ?
+)
+SELECT workflow, job, {in_json("options", "name")} AS name, status,
+    {in_json("given", COPY)} IS NOT NULL AS is_recovered,
+    count(*), min(id), min(created_at), min(started_at), max(ended_at)
+FROM listed CROSS JOIN jobs ON {_OF_WORKFLOW} = listed.workflow GROUP BY workflow, job, name, status, is_recovered
+"""
+
+
+def workflows(database: Database, upto: JobId | None, limit: int) -> list[WorkflowSummary]:
+    """Return the newest workflows: each is found by one step in the index, and its members are counted."""
+    from taskqueue.model.workflow import summaries
+
+    counted = database.execute(_WORKFLOWS, (_LAST_ID if upto is None else str(upto), limit)).fetchall()
+    return summaries(readable(counted, _members, "members of a workflow"))
+
+
+def _members(row: tuple[Any, ...]) -> MembersAlike:
+    from taskqueue.model.workflow import MembersAlike
+
+    workflow, job, name, status, is_recovered, members, first, created_at, started_at, ended_at = row
+    return MembersAlike(
+        JobId(workflow),
+        text(job),
+        or_none(text)(name),
+        Status(status),
+        bool(is_recovered),
+        members,
+        JobId(first),
+        moment(number(created_at)),
+        *(or_none(moment)(at) for at in (started_at, ended_at)),
+    )

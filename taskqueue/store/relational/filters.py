@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from taskqueue.errors import Unreadable
-from taskqueue.model.ids import ID_TEXT, JobId
+from taskqueue.model.ids import ID_TEXT, WORKFLOW, JobId
 from taskqueue.model.meta import META
 from taskqueue.model.query import And, Compare, Operator, Or, Query, data_holds, matches
 from taskqueue.model.record import Record
@@ -20,6 +20,7 @@ from taskqueue.store.relational.columns import in_json
 
 _COLUMN = {
     "id_text": in_json("given", ID_TEXT),
+    "workflow": in_json("given", WORKFLOW),
     "unique": "unique_key",
     "tries": "(failures + crashes + CASE WHEN status IN (2, 3) THEN 1 ELSE 0 END)",
     "error.type": in_json("error", "type"),

@@ -8,13 +8,13 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from taskqueue.model.ids import JobId
+from taskqueue.model.ids import WORKFLOW, JobId
 from taskqueue.model.query import And, Compare, Operator, Query
 from taskqueue.model.record import Record, Status
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.store.arguments import order_of
 from taskqueue.store.query_bounds import bounds_of, fields_of, has_field, holds_for, queue_of, statuses_of
-from taskqueue.store.relational.columns import COLUMNS
+from taskqueue.store.relational.columns import COLUMNS, in_json
 from taskqueue.store.relational.counts import FORCED, one_state, tally, waiting_queues
 from taskqueue.store.relational.engine import Database
 from taskqueue.store.relational.filters import After, Condition, condition_of, matching, names_data
@@ -31,8 +31,11 @@ _OF_WAITING = {"queue", "status", "rank", "id"}
 _INDEXES = {"id": "sqlite_autoindex_jobs_1", "created_at": "jobs_created"}
 """The index over all records for each order that has one."""
 
-_SELECTIVE = {"id", "id_text", "parent", "waiting_for"}
+_SELECTIVE = {"id", "id_text", "parent", "workflow", "waiting_for"}
 """Fields whose values are rare: matching records are found through the index and sorted."""
+
+_RELATED = {"parent": "parent", "workflow": in_json("given", WORKFLOW)}
+"""Fields with the id of a related job, as SQL that has an index."""
 
 WALKED = 1_000
 """The number of records that are read in order at first."""
@@ -71,9 +74,9 @@ def _find(database: Database, query: Query, order: str, limit: int, after: tuple
     where = f"{_added(query)} AND {where}" if column == "created_at" else where
     following, more = ("TRUE", []) if after is None else _following(column, falling, after)
     condition = f"{where} AND {following}", [*values, *more]
-    statuses, children = _statuses(database, query), _children(query)
-    if children is not None and _are_few(database, children):
-        return _found(database, _only(children), condition, order, limit)
+    statuses, related = _statuses(database, query), _related(query)
+    if related is not None and _are_few(database, related):
+        return _found(database, _only(related), condition, order, limit)
     if column == "ended_at":
         found = _by_end(database, query, condition, falling, limit)
         if statuses is not None or len(found) == limit:  # otherwise a record may have a damaged status
@@ -229,10 +232,10 @@ def count(database: Database, query: Query, most: int | None = None) -> int:
 
 def _counted_among(database: Database, query: Query) -> tuple[str, str]:
     """Return the source of a count, and a condition that the records of the query meet."""
-    fields, statuses, children = fields_of(query), statuses_of(query), _children(query)
+    fields, statuses, related = fields_of(query), statuses_of(query), _related(query)
     earliest, _ = bounds_of("created_at", query)
-    if children is not None:
-        return _only(children), "TRUE"
+    if related is not None:
+        return _only(related), "TRUE"
     if statuses == [Status.WAITING] and fields <= _OF_WAITING and queue_of(query) is not None:
         _, latest = bounds_of("rank", query)
         first = "" if latest is None else f" AND forced IN {tuple(FORCED)} AND rank <= {latest}"
@@ -245,13 +248,13 @@ def _counted_among(database: Database, query: Query) -> tuple[str, str]:
     return f"jobs INDEXED BY {_INDEXES['created_at']}", _added(query)
 
 
-def _children(query: Query) -> str | None:
-    """Return the selection of a job's children through their index; None if the query is not for one job's children."""
+def _related(query: Query) -> str | None:
+    """Return the selection of a job's children, or of a workflow's members, through their index; None for others."""
     match query:
-        case Compare(field="parent", operator=Operator.EQ, value=str(parent)) if JobId.is_valid(parent):
-            return f"SELECT rowid AS number FROM jobs WHERE parent = '{JobId(parent)}'"
+        case Compare(field="parent" | "workflow" as field, operator=Operator.EQ, value=str(id)) if JobId.is_valid(id):
+            return f"SELECT rowid AS number FROM jobs WHERE {_RELATED[field]} = '{JobId(id)}'"
         case And(parts=parts):
-            return next((children for children in map(_children, parts) if children is not None), None)
+            return next((related for related in map(_related, parts) if related is not None), None)
     return None
 
 

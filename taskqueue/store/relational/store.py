@@ -112,6 +112,7 @@ class RelationalStore:
     waiting_lanes = _reads(limits.waiting_lanes)
     present = _reads(counts.present)
     postponed = _reads(counts.postponed)
+    workflows = _reads(counts.workflows)
     replace = _writes(Sync.FULL, inserts.replace)
     cancel = _writes(Sync.FULL, settlements.cancel)
     update = _writes(Sync.FULL, inserts.update)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from taskqueue.model.ids import ID_TEXT
+from taskqueue.model.ids import ID_TEXT, WORKFLOW
 from taskqueue.store.relational.columns import in_json
 
-_ID_TEXT = in_json("given", ID_TEXT)
+_ID_TEXT, _WORKFLOW = in_json("given", ID_TEXT), in_json("given", WORKFLOW)
 
 # Small and often changed columns come first: SQLite reads a row from the left, and not past what was asked for.
 # Each partial index serves one question and holds only the rows it is about: a claim never meets a job
@@ -69,6 +69,7 @@ CREATE INDEX jobs_expiring ON jobs (expires_at) WHERE expires_at IS NOT NULL AND
 CREATE UNIQUE INDEX jobs_unique ON jobs (unique_key) WHERE unique_key IS NOT NULL AND status <= 2;
 CREATE UNIQUE INDEX jobs_periods ON jobs (period) WHERE period IS NOT NULL;
 CREATE INDEX jobs_with_text ON jobs ({_ID_TEXT}) WHERE {_ID_TEXT} IS NOT NULL;
+CREATE INDEX jobs_of_workflows ON jobs ({_WORKFLOW}, id) WHERE {_WORKFLOW} IS NOT NULL;
 CREATE INDEX jobs_created ON jobs (created_at, id);
 CREATE INDEX jobs_children ON jobs (parent) WHERE parent IS NOT NULL;
 CREATE TABLE slots (

@@ -17,7 +17,7 @@ from taskqueue.model.limits import limit_keys_of
 from taskqueue.model.options import named
 from taskqueue.model.schedules import moment_of
 from taskqueue.model.serializer import decode
-from taskqueue.scheduler import json_shapes
+from taskqueue.scheduler import json_shapes, workflows
 from taskqueue.scheduler.changes import SAME_DATA, WAITS_AGAIN
 from taskqueue.scheduler.operator_api import explained
 from taskqueue.scheduler.process import Process
@@ -93,6 +93,19 @@ def run_job_again(call: Call) -> Any:
     data = _data(call.body["data"]) if "data" in call.body else SAME_DATA
     copy = call.actions.run_again(call.path["id"], call.body.get("at"), data)
     return Answer(status=201, document=_full(call, copy))
+
+
+def list_workflows(call: Call) -> Any:
+    """Return a page of workflows, the newest first, and the cursor of the next one."""
+    limit = call.query["limit"]
+    listed = workflows.recent(call.scheduler, limit, after=call.query.get("cursor"))
+    shapes = [json_shapes.workflow(summary) for summary in listed]
+    return {"workflows": shapes, "cursor": str(listed[-1].id) if len(listed) == limit else None}
+
+
+def get_workflow(call: Call) -> Any:
+    """Return how far a workflow is, which its id or the id of a member names."""
+    return json_shapes.workflow(workflows.summary(call.scheduler, call.path["id"]))
 
 
 def run_failed_part_again(call: Call) -> Any:
@@ -242,6 +255,17 @@ _PAGE = listed("jobs", ref("Job"), cursor=schemas.optional(TEXT))
 _COUNTED = record({"found": INTEGER, "done": INTEGER, "at": TIME, "sample": {"type": "array", "items": ref("Job")}})
 _ADDS = "operators; classes that --addable names"
 _AGAIN = exactly(None, at=WHEN, data={})
+_WORKFLOW = record(
+    {
+        "id": TEXT,
+        "name": TEXT,
+        "state": {"type": "string", "enum": ["running", "waiting", "failed", "canceled", "done"]},
+        "jobs": INTEGER,
+        "statuses": {"type": "object", "additionalProperties": INTEGER},
+        **dict.fromkeys(("created_at", "started_at", "ended_at"), schemas.optional(TIME)),
+    }
+)
+_WORKFLOWS = listed("workflows", _WORKFLOW, cursor=schemas.optional(TEXT))
 
 ROUTES = (
     ApiRoute("GET /jobs", find_jobs, _PAGE, *schemas.FILTER, _ORDER, schemas.limit(500, 50), _CURSOR, statuses=(410,)),
@@ -255,6 +279,8 @@ ROUTES = (
     ApiRoute("POST /jobs/{id}/cancel", cancel_job, _FULL, body=exactly(None, reason=REASON)),
     ApiRoute("POST /jobs/{id}/give-up", give_up_job, _FULL, body=exactly(None, reason=REASON), statuses=(409,)),
     ApiRoute("POST /jobs/{id}/run-again", run_job_again, _FULL, body=_AGAIN, created=True, statuses=(409,)),
+    ApiRoute("GET /workflows", list_workflows, _WORKFLOWS, schemas.limit(200, 50), _CURSOR),
+    ApiRoute("GET /workflows/{id}", get_workflow, _WORKFLOW),
     ApiRoute("POST /workflows/{id}/run-again", run_failed_part_again, listed("jobs", ref("Job"))),
     ApiRoute("GET /jobs/{id}/logs", get_logs, listed("lines", ref("LogLine"))),
     ApiRoute("GET /jobs/{id}/events", get_events, listed("events", ref("Event"))),

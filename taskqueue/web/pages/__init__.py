@@ -14,6 +14,7 @@ from taskqueue.web.pages.overview import overview
 from taskqueue.web.pages.queues import queues
 from taskqueue.web.pages.schedules import schedule, schedules
 from taskqueue.web.pages.work import class_page, classes, queue_page
+from taskqueue.web.pages.workflows import failed_part, list_page, workflow_page
 from taskqueue.web.view import Page
 
 PAGES: Sequence[Page] = (
@@ -21,6 +22,7 @@ PAGES: Sequence[Page] = (
     Page(path="/jobs", show=jobs, template="jobs.html", title="Jobs"),
     Page(path="/queues", show=queues, template="queues.html", title="Queues"),
     Page(path="/classes", show=classes, template="classes.html", title="Classes"),
+    Page(path="/workflows", show=list_page, template="workflows.html", title="Workflows"),
     Page(path="/schedules", show=schedules, template="schedules.html", title="Schedules"),
     Page(path="/nodes", show=nodes, template="nodes.html", title="Nodes"),
     Page(path="/failures", show=failures, template="failures.html", title="Failures"),
@@ -43,7 +45,8 @@ PAGES: Sequence[Page] = (
     Page(path="/jobs/{id}/now", show=changes.now, method="POST"),
     Page(path="/jobs/{id}/give-up", show=changes.give_up, method="POST"),
     Page(path="/jobs/{id}/again", show=changes.again, method="POST"),
-    Page(path="/jobs/{id}/failed-part", show=changes.failed_part, method="POST"),
+    Page(path="/workflows/{id}", show=workflow_page, template="workflow.html"),
+    Page(path="/workflows/{id}/failed-part", show=failed_part, method="POST"),
     *changes.OF_OPERATIONS,
     Page(path="/queues/{name:path}", show=queue_page, template="work.html"),
     Page(path="/classes/{name:path}", show=class_page, template="work.html"),

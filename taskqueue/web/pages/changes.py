@@ -57,12 +57,6 @@ def again(view: View) -> Response:
     return see_other(view, f"/jobs/{copy.id}?done=again")
 
 
-def failed_part(view: View) -> Response:
-    """Run the failed part of the workflow of a job again."""
-    copies = view.actions.run_failed_part_again(view.path["id"])
-    return see_other(view, f"/jobs/{view.path['id']}?done=matching&of={len(copies)}")
-
-
 def operate(operation: AnyOperation, view: View) -> Response:
     """Do a declared operation, and return to the page of its targets; releases are on the page of failures."""
     name = view.form.get(operation.target, "")

@@ -57,7 +57,7 @@
   };
   const KEYS = [
     ["Ctrl+K", "find a page, a class, a queue, a job or an action"], ["/", "go to the filter"],
-    ["g and a letter", "go to a page: o, j, q, c, s, n, f, a, i"], ["j, k", "next row, previous row"],
+    ["g and a letter", "go to a page: o, j, q, c, w, s, n, f, a, i"], ["j, k", "next row, previous row"],
     ["Enter", "open the row"], ["x", "select the row"], ["Escape", "close, or clear the selection"],
     ["p", "pause the page, or go on"], ["?", "show these keys"],
   ];

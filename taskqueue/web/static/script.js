@@ -172,7 +172,7 @@
   });
 
   // Keys: / to the filter, p pauses, g and a letter goes to a page.
-  const PAGES = { o: "Overview", j: "Jobs", q: "Queues", c: "Classes", s: "Schedules", n: "Nodes", f: "Failures", a: "Audit", i: "API" };
+  const PAGES = { o: "Overview", j: "Jobs", q: "Queues", c: "Classes", w: "Workflows", s: "Schedules", n: "Nodes", f: "Failures", a: "Audit", i: "API" };
   let afterG = 0;
   document.addEventListener("keydown", (event) => {
     const typing = event.target instanceof Element && event.target.closest("input, select, textarea");
