@@ -58,8 +58,8 @@ class Target(str, Enum):
 class Declaration:
     """What faces need to offer the operation that the method below does.
 
-    The first parameter of the method names the target. Faces pass ``reason``, ``by`` and ``until``, and the command
-    line ``wait``, to a method that has them.
+    The first parameter of the method names the target. Faces pass ``reason``, ``by``, ``until`` and ``at``, and the
+    command line ``wait``, to a method that has them.
     """
 
     target: Target
@@ -320,16 +320,16 @@ class DeclaredOperations:
         done="{target} is marked",
         undone_by="unmark",
     )
-    def mark_release(self, release: str, *, by: str | None = None) -> Release:
+    def mark_release(self, release: str, at: When | None = None, *, by: str | None = None) -> Release:
         """Mark that a version with this name is in service from now on, and return the mark.
 
-        Errors that are first seen after it are reported as new since this release, and charts show it. If the last
-        release has this name, its mark is returned unchanged. The last 100 marks are kept, for 90 days. Raises
-        ``InvalidOption``.
+        ``at`` is since when instead: a time, or how long ago (``"20m"``), up to 90 days. Errors that are first seen
+        after it are reported as new since this release, and charts show it. If the last release before this time has
+        this name, its mark is returned unchanged. The last 100 marks are kept, for 90 days. Raises ``InvalidOption``.
         """
         from taskqueue.scheduler import releases
 
-        return releases.mark(self._connections.store, release, by)
+        return releases.mark(self._connections.store, release, at, by)
 
     @Declaration(
         target=Target.RELEASE,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from taskqueue.errors import InvalidOption
 from taskqueue.insight.releases import KEPT_FOR, PREFIX, Release, releases_of
 from taskqueue.model.options import named
+from taskqueue.model.schedules import ago
 from taskqueue.model.serializer import clipped
 from taskqueue.scheduler.controls import user_and_host
 from taskqueue.scheduler.failure_states import KEPT_BY
@@ -19,14 +21,15 @@ LONGEST_NAME = 64
 """The most characters of a name."""
 
 
-def mark(store: Store, name: Any, by: str | None) -> Release:
-    """Mark a release now and return the mark; the last release, if it has this name, keeps its time."""
+def mark(store: Store, name: Any, at: Any, by: str | None) -> Release:
+    """Mark a release now, or ``at`` a time before, and return it; if the one before has this name, that one."""
     checked, now = named("release", name, _name), store.now()
-    kept = releases_of(store.leases())
-    if kept and kept[-1].name == checked:
-        return kept[-1]
-    release = Release(name=checked, at=now, by=clipped(str(by or user_and_host())))
-    store.acquire(Lease(name=release.key, holder=KEPT_BY, since=now, until=now, about=release.about), now)
+    marked_at = now if at is None else named("at", at, lambda given: _passed(given, now))
+    before = [release for release in releases_of(store.leases()) if release.at <= marked_at]
+    if before and before[-1].name == checked:
+        return before[-1]
+    release = Release(name=checked, at=marked_at, by=clipped(str(by or user_and_host())))
+    store.acquire(Lease(name=release.key, holder=KEPT_BY, since=marked_at, until=marked_at, about=release.about), now)
     marks = sorted((lease for lease in store.leases() if lease.name.startswith(PREFIX)), key=lambda lease: lease.since)
     for number, lease in enumerate(reversed(marks)):
         if number >= MOST or now - lease.since > KEPT_FOR:
@@ -42,6 +45,14 @@ def unmark(store: Store, name: Any) -> bool:
             store.resign(lease.name, KEPT_BY)
             removed = True
     return removed
+
+
+def _passed(value: Any, now: datetime) -> datetime:
+    """Return a time that a mark can have."""
+    at = ago(value, now)
+    if not now - KEPT_FOR < at <= now:
+        raise InvalidOption(f"pass a time of the last {KEPT_FOR.days} days, or how long ago: '20m'")
+    return at
 
 
 def _name(value: Any) -> str:

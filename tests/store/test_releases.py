@@ -53,6 +53,22 @@ def test_a_release_is_marked_once_by_several_hosts_and_again_after_a_rollback(op
     assert names(store) == ["v43"]
 
 
+def test_a_forgotten_release_is_marked_since_a_time_before(store: Store) -> None:
+    operations = StoreOperations(store)
+    operations.mark_release("v43")
+
+    v42 = operations.mark_release("v42", "20m", by="ann")
+
+    assert store.now() - v42.at >= 20 * MINUTE
+    assert operations.mark_release("v42", store.now() - 10 * MINUTE) == v42
+    assert names(store) == ["v42", "v43"]
+    for at in ("+5m", store.now() + MINUTE, "91d"):
+        with pytest.raises(InvalidOption, match=r"at=.*: pass a time of the last 90 days, or how long ago: '20m'"):
+            operations.mark_release("v44", at)
+    with pytest.raises(InvalidOption, match="at='soon' is not a time: pass how long ago"):
+        operations.mark_release("v44", "soon")
+
+
 def test_an_error_that_comes_after_a_release_is_new_since_it(store: Store) -> None:
     keep(store, "v41", timedelta(days=2))
     fail(store)

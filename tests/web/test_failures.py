@@ -152,6 +152,11 @@ def test_a_release_is_marked_over_http_and_shown_on_charts_and_with_what_is_new_
     assert "Unmark release v42?" in failures
 
     headers = {"x-csrf-token": csrf}
+    form = {"csrf": csrf, "release": " v41 ", "at": "2h"}
+    answer = client.post("/releases/mark", data=form).headers["location"]
+    assert "Done: the release is marked." in client.get(answer).text
+    assert [release.name for release in scheduler.releases()] == ["v41", "v42"]
+    assert scheduler.unmark_release("v41")
     marked = client.post("/api/v1/releases/v43/mark", json={}, headers=headers)
     assert marked.json() == {"operation": "release", "target": "v43"}
     assert [release["name"] for release in client.get("/api/v1/releases").json()["releases"]] == ["v42", "v43"]

@@ -60,7 +60,7 @@ def again(view: View) -> Response:
 def operate(operation: AnyOperation, view: View) -> Response:
     """Do a declared operation, and return to the page of its targets; releases are on the page of failures."""
     name = view.form.get(operation.target, "")
-    values = {value: text for value, text in view.form.items() if value in ("reason", "until") and text}
+    values = {value: text for value, text in view.form.items() if value in ("reason", "until", "at") and text}
     view.actions.operate(operation, name, values)
     page = "failures" if operation.target is Target.RELEASE else f"{operation.target}s"
     return see_other(view, f"/{page}?done={operation.name}&of={quote(name, safe='')}")
