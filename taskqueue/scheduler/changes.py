@@ -17,7 +17,7 @@ from taskqueue.model.meta import META
 from taskqueue.model.options import checked
 from taskqueue.model.options.update import checked_changes, revised
 from taskqueue.model.query import FINAL, PENDING, And, Compare, Operator, Query, parse
-from taskqueue.model.record import Record, Status
+from taskqueue.model.record import Cause, Record, Status
 from taskqueue.model.schedules import moment_of
 from taskqueue.model.serializer import encode, same
 from taskqueue.model.timestamps import milliseconds
@@ -37,8 +37,9 @@ WAITS_AGAIN: Mapping[str, Any] = {
     "status": {"$lt": int(Status.PROCESSING)},
     "waiting_for": {"$exists": False},
     "error.type": {"$exists": True},
+    "cause": {"$ne": Cause.CLEAN_UP},
 }
-"""Jobs that wait to run again after an error; jobs that already clean up are among them, and cannot be given up."""
+"""Jobs that wait to run again after an error. Jobs that clean up before their end wait for that, not for a retry."""
 
 SAME_DATA: Any = ...
 """Stands for the data of the original job."""
