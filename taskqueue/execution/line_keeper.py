@@ -91,6 +91,8 @@ class CapturedStream(io.TextIOBase):
         self._stream = stream
         self._name = name
         self._keeps_all = keeps_all
+        self.beneath = self if keeps_all else stream
+        """What a job finds that does not use structlog."""
 
     def write(self, text: str) -> int:
         """Write the text, and keep each line that it completes."""

@@ -36,6 +36,7 @@ from typing import Any
 import psutil
 
 from taskqueue import task
+from taskqueue.daemon.runtime import child_setup
 from taskqueue.daemon.runtime.child_process import IoPriority
 from taskqueue.model.job import Fail, Interrupted, Job, Retry, Snooze
 
@@ -754,6 +755,13 @@ class Changing(Job):
 REQUEST: ContextVar[str] = ContextVar("REQUEST", default="")
 
 
+def signal_at_death_of_parent() -> int:
+    """Return the number of the signal that this process gets when its parent dies; 0 for none."""
+    number = ctypes.c_int()
+    ctypes.CDLL(None).prctl(2, ctypes.byref(number), 0, 0, 0)  # PR_GET_PDEATHSIG of linux/prctl.h
+    return number.value
+
+
 class Surroundings(Job):
     """Returns what it inherits, and changes what its data name, which can be set back."""
 
@@ -769,6 +777,12 @@ class Surroundings(Job):
             "handlers": [str(signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGWINCH, signal.SIGTTIN)],
             "timers": [signal.getitimer(timer)[0] for timer in (signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)],
             "settings": [gc.isenabled(), logging.root.manager.disable, locale.setlocale(locale.LC_ALL)],
+            "garbage collection": [gc.get_threshold(), gc.get_debug()],
+            "start method": multiprocessing.get_start_method(),
+            "parent's death": signal_at_death_of_parent(),
+            "path": [*sys.path],
+            "root logger": [logging.root.level, *map(str, logging.root.handlers)],
+            "filters of warnings": list(map(str, warnings.filters)),
             "more settings": [sys.getrecursionlimit(), sys.getswitchinterval(), socket.getdefaulttimeout()],
             "context": [str(decimal.Decimal(1) / 3), REQUEST.get()],
             "streams": [type(stream).__name__ for stream in (sys.stdin, sys.stdout, sys.stderr)],
@@ -806,10 +820,26 @@ class Surroundings(Job):
             sys.setrecursionlimit(sys.getrecursionlimit() + 1)
             sys.setswitchinterval(1)
             socket.setdefaulttimeout(0.001)
+            gc.set_threshold(0)
+            gc.set_debug(gc.DEBUG_UNCOLLECTABLE)
+        elif what == "start method":
+            multiprocessing.set_start_method("spawn", force=True)
+        elif what == "path":
+            sys.path.insert(0, "/nowhere")
+        elif what == "root logger":
+            logging.basicConfig(level=logging.CRITICAL, stream=io.StringIO(), force=True)
+        elif what == "filters of warnings":
+            warnings.simplefilter("error")
+        elif what == "parent's death":
+            child_setup.prctl(child_setup.PR_SET_PDEATHSIG, 0)
         elif what == "context":
             decimal.getcontext().prec = 3
             REQUEST.set("of another user")
-        elif what == "replaced streams":
+        else:
+            self._change_streams(what)
+
+    def _change_streams(self, what: str | None) -> None:
+        if what == "replaced streams":
             sys.stdin = sys.stdout = sys.stderr = io.StringIO()
         elif what == "closed streams":
             for stream in (sys.stdin, sys.stdout, sys.stderr):

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 CRASHED = 70  # EX_SOFTWARE of sysexits.h: the exit status of a child whose main raised
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -41,7 +41,7 @@ def live(
 
 def die_with(parent: int, death_signal: signal.Signals) -> None:
     """Request ``death_signal`` for when ``parent`` dies; raise it now if the parent is dead already."""
-    prctl(_PR_SET_PDEATHSIG, death_signal)
+    prctl(PR_SET_PDEATHSIG, death_signal)
     if os.getppid() != parent:
         signal.raise_signal(death_signal)
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from taskqueue.daemon.runtime import child_process
+from taskqueue.daemon.runtime import child_process, child_setup
 from taskqueue.daemon.runtime.child_process import CHILDREN_FOR
 from taskqueue.daemon.worker.process_attributes import (
     CurrentLoop,
@@ -80,6 +80,7 @@ class Inspection:
     def look(self, job: str) -> str:
         """Reset all that can be reset, and return why the worker must be replaced; empty if it need not."""
         self._looked_at = time.monotonic()
+        child_setup.prctl(child_setup.PR_SET_PDEATHSIG, signal.SIGKILL)  # a job may have taken it back
         changed, for_good = self._attributes.set_back()
         if policy := self._loops.set_back():
             changed.append(policy)
@@ -123,7 +124,7 @@ class Inspection:
     def look_at_shared(self) -> str:
         """Return why a worker in which jobs run at once must be replaced; empty if it need not. Reset nothing."""
         streams = ["standard streams"] if self._streams.have_changed() else []
-        changed = " and ".join((*self._attributes.changes(), *self.settings.changes(), *streams))
+        changed = " and ".join((*self._attributes.changes(), *self.settings.lasting_changes(), *streams))
         return f"a job changed its {changed}" if changed else self._attributes.left_namespace()
 
     def _of_descriptors(self) -> str:

@@ -12,17 +12,19 @@ import io
 import locale
 import logging
 import os
-import re
 import resource
 import signal
 import socket
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import copy_context
 from functools import partial
+from operator import itemgetter
 from typing import Any, TypeGuard
 
 from taskqueue.daemon.runtime.child_process import IoPriority
+from taskqueue.execution.line_keeper import KEEPER, attach
 from taskqueue.model.log_fields import CURRENT
 
 _LOCKS = 10
@@ -37,6 +39,7 @@ LIMITS: Mapping[int, str] = {
 """Each limit of a process that the system knows, with its name."""
 
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+_NO_TIME = (0.0, 0.0)
 
 _NAMESPACES = {
     "cgroup": "cgroup namespace",
@@ -68,9 +71,9 @@ _FOR_GOOD = {
 """Attributes that a worker cannot set back, or only with rights that it may have lost, in words."""
 
 _SET_BACK = {
-    "blocked": "blocked signals",
+    "SigBlk": "blocked signals",
     "folder": "working directory",
-    "umask": "umask",
+    "Umask": "umask",
     "nice": "nice value",
     "scheduler": "scheduling policy",
     "io_priority": "I/O priority",
@@ -83,21 +86,56 @@ _SET_BACK = {
 _ADOPTED = ("SigIgn", "SigCgt", "Cpus_allowed", "folder")
 """Attributes that may stay changed: by C code, by an operator, or because a folder is gone."""
 
-_WATCHED = re.compile(rf"^({'|'.join(_FOR_GOOD)}|SigIgn|SigCgt|SigBlk|Umask|Cpus_allowed):(.*)$", re.MULTILINE)
+_SEEN = {**_FOR_GOOD, **_SET_BACK}
+"""Attributes that a job may have changed, in words."""
 
-_SEEN = {**_FOR_GOOD, **_SET_BACK, "Umask": "umask", "SigBlk": "blocked signals"}
-"""Attributes that a job may have changed, in words, and how to read umask and mask without setting them."""
+
+def _set_garbage_collection(settings: tuple[bool, tuple[int, int, int], int]) -> None:
+    is_on, thresholds, flags = settings
+    (gc.enable if is_on else gc.disable)()
+    gc.set_threshold(*thresholds)
+    gc.set_debug(flags)
+
+
+def _set_start_method(method: str | None) -> None:
+    import multiprocessing  # imported by now, or it would be unchanged
+
+    multiprocessing.set_start_method(method, force=True)
+
+
+def _set_path(entries: Sequence[str]) -> None:
+    sys.path[:] = entries
+
+
+def _set_root_logger(settings: tuple[int, Sequence[logging.Handler]]) -> None:
+    level, handlers = settings
+    logging.root.setLevel(level)
+    logging.root.handlers[:] = handlers
+
+
+def _set_warnings(filters: Sequence[Any]) -> None:
+    warnings.filters[:] = filters  # type: ignore[index]
+    with warnings.catch_warnings():  # which warnings were shown is forgotten, as it depends on the filters
+        pass
 
 
 _SETTINGS: Mapping[str, Callable[[Any], object]] = {
     "recursion limit": sys.setrecursionlimit,
     "switch interval": sys.setswitchinterval,
-    "garbage collection": lambda is_on: gc.enable() if is_on else gc.disable(),
+    "garbage collection": _set_garbage_collection,
     "level of logging.disable": logging.disable,
     "default timeout of sockets": socket.setdefaulttimeout,
     "locale": partial(locale.setlocale, locale.LC_ALL),
+    "start method of multiprocessing": _set_start_method,
+    "sys.path": _set_path,
+    "root logger": _set_root_logger,
+    "filters of warnings": _set_warnings,
 }
 """Settings of Python that hold for all code of the process, in the order of ``_settings``: how to set them."""
+
+_OF_IMPORTS = 4
+"""The last settings, which modules set when they are imported, even during a run, and which code changes for a moment
+(``warnings.catch_warnings``)."""
 
 _STREAMS = range(3)
 """The descriptors of the standard streams."""
@@ -108,6 +146,10 @@ class ProcessAttributes:
 
     def __init__(self) -> None:
         self._status_file = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
+        shown = [line.partition(b":")[0].decode() for line in os.pread(self._status_file, 8192, 0).split(b"\n")]
+        self._names = [name for name in shown if name in _SEEN or name in _ADOPTED]
+        self._lines = itemgetter(*map(shown.index, self._names))
+        """Takes the lines of these attributes from the status, in which each has its place for good."""
         self._limits_file = os.open("/proc/self/limits", os.O_RDONLY | os.O_CLOEXEC)
         self._oom_file = _opened("/proc/self/oom_score_adj")
         self._namespaces = _namespaces()
@@ -145,7 +187,7 @@ class ProcessAttributes:
 
     def changes(self) -> list[str]:
         """Return in words what was changed, and set nothing back: jobs that run may depend on it."""
-        present, before = self._seen(), self._before
+        present, before = self._present(), self._before
         names = [name for name in present if present[name] not in ("", before.get(name)) and name != "Cpus_allowed"]
         changed = dict.fromkeys(_SEEN[name] for name in names if name in _SEEN)  # a removed folder is no job's change
         limits = [LIMITS[number] for number, limit in self._limits if resource.getrlimit(number) != limit]
@@ -161,16 +203,9 @@ class ProcessAttributes:
         return f"its {word} was changed" if word else ""
 
     def _present(self) -> dict[str, Any]:
-        """Return all attributes by their names; attributes that are read by setting them are set back."""
-        present = self._seen()
-        present["umask"] = os.umask(self._mask)
-        present["blocked"] = signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
-        present["handlers"] = [signal.getsignal(number) for number in self._caught]
-        return present
-
-    def _seen(self) -> dict[str, Any]:
-        """Return the attributes that can be read without setting them."""
-        present: dict[str, Any] = dict(_WATCHED.findall(os.pread(self._status_file, 8192, 0).decode()))
+        """Return all attributes by their names."""
+        lines = os.pread(self._status_file, 8192, 0).split(b"\n")
+        present: dict[str, Any] = dict(zip(self._names, self._lines(lines), strict=True))
         present["limits"] = os.pread(self._limits_file, 8192, 0)
         root = os.stat("/")
         present["root"] = root.st_dev, root.st_ino
@@ -179,7 +214,9 @@ class ProcessAttributes:
         present["nice"] = os.getpriority(os.PRIO_PROCESS, 0)
         present["scheduler"] = os.sched_getscheduler(0)
         present["io_priority"] = self._io_priority.present()
-        present["timers"] = [signal.getitimer(timer)[0] > 0 for timer in _TIMERS]
+        times = map(signal.getitimer, _TIMERS)
+        present["timers"] = next(times) > _NO_TIME, next(times) > _NO_TIME, next(times) > _NO_TIME
+        present["handlers"] = tuple(map(signal.getsignal, self._caught))
         return present
 
     def _set_limits_back(self) -> Iterator[str]:
@@ -192,7 +229,9 @@ class ProcessAttributes:
                 yield LIMITS[number]
 
     def _set_rest_back(self, present: Mapping[str, Any]) -> None:
-        """Set back what reading it has not; what an operator has changed, the processors, is the new state."""
+        """Set back all but limits and handlers; the processors that an operator has set stay (``_ADOPTED``)."""
+        os.umask(self._mask)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
         if present["folder"] != self._folder:
             with contextlib.suppress(OSError):
                 os.chdir(self._folder)
@@ -269,7 +308,8 @@ class StandardStreams:
 
     def _present(self) -> tuple[Any, ...]:
         """Return all of it in a form that can be compared."""
-        present: list[Any] = [sys.stdin, sys.stdout, sys.stderr]
+        stdout, stderr = sys.stdout, sys.stderr
+        present: list[Any] = [sys.stdin, getattr(stdout, "beneath", stdout), getattr(stderr, "beneath", stderr)]
         try:
             for number in _STREAMS:
                 file = os.fstat(number)
@@ -308,36 +348,55 @@ def _is_open(stream: Any) -> TypeGuard[io.TextIOWrapper]:
 
 
 class InterpreterSettings:
-    """Settings of Python and context variables: what modules set when they are imported stays, unlike later changes."""
+    """Settings of Python and context variables: what modules set when they are imported stays, unlike later changes.
+
+    The last settings also stay if a run has imported a module: it may have set them, and is imported only once.
+    """
 
     def __init__(self) -> None:
         self._before = _settings()
-        self.context = copy_context()
-        """The context of which each run gets a copy: what it sets there ends with it."""
+        self._modules = len(sys.modules)
+        self.adopt_context()
 
     def adopt(self, before: Sequence[Any]) -> None:
         """Have later runs find the settings that have changed since ``before``."""
         triples = zip(self._before, before, _settings(), strict=True)
         self._before = tuple(now if now != earlier else kept for kept, earlier, now in triples)
+        self._modules = len(sys.modules)
 
     def adopt_context(self) -> None:
         """Have later runs find the present context variables, but for those of the current run."""
-        context = copy_context()
-        context.run(CURRENT.set, None)
-        self.context = context
+        self._context = copy_context()
+        self._context.run(CURRENT.set, None)
+        self._has_decimal = any(variable.name == "decimal_context" for variable in self._context)
+
+    def call(self, function: Callable[..., object], *arguments: object) -> None:
+        """Call the function in a copy of the context: what it sets there ends with the call."""
+        context = self._context.copy()
+        if self._has_decimal:
+            context.run(own_decimal_context)
+        context.run(function, *arguments)
 
     def present(self) -> Sequence[Any]:
         """Return the present settings, for ``adopt``."""
-        return _settings()
+        present = _settings()
+        if len(sys.modules) != self._modules:
+            self._modules = len(sys.modules)
+            self._before = (*self._before[:-_OF_IMPORTS], *present[-_OF_IMPORTS:])
+        return present
 
     def changes(self) -> list[str]:
         """Return the names of the changed settings."""
-        pairs = zip(_SETTINGS, self._before, _settings(), strict=True)
+        pairs = zip(_SETTINGS, self._before, self.present(), strict=True)
         return [name for name, before, now in pairs if now != before]
+
+    def lasting_changes(self) -> list[str]:
+        """Return the names of the changed settings without those that code changes for a moment."""
+        return [name for name in self.changes() if name not in [*_SETTINGS][-_OF_IMPORTS:]]
 
     def set_back(self) -> list[str]:
         """Reset the changed settings and return their names."""
-        if _settings() == self._before:
+        if _settings() == self._before and len(sys.modules) == self._modules:
             return []
         changed = self.changes()
         for name, before in zip(_SETTINGS, self._before, strict=True):
@@ -348,14 +407,29 @@ class InterpreterSettings:
 
 def _settings() -> tuple[Any, ...]:
     """Return the present settings in the order of ``_SETTINGS``."""
+    if KEEPER not in logging.root.handlers:  # whoever has reconfigured logging: each run adds it
+        attach()
     return (
         sys.getrecursionlimit(),
         sys.getswitchinterval(),
-        gc.isenabled(),
+        (gc.isenabled(), gc.get_threshold(), gc.get_debug()),
         logging.root.manager.disable,
         socket.getdefaulttimeout(),
         locale.setlocale(locale.LC_ALL),
+        _start_method() if "multiprocessing" in sys.modules else None,
+        tuple(sys.path),
+        (logging.root.level, tuple(logging.root.handlers)),
+        tuple(warnings.filters),
     )
+
+
+def _start_method() -> str | None:
+    """Return the start method of multiprocessing; None for the default, which its first use selects."""
+    multiprocessing: Any = sys.modules["multiprocessing"]
+    if not hasattr(multiprocessing, "get_all_start_methods"):  # a thread is importing it
+        return None
+    method: str | None = multiprocessing.get_start_method(allow_none=True)
+    return None if method == multiprocessing.get_all_start_methods()[0] else method
 
 
 def own_decimal_context() -> None:

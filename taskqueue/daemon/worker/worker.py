@@ -34,7 +34,6 @@ from taskqueue.daemon.worker import run_threads
 from taskqueue.daemon.worker.inspection import Inspection
 from taskqueue.daemon.worker.interrupts import SignalInterrupts
 from taskqueue.daemon.worker.job_loader import JobLoader
-from taskqueue.daemon.worker.process_attributes import own_decimal_context
 from taskqueue.daemon.worker.stack_dump import StackDump, running_tasks
 from taskqueue.daemon.worker.worker_context import WorkerContext
 from taskqueue.execution import line_keeper, sentry
@@ -149,10 +148,10 @@ class Worker:
             message = self._next()
             match message:
                 case Run():  # context variables that jobs and hooks set end with the run
-                    self._inspection.settings.context.copy().run(self._handle_run, message, self._loader.run_hooks)
+                    self._inspection.settings.call(self._handle_run, message, self._loader.run_hooks)
                 case RunHook():
                     self._loader.load_hook(message.name, message.source)
-                    self._handle_run(run_of(message))
+                    self._inspection.settings.call(self._handle_run, run_of(message))
                 case CheckRuns(given=given) if not self._to_be_replaced:
                     self._check_received(self._number, given)
                     self._send(Ready())
@@ -204,7 +203,6 @@ class Worker:
         if self._unsent or self._channel.unsent:  # the end of the previous run, before the start of this one
             self._flush()
             self._channel.flush_blocking()
-        own_decimal_context()
         context = WorkerContext(
             run,
             self._number,

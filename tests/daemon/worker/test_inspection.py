@@ -137,13 +137,15 @@ def test_a_folder_that_was_removed_is_left(tmp_path: Path) -> None:
     "what",
     [
         *("processors", "limits", "handlers", "timers", "oom_score_adj", "scheduler", "io priority", "settings"),
+        *("start method", "path", "root logger", "filters of warnings", "parent's death"),
         *("replaced streams", "closed streams", "detached streams", "closed descriptors", "other files"),
         "descriptors that do not block",
     ],
 )
 def test_all_that_the_next_job_inherits_is_set_back(what: str) -> None:
     with FakeNode(max_children=1) as fake_node:
-        before = fake_node.result(fake_node.run("Surroundings", what))
+        before = fake_node.result(fake_node.run("Surroundings"))
+        fake_node.result(fake_node.run("Surroundings", what))
 
         assert fake_node.result(fake_node.run("Surroundings")) == before
 
@@ -182,6 +184,59 @@ def test_what_the_module_of_a_job_sets_when_it_is_imported_stays(
     with FakeNode(max_children=1) as fake_node:
         for _ in range(3):
             assert fake_node.result(fake_node.run("precise_jobs:Third")) == ["0.33333", 4321, "all", "latin-1"]
+
+
+def test_what_a_module_sets_stays_even_if_it_is_imported_during_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is imported only once, so nothing would set it again."""
+    (tmp_path / "setting_up.py").write_text(
+        "import logging, logging.handlers, sys, warnings\n"
+        "sys.path.append('/of/plugins')\n"
+        "logging.root.addHandler(logging.handlers.BufferingHandler(9))\n"
+        "warnings.filterwarnings('ignore', message='of plugins')\n"
+    )
+    (tmp_path / "late_imports.py").write_text(
+        "import logging, sys, warnings\n"
+        "from taskqueue import Job\n"
+        "class Late(Job):\n"
+        "    def start(self):\n"
+        "        import setting_up\n"
+        "        found = [sys.path.count('/of/plugins'), sys.path.count('/of/a/run')]\n"
+        "        found += [len(logging.root.handlers), logging.root.level, len(warnings.filters)]\n"
+        "        if self.data:\n"
+        "            sys.path.append('/of/a/run')\n"
+        "            logging.root.addHandler(logging.NullHandler())\n"
+        "            logging.root.setLevel(99)\n"
+        "            warnings.simplefilter('error')\n"
+        "        return found\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with FakeNode(max_children=1) as fake_node:
+        first, *others = [fake_node.result(fake_node.run("late_imports:Late", what)) for what in (0, 1, 1, 0)]
+
+    assert first[:2] == [1, 0]
+    assert others == [first] * 3
+
+
+def test_capturing_what_structlog_prints_is_no_change_of_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "structured.py").write_text(
+        "import logging, sys\nimport structlog\nfrom taskqueue import Job\n"
+        "logging.basicConfig(level='INFO', stream=sys.__stderr__, force=True)\n"
+        "class Structured(Job):\n"
+        "    def start(self):\n"
+        "        logging.info('ran')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with FakeNode(max_children=1) as fake_node:
+        for _ in range(3):
+            fake_node.result(fake_node.run("structured:Structured"))
+
+    errors = capfd.readouterr().err
+    assert errors.count("ran") == 3
+    assert "restored" not in errors
 
 
 @pytest.mark.parametrize("line", ["os.close(0)", "os.set_blocking(1, False)"])
