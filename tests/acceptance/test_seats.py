@@ -18,8 +18,8 @@ from taskqueue.exit_codes import Exit
 from taskqueue.model.record import Cause
 from taskqueue.store.open import open_store
 from tests.acceptance.conftest import JobFiles
-from tests.acceptance.work import Echo, Gate, Uninterruptible
-from tests.chaos.process_fault import stop_between_writes
+from tests.acceptance.work import Echo, Gate, Undying, Uninterruptible
+from tests.chaos.process_fault import is_gone, stop_between_writes
 from tests.nodes import LIMIT, eventually, node
 
 RUN_JOB = """
@@ -221,6 +221,21 @@ def test_a_node_leaves_when_its_manager_dies_and_its_jobs_go_on_elsewhere(
         scheduler.wait_for([process], timeout=LIMIT)
 
     assert [attempt.outcome for attempt in process.attempts] == ["Crashed", "Done"]
+
+
+@pytest.mark.parametrize("killed", ["manager", "node"])
+def test_a_job_and_its_children_end_with_manager_and_node_whatever_the_job_asked_of_the_kernel(
+    killed: str, url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path
+) -> None:
+    with node(url, tmp_path, "--lease", "600") as running:
+        scheduler.add_job(Undying, {"file": files.file, "gate": files.gate()})
+        files.heed(1)
+        processes = [running.manager(), *(psutil.Process(int(pid)) for pid in files.lines()[0].split())]
+        (running.process if killed == "node" else running.manager()).kill()
+        for process in processes:
+            eventually(lambda process=process: is_gone(process))
+
+    assert "SIGTERM that its node did not send" not in running.log.read_text()
 
 
 def test_a_stopped_manager_is_ended_and_its_node_leaves(

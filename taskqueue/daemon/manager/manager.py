@@ -308,7 +308,8 @@ class Manager:
     def _on_sigterm(self) -> None:
         """Leave as if the node were dead, of which the kernel's signal may tell; otherwise another process sent it."""
         reason = f"manager {os.getpid()} was asked to exit by a SIGTERM that its node did not send"
-        self._leave("" if os.getppid() != self._node_pid else reason)
+        is_node_gone = os.getppid() != self._node_pid or not child_process.described(self._node_pid)  # or is dying
+        self._leave("" if is_node_gone else reason)
 
     def _leave(self, reason: str) -> None:
         """End all runs with a short grace, and exit; without a ``reason`` because the node is dead."""

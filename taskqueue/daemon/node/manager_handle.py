@@ -32,7 +32,7 @@ from taskqueue.daemon.protocol.messages import (
     WorkerChanged,
 )
 from taskqueue.daemon.protocol.shared_memory import StartLog
-from taskqueue.daemon.runtime import child_process
+from taskqueue.daemon.runtime import child_process, leftovers
 from taskqueue.daemon.runtime.child_process import Child, ChildExit
 from taskqueue.insight import host
 
@@ -178,6 +178,11 @@ class ManagerHandle:
         self._has_exited = True
         self.channel.close()
         exit = self._process.reap()
-        child_process.reap_strangers([pid for pid, born in self._siblings.items() if host.born_at(pid) == born])
+        self.kill_left(child_process.KILL_TAKES_AT_MOST)
         self._process.close()
         return exit
+
+    def kill_left(self, within: float = leftovers.KILL_TAKES_AT_MOST) -> None:
+        """Kill and reap what the dead manager has left; what took long to die may have left more since."""
+        siblings = [pid for pid, born in self._siblings.items() if host.born_at(pid) == born]
+        child_process.reap_strangers(siblings, within=within)

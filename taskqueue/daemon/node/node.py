@@ -334,6 +334,7 @@ class Node:
         """Resign all leases and close everything."""
         self.monitor.close()
         if self._shutdown.stage is NodeStage.LEAVING:
+            self._manager.kill_left()  # before another process takes the seat
             self._events.write()
             self._leases.resign()
         else:

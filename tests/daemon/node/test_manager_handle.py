@@ -50,4 +50,9 @@ def test_children_that_its_process_had_before_outlive_a_manager() -> None:
 
             assert before.poll() is None
         assert after.returncode == 0  # the line has reaped it
+        with subprocess.Popen(["sleep", "1000"]) as later:  # whose parent took long to die
+            line.kill_left()
+
+            assert before.poll() is None
+        assert later.returncode == 0
         before.kill()
