@@ -49,8 +49,9 @@ def unmark(store: Store, name: Any) -> bool:
 
 def _passed(value: Any, now: datetime) -> datetime:
     """Return a time that a mark can have."""
+    is_later = isinstance(value, str) and value.lstrip().startswith("+")
     at = ago(value, now)
-    if not now - KEPT_FOR < at <= now:
+    if is_later or not now - KEPT_FOR < at <= now:
         raise InvalidOption(f"pass a time of the last {KEPT_FOR.days} days, or how long ago: '20m'")
     return at
 

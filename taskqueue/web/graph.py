@@ -117,8 +117,8 @@ def _drawn(related: Mapping[JobId, Process], process: Process | None, *, is_more
     return Graph(
         boxes=list(boxes.values()),
         lines=_lines(groups, kinds, boxes),
-        width=4 + max(box.x for box in boxes.values()) + WIDTH,
-        height=2 + max(box.y for box in boxes.values()) + HEIGHT,
+        width=max(box.x for box in boxes.values()) + WIDTH + 4,
+        height=max(box.y for box in boxes.values()) + HEIGHT + 4,
         left_out=len(related) - len(kinds),
         is_more=is_more,
         says=count(len(related), "job") if own is None else f"{before} before, {after} after",
@@ -132,7 +132,7 @@ def _folded(
     others = [job for job in related.values() if process is None or job.id != process.id]
     alike = Counter(Kind(depths[job.id], job.job) for job in others)
     groups: dict[Kind, list[Process]] = {}
-    for job in sorted(related.values(), key=lambda job: job.id):
+    for job in sorted(related.values(), key=lambda job: (depths[job.id], job.id)):
         kind = Kind(depths[job.id], job.job)
         is_alone = alike[kind] < FOLDED or (process is not None and job.id == process.id)
         groups.setdefault(kind._replace(only=job.id) if is_alone else kind, []).append(job)
@@ -153,7 +153,7 @@ def _boxes(groups: Mapping[Kind, Sequence[Process]], process: Process | None) ->
         boxes[kind] = Box(
             ids=[str(job.id) for job in group],
             address=_address(group),
-            text=f"{_cut(name(kind.job), 20 - len(many))}{many}",
+            text=f"{_cut(name(kind.job), 18 - len(many))}{many}",
             facts=facts,
             kind=WORDS[status].replace(" ", "-"),
             says=f"{kind.job}{many or f' {group[0].id}'}: {facts}",
