@@ -1,10 +1,13 @@
-"""The model without a table to which the permissions for the dashboard belong."""
+"""Models without a table: the dashboard, to which the permissions belong, and jobs, for their pages in the admin."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from django.db import models
+
+VIEW = "taskqueue.view_dashboard"
+OPERATE = "taskqueue.operate_dashboard"
 
 
 class NoRows(models.Manager):
@@ -31,3 +34,17 @@ class Dashboard(models.Model):
             ("view_dashboard", "Can view the dashboard of jobs"),
             ("operate_dashboard", "Can operate the dashboard of jobs"),
         )
+
+
+class Job(models.Model):
+    """A job of the store, for its entry in the admin."""
+
+    objects = NoRows()
+
+    class Meta:
+        """It has no permissions of its own: those of the dashboard hold."""
+
+        managed = False
+        base_manager_name = "objects"
+        verbose_name = "job"
+        default_permissions = ()

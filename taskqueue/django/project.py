@@ -7,14 +7,17 @@ the node's options, which variables and the command line override.
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from taskqueue.errors import ConfigError
+from taskqueue.scheduler.scheduler import Scheduler
 from taskqueue.store.open import resolved
 from taskqueue.store.sqlite.url import IMMEDIATE
 
@@ -57,6 +60,14 @@ def name_store() -> None:
     url = address()
     if url is not None:
         os.environ["TASKQUEUE_URL"] = url
+
+
+@cache
+def scheduler() -> Scheduler:
+    """Return the scheduler of the pages of this process, which is closed when the process ends."""
+    opened = Scheduler()
+    atexit.register(opened.close)
+    return opened
 
 
 def node_variables() -> dict[str, str]:

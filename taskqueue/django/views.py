@@ -6,7 +6,6 @@ there are no streams, and open pages poll.
 
 from __future__ import annotations
 
-import atexit
 from functools import cache
 from typing import Any
 
@@ -21,7 +20,8 @@ from django.shortcuts import resolve_url
 from django.urls import NoReverseMatch, Resolver404, resolve, reverse
 from django.views.decorators.csrf import csrf_exempt, csrf_protect
 
-from taskqueue.scheduler.scheduler import Scheduler
+from taskqueue.django.models import OPERATE, VIEW
+from taskqueue.django.project import scheduler
 
 try:
     from taskqueue.web.application import application
@@ -33,9 +33,6 @@ except ModuleNotFoundError as missing:
     raise ImproperlyConfigured(
         f"the dashboard needs the package {(missing.name or '').partition('.')[0]}: pip install 'taskqueue-jobs[web]'"
     ) from missing
-
-VIEW = "taskqueue.view_dashboard"
-OPERATE = "taskqueue.operate_dashboard"
 
 
 @csrf_exempt  # it is protected below, where the token of the dashboard's forms is known
@@ -149,7 +146,5 @@ def _answer(scope: dict[str, Any], body: bytes) -> HttpResponse:
 
 @cache
 def _application() -> Any:
-    """Return the dashboard of this process, whose connections are closed when the process ends."""
-    scheduler = Scheduler()
-    atexit.register(scheduler.close)
-    return application(scheduler, Settings(site=True))
+    """Return the dashboard of this process."""
+    return application(scheduler(), Settings(site=True))

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from taskqueue.errors import InvalidQuery
+
 MASK = "•••"
 """The text that is shown in place of a secret value."""
 
@@ -33,6 +35,17 @@ class SecretKeys:
     def is_secret(self, key: str) -> bool:
         """Return whether values under this key are masked."""
         return self._secret.search(key.replace("-", "_")) is not None
+
+    def check_query(self, query: Any) -> None:
+        """Refuse a query by which a value that is masked could be guessed. Raises ``InvalidQuery``."""
+        if isinstance(query, Mapping):
+            for name, value in query.items():
+                if str(name).startswith(("data.", "meta.")) and any(map(self.is_secret, str(name).split(".")[1:])):
+                    raise InvalidQuery(f"{name} is masked: only a user who may see secrets can search for its values")
+                self.check_query(value)
+        elif isinstance(query, list):
+            for part in query:
+                self.check_query(part)
 
     def _hides(self, key: object, value: Any) -> bool:
         return value is not None and value != "" and not isinstance(value, bool) and self.is_secret(str(key))

@@ -101,7 +101,7 @@ client.force_login(User.objects.create_superuser("sue"))
 
 def has_entry(**changed):
     with override_settings(**changed):
-        return "/admin/taskqueue/" in client.get("/admin/").content.decode()
+        return "/admin/taskqueue/dashboard/" in client.get("/admin/").content.decode()
 
 
 print(has_entry(), has_entry(ROOT_URLCONF="project.urls_without_dashboard"))

@@ -82,7 +82,7 @@ def test_a_masked_value_cannot_be_guessed_by_queries(api: Api, query: dict[str, 
 
     for answer in (*refused, mia.post("jobs/matching", json=body)):
         assert problem(answer) == (422, "invalid-query")
-        assert "is masked: a user with --unmask" in answer.json()["detail"]
+        assert "is masked: only a user who may see secrets" in answer.json()["detail"]
     assert olaf.get("jobs/count", params={"query": text}).status_code == 200
 
 

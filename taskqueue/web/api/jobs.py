@@ -179,7 +179,7 @@ def _query(call: Call) -> Mapping[str, Any]:
 
 def _allowed(call: Call, query: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the query, unless it searches for masked values. Raises ``InvalidQuery``."""
-    call.dashboard.masking.check_query(query, call.viewer.user)
+    call.dashboard.masking.check_query_of(query, call.viewer.user)
     return query
 
 

@@ -122,7 +122,7 @@ def _action(given: Mapping[str, str]) -> str:
 def _allowed(view: View, job_filter: JobFilter) -> dict[str, Any]:
     """Return the query of the filter. Raises ``InvalidQuery`` if it searches for values that this user may not see."""
     query = job_filter.query(view.overviews.now())
-    view.masking.check_query(query, view.user)
+    view.masking.check_query_of(query, view.user)
     return query
 
 

@@ -269,7 +269,7 @@ def _query(view: View, job_filter: JobFilter, order: str) -> dict[str, Any]:
     Without a status these are the jobs that can run next: postponed ones may be many, in another order.
     """
     query = job_filter.query(view.overviews.now())
-    view.masking.check_query(query, view.user)
+    view.masking.check_query_of(query, view.user)
     if order != "rank":
         return query
     last = Status.PROCESSING if job_filter.values("status") else Status.WAITING
