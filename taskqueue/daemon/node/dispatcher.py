@@ -8,7 +8,7 @@ from taskqueue.daemon.node.context import NodeContext
 from taskqueue.daemon.node.fetcher import Fetcher
 from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
 from taskqueue.daemon.node.manager_handle import ManagerHandle
-from taskqueue.daemon.node.settler import Settler
+from taskqueue.daemon.node.outcome_writer import OutcomeWriter
 from taskqueue.daemon.protocol.messages import HandBack, OutcomeSettled, Stop
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.runtime.loop import on_loop_clock
@@ -31,9 +31,9 @@ class Dispatcher:
         self._manager = manager
         self._figures = node.figures
         self.fetcher = Fetcher(node, in_flight, prefetch)
-        self._settler = Settler(node, in_flight, self.fetcher)
+        self._outcome_writer = OutcomeWriter(node, in_flight, self.fetcher)
         self._claim_timer = node.timer(self.fetcher.wake_when_due)
-        self._notes_timer = node.timer(self._settler.send_notes)
+        self._notes_timer = node.timer(self._outcome_writer.send_notes)
 
     def work(self, may_claim: Callable[[], bool]) -> None:
         """Settle all outcomes, claim jobs if ``may_claim``, and send their runs: one transaction each.
@@ -41,7 +41,7 @@ class Dispatcher:
         It is asked after the settlement, in which the node may have found that it has to leave. Many plain outcomes
         are settled while jobs are claimed, where the store takes both at once.
         """
-        if self._settler.allows_claim_beside and may_claim():
+        if self._outcome_writer.allows_claim_beside and may_claim():
             self._settle(meanwhile=self._claim)
         else:
             if self._in_flight.unsettled:
@@ -54,13 +54,13 @@ class Dispatcher:
     def renew(self) -> Renewal | None:
         """Renew all claims; end the runs of lost claims and canceled jobs. Return None in an outage."""
         asked_at = child_process.boottime()
-        renewal = self._settler.renew()
+        renewal = self._outcome_writer.renew()
         if renewal is None:
             return None
         self._manager.extend_lease(asked_at, self._lease)
         for claim, reason in self._in_flight.to_stop(renewal):
             self._stop(claim, reason)
-        self._settler.hand_back_unknown(renewal)
+        self._outcome_writer.hand_back_unknown(renewal)
         return renewal
 
     def hand_back_unbegun(self) -> None:
@@ -70,11 +70,11 @@ class Dispatcher:
 
     def close(self) -> None:
         """End the thread that settles beside claims."""
-        self._settler.close()
+        self._outcome_writer.close()
 
     def _settle(self, meanwhile: Callable[[], None] | None = None) -> None:
         """Settle all outcomes, and report that to the workers which then call the hooks of their runs."""
-        for claim, accepted in self._settler.settle(meanwhile):
+        for claim, accepted in self._outcome_writer.settle(meanwhile):
             if claim.wants_settlement and claim.finished is not None:
                 id, status = str(claim.record.id), int(claim.finished.status)
                 self._manager.send(OutcomeSettled(id=id, claims=claim.fence, accepted=accepted, status=status))

@@ -18,7 +18,7 @@ from taskqueue.daemon.node.context import NodeContext
 from taskqueue.daemon.node.fetcher import Fetcher
 from taskqueue.daemon.node.host_watch import Rescuer
 from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
-from taskqueue.daemon.node.settler import Settler
+from taskqueue.daemon.node.outcome_writer import OutcomeWriter
 from taskqueue.daemon.node.status import NodeStatus
 from taskqueue.daemon.runtime.prefetch import Prefetch
 from taskqueue.daemon.settings import Settings
@@ -82,7 +82,7 @@ class Bench:
         self.in_flight = InFlight(configured, self.prefetch, store.now)
         self.context = context_of(through, self.breaker, settings=configured)
         self.fetcher = Fetcher(self.context, self.in_flight, self.prefetch)
-        self.settler = Settler(self.context, self.in_flight, self.fetcher)
+        self.outcome_writer = OutcomeWriter(self.context, self.in_flight, self.fetcher)
         self.elapsed = 0.0
         self.clock_watch = ClockWatch(store.now, configured.lease, lambda: self.elapsed)
         self.rescuer = Rescuer(self.context, self.clock_watch, self.fetcher.wake)

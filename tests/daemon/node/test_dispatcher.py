@@ -11,7 +11,7 @@ import pytest
 
 from taskqueue.daemon.node.dispatcher import Dispatcher
 from taskqueue.daemon.node.figures import Figures
-from taskqueue.daemon.node.settler import LEAST_BESIDE
+from taskqueue.daemon.node.outcome_writer import LEAST_BESIDE
 from taskqueue.daemon.protocol.messages import Ended, HandBack, Message, OutcomeSettled, Stop
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.execution.run import Run

@@ -50,7 +50,7 @@ def test_a_full_claim_makes_a_node_ask_again_and_a_short_one_does_not(bench: Ben
 
     for record in first:
         bench.in_flight.finish(bench.in_flight_run(record), Done(), Run(node="web-1"), bench.store.now())
-    assert [accepted for _, accepted in bench.settler.settle()] == [True, True]
+    assert [accepted for _, accepted in bench.outcome_writer.settle()] == [True, True]
     assert len(bench.fetcher.claim()) == 1
     assert bench.fetcher.claim() == []
 
@@ -74,7 +74,7 @@ def test_a_bounded_queue_is_looked_at_again_when_one_of_its_jobs_ends(store: Sto
     assert bench.fetcher.claim() == []
 
     bench.in_flight.finish(bench.in_flight_run(first), Done(), Run(node="web-1"), store.now())
-    bench.settler.settle()
+    bench.outcome_writer.settle()
 
     assert len(bench.fetcher.claim()) == 1
 
@@ -122,7 +122,7 @@ def test_an_at_most_once_job_that_the_manager_had_is_never_run_again_when_that_d
     assert len(bench.claim()) == 1
 
     bench.in_flight.on_manager_exit({})
-    bench.settler.settle()
+    bench.outcome_writer.settle()
 
     assert bench.now(record).status is Status.FAILED
 
@@ -136,7 +136,7 @@ def test_at_most_once_jobs_that_no_worker_has_heard_of_go_back(bench: Bench) -> 
     assert bench.fetcher.is_reserved(bench.in_flight_run(bench.now(ahead)))
 
     bench.fetcher.hand_back_reserved()
-    bench.settler.settle()
+    bench.outcome_writer.settle()
 
     assert (bench.now(ahead).status, bench.now(ahead).attempts) == (Status.WAITING, ())
 
@@ -163,7 +163,7 @@ def test_a_retry_is_expected_when_it_becomes_due(bench: Bench) -> None:
         took=0.01,
     )
     bench.in_flight.on_ended(failed)
-    bench.settler.settle()
+    bench.outcome_writer.settle()
 
     due = bench.fetcher.next_at
     assert due is not None
@@ -225,7 +225,7 @@ def test_what_cannot_be_read_is_ended_and_what_can_is_run(bench: Bench, tmp_path
         raw.execute("UPDATE jobs SET options = 'garbage' WHERE id = ?", (str(damaged.id),))
 
     assert [record.id for record in bench.claim()] == [whole.id]
-    bench.settler.settle()
+    bench.outcome_writer.settle()
 
     assert (bench.now(damaged).status, bench.now(damaged).cause) == (Status.FAILED, Cause.UNREADABLE)
     assert len(bench.in_flight) == 1
@@ -257,7 +257,7 @@ def test_a_claim_that_ended_with_its_bytes_is_followed_by_others(bench: Bench) -
     for _ in range(2):
         for record in claimed:
             bench.in_flight.finish(bench.in_flight_run(record), Done(), Run(node="web-1"), bench.store.now())
-        bench.settler.settle()
+        bench.outcome_writer.settle()
         claimed = bench.fetcher.claim()
 
     assert {bench.now(job).status for job in jobs} == {Status.DONE}
@@ -307,7 +307,7 @@ def test_those_that_come_back_are_not_prefetched_again(bench: Bench) -> None:
     ended(bench, first[0], took=0.001)
     [*_, last] = bench.claim()
     bench.in_flight.on_handed_back(RunsHandedBack(runs=[[str(last.id), last.claims]]))
-    bench.settler.settle()
+    bench.outcome_writer.settle()
 
     assert bench.claim() == []
 
@@ -319,7 +319,7 @@ def test_a_short_run_lets_them_be_prefetched_again_after_some_came_back(bench: B
     ended(bench, first[0], took=0.001)
     [*_, last] = bench.claim()
     bench.in_flight.on_handed_back(RunsHandedBack(runs=[[str(last.id), last.claims]]))
-    bench.settler.settle()
+    bench.outcome_writer.settle()
     for record in first[1:]:
         ended(bench, record, took=0.001)
 
@@ -350,4 +350,4 @@ def ended(bench: Bench, record: Record, took: float) -> None:
             took=took,
         )
     )
-    bench.settler.settle()
+    bench.outcome_writer.settle()

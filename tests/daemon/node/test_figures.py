@@ -9,7 +9,7 @@ import pytest
 from taskqueue.daemon.node.figures import Figures, Histogram, copied
 from taskqueue.daemon.node.health import Backlog
 from taskqueue.daemon.node.metrics import _bounded
-from taskqueue.daemon.node.settler import Settler
+from taskqueue.daemon.node.outcome_writer import OutcomeWriter
 from taskqueue.daemon.protocol.messages import EndKind, WorkerChanged
 from taskqueue.model.history import MOST_CLASSES, OTHER
 from taskqueue.model.lifecycle.outcomes import Crashed, Done, HandedBack, Run
@@ -24,7 +24,7 @@ def finished(bench: Bench, figures: Figures, outcome: Done | Crashed | HandedBac
         claim = bench.in_flight_run(record)
         claim.took, claim.began_at = 0.02, bench.store.now()
         bench.in_flight.finish(claim, outcome, Run(node="web-1", started_at=claim.began_at), bench.store.now())
-    figures.settled(bench.settler.settle())
+    figures.settled(bench.outcome_writer.settle())
 
 
 def test_runs_are_counted_by_class_queue_and_outcome(bench: Bench) -> None:
@@ -61,11 +61,11 @@ def test_a_refused_outcome_is_no_run(bench: Bench) -> None:
 @pytest.mark.parametrize("counts_runs", [False, True])
 def test_runs_are_counted_for_metrics_alone(bench: Bench, counts_runs: bool) -> None:
     figures = Figures(counts_runs=counts_runs)
-    settler = Settler(replace(bench.context, figures=figures), bench.in_flight, bench.fetcher)
+    outcome_writer = OutcomeWriter(replace(bench.context, figures=figures), bench.in_flight, bench.fetcher)
     bench.add()
     [record] = bench.claim()
     bench.in_flight.finish(bench.in_flight_run(record), Done(result="1"), Run(node="web-1"), bench.store.now())
-    settler.settle()
+    outcome_writer.settle()
     assert len(figures.runs) == counts_runs
 
 

@@ -224,7 +224,7 @@ def test_reports_on_claims_that_are_no_longer_held_change_nothing(
     bench.in_flight.on_handed_back(RunsHandedBack(runs=[[id, 1]]))
     bench.in_flight.on_ended(Ended(id=id, claims=1, outcome="Done", fields={}, pid=1, started_at=None))
 
-    assert bench.settler.settle() == []
+    assert bench.outcome_writer.settle() == []
     [dropped] = caplog.records
     assert dropped.getMessage() == "dropped the outcome of a job that this node no longer holds"
     assert vars(dropped)["job_id"] == id
@@ -234,7 +234,7 @@ def test_runs_that_no_worker_began_go_back_uncounted(bench: Bench) -> None:
     record = bench.add()
     [claimed] = bench.claim()
     bench.in_flight.on_handed_back(RunsHandedBack(runs=[[str(claimed.id), claimed.claims]]))
-    bench.settler.settle()
+    bench.outcome_writer.settle()
 
     back = bench.now(record)
     assert (back.status, back.attempts) == (Status.WAITING, ())
@@ -248,7 +248,7 @@ def test_when_the_manager_is_gone_started_runs_have_crashed_and_others_go_back(b
     at = boottime() - 3.0
 
     bench.in_flight.on_manager_exit({(str(begun.id), claimed[begun.id].claims): at, (str(unstarted.id), 0): at})
-    bench.settler.settle()
+    bench.outcome_writer.settle()
 
     assert bench.now(started).crashes == 1
     assert bench.now(begun).crashes == 1
@@ -266,7 +266,7 @@ def test_a_rate_counts_each_run_of_a_manager_that_is_gone_as_its_report_may_have
     claims = {record.id: record.claims for record in bench.claim()}
 
     bench.in_flight.on_manager_exit({(str(begun.id), claims[begun.id]): boottime()})
-    bench.settler.settle()
+    bench.outcome_writer.settle()
 
     assert (bench.now(unseen).status, bench.now(unseen).attempts) == (Status.WAITING, ())
     assert bench.claim() == []
@@ -289,7 +289,7 @@ def test_a_class_that_cannot_be_loaded_gets_the_patience_of_the_node(store: Stor
             started_at=None,
         )
     )
-    bench.settler.settle()
+    bench.outcome_writer.settle()
 
     assert bench.now(record).cause is Cause.UNLOADABLE
     assert bench.now(record).status is Status.FAILED

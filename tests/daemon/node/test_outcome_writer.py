@@ -24,10 +24,10 @@ def test_an_outcome_is_kept_through_an_outage_and_settled_afterwards(bench: Benc
     bench.in_flight.finish(bench.in_flight_run(claimed), Done(result="1"), Run(node="web-1"), bench.store.now())
     bench.faults.refused.add("settle")
 
-    assert bench.settler.settle() == []
+    assert bench.outcome_writer.settle() == []
     assert bench.breaker.is_degraded
     bench.recover()
-    [(_, accepted)] = bench.settler.settle()
+    [(_, accepted)] = bench.outcome_writer.settle()
 
     assert accepted
     assert bench.now(record).status is Status.DONE
@@ -41,7 +41,7 @@ def test_failed_attempts_of_the_last_hour_are_counted_also_of_jobs_that_are_retr
         bench.add(options=options)
         [claimed] = bench.claim()
         bench.in_flight.finish(bench.in_flight_run(claimed), outcome, Run(node="web-1"), bench.store.now())
-        [(_, accepted)] = bench.settler.settle()
+        [(_, accepted)] = bench.outcome_writer.settle()
         assert accepted
 
     assert bench.context.figures.failed_in_hour() == 2
@@ -57,7 +57,7 @@ def test_an_outcome_of_a_lost_claim_is_refused(bench: Bench) -> None:
     bench.store.claim(THEIRS, ClaimRequest(pooled=1), bench.store.now(), later)
 
     bench.in_flight.finish(bench.in_flight_run(claimed), Done(result="1"), Run(node="web-1"), bench.store.now())
-    [(_, accepted)] = bench.settler.settle()
+    [(_, accepted)] = bench.outcome_writer.settle()
 
     assert not accepted
     assert bench.now(record).holder == THEIRS
@@ -70,9 +70,9 @@ def test_a_claim_whose_answer_was_lost_is_handed_back(bench: Bench) -> None:
     assert bench.now(record).status is Status.PROCESSING
     bench.recover()
 
-    renewal = bench.settler.renew()
+    renewal = bench.outcome_writer.renew()
     assert renewal is not None
-    bench.settler.hand_back_unknown(renewal)
+    bench.outcome_writer.hand_back_unknown(renewal)
 
     back = bench.now(record)
     assert (back.status, back.cause) == (Status.WAITING, Cause.HANDED_BACK)
@@ -88,9 +88,9 @@ def test_news_is_told_with_a_renewal_and_kept_when_that_fails(bench: Bench) -> N
         )
     )
     bench.faults.refused.add("renew")
-    assert bench.settler.renew() is None
+    assert bench.outcome_writer.renew() is None
     bench.recover()
-    assert bench.settler.renew() is not None
+    assert bench.outcome_writer.renew() is not None
 
     told = bench.now(record)
     assert (told.progress, told.progress_message, told.state) == (30, "a third", '"here"')
@@ -101,11 +101,11 @@ def test_news_between_renewals_is_told_without_one_and_kept_when_that_fails(benc
     [claimed] = bench.claim()
     bench.in_flight.on_started(Started(id=str(claimed.id), claims=claimed.claims, pid=1, at=boottime()))
     bench.faults.refused.add("note")
-    bench.settler.send_notes()
+    bench.outcome_writer.send_notes()
     assert bench.now(record).started_at is None
     bench.recover()
-    bench.settler.send_notes()
-    bench.settler.send_notes()
+    bench.outcome_writer.send_notes()
+    bench.outcome_writer.send_notes()
 
     assert bench.now(record).started_at is not None
     assert bench.faults.calls.count("note") == 2
@@ -122,7 +122,7 @@ def test_a_crash_of_many_runs_is_one_warning_and_a_line_at_info_for_each_other(
         run = Run(node="web-1", pid=7, started_at=bench.store.now())
         bench.in_flight.finish(bench.in_flight_run(record), crash, run, bench.store.now())
 
-    bench.settler.settle()
+    bench.outcome_writer.settle()
 
     [first, *others] = caplog.records
     assert first.levelname == "WARNING"

@@ -29,7 +29,7 @@ LEAST_BESIDE = 16
 """The fewest outcomes to settle during a claim: writing fewer takes less time than waking a thread."""
 
 
-class Settler:
+class OutcomeWriter:
     """Writes outcomes, notes and renewals of the claims in flight to the store."""
 
     def __init__(self, node: NodeContext, in_flight: InFlight, fetcher: Fetcher) -> None:
