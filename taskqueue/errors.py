@@ -218,7 +218,7 @@ class StoreContended(StoreUnavailable):
     """Other processes changed the same job or schedule each time that this call tried to; it changed nothing."""
 
     def __init__(self, store: str, what: str, tries: int) -> None:
-        super().__init__(store, f"{what} was changed by other processes before each of {tries} tries", "try again")
+        super().__init__(store, f"{what} was changed by other processes during each of {tries} tries", "try again")
         self.what = what
         self.tries = tries
 

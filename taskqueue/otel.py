@@ -28,7 +28,7 @@ _propagator = TraceContextTextMapPropagator()
 
 
 def before_add(new: NewJob) -> None:
-    """Put the present trace into the meta of the job, or begin one; each occurrence of a series has its own."""
+    """Put the current trace into the meta of the job, or start one; each occurrence of a series has its own."""
     for name in _propagator.fields:
         new.meta.pop(name, None)
     if new.options.get("interval"):

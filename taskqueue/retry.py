@@ -132,7 +132,7 @@ class When:
 
 
 def when(*types: type[BaseException] | str) -> When:
-    """Begin a case of ``by_exception``: ``when(ConnectionError, "app.errors.Refused").then(policy)``."""
+    """Start a case of ``by_exception``: ``when(ConnectionError, "app.errors.Refused").then(policy)``."""
     return When(names_of(types))
 
 

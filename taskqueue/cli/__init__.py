@@ -1,1 +1,1 @@
-"""The command lines ``taskqueue`` and ``taskqueue-node``: the only door to click, and in ``terminal`` to rich."""
+"""The command lines ``taskqueue`` and ``taskqueue-node``: no other package imports click, or rich (in ``terminal``)."""

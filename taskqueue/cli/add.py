@@ -43,7 +43,7 @@ def _run_here(
         sys.path.insert(0, str(Path.cwd()))
     hooks = {} if bootstrap is None else _hooks_of(bootstrap)
     try:
-        load(job)  # first, so that a mistyped class creates neither store nor record
+        load(job)  # before anything else, so that a mistyped class creates neither a store nor a record
     except CannotLoad as refused:
         raise InvalidJob(str(refused)) from None
     with Scheduler(context.url, **hooks) as scheduler:
@@ -57,16 +57,16 @@ def _run_here(
     if process.existed:
         output.line("nothing was run: a job with the same id or unique key already exists", err=True)
     elif record.status is Status.WAITING and not record.claims:
-        output.line("nothing was run: the limits of the job are used up; a node runs it when they have room", err=True)
+        output.line("nothing was run: the job's limits are used up; a node will run it when there is room", err=True)
     elif not record.status.is_final and record.course is not None and record.cause is Cause.CLAIMED:
         output.line(
-            "a node took a step of it: nodes may run the other steps, `taskqueue wait` waits for them", err=True
+            "a node took over one of its steps, and nodes may run the rest: `taskqueue wait` waits for them", err=True
         )
     return Exit.OK if record.status is Status.DONE else Exit.UNSUCCESSFUL
 
 
 def _hooks_of(bootstrap: Path) -> Mapping[str, Any]:
-    """Run the bootstrap file, and return its hooks as a scheduler takes them."""
+    """Run the bootstrap file, and return its hooks in the form that a scheduler takes."""
     from taskqueue.daemon.worker.job_loader import JobLoader
 
     loader = JobLoader(allow=(), scheduler=lambda: None)
@@ -83,9 +83,9 @@ def _hooks_of(bootstrap: Path) -> Mapping[str, Any]:
 def _check_options(*, once: bool, here: bool, bootstrap: Path | None, wait: bool, wait_timeout: float | None) -> None:
     """Refuse options that exclude each other, and options that need another one that is missing."""
     if here and once:
-        raise click.UsageError("--here runs the job now, but --once may add no job: pass only one of them")
+        raise click.UsageError("--here runs a job now, but --once may not add one: pass only one of them")
     if here and wait:
-        raise click.UsageError("--here always waits, and --wait is for a job that a node runs: pass only one of them")
+        raise click.UsageError("--here always waits; --wait is for a job that a node runs: pass only one of them")
     if bootstrap is not None and not here:
         raise click.UsageError("--bootstrap is for a run in this process; nodes have their own: pass --here too")
     if wait_timeout is not None and not wait:
@@ -113,7 +113,7 @@ def _unknown_class(context: StoreContext, id: str, job: str) -> str:
 
 
 def _signed(own: Sequence[str]) -> Sequence[str] | Mapping[str, str]:
-    """Return the meta with the user and host that add the job, unless it already names them or has no room."""
+    """Return the meta with user and host added, unless it already names them or has no room left."""
     try:
         return checked_meta([*own, f"{ADDED_BY}={user_and_host()}"])
     except InvalidOption:
@@ -124,13 +124,13 @@ def _signed(own: Sequence[str]) -> Sequence[str] | Mapping[str, str]:
 @click.argument("job", metavar="CLASS", shell_complete=completion.classes)
 @data_option
 @job_options
-@click.option("--once", is_flag=True, help="Add nothing if such a job is pending; replace it if it differs.")
-@click.option("--here", is_flag=True, help="Run it now, in this process; only its retries are left to the nodes.")
+@click.option("--once", is_flag=True, help="If such a job is pending, add nothing; replace it if it differs.")
+@click.option("--here", is_flag=True, help="Run it now, in this process; nodes run only its retries.")
 @click.option(
     "--bootstrap",
     type=click.Path(exists=True, dir_okay=False, resolve_path=True, path_type=Path),
     metavar="FILE",
-    help="With --here: a Python file to run first; its hooks surround the run, as on a node.",
+    help="With --here: a Python file to run first; its hooks run around the job, as on a node.",
 )
 @click.option("--wait", is_flag=True, help="Wait until the job has ended; the exit code says whether it is DONE.")
 @click.option("--wait-timeout", type=duration, metavar="S", help="With --wait: wait no longer than this.")

@@ -37,7 +37,7 @@ from taskqueue.scheduler import json_shapes
     default=100_000,
     show_default=True,
     metavar="N",
-    help="With --by tag: look only at this many jobs, the newest; this shortens the period.",
+    help="With --by tag: count only the newest N jobs, which shortens the period.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
 @pass_store
@@ -46,9 +46,9 @@ def analytics_command(
 ) -> None:
     """Count how jobs ended, how long they waited and ran, and by which errors they failed.
 
-    Times are of the last attempt: from when it could start, and from when it did. p95 is the time that 95 of 100 jobs
-    did not exceed. Figures are kept for 90 days, figures by minute for 3; figures by tag cover only jobs that are still
-    kept.
+    Times are those of the last attempt: waiting from when it could start, running from when it did. p95 is the time
+    that 95 of 100 jobs did not exceed. Figures are kept for 90 days, figures by minute for 3; figures by tag cover
+    only jobs that are still kept.
     """
     value = context.scheduler.analytics(by, since, until, at_most=at_most)
     if as_json:
@@ -69,7 +69,7 @@ def _show(value: Analytics, at_most: int) -> None:
         output.line(f"more than {at_most:,} jobs ended in this period: these are the newest; see --at-most")
     output.line(f"ended {local(value.since)} to {local(value.until)}")
     now = value.present
-    waiting = f"{now.queued:,} queued, {now.postponed:,} postponed, {now.blocked:,} behind others"
+    waiting = f"{now.queued:,} queued, {now.postponed:,} postponed, {now.blocked:,} blocked by others"
     lost = f" ({now.lost:,} lost by their nodes)" if now.lost else ""
     output.line(f"now {waiting}, {now.running:,} running{lost}")
 

@@ -20,7 +20,7 @@ def folder_of(application: str) -> Path:
     try:
         compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
-        raise ConfigError(f"{application} cannot be compiled: {error}") from None
+        raise ConfigError(f"{application} does not compile: {error}") from None
     file = path.resolve() if path.is_symlink() else path.absolute()  # a folder's link may change
     folder = file.parent
     while (folder / "__init__.py").is_file():

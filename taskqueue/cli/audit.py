@@ -12,8 +12,8 @@ from taskqueue.scheduler import json_shapes
 
 
 @click.command("audit", short_help="Print who did what, and from where.")
-@click.option("-n", "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="The most entries.")
-@click.option("--before", metavar="CURSOR", help="Entries before this one; --json gives the cursor of each.")
+@click.option("-n", "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="At most N entries.")
+@click.option("--before", metavar="CURSOR", help="Only entries before this cursor; --json prints the cursor of each.")
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
 @pass_store
 def audit_command(context: StoreContext, limit: int, before: str | None, as_json: bool) -> None:

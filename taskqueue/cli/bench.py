@@ -36,7 +36,7 @@ WORKERS = 2
 WARM_UP = 20
 """How many round trips are made before the measured ones."""
 STUCK_AFTER = 120.0
-"""Seconds without progress after which a measurement is given up."""
+"""Seconds without progress after which a measurement is abandoned."""
 LEAVES_WITHIN = 30.0
 """Seconds after which a node that was asked to leave is killed."""
 LOOK_EVERY = 0.05
@@ -58,7 +58,7 @@ class Empty(Job):
 
 
 class MeasurementFailed(TaskqueueError):
-    """The node left, or there was no more progress."""
+    """The node exited, or there was no more progress."""
 
 
 class Figure(NamedTuple):
@@ -113,13 +113,13 @@ class Node:
             self._await_newest(store, ends_at)
 
     def check(self, ends_at: float, process: Process | None = None) -> None:
-        """Raise ``MeasurementFailed`` if the node has left, or after the monotonic time, saying why the job waits."""
+        """Raise ``MeasurementFailed`` if the node has exited, or after the monotonic time, saying why the job waits."""
         code = self._process.poll()
         if code is not None:
             raise MeasurementFailed(f"the node exited with code {code}: {self._last_words()}")
         if time.monotonic() > ends_at:
             why = "" if process is None else process.why()
-            raise MeasurementFailed(f"nothing moved for {STUCK_AFTER:g} s: {self._last_words()} {why}".rstrip())
+            raise MeasurementFailed(f"no progress for {STUCK_AFTER:g} s: {self._last_words()} {why}".rstrip())
 
     def stop(self) -> float:
         """Stop it with SIGTERM, and return how many seconds it took to leave."""
@@ -150,14 +150,14 @@ class Node:
 @click.command("bench")
 @click.option(
     "--jobs", type=click.IntRange(min=10), default=10_000, show_default=True, metavar="N",
-    help="Drain N jobs; the other numbers are in proportion.",
+    help="Drain N jobs; the other numbers scale with it.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
 @click.pass_context
 def bench_command(ctx: click.Context, jobs: int, as_json: bool) -> None:
     """Measure how fast this machine adds and runs jobs.
 
-    Empty stores are made beside the store that --url names, on the same disk or in the same database, and removed
+    Empty stores are created next to the store that --url names, on the same disk or in the same database, and removed
     afterwards; the jobs of that store are not touched. It takes less than a minute.
     """
     with terminated_as_interrupted(), scratch_stores(ctx.find_root().obj) as stores:
@@ -245,7 +245,7 @@ def drained_within(store: Store) -> float:
     if first.ended_at is None or last.ended_at is None:
         raise MeasurementFailed(f"job {first.id} has not ended, but is {first.status.name}")
     if first.started_at is None:
-        raise MeasurementFailed(f"job {first.id} has ended and was never started")
+        raise MeasurementFailed(f"job {first.id} ended without having started")
     return max((last.ended_at - first.started_at).total_seconds(), LEAST)
 
 
@@ -318,7 +318,7 @@ def scratch_stores(url: str | None) -> Iterator[ScratchStores]:
         scratch = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent)
     except OSError as error:
         raise StoreUnavailable(
-            str(parent), f"no folder can be made there ({error.strerror})", "name a file in another one with --url"
+            str(parent), f"no folder can be created there ({error.strerror})", "name a file elsewhere with --url"
         ) from None
     with scratch as folder:
         yield ScratchStores(Path(folder), beside)

@@ -21,7 +21,7 @@ from taskqueue.scheduler.controls import user
 def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Declare how many copies a stage adds, how fast, where and when."""
     decorators = (
-        click.option("--first", type=int, metavar="N", help="Run only the first N again, by id."),
+        click.option("--first", type=int, metavar="N", help="Run only the first N jobs again, by id."),
         click.option(
             "--rate",
             metavar="N/UNIT",
@@ -37,25 +37,25 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command("bulk", short_help="Follow, continue and stop a bulk action.")
 @click.argument("name", required=False)
-@click.option("--rest", is_flag=True, help="Run the jobs again that no stage has looked at, as another stage.")
+@click.option("--rest", is_flag=True, help="Start another stage: run the jobs again that no stage has covered yet.")
 @click.option("--stop", is_flag=True, help="Cancel the copies that have not started; running copies continue.")
 @click.option("--yes", is_flag=True, help="With --rest: do it; the default is only to count them.")
 @plan_options
 @click.option("--reason", default="", metavar="TEXT", help="With --stop: why; kept with each canceled copy.")
-@click.option("--json", "as_json", is_flag=True, help="Write JSON for programs: one object, without NAME a list.")
+@click.option("--json", "as_json", is_flag=True, help="Write JSON for programs: one object, or without NAME a list.")
 @pass_store
 def bulk_command(
     context: StoreContext, name: str | None, rest: bool, stop: bool, yes: bool, reason: str, as_json: bool, **plan: Any
 ) -> None:
     """Print how a bulk action is doing, add a stage to it, or stop it; without NAME, list the last 20.
 
-    `recover --query JSON --first 5 --name vat-fix --yes` begins one. `bulk vat-fix` prints its stages and how many
+    `recover --query JSON --first 5 --name vat-fix --yes` starts one. `bulk vat-fix` prints its stages and how many
     copies are in which status, and `bulk vat-fix --rest --rate 50/m --yes` runs the other jobs again.
     """
     if rest and stop:
         raise click.UsageError("pass --rest or --stop, not both")
     if not rest and any(value is not None for value in plan.values()):
-        raise click.UsageError("--first, --rate, --queue and --at go with --rest")
+        raise click.UsageError("--first, --rate, --queue and --at need --rest")
     if name is None:
         if rest or stop:
             raise click.UsageError("--rest and --stop need the name of a bulk action: `taskqueue bulk` lists them")
@@ -71,7 +71,7 @@ def bulk_command(
 
 
 def begin(context: StoreContext, query: Mapping[str, Any], staged: Mapping[str, Any], yes: bool, as_json: bool) -> None:
-    """Begin a bulk action on the jobs that match, or count them."""
+    """Start a bulk action on the matching jobs, or count them."""
     from taskqueue.model.query import parse
 
     store = context.store
@@ -93,7 +93,7 @@ def _list(context: StoreContext, as_json: bool) -> None:
         output.write_all(json_shapes.bulk_action(action) for action in actions)
         return
     for action in actions:
-        output.line(f"{_progress(action)}; begun by {action.first.by} at {local(action.first.record.created_at)}")
+        output.line(f"{_progress(action)}; started by {action.first.by} at {local(action.first.record.created_at)}")
     if not actions:
         output.line("no bulk actions: `taskqueue recover --query FILTER --first 5 --yes` starts one", err=True)
 
@@ -121,13 +121,13 @@ def _show(action: BulkActionState, as_json: bool) -> None:
     output.line(f"bulk action {_progress(action)}")
     for number, results in enumerate(action.stages, 1):
         output.line(_said(number, results))
-    for name, why in (("left_out", "as recovered before"), ("taken", "as another pending job has their unique key")):
+    for name, why in (("left_out", "already recovered"), ("taken", "another pending job has their unique key")):
         if action.total(name):
             output.line(f"left out, {why}: {action.total(name):,}")
     if action.may_continue:
         output.line(f"the rest: taskqueue bulk {action.name} --rest --rate 50/m --yes")
     if action.unstarted:
-        output.line(f"to cancel {action.unstarted:,} that have not started: taskqueue bulk {action.name} --stop")
+        output.line(f"to cancel the {action.unstarted:,} that have not started: taskqueue bulk {action.name} --stop")
 
 
 def _progress(action: BulkActionState) -> str:

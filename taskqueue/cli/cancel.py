@@ -35,7 +35,7 @@ def cancel_command(
     {"job": "shop:Mail"}. A waiting job is CANCELED at once. A running job is asked to end, and killed if it does not.
     """
     if bool(id) == (query is not None):
-        raise click.UsageError("name the jobs by ID or by --query, not by both")
+        raise click.UsageError("name the jobs by ID or with --query, not both")
     if query is not None:
         _cancel_matching(context, query.query(context.store.now()), yes, reason, as_json)
         return
@@ -45,7 +45,7 @@ def cancel_command(
     output.answer_each(map(json_shapes.job, after), says, as_json=as_json)
 
 
-@click.command("give-up", short_help="End jobs that wait to run again, as failed.")
+@click.command("give-up", short_help="Give up on jobs that wait to run again: they end as FAILED.")
 @click.argument("id", metavar="[ID…]", nargs=-1, shell_complete=completion.ids)
 @click.option("--query", type=job_filter, metavar="FILTER", help="All jobs that match this and wait to run again.")
 @click.option("--yes", is_flag=True, help="With --query: give them up; the default is only to count them.")
@@ -61,7 +61,7 @@ def give_up_command(
     {"job": "shop:Mail"}. They keep their last error. `recover` runs them again.
     """
     if bool(id) == (query is not None):
-        raise click.UsageError("name the jobs by ID or by --query, not by both")
+        raise click.UsageError("name the jobs by ID or with --query, not both")
     if query is not None:
         _give_up_matching(context, query.query(context.store.now()), yes, reason, as_json)
         return
@@ -98,7 +98,7 @@ def _cancel_matching(context: StoreContext, written: Mapping[str, Any], yes: boo
         with context.acting("cancel", "jobs", query=shown_query(written), number=number, reason=reason):
             canceled, asked = changes.cancel_all(context.store, query, reason)
         number = canceled + asked
-    says = f"canceled {count(canceled, 'job')}{f'; asked to end: {asked:,} that had started' if asked else ''}"
+    says = f"canceled {count(canceled, 'job')}{f'; asked {asked:,} that had started to end' if asked else ''}"
     if not yes:
         says = f"would cancel {count(number, 'job')}: pass --yes to cancel them"
     output.answer({"found": number, "asked_to_end": asked, "canceled": canceled}, says, as_json=as_json)
@@ -116,10 +116,10 @@ def _said(before: Record, after: Record) -> str:
     if before.status.is_final:
         return f"had already ended as {before.status.name}"
     if after.status is Status.PROCESSING:
-        return f"runs on node {after.holder.seat if after.holder else '?'} and is asked to end"
+        return f"is running on node {after.holder.seat if after.holder else '?'} and was asked to end"
     return _is(after)
 
 
 def _is(after: Record) -> str:
     """Return the status of a job after it was ended; one in steps cleans up first."""
-    return f"is {after.status.name}{'' if after.status.is_final else ' to clean up'}"
+    return f"is {after.status.name}{'' if after.status.is_final else ', to clean up'}"

@@ -19,7 +19,7 @@ from taskqueue.store.redaction import concealed
 
 @click.command(
     "config",
-    short_help="Show the settings of a node, and their origins.",
+    short_help="Show the settings of a node, and where each comes from.",
     context_settings={"ignore_unknown_options": True},
 )
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")

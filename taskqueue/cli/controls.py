@@ -28,7 +28,7 @@ LOOKED_AT = 1000
 _reason = click.option(
     "--reason", default="", metavar="TEXT", help="The reason; `taskqueue why` shows it for waiting jobs."
 )
-_by = click.option("--by", metavar="NAME", help="Name of the person who decides this; default: this user and host.")
+_by = click.option("--by", metavar="NAME", help="Who makes this decision; default: this user and host.")
 _OPTIONS: dict[str, Callable[..., Any]] = {
     "wait": click.option(
         "--wait", type=duration, metavar="S", help="Wait up to this long until no affected job is running."
@@ -36,7 +36,7 @@ _OPTIONS: dict[str, Callable[..., Any]] = {
     "reason": _reason,
     "by": _by,
     "until": click.option(
-        "--until", metavar="VALUE", help="When this ends by itself: a time, or a duration from now: 2h, 7d."
+        "--until", metavar="VALUE", help="When this expires: a time, or a duration from now: 2h, 7d."
     ),
     "at": click.option("--at", metavar="VALUE", help="Since when, if not from now on: a time, or how long ago: 20m."),
     "as_json": click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs."),
@@ -92,7 +92,7 @@ def command_of(operation: AnyOperation) -> click.Command:
 
 
 def _target(operation: AnyOperation, values: dict[str, Any]) -> str | None:
-    """Remove the name of the target from the values of a call, and return it; None is every queue."""
+    """Pop the name of the target from the values of a call, and return it; None means every queue."""
     name: str | None = values.pop(operation.target.value)
     if operation.target is Target.QUEUE and values.pop("everything") is (name is not None):
         raise click.UsageError("name a queue, or pass --all")
@@ -101,7 +101,7 @@ def _target(operation: AnyOperation, values: dict[str, Any]) -> str | None:
 
 def _report_cleared(context: StoreContext, operation: AnyOperation, name: str, was_set: bool, *, as_json: bool) -> None:
     """Print whether the control was set, and the pauses that still hold for the queues."""
-    assert operation.clears is not None  # the caller asks
+    assert operation.clears is not None  # the caller has asked for it
     active = controls.in_force(context.store, operation.clears)
     still = [control for control in active if EVERY_QUEUE in (name, control.name)]
     if as_json:
@@ -127,7 +127,7 @@ def _report_cleared(context: StoreContext, operation: AnyOperation, name: str, w
 @click.option("--reset", is_flag=True, help="Restore the declared numbers of the limit.")
 @_reason
 @_by
-@click.option("--json", "as_json", is_flag=True, help="Write JSON for programs: one object, without NAME a list.")
+@click.option("--json", "as_json", is_flag=True, help="Write JSON for programs: one object, or without NAME a list.")
 @pass_store
 def limit_command(
     context: StoreContext,
@@ -150,7 +150,7 @@ def limit_command(
         _list_held(context, as_json=as_json)
         return
     if name is None and (reset or reason or by is not None):
-        raise click.UsageError("name the limit that --reset, --reason or --by is about")
+        raise click.UsageError("--reset, --reason and --by need the name of a limit")
     if name is not None and reset is (value is not None):
         raise click.UsageError("name the limit and its VALUE, or pass --reset")
     if name is None:
@@ -167,7 +167,7 @@ def _reset_limit(context: StoreContext, name: str, reason: str, by: str | None, 
     if as_json:
         output.write(json_shapes.cleared(Kind.LIMIT, name, number))
         return
-    output.line(f"{name}: {count(number, 'limit')} as declared again")
+    output.line(f"{name}: {count(number, 'limit')} reset to what is declared")
     if not number:
         _say_others(controls.in_force(context.store, Kind.LIMIT), Kind.LIMIT)
 
@@ -191,7 +191,7 @@ def _list_held(context: StoreContext, *, as_json: bool) -> None:
     states = limit_states(context.store, MOST_KEYS + 1)
     if len(states) > MOST_KEYS:
         states = limit_states(context.store)
-        output.line(f"these are {MOST_KEYS} limits: limits that fewer jobs wait for are left out", err=True)
+        output.line(f"only the {MOST_KEYS} limits with the most waiting jobs are listed", err=True)
     if as_json:
         output.write_all(map(json_shapes.limit, states))
         return
@@ -204,7 +204,7 @@ def _list_held(context: StoreContext, *, as_json: bool) -> None:
 
 
 def _say_others(others: Sequence[Control], kind: Kind) -> None:
-    """If the named control is not active, list the active ones, since the name may be misspelt."""
+    """If the named control is not active, list the active ones: the name may be misspelt."""
     active = ", ".join(map(str, others))
     output.line(f"active: {active}" if active else f"nothing is active: no {kind} is set", err=True)
 
@@ -240,15 +240,15 @@ def _running(context: StoreContext, control: Control) -> int:
 
 
 def _warn_if_unmatched(context: StoreContext, control: Control) -> None:
-    """Warn if a control matches no existing queue or node, since its name may be misspelt."""
+    """Warn if a control matches no existing queue or node: its name may be misspelt."""
     note = ""
     match control.kind:
         case Kind.DRAIN if not _is_here(context, control.name):
             near = nearest(control.name, names(context.store.leases()))
-            note = f"no node of this name is running: the drain holds when one starts; see `taskqueue nodes`{near}"
+            note = f"no node of this name is running: the drain applies when one starts; see `taskqueue nodes`{near}"
         case Kind.PAUSE if control.name and not context.store.find(parse({"queue": control.name}), limit=1):
             near = nearest(control.name, [queue for queue, _ in context.store.tally()])
-            note = f"no job has this queue now: the pause holds for future jobs{near}"
+            note = f"no job has this queue now: the pause applies to future jobs{near}"
         case Kind.LIMIT:
             note = _note_on_limit(context, control)
     if note:
@@ -276,4 +276,4 @@ def _note_on_limit(context: StoreContext, control: Control) -> str:
                 f"run `taskqueue limit {family.name} --reset`, then "
                 f"`taskqueue limit {family.name} {value}`"
             )
-    return "" if len(waiting) == LOOKED_AT else "no waiting job has this limit: the change holds for future jobs"
+    return "" if len(waiting) == LOOKED_AT else "no waiting job has this limit: the change applies to future jobs"

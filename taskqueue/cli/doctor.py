@@ -26,7 +26,7 @@ BATCH = 500
 """How many jobs one call repairs."""
 
 BATCHES = 10_000
-"""The most batches of one repair."""
+"""Maximum number of batches of one repair."""
 
 REPAIR = "repair"
 """The subject of the finding about a repair, which is always shown."""
@@ -42,13 +42,13 @@ _WANTED = (
     ("WatchdogSec", (), "a node that hangs is not restarted"),
     ("Restart", ("always", "on-failure"), "a node that dies is not started again"),
 )
-"""The settings of a unit, the values that will do (none: any), and the consequence of others."""
+"""The settings of a unit, the values that are fine (none: any), and the consequence of others."""
 
 
-@click.command("doctor", short_help="Find what is wrong, and say what to do.")
-@click.option("--all", "shows_all", is_flag=True, help="Also print what is well, such as the size of the store.")
-@click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs, with what is well.")
-@click.option("--repair", "repairs", is_flag=True, help="First rewrite derived fields that disagree.")
+@click.command("doctor", short_help="Find problems, and say how to fix them.")
+@click.option("--all", "shows_all", is_flag=True, help="Also print what is in order, such as the size of the store.")
+@click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs, including what is in order.")
+@click.option("--repair", "repairs", is_flag=True, help="First rewrite derived fields that are wrong.")
 @pass_store
 def doctor_command(context: StoreContext, shows_all: bool, as_json: bool, repairs: bool) -> int:
     """Check the store, its nodes, waiting jobs and this host, and say how to fix each problem.
@@ -86,7 +86,7 @@ def _of_store(context: StoreContext, repairs: bool) -> Iterator[Finding]:
 
 
 def _repair(store: Store) -> Finding:
-    """Write derived fields that disagree again, a batch at a time."""
+    """Rewrite derived fields that are wrong, a batch at a time."""
     written = 0
     for _ in range(BATCHES):
         disagreements = store.disagreeing(BATCH).found
@@ -144,7 +144,7 @@ def _memory() -> Iterator[Finding]:
     total, free = (int(sizes.get(name, 0)) * 1024 for name in ("MemTotal", "MemAvailable"))
     if total:
         words = f"{size(free)} of {size(total)} are available"
-        do = "lower --max-children, set --max-memory, or add memory: the kernel kills workers without any"
+        do = "lower --max-children, set --max-memory, or add memory: without any, the kernel kills workers"
         yield below("memory", words, free / total, warning=0.1, error=0.03, do=do)
 
 

@@ -32,7 +32,7 @@ LAST = 50
 """How many events are printed unless options say where to start."""
 
 LOOK_BACK = (1, 10, 60, 600, 3600)
-"""For the last events, these last seconds are read one after the other, until they have enough of them."""
+"""How many of the last seconds are read to find the last events: one value after the other, until there are enough."""
 
 if TYPE_CHECKING:
     from taskqueue.scheduler.event import Event
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--event", "-e", "names", multiple=True, type=click.Choice(EVENTS), metavar="EVENT",
-    help=f"Only these; may be repeated: {', '.join(EVENTS)}.",
+    help=f"Only events of this name; may be repeated: {', '.join(EVENTS)}.",
 )  # fmt: skip
 @click.option(
     "--query", type=extended_json, metavar="JSON", help='Only events of jobs that match: \'{"queue": "mail"}\'.'
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     help=f"Only the last N events; 0 means all. Default: {LAST}, but all with --since or --cursor.",
 )  # fmt: skip
 @click.option("--cursor", metavar="CURSOR", help="Start after this cursor, as --json wrote it, or at 'oldest'.")
-@click.option("--timeout", type=duration, metavar="S", help="Follow for at most this long; default: until interrupted.")
+@click.option("--timeout", type=duration, metavar="S", help="Stop following after this long; default: never.")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object per line for programs.")
 @pass_store
 def events_command(

@@ -52,13 +52,13 @@ _NO_ARGUMENTS: Mapping[str | None, str] = {
     "taskqueue-node": "--work-on QUEUE takes the jobs of one queue, and `taskqueue run FILE` runs one application",
     "releases": "`taskqueue release NAME` marks a release, `taskqueue unmark NAME` removes the mark",
     "failures": "`taskqueue class NAME` shows one class, `taskqueue mute ID` mutes one error",
-    "nodes": "`taskqueue health --node NAME` asks one node, `taskqueue drain NODE` lets one take no more jobs",
+    "nodes": "`taskqueue health --node NAME` asks one node, `taskqueue drain NODE` keeps one from taking jobs",
     "health": "`taskqueue health --node NAME` asks one node",
     "stats": _FIGURES,
     "analytics": _FIGURES,
     "events": "`taskqueue why ID` says what happened to one job",
 }
-"""For commands without arguments, what was probably meant by one."""
+"""For commands that take no arguments: what the caller of one with an argument probably meant."""
 
 
 def run(command: click.Command, name: str, arguments: Sequence[str] | None) -> int:
@@ -77,7 +77,7 @@ def run(command: click.Command, name: str, arguments: Sequence[str] | None) -> i
         if error.errno not in _UNWRITABLE or error.filename is not None:
             raise
         discard_output()
-        sentence = f"the output cannot be written ({error.strerror}); what was asked for may have been done"
+        sentence = f"the output cannot be written ({error.strerror}); the command may have taken effect"
         return _complain(name, sentence, Exit.OUTPUT)
 
 

@@ -1,4 +1,4 @@
-"""``taskqueue health``: whether the nodes of this host live and take jobs, for probes and people.
+"""``taskqueue health``: whether the nodes of this host are live and take jobs, for probes and people.
 
 It is imported without the other commands, because a probe starts it every few seconds.
 """
@@ -26,15 +26,15 @@ Health = Mapping[str, Any]
 _WORST_LAST = (Exit.OK, Exit.UNREADY, Exit.NOT_LIVE)
 
 
-@click.command("health", short_help="Ask the nodes of this host how they are.")
+@click.command("health", short_help="Check the health of the nodes on this host.")
 @click.option(
     "--node", "name", envvar="TASKQUEUE_NAME", show_envvar=True, metavar="NAME",
-    help="Ask this node only; default: all of this user on this host.",
+    help="Check only this node; default: all nodes of this user on this host.",
 )  # fmt: skip
-@click.option("--live", "only_live", is_flag=True, help="Ask only whether the node is live, even if it takes no jobs.")
+@click.option("--live", "only_live", is_flag=True, help="Check only whether it is live, not whether it takes jobs.")
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
 def health_command(name: str | None, only_live: bool, as_json: bool) -> int:
-    """Ask the nodes of this host whether they live and take jobs.
+    """Ask the nodes of this host whether they are live and take jobs.
 
     A node is live while its loop runs, even if its store is down; it is ready while it takes jobs. Exits with 0 if
     every node is live and ready, or with --live if every node is live.
@@ -113,7 +113,7 @@ def _show(health: Health) -> None:
     shared = f", {count(pool['concurrent'], 'concurrent worker')}" if pool["concurrent"] else ""
     _fact("pool", f"{pool['busy']} busy, {pool['idle']} idle, at most {pool['slots']} ({pool['mode']}){forced}{shared}")
     _fact("backlog", _backlog(health["backlog"]))
-    for problem in health.get("problems", ()):  # a node of an older version has none
+    for problem in health.get("problems", ()):  # a node of an older version reports none
         _fact("problem", problem)
 
 
@@ -139,4 +139,4 @@ def _fact(name: str, text: str, indent: str = "  ") -> None:
 
 def _no_node(name: str | None) -> str:
     whose = "no node of this user runs on this host" if name is None else f"no node {name!r} of this user runs here"
-    return f"{whose}: start one with `taskqueue-node`, or ask as its user (sudo -u) or as root"
+    return f"{whose}: start one with `taskqueue-node`, or run this as its user (sudo -u) or as root"

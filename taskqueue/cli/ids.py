@@ -17,17 +17,17 @@ from taskqueue.store import Store
 HEAD, TAIL = 8, 6
 _PREFIX = re.compile(r"[0-9a-f]{1,24}")
 _CANDIDATES_NAMED = 5
-"""The most ids that an error names."""
+"""Maximum number of ids that an error names."""
 
 
 class Ambiguous(JobNotFound):
-    """A shortened id means several jobs."""
+    """A shortened id matches several jobs."""
 
     def __init__(self, written: str, found: Sequence[JobId]) -> None:
         super().__init__(written)
         named = ", ".join(str(id) for id in found[:_CANDIDATES_NAMED])
         more = ", …" if len(found) > _CANDIDATES_NAMED else ""
-        self.args = (f"{written} means several jobs: {named}{more}: write more of the id",)
+        self.args = (f"{written} matches several jobs: {named}{more}: write more of the id",)
 
 
 class Unwritable(JobNotFound):
@@ -58,7 +58,7 @@ def named(record: Record) -> str:
 
 
 def resolve(store: Store, written: str) -> Record:
-    """Return the record of the id. Raises ``JobNotFound``, also for an ambiguous one, naming the candidates."""
+    """Return the record of the id. Raises ``JobNotFound`` if none or several match; it names the candidates."""
     if not JobId.is_valid(written):
         with_text = with_id_text(store, written)
         if with_text is not None:

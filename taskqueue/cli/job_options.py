@@ -21,18 +21,18 @@ _ID = "the 24 digits of a job's id, or its text with its class: 'shop:Invoice:in
 
 HELP: Mapping[str, str] = {
     "at": f"When to run: {_TIME}.",
-    "retry": "How many further attempts after a failure, -1 means no limit; or a retry policy as a JSON object.",
-    "retry_on": "The dotted name of an exception class to retry for, including subclasses; default: all errors.",
+    "retry": "How many more attempts a failed job gets (-1: no limit), or a retry policy as a JSON object.",
+    "retry_on": "Retry only after this exception (a dotted name) and its subclasses; default: after all errors.",
     "timeout": "How long one attempt may take: seconds or '5m'; 0 means no limit.",
     "stall_timeout": "How long an attempt may run without progress() or checkpoint(): seconds or '5m'; 0 for no limit.",
     "depends_on": "The id of a job that must be DONE first, or a check as for --ready.",
     "ready": f"What must hold before each run: {_CONDITION}.",
     "limits": f"How many may run at once, or start within N seconds: {_LIMIT}.",
-    "meta": "KEY=VALUE that is passed on to the job's runs, copies, children and log lines.",
+    "meta": "A KEY=VALUE to pass on to the job's runs, copies, children and log lines.",
     "parent": "The id of the parent job; this job is canceled with it.",
     "interval": "How long after a run the job runs again: seconds or '5m'; -1 means at once, 0 never.",
     "interval_reference": "What the interval counts from: the end or start of a run, or a base time as for --at.",
-    "ignore_data": "With --once: jobs of one class are equal, whatever their data.",
+    "ignore_data": "With --once: jobs of one class count as equal, whatever their data.",
 }
 """Help for options whose description in Python names objects that a shell lacks."""
 
@@ -54,14 +54,14 @@ WAYS_OUT: Mapping[str, str] = {
 """The notations that an error suggests, where the model names Python objects."""
 
 _ALSO: Mapping[str, tuple[str, ...]] = {"tags": ("--tag",)}
-"""Second names of options, by which other commands have them."""
+"""Second names of options, by which other commands know them."""
 
 _NAMED = r"datetime|timedelta|Limit\(|ObjectId|retry\.|function at"
 _PYTHON = re.compile(rf"(?P<before>^|.*?: )pass [^:]*({_NAMED}).*", re.DOTALL)
 
 data_option = click.option(
     "--data", type=job_data, metavar="JSON|@FILE|-",
-    help="What the job works on, as JSON or Extended JSON; from a file, or with - from standard input.",
+    help="The job's data, as JSON or Extended JSON; from a file with @, or from standard input with -.",
 )  # fmt: skip
 """The decorator for the data of jobs, for every command that takes it."""
 

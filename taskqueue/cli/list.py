@@ -56,7 +56,7 @@ WIDE = 100_000
 @click.option(
     "--late", type=duration, metavar="S", help="Only jobs that could run and have waited for longer than this."
 )
-@click.option("--attempts-over", type=click.IntRange(min=0), metavar="N", help="Only jobs that took more attempts.")
+@click.option("--attempts-over", type=click.IntRange(min=0), metavar="N", help="Only jobs with more attempts.")
 @click.option("--since", type=past, metavar="VALUE", help="Only jobs that ended after this: a time, or how long ago.")
 @click.option(
     "--query", type=job_filter, metavar="FILTER", help='Only jobs that match, as text or JSON: {"data.to": "a@b.org"}.'
@@ -68,12 +68,12 @@ WIDE = 100_000
     default=20,
     show_default=True,
     metavar="N",
-    help="The most jobs; 0 means all.",
+    help="At most N jobs; 0 means all.",
 )
 @click.option(
     "-o", "--output", "form",
     type=click.Choice(("wide", "json")),
-    help="wide: also node, times, tags, meta and error, and nothing is cut. json: the same as --json.",
+    help="wide: also node, times, tags, meta and error, with nothing cut. json: the same as --json.",
 )  # fmt: skip
 @watch.watch_option
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
@@ -136,7 +136,7 @@ def _list(store: Store, query: language.Query, limit: int, is_wide: bool) -> Non
 
 
 def _say_unknown(store: Store, meant: JobFilter) -> None:
-    """Report which of these names no job has, since it may be misspelt."""
+    """Report names that no job has: they may be misspelt."""
     for token, sentence in completion.names_of(store).unknown(meant) if meant else ():
         if not store.find(_query(store, JobFilter((token,))), limit=1):
             output.line(sentence, err=True)

@@ -174,7 +174,7 @@ def _obey(file: Path) -> set[int]:
     started = [thread.name for thread in threading.enumerate() if thread not in threads]
     if started:
         problem = f"{file}: a handler has started threads ({', '.join(started)}), so no worker can be forked"
-        raise ConfigError(f"{problem}: use one that writes by itself")
+        raise ConfigError(f"{problem}: use a handler without threads")
     for logger in (logging.root, *logging.root.manager.loggerDict.values()):
         for handler in logger.handlers if isinstance(logger, logging.Logger) else ():
             standard_streams.unblock(handler)

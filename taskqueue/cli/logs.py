@@ -58,7 +58,7 @@ def _nothing(record: Record, attempt: int | None) -> str:
             return "no lines yet: lines of a running job appear a few seconds late; --follow waits for them"
         case status if status.is_pending and not record.attempts:
             return "no lines yet: the job has not started; --follow waits for them"
-    return "no lines: its runs have logged nothing"
+    return "no lines: its runs logged nothing"
 
 
 def _following(context: StoreContext, id: JobId, attempt: int | None) -> Iterator[list[LogLine]]:

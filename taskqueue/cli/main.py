@@ -105,7 +105,7 @@ OF_OTHERS: Mapping[str, str] = MappingProxyType(
         "remove": _END,
     }
 )
-"""Commands of other systems, each with its counterpart here."""
+"""Commands of other systems, each with its equivalent here."""
 
 
 class LazyGroup(click.Group):
@@ -172,7 +172,7 @@ def _use_url(ctx: click.Context, _param: click.Parameter, value: str | None) -> 
 
 
 _URL_AFTER = click.Option(["--url"], metavar="URL", hidden=True, expose_value=False, callback=_use_url)
-"""The option of the group, for people who write it after the command, as for ``taskqueue-node``."""
+"""The option of the group, for users who write it after the command, as with ``taskqueue-node``."""
 
 
 def _add_url(command: click.Command) -> None:
@@ -187,7 +187,7 @@ def _hint(name: str) -> str:
     """Return a hint for a mistyped command, or one by the name of another system."""
     if name in OF_OTHERS:
         return OF_OTHERS[name]
-    near = get_close_matches(name, COMMANDS, n=1, cutoff=0.7)  # a word that merely resembles flush must not lead there
+    near = get_close_matches(name, COMMANDS, n=1, cutoff=0.7)  # a word that merely resembles flush must not suggest it
     return f"did you mean {near[0]}?" if near else f"use {', '.join(COMMANDS)}"
 
 

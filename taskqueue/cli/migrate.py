@@ -1,4 +1,4 @@
-"""``taskqueue migrate``: an older store gets the schema of this version."""
+"""``taskqueue migrate``: bring an older store to the schema of this version."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.store.migration import MigrationPlan, carry_out, open_migration, open_sql_migration, pending_steps
 
 
-@click.command("migrate", short_help="Bring the store to the schema of this version.")
-@click.option("--dry-run", is_flag=True, help="Print the steps, and do nothing.")
-@click.option("--sql", "as_sql", is_flag=True, help="Print the steps as SQL for PostgreSQL, and do nothing.")
+@click.command("migrate", short_help="Migrate the store to the schema of this version.")
+@click.option("--dry-run", is_flag=True, help="Only print the steps.")
+@click.option("--sql", "as_sql", is_flag=True, help="Only print the steps, as SQL for PostgreSQL.")
 @click.option(
     "--grants",
     type=(click.Choice(["add", "read", "node"]), str),
     multiple=True,
     metavar="KIND USER",
-    help="Print the SQL that gives a user of PostgreSQL the rights to `add` jobs, to `read`, or of a `node`.",
+    help="Print the SQL that grants a PostgreSQL user the rights to `add` jobs, to `read`, or to run a `node`.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
 @pass_store
@@ -52,7 +52,7 @@ def migrate_command(
     for number, what in planned.steps.items():
         output.line(f"{'would go' if dry_run else 'went'} to schema {number}: {what}")
     if planned.in_the_way:
-        output.line(f"nodes of an older taskqueue must be stopped first: {', '.join(planned.in_the_way)}")
+        output.line(f"stop the nodes of an older taskqueue first: {', '.join(planned.in_the_way)}")
 
 
 def _document(planned: MigrationPlan, *, dry_run: bool) -> dict[str, object]:

@@ -56,14 +56,14 @@ POOL = (
         type=int,
         metavar="N",
         default=None,
-        help="The most workers at once, besides concurrent ones and those of force_spawn jobs; "
+        help="At most this many workers at once, not counting concurrent workers and those of force_spawn jobs; "
         "default: 2, or --min-children if more.",
     ),
     _setting(
         "--bootstrap",
         type=_FILE,
         metavar="FILE",
-        help="A Python file that each worker runs before its first job; its hooks surround all runs.",
+        help="A Python file that each worker runs before its first job; its hooks run around every job.",
     ),
     _setting(
         "--schedules",
@@ -82,8 +82,8 @@ POOL = (
         "--notify",
         multiple=True,
         metavar="RECEIVER",
-        help="While this node leads, send there what needs somebody: a URL, mailto:ADDRESS?smtp=URL, or the path of "
-        "a program; may be repeated.",
+        help="Where to send notifications while this node leads: a URL, mailto:ADDRESS?smtp=URL, or the path of a "
+        "program; may be repeated.",
     ),
     _setting(
         "--burst",
@@ -99,7 +99,7 @@ POOL = (
         help="What to log.",
     ),
     _setting("--log-format", type=click.Choice(FORMATS), default="text", show_default=True, help="How to log it."),
-    _setting("--capture-output", is_flag=True, default=False, help="Keep what jobs print, among their log lines."),
+    _setting("--capture-output", is_flag=True, default=False, help="Keep what jobs print as log lines."),
     _setting(
         "--log-config",
         type=_FILE,
@@ -108,7 +108,7 @@ POOL = (
         "It replaces --log-level and --log-format.",
     ),
 )
-"""The options that ``taskqueue-node`` and ``taskqueue run`` share: workers, what surrounds them, and their log."""
+"""The options that ``taskqueue-node`` and ``taskqueue run`` share: workers, what runs around them, and their log."""
 
 NODE = (
     _setting("--url", metavar="URL", help="The store; default: the embedded database of this user."),
@@ -124,16 +124,14 @@ NODE = (
         type=work_on,
         multiple=True,
         metavar="QUEUE[=N]",
-        help="Take jobs from this queue only, at most N at once; may be repeated. Default: every queue.",
+        help="Take jobs only from this queue, at most N at once; may be repeated. Default: every queue.",
     ),
     _setting(
         "--order",
         type=click.Choice([order.value for order in Order]),
-        help="Share the runs of this node among its queues (fair), or take the first job of all queues (strict).",
+        help="Share the runs of this node among its queues (fair), or take the first job across all queues (strict).",
     ),
-    _setting(
-        "--preload", multiple=True, metavar="MODULE", help="Import it before workers are forked; may be repeated."
-    ),
+    _setting("--preload", multiple=True, metavar="MODULE", help="Import it before forking workers; may be repeated."),
     _setting(
         "--allow",
         multiple=True,
@@ -143,7 +141,7 @@ NODE = (
     _setting(
         "--chdir", type=_FOLDER, metavar="DIR", help="The folder to work in and import from; default: the current one."
     ),
-    _setting("--finish", type=duration, metavar="S", help="Seconds that running jobs have to finish at a stop."),
+    _setting("--finish", type=duration, metavar="S", help="Seconds that running jobs get to finish at a stop."),
     _setting("--grace", type=duration, metavar="S", help="Seconds between asking a job to end and killing it."),
     _setting(
         "--lease",
@@ -162,13 +160,13 @@ NODE = (
         "--idle-timeout", type=duration, metavar="S", help="Seconds after which an idle surplus worker is retired."
     ),
     _setting(
-        "--unroutable-after", type=duration, metavar="S", help="Seconds to keep trying a class that cannot be loaded."
+        "--unroutable-after", type=duration, metavar="S", help="Seconds to keep trying to load an unloadable class."
     ),
     _setting(
         "--metrics",
         metavar="[HOST:]PORT",
         default=None,
-        help="Serve metrics for Prometheus, and /live and /ready, by HTTP; only to this host unless HOST is given. "
+        help="Serve metrics for Prometheus, and /live and /ready, over HTTP; only to this host unless HOST is given. "
         "Needs the extra metrics.",
     ),
     _setting("--keep-done", type=duration, metavar="S", help="How long DONE jobs are kept."),
@@ -217,7 +215,7 @@ def _check(origin: str, values: Mapping[str, Any]) -> None:
 
 
 def settings_from(parameters: dict[str, Any]) -> Settings:
-    """Return the settings for what click has parsed. Raises ``ConfigError``."""
+    """Return the settings from what click has parsed. Raises ``ConfigError``."""
     values = {key: value for key, value in parameters.items() if value is not None}
     values.setdefault("max_children", max(values["min_children"], Settings.max_children))
     values["pm"] = PoolMode(values["pm"])

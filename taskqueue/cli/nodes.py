@@ -91,7 +91,7 @@ def _list(context: StoreContext, *, as_json: bool) -> None:
 
 
 def _show_leader(context: StoreContext, *, as_json: bool, resign: bool = False) -> int:
-    """Print which node leads, after the lead was taken from it if asked; return ``Exit.NOT_FOUND`` if none leads."""
+    """Print which node leads, after taking the lead from it if asked; return ``Exit.NOT_FOUND`` if none leads."""
     now = context.store.now()
     leader = leader_of(context.store.leases(), now)
     if leader is not None and resign:

@@ -1,4 +1,4 @@
-"""``taskqueue notify``: what the receivers of notifications have accepted, and a trial message to each."""
+"""``taskqueue notify``: what the receivers of notifications have accepted, and a test message to each."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from taskqueue.notifications import receiver_of
 from taskqueue.notifications.receiver import NotDelivered
 
 
-@click.command("notify", short_help="Show what the receivers of notifications took, or try them.")
-@click.option("--test", "tests", is_flag=True, help="Send a trial message to each receiver, from this process.")
+@click.command("notify", short_help="Show the receivers of notifications, or test them.")
+@click.option("--test", "tests", is_flag=True, help="Send a test message to each receiver, from this process.")
 @click.option(
     "--notify",
     "receivers",
@@ -31,14 +31,14 @@ from taskqueue.notifications.receiver import NotDelivered
     envvar="TASKQUEUE_NOTIFY",
     show_envvar=True,
     metavar="RECEIVER",
-    help="A receiver to try, as taskqueue-node takes it; may be repeated.",
+    help="A receiver to test, written as for taskqueue-node; may be repeated.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
 @pass_store
 def notify_command(context: StoreContext, tests: bool, receivers: Sequence[str], as_json: bool) -> int:
-    """Show which messages the receivers of notifications have not taken yet, and why.
+    """Show which messages the receivers of notifications have not accepted yet, and why.
 
-    With --test send each of them a trial message, and exit with 1 if one does not take it. The trial needs the
+    With --test, send each of them a test message, and exit with 1 if one does not accept it. The test needs the
     variables that the node has (TASKQUEUE_NOTIFY_KEY, TASKQUEUE_NOTIFY_PASSWORD), and no store.
     """
     if tests:
@@ -68,13 +68,13 @@ def notify_command(context: StoreContext, tests: bool, receivers: Sequence[str],
 
 def _says(delivery: Delivery, now: datetime) -> str:
     if delivery.message is None:
-        return f"took all messages; it knows of {count(len(delivery.known), 'finding')}"
+        return f"accepted all messages; it knows of {count(len(delivery.known), 'finding')}"
     error = f": {delivery.error}" if delivery.error else ""
-    return f"a message of {minute(moment(delivery.message.at), now)} waits, tried {delivery.tries}×{error}"
+    return f"a message from {minute(moment(delivery.message.at), now)} is waiting, tried {delivery.tries}×{error}"
 
 
 def _try(receivers: Sequence[str], as_json: bool) -> int:
-    """Send a trial message to each, and return the exit code."""
+    """Send a test message to each, and return the exit code."""
     if not receivers:
         raise ConfigError("--test needs receivers: pass --notify, or set TASKQUEUE_NOTIFY, as for the node")
     results = list(_tried(receivers))
@@ -84,12 +84,12 @@ def _try(receivers: Sequence[str], as_json: bool) -> int:
         from taskqueue.cli import terminal
 
         for name, error in results:
-            terminal.sentences(f"{name}: {f'has not taken the trial message: {error}' if error else 'took it'}")
+            terminal.sentences(f"{name}: {f'did not accept the test message: {error}' if error else 'accepted it'}")
     return Exit.ERROR if any(error for _, error in results) else Exit.OK
 
 
 def _tried(receivers: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the name of each receiver and why it did not take its message; an empty text if it did."""
+    """Yield the name of each receiver and why it did not accept its message; an empty text if it did."""
     trial = _trial()
     for text in receivers:
         receiver = receiver_of(text)
@@ -109,7 +109,7 @@ def _trial() -> Message:
         subject=Subject.NOTIFICATIONS.value,
         name="",
         level=Level.WARNING.value,
-        says="this is a trial message",
+        says="this is a test message",
         do="nothing",
         since=now,
     )

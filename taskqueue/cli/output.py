@@ -93,5 +93,5 @@ def json_line(text: str, *, nl: bool = True) -> None:
 
 
 def ascii_json(text: str) -> str:
-    """Return JSON that says the same in ASCII."""
+    """Return the same JSON in ASCII."""
     return _NOT_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], text)

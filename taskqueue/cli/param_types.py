@@ -62,9 +62,9 @@ def interval(value: str) -> float:
 
 
 def memory(value: str) -> int:
-    """Return the bytes of ``1048576``, ``512K``, ``512M`` or ``2G``: multiples of 1024; MB and MiB mean the same.
+    """Return the number of bytes: ``1048576``, ``512K``, ``512M`` or ``2G``, in units of 1024; MB means MiB.
 
-    A share such as ``25%`` is of the memory that this process may use: of its container, its unit, or the host.
+    A share such as ``25%`` is a share of the memory that this process may use: of its container, its unit or the host.
     """
     if found := _SIZE.fullmatch(value.strip()):
         return int(float(found["number"]) * _BYTES[found["unit"].lower()])
@@ -104,12 +104,12 @@ def limit_value(value: str) -> str:
 
 
 def extended_json(value: str) -> Any:
-    """Return the value of JSON text; Extended JSON adds types that JSON lacks: ``{"$date": …}``."""
+    """Parse JSON text and return its value; Extended JSON adds types that JSON lacks: ``{"$date": …}``."""
     return _decoded(value, repr(value))
 
 
 def job_filter(value: str) -> JobFilter:
-    """Return the filter that a text means: tokens such as ``queue:mail status:failed``, or a query in JSON."""
+    """Parse a filter: tokens such as ``queue:mail status:failed``, or a query in JSON."""
     from taskqueue.model.job_filter import JobFilter
 
     try:
@@ -117,7 +117,7 @@ def job_filter(value: str) -> JobFilter:
     except InvalidQuery as refused:
         raise click.BadParameter(str(refused)) from None
     if not read:
-        raise click.BadParameter("the filter is empty: write what jobs have in common, or {} for all jobs")
+        raise click.BadParameter("the filter is empty: write a condition such as queue:mail, or {} for all jobs")
     return read
 
 
@@ -127,7 +127,7 @@ def job_data(value: str) -> Any:
     Every user of the host can see a command line, and one argument is at most 128 KiB, an eighth of the limit of data.
     """
     if value == "-":
-        read = b"" if sys.stdin is None else sys.stdin.buffer.read()  # None: it is closed
+        read = b"" if sys.stdin is None else sys.stdin.buffer.read()  # standard input is None if it is closed
         return _decoded(_text(read, "standard input"), "standard input")
     if not value.startswith("@"):
         return extended_json(value)

@@ -1,4 +1,4 @@
-"""``taskqueue purge`` and ``taskqueue flush``: remove ended jobs of some age, or everything, after a dry run."""
+"""``taskqueue purge`` and ``taskqueue flush``: remove ended jobs of a certain age, or everything, after a dry run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from taskqueue.store import Store
 
 BATCH = 1000
 NO_EVENTS = datetime(1970, 1, 1, tzinfo=timezone.utc)
-"""A time before all events: nodes remove events."""
+"""A time before all events: purging leaves events to the nodes."""
 
 
 @click.command("purge")
@@ -76,13 +76,13 @@ def _remove(store: Store, statuses: Collection[Status], before: datetime) -> int
 
 
 @click.command("flush")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
 @pass_store
 def flush_command(context: StoreContext, yes: bool, as_json: bool) -> int:
     """Remove all jobs of the store.
 
-    All means all, whatever their status. Running ones are ended by their nodes.
+    That includes jobs of every status; running jobs are ended by their nodes.
     """
     store = context.store
     number = store.count(EVERYTHING)

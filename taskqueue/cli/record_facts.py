@@ -63,6 +63,6 @@ def _running(record: Record) -> str:
 
 def _postponed(record: Record, said: str, now: datetime) -> str:
     if record.waiting_for:
-        return f"behind {count(len(record.waiting_for), 'job')}"
+        return f"waits for {count(len(record.waiting_for), 'job')}"
     left = (record.ready_at - now) if record.ready_at else timedelta(0)
     return f"{said} in {span(max(left.total_seconds(), 0))}"

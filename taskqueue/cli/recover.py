@@ -31,7 +31,7 @@ from taskqueue.scheduler.audit_trail import shown_query
 @click.option("--yes", is_flag=True, help="With --query: run them again; the default is only to count them.")
 @bulk.plan_options
 @click.option("--workflow", is_flag=True, help="The failed part of the workflow of each ID.")
-@click.option("--name", metavar="TEXT", help="With --query: the name of the bulk action; the default is made up.")
+@click.option("--name", metavar="TEXT", help="With --query: the name of the bulk action; default: a generated one.")
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs; with --query an object.")
 @pass_store
 def recover_command(
@@ -48,24 +48,24 @@ def recover_command(
 
     The jobs themselves stay as they are. Name them by ID, or with --query by what they have in common:
     "status:failed queue:mail", or JSON such as {"status": "FAILED", "queue": "mail"}. A query leaves out jobs that
-    were recovered before. A job whose unique key another pending job has is not run again: named by ID it is an error,
-    and a query leaves it out.
+    were already recovered. A job whose unique key another pending job has is not run again: named by ID it is an
+    error, and a query leaves it out.
 
-    With --workflow, the members of the workflow that failed run again, and the members that were canceled
-    because of them, after the copies that they depend on. ID is that of the workflow or of a member.
+    With --workflow, the members of the workflow that failed run again, and so do the members that were canceled
+    because of them, each after the copies that it depends on. ID is that of the workflow or of a member.
 
     With --first, --rate, --queue or --name the jobs of a query run again as a bulk action, which `bulk NAME` follows,
     continues and stops.
     """
     is_bulk = any(value is not None for name, value in staged.items() if name != "at")
     if bool(id) == (query is not None):
-        raise click.UsageError("name the jobs by ID or by --query, not by both")
+        raise click.UsageError("name the jobs by ID or with --query, not both")
     if query is None and since is not None:
-        raise click.UsageError("--since goes with --query; jobs named by ID are recovered whenever they ended")
+        raise click.UsageError("--since needs --query; jobs named by ID are recovered whenever they ended")
     if query is None and is_bulk:
-        raise click.UsageError("--first, --rate, --queue and --name go with --query")
+        raise click.UsageError("--first, --rate, --queue and --name need --query")
     if workflow and (query is not None or staged["at"] is not None):
-        raise click.UsageError("--workflow goes with ID alone: the members keep their order")
+        raise click.UsageError("--workflow takes only IDs, no --query and no stages: the members keep their order")
     if query is not None:
         written = query.query(context.store.now())
         if is_bulk:
@@ -119,9 +119,9 @@ def _recover_matching(
         output.write({"found": number, "left_out": left_out, "taken": taken, "copies": shapes})
         return
     if left_out:
-        output.line(f"left out, as recovered before: {left_out:,}; name them by ID", err=True)
+        output.line(f"left out, already recovered: {left_out:,}; name them by ID to run them again", err=True)
     if taken:
-        output.line(f"left out, as another pending job has their unique key: {taken:,}", err=True)
+        output.line(f"left out, another pending job has their unique key: {taken:,}", err=True)
     if yes:
         _show(copies, as_json)
     else:

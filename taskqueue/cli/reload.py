@@ -1,4 +1,4 @@
-"""``taskqueue reload``: have the nodes of this host load new code, each worker after its current job."""
+"""``taskqueue reload``: make the nodes of this host load new code, each worker after its current job."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from taskqueue.exit_codes import Exit
 from taskqueue.insight import control_socket
 
 
-@click.command("reload", short_help="Let nodes of this host load new code.")
+@click.command("reload", short_help="Make the nodes of this host load new code.")
 @click.argument("nodes", metavar="[NODE…]", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
 def reload_command(nodes: tuple[str, ...], as_json: bool) -> int:
-    """Let these nodes, or all nodes of this host, load new code: each worker is replaced after its current job.
+    """Make these nodes, or all nodes of this host, load new code: each worker is replaced after its current job.
 
     It sends SIGHUP, as `systemctl reload` does. With --preload, a node restarts when its running jobs have ended.
     """
@@ -25,7 +25,7 @@ def reload_command(nodes: tuple[str, ...], as_json: bool) -> int:
         shown = [{"node": name, "reloaded": not flaw, "reason": flaw or None} for name, flaw in flaws.items()]
         output.json_line(output.json_text(shown, 2))
     for name, flaw in flaws.items() if not as_json else ():
-        line = f"is not reloaded: {flaw}" if flaw else "loads new code: each worker is replaced after its current job"
+        line = f"was not reloaded: {flaw}" if flaw else "loads new code: each worker is replaced after its current job"
         output.line(f"{name} {line}", err=bool(flaw))
     missing = [name for name in nodes if name not in flaws]
     if missing or not flaws:

@@ -65,12 +65,12 @@ def run_command(
     jobs added by `python FILE` are found. At the start, a worker imports the application and applies the schedules
     that it declares with @schedule. A class that cannot be loaded fails its job at once instead of being tried for an
     hour. With --reload, changed code runs with the next job; running jobs end first. With --web, the dashboard is
-    served while the node runs. With --burst, it leaves when no job can begin now, with exit code 0, or 1 if its
-    schedules could not be applied or an outbox not be emptied: retries after a pause and jobs that are due later stay
-    in the store.
+    served while the node runs. With --burst, it exits when no job can start now: with code 0, or with 1 if its
+    schedules could not be applied or an outbox could not be emptied. Retries after a pause and jobs that are due later
+    stay in the store.
     """
     if burst and reload:
-        raise click.UsageError("--burst leaves when nothing is due, and --reload waits for changes: pass only one")
+        raise click.UsageError("--burst exits when nothing is due, but --reload waits for changes: pass only one")
     folder = folder_of(application)
     own = {"url": ctx.find_root().obj, "chdir": folder, "unroutable_after": 0.0, "burst": burst}
     declaring = schedules or _importable(module_of(application))
@@ -105,7 +105,7 @@ def _seat_of_burst() -> str:
 
 @contextmanager
 def _dashboard(url: str | None, listen: str | None) -> Iterator[None]:
-    """Serve the dashboard in a process of its own, which leaves when this one does, however that ends."""
+    """Serve the dashboard in a process of its own, which exits when this one does, however it ends."""
     if find_spec("uvicorn") is None:
         raise ConfigError("--web needs the package uvicorn: pip install 'taskqueue-jobs[web]'")
     command = [sys.executable, "-m", "taskqueue", "web", "--until-closed", *(["--listen", listen] if listen else [])]
@@ -119,7 +119,7 @@ def _dashboard(url: str | None, listen: str | None) -> Iterator[None]:
 
 
 def _reported(start: Callable[[], int]) -> int:
-    """Run the node in a child process, which reports its own errors."""
+    """Run the node in a child process, which reports its errors itself."""
     sys.dont_write_bytecode = True  # otherwise two changes within a second would look the same
     try:
         return start()
@@ -236,7 +236,7 @@ FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP)
 def run_reloading(folder: Path, start: Callable[[], int]) -> int:
     """Run the node that ``start`` runs in a child process until it leaves, and return its exit code.
 
-    Signals go to the node; SIGHUP, after a change in the folder, has it replace its workers after their present runs.
+    Signals go to the node; after a change in the folder, SIGHUP makes it replace each worker after its current run.
     Raises ``ConfigError`` without the package watchfiles.
     """
     changes = _watch(folder)
@@ -286,9 +286,9 @@ def _compile(changed: Iterable[Path]) -> bool:
             compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
             output.line(f"reloading: {path.name} has changed", err=True)
         except FileNotFoundError:
-            output.line(f"reloading: {path.name} is gone", err=True)
+            output.line(f"reloading: {path.name} was removed", err=True)
         except (OSError, SyntaxError, ValueError) as error:
-            output.line(f"not reloading: {path.name} cannot be compiled: {error}", err=True)
+            output.line(f"not reloading: {path.name} does not compile: {error}", err=True)
             is_whole = False
     return is_whole
 

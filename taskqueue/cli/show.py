@@ -1,4 +1,4 @@
-"""``taskqueue show``, ``why`` and ``stack``: everything kept about one job, why it is in its state, and where it is."""
+"""``taskqueue show``, ``why`` and ``stack``: what is kept about a job, why it is in its state, what it executes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from taskqueue.scheduler import json_shapes
 from taskqueue.scheduler.workflows import find
 
 VALUE_LINES = 40
-"""The most lines of data, state or result that are shown."""
+"""Maximum number of lines of data, state or result that are shown."""
 
 
 @click.command("show")

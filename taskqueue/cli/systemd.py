@@ -159,7 +159,7 @@ def _warn_of_closed(user: str) -> None:
     for program in (Path(sys.executable), Path(sys.executable).resolve()):
         closed = closed_folder(reversed(program.parents), uid, gid)
         if closed is not None:
-            words = f"the user of the node may not enter {closed}, on the way to {program}"
+            words = f"the user of the node cannot enter {closed}, on the path to {program}"
             do = "create the environment elsewhere, with another Python, say /usr/bin/python3"
             output.line(f"taskqueue systemd: {words}: {do}", err=True)
             return

@@ -1,4 +1,4 @@
-"""Prints tables, facts and log lines for people: the only door to rich, imported when something is shown."""
+"""Prints tables, facts and log lines for people: the only user of rich, imported when something is shown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNBOUNDED = 100_000
 """The width of output that is not a terminal: no text is cut there."""
 
 SHORTEST = 6
-"""No column is cut to less than this, unless it says otherwise."""
+"""The minimum width to which a column is cut, unless the column sets its own."""
 
 STATUS_STYLES: Mapping[str, str] = {
     "WAITING": "cyan",
@@ -166,12 +166,12 @@ def log_line(time: str, level: str, message: str) -> None:
 
 
 def dim(text: str) -> None:
-    """Print a line about the others."""
+    """Print a line that sums up the lines above."""
     _print(_console(), Text(logged(text), style="dim"))
 
 
 def heading(text: str) -> None:
-    """Print the subject of the next lines."""
+    """Print a heading for the lines that follow."""
     _print(_console(), Text(f"\n{text}", style="bold"))
 
 

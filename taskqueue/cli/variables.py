@@ -45,7 +45,7 @@ def unread() -> Iterator[str]:
     for name in sorted({name.removeprefix(PREFIX) for name in given} - {*names}):
         near = get_close_matches(name, names, n=1)
         way_out = f"did you mean {PREFIX}{near[0]}?" if near else f"use {', '.join(PREFIX + other for other in names)}"
-        yield f"nothing reads the variable {PREFIX}{name}: {way_out}"
+        yield f"unknown variable {PREFIX}{name}: {way_out}"
 
 
 def _known() -> list[str]:

@@ -1,4 +1,4 @@
-"""``taskqueue wait``: wait until jobs have ended, and say how."""
+"""``taskqueue wait``: wait until jobs have ended, and print how they ended."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def outcome(record: Record) -> str:
 
 
 def _wait(context: StoreContext, waited: Sequence[JobId], timeout: float | None) -> None:
-    """Wait for all; show progress on a terminal, and say if no node takes the jobs."""
+    """Wait for all jobs; show progress on a terminal, and report if no node takes the jobs."""
     from taskqueue.cli import terminal
 
     with terminal.progress("waiting") as advance:
@@ -101,13 +101,13 @@ def _wait(context: StoreContext, waited: Sequence[JobId], timeout: float | None)
                     output.line(reason, err=True)
             if deadline is not None and timeout is not None and time.monotonic() >= deadline:
                 still_open = [record.id for record in _records(context, waited) if record.status.is_pending]
-                if not still_open:  # the last one has ended since the check
+                if not still_open:  # the last job has ended since the check
                     return
                 raise timed_out(context.store, still_open, timeout)
 
 
 def _waited(context: StoreContext, processes: Sequence[Process], until: float | None) -> bool:
-    """Wait until then and return whether all have ended."""
+    """Wait until that time, and return whether all jobs have ended."""
     try:
         context.scheduler.wait_for(processes, timeout=None if until is None else max(until - time.monotonic(), 0))
     except WaitTimeout:

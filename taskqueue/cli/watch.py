@@ -44,12 +44,12 @@ def interval(value: str) -> float:
 
 watch_option = click.option(
     "--watch", "every", type=interval, is_flag=False, flag_value=EVERY, metavar="[S]",
-    help=f"Show it again every S seconds (without S: {EVERY}), until q or Ctrl-C.",
+    help=f"Refresh the output every S seconds (without S: {EVERY}), until q or Ctrl-C.",
 )  # fmt: skip
 
 
 def repeat(draw: Callable[[], object], every: float, *, as_json: bool) -> None:
-    """Call ``draw``, which prints the present state, every ``seconds``: in place on a terminal, until q is pressed.
+    """Call ``draw``, which prints the current state, every ``seconds``: in place on a terminal, until q is pressed.
 
     An outage of the store after the first call is shown, and does not end the command.
     """
@@ -76,7 +76,7 @@ def _print_each(draw: Callable[[], object], every: float) -> None:
 
 
 def _redraw(draw: Callable[[], object], every: float) -> None:
-    """Show the present state on the terminal's alternate screen; the terminal's content is restored at the end."""
+    """Show the current state on the terminal's alternate screen; the terminal's content is restored at the end."""
     from taskqueue.cli import terminal
 
     shown = _printed(draw, _Page())  # an error of the first draw is reported where the reader sees it after the command
@@ -94,7 +94,7 @@ def _redraw(draw: Callable[[], object], every: float) -> None:
 
 
 class _Page(io.StringIO):
-    """Takes printed text as a terminal would: with colours, in its width."""
+    """Renders printed text as a terminal would: with its colours and its width."""
 
     def isatty(self) -> bool:
         return True
@@ -108,7 +108,7 @@ def _printed(draw: Callable[[], object], page: io.StringIO) -> list[str]:
 
 
 def _paint(lines: list[str], foot: list[str]) -> None:
-    """Write each screen over the last one, which flickers less than clearing it first."""
+    """Write each screen over the previous one, which flickers less than clearing it first."""
     rows = os.get_terminal_size(sys.stdout.fileno()).lines - len(foot)
     if len(lines) > rows:
         lines = [*lines[: rows - 1], f"… {len(lines) - rows + 1} more lines"]

@@ -25,7 +25,7 @@ DEFAULT_LISTEN = "127.0.0.1:8030"
 
 _users = click.option(
     "--users", type=click.Path(path_type=Path), envvar="TASKQUEUE_USERS", show_envvar=True, metavar="FILE",
-    help="The file of users, which `taskqueue web user add` makes.",
+    help="The file of users, which `taskqueue web user add` creates.",
 )  # fmt: skip
 _users_needed = click.option(
     "--users", type=click.Path(path_type=Path), envvar="TASKQUEUE_USERS", show_envvar=True, metavar="FILE",
@@ -92,7 +92,7 @@ def _user() -> None:
 @click.option("--queue", "queues", multiple=True, metavar="QUEUE", help="The only queues an operator may act on.")
 @click.option("--unmask", is_flag=True, help="May see values that look secret; each access is recorded in the audit.")
 @click.option("--token", "with_token", is_flag=True, help="Make a token for programs, and print it once.")
-@click.option("--no-password", is_flag=True, help="No login with a password: with a token, or through a proxy.")
+@click.option("--no-password", is_flag=True, help="No password: the user logs in with a token or through a proxy.")
 @_as_json
 def _add(
     name: str,
@@ -185,7 +185,7 @@ def _serve(context: NewStoreContext, host: str, port: int, settings: dict[str, A
         output.line(f"dashboard at http://{shown}:{listening.getsockname()[1]}{path}/ ({whom})")
         sys.stdout.flush()
         try:
-            with suppress(KeyboardInterrupt):  # it left as asked
+            with suppress(KeyboardInterrupt):  # it stopped because it was asked to
                 server.run(sockets=[listening])
         finally:
             standard_streams.finish()

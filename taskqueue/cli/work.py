@@ -1,4 +1,4 @@
-"""``taskqueue class`` and ``taskqueue queue``: how one class, or one queue, does."""
+"""``taskqueue class`` and ``taskqueue queue``: how one class, or one queue, is doing."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _OF_JOB = (("id", "never"), ("class", "start"))
 _JSON = click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
 
 
-@click.command("class", short_help="Show how one class does.")
+@click.command("class", short_help="Show how one class is doing.")
 @click.argument("name", shell_complete=completion.classes)
 @_OVER
 @_JSON
 @pass_store
 def class_command(context: StoreContext, name: str, over: str, as_json: bool) -> None:
-    """Show how one class does: figures of an hour, a day and a week, histograms, errors and slowest runs.
+    """Show how one class is doing: figures of an hour, a day and a week, histograms, errors and slowest runs.
 
     NAME is the import path module:Class, or a part of it that only one class has. p95 is the time that 95 of 100 jobs
     did not exceed. Figures are from the history; tags and meta are those of the last jobs that ended.
@@ -46,13 +46,13 @@ def class_command(context: StoreContext, name: str, over: str, as_json: bool) ->
     _show(context, Scope.CLASS, name, Period(over), as_json=as_json)
 
 
-@click.command("queue", short_help="Show how one queue does.")
+@click.command("queue", short_help="Show how one queue is doing.")
 @click.argument("name", shell_complete=completion.queues)
 @_OVER
 @_JSON
 @pass_store
 def queue_command(context: StoreContext, name: str, over: str, as_json: bool) -> None:
-    """Show how one queue does: its backlog, and what `taskqueue class` shows of a class.
+    """Show how one queue is doing: its backlog, and what `taskqueue class` shows of a class.
 
     NAME is its name, or a part of it that only one queue has.
     """
@@ -78,7 +78,7 @@ def _named(scope: Scope, name: str, known: list[str]) -> str:
     if len(matching) == 1:
         return matching[0]
     if matching:
-        raise InvalidOption(f"{as_code(name)} is part of several names: {some(matching)}")
+        raise InvalidOption(f"{as_code(name)} matches several names: {some(matching)}")
     seen, listed = ("had jobs within 7 days", "analytics --by class") if scope is Scope.CLASS else ("has jobs", "stats")
     raise InvalidOption(f"no {scope} {as_code(name)} {seen}{nearest(name, known) or f': see `taskqueue {listed}`'}")
 
@@ -144,7 +144,7 @@ def _print_jobs(terminal: Any, report: WorkReport) -> None:
     )
     _table(
         terminal,
-        "slowest runs, one of each slow " + ("minute" if report.period is Period.HOUR else "hour"),
+        "the slowest run of each slow " + ("minute" if report.period is Period.HOUR else "hour"),
         [*_OF_JOB, ("status", "never"), ("took", "right"), ("ended", "never")],
         [
             [str(record.id), record.job, record.status.name, _seconds(record.took), minute(record.ended_at, report.at)]

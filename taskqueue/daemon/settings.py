@@ -75,7 +75,7 @@ class Settings:
     burst: bool = False
     """Run what is due now, and leave."""
     capture_output: bool = False
-    """Keep what jobs print, among their log lines."""
+    """Keep what jobs print as log lines."""
     unroutable_after: float = 3600.0
     """Seconds for which a job whose class cannot be loaded is tried again."""
     keep_done: float = 5 * 86_400.0
@@ -110,7 +110,7 @@ class Settings:
         if self.min_children > self.max_children:
             raise ConfigError(
                 f"--min-children {self.min_children} is more than --max-children {self.max_children}: "
-                "lower the one or raise the other"
+                "lower one or raise the other"
             )
         if self.slots < 1:
             raise ConfigError("--pm static with --min-children 0 runs no job: pass --min-children 1 or more")

@@ -116,7 +116,7 @@ class TaskBackend(BaseTaskBackend):
         return True
 
     def _add(self, result: base.TaskResult, session: BaseDatabaseWrapper | None = None) -> None:
-        """Add the job, and tell the receivers of the signal; in immediate mode first, since the job runs when added."""
+        """Add the job, and send the signal; in immediate mode first, since the job runs when added."""
         runs_now = self.scheduler._may_run_now  # noqa: SLF001 - applications need not ask it
         if runs_now:
             self._announce(result)
@@ -169,11 +169,11 @@ class TaskJob(Job):
         return normalize_json(task.call(*context, *result.args, **result.kwargs))
 
     def on_success(self) -> None:
-        """Tell that the task has finished."""
+        """Send the signal that the task has finished."""
         self._send_finished()
 
     def on_last_failure(self, error: Exception) -> None:
-        """Tell that the task has finished; receivers find its error as the one that is being handled."""
+        """Send the signal that the task has finished; receivers find its error as the one that is being handled."""
         try:
             raise error
         except type(error):

@@ -1,4 +1,4 @@
-"""The bootstrap file of a project's workers: surrounds each run with the closing of database connections.
+"""The bootstrap file of a project's workers: closes database connections before and after each run.
 
 The file that ``TASKQUEUE["BOOTSTRAP"]`` names runs with it: its ``around_run`` is inside, and its other hooks,
 ``run_ended``, ``before_add``, and those of nodes and of the lead, are hooks of this file.

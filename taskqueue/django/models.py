@@ -24,7 +24,7 @@ class Dashboard(models.Model):
     objects = NoRows()
 
     class Meta:
-        """It has two permissions in place of a table's."""
+        """It has two permissions instead of the usual ones of a table."""
 
         managed = False
         base_manager_name = "objects"

@@ -1,4 +1,4 @@
-"""One run of a job, the same in a worker and in the caller's process: load, check, begin, run, decide, call hooks."""
+"""One run of a job, the same in a worker and in the caller's process: load, check, start, run, decide, call hooks."""
 
 from __future__ import annotations
 

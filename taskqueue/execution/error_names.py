@@ -15,7 +15,7 @@ from taskqueue.model.retry.public_names import defining_name
 log = logging.getLogger(__name__)
 
 UNKNOWN_LIMIT = 20
-"""The most unknown names that are stored with a failure."""
+"""Maximum number of unknown names that are stored with a failure."""
 
 
 def with_public_names(outcome: Outcome, names: Sequence[str], path: str) -> Outcome:

@@ -21,10 +21,10 @@ from taskqueue.model.job import Interrupted, JobTimeout
 log = logging.getLogger(__name__)
 
 NAMED = 3
-"""The most tasks left running by a job that the log names."""
+"""Maximum number of tasks left running by a job that the log names."""
 
 LEFT_FOR = 10.0
-"""The most seconds to wait, at the end of a job, for tasks that it left running and that do not end."""
+"""Maximum number of seconds to wait, at the end of a job, for tasks that it left running and that do not end."""
 
 ROUNDS = 100
 """How often the tasks that a job left running are canceled; canceled tasks may start others."""
@@ -93,7 +93,7 @@ class EventLoop:
         self._loop.close()
 
     def _request_cancel(self, task: asyncio.Task[Any], reason: str) -> bool:
-        """Have the loop cancel the task; return False if it is blocked. Called by a signal handler."""
+        """Make the loop cancel the task; return False if it is blocked. Called by a signal handler."""
         if self._loop.is_closed():
             return False
         now = time.monotonic()

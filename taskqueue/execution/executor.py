@@ -46,10 +46,10 @@ if TYPE_CHECKING:  # imported only for jobs that declare types
 log = logging.getLogger(__name__)
 
 MESSAGE_LIMIT = 8 * 1024
-"""The most characters of an error message that are stored."""
+"""Maximum number of characters of an error message that are stored."""
 
 TRACEBACK_LIMIT = 32 * 1024
-"""The most characters of a traceback that are stored; the last ones are kept."""
+"""Maximum number of characters of a traceback that are stored; the last ones are kept."""
 
 _AROUND_JOBS = {
     __name__,
@@ -75,7 +75,7 @@ INSTRUCTIONS = (Fail, Retry, AwaitChildren, Snooze, StepOver, Interrupted)
 """The exceptions that say how a run ends, even from within a group, where the first kind in this order counts."""
 
 PARTS_LIMIT = 50
-"""The most classes of errors of one group that a retry policy is asked about."""
+"""Maximum number of classes of errors of one group that a retry policy is asked about."""
 
 UNASKED = "a job raised Interrupted without a request to end"
 
@@ -95,7 +95,7 @@ async def execute(loaded: Loaded, context: JobContext, interrupts: Interrupts) -
 
     It suspends only in a context that runs coroutines in its caller's loop.
 
-    Once a timeout or cancel has begun, that is the outcome, whatever the job does.
+    Once a timeout or cancel has started, that is the outcome, whatever the job does.
     """
     instance: Any = None
     result: Any = None
@@ -143,7 +143,7 @@ def _begin(instance: Job, loaded: Loaded, data: Any) -> Any:
 
 
 def _close_unstarted(result: Any) -> None:
-    """Close the coroutine of a run that was interrupted before it began, or Python warns about it later."""
+    """Close the coroutine of a run that was interrupted before it started, or Python warns about it later."""
     if type(result) is CoroutineType and inspect.getcoroutinestate(result) == inspect.CORO_CREATED:
         result.close()
 

@@ -23,7 +23,7 @@ from taskqueue.model.serializer import clean, encode
 from taskqueue.model.shown_text import as_code
 
 MESSAGE_LIMIT = 500
-"""The most characters of a progress message that are kept, so that it fits in a page of shared memory."""
+"""Maximum number of characters of a progress message that are kept, so that it fits in a page of shared memory."""
 
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from taskqueue.model.ids import JobId
 
 ROOM = 64 * 1024 * 1024
-"""The most bytes of data with the added results, which may be up to a thousand and are not stored."""
+"""Maximum number of bytes of data with the added results, which may be up to a thousand and are not stored."""
 
 
 def complete(loaded: Loaded, context: JobContext, interrupts: Interrupts) -> Ran | None:

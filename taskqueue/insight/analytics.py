@@ -17,7 +17,7 @@ from taskqueue.model.wording import or_nearest
 from taskqueue.store import Store
 
 MOST = 10_000_000
-"""The most jobs that one call may read; each takes some memory."""
+"""Maximum number of jobs that one call may read; each takes some memory."""
 
 
 def figures(store: Store, by: str, since: Any, until: Any, at_most: int) -> Analytics:
@@ -63,7 +63,7 @@ def _time(since: Any, until: Any, now: datetime) -> tuple[datetime, datetime]:
 
 
 def _parts(store: Store, begin: datetime, end: datetime, now: datetime) -> tuple[datetime, Parts]:
-    """Return when the first part begins, and the figures: whole hours, with minutes before and after them."""
+    """Return when the first part starts, and the figures: whole hours, with minutes before and after them."""
     first, hour = _begin(Step.MINUTE, begin), _begin(Step.HOUR, begin)
     last = _begin(Step.HOUR, end)
     if first != hour and now - first < Step.MINUTE.kept_for:

@@ -73,7 +73,7 @@ class NodeOfClaim(NamedTuple):
     def in_short(self, how: str) -> str:
         """Say in a clause what follows for the job if the node is dead or silent, as ``how`` states."""
         if self.is_alone:
-            return f"its node {how}, and no other one runs to take the job back: {START_ONE}"
+            return f"its node {how}, and no other node is running to take the job back: {START_ONE}"
         return f"its node {how}, and another one takes the job back"
 
 
@@ -87,7 +87,7 @@ def claimed_job(store: Store, record: Record, now: datetime) -> Generator[str, N
     yield f"Node {record.holder.seat} has it, with claim {record.claims}; {node.sentence(now)}."
     yield f"The node's claim holds until {at(ends_at, now)}, {node.end_of_claim(ends_at, now)}."
     if node.is_alone and (node.is_dead or ends_at <= now):
-        yield f"No other node runs that could take it back: {START_ONE}."
+        yield f"No other node is running that could take it back: {START_ONE}."
     report = None if node.lease is None or node.is_dead or node.stopped else ask(node.lease)
     if report is not None and report.reason:
         yield f"The node takes no jobs: {report.reason}."
@@ -113,7 +113,7 @@ def claimed_job(store: Store, record: Record, now: datetime) -> Generator[str, N
 
 
 def _read_again(store: Store, record: Record) -> Record:
-    """Return the present record, if the node still has the job with the same claim."""
+    """Return the current record, if the node still has the job with the same claim."""
     again = (read for read in records.present(store, [record.id]) if read.holder == record.holder)
     return next((read for read in again if read.claims == record.claims), record)
 
@@ -213,7 +213,7 @@ def ask(lease: Lease) -> NodeReport | None:
         answer = control_socket.ask(path, ANSWERS_WITHIN)
         health = answer.health
         if answer.silence is control_socket.Silence.HUNG:
-            return NodeReport(reason=f"it does not answer within {ANSWERS_WITHIN:g} s, as if its host was overloaded")
+            return NodeReport(reason=f"it did not answer within {ANSWERS_WITHIN:g} s: its host may be overloaded")
         if health is not None and health["incarnation"] == lease.holder.incarnation:
             unwritten = {(run["job"], run["claims"]): _unwritten(run) for run in health.get("unwritten", ())}
             return NodeReport(reason=health["reason"], unwritten=unwritten, pids=health.get("pids", {}))

@@ -40,7 +40,7 @@ class Silence(Enum):
 
     KILLED = "its process is gone: it was killed and left its socket behind"
     HUNG = f"it did not answer within {ANSWERS_WITHIN:g} s: it is stopped, or its host is overloaded"
-    DENIED = "this user may not ask it: ask as its user, or as root"
+    DENIED = "this user is not allowed to ask it: ask as its user, or as root"
 
 
 @dataclass(frozen=True, kw_only=True)

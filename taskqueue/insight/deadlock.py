@@ -18,7 +18,7 @@ from taskqueue.model.wording import some
 from taskqueue.store import Lease, Store
 
 MOST_READ = 10_000
-"""The most jobs that are read while following dependencies."""
+"""Maximum number of jobs that are read while following dependencies."""
 
 ENDLESS = 1_000_000
 """The number of run slots assumed for a node that does not report it."""

@@ -22,7 +22,7 @@ SKEW, LARGE_SKEW = 1.0, 15.0
 """Seconds between the clocks of host and store: harmless below the first, a danger to leases above the second."""
 
 LOOKED_AT = 500
-"""The most jobs of one kind that are read."""
+"""Maximum number of jobs of one kind that are read."""
 
 LONG = timedelta(days=1)
 
@@ -44,7 +44,7 @@ def diagnose(store: Store) -> list[Finding]:
 
 def _clock(now: datetime) -> Finding:
     skew = abs((datetime.now(timezone.utc) - now).total_seconds())
-    words = f"this host and the store differ by {span(skew)}"
+    words = f"the clocks of this host and the store differ by {span(skew)}"
     do = "run a time service on this host and on the servers of the store (chrony, systemd-timesyncd)"
     return below("clock", words, -skew, warning=-SKEW, error=-LARGE_SKEW, do=do)
 
@@ -61,7 +61,7 @@ def flaws_of_nodes(leases: Sequence[Lease], now: datetime) -> Iterator[Finding]:
     live = [lease for lease in seats(leases) if host.is_live(lease, now)]
     gone = [name_of(lease) for lease in seats(leases) if lease not in live]
     if gone:
-        yield Finding("nodes", f"silent or killed: {some(gone)}", Level.WARNING, "start them again, or leave them")
+        yield Finding("nodes", f"silent or killed: {some(gone)}", Level.WARNING, "start them again, unless retired")
     for lease in live:
         degraded = lease.about.get("degraded")
         if degraded:
@@ -70,10 +70,10 @@ def flaws_of_nodes(leases: Sequence[Lease], now: datetime) -> Iterator[Finding]:
     versions = Counter(str(lease.about.get("version", "?")) for lease in live)
     if len(versions) > 1:
         words = ", ".join(f"{count(number, 'node')} of {version}" for version, number in sorted(versions.items()))
-        yield Finding("versions", words, Level.WARNING, "upgrade all: two versions side by side are for an upgrade")
+        yield Finding("versions", words, Level.WARNING, "upgrade all: two versions may coexist only in an upgrade")
     is_led = any(lease.name == LEAD and lease.until > now for lease in leases)
     if live and not is_led:
-        do = "wait for half a minute; if it stays so, no node reaches the store"
+        do = "wait half a minute; if this persists, no node reaches the store"
         yield Finding("leader", "no node leads", Level.WARNING, do)
 
 
@@ -86,7 +86,7 @@ def _queues(store: Store, leases: Sequence[Lease], controls: Controls, now: date
         if pause is not None:
             is_long = now - pause.since > LONG
             words = f"{jobs}, and it is paused {since(pause, now)}"
-            do = "resume it, if nobody needs the pause: `taskqueue resume`" if is_long else ""
+            do = "resume it if the pause is no longer needed: `taskqueue resume`" if is_long else ""
             yield Finding("waiting jobs", words, Level.WARNING if is_long else Level.OK, do)
         elif no_node:
             says, do = way_out_of(no_node)
@@ -100,7 +100,7 @@ def _queues(store: Store, leases: Sequence[Lease], controls: Controls, now: date
 def way_out_of(no_node: str) -> tuple[str, str]:
     """Return why no node takes jobs of a queue (``why_no_node``), and what to do."""
     says, _, start = no_node.rstrip(".").partition(": start one with ")
-    return says, f"start one: {start}" if start else "let a drained one work: `taskqueue undrain`"
+    return says, f"start one: {start}" if start else "let a drained node work again: `taskqueue undrain`"
 
 
 def unloadable(store: Store) -> Iterator[Finding]:
@@ -117,7 +117,7 @@ def unloadable(store: Store) -> Iterator[Finding]:
         do = f"deploy its module to a node (--chdir, --allow), and reload that node; or end the jobs: {end}"
         yield Finding("class that cannot be loaded", words, Level.ERROR, do, job)
     if not by_job:
-        yield Finding("classes", "each that was tried could be loaded, or no job of it waits")
+        yield Finding("classes", "every class that was tried could be loaded, or has no waiting jobs")
 
 
 def unknown_names(store: Store, now: datetime) -> Iterator[Finding]:
@@ -152,7 +152,7 @@ def blocked(store: Store) -> Iterator[Finding]:
 def disagreeing(store: Store) -> Iterator[Finding]:
     """Yield the jobs and queues whose derived fields disagree with their sources."""
     disagreements, is_complete = store.disagreeing(LOOKED_AT)
-    do = "`taskqueue doctor --repair` writes these fields again; nodes may run meanwhile"
+    do = "`taskqueue doctor --repair` rewrites these fields; nodes may keep running"
     for disagreement in disagreements[:5]:
         fields = disagreement.fields
         verb = "disagrees with the fields that it repeats" if len(fields) == 1 else "disagree with what they repeat"
@@ -164,4 +164,4 @@ def disagreeing(store: Store) -> Iterator[Finding]:
         yield Finding("derived fields", number, Level.ERROR, do)
     if not disagreements:
         words = "they agree with the fields that they repeat"
-        yield Finding("derived fields", words if is_complete else f"{words}, as far as was read in time")
+        yield Finding("derived fields", words if is_complete else f"{words}, among the records that were read in time")

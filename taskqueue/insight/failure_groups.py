@@ -290,7 +290,7 @@ def _place(group: FailureGroup) -> tuple[object, ...]:
 def _state(decision: FailureDecision, last: int, unbroken: tuple[int, int] | None, now: datetime) -> FailureState:
     """Return whether the decision still applies to an error that has failed in this minute last.
 
-    An error that is muted until it happens again has stopped if no attempt failed by it for an hour of the clock.
+    An error that is muted until it happens again has stopped if no attempt failed with it for an hour of the clock.
     """
     since = milliseconds(decision.since)
     if decision.state is FailureState.RESOLVED:

@@ -1,4 +1,4 @@
-"""What people have decided about failures of one class by one error: that they are muted, or resolved.
+"""Decisions of people about failures of one class with one error: that they are muted, or resolved.
 
 A decision is the data of a lease that nobody holds, and so it survives every node and a flush. Whether it still
 applies follows from the history: nothing has to be written when an error happens again.
@@ -22,7 +22,7 @@ PREFIX = "failure:"
 
 
 class FailureState(str, Enum):
-    """Whether failures of one class by one error are reported, and why not."""
+    """Whether failures of one class with one error are reported, and why not."""
 
     __str__ = str.__str__
 
@@ -41,7 +41,7 @@ class FailureState(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class FailureDecision:
-    """A person's decision about the failures of one class by one error."""
+    """A person's decision about the failures of one class with one error."""
 
     job: str
     fingerprint: str

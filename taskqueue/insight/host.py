@@ -26,7 +26,7 @@ _CALLER = r"[0-9a-f]{16}:(?P<pid>\d+):(?P<born>\d+):(?P<machine>.+)"
 
 
 def machine() -> str:
-    """Return an identifier of this host in its present boot; empty if there is none.
+    """Return an identifier of this host in its current boot; empty if there is none.
 
     Two containers on one file system are two hosts; two machines from one image differ only in their boot.
     """

@@ -15,7 +15,7 @@ from taskqueue.model.wording import at, count, since, some, span
 from taskqueue.store import Lease, Store
 
 MOST_RUNS = 500
-"""The most running jobs that are searched for the holders of a limit."""
+"""Maximum number of running jobs that are searched for the holders of a limit."""
 
 Mask: TypeAlias = Callable[[LimitKey], LimitKey]
 """Returns the key of a limit as it may be shown."""
@@ -34,7 +34,7 @@ class FullLimit(NamedTuple):
     def sentences(self, controls: Controls, now: datetime, mask: Mask) -> Iterator[str]:
         """Say what the limit allows, who holds its places, and when the next one is free."""
         change = controls.limit_of(self.limit_key)
-        changed = "" if change is None else f", a number that holds {since(change, now)}"
+        changed = "" if change is None else f", a number set {since(change, now)}"
         yield f"It is held back by a limit that is used up: {mask(self.limit_key)}{changed}."
         if self.holders:
             runs = some([in_words(record, now) for record in self.holders], MOST_NAMED)
@@ -75,13 +75,13 @@ def _has(record: Record, limit_key: LimitKey) -> bool:
 
 
 MOST_NODES = 5
-"""The most nodes whose jobs are read; for other nodes, their leases must do."""
+"""Maximum number of nodes whose jobs are read; for other nodes, their leases must do."""
 
 MOST_JOBS = 100
-"""The most jobs of a node that are read."""
+"""Maximum number of jobs of a node that are read."""
 
 MOST_NAMED = 3
-"""The most jobs of a node that are named, the longest-running first."""
+"""Maximum number of jobs of a node that are named, the longest-running first."""
 
 LATEST = datetime.max.replace(tzinfo=timezone.utc)
 
@@ -120,7 +120,7 @@ def longest_first(records: Iterable[Record]) -> list[Record]:
 def in_words(record: Record, now: datetime) -> str:
     """Return a claimed job with its class, and for how long it has run."""
     began_at = record.started_at
-    since = "not begun yet" if began_at is None else f"runs for {span((now - began_at).total_seconds())}"
+    since = "not started yet" if began_at is None else f"runs for {span((now - began_at).total_seconds())}"
     return f"{record.id} ({record.job}, {since})"
 
 

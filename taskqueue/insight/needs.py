@@ -38,7 +38,7 @@ MANY_RETRIES, STORM = 50, 4
 """A class is retried in vain if an hour has this many retried attempts, and this many times as many as ended jobs."""
 
 MOST_OF_CLASS = 3
-"""The most unusual errors of one class that are named."""
+"""Maximum number of unusual errors of one class that are named."""
 
 
 class Subject(str, Enum):
@@ -105,7 +105,7 @@ def of_nodes(
 def of_queues(
     leases: Sequence[Lease], queues: Sequence[QueueState], controls: Controls, now: datetime
 ) -> Iterator[Need]:
-    """Yield pauses, queues on which no live node works, and queues whose backlog grows."""
+    """Yield pauses, queues on which no live node works, and queues whose backlog is growing."""
     by_name = {queue.name: queue for queue in queues}
     for pause in controls.kept:
         if pause.kind is Kind.PAUSE:
@@ -128,7 +128,7 @@ def of_runs(runs: Iterable[Run], now: datetime) -> Iterator[Need]:
         if record.ready_at is not None and record.ready_at <= now:
             says = f"its lease ended {span((now - record.ready_at).total_seconds())} ago, and no node has rescued it"
         elif asked_for > CANCEL_TAKES:
-            says = f"it was asked to end {span(asked_for)} ago, and runs"
+            says = f"it was asked to end {span(asked_for)} ago, and still runs"
         elif run.usual is not None and run.usual.number >= ENOUGH and (run.ran or 0) > max(LONG_RUN, run.usual.longest):
             longest = f"the longest took {span(run.usual.longest)}"
             says = f"it has run for {span(run.ran or 0)}, longer than any of its class in the last day ({longest})"
@@ -184,7 +184,7 @@ def _of_group(group: FailureGroup, says: str, do: str, topic: str = "") -> Need:
         subject=Subject.CLASS,
         name=group.job,
         says=says,
-        do=f"{do}; if that is known: `taskqueue mute {group.id}`",
+        do=f"{do}; if the error is known: `taskqueue mute {group.id}`",
         level=Level.ERROR,
         error=group.fingerprint,
         topic=topic,
@@ -192,14 +192,14 @@ def _of_group(group: FailureGroup, says: str, do: str, topic: str = "") -> Need:
 
 
 def _of_quiet(group: FailureGroup, now: datetime) -> Need:
-    """Return the need of an error that has failed after it was resolved, though not in the last hour."""
+    """Return the need about a resolved error that has occurred again, though not in the last hour."""
     assert group.decision is not None  # it has regressed
     decided = f"resolved {minute(group.decision.since, now)} by {group.decision.by}"
     error = group.fingerprint or "an end without an error"
     return Need(
         subject=Subject.CLASS,
         name=group.job,
-        says=f"{group.job} has failed again by an error that was {decided}: {error}: last {minute(group.last_at, now)}",
+        says=f"{group.job} failed again with an error that was {decided}: {error}, last {minute(group.last_at, now)}",
         do=f"if it is fixed now: `taskqueue resolve {group.id}`",
         level=Level.ERROR,
         error=group.fingerprint,
@@ -211,20 +211,20 @@ def _resolved(group: FailureGroup, now: datetime) -> str:
     """Return by whom and when an error was resolved, and how many attempts it has failed again."""
     assert group.decision is not None  # it has regressed
     decided = f"resolved {minute(group.decision.since, now)} by {group.decision.by}"
-    return f"by an error that was {decided}: {_number(group)}"
+    return f"with an error that was {decided}: {_number(group)}"
 
 
 def _often(groups: Sequence[FailureGroup], now: datetime) -> str:
     """Return the most frequent error of a class, and since when it has been new."""
     most = max(groups, key=lambda group: group.number)
     since = f", new since {_first(most, now)}" if most.trend is Trend.NEW else ""
-    return f", most often by {most.fingerprint}{since}" if most.fingerprint else ""
+    return f", most often with {most.fingerprint}{since}" if most.fingerprint else ""
 
 
 def _judged(group: FailureGroup, now: datetime) -> str:
     """Return since when or how much more than usual attempts fail by this error, and how many do."""
     is_new = group.trend is Trend.NEW
-    how = f"by a new error since {_first(group, now)}" if is_new else "more than usual"
+    how = f"with a new error since {_first(group, now)}" if is_new else "more than usual"
     return f"{how}: {_number(group)}"
 
 
@@ -235,7 +235,7 @@ def _first(group: FailureGroup, now: datetime) -> str:
 
 
 def _number(group: FailureGroup) -> str:
-    """Return the error, and how many attempts have failed by it."""
+    """Return the error, and how many attempts failed with it."""
     error = group.fingerprint or "an end without an error"
     usually = "" if group.usual is None else f", usually {percent(group.usual)}"
     share = f"{percent(group.share)}{usually}"
@@ -296,7 +296,8 @@ def _of_backlog(leases: Sequence[Lease], queue: QueueState, controls: Controls, 
         says, level = f"queue {queue.name}: {waiting} waiting. {why}", Level.ERROR
     elif queue.grows:
         added, ended = f"{queue.added_per_minute:,.0f}", f"{queue.ended_per_minute:,.0f}"
-        says = f"queue {queue.name} grows: {added} in, {ended} out a minute; the oldest waits {span(queue.oldest or 0)}"
+        oldest = span(queue.oldest or 0)
+        says = f"queue {queue.name} is growing: {added} in, {ended} out per minute; the oldest job has waited {oldest}"
         do = "start more workers (--max-children) or nodes, or find out what adds so many jobs"
     if says:
         yield Need(subject=Subject.QUEUE, name=queue.name, says=says, do=do, level=level)

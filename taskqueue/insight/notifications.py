@@ -40,10 +40,10 @@ SILENT_AFTER, FORGOTTEN_AFTER = timedelta(minutes=5), timedelta(days=1)
 """Sending nothing for the first of these times is a finding; after the second it no longer is."""
 
 MOST_FINDINGS = 200
-"""The most findings that are known at once; later ones are sent when there is room."""
+"""Maximum number of findings that are known at once; later ones are sent when there is room."""
 
 LONGEST = 1000
-"""The most characters of a sentence that are kept."""
+"""Maximum number of characters of a sentence that are kept."""
 
 
 _TYPES: Mapping[Any, Any] = {"str": str, "int": int, "bool": bool, "int | None": int | None}
@@ -281,7 +281,7 @@ def flaws(leases: Sequence[Lease], now: datetime) -> Iterator[Need]:
         return
     if now - turn.until > SILENT_AFTER:
         if leader(leases, now) is not None:
-            says = f"no notification was sent since {minute(turn.until, now)}: the leader sends none"
+            says = f"no notification has been sent since {minute(turn.until, now)}: the leader is not sending any"
             do = "start every node that may lead with the same --notify; see the log of the leader"
             yield Need(subject=Subject.NOTIFICATIONS, name="", says=says, do=do)
         return
@@ -290,5 +290,5 @@ def flaws(leases: Sequence[Lease], now: datetime) -> Iterator[Need]:
             since = minute(moment(delivery.fails_since or delivery.message.at), now)
             error = delivery.error or "each delivery was cut off, see the log of the leader"
             says = f"{delivery.name} has accepted no notification since {since}: {error}"
-            do = "fix it, and try it: `taskqueue notify --test --notify RECEIVER`"
+            do = "fix it, then test it: `taskqueue notify --test --notify RECEIVER`"
             yield Need(subject=Subject.NOTIFICATIONS, name=delivery.name, says=says, do=do, level=Level.ERROR)

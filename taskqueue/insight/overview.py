@@ -171,10 +171,10 @@ class Upcoming:
 
 
 MOST_SCHEDULES = 20
-"""The most schedules that are read."""
+"""Maximum number of schedules that are read."""
 
 MOST_DUE = 10_000
-"""The most postponed jobs that are read, beginning with the first that is due."""
+"""Maximum number of postponed jobs that are read, beginning with the first that is due."""
 
 NEXT = 24
 """How many hours are looked ahead."""

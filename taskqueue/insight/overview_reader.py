@@ -35,7 +35,7 @@ from taskqueue.model.timestamps import MILLISECOND, milliseconds, moment
 from taskqueue.store import Store
 
 MOST_RUNS = 200
-"""The most running jobs that are read."""
+"""Maximum number of running jobs that are read."""
 
 SELDOM = 15.0
 """Seconds between two reads of values that change seldom and cost more."""
@@ -44,7 +44,7 @@ SHARE = 50
 """The pause between two such reads is at least this many times the duration of the last one."""
 
 MOST_HOURS = 3
-"""The most hours that one read looks through for the minutes of new errors."""
+"""Maximum number of hours that one read looks through for the minutes of new errors."""
 
 FEW = 10_000
 """If more jobs than this wait for their time or for others, only `taskqueue doctor` looks through them."""
@@ -100,7 +100,7 @@ class OverviewReader:
         return self._store.now()
 
     def read(self) -> Overview:
-        """Return the present state: seven calls of the store, or a few more every quarter of a minute or so."""
+        """Return the current state: seven calls of the store, or a few more every quarter of a minute or so."""
         store = self._store
         now, leases, controls = store.now(), store.leases(), store.controls()
         decisions = decisions_of(leases)

@@ -15,14 +15,14 @@ from taskqueue.store import Lease, Store
 from taskqueue.store.queue_shares import weight_of
 
 MOST_WEIGHED = 5
-"""The most queues whose weight is named, since each needs a look at its first waiting job."""
+"""Maximum number of queues whose weight is named, since each needs a look at its first waiting job."""
 
 
 MOST_BEFORE = 10_000
-"""The most jobs before a waiting job that are counted, as there may be millions."""
+"""Maximum number of jobs before a waiting job that are counted, as there may be millions."""
 
 MOST_LOOKED_AT = 200
-"""The most other queues in which jobs before a waiting job are counted, the oldest backlog first."""
+"""Maximum number of other queues in which jobs before a waiting job are counted, the oldest backlog first."""
 
 
 def queues_of(lease: Lease) -> Mapping[str, Any]:

@@ -37,7 +37,7 @@ Slim = Callable[[Part], Part]
 
 
 class LastHour(NamedTuple):
-    """The figures of the minutes that began in the last hour."""
+    """The figures of the minutes that started in the last hour."""
 
     numbers: Parts
     """The numbers of jobs and errors, by queue and class."""
@@ -57,7 +57,7 @@ class RecentFigures:
         self._runs = KeptFigures(store, Step.HOUR, USUAL_OVER, partial(_of_classes, _runs))
 
     def minutes(self, now: datetime) -> Parts:
-        """Return the numbers of the minutes that began in the last hour, by queue and class."""
+        """Return the numbers of the minutes that started in the last hour, by queue and class."""
         return self.last_hour(now).numbers
 
     def last_hour(self, now: datetime) -> LastHour:
@@ -135,7 +135,7 @@ class KeptFigures:
 
 
 def _hour_before(now: datetime) -> datetime:
-    """Return from when on minutes began within an hour before this time."""
+    """Return from when on minutes started within an hour before this time."""
     return now - KEPT_FOR[Step.MINUTE] + Step.MINUTE.length - MILLISECOND
 
 

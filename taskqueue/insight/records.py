@@ -27,13 +27,13 @@ PAGE = 500
 """The number of records read at once."""
 
 MOST_NAMED = 6
-"""The most jobs that are read if several have the same text as their id."""
+"""Maximum number of jobs that are read if several have the same text as their id."""
 
 LARGEST_PAGE = 1_000_000
-"""The most records that a caller gets in one list."""
+"""Maximum number of records that a caller gets in one list."""
 
 LARGEST_OFFSET = 10_000
-"""The most records before a page, since these must be read."""
+"""Maximum number of records before a page, since these must be read."""
 
 LAST_LOOK = 1.0
 """Seconds for which a wait still reads after its timeout: a job that ended in time has ended, even before its event
@@ -112,7 +112,7 @@ def ends_of(written: str) -> tuple[str, str] | None:
 
 
 def with_ends(find: Callable[[str, str, int], Sequence[Found]], head: str, tail: str, most: int) -> list[Found]:
-    """Return up to ``most`` jobs whose ids begin and end like this, and perhaps one more.
+    """Return up to ``most`` jobs whose ids start and end like this, and perhaps one more.
 
     ``find`` returns the first jobs from one id to another. Ids between the two are fixed for one process, so this
     leaps from process to process instead of reading every job.

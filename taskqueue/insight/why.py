@@ -38,10 +38,10 @@ IN_SHORT = "In short: "
 WAY_OUT_OF_UNKNOWN = "check the spelling, and whether the job imports the module"
 
 MOST_ASKED = 3
-"""The most nodes of this host that are asked why they take no jobs."""
+"""Maximum number of nodes of this host that are asked why they take no jobs."""
 
 MOST_FOLLOWED = 50
-"""The most dependencies, one of the other, that are followed."""
+"""Maximum number of dependencies, one of the other, that are followed."""
 
 Report: TypeAlias = Generator[str, None, str]
 """Yields sentences, and returns the most important one as a clause."""
@@ -83,7 +83,7 @@ _WAITING: Mapping[Cause, str] = {
     Cause.INTERRUPTED: "its last run was interrupted, which is not an attempt",
     Cause.HANDED_BACK: "a node had claimed it and gave it back before it started",
     Cause.CRASHED: "its last run was lost with its worker or node, and it runs again",
-    Cause.LOST: "the node that had claimed it is gone, or was silent until its lease ended; it had not started",
+    Cause.LOST: "the node that had claimed it is gone, or was silent until its lease expired; it had not started",
     Cause.UNLOADABLE: "it could not be loaded, and is tried again",
 }
 

@@ -28,10 +28,10 @@ MOST_KEPT = 30
 """How many classes and queues have cached figures: the most recently read ones."""
 
 MOST_RUNS = 10
-"""The most running jobs of a report."""
+"""Maximum number of running jobs of a report."""
 
 MOST_SLOW = 10
-"""The most slow runs of a report."""
+"""Maximum number of slow runs of a report."""
 
 LAST = 500
 """How many of the last jobs are read for their tags and meta."""

@@ -28,13 +28,13 @@ PERCENTS = (50, 95, 99)
 """The percentiles that are shown."""
 
 MOST_SHARES = 20
-"""The most queues of a class, or classes of a queue."""
+"""Maximum number of queues of a class, or classes of a queue."""
 
 MOST_ERRORS = 20
-"""The most errors of a time."""
+"""Maximum number of errors of a time."""
 
 MOST_TAGS = 20
-"""The most tags, and pairs of meta, of the last jobs."""
+"""Maximum number of tags, and pairs of meta, of the last jobs."""
 
 
 class Scope(str, Enum):
@@ -82,7 +82,7 @@ class Period(str, Enum):
         return Step.MINUTE if self is Period.HOUR else Step.HOUR
 
     def begin(self, now: datetime) -> datetime:
-        """Return when its first part began; the last one is still running."""
+        """Return when its first part started; the last one is still running."""
         return moment(self.step.begin(milliseconds(now - self.length + self.step.length)))
 
 
@@ -202,7 +202,7 @@ class WorkReport:
     named: Sequence[Named]
     """The queues of a class, or the classes of a queue, those with the most jobs first."""
     errors: Sequence[ErrorGroup]
-    """The most frequent first."""
+    """Maximum number of frequent first."""
     state: QueueState | None
     """The current state of a queue; None for a class, and for a queue that has no state."""
     runs: Sequence[Run]
@@ -258,7 +258,7 @@ class DayFigure(NamedTuple):
 class Day:
     """The last hour of a whole store against the same hour yesterday, and each hour since then.
 
-    The history has no number of pending jobs; it is the present one without what was added, and with what has ended.
+    The history has no number of pending jobs; it is the current one minus what was added, plus what has ended.
     """
 
     at: datetime
@@ -396,11 +396,11 @@ def lead(report: WorkReport) -> str:
         first = report.needing[0]
         others = f", and {count(len(report.needing) - 1, 'other error')}" if len(report.needing) > 1 else ""
         return (
-            f"Needs you: {first.trend} error {type_of(first.fingerprint).rpartition('.')[2] or 'without a class'}, "
+            f"Attention: {first.trend} error {type_of(first.fingerprint).rpartition('.')[2] or 'without a class'}, "
             f"{first.number:,} of {count(first.attempts, 'attempt')}{others}."
         )
     paused = "" if state is None or state.pause is None else f"Paused by {state.pause.by}. "
-    grows = "The backlog grows. " if state is not None and state.grows else ""
+    grows = "The backlog is growing. " if state is not None and state.grows else ""
     if not hour.ended:
         return f"{paused}{grows}No job ended in the last hour; {count(week.ended, 'job')} did in the last 7 days."
     share = "" if hour.failed_share is None else f", {percent(hour.failed_share)} failed"

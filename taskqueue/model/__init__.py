@@ -1,1 +1,1 @@
-"""The job model: pure values and rules, without clock, I/O or chance."""
+"""The job model: pure values and rules, without clock, I/O or randomness."""

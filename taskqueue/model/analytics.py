@@ -32,7 +32,7 @@ class Grouping(str, Enum):
 
 
 class Due(NamedTuple):
-    """What postponed jobs that wait for a time alone have in common."""
+    """Postponed jobs that wait only for a time and are due in the same hour."""
 
     cause: Cause
     has_failed: bool

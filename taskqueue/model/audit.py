@@ -45,7 +45,7 @@ class AuditEntry:
 
     @property
     def details(self) -> str:
-        """Return the details in one line, the path of a class, which is long, at its end."""
+        """Return the details in one line, with the path of a class, which is long, at the end."""
         said = [(name, value) for name, value in self.about.items() if value not in (None, "", [])]
         said.sort(key=lambda one: one[0] == "job")
         return ", ".join(f"{name} {_text(value)}" for name, value in said)

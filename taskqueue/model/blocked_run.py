@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 MOST_AWAITED = 20
-"""The most awaited jobs that are published for one run."""
+"""Maximum number of awaited jobs that are published for one run."""
 
 MOST_BLOCKED = 1_000
-"""The most runs that a node publishes, which is as many run slots as a class can have."""
+"""Maximum number of runs that a node publishes, which is as many run slots as a class can have."""
 
 POOL = ""
 """The slots of workers that run one job at a time."""

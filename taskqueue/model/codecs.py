@@ -39,7 +39,7 @@ class Form:
 
     name = "value"
     is_native = True
-    """Whether data are kept and restored as these values anyway."""
+    """Whether the values are kept and restored unchanged."""
 
     def holds(self, value: Any) -> bool:  # noqa: ARG002 - other forms look at it
         """Return whether the value has the type, ignoring its parts."""
@@ -106,7 +106,7 @@ class Leaf(Form):
 
 
 class _Float(Leaf):
-    """A float, which whole numbers are as well."""
+    """A float; whole numbers are accepted, too."""
 
     def holds(self, value: Any) -> bool:
         return isinstance(value, (float, int)) and not isinstance(value, bool)
@@ -146,7 +146,7 @@ def leaf(kind: Any) -> Form | None:
 
 
 _NATIVE = frozenset((str, bool, bytes, datetime, UUID, Decimal, ObjectId))
-"""The types that data have anyway."""
+"""The types of plain data, which are kept as they are."""
 
 
 def _text(plain: Any) -> str:

@@ -1,4 +1,4 @@
-"""Conditions of a run: predicates of the user's own, composed with ``&``, ``|`` and ``~``."""
+"""Conditions of a run: predicates of the user's, composed with ``&``, ``|`` and ``~``."""
 
 from __future__ import annotations
 

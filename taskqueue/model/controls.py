@@ -72,7 +72,7 @@ class Controls:
         return self._drains.get(seat)
 
     def limit_of(self, limit_key: LimitKey) -> Control | None:
-        """Return the control that changes the limit; None if it is as declared."""
+        """Return the control that changes the limit; None if it has its declared number."""
         return self._limits.get(limit_key.family)
 
     @property
@@ -89,12 +89,12 @@ class Controls:
         return [queue for queue in queues if self.pause_of(queue) is None]
 
     def limit_keys(self, lane: str) -> tuple[LimitKey, ...]:
-        """Return the limit keys of a lane, with their present numbers."""
+        """Return the limit keys of a lane, with their current numbers."""
         declared = limit_keys_of(lane)
         return tuple(map(self.now, declared)) if self._limits else declared
 
     def now(self, limit_key: LimitKey) -> LimitKey:
-        """Return the limit key with its present number."""
+        """Return the limit key with its current number."""
         changed = self._limits.get(limit_key.family)
         return limit_key if changed is None or changed.count is None else replace(limit_key, count=changed.count)
 

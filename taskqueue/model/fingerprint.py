@@ -1,4 +1,4 @@
-"""The fingerprint of an error: its class, its message without numbers and ids, and the line of the user's own code."""
+"""The fingerprint of an error: its class, its message without numbers and ids, and the line of the user's code."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from taskqueue.model.serializer import clean
 from taskqueue.model.stack import is_library
 
 LONGEST_MESSAGE = 100
-"""The most characters of a message that a fingerprint has."""
+"""Maximum number of characters of a message that a fingerprint has."""
 
 LONGEST_LINE = 60
-"""The most characters of the line of code that a fingerprint has."""
+"""Maximum number of characters of the line of code that a fingerprint has."""
 
 LOOKED_AT = 4096
 """The characters at the end of a traceback in which the innermost line of the user's code is looked for."""
@@ -32,7 +32,7 @@ _VARIABLE = re.compile(
 def fingerprint(error: Failure | None) -> str:
     """Return the fingerprint, such as ``KeyError: 'vat' (rate = RATES[country])``; empty if there is no error.
 
-    It begins with the dotted name of the class of the error, which has no colon. Errors of one fingerprint have most
+    It starts with the dotted name of the class of the error, which has no colon. Errors of one fingerprint have most
     likely one cause, also after a deployment that has moved the line.
     """
     return "" if error is None else _fingerprint(error.type, error.message, error.traceback[-LOOKED_AT:])

@@ -22,7 +22,7 @@ ID_TEXT = "id"
 """Where ``given`` of a record keeps the text that the application chose as its id."""
 
 TEXT_LIMIT = 64
-"""The most characters of the text of an id."""
+"""Maximum number of characters of the text of an id."""
 
 
 def id_of_text(job: str, text: str) -> JobId:

@@ -233,7 +233,7 @@ class RunFacilities:
         finished when the next one is asked for: by then its effects must be durable, for example committed. With
         ``batch=1000`` the loop hands out lists of 1000 items, each of which is finished as a whole. With
         ``manual=True`` items are finished when the job calls ``keep()`` of the loop: all items handed out so far. A
-        node that stops waits for the present item or batch, or for ``keep()``. After ``turn`` seconds the worker is
+        node that stops waits for the current item or batch, or for ``keep()``. After ``turn`` seconds the worker is
         given to other jobs, and the loop continues after they had their turn. Every loop of a job except one needs a
         ``name``, including inner loops.
         """

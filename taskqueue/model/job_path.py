@@ -55,7 +55,7 @@ def check_name(name: str, kind: str) -> None:
 
 
 def class_path(kind: Any, method: str) -> str:
-    """Return the import path of a class of the user's own that has this method; raise ``InvalidJob``."""
+    """Return the import path of a class of the user's that has this method; raise ``InvalidJob``."""
     if not isinstance(kind, type) or not callable(getattr(kind, method, None)):
         raise InvalidJob(f"{as_code(kind)} is not a class with {method}(): pass one, or its path 'module:Class'")
     return _importable(kind, "class")

@@ -20,10 +20,10 @@ if TYPE_CHECKING:  # a record has the limits of its job
     pass
 
 COUNT_LIMIT = 10_000
-"""The most jobs that a limit can allow; the store keeps an entry for each running one."""
+"""Maximum number of jobs that a limit can allow; the store keeps an entry for each running one."""
 
 MOST_CONCURRENT = 1_000
-"""The most jobs that one worker can run at once; each has a page of shared memory."""
+"""Maximum number of jobs that one worker can run at once; each has a page of shared memory."""
 
 _AT_A_WORKER = "concurrency:"
 """Prefix of the entry of a lane that is not a limit: how many jobs of the class one worker runs at once."""
@@ -32,7 +32,7 @@ LONGEST = 31 * 86_400.0
 """The longest time that a rate can count over, in seconds."""
 
 KEY_LIMIT = 200
-"""The most characters of a key; in a longer one the values of the data are kept by their hash."""
+"""Maximum number of characters of a key; in a longer one the values of the data are kept by their hash."""
 
 LEEWAY = 0.25
 """Seconds that may pass between the report that a job starts and its first statement on a busy machine."""
@@ -167,7 +167,7 @@ class LimitKey:
 
 
 def no_condition(limit: object) -> str:
-    """Say where a limit belongs that was passed as a condition."""
+    """Return the error for a limit that was passed as a condition; it names the right option."""
     return f"{limit!r} is a limit, not a condition: pass it in limits=[…], and conditions in ready="
 
 

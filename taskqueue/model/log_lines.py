@@ -14,10 +14,10 @@ MOST_LINES = 200
 """How many lines of one run are kept: the last ones."""
 
 MOST_BYTES = 64 * 1024
-"""The most bytes of all kept lines of one run."""
+"""Maximum number of bytes of all kept lines of one run."""
 
 LINE_LIMIT = 4096
-"""The most characters of one line; of a longer one the beginning and the end are kept."""
+"""Maximum number of characters of one line; of a longer one the beginning and the end are kept."""
 
 LARGEST_LINE = 32 * 1024
 """Bytes of one line as it is written: a character may take six."""
@@ -29,7 +29,7 @@ _END = 1024
 """Characters that are kept of the end of a line that is too long."""
 
 _NAME_LIMIT = 200
-"""The most characters of a logger's name."""
+"""Maximum number of characters of a logger's name."""
 
 
 class LogLine(NamedTuple):

@@ -33,7 +33,7 @@ def defining_module(defined: Any) -> str:
 
 
 def standard_namesake(defined: Any) -> str:
-    """Return why workers would import a standard library module instead of the user's own; empty if they would not.
+    """Return why workers would import a standard library module instead of the user's; empty if they would not.
 
     A worker has imported many standard modules before it can import a file of the same name.
     """

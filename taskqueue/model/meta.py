@@ -19,13 +19,13 @@ KEY_SHAPE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """A key is a word in queries, ``meta.KEY``, and on the command line, ``KEY=VALUE``."""
 
 MOST_BYTES = 2048
-"""The most bytes of all keys and values together, as UTF-8."""
+"""Maximum number of bytes of all keys and values together, as UTF-8."""
 
 _FORMS = "a mapping of text to text, such as {'tenant': 'acme'}, or texts KEY=VALUE"
 
 
 def checked_meta(value: Any) -> dict[str, str]:
-    """Return the meta as it is kept; raise ``InvalidOption``, which does not name the option."""
+    """Return the meta as it is kept; raise ``InvalidOption`` without the name of the option."""
     kept: dict[str, str] = {}
     for key, text in _pairs(value):
         if not isinstance(key, str) or not KEY_SHAPE.fullmatch(key):

@@ -1,4 +1,4 @@
-"""Words of Celery, RQ, Huey and Dramatiq that mean nothing here, each with its counterpart."""
+"""Words of Celery, RQ, Huey and Dramatiq that mean nothing here, each with its equivalent."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ WAYS: Mapping[str, str] = {
     ),
     "serializer": "data are JSON with dates, Decimal, bytes and declared types",
 }
-"""Options of a job without a counterpart here, each with another way to the same end."""
+"""Options of a job without an equivalent here, each with another way to achieve the same."""
 
 COMMAND_OPTIONS: Mapping[str, str] = {
     **dict.fromkeys(("c", "concurrency", "workers", "processes", "threads", "autoscale"), "max-children"),
@@ -73,7 +73,7 @@ COMMAND_WAYS: Mapping[str, str] = {
     ),
     **dict.fromkeys(("A", "app"), "jobs are found by their import path, in the folder of the node or in --chdir"),
 }
-"""Options of commands without a counterpart here, each with another way to the same end."""
+"""Options of commands without an equivalent here, each with another way to achieve the same."""
 
 OF_TASKS: Mapping[str, str] = {
     "retry": "raise Retry(60) in the task, with the option retry, to run it again",
@@ -229,7 +229,7 @@ def _way_out(function: Callable[..., object], arguments: Mapping[str, Any], word
 
 
 def missing(owner: object, name: str, words: Mapping[str, str]) -> AttributeError:
-    """Return the error for a missing attribute, with the counterpart if it is a word of another system."""
+    """Return the error for a missing attribute, with the equivalent if it is a word of another system."""
     way = words.get(name)
     hint = f": {way}" if way else ""
     return AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=owner)

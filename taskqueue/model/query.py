@@ -122,10 +122,10 @@ MOST = 500
 """How many parts a query, or a list in one, may have: SQLite takes no more than a thousand levels of conditions."""
 
 LONGEST = 1000
-"""The most characters that a text may be searched for."""
+"""Maximum number of characters that a text may be searched for."""
 
 FLOAT_BITS = 1000
-"""The most bits of a whole number that stores compare as it is: SQLite takes longer ones as floats, which end there."""
+"""Maximum number of bits of a whole number that stores compare exactly: SQLite treats longer ones as floats."""
 
 
 def parse(query: Mapping[str, Any], depth: int = 0) -> Query:
@@ -220,7 +220,7 @@ def _compare(name: str, operator: Operator, value: Any) -> Compare:
             raise InvalidQuery(f"{name}: $exists takes true or false, not {value!r}")
         return Compare(name, operator, value)
     if name.startswith("data.") and operator not in _FOR_DATA:
-        raise InvalidQuery(f"{name}: {operator.value} is not for data: use equality, $in or $exists")
+        raise InvalidQuery(f"{name}: {operator.value} cannot be used on data: use equality, $in or $exists")
     if operator is Operator.CONTAINS:
         return Compare(name, operator, _part(name, value))
     if operator is Operator.IN:
@@ -233,9 +233,9 @@ def _compare(name: str, operator: Operator, value: Any) -> Compare:
 
 
 def _part(name: str, value: Any) -> str:
-    """Return the text that a field shall contain, or raise ``InvalidQuery``."""
+    """Return the text that a field must contain, or raise ``InvalidQuery``."""
     if name not in TEXTS and not _is_meta(name):
-        raise InvalidQuery(f"{name}: $contains is for text: {', '.join(TEXTS)} and meta.KEY")
+        raise InvalidQuery(f"{name}: $contains works only on text: {', '.join(TEXTS)} and meta.KEY")
     if not isinstance(value, str) or len(value) > LONGEST or "\0" in value:
         raise InvalidQuery(f"{name}: $contains takes text of up to {LONGEST:,} characters, not {as_code(value)}")
     return str(_value(name, value))

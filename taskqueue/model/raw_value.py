@@ -1,4 +1,4 @@
-"""Finds in a setting what belongs to the file that it was written in, and what a shell would have taken off."""
+"""Finds quotes, spaces and comments in a setting that a shell would have removed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def flaw_of(value: str) -> str:
     if value != value.strip():
         return "begins or ends with a space: remove it"
     if value[:1] in ("'", '"') or value[-1:] in ("'", '"'):
-        return "begins or ends with a quote: remove it (files of Docker and Kubernetes have no quotes)"
+        return "begins or ends with a quote: remove it (Docker and Kubernetes do not strip quotes)"
     if _COMMENT.search(value):
-        return "has a comment, which is a part of it here: remove it"
+        return "contains a comment, which would become part of the value: remove it"
     return ""

@@ -234,7 +234,7 @@ class Record:
     unloadable_times: int = 0
 
     started_at: datetime | None = None
-    """When the present attempt, or else the last one, started to run."""
+    """When the current attempt, or else the last one, started to run."""
     ended_at: datetime | None = None
     progress: float = 0.0
     progress_message: str = ""
@@ -276,7 +276,7 @@ class Record:
 
     @property
     def attempt(self) -> int:
-        """Return the number of the present attempt, or else of the next one, counted from 1."""
+        """Return the number of the current attempt, or else of the next one, counted from 1."""
         return self.failures + self.crashes + 1
 
     @property
@@ -301,7 +301,7 @@ class Record:
 
     @property
     def tries(self) -> int:
-        """Return how many attempts there were, a present one and a successful one included."""
+        """Return how many attempts there were, a current one and a successful one included."""
         return self.failures + self.crashes + (self.status in (Status.PROCESSING, Status.DONE))
 
     @property

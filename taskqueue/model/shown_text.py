@@ -1,4 +1,4 @@
-"""Text of others without characters that command a terminal, for terminals, logs and JSON; imports next to nothing."""
+"""Makes text from jobs and users safe for terminals, logs and JSON: no control characters; imports next to nothing."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202
 """Characters that control a terminal, end a line or reverse its direction; tab and newline are not among them."""
 
 LONGEST_CODE = 1000
-"""The most characters of a value that an error shows."""
+"""Maximum number of characters of a value that an error shows."""
 
 
 def shown(text: str) -> str:
-    """Return the text for a terminal, in its lines: a character that would command the terminal is written out."""
+    """Return the text for a terminal, in its lines: a character that would control the terminal is written out."""
     return _UNSEEN.sub(_written, text.replace("\r\n", "\n"))
 
 

@@ -90,7 +90,7 @@ def latest(text: str, job: str) -> str:
         files = [(found, found["file"]) for found in thread]
         own = next((found for found, file in files if file.endswith(own_files) or not is_library(file)), None)
         if own is not None:
-            called = "" if own is thread[0] else f" (in a call that had come to {_in_words(thread[0])})"
+            called = "" if own is thread[0] else f" (in a call that had reached {_in_words(thread[0])})"
             return f"{_in_words(own)}{called}"
     return next((_in_words(thread[0]) for thread in frames if thread), "")
 

@@ -1,4 +1,4 @@
-"""The version of the package, which setup.cfg reads too: its name on the package index is not asked for."""
+"""The version of the package; setup.cfg reads it from here."""
 
 from __future__ import annotations
 

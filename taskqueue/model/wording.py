@@ -1,4 +1,4 @@
-"""The words in which commands, *why* and the log give people times, spans, sizes and lists."""
+"""Formats times, spans, sizes and lists for people, in commands, *why* and the log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from taskqueue.model.controls import Control
 
 LONGEST_NAME = 200
-"""The most characters of a mistyped name that are compared with known names, which takes their square."""
+"""Maximum number of characters of a mistyped name that are compared with known names, which takes their square."""
 
 _STEPS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
@@ -43,7 +43,7 @@ def local(moment: datetime) -> str:
 
 
 def minute(moment: datetime, now: datetime) -> str:
-    """Return a short time in the reader's zone: ``14:02``, with the date if that is another day."""
+    """Return a short time in the reader's zone: ``14:02``, with the date if it is on another day."""
     if _ZONE.get() is not None:
         return local(moment)
     at, today = moment.astimezone(), now.astimezone()

@@ -1,4 +1,4 @@
-"""Sends findings to people: to the receivers that ``--notify`` names, a webhook, an address of mail or a command."""
+"""Sends findings to people: to the receivers that ``--notify`` names, a webhook, a mail address or a command."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from taskqueue.notifications.webhook import webhook_of
 
 
 def receiver_of(text: str) -> Receiver:
-    """Return the receiver of that name; raise ``ConfigError`` if it is none."""
+    """Return the receiver of that name; raise ``ConfigError`` if it is not a valid one."""
     scheme = text.partition(":")[0].lower()
     if scheme in ("http", "https"):
         return webhook_of(text)

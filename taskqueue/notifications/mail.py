@@ -75,7 +75,7 @@ class Mail:
                 if self.user:
                     server.login(self.user, secret(PASSWORD, variables))
                 server.send_message(self.mail_of(message))
-                with suppress(OSError, smtplib.SMTPException):  # it has taken the mail, however it parts
+                with suppress(OSError, smtplib.SMTPException):  # it has accepted the mail, however the connection ends
                     server.quit()
         except smtplib.SMTPRecipientsRefused as refused:
             raise NotDelivered("; ".join(_answer(*answer) for answer in refused.recipients.values())) from None
@@ -128,11 +128,11 @@ def _answer(code: int, text: bytes | str) -> str:
 
 
 def subject_of(message: Message) -> str:
-    """Return what the mail is about in one line."""
+    """Return the subject of the mail."""
     findings = message.began or message.over
     says = "; ".join(" ".join(finding.says.split()) for finding in findings)
     new, over = len(message.began), len(message.over)
-    numbers = [f"{new} new" if new else "", f"{over} over" if over else ""]
+    numbers = [f"{new} new" if new else "", f"{over} ended" if over else ""]
     more = ", ".join(filter(None, numbers))
     line = f"[taskqueue] {more}: {says}".encode(errors="replace").decode()
     return line if len(line) <= LONGEST_SUBJECT else f"{line[: LONGEST_SUBJECT - 1]}…"
@@ -145,8 +145,8 @@ def text_of(message: Message) -> str:
         lines += [f"{finding.level}: {finding.says}", f"    since {local(moment(finding.since))}"]
         lines += [f"    do: {finding.do}", ""]
     for finding in message.over:
-        lines += [f"over: {finding.says}", f"    {_lasted(finding)}", ""]
-    return "\n".join([*lines, f"{count(message.open, 'finding')} in all now. See `taskqueue doctor`.", ""])
+        lines += [f"ended: {finding.says}", f"    {_lasted(finding)}", ""]
+    return "\n".join([*lines, f"{count(message.open, 'finding')} open now. See `taskqueue doctor`.", ""])
 
 
 def _lasted(finding: KnownFinding) -> str:
@@ -197,7 +197,7 @@ def _server(to: str, url: str) -> SplitResult:
         or server.fragment
     ):
         raise ConfigError(
-            f"--notify mailto:{to}: smtp is not the address of a mail server: write {EXAMPLE}, or smtp:// for one "
-            "that encrypts later (STARTTLS), or not at all"
+            f"--notify mailto:{to}: smtp is not the address of a mail server: write {EXAMPLE}, or smtp:// for "
+            "STARTTLS or no encryption"
         )
     return server

@@ -1,4 +1,4 @@
-"""What every receiver of notifications can do, and where its secrets are."""
+"""The interface of all receivers of notifications, and where their secrets come from."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ANSWERS_WITHIN = 10.0
 
 
 class NotDelivered(Exception):
-    """A receiver has not taken a message; the text says why, without secrets."""
+    """A receiver has not accepted a message; the text says why, without secrets."""
 
 
 class Receiver(Protocol):

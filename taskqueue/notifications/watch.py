@@ -1,4 +1,4 @@
-"""Looks at a store again and again, and sends its findings: the run that the leader has in a worker of its own.
+"""Checks a store repeatedly, and sends its findings: the run that the leader has in a worker of its own.
 
 One node at a time does so, by a lease. What it will send is in the store before it is sent, with its id; so after
 the death of a worker or a node the next one sends the same message under the same id.
@@ -39,10 +39,10 @@ from taskqueue.store import Lease, Store
 log = logging.getLogger(__name__)
 
 LOOKS_EVERY = 15.0
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 
 SHARE, SELDOM = 20, 30.0
-"""A slow look is not repeated for this many times its duration, but for ``SELDOM`` seconds at most."""
+"""A slow check is not repeated for this many times its duration, but for ``SELDOM`` seconds at most."""
 
 ENDS_AFTER = 600.0
 """Seconds after which the run ends, and the leader starts the next: with new code, and with no more memory."""
@@ -57,11 +57,11 @@ KEPT_BY = Holder(seat="notifications", incarnation="state")
 class Watch(Job):
     """Watches the store for some minutes, for a node and its receivers as ``--notify`` names them.
 
-    After each look and each delivery it reports to its node what it has found, sent and failed to send since.
+    After each check and each delivery it reports to its node what it has found, sent and failed to send since.
     """
 
     def start(self) -> None:
-        """Look and send until ``ENDS_AFTER`` has passed."""
+        """Check and send until ``ENDS_AFTER`` has passed."""
         store: Store = self.scheduler._connections.store  # noqa: SLF001 - no public call changes a lease
         reader = OverviewReader(store)
         receivers = {id_of(text): receiver_of(text) for text in self.data["receivers"]}
@@ -79,7 +79,7 @@ class Watch(Job):
 
 
 def _report(overview: Overview, sender: Sender, failed: bool | None) -> Mapping[str, Any]:
-    """Return what the node is told; ``failed`` is about a delivery, None after a look."""
+    """Return the report to the node; ``failed`` is about a delivery, None after a check."""
     levels = Counter(need.level for need in overview.needs)
     return {
         "findings": {level.value: levels[level] for level in (Level.ERROR, Level.WARNING)},
@@ -90,7 +90,7 @@ def _report(overview: Overview, sender: Sender, failed: bool | None) -> Mapping[
 
 
 class Sender:
-    """Sends what the receivers have not been told, for the node that holds the turn: it has one run at a time."""
+    """Sends what the receivers have not received yet, for the node that holds the turn: it has one run at a time."""
 
     def __init__(self, store: Store, receivers: Mapping[str, Receiver], holder: Holder) -> None:
         self._store = store

@@ -56,7 +56,7 @@ class Webhook:
         keys_of(variables)
 
     def send(self, message: Message, variables: Mapping[str, str]) -> None:
-        """Post the message; an answer of 200 to 299 says that it was taken."""
+        """Post the message; an answer of 200 to 299 means that it was accepted."""
         in_time(lambda: self._post(message, variables))
 
     def _post(self, message: Message, variables: Mapping[str, str]) -> None:
@@ -83,7 +83,7 @@ class Webhook:
 
 
 def _opener() -> OpenerDirector:
-    """Return what takes a redirect for an answer: a message is not posted to an address that nobody has named."""
+    """Return an opener that treats a redirect as an answer: no message goes to an address that nobody has named."""
     opener = OpenerDirector()
     for kind in (ProxyHandler, HTTPHandler, HTTPSHandler, HTTPDefaultErrorHandler, HTTPErrorProcessor):
         opener.add_handler(kind())
@@ -101,7 +101,7 @@ def _reason(error: object) -> str:
 
 
 def webhook_of(text: str) -> Webhook:
-    """Return the webhook with this URL; raise ``ConfigError``, whose words do not have the path."""
+    """Return the webhook with this URL; raise ``ConfigError``, whose text does not contain the path."""
     try:
         parts = urlsplit(text)
         host, _ = parts.hostname, parts.port
@@ -136,7 +136,7 @@ def _key(text: str) -> bytes:
     except (binascii.Error, ValueError):
         key = b""
     if not text.startswith(PREFIX) or not SHORTEST <= len(key) <= LONGEST:
-        raise ConfigError(f"{KEY} is not whsec_ and {SHORTEST} to {LONGEST} bytes in base64: {MAKE_ONE}")
+        raise ConfigError(f"{KEY} must be whsec_ and {SHORTEST} to {LONGEST} bytes in base64: {MAKE_ONE}")
     return key
 
 

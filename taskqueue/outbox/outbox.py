@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _TABLE_SHAPE = re.compile(r"[A-Za-z_]\w{0,62}(\.[A-Za-z_]\w{0,62})?", re.ASCII)
 
 _TYPES = {"sqlite": ("TEXT", ""), "postgresql": ("TEXT", ""), "mysql": ("LONGTEXT", " ENGINE=InnoDB CHARSET=utf8mb4")}
-"""For each kind of database the type of a long text, and what ends the definition of a table."""
+"""For each kind of database, the type of a long text, and the end of a table definition."""
 
 
 class OutboxTable:
@@ -80,7 +80,7 @@ class OutboxTable:
         return f"CREATE TABLE IF NOT EXISTS {self.table} ({columns}){end}"
 
     def relay(self, scheduler: Scheduler) -> int:
-        """Move all jobs that are in the table now to the store of the scheduler, and return how many these are.
+        """Move all jobs that are in the table now to the store of the scheduler, and return their number.
 
         For tests and programs without a node: the leading node with ``--outbox`` does it by itself.
         """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BATCH = 100
-"""The most rows that are read, added and deleted at once."""
+"""Maximum number of rows that are read, added and deleted at once."""
 
 
 class Relay:
@@ -67,8 +67,8 @@ class Relay:
                 raise
             raise ConfigError(
                 f"the table {table} of the outbox cannot be read ({type(error).__name__}: {error}): create it with "
-                "what outbox.create_sql('sqlite'), ('postgresql') or ('mysql') returns, and see that this user may "
-                "read it"
+                "what outbox.create_sql('sqlite'), ('postgresql') or ('mysql') returns, and make sure that this user "
+                "may read it"
             ) from error
         connections.rollback(self._connection)  # no transaction stays open while the store is used
         return [Row(*row) for row in rows]

@@ -22,7 +22,7 @@ from taskqueue.model.shown_text import as_code
 from taskqueue.scheduler.new_jobs import Order
 
 LONGEST_PATH = 1000
-"""The most characters of the path of a job."""
+"""Maximum number of characters of the path of a job."""
 
 
 class Row(NamedTuple):
@@ -39,7 +39,7 @@ class Row(NamedTuple):
     options: str
     """The options of the call, a JSON object."""
     declared: str | None
-    """The options of the class that are not the usual ones, a JSON object; None if the class was not at hand."""
+    """The options of the class that are not the usual ones, a JSON object; None if the class was not imported."""
 
 
 def row_of(order: Order, call: Mapping[str, Any], added_at: datetime) -> Row:

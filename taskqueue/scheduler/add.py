@@ -69,9 +69,9 @@ def add_once(store: Store, order: Order, cancel_running: str | None) -> Record:
     """Return the equal pending job, or the new one that was stored.
 
     Pending jobs of the same class and data are the same, with ``ignore_data`` those of the same class, however they
-    were added; with ``unique`` those of the same key. If an option that the call names differs, or data where they are
-    ignored, the new one takes the place of all of these: a job that has not begun is canceled; a running one is left
-    to finish and the new one waits for it, or is asked to end for the reason ``cancel_running``.
+    were added; with ``unique`` those of the same key. If an option named in the call differs, or the ignored data do,
+    the new one replaces all of these: a job that has not started is canceled; a running one may finish first while the
+    new one waits for it, or is asked to end for the reason ``cancel_running``.
     """
     new = without_period(replace(order.record, unique=_once_key(order)))
     tries = Tries(store.url, f"the job with unique={new.unique!r}")

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 class AsyncProcess(JobSnapshot, Generic[Result]):
-    """A ``Process`` whose operations are awaited: one job as it was when last looked at.
+    """A ``Process`` whose operations are awaited: one job as it was when last read.
 
-    ``await process`` waits for the end and returns the result; it raises ``JobFailed`` where the job ended otherwise.
+    ``await process`` waits for the end and returns the result; it raises ``JobFailed`` if the job ended otherwise.
     """
 
     def __init__(self, scheduler: AsyncScheduler, record: Record, *, existed: bool = False) -> None:

@@ -69,10 +69,10 @@ class _Blocking(Scheduler):
 class AsyncScheduler(AwaitedOperations):
     """A ``Scheduler`` for asyncio: the same methods with the same arguments, awaited; no call blocks the event loop.
 
-    For any number of tasks, event loops and threads; a forked child uses it in a loop of its own. A call that has begun
-    is finished also if its task is canceled: a canceled ``add_job`` may have added the job (pass an ``id`` to add it
-    again safely). ``before_add`` may be a coroutine function. A job in your own transaction on SQLite (``connection``)
-    needs a ``Scheduler``.
+    For any number of tasks, event loops and threads; a forked child uses it in a loop of its own. A call that has
+    started finishes even if its task is canceled: a canceled ``add_job`` may have added the job (pass an ``id`` to add
+    it again safely). ``before_add`` may be a coroutine function. A job in your own transaction on SQLite
+    (``connection``) needs a ``Scheduler``.
     """
 
     def __init__(
@@ -233,7 +233,7 @@ class AsyncScheduler(AwaitedOperations):
     ) -> AsyncIterator[AsyncEvent]:
         """Iterate with ``async for`` over events, as ``Scheduler.events`` does.
 
-        Without a cursor the events begin when the iteration does.
+        Without a cursor, the events start when the iteration does.
         """
         return self._events(self._stream.pages(query, cursor, timeout))
 
@@ -267,7 +267,7 @@ class AsyncScheduler(AwaitedOperations):
     def on(self, event: str, callback: Callable[[AsyncEvent], object]) -> Callable[[], None]:
         """Bind a callback, a function or a coroutine function, as ``Scheduler.on`` does; this call is not awaited.
 
-        So it cannot read the store: the events begin with the next awaited call of this scheduler, before that call
+        So it cannot read the store: the events start with the next awaited call of this scheduler, before that call
         does anything. Events of jobs that this scheduler adds later are all heard.
         """
         return self._stream.bind(event, callback)

@@ -56,7 +56,7 @@ class Threads:
         return self._of_process[1].submit(call, *args, **kwargs)
 
     async def close(self) -> None:
-        """Wait for the calls that have begun and for the end of the threads, in a thread that ends last."""
+        """Wait for the calls that have started and for the end of the threads, in a thread that ends last."""
         pool = self._of_process
         if pool is None or pool[0] != os.getpid():
             return

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 STOPS = frozenset(
     {"cancel", "stop bulk action", "pause schedule", *(name for name, each in OPERATIONS.items() if each.is_stop)}
 )
-"""Actions that keep jobs from running. They are done also where the audit cannot be written: any job can be stopped."""
+"""Actions that keep jobs from running. They are done even if the audit cannot be written: any job can be stopped."""
 
 Keep: TypeAlias = Callable[[str, str, Mapping[str, Any]], None]
 """Records an action, its target and its details in the audit."""
@@ -84,7 +84,7 @@ def acting(keep: Keep, action: str, target: str, about: Mapping[str, Any]) -> It
     except StoreUnavailable as error:
         if action not in STOPS:
             raise
-        log.error("could not be written to the audit: %s of %r %s: %s", action, target, dict(about), error)
+        log.error("not recorded in the audit: %s of %r %s: %s", action, target, dict(about), error)
     try:
         yield
     except StoreUnavailable:  # it may have been done

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from taskqueue.scheduler.scheduler import Scheduler
 
 MOST = 1_000_000
-"""The most copies that a stage may be asked for."""
+"""Maximum number of copies that a stage may be asked for."""
 
 STOPPED_AT_ONCE = 10 * BATCH
 """How many copies a stop reads at once: for each page, the store looks at the whole stage."""
@@ -54,7 +54,7 @@ SECONDS: Mapping[str, int] = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _NAME = re.compile(r"(?![0-9a-f]{24}$)[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _RATE = re.compile(r"([1-9]\d{0,8})/([smhd])")
 _WORDS = frozenset({"$and", "$or", *(operator.value for operator in Operator)})
-_MAY_CONTINUE = "be followed by another stage when it has added its copies"
+_MAY_CONTINUE = "be followed by another stage once it has added its copies"
 _OFTEN_FIRST = sorted(Status, key=lambda status: status not in (Status.POSTPONED, Status.DONE, Status.FAILED))
 _STAGES = Compare("job", Operator.EQ, STAGE)
 _DATA = frozenset(["first", "rate", "queue", "at", "by", "queues", "found", "query", "ended_before", "after"])
@@ -62,7 +62,7 @@ _NEW = {"after": None, "seen": 0, "copies": 0, "left_out": 0, "taken": 0}
 
 
 class BulkAction(Job):
-    """Adds a copy of each job that matched when the action began, a batch at a time; the result has the numbers."""
+    """Adds a copy of each job that matched when the action started, a batch at a time; the result has the numbers."""
 
     def start(self) -> dict[str, Any]:
         """Add the copies after the last checkpoint: a batch that was cut off is not added twice."""
@@ -170,7 +170,7 @@ class Stage:
 
     @property
     def place(self) -> tuple[bool, str, datetime]:
-        """Return what orders stages: how far each has come, as two users at once may both follow the same stage."""
+        """Return the sort key of stages: how far each has got, as two users at once may both follow the same stage."""
         return self.record.parent is not None, str(self.numbers["after"] or ""), self.record.created_at
 
 
@@ -191,7 +191,7 @@ class BulkActionState:
 
     @property
     def first(self) -> Stage:
-        """Return the stage that the action began with."""
+        """Return the stage that the action started with."""
         return self.stages[0].stage
 
     @property
@@ -270,7 +270,7 @@ def add_rest(
     last = action.last
     if not action.may_continue:
         if action.left == 0:
-            raise InvalidOption(f"no job is left for bulk action {name}: it has looked at all jobs that match")
+            raise InvalidOption(f"no job is left for bulk action {name}: it has covered all matching jobs")
         stages = (results.stage.record for results in action.stages)
         record = next(stage for stage in stages if stage.status is not Status.DONE)
         raise WrongStatus(record.id, record.status.name, _MAY_CONTINUE)
@@ -309,7 +309,7 @@ def read(scheduler: Scheduler, name: str) -> BulkActionState:
 
 
 def recent(scheduler: Scheduler, limit: int = 20) -> list[BulkActionState]:
-    """Return the last bulk actions that have begun, the newest first."""
+    """Return the last bulk actions that have started, the newest first."""
     store = _store(scheduler)
     firsts = And((_STAGES, Compare("parent", Operator.EQ, None)))
     return [_state(store, first) for first in store.find(firsts, order="-created_at", limit=limit) if _is_stage(first)]
@@ -428,7 +428,7 @@ def _rate(value: Any) -> str:
 
 
 def _as_data(query: Any) -> Any:
-    """Return a query in a form that data can hold, without keys that begin with ``$``."""
+    """Return a query in a form that data can hold, without keys that start with ``$``."""
     if isinstance(query, Mapping):
         return {key[1:] if key in _WORDS else key: _as_data(value) for key, value in query.items()}
     if isinstance(query, list | tuple | set | frozenset):

@@ -106,7 +106,7 @@ def recover(store: Store, id: JobId, at: Any, data: Any = SAME_DATA) -> Record:
         again = revised(again if _is_same(text, ended) else with_own_key(again), {}, text, now)
     [stored] = store.add([again])
     if stored.id != again.id:
-        way_out = f"recover job {id} when that one has ended"
+        way_out = f"recover job {id} once that one has ended"
         raise KeyTaken(again.unique, stored.id, stored.job, stored.status.name, end_of(stored), way_out)
     return stored
 
@@ -127,7 +127,7 @@ def recoverable(store: Store, query: Query) -> tuple[list[JobId], int]:
 
 
 def recover_all(store: Store, query: Query, at: Any) -> Recovered:
-    """Add copies of all records that match and had ended when this began, in the order of their ids.
+    """Add copies of all records that match and had ended when this started, in the order of their ids.
 
     Leave out jobs that were recovered before, so that recovered successes do not run again, and jobs whose unique key
     another pending job has. Where several processes recover a job at once, its copy has the same id for all of them,
@@ -171,9 +171,9 @@ def workflow_member(store: Store, id: JobId) -> Record:
 
 
 def cancel_all(store: Store, query: Query, reason: str) -> tuple[int, int]:
-    """Cancel all records that match, are pending, and were added before this began, a batch in one step of the store.
+    """Cancel all records that match, are pending, and were added before this started, a batch in one step of the store.
 
-    Return how many are canceled, and how many that had begun were asked to end.
+    Return how many are canceled, and how many that had started were asked to end.
     """
     pending = And((query, PENDING, Compare("created_at", Operator.LTE, milliseconds(store.now()))))
     canceled = asked = 0

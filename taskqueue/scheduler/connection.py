@@ -133,7 +133,7 @@ class Connections:
 
     @property
     def store_and_silence(self) -> tuple[Store, object | None]:
-        """The store in this process, and the present silence of its listener; one look for both, as each add takes it.
+        """The store in this process, and the current silence of its listener; one look for both, as each add takes it.
 
         The silence is None without a listener, or if it hears nothing of new jobs.
         """
@@ -236,7 +236,7 @@ def leave_open(connections: Connections) -> None:
 def _borrower(place: Any, connection: Any) -> Callable[[], Store]:
     """Return a function that opens the store on the application's own connection; raise its errors now."""
     if place is not None:
-        raise ConfigError("Scheduler got an address and a connection: pass one of the two")
+        raise ConfigError("Scheduler got both an address and a connection: pass only one")
     store = open_on_connection(connection)
     return lambda: store
 

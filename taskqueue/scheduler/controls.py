@@ -27,13 +27,13 @@ from taskqueue.store import Store
 from taskqueue.store.bell import NEWS
 
 MOST_RUNS = 500
-"""The most running jobs that are read."""
+"""Maximum number of running jobs that are read."""
 
 MOST_WAITING = 20_000
-"""The most waiting jobs that are counted."""
+"""Maximum number of waiting jobs that are counted."""
 
 MOST_KEYS = 100
-"""The most limit keys that are returned unless more are asked for."""
+"""Maximum number of limit keys that are returned unless more are asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class LimitState:
     limit_key: LimitKey
     """The key, with the active number."""
     control: Control | None
-    """The operator's change of the number; None if it is as declared."""
+    """The operator's change of the number; None if it has its declared number."""
     used: int
     """How many of its places are taken; under a rate, also by starts of jobs that do not run any more."""
     waiting: int
@@ -53,7 +53,7 @@ class LimitState:
 
     @property
     def is_full(self) -> bool:
-        """Return whether no further job can begin."""
+        """Return whether no further job can start."""
         return self.used >= self.limit_key.count
 
 

@@ -44,7 +44,7 @@ class WrongLine:
 
 @dataclass(frozen=True, kw_only=True)
 class Crontab:
-    """What a crontab says."""
+    """The content of a crontab."""
 
     entries: Mapping[str, ScheduleEntry]
     """Its schedules by name."""
@@ -86,7 +86,7 @@ class _Command(NamedTuple):
 
 
 class _Reader:
-    """What the lines so far have set, for the lines after them."""
+    """What the lines so far have set for the lines after them."""
 
     def __init__(self, tz: str, has_users: bool) -> None:
         self._usual_tz = tz

@@ -102,8 +102,8 @@ def apply_once(store: Store, application: str, plans: Sequence[NamedSchedule]) -
             return NOTHING
         if digest in applied:
             log.warning(
-                "the schedules of application %s stay as they are: another deployment has replaced this one's, "
-                "which were applied at %s; to return to them, apply them by force or with `taskqueue schedule sync`",
+                "the schedules of application %s stay unchanged: another deployment has replaced this one's, which "
+                "were applied at %s; to restore them, pass force=True or run `taskqueue schedule sync`",
                 application,
                 applied[digest],
             )

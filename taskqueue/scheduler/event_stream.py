@@ -282,7 +282,7 @@ class EventStream(Generic[AnyEvent]):
 
     def _begin_again(self, lost: str) -> str:
         """Start bound callbacks now, because events after the cursor were removed; return the new cursor."""
-        log.warning("events after cursor %s were removed before bound callbacks were called with them", lost)
+        log.warning("bound callbacks missed the events after cursor %s, which were removed before they were read", lost)
         cursor = self.cursor()
         with self._lock:
             for binding in self.bound:
@@ -443,7 +443,7 @@ def check(cursor: object) -> None:
     """Refuse text that is not a cursor of any store."""
     if cursor is not None and not (isinstance(cursor, str) and (cursor == OLDEST or re.fullmatch(_CURSOR, cursor))):
         raise InvalidOption(
-            f"cursor={as_code(cursor)}: pass a cursor of this store, {OLDEST!r}, or None for what comes now"
+            f"cursor={as_code(cursor)}: pass a cursor of this store, {OLDEST!r}, or None for new events"
         )
 
 

@@ -20,7 +20,7 @@ from taskqueue.scheduler.controls import user_and_host
 from taskqueue.store import Lease, Store
 
 MOST = 200
-"""The most decisions that a store keeps; with one more, the oldest ones end."""
+"""Maximum number of decisions that a store keeps; with one more, the oldest ones end."""
 
 KEPT_BY = Holder(seat="operators", incarnation="decisions")
 """The holder of the leases of decisions: always the same, so that a decision can be replaced."""
@@ -54,9 +54,9 @@ def group_of(store: Store, failure: Any) -> Group:
     matching = [group for group in known if failure in (group.id, group.fingerprint)]
     if len(matching) > 1:
         ids = ", ".join(f"{group.id} ({group.job})" for group in sorted(matching))
-        raise InvalidOption(f"failure {as_code(failure)} is that of several classes: pass an id: {ids}")
+        raise InvalidOption(f"several classes have failure {as_code(failure)}: pass an id: {ids}")
     if not matching:
-        raise InvalidOption(f"no attempt failed by {as_code(failure)} within 7 days: see `taskqueue failures`")
+        raise InvalidOption(f"no attempt failed with {as_code(failure)} in the last 7 days: see `taskqueue failures`")
     return matching[0]
 
 

@@ -23,7 +23,7 @@ from taskqueue.store import Store
 DEEPEST = 10
 """How deep jobs may be nested, each added by the one around it; further jobs run when the innermost has ended."""
 
-_NO_NODE = "runs each job when it is added, in its caller, and has no node"
+_NO_NODE = "runs each job when it is added, in the process that adds it, without a node"
 _WAY_OUT = "leave it out, or use a Scheduler with a store and a node"
 
 
@@ -80,7 +80,7 @@ class ImmediateMode:
         except BaseException as error:
             if is_outermost:  # the next add would run them first, and end in the same way
                 pending = [record.id for record in matching(store, PENDING)]
-                cancel_each(store, pending, f"an add was ended by {type(error).__name__}")
+                cancel_each(store, pending, f"an add was interrupted by {type(error).__name__}")
             raise
         finally:
             _NESTED.reset(token)

@@ -23,13 +23,13 @@ from taskqueue.store import Store
 log = logging.getLogger(__name__)
 
 FIRST_LOOK = 0.2
-"""Seconds after which a wait looks whether the awaited jobs depend on the waiting job; most waits are shorter."""
+"""Seconds after which a wait checks whether the awaited jobs depend on the waiting job; most waits are shorter."""
 
 LOOKS_EVERY = 1.0
-"""Seconds between two looks whether the awaited jobs can run, and before the node hears of the wait."""
+"""Seconds between two checks whether the awaited jobs can run, and before the node learns of the wait."""
 
 SHARE_OF_TIME = 20
-"""A process spends at most one part in this many of its time on reading for this."""
+"""A process spends at most one Nth of its time on these reads."""
 
 RAISES_AFTER = 5.0
 """Seconds for which waits hold all workers before a wait raises, and after which a wait warns."""
@@ -66,7 +66,7 @@ _observers: WeakKeyDictionary[Store, _Observer] = WeakKeyDictionary()
 
 
 class JobWait:
-    """One wait of a running job, from its begin to ``end``."""
+    """One wait of a running job, from its start to ``end``."""
 
     def __init__(self, store: Store, run: RunFields) -> None:
         self._store = store
@@ -212,7 +212,7 @@ class JobWait:
 
 
 def of_running_job(store: Store, ids: Collection[JobId]) -> JobWait | None:
-    """Return the watch over a wait for these jobs that begins now; None outside of jobs. Raises ``WaitDeadlock``.
+    """Return the watch over a wait for these jobs that starts now; None outside of jobs. Raises ``WaitDeadlock``.
 
     Hooks after the run, and processes that the job has forked, are outside.
     """

@@ -325,7 +325,7 @@ def day(day: Day, upcoming: Upcoming) -> dict[str, Any]:
 
 
 def judged(group: FailureGroup) -> dict[str, Any]:
-    """Return the failed attempts of the last hour by one error of one class, against the last week."""
+    """Return the failed attempts of the last hour with one error of one class, against the last week."""
     return {
         "id": group.id,
         "job": group.job,
@@ -345,7 +345,7 @@ def judged(group: FailureGroup) -> dict[str, Any]:
 
 
 def decision(decision: FailureDecision) -> dict[str, Any]:
-    """Return what was decided about the failures of one class by one error."""
+    """Return what was decided about the failures of one class with one error."""
     fingerprint = {"fingerprint": decision.fingerprint or None}
     return _fields(decision, "id", "job") | fingerprint | _fields(decision, "state", "since", "until", "by", "reason")
 

@@ -241,7 +241,7 @@ class DeclaredOperations:
     @Declaration(
         target=Target.NODE,
         help="Allow a node to start jobs again.",
-        done="{target} works again",
+        done="{target} starts jobs again",
         not_done="{target} was not drained",
         clears=Kind.DRAIN,
     )
@@ -253,8 +253,9 @@ class DeclaredOperations:
         target=Target.FAILURE,
         help="""Mute an error of a class: it is no longer reported.
 
-        It is muted until its share of the attempts doubles, or until it happens again after it had stopped for an hour
-        of the clock, for a week at most; or until a time. Its jobs fail, are retried and are counted as before.
+        It stays muted until its share of the attempts doubles, or until it happens again after it had stopped for an
+        hour of the clock, for a week at most; or until a given time. Its jobs fail, are retried and are counted as
+        before.
         """,
         ask="It is not reported until it grows or comes back, or until the time.",
         done="{target} is muted",
@@ -264,7 +265,7 @@ class DeclaredOperations:
     def mute(
         self, failure: str, until: When | None = None, reason: str = "", *, by: str | None = None
     ) -> FailureDecision:
-        """Let the failures of one class by one error be neither findings nor notified.
+        """Report the failures of one class with one error neither as findings nor in notifications.
 
         ``failure`` is an id that ``taskqueue failures`` lists, or a fingerprint that one class has. ``until`` is a
         time, or a duration from now: ``"2h"``. Without it they are muted until their share of the attempts doubles, or
@@ -277,9 +278,9 @@ class DeclaredOperations:
 
     @Declaration(
         target=Target.FAILURE,
-        help="""Note that an error of a class is resolved.
+        help="""Mark an error of a class as resolved.
 
-        It is no longer reported. If an attempt fails by it again, that is a finding at once, however few fail.
+        It is no longer reported. If an attempt fails with it again, that is a finding at once, even if it is only one.
         """,
         ask="It is not reported until it happens again.",
         done="{target} is resolved",
@@ -287,7 +288,7 @@ class DeclaredOperations:
         undone_by="reopen",
     )
     def resolve(self, failure: str, reason: str = "", *, by: str | None = None) -> FailureDecision:
-        """Note that the failures of one class by one error are resolved, so that one more is a finding.
+        """Mark the failures of one class with one error as resolved, so that one more is a finding.
 
         Failures of the minute of this call do not count, later ones do. ``failure`` is as for ``mute``. Raises
         ``InvalidOption``.
@@ -299,7 +300,7 @@ class DeclaredOperations:
     @Declaration(
         target=Target.FAILURE,
         help="Report an error of a class again that was muted or resolved.",
-        done="{target} is open again",
+        done="{target} is reported again",
         key="o",
         not_done="{target} was neither muted nor resolved",
     )

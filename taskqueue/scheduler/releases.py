@@ -15,10 +15,10 @@ from taskqueue.scheduler.failure_states import KEPT_BY
 from taskqueue.store import Lease, Store
 
 MOST = 100
-"""The most marks that a store keeps; with one more, the oldest is removed."""
+"""Maximum number of marks that a store keeps; with one more, the oldest is removed."""
 
 LONGEST_NAME = 64
-"""The most characters of a name."""
+"""Maximum number of characters of a name."""
 
 
 def mark(store: Store, name: Any, at: Any, by: str | None) -> Release:

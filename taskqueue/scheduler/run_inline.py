@@ -350,7 +350,7 @@ class _InlineRunner:
         return self._store.now()
 
     def begin(self, record: Record) -> bool:
-        """Count the run as begun; return False if the claim was lost or has a cancel request."""
+        """Count the run as started; return False if the claim was lost or has a cancel request."""
         stored = next(iter(present(self._store, [record.id])), None)
         if stored is None or (stored.claims, stored.holder) != (record.claims, self._holder):
             return False

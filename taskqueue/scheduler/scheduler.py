@@ -61,7 +61,7 @@ PAGE = 200
 
 
 class Scheduler(Events, Operations, Schedules):
-    """The way to one store; cheap to make, opened when first used, for any number of threads, and usable after a fork.
+    """A client of one store: cheap to create, opened when first used, usable by many threads and after a fork.
 
     ``url_or_database`` is a path or URL, or a ``pymongo`` database; None means ``TASKQUEUE_URL``, or else the embedded
     database of this user. ``defaults`` are options for every job that is added through this scheduler. With

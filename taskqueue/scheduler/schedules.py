@@ -154,8 +154,8 @@ def schedule_from(
 
 
 def define(store: Store, plan: NamedSchedule, now: datetime) -> NamedSchedule:
-    """Store the schedule, or give the one of its name this definition; its counters stay, but that of failures, and,
-    if its trigger does, its next time.
+    """Store the schedule, or redefine the one with its name. Its counters stay, except that of failures, and so does
+    its next time if its trigger stays.
     """
     tries = Tries(store.url, f"schedule {plan.name}")
     while True:
@@ -264,7 +264,7 @@ def trigger_now(store: Store, name: str) -> Record:
 
 
 def preview(plan: NamedSchedule, count: int, now: datetime) -> list[datetime]:
-    """Return the next times, ``count`` at most; those of a class of the user's own are asked for in this process.
+    """Return the next times, ``count`` at most; those of a class of the user's are asked for in this process.
 
     Where the next time depends on the end of a run, each run is taken to end at once.
     """
@@ -337,7 +337,7 @@ def _redefined(old: NamedSchedule, new: NamedSchedule) -> NamedSchedule | None:
 
 def _check_readable(plan: NamedSchedule) -> None:
     if plan.damage:
-        raise Unreadable(f"schedule {plan.name} {plan.damage}: correct that, define the schedule again, or remove it")
+        raise Unreadable(f"schedule {plan.name} {plan.damage}: correct it, define the schedule again, or remove it")
 
 
 def _changed(

@@ -66,7 +66,7 @@ class JobSnapshot:
 
     @property
     def status(self) -> Status:
-        """The state, a ``Status`` and no text: compare it with ``Status.DONE``, or ask ``is_done``."""
+        """The state, a ``Status`` rather than text: compare it with ``Status.DONE``, or ask ``is_done``."""
         return self.snapshot.status
 
     @property
@@ -151,7 +151,7 @@ class JobSnapshot:
 
     @property
     def attempt(self) -> int:
-        """The number of the present attempt, or else of the next one; interrupted and snoozed runs are not counted."""
+        """The number of the current attempt, or else of the next one; interrupted and snoozed runs are not counted."""
         return self.snapshot.attempt
 
     @property
@@ -171,7 +171,7 @@ class JobSnapshot:
 
     @property
     def started_at(self) -> datetime | None:
-        """When the present or the last attempt started to run."""
+        """When the current or the last attempt started to run."""
         return self.snapshot.started_at
 
     @property

@@ -85,8 +85,6 @@ def _check_node(store: Store, record: Record, leases: Sequence[Lease]) -> None:
     name = record.holder.seat
     seat = next((lease for lease in leases if lease.name == f"{SEAT}{name}" and lease.holder == record.holder), None)
     if seat is None:
-        raise StackUnavailable(
-            record.id, f"it runs on no node: process {name} has called it itself, or its node has left"
-        )
+        raise StackUnavailable(record.id, f"it runs on no node: process {name} runs it itself, or its node has left")
     if not host.is_live(seat, store.now()):
-        raise StackUnavailable(record.id, f"node {name} is dead or silent: the job runs again when its lease ends")
+        raise StackUnavailable(record.id, f"node {name} is dead or silent: the job runs again when its lease expires")

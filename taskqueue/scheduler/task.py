@@ -188,7 +188,7 @@ def task(
 def task(
     function: Callable[..., Any] | None = None, /, *, context: bool = False, **options: Unpack[ClassOptions]
 ) -> Any:
-    """Make a function a job: ``@task`` or ``@task(retry=5, queue="mail")``; the data are its arguments by name.
+    """Make a function a job: ``@task`` or ``@task(retry=5, queue="mail")``; the data is its arguments by name.
 
     With ``context=True`` the function gets the running job, a ``RunningJob``, as its first argument. Raises
     ``InvalidJob`` for a lambda, a nested function or a generator, which no worker could import or run, and

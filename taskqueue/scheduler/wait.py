@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # few waits are of running jobs
 
 
 LOOKED_AT = 20
-"""The most open jobs whose queues the error of a wait looks at."""
+"""Maximum number of open jobs whose queues the error of a wait looks at."""
 
 
 def ends(
@@ -84,7 +84,7 @@ def timed_out(store: Store, open_ids: Sequence[JobId], timeout: float, unread: i
 
 
 def of_running_job(store: Store, ids: Collection[JobId]) -> JobWait | None:
-    """Return the watch over a wait for these jobs that begins now, None outside of jobs; raise ``WaitDeadlock``."""
+    """Return the watch over a wait for these jobs that starts now, None outside of jobs; raise ``WaitDeadlock``."""
     from taskqueue.scheduler import job_wait  # few waits are of running jobs
 
     return job_wait.of_running_job(store, ids)

@@ -1,7 +1,7 @@
 """Functions for workflows: jobs that run one after the other or in parallel, added together, with one handle.
 
-A workflow is its members: jobs with one tag in common, which depend on those of the level before. Each word takes a
-``Scheduler``, or an ``AsyncScheduler`` and is awaited then.
+A workflow is its members: jobs with one tag in common, which depend on those of the level before. Each function takes a
+``Scheduler``, or an ``AsyncScheduler`` and is then awaited.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Handle = TypeVar("Handle", bound=JobSnapshot)
 
 
 class WorkflowSnapshot(Generic[Handle]):
-    """The members of one workflow, in the order of their levels, as they were when last looked at."""
+    """The members of one workflow, in the order of their levels, as they were when last read."""
 
     def __init__(self, client: Any, id: JobId, processes: Iterable[Handle]) -> None:
         self._client = client
@@ -121,10 +121,10 @@ class WorkflowSnapshot(Generic[Handle]):
 
 
 class Workflow(WorkflowSnapshot[Process]):
-    """The members of one workflow, in the order of their levels, as they were when last looked at."""
+    """The members of one workflow, in the order of their levels, as they were when last read."""
 
     def refresh(self) -> Workflow:
-        """Look at all members again and return this; one that was pruned stays as it was."""
+        """Read all members again and return this; one that was pruned stays as it was."""
         self._renew(members(self._client, self.id))
         return self
 
@@ -155,7 +155,7 @@ class AsyncWorkflow(WorkflowSnapshot[AsyncProcess]):
     """A ``Workflow`` whose operations are awaited."""
 
     async def refresh(self) -> AsyncWorkflow:
-        """Look at all members again and return this; one that was pruned stays as it was."""
+        """Read all members again and return this; one that was pruned stays as it was."""
         self._renew(_latest([process async for process in self._client.get_jobs(_query(self.id))]))
         return self
 
@@ -211,14 +211,14 @@ def _cancel(client: Scheduler, first: JobId, reason: str) -> None:
 
 
 def _remaining(timeout: Duration | None) -> Callable[[], float | None]:
-    """Return what returns how many seconds of the timeout are left."""
+    """Return a function that returns how many seconds of the timeout are left."""
     seconds = timeout_of("timeout", timeout)
     deadline = None if seconds is None else time.monotonic() + seconds
     return lambda: None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 def _missing(first: JobId, processes: Sequence[JobSnapshot]) -> Iterator[JobId]:
-    """Yield the members that are known by others alone."""
+    """Yield the members that are known only from others."""
     there = {id for process in processes for id in _ids(process)}
     for id in (first, *(id for process in processes for id in process.depends_on)):
         if id not in there:
@@ -255,7 +255,7 @@ MOST_RECENT = 1000
 """The most workflows that ``recent`` returns at once."""
 
 MOST_BESIDE = 1000
-"""The most members of a level that another one waits for."""
+"""Maximum number of members of a level that another one waits for."""
 
 RESULT: Any = Received(ONE)
 """In the data of a member: the result of the only job of the level before, which is put there when the member runs."""
@@ -296,7 +296,7 @@ def chain(
 def chain(scheduler: Any, *members: Any, on_failure: Any = "cancel", **options: Any) -> Any:
     """Add jobs that run one after the other, in one step; a list among them is a level whose jobs run in parallel.
 
-    A member is ``job``, ``(job, data)`` or ``(job, data, options)``. Each one begins when all of the level before it
+    A member is ``job``, ``(job, data)`` or ``(job, data, options)``. Each one starts when all of the level before it
     are DONE, and finds their results in ``self.dependencies``, or in its data where ``RESULT`` or ``RESULTS`` stands.
     ``on_failure`` is the ``on_dependency_failure`` of all, and ``options`` are those of each member that does not set
     them itself. Nothing is added if one is invalid.

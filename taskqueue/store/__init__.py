@@ -27,7 +27,7 @@ SCHEMA_VERSION = 1
 """The schema version of this code: new stores are created with it, and ``taskqueue migrate`` upgrades to it."""
 
 ALIKE = 1000
-"""The most records that ``Store.alike`` returns."""
+"""Maximum number of records that ``Store.alike`` returns."""
 
 OLDEST = "oldest"
 """The cursor before the first event that is kept."""
@@ -44,7 +44,7 @@ class ClaimRequest:
     due_by: datetime | None = None
     """Allow an early claim of jobs that are due by then if no job is WAITING; no earlier than ``Store.early_by``."""
     data: int | None = None
-    """The most bytes of data of all records for the pool (None: no limit); the first ``free`` of them always fit."""
+    """Maximum number of bytes of data for the pool (None: no limit); the first ``free`` of them always fit."""
     free: int = 0
     rooms: Mapping[str, int] = field(default_factory=dict)
     """How many more jobs of each class with ``concurrency`` to take; of others, as many as one worker runs."""
@@ -67,7 +67,7 @@ class Note:
     """Progress of a running job that its node records with the next renewal."""
 
     started_at: datetime | None = None
-    loaded_at: datetime | None = None  # when the class was loaded and the job's own code began: rates count from then
+    loaded_at: datetime | None = None  # when the class was loaded and the job's own code started: rates count from then
     progress: float | None = None
     progress_message: str = ""
     progress_at: datetime | None = None
@@ -98,11 +98,11 @@ class Settlement(NamedTuple):
     claims: int
     holder: Holder
     after: Record
-    lease_end: datetime | None = None  # of a lost claim, as its settler read it: refused if that has been renewed
+    lease_end: datetime | None = None  # of a lost claim, as the caller read it: refused if that has been renewed
     defined: Record | None = None
     """The record as it was claimed, where ``after`` has the options that its class declares."""
     lines: str | None = None  # as of ``Note``
-    is_unseen: bool = False  # no process has seen whether the run began and ended: its node or manager has died
+    is_unseen: bool = False  # no process has seen whether the run started and ended: its node or manager has died
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +171,7 @@ class Store(Protocol):
     def add(self, records: Sequence[Record]) -> list[Record]:
         """Insert all records and return the stored record for each, in order.
 
-        A job with the same id, class and data is the same job: the stored one is returned. If only the id is the same,
+        A job with the same id, class and data are the same job: the stored one is returned. If only the id is the same,
         ``DuplicateId`` is raised and nothing
         is stored. If a pending job has the unique key, that job is returned. Dependencies that have ended are ignored.
         A job names its last copy.
@@ -216,7 +216,7 @@ class Store(Protocol):
         """Return up to ``limit`` workflows that have members, by id, the newest first, from ``upto`` on if given."""
 
     def history(self, step: Step, since: datetime, until: datetime) -> Parts:
-        """Return the figures of the minutes or hours that begin from ``since`` up to ``until``.
+        """Return the figures of the minutes or hours that start from ``since`` up to ``until``.
 
         Each settled claim and end counts once, in the minute it was settled; an added job counts in the minute of
         ``created_at``.
@@ -261,7 +261,7 @@ class Store(Protocol):
         (rank, id).
 
         First promotes due jobs and ends expired ones, in bounded steps. Nothing is taken of a queue that is
-        paused, or for a node that is drained, by any claim that begins after ``set_control`` has returned; limits have
+        paused, or for a node that is drained, by any claim that starts after ``set_control`` has returned; limits have
         the numbers that were set for them. Jobs with limits are never taken ahead of their time.
         """
 

@@ -15,7 +15,7 @@ ORDERS = ("id", "created_at", "ended_at", "rank")
 """The fields by which ``Store.find`` orders records."""
 
 CURSOR_DIGITS = 19
-"""The most digits of a number in a cursor; Python refuses to read much longer ones."""
+"""Maximum number of digits of a number in a cursor; Python refuses to read much longer ones."""
 
 TOPICS = (WORK, STOPS, PLANS, CONTROLS, NEWS, ENDS)
 """The topics for which ``Store.bell`` gives bells."""
@@ -46,7 +46,7 @@ def check_topic(topic: str) -> None:
 
 
 def existing(new: Record, present: Record) -> Record:
-    """Return the present record with the id of a new one, marked as one that existed before.
+    """Return the current record with the id of a new one, marked as one that existed before.
 
     Raises ``DuplicateId`` if it is another job: one with another class or other data.
     """

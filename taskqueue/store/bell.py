@@ -77,7 +77,7 @@ FRESH = 50_000_000
 """Nanoseconds for which a change of a folder may hide another one: the clock of files ticks every few milliseconds."""
 
 LONGEST_RING = 4096
-"""The most bytes of a ring; the rows of most ended jobs are shorter than 500."""
+"""Maximum number of bytes of a ring; the rows of most ended jobs are shorter than 500."""
 
 PLAIN_RING = b"!"
 

@@ -1,4 +1,4 @@
-"""Adds jobs inside a transaction that the application has begun itself."""
+"""Adds jobs inside a transaction that the application has started itself."""
 
 from __future__ import annotations
 

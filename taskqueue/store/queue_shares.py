@@ -1,11 +1,11 @@
 """Decides which queue has the next turn on a node: weighted fair queueing, by the priority of each first waiting job.
 
 A run of priority p takes 1.25**p of its queue's virtual time, and the turn goes to the queue whose next run would end
-first. A run begins at the end of the last one of its queue, or at the node's virtual time when its job began to wait.
+first. A run starts at the end of the last one of its queue, or at the node's virtual time when its job started to wait.
 So shares hold over any number of claims, each queue gets its turn, and a queue that was idle has saved nothing. An
-unknown queue begins when the node first sees it, whatever its job says: a job may be added for a time in the past.
+unknown queue starts when the node first sees it, whatever its job says: a job may be added for a time in the past.
 
-The virtual time of a node is the middle of its last run: a job of an idle queue begins before the next one of a backlog
+The virtual time of a node is the middle of its last run: a job of an idle queue starts before the next one of a backlog
 of the same priority, and an endless row of idle queues cannot keep a backlog out.
 """
 
@@ -25,7 +25,7 @@ STEP = 1.25
 """The factor between the shares of two priorities that are one step apart, about as with ``nice``."""
 
 FEW = 1024
-"""The most ends and times that are kept, whether they still matter or not."""
+"""Maximum number of ends and times that are kept, whether they still matter or not."""
 
 MOST_SEEN = 100_000
 """Up to so many queues are remembered that were seen, but of which this node has got no run since."""
@@ -73,7 +73,7 @@ class QueueShares:
         self._seen: dict[str, float] = {}
         """The virtual time at which each queue that has no end was seen first."""
         self._earlier: QueueShares | None = None
-        """The shares that this trial began with."""
+        """The shares that this trial started with."""
         self._times: list[int] = []
         self._values: list[float] = [0.0]
         """The virtual times: the first one up to the first of the times, each other one after a time."""
@@ -122,7 +122,7 @@ class QueueShares:
         return counted
 
     def _charge_all(self, records: Sequence[Record]) -> None:
-        """Count runs of one queue as ``charge`` does: each but the first begins where the one before it ends."""
+        """Count runs of one queue as ``charge`` does: each but the first starts where the one before it ends."""
         first, *others = records
         self.charge(first.queue, _first_of(first))
         end = self._ends[first.queue]
@@ -139,7 +139,7 @@ class QueueShares:
 
     def _start_of(self, queue: str, first: First) -> float:
         begun = self._earlier or self
-        end = self._ends.get(queue, begun._ends.get(queue))  # noqa: SLF001 - a trial reads what it began with
+        end = self._ends.get(queue, begun._ends.get(queue))  # noqa: SLF001 - a trial reads what it started with
         if end is None:
             end = self._seen.setdefault(queue, begun.now)
         return max(end, self._values[bisect_left(self._times, first.since)])

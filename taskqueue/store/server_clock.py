@@ -17,13 +17,13 @@ ASK_FOR = 1.0
 """Seconds to wait for an answer if an estimate will do."""
 
 NEAR = 0.005
-"""The most seconds that a good answer takes; after a slower one, the server is asked again at once."""
+"""Maximum number of seconds that a good answer takes; after a slower one, the server is asked again at once."""
 
 ASKS = 3
-"""The most times the server is asked: if it is far away, no answer is accurate."""
+"""Maximum number of times the server is asked: if it is far away, no answer is accurate."""
 
 DRIFT = 0.0005
-"""The most seconds that the local clock gains on the server's in a second: as much as NTP speeds a clock up."""
+"""How many seconds the local clock gains on the server's per second at most: NTP speeds a clock up by no more."""
 
 
 class ServerClock:
@@ -75,7 +75,7 @@ class ServerClock:
     def asked(self) -> datetime:
         """Ask the server; the time is never ahead of the server's, but late by up to the answer's travel time.
 
-        So nothing begins before its time, and no lease ends before its end.
+        So nothing starts before its time, and no lease ends before its end.
         """
         now, took = self._asked_once()
         with contextlib.suppress(self._error):  # the first answer will do

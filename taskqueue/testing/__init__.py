@@ -1,4 +1,4 @@
-"""What tests of applications use: fixtures of pytest, loaded on request, and a mixin for ``unittest``.
+"""Helpers for the tests of applications: fixtures for pytest, loaded on request, and a mixin for ``unittest``.
 
 ``pytest_plugins = ["taskqueue.testing"]`` in a ``conftest.py``, or ``-p taskqueue.testing``, loads the fixtures
 ``scheduler``, ``jobs``, ``clock``, ``start_node`` and ``node``. They need pytest, the mixin does not.

@@ -178,10 +178,10 @@ class Jobs:
 
 
 SHOWN = 10
-"""The most other jobs that a message lists."""
+"""Maximum number of other jobs that a message lists."""
 
 SHORT = 200
-"""The most characters of a value that a message shows."""
+"""Maximum number of characters of a value that a message shows."""
 
 
 class Expected:

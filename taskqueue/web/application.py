@@ -79,7 +79,7 @@ def application(
 
     async def broken(request: Request, _: Exception) -> Response:
         """Answer an unexpected error without its text; the server logs it with its traceback."""
-        problem = Problem("internal-error", "something went wrong here: the log of the dashboard says what")
+        problem = Problem("internal-error", "internal error: see the log of the dashboard")
         response = answer(request, problem)
         response.headers.update(HEADERS)  # it bypasses the checks, which add these headers to others
         return response

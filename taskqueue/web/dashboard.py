@@ -33,27 +33,27 @@ R = TypeVar("R")
 
 THREADS = 8
 OF_USER = 3
-"""The most concurrent calls of the scheduler, in total and per user; others wait their turn."""
+"""Maximum number of concurrent calls of the scheduler, in total and per user; others wait their turn."""
 
 MOST_OF_USER = 100
 """Calls of one user that run and wait at once."""
 
 FIGURE_THREADS = 2
-"""The most concurrent calls that compute figures of a time, which may take seconds; one per user."""
+"""Maximum number of concurrent calls that compute figures of a time, which may take seconds; one per user."""
 
 NODE_THREADS = 8
 NODES_OF_USER = 2
-"""The most concurrent requests to nodes, in total and per user; one per job, as a stopped node takes seconds."""
+"""Maximum number of concurrent requests to nodes, in total and per user; one per job: a stopped node takes seconds."""
 
 LOGIN_THREADS = 2
 LOGINS_OF_ADDRESS = 8
 MOST_LOGINS = 64
-"""The most passwords that are checked at once; the most logins that run or wait, per address and in total."""
+"""Maximum number of passwords that are checked at once; the most logins that run or wait, per address and in total."""
 
 STRANGER_THREADS = 2
 OF_STRANGERS = 20
 MOST_STRANGERS = 200
-"""The most pages for people without a login that are made at once, one per address; the most that wait with them, per
+"""Maximum number of pages for people without a login that are made at once (one per address) and that wait, per
 address and in total."""
 
 LARGEST_LOGIN = 16 * 1024

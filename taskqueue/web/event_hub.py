@@ -144,7 +144,7 @@ LAGS = 20
 MOST_LISTENERS = 200
 MOST_OF_USER = 50
 MOST_OF_ADDRESS = 100
-"""The most open pages and streams in total, per user, and per address."""
+"""Maximum number of open pages and streams in total, per user, and per address."""
 
 WAITING = 2000
 """Events queued for one listener; further ones are dropped, and the listener gets a ``gap`` notice."""

@@ -16,10 +16,10 @@ from taskqueue.scheduler.scheduler import Scheduler
 from taskqueue.web.words import WORDS, name
 
 MOST = 40
-"""The most boxes that are drawn."""
+"""Maximum number of boxes that are drawn."""
 
 MOST_MEMBERS = 200
-"""The most members of a workflow that are read."""
+"""Maximum number of members of a workflow that are read."""
 
 MOST_COPIES = 10
 """How many copies one after the other are followed."""

@@ -32,7 +32,7 @@ SHARE = 50
 """Seconds of which one at most, about, goes into answers: a busy machine has more to do than to show pages."""
 
 LONGEST = 10.0
-"""The most seconds between two beats, however long answers take."""
+"""Maximum number of seconds between two beats, however long answers take."""
 
 
 class Beat(NamedTuple):

@@ -83,7 +83,7 @@ class UsersFile:
                     self._read = state, _accounts(self.path, self.path.read_bytes())
             except OSError as error:
                 raise ConfigError(
-                    f"{self.path} cannot be read ({error.strerror}): make it with `taskqueue web user add NAME`"
+                    f"{self.path} cannot be read ({error.strerror}): create it with `taskqueue web user add NAME`"
                 ) from None
             return self._read[1]
 
@@ -110,7 +110,7 @@ class UsersFile:
         try:
             folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
-            raise ConfigError(f"{self.path} cannot be made ({error.strerror}): make its folder first") from None
+            raise ConfigError(f"{self.path} cannot be created ({error.strerror}): create its folder first") from None
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)  # the folder's, for the file is another one after each change
             before = self.accounts() if self.path.exists() else {}
@@ -187,7 +187,7 @@ def _accounts(path: Path, text: bytes) -> Mapping[str, Account]:
         return {name: _account(name, fields) for name, fields in document.items()}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(
-            f"{path} is not a file of users ({error}): make it with `taskqueue web user add NAME`"
+            f"{path} is not a file of users ({error}): create it with `taskqueue web user add NAME`"
         ) from None
 
 

@@ -85,7 +85,7 @@ def test_a_stop_of_the_node_lets_them_finish(url: str, scheduler: Scheduler, fil
         jobs = scheduler.add_jobs([(Shared, data)] * 5)
         files.heed(5)
         first.process.send_signal(signal.SIGTERM)
-        first.heed("ends its work")
+        first.heed("is stopping")
         (files.folder / "end").touch()
         assert first.wait() == 0
 

@@ -119,7 +119,7 @@ def test_a_pause_reaches_a_node_that_is_stopping(
         running = scheduler.add_job(Gate, gate(files), queue="mail")
         files.heed(1)
         stopping.process.send_signal(signal.SIGTERM)
-        stopping.heed("ends its work")
+        stopping.heed("is stopping")
         waiter = Thread(target=lambda: scheduler.pause("mail", wait=LIMIT))
         waiter.start()
         files.open()

@@ -76,7 +76,7 @@ def test_a_worker_that_is_killed_in_a_delivery_leaves_it_to_the_next_one(
             eventually(lambda: "accepted notification" in started.log.read_text())
 
     assert len(set(ids(got))) == 1
-    assert "the look for findings failed: taskqueue.WorkerCrashed" in started.log.read_text()
+    assert "the search for findings failed: taskqueue.WorkerCrashed" in started.log.read_text()
 
 
 def test_the_next_leader_sends_what_the_last_one_has_not_sent(url: str, scheduler: Scheduler, tmp_path: Path) -> None:

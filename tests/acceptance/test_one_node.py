@@ -257,7 +257,7 @@ def test_a_job_that_ends_its_worker_by_sigterm_again_and_again_fails(
     assert files.lines() == ["left"] * 4
     why = process.why()
     assert "its run vanished, or was ended again by a SIGTERM that no node sent, 3 times, and crash_retries is 2" in why
-    assert "asked to exit by a SIGTERM that neither its node nor its manager sent, as in the run before" in why
+    assert "asked to exit by a SIGTERM that neither its node nor its manager sent, as in the previous run" in why
 
 
 def test_a_job_that_ends_its_manager_by_sigterm_again_and_again_fails(
@@ -273,7 +273,7 @@ def test_a_job_that_ends_its_manager_by_sigterm_again_and_again_fails(
     assert files.lines() == ["left"] * 3
     why = process.why()
     assert "its run vanished, or was ended again by a SIGTERM that no node sent, twice, and crash_retries is 1" in why
-    assert "was asked to exit by a SIGTERM that its node did not send, as in the run before" in why
+    assert "was asked to exit by a SIGTERM that its node did not send, as in the previous run" in why
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_why_names_the_line_of_a_job_that_took_too_long(url: str, scheduler: Sch
 
     [line] = [line for line in said.splitlines() if line.startswith("Where the last of them was when it was ended: ")]
     assert re.search(
-        r"ended: \S+/retrying\.py, line \d+, in \S*start \(in a call that had come to \S+/threading\.py, ", line
+        r"ended: \S+/retrying\.py, line \d+, in \S*start \(in a call that had reached \S+/threading\.py, ", line
     )
 
 
@@ -140,7 +140,7 @@ def test_after_a_timeout_that_had_to_kill_no_policy_of_the_users_is_asked(
 
     assert (process.status, process.cause) == (Status.TIMEOUT, Cause.UNDECIDED)
     assert process.error is not None
-    assert "the worker that could ask it had died" in process.error.message
+    assert "the worker that would have asked it had died" in process.error.message
 
 
 def test_only_errors_that_are_named_are_retried(url: str, scheduler: Scheduler, tmp_path: Path) -> None:  # row 48

@@ -304,7 +304,7 @@ def test_a_run_here_says_that_a_node_took_a_step_in_between(taskqueue: Taskqueue
 
     assert answer.code == Exit.UNSUCCESSFUL
     assert only(store).status is Status.PROCESSING
-    assert "a node took a step of it" in answer.complaint
+    assert "a node took over one of its steps" in answer.complaint
 
 
 def test_a_bootstrap_file_that_cannot_be_run_is_named(taskqueue: Taskqueue, store: Store, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_analytics_show_a_line_for_each_queue_and_one_for_all(taskqueue: Taskque
         ["all", "2", "1", "-", "-", "1", "0.03", "1", "s", "1", "s", "2", "s", "2", "min", "OutOfStock", "1"],
     ]
     assert lines[3].startswith("ended ")
-    assert lines[4] == "now 3 queued, 0 postponed, 1 behind others, 0 running"
+    assert lines[4] == "now 3 queued, 0 postponed, 1 blocked by others, 0 running"
 
 
 @pytest.mark.usefixtures("jobs")
@@ -90,7 +90,7 @@ def test_a_time_in_which_nothing_ended_is_said_in_words(taskqueue: Taskqueue) ->
 
     assert first == "no jobs ended in this period"
     assert second.startswith("ended ")
-    assert third == "now 0 queued, 0 postponed, 0 behind others, 0 running"
+    assert third == "now 0 queued, 0 postponed, 0 blocked by others, 0 running"
 
 
 def test_a_job_whose_node_is_gone_is_counted_as_lost(taskqueue: Taskqueue, store: Store) -> None:

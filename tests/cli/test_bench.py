@@ -87,7 +87,7 @@ def test_the_default_ground_is_beside_the_embedded_database(capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("--url", "/nowhere/at/all/jobs.db", *SMALL), Exit.STORE, "no folder can be made there"),
+        (("--url", "/nowhere/at/all/jobs.db", *SMALL), Exit.STORE, "no folder can be created there"),
         (("--url", "/tmp/jobs.db", "bench", "--jobs", "1"), Exit.CONFIG, "--jobs"),
     ],
 )
@@ -133,7 +133,7 @@ def test_a_node_that_gets_nowhere_ends_the_measurement_with_the_reason(url: str,
     with (
         Scheduler(url) as scheduler,
         node(url, tmp_path, 1) as running,
-        pytest.raises(MeasurementFailed, match=r"(?is)nothing moved .*in queue default"),
+        pytest.raises(MeasurementFailed, match=r"(?is)no progress .*in queue default"),
     ):
         running.check(0.0, scheduler.add_job(Empty))
 

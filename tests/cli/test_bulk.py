@@ -77,8 +77,8 @@ def test_without_a_name_the_bulk_actions_are_listed_the_newest_first(
     taskqueue(*FAILED, "--name", "others", "--yes")
 
     newest, oldest = taskqueue("bulk").out.splitlines()
-    assert newest.startswith("others: 1 of 5 jobs run again, 0 left; begun by ")
-    assert oldest.startswith("vat-fix: 4 of 5 jobs run again, 1 left; begun by ")
+    assert newest.startswith("others: 1 of 5 jobs run again, 0 left; started by ")
+    assert oldest.startswith("vat-fix: 4 of 5 jobs run again, 1 left; started by ")
     assert [action["name"] for action in taskqueue("bulk", "--json").document] == ["others", "vat-fix"]
 
 
@@ -88,7 +88,7 @@ def test_what_is_left_out_is_counted(taskqueue: Taskqueue, failed: list[Record])
     told = taskqueue(*FAILED, "--rate", "1/s", "--name", "all", "--yes").out
 
     assert counted == {"found": 4, "left_out": 1}
-    assert "left out, as recovered before: 1\n" in told
+    assert "left out, already recovered: 1\n" in told
 
 
 @pytest.mark.parametrize(
@@ -97,13 +97,13 @@ def test_what_is_left_out_is_counted(taskqueue: Taskqueue, failed: list[Record])
         ((*FAILED, "--first", "0", "--yes"), Exit.CONFIG, "first=0: pass a whole number from 1"),
         ((*FAILED, "--rate", "50", "--yes"), Exit.CONFIG, "rate='50': write a number and a unit"),
         ((*FAILED, "--name", "a/b"), Exit.CONFIG, "name='a/b': pass 1 to 64 letters"),
-        (("recover", "65f0", "--first", "5"), Exit.USAGE, "--first, --rate, --queue and --name go with --query"),
+        (("recover", "65f0", "--first", "5"), Exit.USAGE, "--first, --rate, --queue and --name need --query"),
         (("bulk", "other"), Exit.NOT_FOUND, "no bulk action has this name"),
         (("bulk", "half\udcff"), Exit.NOT_FOUND, "no bulk action has this name"),
         (("bulk", "other"), Exit.NOT_FOUND, "`taskqueue bulk` lists the others"),
         (("bulk", "--stop"), Exit.USAGE, "--rest and --stop need the name of a bulk action"),
         (("bulk", "other", "--rest", "--stop"), Exit.USAGE, "pass --rest or --stop, not both"),
-        (("bulk", "other", "--rate", "50/m"), Exit.USAGE, "go with --rest"),
+        (("bulk", "other", "--rate", "50/m"), Exit.USAGE, "need --rest"),
     ],
 )
 def test_a_bulk_action_that_cannot_be_is_one_line(

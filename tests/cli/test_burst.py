@@ -107,7 +107,7 @@ def test_without_work_it_leaves(scheduler: Scheduler, url: str, tmp_path: Path) 
     scheduler.add_job("app:Counting", 0, at="+1 hour")
     ended = burst(url, tmp_path)
     assert ended.returncode == Exit.OK, ended.stderr
-    assert "leaving: no job is due now" in ended.stderr
+    assert "exiting: no job is due now" in ended.stderr
     assert scheduler.count_jobs({"status": "POSTPONED"}) == 1
 
 
@@ -137,7 +137,7 @@ def test_a_drained_node_leaves_at_once(scheduler: Scheduler, url: str, tmp_path:
     ended = burst(url, tmp_path, "--name", "nightly")
 
     assert ended.returncode == Exit.OK, ended.stderr
-    assert "leaving: this node is drained" in ended.stderr
+    assert "exiting: this node is drained" in ended.stderr
     assert waiting.refresh().status is Status.WAITING
 
 
@@ -160,4 +160,4 @@ def test_an_application_that_cannot_be_imported_is_no_success(url: str, tmp_path
 def test_it_does_not_go_with_reload(url: str, tmp_path: Path) -> None:
     ended = burst(url, tmp_path, "--reload")
     assert ended.returncode == Exit.USAGE
-    assert "--burst leaves when nothing is due, and --reload waits for changes" in ended.stderr
+    assert "--burst exits when nothing is due, but --reload waits for changes" in ended.stderr

@@ -122,7 +122,7 @@ def test_a_node_is_drained_and_listed_so(taskqueue: Taskqueue, store: Store) -> 
     ]
     assert "drains, by ann" in taskqueue("nodes").out
     assert taskqueue("nodes", "--json").document[0]["drained"]["by"] == "ann"
-    assert taskqueue("undrain", "web-1").out == "node web-1 works again\n"
+    assert taskqueue("undrain", "web-1").out == "node web-1 starts jobs again\n"
     assert taskqueue("undrain", "web-1").out == "node web-1 was not drained\n"
     assert taskqueue("nodes", "--json").document[0]["drained"] is None
 
@@ -160,7 +160,7 @@ def test_limits_that_are_left_out_of_the_list_are_spoken_of(taskqueue: Taskqueue
 
     assert len(said.out.splitlines()) == MOST_KEYS
     assert "customer 0: 0 of 1 used, waiting: 2" in said.out
-    assert said.err == f"these are {MOST_KEYS} limits: limits that fewer jobs wait for are left out\n"
+    assert said.err == f"only the {MOST_KEYS} limits with the most waiting jobs are listed\n"
 
 
 def test_who_holds_a_limit_is_listed(taskqueue: Taskqueue, store: Store) -> None:
@@ -181,9 +181,9 @@ def test_all_limits_of_a_name_are_reset_together(taskqueue: Taskqueue, store: St
     for name, value in (("api", "8"), ("api", "200/60"), ("api", "2 by=customer"), ("other", "3"), ("shop:Up", "3")):
         taskqueue("limit", name, value)
 
-    assert taskqueue("limit", "api", "--reset").out == "api: 3 limits as declared again\n"
+    assert taskqueue("limit", "api", "--reset").out == "api: 3 limits reset to what is declared\n"
     assert [one.name for one in store.controls().kept] == ["limit:name=other", "limit:shop:Up"]
-    assert taskqueue("limit", "shop:Up", "--reset").out == "shop:Up: 1 limit as declared again\n"
+    assert taskqueue("limit", "shop:Up", "--reset").out == "shop:Up: 1 limit reset to what is declared\n"
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_the_nearest_queue_and_node_are_named(taskqueue: Taskqueue, store: Store
     seat(store, "web-1")
 
     assert taskqueue("drain", "wbe-1").complaint.endswith("see `taskqueue nodes`: did you mean web-1?")
-    assert taskqueue("pause", "mial").complaint.endswith("the pause holds for future jobs: did you mean mail?")
+    assert taskqueue("pause", "mial").complaint.endswith("the pause applies to future jobs: did you mean mail?")
 
 
 def test_a_decision_about_what_there_is_says_no_more(taskqueue: Taskqueue, store: Store) -> None:
@@ -286,7 +286,7 @@ def test_what_changes_a_limit_needs_its_name(taskqueue: Taskqueue, arguments: tu
     answer = taskqueue("limit", *arguments)
 
     assert answer.code == Exit.USAGE
-    assert "name the limit" in answer.complaint
+    assert "need the name of a limit" in answer.complaint
 
 
 @pytest.mark.parametrize(("value", "said"), [("abc", "'abc' is not a limit"), ("3.5", "'3.5' is not a limit")])

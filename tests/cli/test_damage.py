@@ -69,7 +69,7 @@ def test_a_schedule_in_an_unknown_zone_is_listed_shown_defined_anew_and_removed(
     for verb in ("resume", "trigger"):
         refused = taskqueue("schedule", verb, "broken")
         assert refused.code == Exit.ERROR
-        assert "correct that, define the schedule again, or remove it" in refused.complaint
+        assert "correct it, define the schedule again, or remove it" in refused.complaint
     assert taskqueue("schedule", "remove", "lost").code == Exit.OK
     assert taskqueue("schedule", "add", "broken", "shop:MailJob", "--cron", "0 3 * * *").code == Exit.OK
     assert [(plan.name, plan.stage.value, plan.damage) for plan in store.schedules()] == [

@@ -167,9 +167,9 @@ def test_a_variable_that_nobody_reads_is_named(
     answer = taskqueue("list")
 
     assert (answer.code, answer.out) == (Exit.OK, "no jobs\n")
-    assert answer.complaint == f"taskqueue: nothing reads the variable {variable}: did you mean {near}?"
+    assert answer.complaint == f"taskqueue: unknown variable {variable}: did you mean {near}?"
     assert node.main(["--max-children", "0"]) == Exit.CONFIG
-    assert f"taskqueue-node: nothing reads the variable {variable}: did you mean {near}?" in capsys.readouterr().err
+    assert f"taskqueue-node: unknown variable {variable}: did you mean {near}?" in capsys.readouterr().err
 
 
 def test_a_variable_like_no_other_is_named_too(
@@ -178,7 +178,7 @@ def test_a_variable_like_no_other_is_named_too(
     monkeypatch.setenv("TASKQUEUE_ZZZ", "1")
     monkeypatch.setenv("TASKQUEUE_LEASE", "30")
 
-    assert taskqueue("list").complaint.startswith("taskqueue: nothing reads the variable TASKQUEUE_ZZZ: use TASKQUEUE_")
+    assert taskqueue("list").complaint.startswith("taskqueue: unknown variable TASKQUEUE_ZZZ: use TASKQUEUE_")
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_a_variable_that_is_none_of_ours_may_have_quotes(
     monkeypatch.setenv("TASKQUEUE_PLUGIN", '"x"')
 
     assert main.main(["--version"]) == Exit.OK
-    assert "nothing reads the variable TASKQUEUE_PLUGIN" in capsys.readouterr().err
+    assert "unknown variable TASKQUEUE_PLUGIN" in capsys.readouterr().err
 
 
 def test_a_variable_with_a_password_is_not_shown(

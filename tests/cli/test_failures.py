@@ -49,7 +49,7 @@ def test_what_fails_is_listed_and_muted_and_listed_with_all_only(taskqueue: Task
 
 def test_decisions_are_in_the_audit_with_what_they_are_about(taskqueue: Taskqueue, failing: Store, url: str) -> None:
     assert taskqueue("resolve", ID, "--reason", "deployed v2").out == f"failure {ID} is resolved\n"
-    assert taskqueue("reopen", ID).out == f"failure {ID} is open again\n"
+    assert taskqueue("reopen", ID).out == f"failure {ID} is reported again\n"
     assert taskqueue("reopen", ID).out == f"failure {ID} was neither muted nor resolved\n"
 
     with Scheduler(url) as scheduler:
@@ -94,7 +94,7 @@ def test_a_release_is_marked_listed_and_named_by_errors_that_are_new_since(
 
     assert f"{ID}  new since release v42, marked " in taskqueue("failures").out
     assert taskqueue("failures", "--json").document["failures"][0]["release"] == "v42"
-    assert "by a new error since release v42, first at" in " ".join(taskqueue("doctor").out.split())
+    assert "with a new error since release v42, first at" in " ".join(taskqueue("doctor").out.split())
     assert taskqueue("release", "v42", "--by", "bob").out == "release v42 is marked\n"
     [head, latest, before] = [line.split() for line in taskqueue("releases").out.splitlines()]
     assert head == ["release", "marked", "new", "errors", "by"]

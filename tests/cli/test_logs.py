@@ -142,5 +142,5 @@ def test_a_job_without_lines_says_why_on_stderr(taskqueue: Taskqueue, store: Sto
     assert taskqueue("logs", str(begun.id)).complaint.startswith("no lines yet: lines of a running job appear")
     end(store, begun, "")
     answer = taskqueue("logs", str(begun.id))
-    assert (answer.out, answer.complaint.strip()) == ("", "no lines: its runs have logged nothing")
+    assert (answer.out, answer.complaint.strip()) == ("", "no lines: its runs logged nothing")
     assert taskqueue("logs", str(begun.id), "--attempt", "3").complaint.strip() == "no lines of attempt 3 are kept"

@@ -62,7 +62,7 @@ def test_nodes_that_still_run_are_named(url: str, taskqueue: Taskqueue, monkeypa
     dry = taskqueue("migrate", "--dry-run")
     refused = taskqueue("migrate")
 
-    assert dry.out.endswith("nodes of an older taskqueue must be stopped first: web-1\n")
+    assert dry.out.endswith("stop the nodes of an older taskqueue first: web-1\n")
     assert refused.code == Exit.STORE
     assert refused.complaint.endswith("nodes of an older taskqueue run on it (web-1): stop them first")
 

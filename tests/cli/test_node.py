@@ -285,7 +285,7 @@ def test_help_and_version_are_answered(taskqueue_node: Taskqueue, option: str) -
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
-    [(None, "there is no file "), ("def", "cannot be compiled: "), ("\0", "cannot be compiled: ")],
+    [(None, "there is no file "), ("def", "does not compile: "), ("\0", "does not compile: ")],
 )
 def test_a_file_that_cannot_be_an_application_is_one_line(
     taskqueue: Taskqueue, tmp_path: Path, text: str | None, complaint: str

@@ -38,10 +38,10 @@ def test_a_trial_message_reaches_every_receiver(
         answer = taskqueue("notify", "--test")
 
     assert answer.code == Exit.OK, answer
-    assert [line.rpartition(": ")[2] for line in answer.out.splitlines()] == ["took it"] * 3
+    assert [line.rpartition(": ")[2] for line in answer.out.splitlines()] == ["accepted it"] * 3
     [(headers, body)] = got.requests
     assert signed_by(headers, body, bytes(range(32)))
-    assert got.said("began") == ["this is a trial message"]
+    assert got.said("began") == ["this is a test message"]
     assert len(server.mails) == 1
 
 
@@ -52,7 +52,7 @@ def test_a_trial_says_which_receiver_did_not_take_it_and_why(taskqueue: Callable
         document = taskqueue("notify", "--test", "--json", *receivers)
 
     assert answer.code == Exit.ERROR
-    assert "has not taken the trial message: answered 500" in answer.out
+    assert "did not accept the test message: answered 500" in answer.out
     assert [one["error"] for one in document.document] == [None, None]
     assert "secret-path" not in answer.out + document.out
 
@@ -78,6 +78,6 @@ def test_messages_that_wait_are_shown_with_the_last_error(
         assert len(list(sender.deliveries(OverviewReader(store).read()))) == 3
 
     text, document = taskqueue("notify").out, taskqueue("notify", "--json").document
-    assert "waits, tried 1×: answered 500" in text
-    assert "page: took all messages; it knows of 2 findings" in text
+    assert "is waiting, tried 1×: answered 500" in text
+    assert "page: accepted all messages; it knows of 2 findings" in text
     assert [(one["open"], one["tries"], one["error"]) for one in document] == [(0, 1, "answered 500"), (2, 0, None)]

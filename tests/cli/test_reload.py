@@ -49,4 +49,4 @@ def test_a_node_that_does_not_answer_is_named(
         finally:
             os.kill(running.pid, signal.SIGCONT)
         assert answer.code == Exit.NOT_LIVE
-        assert "web-1 is not reloaded: it did not answer" in answer.complaint
+        assert "web-1 was not reloaded: it did not answer" in answer.complaint

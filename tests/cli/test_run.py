@@ -120,7 +120,7 @@ def test_changed_code_runs_with_the_next_job_and_running_jobs_end_first(url: str
         assert begun.wait(timeout=LIMIT).result == "old"
 
         (tmp_path / "app.py").write_text("def")
-        shown.wait_for("not reloading: app.py cannot be compiled")
+        shown.wait_for("not reloading: app.py does not compile")
 
         assert shown.stop(signal.SIGINT) == Exit.OK
 

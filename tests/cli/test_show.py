@@ -69,7 +69,7 @@ def test_an_id_that_means_several_jobs_names_them(taskqueue: Taskqueue, store: S
 
     assert answer.code == Exit.NOT_FOUND
     named = "6740a1b2aaaaaaaaaa000001, 6740a1b2bbbbbbbbbb000001"
-    assert answer.complaint == f"taskqueue: {short} means several jobs: {named}: write more of the id"
+    assert answer.complaint == f"taskqueue: {short} matches several jobs: {named}: write more of the id"
 
 
 def test_the_text_of_an_id_names_the_job_before_a_beginning_of_an_id(taskqueue: Taskqueue) -> None:
@@ -104,7 +104,7 @@ def test_a_text_of_an_id_is_listed_and_taken_by_each_command(taskqueue: Taskqueu
 def test_of_many_candidates_some_are_named(store: Store) -> None:
     store.add(written(*(f"aaaaaaaaaa{number:06x}" for number in range(9))))
 
-    with pytest.raises(JobNotFound, match=r"means several jobs: (\w{24}, ){5}…: write more"):
+    with pytest.raises(JobNotFound, match=r"matches several jobs: (\w{24}, ){5}…: write more"):
         ids.resolve(store, "6740a1b2")
 
 
@@ -197,7 +197,7 @@ def test_cancel_says_what_became_of_each_job(taskqueue: Taskqueue, jobs: Mapping
     assert answer.code == 0
     assert answer.out.splitlines() == [
         f"{ids.short(meant[0].id)} is CANCELED",
-        f"{ids.short(meant[1].id)} runs on node web-1 and is asked to end",
+        f"{ids.short(meant[1].id)} is running on node web-1 and was asked to end",
         f"{ids.short(meant[2].id)} had already ended as DONE",
     ]
     after = ids.resolve(store, str(meant[1].id))
@@ -231,7 +231,7 @@ def test_cancel_counts_the_jobs_that_match_and_cancels_them_when_told_to(
     told = taskqueue("cancel", "--query", '{"queue": {"$ne": "kept"}}', "--reason", "added twice", "--yes")
 
     assert counted.out == f"would cancel {len(pending)} jobs: pass --yes to cancel them\n"
-    assert told.out == f"canceled {waiting} jobs; asked to end: {len(running)} that had started\n"
+    assert told.out == f"canceled {waiting} jobs; asked {len(running)} that had started to end\n"
     assert {ids.resolve(store, str(record.id)).status for record in pending} == {Status.CANCELED, Status.PROCESSING}
     assert [record.queue for record in store.find(parse({"status": "WAITING"}))] == ["kept"]
     assert taskqueue("cancel", "--query", '{"queue": "kept"}', "--yes", "--json").document == {
@@ -246,7 +246,7 @@ def test_cancel_takes_ids_or_a_query(taskqueue: Taskqueue, arguments: list[str])
     answer = taskqueue("cancel", *arguments)
 
     assert answer.code == Exit.USAGE
-    assert "name the jobs by ID or by --query, not by both" in answer.complaint
+    assert "name the jobs by ID or with --query, not both" in answer.complaint
 
 
 def test_wait_tells_how_ended_jobs_ended(taskqueue: Taskqueue, jobs: Mapping[str, Record]) -> None:

@@ -101,8 +101,8 @@ def test_a_pane_says_nothing_of_a_store_that_it_has_not_read() -> None:
 
 def test_an_empty_store_says_what_to_do_next(store: Store) -> None:
     async def steps(pilot: Pilot[int]) -> None:
-        found = await shows(pilot, "no node is running", "no job runs", "no queue has jobs", "start one")
-        assert found.splitlines()[1].startswith("Nothing works. 0 nodes")
+        found = await shows(pilot, "no node is running", "no job is running", "no queue has jobs", "start one")
+        assert found.splitlines()[1].startswith("No node is live. 0 nodes")
 
         assert "Later: no job" in found
         assert "Last hour (yesterday): 0 done (none), – failed (–), p95 wait – (–)" in found
@@ -115,7 +115,9 @@ def test_a_running_job_is_seen_and_ended(url: str, store: Store, tmp_path: Path)
     data = {"file": str(tmp_path / "runs"), "gate": str(tmp_path / "gate")}
 
     async def steps(pilot: Pilot[int]) -> None:
-        await shows(pilot, "Gate", ids.short(added.id), "1 of 4 busy", "Nothing needs you.", "Working. 1 node")
+        await shows(
+            pilot, "Gate", ids.short(added.id), "1 of 4 busy", "Nothing needs your attention.", "Working. 1 node"
+        )
         await pilot.press("tab", "tab", "s")
         await shows(pilot, f"stack of job {added.id}", "Gate.start")
         await pilot.press("escape", "c")
@@ -185,7 +187,7 @@ def test_a_node_is_drained_and_works_again(url: str, store: Store, tmp_path: Pat
         await pilot.press("d")
         await shows(pilot, "Undrain node web-1?")
         await pilot.press("enter")
-        await shows(pilot, "node web-1 works again")
+        await shows(pilot, "node web-1 starts jobs again")
 
     with node(url, tmp_path, "--name", "web-1"):
         run_top(store, steps)
@@ -255,7 +257,7 @@ def test_failures_are_listed_by_error_and_run_again(store: Store) -> None:
     fail(store, [mail(job="shop.mail:Letter")])
 
     async def steps(pilot: Pilot[int]) -> None:
-        await shows(pilot, "Nothing works")
+        await shows(pilot, "No node is live")
         await pilot.press("f")
         await shows(pilot, "failures 1", "Letter", "OutOfStock", "1 of 1 attempt of shop.mail:Letter failed")
         await pilot.press("r")
@@ -276,7 +278,7 @@ def test_jobs_that_are_retried_are_among_the_failures(store: Store) -> None:
     fail(store, [mail(job="shop.mail:Letter", options=Options(retry=FixedRetry(times=3, interval=3600)))])
 
     async def steps(pilot: Pilot[int]) -> None:
-        await shows(pilot, "Nothing works", "Later: 1 retrying", " 100 % failed (–)")
+        await shows(pilot, "No node is live", "Later: 1 retrying", " 100 % failed (–)")
         await pilot.press("f")
         await shows(pilot, "failures 1", "Letter", "OutOfStock", "few")
         await pilot.press("r")
@@ -300,7 +302,7 @@ def test_of_marked_failures_only_jobs_with_these_errors_run_again(store: Store) 
     fail(store, [mail(job="shop.mail:Letter"), mail(job="shop.mail:Bill")], failure=OTHER_FAILURE)
 
     async def steps(pilot: Pilot[int]) -> None:
-        await shows(pilot, "Nothing works")
+        await shows(pilot, "No node is live")
         await pilot.press("f")
         await shows(pilot, "failures 3")
         await pilot.press("slash", *"LateCarrier", "enter", "space", "space", "r")
@@ -313,7 +315,7 @@ def test_a_failure_is_muted_resolved_and_opened_again_by_keys(store: Store) -> N
     fail(store, [mail(job="shop.mail:Letter") for _ in range(3)])
 
     async def steps(pilot: Pilot[int]) -> None:
-        await shows(pilot, "Nothing works")
+        await shows(pilot, "No node is live")
         await pilot.press("m")
         await shows(pilot, "for: select a failure")
         await pilot.press("f")
@@ -327,7 +329,7 @@ def test_a_failure_is_muted_resolved_and_opened_again_by_keys(store: Store) -> N
         await pilot.press("enter")
         await shows(pilot, "is resolved", " resolved ")
         await pilot.press("o", "enter")
-        await shows(pilot, "is open again")
+        await shows(pilot, "is reported again")
 
     run_top(store, steps, size=(80, 24))
     entries = [(entry.action, entry.about.get("job"), entry.about.get("reason")) for entry in store.audit(9)]
@@ -358,7 +360,7 @@ def test_a_job_is_opened_with_its_reasons_and_its_log(store: Store) -> None:
     [kept] = store.add([records.in_full()])
 
     async def steps(pilot: Pilot[int]) -> None:
-        await shows(pilot, "Nothing works")
+        await shows(pilot, "No node is live")
         await pilot.press("tab")
         top = pilot.app
         assert isinstance(top, Top)
@@ -432,7 +434,7 @@ def test_an_outage_is_a_bar_and_is_outlived(store: Store, tmp_path: Path) -> Non
     async def steps(pilot: Pilot[int]) -> None:
         await shows(pilot, "mail", "live")
         os.rename(database, away)
-        found = await shows(pilot, "store away since")
+        found = await shows(pilot, "store unavailable since")
         assert "mail" in found
         os.rename(away, database)
         await shows(pilot, "taskqueue top", "live")
@@ -496,7 +498,7 @@ def test_text_of_jobs_cannot_command_the_terminal(store: Store) -> None:
 def test_the_keys_are_explained(store: Store) -> None:
     async def steps(pilot: Pilot[int]) -> None:
         await pilot.press("question_mark")
-        await shows(pilot, "run ended jobs again; of a queue, the failed jobs", "end; jobs are not affected")
+        await shows(pilot, "run ended jobs again; of a queue, the failed jobs", "quit; jobs are not affected")
         await pilot.press("escape")
         assert "jobs are not affected" not in await shows(pilot, "needs you")
 

@@ -119,7 +119,7 @@ def test_the_panes_fit_the_terminal(url: str, store: Store, size: tuple[int, int
         eventually(lambda: max(map(len, shown.lines())) <= 60)
         shown.shows("attempt 1, queue", "running 2")
         shown.press("c")
-        shown.shows("Cancel 1 job?", "PROCESSING", "enter: do it   esc: leave it")
+        shown.shows("Cancel 1 job?", "PROCESSING", "enter: confirm   esc: go back")
         shown.press("Escape")
         eventually(lambda: "Cancel" not in "\n".join(shown.lines()))
         shown.press("q")
@@ -145,7 +145,7 @@ def test_an_outage_keeps_the_last_state_and_the_keys(url: str, store: Store, tmp
     with terminal(url, (80, 24), "--read-only") as shown:
         shown.shows("mail", "live")
         os.rename(tmp_path / "jobs.db", tmp_path / "away.db")
-        shown.shows("store away since", "away", "mail")
+        shown.shows("store unavailable since", "offline", "mail")
         shown.press("Tab", "c")
         shown.shows("read-only: start `taskqueue top` without --read-only to act")
         os.rename(tmp_path / "away.db", tmp_path / "jobs.db")

@@ -153,7 +153,7 @@ def test_a_job_whose_unique_key_another_has_is_not_recovered(taskqueue: Taskqueu
     assert f"job {holder.id} " in answer.err
     asked = taskqueue("recover", "--query", '{"status": "FAILED"}', "--yes")
     assert (asked.code, asked.out) == (0, "")
-    assert "left out, as another pending job has their unique key: 1\n" in asked.err
+    assert "left out, another pending job has their unique key: 1\n" in asked.err
     assert taskqueue("recover", "--query", '{"status": "FAILED"}', "--yes", "--json").document == {
         "found": 0, "left_out": 1, "taken": 1, "copies": [],
     }  # fmt: skip
@@ -200,7 +200,7 @@ def test_without_yes_jobs_of_a_query_are_counted_and_not_recovered(taskqueue: Ta
 
     told = taskqueue(*command)
     assert told.out == "would run 1 job again: pass --yes to add a copy of each\n"
-    assert told.complaint == "left out, as recovered before: 1; name them by ID"
+    assert told.complaint == "left out, already recovered: 1; name them by ID to run them again"
     assert taskqueue(*command, "--json").document == {"found": 1, "left_out": 1, "taken": 0, "copies": []}
     assert store.count(EVERYTHING) == before
 
@@ -214,7 +214,7 @@ def test_a_query_leaves_out_what_was_recovered_before_and_says_so(taskqueue: Tas
 
     assert told.out.split() != [copy]
     assert len(told.out.split()) == 1
-    assert told.complaint == "left out, as recovered before: 1; name them by ID"
+    assert told.complaint == "left out, already recovered: 1; name them by ID to run them again"
     assert f"recovered as  {copy}" in taskqueue("show", str(jobs["failed"].id)).out
 
 
@@ -233,9 +233,9 @@ def test_recover_leaves_out_jobs_that_ended_before_since(taskqueue: Taskqueue, s
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        ([], Exit.USAGE, "name the jobs by ID or by --query"),
-        (["65f0", "--since", "1h"], Exit.USAGE, "--since goes with --query"),
-        (["65f0", "--query", "{}"], Exit.USAGE, "not by both"),
+        ([], Exit.USAGE, "name the jobs by ID or with --query"),
+        (["65f0", "--since", "1h"], Exit.USAGE, "--since needs --query"),
+        (["65f0", "--query", "{}"], Exit.USAGE, "not both"),
         (["65f0" * 6], Exit.NOT_FOUND, "there is no job"),
         (["--query", "[1]"], Exit.CONFIG, "query"),
     ],
@@ -256,7 +256,7 @@ def test_what_waits_is_not_recovered(taskqueue: Taskqueue, store: Store) -> None
     answer = taskqueue("recover", str(waiting.id))
 
     assert (answer.code, answer.out) == (Exit.ERROR, "")
-    assert "is WAITING: a job can be recovered when it has ended" in answer.complaint
+    assert "is WAITING: a job can be recovered once it has ended" in answer.complaint
 
 
 def test_add_here_runs_the_job_in_this_process(taskqueue: Taskqueue, store: Store) -> None:  # REC-4
@@ -308,7 +308,7 @@ def test_add_here_says_that_a_limit_has_no_room(taskqueue: Taskqueue, store: Sto
     answer = taskqueue("add", ECHO, *limit, "--here")
 
     assert (answer.code, answer.out.endswith(" is WAITING\n")) == (Exit.UNSUCCESSFUL, True)
-    assert answer.complaint == "nothing was run: the limits of the job are used up; a node runs it when they have room"
+    assert answer.complaint == "nothing was run: the job's limits are used up; a node will run it when there is room"
 
 
 def test_a_retry_policy_is_given_as_its_document(taskqueue: Taskqueue, store: Store) -> None:

@@ -95,7 +95,7 @@ def test_a_file_of_users_in_no_folder_cannot_be_made(taskqueue: Command, tmp_pat
     answer = taskqueue("web", "user", "add", "ana", "--users", f"{tmp_path}/nowhere/users.json", "--no-password")
 
     assert answer.code == Exit.CONFIG
-    assert "(No such file or directory): make its folder first" in answer.complaint
+    assert "(No such file or directory): create its folder first" in answer.complaint
 
 
 @pytest.mark.parametrize(("typed", "code"), [("correct horse\n", Exit.OK), ("short\n", Exit.CONFIG), ("", Exit.CONFIG)])
@@ -155,7 +155,7 @@ def test_queues_are_for_operators(taskqueue: Command, users: str) -> None:
         (("--path", "/jobs?a=1"), "path '/jobs?a=1' is not a URL path"),
         (("--path", "/" + 200 * "j"), "200 characters at most"),
         (("--mask", "("), "not a regular expression"),
-        (("--users", "/nowhere/users.json"), "): make it with `taskqueue web user add NAME`"),
+        (("--users", "/nowhere/users.json"), "): create it with `taskqueue web user add NAME`"),
     ],
 )
 def test_what_would_be_open_or_cannot_work(taskqueue: Command, options: tuple[str, ...], reason: str) -> None:

@@ -117,7 +117,7 @@ def test_programs_get_the_same(taskqueue: Taskqueue, store: Store, jobs: dict[st
             ("class", "shop.jobs:MakeInvoce"),
             f"no class 'shop.jobs:MakeInvoce' had jobs within 7 days: did you mean {INVOICE}?",
         ),
-        (("class", "shop"), f"'shop' is part of several names: {INVOICE}, {MAIL}"),
+        (("class", "shop"), f"'shop' matches several names: {INVOICE}, {MAIL}"),
         (("queue", "nowhere"), "no queue 'nowhere' has jobs: see `taskqueue stats`"),
         (("class", INVOICE, "--over", "1y"), "--over: '1y' is not one of"),
     ],

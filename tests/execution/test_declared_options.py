@@ -79,7 +79,7 @@ def test_concurrency_is_for_coroutine_functions() -> None:
     [
         ({"retyr": 3}, rf"^options of {__name__}:send: there is no option 'retyr': did you mean retry"),
         ({"queue": ""}, rf"^options of {__name__}:send: queue='': pass a name"),
-        ({"id": "a"}, rf"^options of {__name__}:send: id belongs to one job: pass it to add_job$"),
+        ({"id": "a"}, rf"^options of {__name__}:send: id applies to one job: pass it to add_job$"),
         ({"bind": True}, r"there is no option 'bind': call current_job\(\) in the task, or declare it with"),
     ],
 )
@@ -93,7 +93,7 @@ def test_options_of_a_task_are_checked_when_it_is_declared(options: dict[str, An
     [
         ({"retyr": 3}, rf"^options of {__name__}:Mail: there is no option 'retyr': did you mean retry"),
         ({"queue": ""}, rf"^options of {__name__}:Mail: queue='': pass a name"),
-        ({"id": "a"}, rf"^options of {__name__}:Mail: id belongs to one job: pass it to add_job$"),
+        ({"id": "a"}, rf"^options of {__name__}:Mail: id applies to one job: pass it to add_job$"),
         ({"bind": True}, r"there is no option 'bind': call current_job\(\) in the task, or declare it with"),
         (["retry"], r"^options of Mail are \['retry'\]: declare a mapping of names to values$"),
     ],

@@ -65,7 +65,7 @@ def test_an_error_that_the_week_has_not_seen_is_new_since_its_first_minute() -> 
     assert (group.trend, group.number, group.attempts, group.usual) == (Trend.NEW, 10, 170, 0.0)
     assert group.first_at == NOW - 20 * MINUTE
     [says] = sentences(minutes, week({"done": 100}))
-    assert says.startswith("shop:MakeInvoice fails by a new error since ")
+    assert says.startswith("shop:MakeInvoice fails with a new error since ")
     assert says.endswith(
         ": KeyError: 'vat' (rate = RATES[country]): 10 of 170 attempts in the last hour (5.9 %, usually 0 %)"
     )
@@ -187,7 +187,7 @@ def test_many_failures_by_an_error_never_seen_before_need_somebody(store: Store)
 
     [need] = eventually(lambda: of_class(store))
     assert (need.name, need.level) == ("shop:MakeInvoice", Level.ERROR)
-    assert "fails by a new error since" in need.says
+    assert "fails with a new error since" in need.says
     assert "KeyError: 'vat': 10 of 50 attempts in the last hour (20 %, usually 0 %)" in need.says
 
 
@@ -216,7 +216,7 @@ def test_jobs_that_are_retried_in_vain_need_somebody(store: Store) -> None:
     assert (need.name, need.level) == ("shop:MakeInvoice", Level.ERROR)
     assert need.says == (
         "shop:MakeInvoice is tried again and again: 60 attempts failed in the last hour, and 0 jobs ended, "
-        "most often by TimeoutError: no answer in … s"
+        "most often with TimeoutError: no answer in … s"
     )
     assert "`taskqueue list --status postponed --job shop:MakeInvoice`" in need.do
 
@@ -363,7 +363,7 @@ def test_muted_failures_do_not_make_a_class_fail_and_others_still_do() -> None:
     assert judged_with(muted, in_minutes(figures), {})[1] == []
     figures = {5: {"done": 16, "failed": 64, "x:TimeoutError": 44, KEY: 20}}
     [says] = judged_with(muted, in_minutes(figures), {})[1]
-    assert says.endswith("most often by TimeoutError")
+    assert says.endswith("most often with TimeoutError")
 
 
 def test_attempts_that_are_retried_in_vain_by_a_muted_error_are_no_finding() -> None:
@@ -384,7 +384,7 @@ def test_a_resolved_error_that_fails_again_is_a_finding_of_its_own_however_seldo
     assert resolved == of_same_minute == (FailureState.RESOLVED, [])
     assert regressed is FailureState.REGRESSED
     assert len(says) == 1
-    assert says[0].startswith("shop:MakeInvoice fails again by an error that was resolved ")
+    assert says[0].startswith("shop:MakeInvoice fails again with an error that was resolved ")
     assert "by ann: KeyError: 'vat' (rate = RATES[country]): 2 of 802 attempts in the last hour" in says[0]
 
 

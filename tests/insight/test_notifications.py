@@ -230,7 +230,7 @@ def test_a_leader_that_sends_none_while_another_node_did_is_a_finding_for_a_day(
     later = NOON + timedelta(minutes=6)
 
     [found] = flaws(leases(State(), NOON), later)
-    assert found.says.startswith("no notification was sent since 12:00")
+    assert found.says.startswith("no notification has been sent since 12:00")
     assert list(flaws(leases(State(), NOON, leader=False), later)) == []  # that none leads is one already
     assert list(flaws(leases(State(), NOON), NOON + timedelta(days=2))) == []
     assert list(flaws([], NOON)) == []

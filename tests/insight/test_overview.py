@@ -243,7 +243,7 @@ def test_only_an_old_backlog_that_clearly_gets_more_grows(store: Store, fields: 
 
     assert queue.grows is grows
     assert says(found, Subject.QUEUE) == (
-        ["queue mail grows: 20 in, 10 out a minute; the oldest waits 2 min"] if grows else []
+        ["queue mail is growing: 20 in, 10 out per minute; the oldest job has waited 2 min"] if grows else []
     )
 
 
@@ -272,7 +272,7 @@ def test_the_time_left_is_that_of_the_progress_or_of_others(store: Store) -> Non
     [
         ({}, ""),
         ({"ready_at": -MINUTE}, "its lease ended 60 s ago, and no node has rescued it"),
-        ({"cancel": -MINUTE}, "it was asked to end 60 s ago, and runs"),
+        ({"cancel": -MINUTE}, "it was asked to end 60 s ago, and still runs"),
         ({"started_at": -10 * MINUTE}, "longer than any of its class in the last day (the longest took 3 min)"),
     ],
 )
@@ -303,7 +303,7 @@ def test_a_class_that_mostly_fails_needs_somebody(store: Store) -> None:
         ("app:Mail", "", 1),
     ]
     assert says(list(needs.of_failures(groups, lately, store.now())), Subject.CLASS) == [
-        "app:Mail fails: 7 of 10 attempts in the last hour, most often by app.NoAnswer: in … s"
+        "app:Mail fails: 7 of 10 attempts in the last hour, most often with app.NoAnswer: in … s"
     ]
 
 

@@ -296,7 +296,7 @@ def test_a_node_that_does_not_answer_is_said_to_be_silent(
     with socket.socket(socket.AF_UNIX) as listener, control_socket.short(path) as address:
         listener.bind(address)
         listener.listen()
-        said(process, "The node takes no jobs: it does not answer within 1 s, as if its host was overloaded.")
+        said(process, "The node takes no jobs: it did not answer within 1 s: its host may be overloaded.")
 
 
 def test_a_running_job_whose_node_was_killed_does_not_say_that_it_runs(scheduler: Scheduler, store: Store) -> None:
@@ -469,7 +469,7 @@ def test_a_job_whose_node_was_lost_says_so(scheduler: Scheduler, store: Store) -
     after = settle.lost(record, store.now())
     assert record.holder is not None
     store.settle([Settlement(claims=record.claims, holder=record.holder, after=after)], store.now())
-    said(process, "the node that had claimed it is gone, or was silent until its lease ended; it had not started")
+    said(process, "the node that had claimed it is gone, or was silent until its lease expired; it had not started")
 
 
 @pytest.mark.parametrize(

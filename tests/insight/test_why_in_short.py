@@ -71,7 +71,8 @@ def test_a_running_job_says_whether_it_really_runs(scheduler: Scheduler, store: 
     assert last(process) == "In short: it was asked to end, and has not ended yet."
     [[pid, born]] = host.named({"node": os.getpid()}).values()
     seat(store, "web-1", machine=host.machine(), processes={"node": [pid, born + 1]})
-    nobody = "In short: its node has died, and no other one runs to take the job back: start one with `taskqueue-node`."
+    nobody = "In short: its node has died, and no other node is running to take the job back: start one with "
+    nobody += "`taskqueue-node`."
     assert last(process) == nobody
     seat(store, "web-2")
     assert last(process) == "In short: its node has died, and another one takes the job back."
@@ -82,9 +83,8 @@ def test_a_job_of_a_silent_node_is_taken_back(scheduler: Scheduler, store: Store
     now = store.now()
     store.claim(WEB_1, ClaimRequest(pooled=1), now, now - timedelta(seconds=1))
 
-    nobody = (
-        "In short: its node is silent, and no other one runs to take the job back: start one with `taskqueue-node`."
-    )
+    nobody = "In short: its node is silent, and no other node is running to take the job back: start one with "
+    nobody += "`taskqueue-node`."
     assert last(process) == nobody
     seat(store, "web-2")
     assert last(process) == "In short: its node is silent, and another one takes the job back."

@@ -412,8 +412,8 @@ def test_35_its_stopped_node_has_lost_the_claim_and_there_is_no_other(
         process = begun(scheduler, folder)
         os.kill(running.pid, signal.SIGSTOP)
 
-        words = (f"stopped by a signal: `kill -CONT {running.pid}`", "No other node runs that could take it back")
-        answered(process, *words, in_short="its node is silent, and no other one runs to take the job back")
+        words = (f"stopped by a signal: `kill -CONT {running.pid}`", "No other node is running that could take it back")
+        answered(process, *words, in_short="its node is silent, and no other node is running to take the job back")
 
 
 def test_36_its_node_was_stopped_and_works_again(scheduler: Scheduler, url: str, folder: Path) -> None:
@@ -442,7 +442,7 @@ def test_38_its_node_was_killed(scheduler: Scheduler, url: str, folder: Path) ->
         running.kill()
 
         words = ("dead: its processes have ended", "Attempt 1 started ", " and died with its node.")
-        answered(process, *words, in_short="its node has died, and no other one runs to take the job back")
+        answered(process, *words, in_short="its node has died, and no other node is running to take the job back")
 
 
 def test_39_the_disk_is_full_and_it_has_ended_in_its_node(scheduler: Scheduler, url: str, folder: Path) -> None:

@@ -77,7 +77,7 @@ def test_a_line_of_the_job_counts_before_those_of_libraries(library: str) -> Non
     text = "\n".join((head("Thread pool"), inner, head(MAIN), inner, outer, CHARGE, frame("/app/shop.py", 9, "start")))
 
     assert latest(text, "shop:Charge") == (
-        f"/app/shop.py, line 12, in charge (in a call that had come to {library}, line 327, in wait)"
+        f"/app/shop.py, line 12, in charge (in a call that had reached {library}, line 327, in wait)"
     )
     assert latest("\n".join((head(MAIN), inner, outer)), "shop:Charge") == f"{library}, line 327, in wait"
 

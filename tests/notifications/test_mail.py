@@ -57,9 +57,9 @@ def test_a_mail_says_what_is_over_and_how_long_it_lasted() -> None:
         to(got.port).send(replace(MESSAGE, began=(), over=(over,), open=0), {})
 
     [mail] = got.mails
-    assert mail["Subject"].startswith("[taskqueue] 1 over: a long story story")
+    assert mail["Subject"].startswith("[taskqueue] 1 ended: a long story story")
     assert len(mail["Subject"]) == 150
-    assert "0 findings in all now" in mail.get_content()
+    assert "0 findings open now" in mail.get_content()
 
 
 def test_the_refusal_of_a_server_is_told_in_its_words() -> None:

@@ -270,7 +270,7 @@ def test_a_copy_finds_what_the_job_depended_on_and_waits_for_none_of_it(schedule
 
 
 def test_what_has_not_ended_is_not_recovered(scheduler: Scheduler) -> None:
-    with pytest.raises(WrongStatus, match="is WAITING: a job can be recovered when it has ended"):
+    with pytest.raises(WrongStatus, match="is WAITING: a job can be recovered once it has ended"):
         scheduler.recover_job(scheduler.add_job(Echo).id)
     with pytest.raises(JobNotFound):
         scheduler.recover_job(UNKNOWN)
@@ -332,7 +332,7 @@ def test_a_job_whose_unique_key_another_has_is_not_recovered(scheduler: Schedule
 
     assert scheduler.recover_jobs({"status": "FAILED"}) == []
     for given in ({}, {"data": 2}):
-        with pytest.raises(KeyTaken, match=f"job {holder.id} .* recover job {failed.id} when that one has ended") as it:
+        with pytest.raises(KeyTaken, match=f"job {holder.id} .* recover job {failed.id} once that one has ended") as it:
             scheduler.recover_job(failed.id, **given)
         assert it.value.id == holder.id
 

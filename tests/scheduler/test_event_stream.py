@@ -241,7 +241,7 @@ def test_callbacks_whose_events_were_removed_continue_with_new_ones(
     with pytest.raises(JobNotFound):
         scheduler.wait_for(process.id)
     [record] = [one for one in caplog.records if one.name == "taskqueue.scheduler.event_stream"]
-    assert "were removed before bound callbacks were called" in record.getMessage()
+    assert "bound callbacks missed the events" in record.getMessage()
 
     again = scheduler.add_job(Echo)
     scheduler.run_pending()

@@ -153,7 +153,7 @@ def test_a_wrong_meta_is_refused_by_the_name_of_its_job(scheduler: Scheduler) ->
 
 
 def test_it_belongs_to_one_job(blocking: Scheduler) -> None:
-    with pytest.raises(InvalidOption, match="Scheduler: meta belongs to one job: pass it to add_job"):
+    with pytest.raises(InvalidOption, match="Scheduler: meta applies to one job: pass it to add_job"):
         Scheduler(meta=ACME)  # type: ignore[call-arg]
 
 

@@ -31,7 +31,7 @@ def test_a_job_that_runs_on_no_node_says_so(scheduler: Scheduler, store: Store) 
     process = scheduler.add_job(Echo)
     take(store)
 
-    with pytest.raises(StackUnavailable, match="it runs on no node: process web-1 has called it itself"):
+    with pytest.raises(StackUnavailable, match="it runs on no node: process web-1 runs it itself"):
         process.stack()
     assert store.leases() == []
 

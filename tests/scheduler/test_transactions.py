@@ -163,7 +163,7 @@ def test_a_transaction_of_another_connection_is_in_the_way_and_that_is_said(
 def test_what_is_no_connection_to_a_store_is_refused(tmp_path: Path, database: sqlite3.Connection) -> None:
     with pytest.raises(ConfigError, match=r"connection='jobs.db' is not a SQLite connection: pass an open"):
         Scheduler(connection="jobs.db")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="an address and a connection: pass one"):
+    with pytest.raises(ConfigError, match="both an address and a connection: pass only one"):
         Scheduler(tmp_path / "jobs.db", connection=database)
     with closing(sqlite3.connect(":memory:")) as memory, pytest.raises(ConfigError, match="in memory"):
         Scheduler(connection=memory)
@@ -207,7 +207,7 @@ def test_a_connection_is_not_used_after_a_fork(database: sqlite3.Connection) -> 
     os.close(writer)
     os.waitpid(child, 0)
     with os.fdopen(reader) as said:
-        assert said.read().startswith(f"the connection is that of process {os.getpid()}: ")
+        assert said.read().startswith(f"the connection belongs to process {os.getpid()}: ")
 
 
 @pytest.fixture

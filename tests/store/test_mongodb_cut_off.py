@@ -584,7 +584,7 @@ def test_a_successor_whose_key_was_taken_meanwhile_is_dropped(
     with caplog.at_level(logging.INFO):
         next_store.repair(LATER)
 
-    assert f"job {FOUR} was dropped: another holds its unique key 'k'" in caplog.text
+    assert f"job {FOUR} was dropped: another job has its unique key 'k'" in caplog.text
     assert next_store.find(parse({"unique": "k", "status": "WAITING"})) == [quicker]
     assert next_store.count(parse({"id": FOUR})) == 0
     assert leftovers(database) == 0

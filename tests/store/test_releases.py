@@ -79,7 +79,7 @@ def test_an_error_that_comes_after_a_release_is_new_since_it(store: Store) -> No
 
     assert (judged.trend, judged.release and judged.release.name) == (Trend.NEW, "v42")
     [says] = findings(store)
-    assert says.startswith("shop:MakeInvoice fails by a new error since release v42, first at ")
+    assert says.startswith("shop:MakeInvoice fails with a new error since release v42, first at ")
 
 
 def test_marks_survive_a_flush_and_are_bounded_in_number_and_age(store: Store) -> None:

@@ -120,7 +120,7 @@ def test_one_that_runs_cleans_up_when_it_is_canceled(store: Store) -> None:  # J
     assert (kept(store, run.id).status, kept(store, run.id).error) == (Status.CANCELED, cleaning.error)
 
 
-def test_a_wish_that_the_settler_did_not_know_of_is_obeyed_by_cleaning_up(store: Store) -> None:
+def test_a_cancel_request_that_the_node_did_not_know_of_leads_to_a_clean_up(store: Store) -> None:
     run = running(store, stepping())
     store.cancel(run.id, "enough", NOON)
 

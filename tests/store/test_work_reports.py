@@ -304,7 +304,7 @@ def test_the_lead_says_what_needs_somebody(store: Store) -> None:
 
     report = read(store)
 
-    assert work_report.lead(report) == "Needs you: new error KeyError, 6 of 6 attempts."
+    assert work_report.lead(report) == "Attention: new error KeyError, 6 of 6 attempts."
     assert not report.is_well
     [mail] = work_report.class_states(
         OverviewReader(store).figures.hours(Period.DAY.begin(now), now),

@@ -83,7 +83,7 @@ def test_the_overview_says_what_needs_you_and_how_old_backlogs_are(visit: Open, 
 
     expect(page.get_by_text("Not working: no node is live")).to_be_visible()
     expect(page.get_by_role("region", name="Queues").get_by_role("row", name=LONG)).to_be_visible()
-    expect(page.get_by_label("Needs you").get_by_role("listitem").first).to_be_visible()
+    expect(page.get_by_label("Needs attention").get_by_role("listitem").first).to_be_visible()
 
 
 def test_every_page_and_its_tab_have_the_number_of_things_to_do(chromium: Browser, tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_every_page_and_its_tab_have_the_number_of_things_to_do(chromium: Browse
     with Scheduler(url) as scheduler, served(app(scheduler, local=True)) as address:
         page = chromium.new_page()
         page.goto(f"{address}/schedules")
-        badge = page.get_by_role("navigation").get_by_title("Needs you")
+        badge = page.get_by_role("navigation").get_by_title("Needs attention")
         expect(page).to_have_title("(1) Schedules – taskqueue")  # no node lives
         expect(badge).to_have_text("1 to do")
 

@@ -79,7 +79,7 @@ def test_a_node_is_drained_with_a_reason_and_undrained(visit: Open, shop: Shop) 
     assert [(control.name, control.by) for control in shop.scheduler.controls()] == [(NODE, "olaf")]
 
     card.get_by_role("button", name="Undrain").click()
-    done(page, "the node works again")
+    done(page, "the node starts jobs again")
     assert shop.scheduler.controls() == []
     assert shop.last() == ("olaf", "undrain", NODE)
 
@@ -134,7 +134,7 @@ def test_a_queue_is_paused_on_its_page_and_resumed_on_the_overview(visit: Open, 
 
     shop.scheduler.pause("letters", "moves", by="ana")
     page.goto(f"{shop.address}/")
-    need = page.get_by_label("Needs you").get_by_role("listitem").filter(has_text="letters")
+    need = page.get_by_label("Needs attention").get_by_role("listitem").filter(has_text="letters")
     while not need.count():
         page.reload()  # the overview was read once for all just before
     expect(need).to_contain_text("paused")

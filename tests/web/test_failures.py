@@ -110,7 +110,7 @@ def test_an_error_is_muted_with_undo_and_folded_away_until_it_is_opened_again(
     assert [group["id"] for group in eventually(judged)] == [ID]
     page = client.get("/failures").text
     assert "Mute KeyError of MakeInvoice?" in page
-    assert "fails by a new error" in client.get("/").text
+    assert "fails with a new error" in client.get("/").text
 
     form = {"csrf": csrf, "failure": ID, "until": "2h", "reason": "tax service"}
     muted = client.get(client.post("/failures/mute", data=form).headers["location"]).text
@@ -121,7 +121,7 @@ def test_an_error_is_muted_with_undo_and_folded_away_until_it_is_opened_again(
     assert "Nothing else failed in the last hour." in shown
     assert "1 muted or resolved" in folded
     assert "KeyError: &#39;vat&#39;" in folded
-    assert "fails by a new error" not in client.get("/").text
+    assert "fails with a new error" not in client.get("/").text
     assert '<span class="status">muted</span>' in client.get("/classes/shop:MakeInvoice").text
     client.post("/failures/reopen", data={"csrf": csrf, "failure": ID})
     assert judged()[0]["state"] == "open"
@@ -142,7 +142,7 @@ def test_a_release_is_marked_over_http_and_shown_on_charts_and_with_what_is_new_
     eventually(lambda: client.get("/api/v1/failures").json()["judged"])
 
     assert client.get("/api/v1/failures").json()["judged"][0]["release"] == "v42"
-    assert "by a new error since release v42, first at" in client.get("/").text
+    assert "with a new error since release v42, first at" in client.get("/").text
     for page in ("/", "/classes/shop:MakeInvoice", "/queues/default"):
         [said, *_] = re.findall(r'aria-label="[^"]*(; release v42, [^"]*)"', client.get(page).text)
         assert re.fullmatch("; release v42, ... ..:.. UTC", said), page

@@ -1,1 +1,1 @@
-"""``taskqueue top``: the live screen; nothing of it is imported by other commands."""
+"""``taskqueue top``: the live screen; other commands import none of it."""

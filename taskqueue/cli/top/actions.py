@@ -22,7 +22,7 @@ from taskqueue.scheduler.operations import AnyOperation, StoreOperations, Target
 from taskqueue.store import Store
 
 MOST = 10_000
-"""The most jobs that one action changes."""
+"""Maximum number of jobs that one action changes."""
 
 SAMPLE = 5
 CHUNK = 500
@@ -39,7 +39,7 @@ class Question:
     title: str
     sample: Sequence[str]
     act: Callable[[str], str]
-    """Does it, for this reason, and returns the result in words."""
+    """Performs the action for this reason, and returns the result in words."""
     takes_reason: bool = True
 
 
@@ -50,7 +50,7 @@ def cancel(store: Store, chosen: Sequence[tuple[str, Query]]) -> Question:
     def act(reason: str) -> str:
         with _acting(store, "cancel", meant, _words(chosen), reason=reason):
             canceled, asked = changes.cancel_each(store, [record.id for record in meant], reason)
-        begun = f"; asked to end: {asked:,} that had started" if asked else ""
+        begun = f"; asked {asked:,} that had started to end" if asked else ""
         return f"canceled {count(canceled, 'job')}{begun}"
 
     return Question(title=f"Cancel {_some(number)}{_words(chosen)}?", sample=_sample(meant[:SAMPLE], number), act=act)

@@ -34,7 +34,7 @@ REST = 4.0
 """The pause between two reads is at least this many times as long as the last read."""
 
 LONGEST = 10.0
-"""Seconds that such a pause takes at most: one slow read must not stop the screen for minutes."""
+"""Maximum length of such a pause in seconds: one slow read must not freeze the screen for minutes."""
 
 
 class Top(App[int]):
@@ -72,7 +72,7 @@ class Top(App[int]):
     ]
 
     def __init__(self, store: Store, *, every: float, is_read_only: bool) -> None:
-        super().__init__(ansi_color=True)  # the colours of the terminal, and with NO_COLOR none
+        super().__init__(ansi_color=True)  # use the colours of the terminal, or none with NO_COLOR
         self.theme = "ansi-dark"
         self.animation_level = "none"
         self._store = store
@@ -178,10 +178,10 @@ class Top(App[int]):
         head = self.screen.query_one("#head", Static)
         mode = "read-only  " if self._is_read_only else ""
         if self._away_since is not None:
-            text = f"store away since {self._away_since.astimezone():%H:%M:%S}, tried again: {self._away}"
+            text = f"store unavailable since {self._away_since.astimezone():%H:%M:%S}, retrying: {self._away}"
         else:
             text = f"taskqueue top  {self._store.url}"
-        right = f"{mode}{'away' if self._away_since else 'live'} {datetime.now().astimezone():%H:%M:%S}"
+        right = f"{mode}{'offline' if self._away_since else 'live'} {datetime.now().astimezone():%H:%M:%S}"
         room = max(0, self.size.width - len(right) - 1)
         head.set_class(self._away_since is not None, "away")
         head.update(Content(text).truncate(room, ellipsis=True, pad=True) + Content(f" {right}"))
@@ -218,7 +218,7 @@ class Top(App[int]):
 
     @property
     def _is_open(self) -> bool:
-        """Return whether the screen still has its panes: they go when the application ends; a call may last longer."""
+        """Return whether the screen still has its panes: a call may outlast the application."""
         return self.is_running and bool(self.screen_stack)
 
     def say(self, text: str) -> None:
@@ -285,7 +285,7 @@ class Top(App[int]):
 Result = TypeVar("Result")
 
 CLOSING = 0.5
-"""Seconds that the program waits at its end for a call in progress."""
+"""Seconds to wait for a call in progress when the program ends."""
 
 
 class StoreCalls:
@@ -313,7 +313,7 @@ class StoreCalls:
         return await answer
 
     def close(self) -> None:
-        """End the thread after the present call."""
+        """End the thread after the current call."""
         self._calls.put(None)
         self._thread.join(CLOSING)
 

@@ -114,7 +114,7 @@ def queue_row(queue: QueueState) -> Row:
         whole = "" if pause.name else ", as every queue is"
         detail += f" is paused{whole}, since {local(pause.since)} by {pause.by}{reason}"
     elif queue.grows:
-        detail += " grows: more jobs come than end"
+        detail += " is growing: more jobs arrive than end"
     detail += f"; {queue.waiting:,} waiting, {queue.postponed:,} later, {queue.running:,} running"
     return Row(
         key=queue.name,
@@ -228,13 +228,13 @@ def failures_row(group: FailureGroup, now: datetime) -> Row:
 
 
 def summary(overview: Overview) -> list[str]:
-    """Return whether it works and keeps up."""
+    """Return whether nodes are live and keep up with the jobs."""
     live = [node for node in overview.nodes if node.is_live]
     busy, most = (sum(_number(node, name) for node in live) for name in ("busy", "max_children"))
     ended = sum(queue.ended_per_minute for queue in overview.queues)
     oldest = max((queue.oldest for queue in overview.queues if queue.oldest is not None), default=None)
     return [
-        f"{'Working' if live else 'Nothing works'}. {count(len(live), 'node')}",
+        f"{'Working' if live else 'No node is live'}. {count(len(live), 'node')}",
         f"{busy} of {most} workers busy",
         f"{_rate(ended)} jobs/min",
         "none waits" if oldest is None else f"oldest {_time(oldest)}",
@@ -341,7 +341,7 @@ class Rows(Widget, can_focus=True):
         self.text = ""
         """The text that all shown rows contain."""
         self.total: int | None = None
-        """How many there are, if not all are among the rows."""
+        """The total number, if the rows are only some of them."""
         self._columns = columns
         self._titled = titled or columns[0]
         self._empty = empty
@@ -364,7 +364,7 @@ class Rows(Widget, can_focus=True):
 
     @property
     def wanted_height(self) -> int:
-        """The lines that show everything."""
+        """The number of lines that shows every row."""
         return 1 + max(1, len(self._shown))
 
     def put(self, rows: Iterable[Row]) -> None:

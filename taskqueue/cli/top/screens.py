@@ -33,7 +33,7 @@ from taskqueue.scheduler.operations import OPERATIONS, AnyOperation
 from taskqueue.store import Store
 
 LISTED = 200
-"""The most jobs of each part of a list."""
+"""Maximum number of jobs of each part of a list."""
 
 FEW = 5_000
 """If more jobs than this are due later, a list leaves them out."""
@@ -48,7 +48,7 @@ class Program(Protocol):
     """The result or error of the last action; until the next key."""
 
     def draw_head(self) -> None:
-        """Show the store, and whether the screen shows its present state."""
+        """Show the store, and whether the screen is up to date."""
 
     def open(self, thing: object) -> None:
         """Show the details of a row."""
@@ -178,14 +178,14 @@ class Main(Looking[Look]):
         self.reader = OverviewReader(store)
         self._look: Look | None = None
         self._panes = (
-            Rows("needs you", panes.NEEDS, "Nothing needs you.", id="needs", titled=panes.NEEDS[-1]),
+            Rows("needs you", panes.NEEDS, "Nothing needs your attention.", id="needs", titled=panes.NEEDS[-1]),
             Rows("queues", panes.QUEUES, "no queue has jobs: add one with `taskqueue add`", id="queues"),
-            Rows("running", panes.RUNS, "no job runs", id="running"),
+            Rows("running", panes.RUNS, "no job is running", id="running"),
             Rows("nodes", panes.NODES, "no node works on this store: start one with `taskqueue-node`", id="nodes"),
         )
 
     def content(self) -> ComposeResult:
-        """Yield the panes below lines that say whether it works, what comes later, and how the last hour was."""
+        """Yield the panes, above them lines about the nodes, about jobs that are due later, and about the last hour."""
         yield Static(id="summary")
         yield from self._panes
 
@@ -356,11 +356,11 @@ def _meaning(operation: AnyOperation) -> str:
 
 
 HELP: Mapping[str, str] = {
-    "tab": "go to the next pane, with shift to the one before",
+    "tab": "go to the next pane; with shift, to the previous one",
     "↑ ↓ k j": "select a row; page up and page down go further",
     "enter": "open the jobs of a queue, node or class, or one job",
     "/": "show only rows that contain a text; esc shows all",
-    "space": "mark rows: actions are about all marked ones",
+    "space": "mark rows: actions apply to all marked rows",
     "c": "cancel jobs, or the jobs of a queue that have not started",
     "e": "give up jobs that wait to run again: they end as failed",
     "r": "run ended jobs again; of a queue, the failed jobs",
@@ -370,7 +370,7 @@ HELP: Mapping[str, str] = {
     "s": "show where a running job is: its Python stack",
     "w": "say why a job is in its current state",
     "esc": "go back",
-    "q ctrl+c": "end; jobs are not affected",
+    "q ctrl+c": "quit; jobs are not affected",
 }
 
 
@@ -394,11 +394,11 @@ class Ask(ModalScreen[str | None]):
             for line in self._question.sample:
                 yield Static(Content(f"  {logged(line)}"))
             if self._question.takes_reason:
-                yield Input(id="reason", placeholder="reason, if you like", compact=True)
-            yield Static(Content.styled("enter: do it   esc: leave it", "dim"))
+                yield Input(id="reason", placeholder="reason (optional)", compact=True)
+            yield Static(Content.styled("enter: confirm   esc: go back", "dim"))
 
     def on_input_submitted(self) -> None:
-        """Take the reason as a yes."""
+        """Treat entering the reason as a yes."""
         self.action_yes()
 
     def action_yes(self) -> None:

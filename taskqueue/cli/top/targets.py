@@ -67,7 +67,7 @@ NAMES: Mapping[Target, Callable[[object], str | None]] = {
     Target.NODE: node_of,
     Target.FAILURE: failure_of,
 }
-"""What a row names, by the kind of target."""
+"""The functions that return what a row names, by the kind of target."""
 
 
 def failures_of(thing: object) -> tuple[str, dict[str, Any]] | None:
@@ -91,7 +91,7 @@ class Listing:
 
 
 def listed(thing: object, now: datetime) -> Listing | None:
-    """Return the jobs of the target: of a queue or node, or those of a class that failed or are retried."""
+    """Return the jobs of the target: of a queue or node, or the jobs of a class that failed or are retried."""
     queue, node, failures = queue_of(thing), node_of(thing), failures_of(thing)
     if queue:
         of_queue = {"queue": queue}
@@ -114,7 +114,7 @@ def _failed_by_end(of: Mapping[str, Any], now: datetime) -> tuple[tuple[Query, s
 
 
 def cancelable(thing: object) -> tuple[str, Query] | None:
-    """Return the jobs that a cancel of it ends, in words and as a query."""
+    """Return the jobs that canceling the target ends, in words and as a query."""
     job, queue = job_of(thing), queue_of(thing)
     if job is not None and not (isinstance(thing, Record) and thing.status.is_final):
         return "", parse({"id": job})
@@ -124,7 +124,7 @@ def cancelable(thing: object) -> tuple[str, Query] | None:
 
 
 def retried(thing: object) -> tuple[str, Query] | None:
-    """Return the jobs of it that can be given up if they wait to run again, in words and as a query."""
+    """Return the jobs of the target that wait to run again and can be given up, in words and as a query."""
     queue, failures = queue_of(thing), failures_of(thing)
     if queue:
         return f" of queue {queue} that wait to run again", parse({"queue": queue})
@@ -135,7 +135,7 @@ def retried(thing: object) -> tuple[str, Query] | None:
 
 
 def repeatable(thing: object, now: datetime) -> tuple[str, Query] | None:
-    """Return the ended jobs that can run again for it, in words and as a query."""
+    """Return the ended jobs of the target that can run again, in words and as a query."""
     job, queue, failures = job_of(thing), queue_of(thing), failures_of(thing)
     if job is not None and isinstance(thing, Record) and thing.status.is_final:
         return "", parse({"id": job})

@@ -19,7 +19,7 @@ from taskqueue.daemon.runtime.loop import Loop
 
 @dataclass
 class _Stray:
-    """A living process that was adopted: how many runs its worker had begun at the first look."""
+    """A living process that was adopted: how many runs its worker had started when it was first seen."""
 
     worker: WorkerHandle
     runs_begun: int

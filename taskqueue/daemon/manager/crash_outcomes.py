@@ -52,9 +52,7 @@ def by_foreign_signal(ended: Ended, message: str = "") -> Ended:
 def after_earlier_run(ended: Ended) -> Ended:
     """Return the end of a run whose worker died because of an earlier run."""
     message = ended.fields["failure"]["message"]
-    failure = Failure(
-        type="taskqueue.Interrupted", message=f"an earlier job has ended the worker of this one: {message}"
-    )
+    failure = Failure(type="taskqueue.Interrupted", message=f"an earlier job ended the worker of this one: {message}")
     return changed(ended, outcome="Interrupted", fields={"failure": asdict(failure)})
 
 
@@ -151,7 +149,7 @@ class OomKills:
         return EndReason("a process killed it, perhaps itself: the kernel made no OOM kill on this host")
 
     def reset(self) -> None:
-        """Start from the present value of the counter."""
+        """Start from the current value of the counter."""
         self._known = self._counts()
 
     def _counts(self) -> tuple[int | None, int | None]:

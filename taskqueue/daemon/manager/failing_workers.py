@@ -1,6 +1,6 @@
 """Replaces a worker in which jobs of several classes fail at once: something that one of them left may be the cause.
 
-A worker in which everything fails is free again at once, so it takes most of the jobs. If a new worker fails in the
+A worker in which everything fails is free again at once, so it gets most of the jobs. If a new worker fails in the
 same way, it is the jobs: then no other one is replaced until a job succeeds.
 """
 
@@ -31,7 +31,7 @@ class Pauses:
         self._pause = FIRST_PAUSE
 
     def has_passed(self, now: float) -> bool:
-        """Return whether the pause has passed; if so, the next one begins."""
+        """Return whether the pause has passed; if so, the next one starts."""
         if now < self._next_at:
             return False
         is_quiet = now - self._next_at > LONGEST_PAUSE

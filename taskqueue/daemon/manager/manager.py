@@ -306,7 +306,7 @@ class Manager:
                 self._pool.monitor.allow_hooks(slot, settled)
 
     def _on_sigterm(self) -> None:
-        """Leave as if the node were dead, of which the kernel's signal may tell; otherwise another process sent it."""
+        """Exit as if the node were dead: the kernel may have sent the signal for that, or else another process."""
         reason = f"manager {os.getpid()} was asked to exit by a SIGTERM that its node did not send"
         is_node_gone = os.getppid() != self._node_pid or not child_process.described(self._node_pid)  # or is dying
         self._leave("" if is_node_gone else reason)

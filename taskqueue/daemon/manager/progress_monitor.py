@@ -19,7 +19,7 @@ from taskqueue.daemon.runtime.loop import Loop, Timer
 from taskqueue.model.log_lines import kept_text
 
 LOOKS_EVERY = 2.0
-"""Seconds between two looks at the pages of busy workers."""
+"""Seconds between two reads of the pages of busy workers."""
 
 
 class LogMonitor:
@@ -32,7 +32,7 @@ class LogMonitor:
         self._timer: Timer | None = None
 
     def watch(self, slot: RunSlot) -> None:
-        """Look at the page of the worker from time to time while it has a run."""
+        """Read the page of the worker from time to time while it has a run."""
         self._watched.add(slot)
         if self._timer is None:
             self._timer = self._loop.at(time.monotonic() + LOOKS_EVERY, self._look)

@@ -170,7 +170,7 @@ class RunMonitor:
             self._end_unbegun_later(slot, self.grace)
 
     def end_run(self, slot: RunSlot, reason: str, grace: float) -> None:
-        """Take back the runs that a worker has not started, and end the present run and hooks of the slot."""
+        """Take back the runs that a worker has not started, and end the current run and hooks of the slot."""
         self.refresh(slot)
         self._revoke(slot, reason)
         self._interrupt(slot, reason, grace)
@@ -200,14 +200,14 @@ class RunMonitor:
         self._interrupt(slot, "timeout", self.grace)
 
     def _end_unbegun_later(self, slot: RunSlot, grace: float) -> None:
-        """Look after ``grace`` whether a concurrent worker, from which no run can be taken back, has begun its run."""
+        """Check after ``grace`` whether a concurrent worker, whose runs cannot be taken back, has started its run."""
         if slot.worker.is_shared and slot.pending:
             self._loop.at(time.monotonic() + grace, partial(self._end_unbegun, slot, slot.pending[0][1], grace))
 
     def _end_unbegun(self, slot: RunSlot, queued: QueuedRun, grace: float) -> None:
         """Kill a worker that never starts a run already asked to stop, if that is its only run: its loop is stuck.
 
-        While it has another run, that may be what holds it up: look again later.
+        While it has another run, that may be what holds it up: check again later.
         """
         worker = slot.worker
         for busy in worker.busy_slots:
@@ -337,13 +337,13 @@ class TimeLimits:
     """The time limits of all runs of one manager."""
 
     def __init__(self, loop: Loop, progress: ProgressMonitor, end: Callable[[RunSlot], None]) -> None:
-        """``end`` asks the present run of a slot to end, because it has exceeded a limit."""
+        """``end`` asks the current run of a slot to end, because it has exceeded a limit."""
         self._loop = loop
         self._progress = progress
         self._end = end
 
     def start(self, slot: RunSlot, current: CurrentRun, now: float) -> None:
-        """Set the timers of a run that has begun."""
+        """Set the timers of a run that has started."""
         seconds = current.queued.run.timeout
         if seconds is not None:
             current.timeout_timer = self._loop.at(now + seconds, partial(self._on_timeout, slot, current))
@@ -351,7 +351,7 @@ class TimeLimits:
         self._set_stall_timer(slot, current)
 
     def start_check(self, slot: RunSlot, current: CurrentRun, now: float) -> None:
-        """Set the timer of a check that has begun."""
+        """Set the timer of a check that has started."""
         current.timeout_timer = self._loop.at(now + CHECK_LIMIT, partial(self._on_check_limit, slot, current))
 
     def _on_check_limit(self, slot: RunSlot, current: CurrentRun) -> None:

@@ -63,7 +63,7 @@ class CurrentRun:
     """The number of the request for its last stack, made when it was asked to end; 0 if it was not."""
 
     def restart(self, started: Started) -> None:
-        """Begin the run itself after the check of its condition."""
+        """Start the run itself after the check of its condition."""
         self.stop_timers()
         self.started = started
 

@@ -23,7 +23,7 @@ GIVES_UP_AFTER = 0.6
 """Seconds after which a worker that has not answered at all is reported as silent."""
 
 LOOKS_EVERY = 0.02
-"""Seconds between two looks for an answer; the first ones follow faster, for most answers take a millisecond."""
+"""Seconds between two checks for an answer; the first ones follow faster, as most answers take a millisecond."""
 
 HELD_UP = "C code runs in the main thread, called by its latest frame; other threads cannot be read until it returns."
 ENDED = "its run has just ended"
@@ -61,7 +61,7 @@ class StackMonitor:
         self._requests: dict[WorkerHandle, deque[_Request]] = {}
 
     def take(self, slot: RunSlot, taken: Taken) -> None:
-        """Call ``taken`` with the stack of the present run of the slot, now or soon."""
+        """Call ``taken`` with the stack of the current run of the slot, now or soon."""
         if slot.current is None:
             taken("", ENDED)
             return

@@ -33,7 +33,7 @@ from taskqueue.daemon.runtime.child_process import Child
 from taskqueue.daemon.runtime.loop import Timer
 
 ASKED_AGAIN_AFTER, LONGEST_PAUSE = 0.5, 30.0
-"""Seconds between two questions to a worker that does not answer: the first and the longest pause; they double."""
+"""Seconds between two queries to a worker that does not answer: the first and the longest pause; they double."""
 
 
 class EndReason(NamedTuple):
@@ -45,8 +45,8 @@ class EndReason(NamedTuple):
 
 ONE_JOB = EndReason("it was for one job", EndKind.ONE_JOB)
 SURPLUS = EndReason("it had nothing to do", EndKind.IDLE)
-STOP = EndReason("its node stops", EndKind.SHUTDOWN)
-"""Usual reasons for which workers exit."""
+STOP = EndReason("its node is stopping", EndKind.SHUTDOWN)
+"""Usual reasons why workers exit."""
 
 OUTDATED = EndReason("its node was asked to load new code", EndKind.RELOAD)
 
@@ -70,7 +70,7 @@ class RunSlot:
     last_queued: QueuedRun | None = None
     """The run that ended last."""
     lines_seen: int = 0
-    """The bytes of log lines that its page had at the last look."""
+    """The bytes of log lines that its page had when it was last read."""
     hooks_key: Key | None = None
     """The claim whose outcome the node has yet to settle, or whose hooks are running."""
     hooks_timer: Timer | None = None
@@ -100,7 +100,7 @@ class RunSlot:
         current, pending = self.current, self.pending
         expected = current.queued.key if current is not None else pending[0][1].key if pending else None
         if key != expected:
-            raise ChannelBroken(f"the worker reports run {key[0]}:{key[1]} when it is the turn of {expected}")
+            raise ChannelBroken(f"the worker reports run {key[0]}:{key[1]} when {expected} is next")
 
     def check_permit(self, missed: int) -> None:
         """Raise ``ChannelBroken`` if the worker lacks a permit that was not revoked: a job has read the pipe."""
@@ -365,7 +365,7 @@ class WorkerHandle:
             return None
         if self.max_runs == 1 and not self.is_shared:
             return ONE_JOB
-        return EndReason(f"it has done its {self.max_runs} jobs", EndKind.MAX_JOBS)
+        return EndReason(f"it has run its {self.max_runs} jobs", EndKind.MAX_JOBS)
 
     def slot_of(self, message: Message) -> RunSlot:
         """Return the slot that a message is about; raise ``ChannelBroken`` if it has no run."""
@@ -441,7 +441,7 @@ class WorkerHandle:
     def ask_for_runs(self, now: float) -> None:
         """Ask it whether its runs have arrived, unless it was asked a moment ago.
 
-        It is asked again, since a job may have read the question too, and ever more seldom, since it may be stopped.
+        It is asked again, since a job may have read the question too, but less and less often, since it may be stopped.
         """
         if now < self._ask_again_at:
             return

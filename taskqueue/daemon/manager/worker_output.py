@@ -27,7 +27,7 @@ STALLED_AFTER = 1.0
 """Seconds in which the reader of the node's output must take ``READ_AT_ONCE``, or jobs no longer wait for it."""
 
 DRAINS_AT_MOST = 64
-"""The most reads of remaining output: a process that survived its job may write forever."""
+"""Maximum number of reads of remaining output: a process that survived its job may write forever."""
 
 
 class WorkerOutput:

@@ -52,10 +52,10 @@ PREFETCH_SECONDS = 0.01
 """How many seconds of work a worker gets in advance."""
 
 MOST_PREFETCHED = 64
-"""The most runs that a worker gets in advance."""
+"""Maximum number of runs that a worker gets in advance."""
 
 PREFETCH_BYTES = 128 * 1024
-"""The most bytes of runs that a worker gets in advance: more would fill the channel."""
+"""Maximum number of bytes of runs that a worker gets in advance: more would fill the channel."""
 
 
 class WorkerPool:

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class Burst:
-    """Looks after each turn of the loop whether the node has nothing to do.
+    """Checks after each turn of the loop whether the node has anything left to do.
 
     An outcome may have released a job whose ring has not arrived yet, so the last claim follows the last outcome.
     """
@@ -31,7 +31,7 @@ class Burst:
         may_claim: Callable[[], bool],
         on_end: Callable[[], None],
     ) -> None:
-        """``on_end`` is called once, when no job is in flight and the store has none that can begin."""
+        """``on_end`` is called once, when no job is in flight and the store has none that can start."""
         self._loop = loop
         self._dispatcher = dispatcher
         self._in_flight = in_flight
@@ -62,5 +62,5 @@ class Burst:
 
     def _end(self, reason: str) -> None:
         self._has_ended = True
-        log.info("leaving: %s", reason)
+        log.info("exiting: %s", reason)
         self._on_end()

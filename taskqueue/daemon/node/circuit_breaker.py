@@ -35,7 +35,7 @@ class StoreCall(Generic[Answer]):
 
     future: Future[tuple[Answer, float]]
     failures: int
-    """How many calls had failed when it began."""
+    """How many calls had failed when it started."""
 
     def wait(self) -> None:
         """Wait until the store has answered, or the call has failed."""
@@ -103,11 +103,11 @@ class CircuitBreaker:
     def _answer(
         self, ask: Callable[[], tuple[Answer, float]], failures: int, *, writes: bool
     ) -> Answered[Answer] | None:
-        """Return the answer; it ends an outage unless another call has failed since this one began."""
+        """Return the answer; it ends an outage unless another call has failed since this one started."""
         try:
             answer, seconds = ask()
         except StoreContended as error:  # the store does answer: all other calls continue
-            log.warning("trying a change again soon: %s", error)
+            log.warning("retrying a change soon: %s", error)
             self._repeat_at = time.monotonic() + FIRST_PAUSE * random.uniform(0.5, 1.0)
             self._on_contended()
             return None

@@ -16,10 +16,10 @@ from taskqueue.model.wording import span
 log = logging.getLogger(__name__)
 
 PAUSE = 1_000_000
-"""Nanoseconds between the reads of two clocks that shift no time: the times of jobs are in milliseconds."""
+"""Maximum nanoseconds between the reads of two clocks: job times are in milliseconds, so that this shifts none."""
 
 READS = 5
-"""The most times two clocks are read."""
+"""Maximum number of times two clocks are read."""
 
 
 class BootTimes:
@@ -35,9 +35,9 @@ class BootTimes:
         return now + timedelta(seconds=at - since_boot)
 
     def present(self) -> tuple[datetime, float]:
-        """Return the present time of the store's clock, and the seconds since the boot.
+        """Return the current time of the store's clock, and the seconds since the boot.
 
-        The first is in whole milliseconds: as much as they leave off of this host's clock is left off the second.
+        The first is cut to whole milliseconds, and the second by the same amount.
         A pause between the reads would shift each time that is converted by its length: they are read again then.
         """
         before = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
@@ -98,7 +98,7 @@ NAMED_FROM = 3600.0
 
 
 TRUSTED_AFTER = 7 * 86400.0
-"""Seconds after which a clock that is ahead counts all the same: it was right, or an operator has read the log."""
+"""Seconds after which a clock that is ahead is accepted anyway: it was right, or an operator has read the log."""
 
 
 class RetentionClock:
@@ -119,7 +119,7 @@ class RetentionClock:
         """Seconds by which the clock was ahead of the confirmed time at the last look."""
 
     def begin_at(self, newest: datetime) -> None:
-        """Begin at the newest time in the store: nothing confirms what the clock has added to it since."""
+        """Start at the newest time in the store: nothing confirms what the clock has added to it since."""
         at = self._clock()
         self._began_at, self._began = min(newest, at), self._elapsed()
         self._ahead = (at - self._began_at).total_seconds()

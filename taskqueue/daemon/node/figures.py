@@ -67,7 +67,7 @@ class Figures:
         """Whether ``settled`` must be called: without metrics, jobs cost nothing here."""
         self._kinds: dict[tuple[str, str, Status, Cause], _Kind] = {}
         self.start_delays: dict[str, Histogram] = {}
-        """By queue: from when a run could begin to when it did."""
+        """By queue: how long runs waited after they could start."""
         self.run_times: dict[str, Histogram] = {}
         """By class."""
         self.store_calls = Histogram(STORE_BOUNDS)

@@ -74,7 +74,7 @@ class BacklogReader:
         loop.watch(self._wake, self._on_wake)
 
     def refresh(self) -> Backlog | None:
-        """Have the loop read the store, wait a moment for it, and return the latest backlog; for other threads."""
+        """Make the loop read the store, wait a moment for it, and return the latest backlog; for other threads."""
         self._has_turned.clear()
         os.eventfd_write(self._wake, 1)
         self._has_turned.wait(READ_WITHIN)
@@ -106,7 +106,7 @@ def _nodes(leases: Sequence[Lease], now: datetime) -> Mapping[str, int]:
 
 LIVE_WITHIN = 30.0
 """Seconds without a turn of the loop after which a node counts as hung: more than the calls of one turn to a slow store
-can take, for an outage of the store is not a death. An idle loop turns every second."""
+can take, since an outage of the store must not count as a hang. An idle loop turns every second."""
 
 
 class NodeHealth:
@@ -132,7 +132,7 @@ class NodeHealth:
         turned_for = max(0.0, time.monotonic() - self._turned_at)
         is_live = turned_for <= LIVE_WITHIN
         status = self._status
-        reason = self._not_ready() if is_live else f"its loop has not turned for {turned_for:.0f} s: restart the node"
+        reason = self._not_ready() if is_live else f"its loop has been stuck for {turned_for:.0f} s: restart the node"
         return {
             "node": self._holder.seat,
             "live": is_live,

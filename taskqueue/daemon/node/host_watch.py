@@ -137,7 +137,7 @@ class HostWatch:
         every(node.loop, node.settings.lease / 3, self.check)
 
     def check(self) -> None:
-        """Watch the present nodes and callers of this host, and rescue the claims of dead ones."""
+        """Watch the current nodes and callers of this host, and rescue the claims of dead ones."""
         if not self._is_seated() and not self._is_busy():
             return
         answer = self._breaker.call(self._store.leases)

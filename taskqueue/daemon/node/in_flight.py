@@ -57,7 +57,7 @@ class ConcurrencyDemand:
         self._run_times.forget(job)
 
     def free_slots(self, job: str) -> int:
-        """Return how many more jobs of the class could begin; 0 for a class that was never claimed."""
+        """Return how many more jobs of the class could start; 0 for a class that was never claimed."""
         return self.slots.get(job, 0) - self._in_flight[job]
 
     def rooms(self) -> Mapping[str, int]:
@@ -73,15 +73,15 @@ class ConcurrencyDemand:
 
 
 MOST_SETTLED = 1000
-"""The most outcomes that one call settles, as many as a server takes in a statement; the next turn settles the rest."""
+"""Maximum number of outcomes that one call settles, as one statement holds no more; the next turn settles the rest."""
 
 
 MOST_UNWRITTEN = 100
-"""The most runs that the store does not know about which the node reports."""
+"""Maximum number of runs that the store does not know about which the node reports."""
 
 
 MOST_PIDS = 1000
-"""The most runs whose worker the node reports."""
+"""Maximum number of runs whose worker the node reports."""
 
 
 @dataclass(kw_only=True)
@@ -101,15 +101,15 @@ class InFlightRun:
     took: float | None = None
     """Seconds of the run, once it has ended."""
     began_at: datetime | None = None
-    """When the ended run began, on the store's clock."""
+    """When the ended run started, on the store's clock."""
     lines: str | None = None
     """Log lines that are not in the store yet, and are written with the outcome."""
     pid: int = 0
-    """The pid of the worker, once the run is known to have begun."""
+    """The pid of the worker, once the run is known to have started."""
     awaited: tuple[str, ...] = ()
     """The jobs that the run waits for in its worker."""
     is_unseen: bool = False
-    """The manager died with its workers: the run may have begun, and ended, without a report."""
+    """The manager died with its workers: the run may have started, and ended, without a report."""
 
     @property
     def fence(self) -> int:

@@ -76,7 +76,7 @@ class _File(NamedTuple):
     path: Path
     kind: str
     mode: str
-    """How values of several processes become one; empty except for gauges."""
+    """How the values of several processes are combined; empty except for gauges."""
     pid: int
     is_dead: bool
 
@@ -185,7 +185,7 @@ class JobMetrics:
                 self.folder = ""
 
     def families(self) -> list[Family]:
-        """Return the metrics with their present values; any thread may call it."""
+        """Return the metrics with their current values; any thread may call it."""
         with self._changing:
             files = self._fold()
             sums = _Sums({**self._ended.values}, {**self._ended.meanings})
@@ -292,13 +292,13 @@ def _is_alive(pid: int) -> bool:
 def _entries(file: _File) -> Iterator[_Entry]:
     """Yield the values of a file; raise ``ValueError``, ``KeyError`` or ``struct.error`` for one that is no such file.
 
-    It begins with the number of used bytes, and pads it to eight. Each value has the length of its key, the key, spaces
+    It starts with the number of used bytes, and pads it to eight. Each value has the length of its key, the key, spaces
     up to a multiple of eight, the value and its time.
     """
     data = _content(file.path)
     used = _INTEGER.unpack_from(data)[0] if data else 0  # a process may just have made it
     if not 0 <= used <= len(data):
-        raise ValueError(f"{used} bytes of {len(data)} are said to be used")
+        raise ValueError(f"it claims to use {used} of {len(data)} bytes")
     place = 8
     while place < used:
         (size,) = _INTEGER.unpack_from(data, place)

@@ -1,6 +1,6 @@
-"""Keeps a run going in a worker beside the pool while this node leads: a relay of an outbox, the look for findings.
+"""Keeps a run going in a worker beside the pool while this node leads: an outbox relay, or the search for findings.
 
-A run that has ended is followed by another one; each failure in a row doubles the pause before that.
+When a run has ended, another one follows; each failure in a row doubles the pause before it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class LeaderRun:
         self._timer = node.timer(self._start)
         self._leads = False
         self._run_id = ""
-        """The id of the present run; empty if there is none."""
+        """The id of the current run; empty if there is none."""
         self._started_at = 0.0
         self._is_stopping = False
         self._pause = 0.0
@@ -153,7 +153,7 @@ class FindingsWatch(LeaderRun):
         receivers, holder = list(node.settings.notify), node.holder
         data = {"receivers": receivers, "node": holder.seat, "incarnation": holder.incarnation}
         hook = RunHook(id="", name=WATCH, data=encode(data, "notify"))
-        super().__init__(hook, "the look for findings failed", node, send)
+        super().__init__(hook, "the search for findings failed", node, send)
         self.sends = bool(receivers)
         """Whether there are receivers."""
         self.deliveries: Counter[str] = Counter()
@@ -163,7 +163,7 @@ class FindingsWatch(LeaderRun):
         self.findings: Mapping[Level, int] | None = None
         """How many things need attention, by their level; None before they were counted."""
         self.looked_at = time.time()
-        """When the last look was reported, in seconds since 1970, or when this node began to lead."""
+        """When the last look was reported, in seconds since 1970, or when this node started to lead."""
 
     def leadership_changed(self, leads: bool) -> None:
         """Start or stop looking."""

@@ -53,7 +53,7 @@ class HeldLease:
         self._store.resign(self._name, self._holder)
 
     def _ask(self, since: datetime, now: datetime, about: Mapping[str, object]) -> Lease:
-        """Acquire or extend the lease, unless another node holds it; return the present one."""
+        """Acquire or extend the lease, unless another node holds it; return the current lease."""
         request = Lease(name=self._name, holder=self._holder, since=since, until=now + self._ttl, about=about)
         lease = self._store.acquire(request, now)
         self.lease = lease if lease.holder == self._holder else None
@@ -78,7 +78,7 @@ class Seat(HeldLease):
         return lease
 
     def renew(self, about: Mapping[str, object], now: datetime) -> Lease:
-        """Acquire or extend the lease, unless another node holds it; return the present one."""
+        """Acquire or extend the lease, unless another node holds it; return the current lease."""
         return self._ask(now if self.lease is None else self.lease.since, now, about)
 
 

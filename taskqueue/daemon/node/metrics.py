@@ -28,7 +28,7 @@ except ImportError:
 OF_PROCESS = frozenset(
     sample for family in ProcessCollector(registry=None).collect() for sample in (family.name, f"{family.name}_total")
 )
-"""The names of the metrics of the node's process; those of the node begin with ``taskqueue_``."""
+"""The names of the metrics of the node's process; those of the node start with ``taskqueue_``."""
 
 Row = tuple[Sequence[str], float]
 
@@ -69,7 +69,7 @@ class Metrics(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield each metric with its present values."""
+        """Yield each metric with its current values."""
         yield from self._of_runs()
         yield from self._of_workers()
         yield from self._of_store()
@@ -83,9 +83,9 @@ class Metrics(Collector):
     def _of_runs(self) -> Iterator[Metric]:
         figures = self._figures
         runs = dict(figures.runs).items()
-        yield _counter("runs", "Runs that this node has settled, by what became of their jobs.",
+        yield _counter("runs", "Runs that this node has settled, by the resulting state of their jobs.",
                        ("class", "queue", "outcome"), runs)  # fmt: skip
-        yield _histogram("start_delay_seconds", "From when a run could begin to when it did.", "queue",
+        yield _histogram("start_delay_seconds", "How long runs waited after they could start.", "queue",
                          copied(figures.start_delays))  # fmt: skip
         yield _histogram("run_seconds", "How long runs took.", "class", copied(figures.run_times))
         yield _count("crashes", "Runs whose worker, manager or node died.", figures.crashes)
@@ -93,7 +93,7 @@ class Metrics(Collector):
         yield _count("refused_outcomes", "Outcomes that the store refused: the claim was lost.",
                      figures.refused_outcomes)  # fmt: skip
         yield _count("rescued_claims", "Claims of other nodes that this node rescued.", figures.rescued_claims)
-        yield _count("repairs", "Half-done changes of dead nodes that this node finished.", figures.repairs)
+        yield _count("repairs", "Unfinished changes of dead nodes that this node completed.", figures.repairs)
 
     def _of_workers(self) -> Iterator[Metric]:
         pool, figures = self._status.pool, self._figures
@@ -102,7 +102,7 @@ class Metrics(Collector):
         yield _gauge("workers", "Workers of this node.", ("state",), rows)
         yield _count("worker_spawns", "Workers that were started.", figures.spawns)
         replaced = [((reason,), count) for reason, count in dict(figures.replacements).items()]
-        yield _counter("worker_exits", "Workers that have ended, by why they did.", ("reason",), replaced)
+        yield _counter("worker_exits", "Workers that have ended, by reason.", ("reason",), replaced)
 
     def _of_store(self) -> Iterator[Metric]:
         calls = self._figures.store_calls
@@ -115,7 +115,7 @@ class Metrics(Collector):
     def _of_node(self) -> Iterator[Metric]:
         health = self._health.document()
         yield _gauge("node_info", "This node.", ("node", "version"), [((self._node, VERSION), 1)])
-        yield _gauge("live", "1 while the loop of this node turns.", (), [((), float(health["live"]))])
+        yield _gauge("live", "1 while the loop of this node runs.", (), [((), float(health["live"]))])
         yield _gauge("ready", "1 while this node takes jobs.", (), [((), float(health["ready"]))])
         yield _gauge("leader", "1 on the node that leads the cluster.", (), [((), float(health["leads"]))])
 
@@ -136,21 +136,21 @@ def _of_cluster(backlog: Backlog | None) -> Iterator[Metric]:
     ages = [((queue,), max(0.0, now - since)) for queue, since in oldest]
     yield _gauge("oldest_waiting_seconds", "Age of the next waiting job.", ("queue",), ages)
     nodes = [((state,), count) for state, count in backlog.nodes.items()]
-    yield _gauge("nodes", "Nodes that live, and nodes that fell silent within the last hour.", ("state",), nodes)
+    yield _gauge("nodes", "Live nodes, and nodes that fell silent within the last hour.", ("state",), nodes)
 
 
 def _of_findings(watch: FindingsWatch) -> Iterator[Metric]:
     """Yield how many findings there are, with no samples before they were counted, and what became of messages."""
     findings = watch.findings
     rows = [] if findings is None else [((level.value,), findings.get(level, 0)) for level in _SEVERITIES]
-    yield _gauge("findings", "What needs somebody, as the overview and doctor say.", ("severity",), rows)
-    looked = "When this leader has last looked for them, or began to lead."
+    yield _gauge("findings", "What needs attention, as the overview and doctor say.", ("severity",), rows)
+    looked = "When this leader last looked for findings, or became the leader."
     yield _gauge("findings_looked_timestamp_seconds", looked, (), [((), watch.looked_at)])
     if watch.sends:
         deliveries = dict(watch.deliveries)
         outcomes = [((outcome,), deliveries.get(outcome, 0)) for outcome in ("sent", "failed")]
         yield _counter("notifications", "Notifications sent, and tries that failed.", ("outcome",), outcomes)
-        waiting = "Notifications that their receivers have not taken yet."
+        waiting = "Notifications that their receivers have not accepted yet."
         yield _gauge("notifications_waiting", waiting, (), [((), watch.waiting)])
 
 

@@ -127,10 +127,10 @@ def _remove_left_behind(node: str, folder: Path) -> None:
 
 
 MOST_CONNECTIONS = 8
-"""The most connections that are open at once; for one more, the oldest is closed."""
+"""Maximum number of connections that are open at once; for one more, the oldest is closed."""
 
 REQUEST_WITHIN = 10.0
-"""Seconds for a request to come and its answer to leave, on a host that is busy, too: Prometheus waits for as long."""
+"""Seconds for a request to arrive and its answer to be sent, even on a busy host: Prometheus waits as long."""
 
 _HOST = re.compile(r"(?P<name>[^:\[\]]+|\[[^\[\]]+\])(:[0-9]*)?")
 
@@ -280,7 +280,7 @@ class _Request(BaseHTTPRequestHandler):
                 self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"/metrics, /live and /ready are here\n")
 
     def _is_for_us(self) -> bool:
-        """Return whether the request names this host, and not another site, whose pages would read what is here.
+        """Return whether the request names this host, not another site, whose pages could then read the answer.
 
         A server for other hosts cannot know the names that they have for it. Programs that name none are not browsers.
         """

@@ -45,7 +45,7 @@ from taskqueue.store.open import resolved
 log = logging.getLogger(__name__)
 
 STANDBY_INTERVAL = 1.0
-"""Seconds between two attempts to acquire a seat that another process holds, and between two looks for orphans."""
+"""Seconds between two attempts to acquire a seat that another process holds, and between two searches for orphans."""
 
 
 class Node:
@@ -381,7 +381,7 @@ class Node:
         self._loop.at(self._breaker.resume_at, partial(self._resume, "other processes preempted a change"))
 
     def _resume(self, why: str) -> None:
-        """Repeat all that may have got no answer."""
+        """Repeat every call that may have received no answer."""
         self._wake(why)
         self._renew()
         self._maintenance.after_outage()

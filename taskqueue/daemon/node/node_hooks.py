@@ -41,7 +41,7 @@ class NodeHooks:
         runs: Sequence[LeaderRun] = (),
         outboxes: Sequence[str] = (),
     ) -> None:
-        """``on_begun`` is called when a hook has begun or ended, or will not be called.
+        """``on_begun`` is called when a hook has started or ended, or will not be called.
 
         ``schedules`` is the module whose schedules are applied. If that fails, ``try_again_after`` is called with the
         seconds after which ``apply_schedules`` must be called again. ``runs`` continue while the node leads, and
@@ -84,14 +84,14 @@ class NodeHooks:
         return [*self._problems.values(), *(run.problem for run in self._runs if run.problem)]
 
     def load_new_code(self) -> None:
-        """Apply the schedules that the present code declares, and have relays run it."""
+        """Apply the schedules that the current code declares, and have relays run it."""
         self.apply_schedules()
         self.check_outboxes()
         for run in self._runs:
             run.restart()
 
     def apply_schedules(self) -> None:
-        """Apply the schedules that the present code declares, unless that is about to be done."""
+        """Apply the schedules that the current code declares, unless that is about to be done."""
         if self._schedules is not None:
             self._call_once(APPLY_SCHEDULES, self._schedules)
 

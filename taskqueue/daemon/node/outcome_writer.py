@@ -23,7 +23,7 @@ from taskqueue.store import Renewal, Settlement
 log = logging.getLogger(__name__)
 
 BATCH = 200
-"""The most claims whose answer was lost that one call hands back."""
+"""Maximum number of claims whose answer was lost that one call hands back."""
 
 LEAST_BESIDE = 16
 """The fewest outcomes to settle during a claim: writing fewer takes less time than waking a thread."""

@@ -36,7 +36,7 @@ class NodeStage(Enum):
 
     STANDBY = UNSEATED
     SEATED = WORKS
-    DRAINING = "ends its work"
+    DRAINING = "is stopping"
     LEAVING = "leaves"
 
 
@@ -54,7 +54,7 @@ class ShutdownSequence:
         distrust_lead: Callable[[], None],
         on_stage: Callable[[], None],
     ) -> None:
-        """``distrust_lead`` is called when a shutdown begins, ``on_stage`` at each new stage."""
+        """``distrust_lead`` is called when a shutdown starts, ``on_stage`` at each new stage."""
         self._loop = node.loop
         self._settings = node.settings
         self._manager = manager
@@ -152,7 +152,7 @@ class ShutdownSequence:
         self._loop.at(time.monotonic() + self._settings.lease, self._loop.stop)
 
     def _start(self, mode: str) -> None:
-        """Begin or speed up the shutdown, as ``mode`` says (see ``Shutdown``)."""
+        """Start or speed up the shutdown, as ``mode`` says (see ``Shutdown``)."""
         if self.stage is NodeStage.LEAVING:
             return
         if self.stage is NodeStage.STANDBY:

@@ -68,7 +68,7 @@ class NodeUse:
 
 
 class NodeStatus:
-    """The present status of one node."""
+    """The current status of one node."""
 
     def __init__(self, settings: Settings, manager: int = 0) -> None:
         """Create the status; ``manager`` is the pid of the worker manager, 0 if there is none."""
@@ -181,8 +181,8 @@ class NodeStatus:
     def show(self) -> None:
         """Update the supervisor's text and the process title, if the status has changed.
 
-        The start is complete when the first worker is up, or when the node stands by or its store is away: it waits
-        for nothing that is its own then.
+        The start is complete when the first worker is up, or when the node stands by or its store is down: then it
+        waits for nothing of its own.
         """
         status = self.summary()
         if status == self._shown:

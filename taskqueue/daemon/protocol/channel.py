@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
-_MARK = b"\xf4tq\x00"  # no text begins like this: bytes that a job writes here by mistake are detected at once
+_MARK = b"\xf4tq\x00"  # no text starts like this: bytes that a job writes here by mistake are detected at once
 _HEADER = struct.Struct(f">{len(_MARK)}sI")  # the mark, and the length of the payload in bytes
 _CHUNK = 64 * 1024  # bytes read at once: above 128 KiB malloc would map and unmap memory for every message
 _SHOWN = 40  # bytes of an invalid message quoted in the error
@@ -202,7 +202,7 @@ def _split(data: bytes) -> tuple[list[bytes], bytes]:
 
 
 def _flaw(data: bytes) -> str:
-    """Return why ``data``, the bytes after the last message, cannot begin one; empty if they can."""
+    """Return why ``data``, the bytes after the last message, cannot start one; empty if they can."""
     mark = data[: len(_MARK)]
     if not _MARK.startswith(mark):
         return f"the channel received bytes that are not a message: {data[:_SHOWN]!r}"

@@ -16,7 +16,7 @@ POSITION_EVERY = 0.25
 """Seconds between two messages with the positions of loops."""
 
 SIGNAL_IS_OURS_FOR = 2.0
-"""Seconds after a SIGTERM of its manager in which a worker with many runs takes no other SIGTERM for a stranger's."""
+"""Seconds after a SIGTERM of its manager in which a worker with many runs blames no stranger for another one."""
 
 Key: TypeAlias = tuple[str, int]
 """Identifies a claim: the job's id and the number of the claim."""
@@ -115,8 +115,8 @@ class AssignSlots(_Message, frozen=True):
 class CheckRuns(_Message, frozen=True):
     """Manager to worker, which started no run for a while: the number of runs sent to it since its fork.
 
-    Where fewer have arrived, a job has read messages in place of its worker, which exits; else one that has a single
-    slot answers with ``Ready``.
+    If fewer have arrived, a job has read messages in place of its worker, which exits; otherwise a worker with a
+    single slot answers with ``Ready``.
     """
 
     given: int

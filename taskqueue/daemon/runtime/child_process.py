@@ -305,7 +305,7 @@ class IoPriority:
         return int(ioclass), int(level) if has_level else 0
 
     def set_back(self, present: tuple[int, int] | None) -> bool:
-        """Set the first one if the present one is another; return whether it is set."""
+        """Set the first one if the current one is another; return whether it is set."""
         if present != self._first and self._first is not None:
             try:
                 self._process.ionice(*self._first)

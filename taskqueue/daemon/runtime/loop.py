@@ -78,7 +78,7 @@ class Loop:
         self._epoll = select.epoll()
         self._watches: dict[int, _Watch] = {}
         self._channels: dict[int, _Watch] = {}
-        self._timers: list[tuple[float, int, Timer]] = []  # tuples, for they are compared by the interpreter itself
+        self._timers: list[tuple[float, int, Timer]] = []  # tuples, because the interpreter itself compares them
         self._numbers = itertools.count()  # timers with the same deadline fire in the order in which they were set
         self._canceled = 0
         self._soon: deque[Callback] = deque()
@@ -276,7 +276,7 @@ class Loop:
 
 
 def _wakeup_pair() -> tuple[socket.socket, socket.socket]:
-    """Have Python write the number of every signal it catches into the second socket."""
+    """Make Python write the number of every signal it catches into the second socket."""
     reader, writer = socket.socketpair()
     reader.setblocking(False)
     writer.setblocking(False)

@@ -17,10 +17,10 @@ TURNS = 2
 """Turns of the node for which jobs are prefetched: it claims again when half of them are left."""
 
 MOST_SECONDS = 0.1
-"""Seconds of work that are prefetched at most, however slow the store is."""
+"""Maximum seconds of work that are prefetched, however slow the store is."""
 
 SHORTEST_RUN = PREFETCH_SECONDS / 128
-"""The least seconds that a run counts for; shorter runs are limited by the node's own work for each."""
+"""Minimum seconds that a run counts for; shorter runs are limited by the node's own work for each."""
 
 PREFETCH_BYTES = 4 * 1024 * 1024
 """Bytes of data that a node may hold beside 1 MiB for each slot: a small urgent job waits for the claimed jobs."""

@@ -24,7 +24,7 @@ from taskqueue.daemon.runtime.loop import Loop, Timer
 log = logging.getLogger(__name__)
 
 MOST_UNSENT = 1024 * 1024
-"""The most bytes that wait for a reader; more output is dropped."""
+"""Maximum number of bytes that wait for a reader; more output is dropped."""
 
 CONGESTED = 256 * 1024
 """Bytes that wait while the processes that make more of them are held up, unless the reader is stalled."""
@@ -60,7 +60,7 @@ class NonblockingOutput(io.RawIOBase):
 
     @property
     def is_congested(self) -> bool:
-        """Return whether it is worth while to wait for the reader before more is written."""
+        """Return whether it is worthwhile to wait for the reader before more is written."""
         is_full = isinstance(self._error, BlockingIOError) and len(self._unsent) > CONGESTED
         return is_full and not self.is_stalled
 
@@ -170,7 +170,7 @@ _others: list[NonblockingOutput] = []
 
 
 def install() -> None:
-    """Have what this process prints and logs never block it; open /dev/null for standard streams that are closed."""
+    """Make sure that printing and logging never block this process; open /dev/null for closed standard streams."""
     while (null := os.open(os.devnull, os.O_RDWR)) <= STDERR:
         os.set_inheritable(null, True)
     os.close(null)
@@ -196,7 +196,7 @@ def outputs() -> tuple[NonblockingOutput, NonblockingOutput]:
 
 
 def unblock(handler: logging.Handler) -> None:
-    """Have a handler that writes to a pipe, a terminal or a socket never block this process."""
+    """Make sure that a handler that writes to a pipe, a terminal or a socket never blocks this process."""
     stream = handler.stream if isinstance(handler, logging.StreamHandler) else None
     if type(stream) is not io.TextIOWrapper or stream in _streams.values():
         return
@@ -212,13 +212,13 @@ def descriptors() -> Collection[int]:
 
 
 def attend(loop: Loop | None) -> None:
-    """Have the loop write what waits for the readers of all outputs; None before it is closed."""
+    """Make the loop write what waits for the readers of all outputs; None before it is closed."""
     for output in _outputs():
         output.attend(loop)
 
 
 def forked() -> None:
-    """Leave to the parent what waits there."""
+    """Forget what waits for the readers in a forked process: the parent writes it."""
     for output in _outputs():
         output.forget()
 
@@ -248,7 +248,7 @@ def _outputs() -> Collection[NonblockingOutput]:
 
 
 def _renew(stream: io.TextIOWrapper, raw: io.RawIOBase) -> None:
-    """Have the stream write to ``raw``; it stays the same object, which handlers and modules may have."""
+    """Make the stream write to ``raw``; it stays the same object, which handlers and modules may have."""
     buffer: Any = raw if stream.write_through else io.BufferedWriter(raw, _BUFFER)
     io.TextIOWrapper.__init__(
         stream,

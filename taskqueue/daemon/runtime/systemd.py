@@ -40,7 +40,7 @@ def alive() -> None:
 
 
 def extend_timeout(seconds: float) -> None:
-    """Extend the timeout of the present start or stop to ``seconds`` from now."""
+    """Extend the timeout of the current start or stop to ``seconds`` from now."""
     notify(EXTEND_TIMEOUT_USEC=str(round(seconds * 1_000_000)))
 
 

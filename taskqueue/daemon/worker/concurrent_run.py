@@ -57,7 +57,7 @@ class ConcurrentRun:
         """When a cancel was requested that the loop has not come to."""
 
     def enter(self) -> None:
-        """Make this the run of the present context."""
+        """Make this the run of the current context."""
         CURRENT.set(self)
 
     def add_task(self, task: asyncio.Task[Any]) -> None:

@@ -43,7 +43,7 @@ LOOK_AFTER = 0.1
 """Seconds without a run after which the worker looks for changes that its jobs have made to the process."""
 
 NAMED = 5
-"""The most jobs that are named for a change, of all that ran since the previous check."""
+"""Maximum number of jobs that are named for a change, of all that ran since the previous check."""
 
 
 class ConcurrentWorker(Worker):

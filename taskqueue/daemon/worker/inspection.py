@@ -67,7 +67,7 @@ class Inspection:
     def after_run(self, job: str, *, has_failed: bool = False) -> str:
         """Return why the worker must be replaced after a run of ``job``; empty if it need not.
 
-        A run that failed may have failed for what another one left: it is looked for at once.
+        A run that failed may have failed because of what another one left, which is checked at once.
         """
         lowest = self._lowest_free()
         is_due = lowest < 0 or time.monotonic() - self._looked_at > LOOKS_EVERY
@@ -211,7 +211,7 @@ def _has_open(file: str) -> bool:
 
 
 def _left_children() -> Iterator[tuple[int, str]]:
-    """Yield each living child that ``multiprocessing`` does not keep with the program: its pid, and in words."""
+    """Yield each living child that is not a permanent one of ``multiprocessing``: its pid and description."""
     exempt = set(_kept_by_multiprocessing())
     for pid in child_process.children():
         if pid not in exempt and (described := child_process.described(pid)):

@@ -72,7 +72,7 @@ class StopRequests(AbstractContextManager[None]):
 
 
 class SignalInterrupts(StopRequests):
-    """Handles SIGTERM, and knows whether the present run has to end.
+    """Handles SIGTERM, and knows whether the current run has to end.
 
     With a stop request on the worker page the signal is from the manager and concerns one run; otherwise another
     process sent it and the worker exits. A signal that comes while the worker's own code runs is raised when the job's
@@ -84,7 +84,7 @@ class SignalInterrupts(StopRequests):
         self._looked_at = 0.0
         self._cancel: Callable[[str], bool] | None = None
         self.on_signal: Callable[[FrameType | None], None] = _nothing
-        """Called with the present frame at each SIGTERM, before anything is interrupted."""
+        """Called with the current frame at each SIGTERM, before anything is interrupted."""
         self.leaving = False
         self.wake_up = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         """A descriptor that becomes readable when this worker must exit."""
@@ -97,7 +97,7 @@ class SignalInterrupts(StopRequests):
         os.register_at_fork(after_in_child=self._disarm)
 
     def begin(self, number: int) -> None:
-        """Make run ``number`` the present one."""
+        """Make run ``number`` the current one."""
         self._number = number
         self.reason = ""
         self.is_due = False

@@ -278,7 +278,7 @@ class StandardStreams:
         self.adopt()
 
     def adopt(self) -> None:
-        """Have later runs find the present streams. Raises OSError if a descriptor is closed."""
+        """Make later runs see the current streams. Raises OSError if a descriptor is closed."""
         self._blocking = [os.get_blocking(number) for number in _STREAMS]  # raises for a closed one
         copies = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, len(_STREAMS)) for number in _STREAMS]
         for copy in self._copies:
@@ -359,13 +359,13 @@ class InterpreterSettings:
         self.adopt_context()
 
     def adopt(self, before: Sequence[Any]) -> None:
-        """Have later runs find the settings that have changed since ``before``."""
+        """Make later runs see the settings that have changed since ``before``."""
         triples = zip(self._before, before, _settings(), strict=True)
         self._before = tuple(now if now != earlier else kept for kept, earlier, now in triples)
         self._modules = len(sys.modules)
 
     def adopt_context(self) -> None:
-        """Have later runs find the present context variables, but for those of the current run."""
+        """Make later runs see the current context variables, except those of this run."""
         self._context = copy_context()
         self._context.run(CURRENT.set, None)
         self._has_decimal = any(variable.name == "decimal_context" for variable in self._context)
@@ -378,7 +378,7 @@ class InterpreterSettings:
         context.run(function, *arguments)
 
     def present(self) -> Sequence[Any]:
-        """Return the present settings, for ``adopt``."""
+        """Return the current settings, for ``adopt``."""
         present = _settings()
         if len(sys.modules) != self._modules:
             self._modules = len(sys.modules)
@@ -406,7 +406,7 @@ class InterpreterSettings:
 
 
 def _settings() -> tuple[Any, ...]:
-    """Return the present settings in the order of ``_SETTINGS``."""
+    """Return the current settings in the order of ``_SETTINGS``."""
     if KEEPER not in logging.root.handlers:  # whoever has reconfigured logging: each run adds it
         attach()
     return (
@@ -433,7 +433,7 @@ def _start_method() -> str | None:
 
 
 def own_decimal_context() -> None:
-    """Give the present context a decimal context of its own: copies of a context share one, which jobs can change."""
+    """Give the current context a decimal context of its own: copies of a context share one, which jobs can change."""
     decimal: Any = sys.modules.get("decimal")
     if decimal is not None:
         decimal.setcontext(decimal.getcontext().copy())

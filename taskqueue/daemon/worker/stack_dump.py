@@ -22,7 +22,7 @@ from taskqueue.daemon.worker.interrupts import Shield
 from taskqueue.model.stack import MAIN, MOST_BYTES, frame, head, shortened, task_head, without_worker
 
 MOST_THREADS = MOST_TASKS = 100
-"""The most threads, and tasks of an event loop, whose stacks are written."""
+"""Maximum number of threads, and tasks of an event loop, whose stacks are written."""
 
 MOST_FRAMES = 100
 """Of each thread and task, the latest ones."""

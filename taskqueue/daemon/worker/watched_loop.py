@@ -31,7 +31,7 @@ class WatchedLoop(EventLoop):
         self._thread = threading.get_ident()
         self._job = ""
         self._fields: RunFields | None = None
-        """The log fields of the present run."""
+        """The log fields of the current run."""
         self._is_busy = threading.Event()
         self._is_closed = threading.Event()
         self._asked_at = 0.0

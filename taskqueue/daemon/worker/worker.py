@@ -177,7 +177,7 @@ class Worker:
     def _check_received(self, received: int, given: int) -> None:
         """Raise ``ChannelBroken`` if not all runs have arrived: a job has read the others."""
         if received != given:
-            raise ChannelBroken(f"{given} runs were sent to this worker, and {received} have arrived")
+            raise ChannelBroken(f"{given} runs were sent to this worker, but {received} arrived")
 
     def _inspect(self) -> None:
         """Reset the changes of the last run to the worker, and ask to be replaced if that is impossible."""

@@ -28,14 +28,14 @@ def put_back(record: Record, cause: Cause, now: datetime) -> Record:
 
 
 def began_at(record: Record) -> datetime | None:
-    """Return when the last attempt started; the present claim may not have started one. A started job is not late."""
+    """Return when the last attempt started; the current claim may not have started one. A started job is not late."""
     known = (attempt.started_at for attempt in reversed(record.attempts) if attempt.started_at is not None)
     has_begun = record.course is not None and record.course.has_begun
     return next(known, waits_since(record) if has_begun else None)
 
 
 def waits_since(record: Record) -> datetime:
-    """Return since when the record waits, or until when: its rank says so while a claim holds it."""
+    """Return since when the record waits, or until when: while a claim holds it, its rank tells."""
     return since_of(record.rank, record.priority)
 
 
@@ -45,7 +45,7 @@ def since_of(rank: int, priority: int) -> datetime:
 
 
 _UNCLEANED = (Cause.UNLOADABLE, Cause.UNREADABLE, Cause.REPLACED, Cause.DUPLICATE)
-"""The bad ends before which a job in steps does not clean up: no worker can, or another job has its key."""
+"""The unsuccessful ends before which a job in steps does not clean up: no worker can, or another job has its key."""
 
 
 def end_as(record: Record, status: Status, cause: Cause, now: datetime, error: Failure | None) -> Record:

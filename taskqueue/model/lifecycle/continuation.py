@@ -33,7 +33,7 @@ PHASES: Mapping[Phase | None, frozenset[Phase]] = {
     Phase.ENDING: frozenset({Phase.FAILING}),
     Phase.FAILING: frozenset(),
 }
-"""The next phases of each phase; the job ends after ENDING, and after FAILING if it ended badly."""
+"""The next phases of each phase; the job ends after ENDING, or after FAILING if it did not succeed."""
 
 
 @dataclass(frozen=True, kw_only=True)

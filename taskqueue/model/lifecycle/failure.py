@@ -51,7 +51,7 @@ def in_parts(situation: Situation, outcome: Failed | TimedOut | Stalled) -> Iter
 
 
 def is_last_attempt(record: Record, now: datetime) -> bool:
-    """Return whether a failure of the present attempt will end the job, as far as its policy can tell in advance."""
+    """Return whether a failure of the current attempt will end the job, as far as its policy can tell in advance."""
     retry = record.options.retry
     return retry == NO_RETRY or retry.is_last(situation(record, now, None, 0.0))
 
@@ -89,7 +89,7 @@ def _decided(record: Record, outcome: Failed | TimedOut | Stalled, run: Run, now
     asked = in_parts(situation(record, now, outcome, run.chance), outcome)
     decision = strictest(map(record.options.retry.decide, asked))
     if isinstance(decision, AskWorker):
-        reason = f"its retry policy {decision.path} was not asked: the worker that could ask it had died"
+        reason = f"its retry policy {decision.path} was not asked: the worker that would have asked it had died"
         return GiveUp(refusal=Refusal.UNDECIDED, reason=reason)
     return decision
 

@@ -40,7 +40,7 @@ def copy(record: Record, id: JobId, at: datetime | None, now: datetime) -> Recor
     recognised. Raises ``WrongStatus`` for a record that has not ended.
     """
     if not record.status.is_final:
-        raise WrongStatus(record.id, record.status.name, "be recovered when it has ended")
+        raise WrongStatus(record.id, record.status.name, "be recovered once it has ended")
     later = at is not None and at > now
     ready_at = now if at is None else at
     given = {name: value for name, value in record.given.items() if name not in _OF_ONE_RECORD}

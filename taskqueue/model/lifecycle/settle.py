@@ -66,7 +66,7 @@ def ended(record: Record, outcome: Outcome, run: Run, now: datetime) -> Record:
 
 
 def obeying(after: Record, cancel: CancelRequest | None, now: datetime) -> Record:
-    """Return ``after``, canceled if it would run again in spite of a cancel request."""
+    """Return ``after``, canceled if it would run again despite a cancel request."""
     if cancel is None or after.status.is_final or after.phase is Phase.FAILING:
         return after
     return canceled(replace(after, cancel=cancel), cancel.reason, now)
@@ -77,7 +77,7 @@ def lost(record: Record, now: datetime) -> Record:
     if record.holder is None or record.started_at is None:
         return obeying(put_back(record, Cause.LOST, now), record.cancel, now)
     is_early = record.ready_at is not None and now < record.ready_at
-    what = "was gone before its lease ended" if is_early else "was silent until its lease ended"
+    what = "disappeared before its lease expired" if is_early else "was silent until its lease expired"
     message = f"node {record.holder.seat} {what}; progress was {record.progress:.4g} %"
     failure = Failure(type="taskqueue.NodeLost", message=message)
     run = Run(node=record.holder.seat, started_at=record.started_at)
@@ -203,7 +203,7 @@ def _as_it_counts(record: Record, outcome: Interrupted) -> Outcome:
     """
     if outcome.failure is None or not _has_come_no_further(record):
         return outcome
-    message = f"{outcome.failure.message}, as in the run before"
+    message = f"{outcome.failure.message}, as in the previous run"
     return Crashed(failure=replaced(outcome.failure, message=message))
 
 

@@ -13,7 +13,7 @@ from taskqueue.model.retry import RetryPolicy
 from taskqueue.model.shown_text import as_code
 
 LONGEST_NUMBER = 14_000
-"""The most bits of a whole number that messages show: Python refuses to write more than 4,300 digits."""
+"""Maximum number of bits of a whole number that messages show: Python refuses to write more than 4,300 digits."""
 
 
 def checked(
@@ -58,10 +58,10 @@ def _value(name: str, value: Any, where: str, scope: Scope, call: str) -> Any:
     if option.is_of_class and scope is Scope.ONE:
         data = f"; pass data as one argument after the job: {as_data}" if as_data else ""
         raise InvalidOption(
-            f"{where}: {name} belongs to all jobs of a class: declare it in the options of the class{data}"
+            f"{where}: {name} applies to all jobs of a class: declare it in the options of the class{data}"
         )
     if scope > option.scope is Scope.ONE:
-        raise InvalidOption(f"{where}: {name} belongs to one job: pass it to add_job")
+        raise InvalidOption(f"{where}: {name} applies to one job: pass it to add_job")
     if scope > option.scope:
         raise InvalidOption(
             f"{where}: {name} cannot be set for jobs of all classes: declare it on a class, or pass it to add_job"
@@ -80,7 +80,7 @@ def value_of(name: str, value: Any) -> Any:
 def named(name: str, value: Any, check: Callable[[Any], Any]) -> Any:
     """Return the result of the check, or raise its ``InvalidOption`` with name and value in front."""
     if isinstance(value, int) and value.bit_length() > LONGEST_NUMBER:
-        raise InvalidOption(f"{name} is a whole number of {value.bit_length():,} bits: no option takes one so large")
+        raise InvalidOption(f"{name} is a whole number of {value.bit_length():,} bits: too large for any option")
     try:
         return check(value)
     except InvalidOption as refused:

@@ -114,7 +114,7 @@ OPTIONS: Mapping[str, Option] = {
     "on_duplicate": Option(
         check=validators.on_duplicate,
         default="return",
-        meaning="where another job has the unique key: 'return' that job, 'replace' its data, 'extend' its time as "
+        meaning="if another job has the unique key: 'return' that job, 'replace' its data, 'extend' its time as "
         "well, or 'raise' KeyTaken",
         scope=Scope.CLASS,
         read=readers.OF_CALL,
@@ -158,15 +158,15 @@ OPTIONS: Mapping[str, Option] = {
     "on_dependency_failure": Option(
         check=validators.on_failure,
         default=OnFailure.CANCEL,
-        meaning="if a job in depends_on ends without success: 'cancel' this job, 'ignore' the failure and run, "
-        "or 'wait' on",
+        meaning="if a job in depends_on ends without success: 'cancel' this job, 'ignore' the failure and run, or "
+        "keep waiting ('wait')",
         read=readers.ON_DEPENDENCY_FAILURE,
     ),
     "receives": Option(
         check=validators.receives,
         default=(),
-        meaning="the data that the jobs in depends_on give when it runs: their 'result', or 'results' as a list; or "
-        "the parts that are these: {'page': 'result'}, 'page=result'",
+        meaning="data that comes from the jobs in depends_on when it runs: the 'result' of the only one, or "
+        "'results' as a list; or the parts of the data that do: {'page': 'result'}, 'page=result'",
         scope=Scope.CLASS,
     ),
     "ready": Option(
@@ -208,7 +208,7 @@ OPTIONS: Mapping[str, Option] = {
     "expires": Option(
         check=validators.time,
         default=None,
-        meaning="cancel it if it has not begun by then; what has begun runs on, with its retries: a time as for at; "
+        meaning="cancel it if it has not started by then, but let its retries run later: a time as for at; "
         "'+1 hour' counts from at",
         read=readers.GIVEN,
     ),
@@ -221,7 +221,7 @@ OPTIONS: Mapping[str, Option] = {
     "interval_reference": Option(
         check=reference,
         default="end",
-        meaning="where the interval starts: the 'end' or 'start' of a run, or a base time as for at",
+        meaning="what the interval counts from: the 'end' or 'start' of a run, or a base time as for at",
         read=readers.SERIES,
     ),
     "until": Option(
@@ -319,7 +319,7 @@ class ScheduleOptions(ScheduledOptions, total=False):
 
 
 class _Job(TypedDict):
-    """What an entry cannot do without."""
+    """The required keys of an entry."""
 
     job: Any
 

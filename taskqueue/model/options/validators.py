@@ -24,15 +24,15 @@ QUEUE_SHAPE = re.compile(r"[^\s=,]{1,100}")
 """A queue's name: no spaces, and nothing that ``--work-on QUEUE=N`` would misread."""
 
 TEXT_LIMIT = 200
-"""The most characters of a tag or a unique key."""
+"""Maximum number of characters of a tag or a unique key."""
 
 NODE_LIMIT = 200
-"""The most characters of a node's name."""
+"""Maximum number of characters of a node's name."""
 
 TAGS_LIMIT = 50
 DEPENDENCIES_LIMIT = 1000
 LIMITS_LIMIT = 5
-"""The most tags of a job, jobs that it depends on, and limits that it counts under."""
+"""Maximum number of tags of a job, jobs that it depends on, and limits that it counts under."""
 
 COUNT_LIMIT = 1_000_000
 """The largest number of an option that counts something."""
@@ -210,10 +210,10 @@ def receives(value: Any) -> tuple[str, ...]:
     given = [f"{name}={what}" for name, what in value.items()] if isinstance(value, Mapping) else value
     given = [given] if isinstance(given, str) else given
     if not isinstance(given, list | tuple | set | frozenset) or not all(map(_is_received, given)):
-        raise InvalidOption("pass 'result' or 'results', or which parts of the data they are: {'page': 'result'}")
+        raise InvalidOption("pass 'result' or 'results', or name the parts of the data to fill: {'page': 'result'}")
     names = [part.rpartition("=")[0] for part in given]
     if len(set(names)) < len(names) or ("" in names and len(names) > 1):
-        raise InvalidOption("each part of the data can be received only once, and all of it alone: name each once")
+        raise InvalidOption("each part of the data is received once, and the whole data not with parts: name each once")
     return tuple(sorted(given))
 
 

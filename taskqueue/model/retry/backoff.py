@@ -104,7 +104,7 @@ class ExponentialRetry:
         """Return the policy in words."""
         growing = f"after {self.interval:g} s and then {self.factor:g} times longer"
         bound = "" if self.longest is None else f", at most {self.longest:g} s"
-        spread = f", up to {percent(self.jitter)} of it left out by chance" if self.jitter else ""
+        spread = f", up to {percent(self.jitter)} of it cut off at random" if self.jitter else ""
         return f"retry {_often(self.times)}, {growing}{bound}{spread}"
 
 

@@ -52,4 +52,4 @@ class CustomRetry:
     def __str__(self) -> str:
         """Return the policy in words."""
         given = ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
-        return f"retry as {self.path}({given}) says"
+        return f"retry as {self.path}({given}) decides"

@@ -25,7 +25,7 @@ class Situation:
     due_at: datetime
     """When it was first due."""
     now: datetime
-    """The present time, by the store's clock."""
+    """The current time, by the store's clock."""
     errors: tuple[str, ...] = ()
     """Dotted names of the error's class and of its bases, the class first; empty when nothing has failed yet."""
     message: str = ""
@@ -38,7 +38,7 @@ class Situation:
     def is_a(self, name: str) -> bool:
         """Return whether the error is of the class with this dotted name, or of one derived from it.
 
-        Any name will do by which a module that is loaded has the class: ``requests.Timeout``.
+        Any name under which a loaded module has the class will do: ``requests.Timeout``.
         """
         return name in self.errors or defining_name(name) in self.errors
 
@@ -53,7 +53,7 @@ class Refusal(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class RetryIn:
-    """Try again ``after`` that many seconds, in another ``queue`` if one is named."""
+    """Try again ``after`` this many seconds, in another ``queue`` if one is named."""
 
     after: float
     queue: str | None = None

@@ -29,7 +29,7 @@ SHORT: Mapping[str, str] = {
 DAY_NUMBERS = (
     "0 is Sunday here and in Celery, Monday in APScheduler, and 1 is Sunday in Quartz: names such as mon are safe"
 )
-"""What people must know who bring numbers of weekdays from elsewhere."""
+"""A note for people who are used to the weekday numbers of other systems."""
 
 FIELDS = ("second", "minute", "hour", "day", "month", "week", "day_of_week", "day_of_month", "month_of_year")
 """Arguments for the fields of an expression, as Celery, APScheduler and Huey have them."""
@@ -167,7 +167,7 @@ def _numbered(part: str) -> str | None:
 
 
 def hint(written: str, is_zone: Callable[[str], bool]) -> str:
-    """Return what to write for an expression that is none here, "" if it is of no known dialect."""
+    """Return what to write instead of an expression that is not valid here; "" if it is of no known dialect."""
     fields = written.split()
     first, last, text = fields[0] if fields else "", fields[-1] if fields else "", " ".join(fields).lower()
     name, _, zone = first.partition("=")

@@ -240,7 +240,7 @@ _UNKNOWN: Mapping[str, Any] = {"trigger": UnreadableTrigger(), "created_at": EPO
 
 
 def definition(schedule: NamedSchedule) -> dict[str, Any]:
-    """Return what defines the schedule, part by part, whatever its present state and whoever declares it."""
+    """Return what defines the schedule, part by part, whatever its current state and whoever declares it."""
     defined = ("trigger", "expires_for", "overlap", "misfire", "grace", "until", "max_runs", "stop_after_failures")
     moving = ("id", "created_at", "ready_at", "rank", "expires_at")
     template = schedule.template
@@ -251,7 +251,7 @@ def definition(schedule: NamedSchedule) -> dict[str, Any]:
 
 
 def same_definition(one: NamedSchedule, other: NamedSchedule) -> bool:
-    """Return whether both have the same definition, whatever their present state."""
+    """Return whether both have the same definition, whatever their current state."""
     return definition(one) == definition(other)
 
 
@@ -265,7 +265,7 @@ def _missed(miss: Miss) -> dict[str, Any]:
 
 
 AT_MOST = 1000
-"""The most times that one call returns; it only counts that many more."""
+"""Maximum number of times that one call returns; it only counts that many more."""
 
 _FIRST_LOOK = timedelta(minutes=1)
 

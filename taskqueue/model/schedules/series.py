@@ -18,7 +18,7 @@ AT_ONCE = -1
 """The interval of a job that runs again as soon as a run has ended."""
 
 FAILURES_LIMIT = 100
-"""The most failures in a row that can be waited for: a schedule looks back no further."""
+"""Maximum number of failures in a row that can be waited for: a schedule looks back no further."""
 
 
 def interval(value: Any) -> float | None:

@@ -33,7 +33,7 @@ from taskqueue.store.mongodb.indexes import BY_ID
 log = logging.getLogger(__name__)
 
 BUFFER_LIMIT = 20_000
-"""The most buffered events; a caller that submits more waits, and so goes at the server's pace."""
+"""Maximum number of buffered events; a caller that submits more waits, and so goes at the server's pace."""
 
 START_DELAY = 0.02
 """Seconds by which the event of a started job may be delayed: if the job soon ends, one write records both."""

@@ -67,7 +67,7 @@ class NewQueues(NamedTuple):
 
 
 MOST_QUEUES = 20_000
-"""The most queues, and the most jobs that wait again, that a bell remembers for its listener."""
+"""Maximum number of queues, and of jobs that wait again, that a bell remembers for its listener."""
 
 
 class StreamBell(RungBell):
@@ -145,7 +145,7 @@ VARIABLE = "TASKQUEUE_RUNTIME_DIR"
 """The variable that names the runtime folder; if it is set, the bells are there."""
 
 MOST_NOTICED = 1000
-"""The most jobs whose notice a bell remembers until the change stream rings for them."""
+"""Maximum number of jobs whose notice a bell remembers until the change stream rings for them."""
 
 _MODE = 0o600  # only this user's processes may ring
 

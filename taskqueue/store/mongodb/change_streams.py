@@ -172,7 +172,7 @@ GLANCE = 0.001
 """Seconds for which a fetch waits while its listeners are saturated."""
 
 LATE = 0.05
-"""The most seconds by which a saturated listener's ring is delayed."""
+"""Maximum number of seconds by which a saturated listener's ring is delayed."""
 
 FETCH_DEADLINE = 10.0
 """Seconds after which a fetch, or the attempt to open the stream again, has failed."""

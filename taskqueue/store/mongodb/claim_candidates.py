@@ -34,10 +34,10 @@ ANY_SIZE = ClaimRequest(pooled=0)
 """A demand without a bound on bytes."""
 
 LANES_AT_ONCE = 50
-"""The most open lanes that one claim considers; if there are more, it considers a random sample."""
+"""Maximum number of open lanes that one claim considers; if there are more, it considers a random sample."""
 
 LANES_READ = 10 * LANES_AT_ONCE
-"""The most lanes whose room is read at first: a random sample of them, then all if too few of the sample are open."""
+"""Maximum number of lanes whose room is read at first: a random sample, then all lanes if too few of it are open."""
 
 UNKNOWN = ObjectId(b"\0" * 12)
 """The id of a candidate without an id or a fence."""

@@ -50,7 +50,7 @@ from taskqueue.store.selection import bounds, other_lanes_at
 log = logging.getLogger(__name__)
 
 STEP = 500
-"""The most records that one claim promotes, and the most it ends as expired; after that many it runs again at once."""
+"""Maximum number of records that one claim promotes, and that it expires; after that many it runs again at once."""
 
 EARLY_BY = timedelta(milliseconds=15)
 """The early-claim window: the time of one majority write and of sending a job to a worker."""
@@ -65,7 +65,7 @@ TRIES = 4
 """How often one call looks for candidates when other nodes have taken the ones it found."""
 
 WIDEST = 32
-"""The most batches from which a node picks one while other nodes claim too."""
+"""Maximum number of batches from which a node picks one while other nodes claim too."""
 
 
 class ClaimTerms(NamedTuple):

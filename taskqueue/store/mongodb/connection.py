@@ -26,7 +26,7 @@ from taskqueue.store.redaction import reveals
 Client: TypeAlias = MongoClient[Document]
 
 CLOSE_TIMEOUT = 1.0
-"""The most seconds that closing a client takes to notify the server; by default it would wait half a minute for one."""
+"""Maximum time in seconds to notify the server when a client closes; by default it would wait half a minute for one."""
 
 LEAST_POOL = 2
 """The connections that a process needs: the change stream keeps one, and calls need another."""

@@ -43,7 +43,7 @@ FEW = 1_000
 """A number of jobs that can be counted within a few milliseconds."""
 
 FEW_QUEUES = 16
-"""The most queues whose waiting jobs are counted with one command per queue."""
+"""Maximum number of queues whose waiting jobs are counted with one command per queue."""
 
 PORTION = 50_000
 """How many jobs are counted in one step at first; this takes a fraction of a second."""

@@ -36,7 +36,7 @@ from taskqueue.store.codec import attempt_fields, attempt_of, failure_fields, fa
 from taskqueue.store.reading import readable
 
 ROOM = 4 * DATA_LIMIT
-"""The most bytes of data that are read back."""
+"""Maximum number of bytes of data that are read back."""
 
 OPTIONS_KEPT = 1000
 """How many different options are cached."""

@@ -50,7 +50,7 @@ LEFT_AFTER = timedelta(seconds=5)
 """The age at which an entry, or a job that a schedule started, counts as abandoned by a dead writer."""
 
 STEP = 500
-"""The most records that one round of release or repair reads."""
+"""Maximum number of records that one round of release or repair reads."""
 
 
 class Effect(NamedTuple):
@@ -198,7 +198,7 @@ class Effects:
             if "origin" in successor:
                 log.warning("the series ends: another job has the unique key %r of job %s", successor["unique"], ended)
             else:
-                log.info("job %s was dropped: another holds its unique key %r", successor["_id"], successor["unique"])
+                log.info("job %s was dropped: another job has its unique key %r", successor["_id"], successor["unique"])
             return False
         return True
 
@@ -376,7 +376,7 @@ def _count_tries(tried: Counter[JobId], changing: Sequence[Record]) -> None:
     tried.update(job.id for job in changing)
     for job in changing:
         if tried[job.id] > MOST_TRIES:
-            raise PyMongoError(f"job {job.id} was changed by other processes before each of {MOST_TRIES} tries")
+            raise PyMongoError(f"job {job.id} was changed by other processes during each of {MOST_TRIES} tries")
 
 
 def _relieved(waiting: Record, ended: Mapping[JobId, Status | None], now: datetime) -> Record:

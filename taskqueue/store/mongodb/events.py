@@ -42,7 +42,7 @@ DUPLICATE = 11000
 """The server's error code for a duplicate key."""
 
 PAGE = 500
-"""The most events on one page; a document has room for many more."""
+"""Maximum number of events on one page; a document has room for many more."""
 
 _ANY = ReadConcern("local")
 _COUNTER = {"_id": "events"}

@@ -34,7 +34,7 @@ UNDER_WAY = 15.0
 """Seconds that it may take in a running process, which must renew its leases; a longer repair needs a restart."""
 
 KEYS_AT_ONCE = 100
-"""The most unique keys with several pending jobs that one statement finds."""
+"""Maximum number of unique keys with several pending jobs that one statement finds."""
 
 TRIES = 5
 """How often building an index is tried while others write records that it refuses."""

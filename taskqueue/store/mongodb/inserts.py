@@ -258,7 +258,7 @@ def _behind(
 
 
 KNOWN = 1000
-"""The most classes that one store remembers."""
+"""Maximum number of classes that one store remembers."""
 
 _AGAIN = 8
 """The newest records are read again: of concurrent inserts, one that started earlier may become visible later."""

@@ -35,7 +35,7 @@ from taskqueue.store.mongodb.indexes import RANKED, WAITING, WAITING_IN_QUEUE
 from taskqueue.store.queue_shares import First, QueueShares, Turns
 
 MERGED = 100
-"""The most queues that one command reads: the server merges up to 200 ranges; with more, it walks them all."""
+"""Maximum number of queues that one command reads: the server merges up to 200 ranges; with more, it walks them all."""
 
 KNOWN_FOR = timedelta(seconds=1)
 """If there are more than ``MERGED`` queues: how long a queue's only job may be overlooked while others fill each claim.

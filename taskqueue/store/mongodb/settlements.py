@@ -44,19 +44,19 @@ from taskqueue.store.tries import Tries
 log = logging.getLogger(__name__)
 
 WEIGHT_LIMIT = 2 * 1024 * 1024
-"""The most characters of text in one statement, tracebacks included; the server takes 16 MiB in any encoding."""
+"""Maximum number of characters in one statement, tracebacks included; the server takes 16 MiB in any encoding."""
 
 COUNT_LIMIT = 1000
-"""The most settlements in one statement."""
+"""Maximum number of settlements in one statement."""
 
 LEAST_SHARED = 4
 """The fewest ends that share an entry: with fewer, clearing one entry for each costs no more."""
 
 DOUBTS_KEPT = 10_000
-"""The most outcomes to remember whose writes may have happened although the answer was lost."""
+"""Maximum number of outcomes to remember whose writes may have happened although the answer was lost."""
 
 MOST_RUNG = 4
-"""The most ends of one call that ring this host's bells; if there are more, the change stream is as fast."""
+"""Maximum number of ends of one call that ring this host's bells; if there are more, the change stream is as fast."""
 
 CONVERSION_FAILED = 241  # the server's code of ConversionFailure
 
@@ -409,7 +409,7 @@ def has_lost_carrier(error: BulkWriteError) -> bool:
 
 
 def depends_on_cancel(after: Record) -> bool:
-    """Return whether a cancel request unknown to the settler would change the outcome."""
+    """Return whether a cancel request that the caller did not know of would change the outcome."""
     if after.phase is Phase.FAILING:
         return False
     return not after.status.is_final or (after.origin is not None and after.cancel is None)

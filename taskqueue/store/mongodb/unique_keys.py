@@ -123,7 +123,7 @@ def _untouched(new: Record) -> Document:
 
 
 def of_period(jobs: Jobs[Document], new: Record, session: ClientSession | None = None) -> Record | None:
-    """Return the ended job whose period keeps the new one out; None if there is no such job, or not any more."""
+    """Return the ended job whose period keeps the new one out; None if there is no such job, or no longer."""
     if PERIOD not in new.given:
         return None
     where: Document = {**HAS_PERIOD, PERIOD_KEY: new.unique}

@@ -66,7 +66,7 @@ class MongoUrl:
 def parse(url: str) -> MongoUrl:
     """Return the address that ``url`` names.
 
-    Options of the driver are passed on; the store's own options begin with ``taskqueue.``. Raises ``ConfigError`` for
+    Options of the driver are passed on; the store's own options start with ``taskqueue.``. Raises ``ConfigError`` for
     another scheme, for a URL without a server, and for an option of ours that does not exist.
     """
     parts = split(url)

@@ -18,7 +18,7 @@ from taskqueue.store.relational.rows import records_of
 from taskqueue.store.relational.transaction import Transaction
 
 AT_ONCE = 500
-"""The most jobs that one transaction takes in, so that none holds the lock for long."""
+"""Maximum number of jobs that one transaction takes in, so that none holds the lock for long."""
 
 _NUMBER = f"""
 UPDATE jobs SET rowid = DEFAULT WHERE id IN (SELECT id FROM jobs WHERE rowid IS NULL ORDER BY id LIMIT {AT_ONCE})

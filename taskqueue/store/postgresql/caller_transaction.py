@@ -51,7 +51,7 @@ SELECT store.id, store.schema, (SELECT string_agg(id, ' ') FROM added), CAST(({{
 FROM {{schema}}.store
 """
 _AT_ONCE = 500
-"""The most records in one statement."""
+"""Maximum number of records in one statement."""
 _ALL = ", ".join(f"CAST({name} AS TEXT)" if _TYPES[name] == "JSON" else name for name in NAMES)
 _JOBS = "SELECT {columns} FROM {schema}.jobs"
 _PRESENT = f"{_JOBS} WHERE id = CAST(:id AS TEXT) OR unique_key = CAST(:unique_key AS TEXT) AND status <= 2"

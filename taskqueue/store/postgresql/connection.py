@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 TRIES = 5
-"""The most times a transaction is run if others stand in its way."""
+"""Maximum number of times a transaction is run if others stand in its way."""
 
 LOCK_WAIT = 10.0
 """Seconds for which a call waits for the store's lock, in one go: a second try would be behind all others that wait."""

@@ -16,7 +16,7 @@ import psycopg
 from psycopg import sql
 
 AT_ONCE = 100
-"""The most statements of one message."""
+"""Maximum number of statements of one message."""
 
 LONG = 1_000_000
 """A message is sent after this many characters, so that a large add is not held in memory twice."""
@@ -25,7 +25,7 @@ PREPARED_AFTER = 5
 """How often a statement is sent as text before it is prepared: an operator's query is sent only a few times."""
 
 MOST_PREPARED = 200
-"""The most prepared statements of a session; each costs memory of the server."""
+"""Maximum number of prepared statements of a session; each costs memory of the server."""
 
 _MOST_COUNTED = 2000
 _FEW_VALUES = 32

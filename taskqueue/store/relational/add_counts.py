@@ -36,7 +36,7 @@ class RowCounts(ABC):
 
     @abstractmethod
     def note_last(self, execute: Execute) -> None:
-        """Note that all present rows are counted."""
+        """Note that all existing rows are counted."""
 
     def count(self, execute: Execute) -> list[Added]:
         """Count the new rows and return their numbers."""

@@ -46,7 +46,7 @@ FEW_EVENTS = 1000
 """Up to this many new events, or as many as there are queues, are read; after more, the cache is read again."""
 
 MOST_AT_ONCE = 128
-"""The most records of a queue that are read at once beyond those whose turn was planned."""
+"""Maximum number of records of a queue that are read at once beyond those whose turn was planned."""
 
 Candidate: TypeAlias = tuple[int, str, str, int, str, int, int]
 """A waiting record: rank, id, queue, forced, lane, priority and row number."""
@@ -77,7 +77,7 @@ WHERE status = 0 AND queue = ? AND forced = ? AND (rank, id) >= (?, ?) AND rank 
 class ClaimCache:
     """For each queue a place before which none of its jobs without limits waits, while there are many queues.
 
-    Every place is looked up before it is used: jobs that others have taken do no harm. A job that has begun to wait
+    Every place is looked up before it is used: jobs that others have taken do no harm. A job that has started to wait
     has an event, or is noted as moved. A claim that fails must ``forget``: its jobs wait at earlier places.
     """
 

@@ -128,7 +128,7 @@ def _end_nameless(work: Transaction, terms: ClaimTerms) -> None:
 
 
 STEP = 500
-"""The most records that one claim promotes, and that it ends as expired; the next claim follows at once."""
+"""Maximum number of records that one claim promotes, and that it ends as expired; the next claim follows at once."""
 
 EARLY_BY = timedelta(milliseconds=5)
 """The early-claim window: the time an idle node needs to bring a job to a worker."""
@@ -137,7 +137,7 @@ EARLY_CANDIDATES = 64
 """The number of soon-due jobs that one claim considers."""
 
 LANES_AT_ONCE = 1000
-"""The most lanes that one claim considers."""
+"""Maximum number of lanes that one claim considers."""
 
 _LATEST = milliseconds(LATEST)
 

@@ -72,7 +72,7 @@ class AddCounts(Protocol):
         """Count the records of each queue again."""
 
     def note_last(self, execute: Execute) -> None:
-        """Note that all present rows are counted."""
+        """Note that all existing rows are counted."""
 
 
 class Database(Protocol):

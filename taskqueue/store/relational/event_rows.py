@@ -15,7 +15,7 @@ from taskqueue.store.codec import event_id
 from taskqueue.store.relational.engine import Execute
 
 AT_ONCE = 500
-"""The most events of one row."""
+"""Maximum number of events of one row."""
 
 _ID = 25
 """Characters of an id and the following space."""

@@ -17,7 +17,7 @@ from taskqueue.store.relational.counts import one_state
 from taskqueue.store.relational.engine import Added, Database, Execute
 
 TURNS_APART = 256
-"""The most rows of turns that are kept before they are added up."""
+"""Maximum number of rows of turns that are kept before they are added up."""
 
 _RECORD = "INSERT INTO turns (at, counts, figures) VALUES (?, ?, ?)"
 _TURNS = "SELECT at, figures FROM turns WHERE figures IS NOT NULL"

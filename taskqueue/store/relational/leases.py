@@ -64,7 +64,7 @@ def lease_of(row: tuple[Any, ...]) -> Lease:
     name, seat, incarnation, since, until, text = row
     about = json.loads(text)
     if not isinstance(about, dict):
-        raise TypeError("what its holder says of itself is not a mapping")
+        raise TypeError("the facts about its holder are not a mapping")
     return Lease(
         name=name,
         holder=Holder(seat=seat, incarnation=incarnation),

@@ -44,7 +44,7 @@ FEW = 5_000
 """The number of records that SQLite sorts within a few milliseconds."""
 
 MERGED = 50
-"""The most queues read in the order of their indexes; SQLite takes up to 500 selections in one statement."""
+"""Maximum number of queues read in the order of their indexes; SQLite takes up to 500 selections in one statement."""
 
 _STATUS = tuple(f"status = {int(status)}{' AND status > 2' if status.is_final else ''}" for status in Status)
 """The condition of the index of each status: SQLite uses a partial index only if a query repeats its condition."""

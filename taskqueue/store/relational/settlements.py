@@ -42,7 +42,7 @@ _KEEPER = "SELECT id FROM jobs WHERE unique_key = ? AND status <= 2 AND id <> ?"
 def settle_declared(
     work: Transaction, settlement: Settlement, defined: Record, fence: Row, now: datetime
 ) -> Record | None:
-    """Write the record with its present options and return it; None if the claim is lost."""
+    """Write the record with its current options and return it; None if the claim is lost."""
     row = work.execute(_CLAIMED, fence).fetchone()
     if row is None:
         return None

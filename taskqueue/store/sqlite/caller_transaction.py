@@ -102,7 +102,7 @@ class CallerConnection(SqliteEngine):
     def _plain(self) -> SqliteDatabase:
         if os.getpid() != self._pid:
             raise ConfigError(
-                f"the connection is that of process {self._pid}: "
+                f"the connection belongs to process {self._pid}: "
                 "SQLite connections must not be used after a fork, open one here"
             )
         return cast(SqliteDatabase, _Plain(self._raw))

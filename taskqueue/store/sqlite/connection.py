@@ -105,7 +105,7 @@ class Connection(SqliteEngine):
         return result
 
     def _begin(self, level: Sync) -> SqliteDatabase:
-        """Begin a transaction; other threads wait until the lock is released."""
+        """Start a transaction; other threads wait until the lock is released."""
         self._lock.acquire()
         try:
             raw = self._begun(level)
@@ -271,7 +271,7 @@ class Connection(SqliteEngine):
         """Refuse an empty journal that the index calls full: the right one was removed, and its holder will save it."""
         if self._files.has_empty_journal:
             [_, frames, _] = raw.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-            if frames > 0 and self._files.has_empty_journal:  # else another process has just begun it
+            if frames > 0 and self._files.has_empty_journal:  # else another process has just started it
                 raise sqlite3.OperationalError(_UNREADABLE)
 
     def _keep_to_names(self) -> None:
@@ -302,7 +302,7 @@ class Connection(SqliteEngine):
         )
 
     def _save(self) -> None:
-        """Write a removed journal into the database; raise unless a new one can begin in this process."""
+        """Write a removed journal into the database; raise unless a new one can start in this process."""
         raw = self._raw
         assert raw is not None
         self._patiently(lambda: write_back(raw))

@@ -29,7 +29,7 @@ class SqliteCounts(RowCounts):
         return int(last) if is_same else None
 
     def note_last(self, execute: Execute) -> None:
-        """Note that all present rows are counted."""
+        """Note that all existing rows are counted."""
         if execute(_NOTE).rowcount <= 0:
             execute("DELETE FROM counted")
 

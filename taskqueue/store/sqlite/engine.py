@@ -124,7 +124,7 @@ _ALL = " UNION ALL ".join(f"SELECT {COLUMNS} {source} job = ?" for source in _BY
 _ALL_AS_LONG = " UNION ALL ".join(f"SELECT {COLUMNS} {source} job = ? AND length(data) = ?" for source in _BY_STATUS)
 
 KNOWN = 1000
-"""The most classes that one store remembers."""
+"""Maximum number of classes that one store remembers."""
 
 
 class Alike:

@@ -30,7 +30,7 @@ from taskqueue.web.rendering import JsonResponse
 
 ORDERS = ["created_at", "-created_at", "ended_at", "-ended_at", "id", "-id", "rank", "-rank"]
 LONGEST_WAIT = 60.0
-"""The most seconds that a request waits for a job; to wait longer, ask again."""
+"""Maximum number of seconds that a request waits for a job; to wait longer, ask again."""
 
 
 def find_jobs(call: Call) -> Any:

@@ -240,7 +240,7 @@ def stack(view: View) -> Mapping[str, Any]:
 
 
 def change_form(view: View) -> Mapping[str, Any]:
-    """Return the form with the present values."""
+    """Return the form with the current values."""
     process = view.scheduler.get_job(view.path["id"])
     given = {"priority": str(process.priority), "queue": process.queue, "at": ""}
     return _form(view, "change", given)

@@ -42,7 +42,7 @@ MOST_CHIPS, LONGEST_CHIP = 3, 40
 """How many tags and values of the meta a row shows, and the most characters of one."""
 
 LONGEST_WORD = 200
-"""The most characters of a word to complete."""
+"""Maximum number of characters of a word to complete."""
 
 NEWEST = 200
 """The newest jobs whose names are known."""

@@ -25,7 +25,7 @@ MOST_RUNS = 15
 MOST_NEEDS = 12
 MOST_QUIET = 100
 MOST_SCHEDULES = 6
-"""The most lines of each list; the linked pages show all."""
+"""Maximum number of lines of each list; the linked pages show all."""
 
 TITLES: Mapping[Period, tuple[str, str, str]] = {
     Period.HOUR: ("Last hour", "1 h ago", "minute"),

@@ -17,7 +17,7 @@ from taskqueue.web.paging import part_of
 from taskqueue.web.view import View
 
 MOST_HOLDERS = 5
-"""The most jobs that are named as holders of a limit's places."""
+"""Maximum number of jobs that are named as holders of a limit's places."""
 
 MOST_LIMITS = 25
 """Limits on the page, the full ones first."""

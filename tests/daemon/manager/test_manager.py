@@ -125,7 +125,7 @@ def test_a_worker_is_replaced_after_so_many_jobs() -> None:
     with FakeNode(max_children=1, max_jobs_per_child=2) as fake_node:
         pids = [fake_node.result(fake_node.run("Echo"))["pid"] for _ in range(4)]
         ended = fake_node.expect(WorkerChanged, pid=pids[0], exit="exited with status 0")
-        assert (ended.kind, ended.reason) == (EndKind.MAX_JOBS, "it has done its 2 jobs")
+        assert (ended.kind, ended.reason) == (EndKind.MAX_JOBS, "it has run its 2 jobs")
 
     assert pids[0] == pids[1]
     assert pids[2] == pids[3]

@@ -75,7 +75,7 @@ def test_a_node_without_workers_that_cannot_start_one_says_what_is_short(
     assert status.summary() == f"works; 1 busy, 0 idle; {short}"
 
 
-@pytest.mark.parametrize("phase", ["waits for its seat", "is drained", "ends its work"])
+@pytest.mark.parametrize("phase", ["waits for its seat", "is drained", "is stopping"])
 def test_the_reason_for_not_being_ready_is_what_it_does_instead(
     health: NodeHealth, status: NodeStatus, phase: str
 ) -> None:
@@ -89,7 +89,7 @@ def test_a_loop_that_no_longer_turns_is_no_life(health: NodeHealth, status: Node
     health.note_turn(time.monotonic() - LIVE_WITHIN - 1)
     document = health.document()
     assert (document["live"], document["ready"]) == (False, False)
-    said = re.fullmatch(r"its loop has not turned for (\d+) s: restart the node", document["reason"])
+    said = re.fullmatch(r"its loop has been stuck for (\d+) s: restart the node", document["reason"])
     assert said is not None
     assert int(said[1]) >= LIVE_WITHIN + 1
     health.note_turn()

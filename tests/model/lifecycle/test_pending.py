@@ -358,7 +358,10 @@ def test_an_interruption_that_nobody_asked_for_counts_as_a_crash_only_after_anot
     pauses = [record.ready_at - NOW - place * HOUR for place, record in enumerate(after[2:4], 2) if record.ready_at]
     assert pauses == list(CRASH_PAUSES[1:])
     assert (after[0].cause, after[-1].cause) == (Cause.INTERRUPTED, Cause.CRASHED)
-    assert (after[0].error, after[-1].error) == (None, replace(BROKEN, message="no such address, as in the run before"))
+    assert (after[0].error, after[-1].error) == (
+        None,
+        replace(BROKEN, message="no such address, as in the previous run"),
+    )
     assert {attempt.outcome for attempt in after[-1].attempts} == {"Interrupted"}
 
 
@@ -415,8 +418,8 @@ def test_a_job_that_was_taken_before_its_time_waits_for_it_again(outcome: Outcom
 @pytest.mark.parametrize(
     ("lease_ends_at", "words"),
     [
-        (NOW, "node web-1 was silent until its lease ended; progress was 0 %"),
-        (NOW + HOUR, "node web-1 was gone before its lease ended; progress was 0 %"),
+        (NOW, "node web-1 was silent until its lease expired; progress was 0 %"),
+        (NOW + HOUR, "node web-1 disappeared before its lease expired; progress was 0 %"),
     ],
 )
 def test_a_lost_run_says_whether_its_lease_had_ended(lease_ends_at: datetime, words: str) -> None:

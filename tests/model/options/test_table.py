@@ -251,9 +251,9 @@ def test_unknown_options_are_named_with_near_ones() -> None:
 
 
 def test_what_belongs_to_one_job_is_no_default() -> None:
-    with pytest.raises(InvalidOption, match="Scheduler: id belongs to one job: pass it to add_job"):
+    with pytest.raises(InvalidOption, match="Scheduler: id applies to one job: pass it to add_job"):
         checked({"id": ObjectId()}, "Scheduler", Scope.ALL)
-    with pytest.raises(InvalidOption, match="Mail: parent belongs to one job: pass it to add_job"):
+    with pytest.raises(InvalidOption, match="Mail: parent applies to one job: pass it to add_job"):
         checked({"parent": ObjectId()}, "Mail", Scope.CLASS)
 
 
@@ -400,7 +400,7 @@ def test_what_the_call_named_is_kept_as_plain_values() -> None:
 
 def test_concurrency_belongs_to_a_class() -> None:
     assert checked({"concurrency": 100}, "options of app:Mail", Scope.CLASS) == {"concurrency": 100}
-    with pytest.raises(InvalidOption, match="app:Mail: concurrency belongs to all jobs of a class: declare it in the"):
+    with pytest.raises(InvalidOption, match="app:Mail: concurrency applies to all jobs of a class: declare it in the"):
         checked({"concurrency": 100}, "app:Mail")
     with pytest.raises(InvalidOption, match="Scheduler: concurrency cannot be set for jobs of all classes"):
         checked({"concurrency": 100}, "Scheduler", Scope.ALL)
@@ -408,7 +408,7 @@ def test_concurrency_belongs_to_a_class() -> None:
 
 def test_a_name_belongs_to_a_class() -> None:
     assert checked({"name": "Send an invoice"}, "options of app:Mail", Scope.CLASS) == {"name": "Send an invoice"}
-    with pytest.raises(InvalidOption, match=r"name belongs to all jobs .*; pass data .*: add_job\(Mail, .*A"):
+    with pytest.raises(InvalidOption, match=r"name applies to all jobs .*; pass data .*: add_job\(Mail, .*A"):
         checked({"name": "A"}, "app:Mail", call="add_job(Mail, ")
 
 

@@ -369,7 +369,7 @@ def test_a_decision_crosses_processes_as_json(decision: RetryIn | GiveUp) -> Non
         (ExponentialRetry(times=4), "retry 4 times, after 30 s and then 2 times longer, at most 86400 s"),
         (
             retry.exponential(-1, 30, jitter=0.25),
-            "retry endlessly, after 30 s and then 2 times longer, up to 25 % of it left out by chance",
+            "retry endlessly, after 30 s and then 2 times longer, up to 25 % of it cut off at random",
         ),
         (
             retry.time_table({"5m": "1m", "1h": "5m"}),
