@@ -27,6 +27,12 @@ MISSED_WITHIN = timedelta(hours=12)
 LONG_RUN = 60.0
 """Seconds after which a run may count as long."""
 
+LONGER = 2.0
+"""A run is long if it takes this many times as long as the longest of its class."""
+
+OVERDUE = timedelta(minutes=1)
+"""A schedule that has started no job for this long after its time is not served."""
+
 CANCEL_TAKES = 15.0
 """Seconds after which a requested end counts as late."""
 
@@ -105,7 +111,7 @@ def of_nodes(
 def of_queues(
     leases: Sequence[Lease], queues: Sequence[QueueState], controls: Controls, now: datetime
 ) -> Iterator[Need]:
-    """Yield pauses, queues on which no live node works, and queues whose backlog is growing."""
+    """Yield pauses, queues on which no live node works, and queues whose jobs wait longer than usual."""
     by_name = {queue.name: queue for queue in queues}
     for pause in controls.kept:
         if pause.kind is Kind.PAUSE:
@@ -129,12 +135,20 @@ def of_runs(runs: Iterable[Run], now: datetime) -> Iterator[Need]:
             says = f"its lease ended {span((now - record.ready_at).total_seconds())} ago, and no node has rescued it"
         elif asked_for > CANCEL_TAKES:
             says = f"it was asked to end {span(asked_for)} ago, and still runs"
-        elif run.usual is not None and run.usual.number >= ENOUGH and (run.ran or 0) > max(LONG_RUN, run.usual.longest):
+        elif _is_long(run):
+            assert run.usual is not None  # it is long in comparison
             longest = f"the longest took {span(run.usual.longest)}"
             says = f"it has run for {span(run.ran or 0)}, longer than any of its class in the last day ({longest})"
         if says:
             says = f"{record.job} {record.id}: {says}"
             yield Need(subject=Subject.RUN, name=str(record.id), says=says, do=do, topic=record.job)
+
+
+def _is_long(run: Run) -> bool:
+    """Return whether it has run for twice as long as any of its class: of many runs, some is always the longest yet."""
+    if run.usual is None or run.usual.number < ENOUGH:
+        return False
+    return (run.ran or 0) >= max(LONG_RUN, LONGER * run.usual.longest)
 
 
 def of_failures(groups: Iterable[FailureGroup], lately: Lately, now: datetime) -> Iterator[Need]:
@@ -244,12 +258,14 @@ def _number(group: FailureGroup) -> str:
 
 
 def of_schedules(schedules: Iterable[NamedSchedule], now: datetime) -> Iterator[Need]:
-    """Yield schedules that are damaged or paused, or that missed times in the last hours."""
+    """Yield schedules that are damaged, overdue or paused, or that missed times in the last hours."""
     for schedule in schedules:
         says, level, name, topic = "", Level.WARNING, schedule.name, ""
         recent = [miss for miss in schedule.misses if now - miss.last < MISSED_WITHIN]
         if schedule.damage:
             says, level = f"starts no jobs: {schedule.damage}", Level.ERROR
+        elif schedule.stage is Stage.ACTIVE and schedule.next_run_at and now - schedule.next_run_at >= OVERDUE:
+            says, topic = f"was due at {local(schedule.next_run_at)}, and no node has started its job", "overdue"
         elif schedule.stage is Stage.PAUSED:
             says = f"is paused: {schedule.reason}" if schedule.reason else "is paused"
         elif recent:
@@ -294,11 +310,14 @@ def _of_backlog(leases: Sequence[Lease], queue: QueueState, controls: Controls, 
     if no_node:
         why, do = diagnosis.way_out_of(no_node)
         says, level = f"queue {queue.name}: {waiting} waiting. {why}", Level.ERROR
-    elif queue.grows:
-        added, ended = f"{queue.added_per_minute:,.0f}", f"{queue.ended_per_minute:,.0f}"
-        oldest = span(queue.oldest or 0)
-        says = f"queue {queue.name} is growing: {added} in, {ended} out per minute; the oldest job has waited {oldest}"
-        do = "start more workers (--max-children) or nodes, or find out what adds so many jobs"
+    elif queue.is_late:
+        usually = f", usually {span(queue.usual_wait)} at most" if queue.usual_wait else ""
+        waited = f"has waited {span(queue.oldest or 0)}{usually}"
+        says = f"queue {queue.name} is late: the oldest of {waiting} {waited}"
+        if queue.grows:
+            added, ended = f"{queue.added_per_minute:,.0f}", f"{queue.ended_per_minute:,.0f}"
+            says = f"queue {queue.name} is growing: {added} in, {ended} out per minute; the oldest job {waited}"
+        do = "start more workers (--max-children) or nodes, or find out what its jobs wait for: `taskqueue why ID`"
     if says:
         yield Need(subject=Subject.QUEUE, name=queue.name, says=says, do=do, level=level)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import NamedTuple
 
 from taskqueue.model.analytics import Postponed
@@ -13,7 +14,7 @@ from taskqueue.model.history import Durations, Figures, HistoryEntry, Parts, Ste
 from taskqueue.model.job_filter import PARTS_OF_POSTPONED, part_of_postponed
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules.schedule import NamedSchedule
-from taskqueue.model.timestamps import EPOCH, milliseconds, moment
+from taskqueue.model.timestamps import EPOCH, MILLISECOND, milliseconds, moment
 
 
 class EndedJobs(NamedTuple):
@@ -90,7 +91,11 @@ ENOUGH = 3
 AT_LEAST = 1.0
 """A run must have taken this many seconds up to its last progress for that to predict the rest."""
 
+LATE = 60.0
+"""A job that has waited for fewer seconds is not late."""
+
 _ENDS = ("done", "failed", "timeout", "canceled")
+_HOUR = Step.HOUR.length // MILLISECOND
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +111,8 @@ class QueueState:
     added_per_minute: float
     ended_per_minute: float
     pause: Control | None
+    usual_wait: float = 0.0
+    """How long its jobs wait at most at this time of day, in seconds; 0 if that is unknown."""
 
     @property
     def empty_in(self) -> float | None:
@@ -120,7 +127,12 @@ class QueueState:
     @property
     def grows(self) -> bool:
         """Return whether a backlog that is at least a minute old clearly gains more jobs than it loses."""
-        return (self.oldest or 0) >= 60 and self.added_per_minute > 1.1 * self.ended_per_minute
+        return (self.oldest or 0) >= LATE and self.added_per_minute > 1.1 * self.ended_per_minute
+
+    @property
+    def is_late(self) -> bool:
+        """Return whether its first job has waited for at least a minute, and twice as long as is usual."""
+        return (self.oldest or 0) >= max(LATE, 2 * self.usual_wait)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +217,7 @@ def queue_states(
     controls: Controls,
     minutes: Parts,
     now: datetime,
+    usual_waits: Mapping[str, float] = MappingProxyType({}),
 ) -> list[QueueState]:
     """Return the queues with pending jobs, figures of the last minutes, or a pause: the oldest backlog first."""
     begin = moment(Step.MINUTE.begin(milliseconds(now - RATES_OVER)))
@@ -222,6 +235,7 @@ def queue_states(
             added_per_minute=added.get(queue, 0) / length,
             ended_per_minute=ended.get(queue, 0) / length,
             pause=controls.pause_of(queue),
+            usual_wait=usual_waits.get(queue, 0.0),
         )
         for queue in pending | paused | added.keys() | ended.keys()
     ]
@@ -269,6 +283,22 @@ def usual_times(hours: Parts) -> dict[str, Durations]:
             add_figures(of_class.setdefault(job, {}), figures)
     durations = {job: entry(EPOCH, Step.HOUR, "", job, figures).running for job, figures in of_class.items()}
     return {job: duration for job, duration in durations.items() if duration.number >= ENOUGH}
+
+
+def usual_waits(hours: Parts, now: datetime) -> dict[str, float]:
+    """Return how long jobs of each queue wait at most at this time of day, in seconds, but for the worst day.
+
+    A queue without jobs at this time of day has what is usual at any time.
+    """
+    last, hour, day = (milliseconds(now) // _HOUR * _HOUR, _HOUR, 24 * _HOUR)
+    waits: dict[str, tuple[dict[int, int], dict[int, int]]] = {}
+    for at, part in hours.items():
+        for (queue, _), figures in part.items() if at < last - hour else ():
+            same_and_all = waits.setdefault(queue, ({}, {}))
+            for of_days in same_and_all if (last + hour - at) % day <= 2 * hour else same_and_all[1:]:
+                number = (last + hour - at) // day
+                of_days[number] = max(of_days.get(number, 0), figures.get("longest_wait", 0))
+    return {queue: sorted((same or every).values())[-2:][0] / 1000 for queue, (same, every) in waits.items()}
 
 
 def _moved(minutes: Parts, begin: int, names: Sequence[str]) -> dict[str, int]:

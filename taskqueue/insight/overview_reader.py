@@ -87,6 +87,7 @@ class OverviewReader:
         self._work = WorkReader(store, self.figures)
         self._usual: dict[str, Durations] = {}
         self._usual_failures = Usual()
+        self._usual_waits: dict[str, float] = {}
         self._lately = Lately({})
         self._first_minutes: dict[tuple[str, str], datetime] = {}
         self._looked_up: set[datetime] = set()
@@ -111,7 +112,7 @@ class OverviewReader:
             self._read_seldom(now, _all(tally, Status.POSTPONED), releases, decisions)
         running = _all(tally, Status.PROCESSING)
         nodes = nodes_of(leases, controls, _by_node(records, running), now)
-        queues = overview.queue_states(tally, since, controls, minutes, now)
+        queues = overview.queue_states(tally, since, controls, minutes, now, self._usual_waits)
         runs = overview.runs_of(records, self._usual, now)
         self._lately.change_to(minutes)
         groups = judged(self._lately, self._usual_failures, now, decisions, releases)
@@ -171,6 +172,7 @@ class OverviewReader:
     def _read_seldom(self, now: datetime, postponed: int, releases: Sequence[Release], decisions: Decisions) -> None:
         began = time.monotonic()
         self._usual = overview.usual_times(self.figures.runs(now))
+        self._usual_waits = overview.usual_waits(self.figures.waits(now), now)
         usual = usual_failures(self.figures.hours(now - WEEK, now), now)
         usual = self._with_minutes(usual, now, releases)
         self._usual_failures = replace(usual, last=self._last_of_resolved(usual, now, decisions))

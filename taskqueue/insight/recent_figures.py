@@ -55,6 +55,7 @@ class RecentFigures:
         self._hours = KeptFigures(store, Step.HOUR, KEPT_FOR[Step.HOUR], partial(_of_classes, _numbers))
         self._day = KeptFigures(store, Step.HOUR, DAY, _whole)
         self._runs = KeptFigures(store, Step.HOUR, USUAL_OVER, partial(_of_classes, _runs))
+        self._waits = KeptFigures(store, Step.HOUR, KEPT_FOR[Step.HOUR], _longest_waits)
 
     def minutes(self, now: datetime) -> Parts:
         """Return the numbers of the minutes that started in the last hour, by queue and class."""
@@ -83,6 +84,10 @@ class RecentFigures:
     def runs(self, now: datetime) -> Parts:
         """Return how long jobs ran in the hours of the last day, by class, for all queues together."""
         return self._runs.read(now - USUAL_OVER, now)
+
+    def waits(self, now: datetime) -> Parts:
+        """Return the longest wait in each hour of the last week, by queue, for all classes together."""
+        return self._waits.read(now - KEPT_FOR[Step.HOUR], now)
 
 
 class KeptFigures:
@@ -176,4 +181,12 @@ def _of_classes(wanted: Callable[[Figures], Figures], part: Part) -> Part:
     slim: Part = {}
     for (_, job), figures in part.items():
         add_figures(slim.setdefault((EVERY_QUEUE, intern(job)), {}), wanted(figures))
+    return slim
+
+
+def _longest_waits(part: Part) -> Part:
+    slim: Part = {}
+    for (queue, _), figures in part.items():
+        if "longest_wait" in figures:
+            add_figures(slim.setdefault((intern(queue), ""), {}), {"longest_wait": figures["longest_wait"]})
     return slim

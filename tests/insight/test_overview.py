@@ -243,8 +243,50 @@ def test_only_an_old_backlog_that_clearly_gets_more_grows(store: Store, fields: 
 
     assert queue.grows is grows
     assert says(found, Subject.QUEUE) == (
-        ["queue mail is growing: 20 in, 10 out per minute; the oldest job has waited 2 min"] if grows else []
+        ["queue mail is growing: 20 in, 10 out per minute; the oldest job has waited 2 min"]
+        if grows
+        else ["queue mail is late: the oldest of 10 jobs has waited 2 min"] * queue.is_late
     )
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"oldest": 59.0}, []),
+        ({"oldest": 60.0}, ["queue mail is late: the oldest of 10 jobs waits 60 s"]),
+        ({"oldest": 500.0, "usual_wait": 300.0}, []),
+        ({"oldest": 600.0, "usual_wait": 300.0}, [
+            "queue mail is late: the oldest of 10 jobs waits 10 min, usually 5 min at most"
+        ]),
+        ({"oldest": 119.0, "usual_wait": 60.0, "added_per_minute": 20.0, "ended_per_minute": 10.0}, []),
+    ],
+)  # fmt: skip
+def test_a_queue_is_late_if_its_first_job_waits_twice_as_long_as_usual(
+    store: Store, fields: dict[str, Any], expected: list[str]
+) -> None:
+    seat(store)
+    found = list(needs.of_queues(store.leases(), [a_queue(**fields)], store.controls(), store.now()))
+
+    assert says(found, Subject.QUEUE) == expected
+
+
+def test_the_usual_wait_is_that_of_the_hours_of_this_time_but_for_the_worst_day() -> None:
+    now = NOON + 30 * MINUTE
+
+    def usually(waits: dict[int, int]) -> dict[str, float]:
+        """Return what is usual if jobs waited so many seconds in the hours so many hours before this one."""
+        hours = {
+            milliseconds(NOON - ago * timedelta(hours=1)): {("mail", ""): {"longest_wait": 1000 * seconds}}
+            for ago, seconds in waits.items()
+        }
+        return overview.usual_waits(hours, now)
+
+    assert usually({}) == {}
+    assert usually({0: 900, 1: 900}) == {}  # which are being judged
+    assert usually({24: 300}) == {"mail": 300}
+    assert usually({23: 40, 24: 3, 48: 20, 49: 7}) == {"mail": 20}  # one day was worse
+    assert usually({24: 3, 48: 20, 36: 900}) == {"mail": 3}  # at night they wait
+    assert usually({36: 900, 60: 800}) == {"mail": 800}  # at this time there were none
 
 
 def test_the_time_left_is_that_of_the_progress_or_of_others(store: Store) -> None:
@@ -273,6 +315,7 @@ def test_the_time_left_is_that_of_the_progress_or_of_others(store: Store) -> Non
         ({}, ""),
         ({"ready_at": -MINUTE}, "its lease ended 60 s ago, and no node has rescued it"),
         ({"cancel": -MINUTE}, "it was asked to end 60 s ago, and still runs"),
+        ({"started_at": -5 * MINUTE}, ""),  # of many runs, some is the longest
         ({"started_at": -10 * MINUTE}, "longer than any of its class in the last day (the longest took 3 min)"),
     ],
 )
@@ -314,10 +357,14 @@ def test_schedules_that_missed_or_stopped_need_somebody(store: Store) -> None:
     miss = Miss(first=now - MINUTE, last=now - MINUTE, count=1, reason="the job before still ran")
     old = replace(miss, last=now - timedelta(days=2))
     stopped = replace(plan, name="weekly", stage=Stage.PAUSED, reason="the next time could not be determined")
-    for one in (replace(plan, misses=(old, miss)), stopped, replace(plan, name="well", misses=(old,))):
+    just_due = replace(plan, name="well", misses=(old,), next_run_at=now - timedelta(seconds=30))
+    overdue = replace(plan, name="forgotten", next_run_at=now - MINUTE)
+    for one in (replace(plan, misses=(old, miss)), stopped, just_due, overdue):
         assert store.replace_schedule(None, one, [], now)
 
-    missed, paused = says(read(store).needs, Subject.SCHEDULE)
+    not_fired, missed, paused = says(read(store).needs, Subject.SCHEDULE)
+
+    assert re.fullmatch("schedule forgotten was due at .*, and no node has started its job", not_fired)
 
     assert missed.startswith("schedule nightly missed a time until ")
     assert missed.endswith(": the job before still ran")
