@@ -49,7 +49,7 @@ class ReadOnly(admin.ModelAdmin):
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         """Return whether the user may see the pages."""
-        return self.has_view_permission(request)
+        return bool(self.has_view_permission(request))
 
     def check_view(self, request: HttpRequest) -> None:
         """Raise ``PermissionDenied`` unless the user may see the pages."""

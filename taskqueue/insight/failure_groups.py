@@ -39,7 +39,8 @@ FEWEST_NEW, SHARE_OF_NEW = 5, 0.02
 """A new error needs attention from this many failed attempts, and this share of its class."""
 
 FEWEST_RISING, RISE, MORE = 10, 2.0, 0.02
-"""A known error rises if this many attempts failed, and their share is twice the usual share and this much more."""
+"""A known error rises if this many attempts failed, and their share is twice the usual one, and this much more than
+that of almost any hour of the last week."""
 
 SURE = 5.0
 """How many standard deviations more than usual there must be: a week has ten thousand minutes."""
@@ -47,11 +48,20 @@ SURE = 5.0
 FEWEST_USUAL = 100
 """With this many attempts in the same hours of the last days, these define what is usual; else the whole week does."""
 
+FEWEST_OF_HOUR = 50
+"""An hour with fewer attempts of a class does not show how much of it may fail at times."""
+
+OFTEN = 0.05
+"""In this share of its hours more of a class may have failed than counts as usual at times."""
+
 FEWEST_BEFORE = 50
 """An error is new if its class had this many attempts before it: otherwise the class itself is new."""
 
 OVER_AFTER = 3.0
 """An error has ended if later attempts would have failed this many times at its previous share."""
+
+
+_HOUR = Step.HOUR.length // timedelta(milliseconds=1)
 
 
 class Trend(str, Enum):
@@ -96,6 +106,8 @@ class Usual:
 
     attempts: Mapping[str, Attempts] = field(default_factory=dict)
     failures: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    at_times: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """The share of failures, 0 to 1, that only one of 20 hours exceeds, however many attempts there were."""
     first: Mapping[tuple[str, str], tuple[datetime, int]] = field(default_factory=dict)
     """The hour or minute in which an error was first seen, and how many attempts its class had before."""
     seen: Mapping[str, int] = field(default_factory=dict)
@@ -189,25 +201,43 @@ def query_of(job: str, fingerprint: str) -> dict[str, Any] | None:
     return {"job": job, "error.type": type_of(fingerprint) or None, **message}
 
 
-def usual_failures(hours: Parts, now: datetime) -> Usual:
-    """Return what is usual at this time of day, from the hours of the last week."""
+def usual_failures(hours: Parts, now: datetime, long_ago: Usual | None = None) -> Usual:
+    """Return what is usual at this time of day, from the hours of the last week.
+
+    ``long_ago`` is what ``usual_long_ago`` has returned at the same ``end_of_long_ago``, so that these hours are not
+    read again.
+    """
+    usual = usual_long_ago(hours, now) if long_ago is None else long_ago
+    first, seen, unbroken = dict(usual.first), dict(usual.seen), dict(usual.unbroken)
+    for at in sorted(at for at in hours if at >= end_of_long_ago(now)):
+        for (_, job), figures in hours[at].items():
+            _see(at, job, figures, first, seen, unbroken)
+    return replace(usual, first=first, seen=seen, unbroken=unbroken)
+
+
+def end_of_long_ago(now: datetime) -> int:
+    """Return from when on hours may still change or are about to be judged, in milliseconds since 1970."""
+    return Step.HOUR.begin(milliseconds(now)) - _HOUR
+
+
+def usual_long_ago(hours: Parts, now: datetime) -> Usual:
+    """Return what is usual at this time of day, from the hours before ``end_of_long_ago`` alone."""
     last = Step.HOUR.begin(milliseconds(now))
-    hour, day = Step.HOUR.length // timedelta(milliseconds=1), timedelta(days=1) // timedelta(milliseconds=1)
     same, rest = _Sums(), _Sums()
     first: dict[tuple[str, str], tuple[datetime, int]] = {}
     seen: dict[str, int] = {}
     unbroken: dict[tuple[str, str], tuple[int, int]] = {}
-    for at in sorted(hours):
+    counted: Counter[str] = Counter()
+    shares: dict[tuple[str, str], list[float]] = {}
+    for at in sorted(at for at in hours if at < end_of_long_ago(now)):
+        sums = same if (last - at) % (24 * _HOUR) <= _HOUR else rest
         for (_, job), figures in hours[at].items():
-            failures = _failures_of(figures)
-            attempts, before = _attempts(figures, failures), seen.get(job, 0)
-            if at < last - hour:
-                (same if (last - at) % day <= hour else rest).add(job, attempts, failures)
-            for fingerprint, _ in failures:
-                first.setdefault((job, fingerprint), (moment(at), before))
-                begin, end = unbroken.get((job, fingerprint), (at, at))
-                unbroken[job, fingerprint] = (begin if at - end <= hour else at, at)
-            seen[job] = before + attempts.all
+            attempts, failures = _see(at, job, figures, first, seen, unbroken)
+            sums.add(job, attempts, failures)
+            if attempts.all >= FEWEST_OF_HOUR:
+                counted[job] += 1
+                for fingerprint, number in failures:
+                    shares.setdefault((job, fingerprint), []).append(number / attempts.all)
     few: set[str] = set()
     for job, attempts in rest.attempts.items():
         if same.attempts.get(job, Attempts()).all < FEWEST_USUAL:
@@ -216,7 +246,32 @@ def usual_failures(hours: Parts, now: datetime) -> Usual:
     for key, number in rest.failures.items():
         if key[0] in few:
             same.failures[key] += number
-    return Usual(attempts=same.attempts, failures=same.failures, first=first, seen=seen, unbroken=unbroken)
+    at_times = {}
+    for key, of_hours in shares.items():
+        place = int(OFTEN * counted[key[0]])  # the hours without a failure are not listed
+        at_times[key] = sorted(of_hours, reverse=True)[place] if place < len(of_hours) else 0.0
+    return Usual(
+        attempts=same.attempts, failures=same.failures, at_times=at_times, first=first, seen=seen, unbroken=unbroken
+    )
+
+
+def _see(
+    at: int,
+    job: str,
+    figures: Figures,
+    first: dict[tuple[str, str], tuple[datetime, int]],
+    seen: dict[str, int],
+    unbroken: dict[tuple[str, str], tuple[int, int]],
+) -> tuple[Attempts, list[tuple[str, int]]]:
+    """Note the failures of a class in an hour that follows all noted ones; return its attempts and failures."""
+    failures = _failures_of(figures)
+    attempts, before = _attempts(figures, failures), seen.get(job, 0)
+    for fingerprint, _ in failures:
+        first.setdefault((job, fingerprint), (moment(at), before))
+        begin, end = unbroken.get((job, fingerprint), (at, at))
+        unbroken[job, fingerprint] = (begin if at - end <= _HOUR else at, at)
+    seen[job] = before + attempts.all
+    return attempts, failures
 
 
 class Lately:
@@ -314,7 +369,7 @@ def _has_grown(decision: FailureDecision, numbers: Mapping[int, int], lately: La
     if decision.until is not None or decision.share is None:
         return False
     shares = shares_of(numbers, lately, decision.job, now)
-    return any(_trend(*share, decision.share, is_new=False) is Trend.RISING for share in shares)
+    return any(_trend(*share, decision.share, 0.0, is_new=False) is Trend.RISING for share in shares)
 
 
 def shares_of(
@@ -365,10 +420,11 @@ def _group(
     if _is_over(number, attempts, lately.all_of(job, last + 1).all):
         trend = Trend.OVER
     else:
-        trend = _trend(number, attempts, usually or 0.0, is_new)
+        usually_and_at_times = (usually or 0.0, usual.at_times.get(key, 0.0))
+        trend = _trend(number, attempts, *usually_and_at_times, is_new=is_new)
         if trend is Trend.USUAL:
             in_short, attempts_in_short = shares_of(numbers, lately, job, now)[1]
-            trend = _trend(in_short, attempts_in_short, usually or 0.0, is_new)
+            trend = _trend(in_short, attempts_in_short, *usually_and_at_times, is_new=is_new)
             if trend is not Trend.USUAL:
                 number, attempts, over = in_short, attempts_in_short, SHORT
     return FailureGroup(
@@ -428,15 +484,16 @@ def _share(usual: Usual, key: tuple[str, str]) -> float | None:
     return usual.failures.get(key, 0) / attempts if attempts else None
 
 
-def _trend(number: int, attempts: int, usually: float, is_new: bool) -> Trend:
+def _trend(number: int, attempts: int, usually: float, at_times: float, *, is_new: bool) -> Trend:
     """Return whether this number of failures among these attempts needs attention."""
     if not attempts:
         return Trend.USUAL
     share = number / attempts
     if is_new and number >= FEWEST_NEW and share >= SHARE_OF_NEW:
         return Trend.NEW
-    expected = (usually + 1 / FEWEST_USUAL) * attempts
-    is_more = number >= FEWEST_RISING and share >= RISE * usually and share >= usually + MORE
+    most = max(usually, at_times)
+    expected = (most + 1 / FEWEST_USUAL) * attempts
+    is_more = number >= FEWEST_RISING and share >= RISE * usually and share >= most + MORE
     return Trend.RISING if is_more and number - expected >= SURE * sqrt(expected) else Trend.USUAL
 
 

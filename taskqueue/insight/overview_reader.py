@@ -16,8 +16,10 @@ from taskqueue.insight.failure_groups import (
     FailureGroup,
     Lately,
     Usual,
+    end_of_long_ago,
     judged,
     usual_failures,
+    usual_long_ago,
 )
 from taskqueue.insight.failure_states import Decisions, FailureDecision, FailureState, decisions_of
 from taskqueue.insight.needs import Need, Subject
@@ -87,6 +89,7 @@ class OverviewReader:
         self._work = WorkReader(store, self.figures)
         self._usual: dict[str, Durations] = {}
         self._usual_failures = Usual()
+        self._usual_long_ago: tuple[int, Usual] | None = None
         self._usual_waits: dict[str, float] = {}
         self._lately = Lately({})
         self._first_minutes: dict[tuple[str, str], datetime] = {}
@@ -173,7 +176,10 @@ class OverviewReader:
         began = time.monotonic()
         self._usual = overview.usual_times(self.figures.runs(now))
         self._usual_waits = overview.usual_waits(self.figures.waits(now), now)
-        usual = usual_failures(self.figures.hours(now - WEEK, now), now)
+        hours, border = self.figures.hours(now - WEEK, now), end_of_long_ago(now)
+        if self._usual_long_ago is None or self._usual_long_ago[0] != border:
+            self._usual_long_ago = (border, usual_long_ago(hours, now))
+        usual = usual_failures(hours, now, self._usual_long_ago[1])
         usual = self._with_minutes(usual, now, releases)
         self._usual_failures = replace(usual, last=self._last_of_resolved(usual, now, decisions))
         self._flaws = list(self._find_flaws(now, postponed))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from taskqueue.insight.failure_groups import FailureGroup, Lately, Trend, Usual, judged, usual_failures
+from taskqueue.insight.failure_groups import FailureGroup, Lately, Trend, Usual, judged, usual_failures, usual_long_ago
 from taskqueue.insight.failure_states import Decisions, FailureDecision, FailureState
 from taskqueue.insight.needs import Need, Subject, of_failures
 from taskqueue.insight.overview_reader import OverviewReader
@@ -102,6 +102,28 @@ def test_a_new_error_stays_new_for_a_day() -> None:
 )
 def test_a_share_is_judged_by_the_usual_one(figures: Figures, usually: Figures, trend: Trend) -> None:
     assert of_key(in_minutes({3: figures}), week(usually)).trend is trend
+
+
+def test_what_often_fails_for_an_hour_does_not_rise() -> None:
+    minutes = in_minutes({3: {"done": 88, "failed": 12, KEY: 12}})
+    this, calm, bad = milliseconds(NOW.replace(minute=0)), {"done": 99, KEY: 1}, {"done": 88, "failed": 12, KEY: 12}
+
+    def with_bad(number: int) -> Parts:
+        """Return a week of which so many hours were as bad, at another time of the day."""
+        bad_hours = {this - (8 + 24 * (ago % 6) + ago // 6) * 3_600_000: {INVOICE: bad} for ago in range(number)}
+        return week(calm) | bad_hours
+
+    assert of_key(minutes, with_bad(2)).trend is Trend.RISING  # which one bad evening may have been
+    assert of_key(minutes, with_bad(12)).trend is Trend.USUAL
+
+
+def test_what_is_usual_is_the_same_if_the_hours_of_long_ago_are_not_read_again() -> None:
+    hours = week({"done": 90, "failed": 10, KEY: 10})
+    long_ago = usual_long_ago(hours, NOW)
+    hours[milliseconds(NOW.replace(minute=0))] = {INVOICE: {"done": 5, "x:new": 1}}
+
+    assert usual_failures(hours, NOW, long_ago) == usual_failures(hours, NOW)
+    assert (INVOICE[1], "new") in usual_failures(hours, NOW, long_ago).first
 
 
 def test_what_rises_suddenly_shows_in_minutes() -> None:

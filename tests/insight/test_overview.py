@@ -253,10 +253,10 @@ def test_only_an_old_backlog_that_clearly_gets_more_grows(store: Store, fields: 
     ("fields", "expected"),
     [
         ({"oldest": 59.0}, []),
-        ({"oldest": 60.0}, ["queue mail is late: the oldest of 10 jobs waits 60 s"]),
+        ({"oldest": 60.0}, ["queue mail is late: the oldest of 10 jobs has waited 60 s"]),
         ({"oldest": 500.0, "usual_wait": 300.0}, []),
         ({"oldest": 600.0, "usual_wait": 300.0}, [
-            "queue mail is late: the oldest of 10 jobs waits 10 min, usually 5 min at most"
+            "queue mail is late: the oldest of 10 jobs has waited 10 min, usually 5 min at most"
         ]),
         ({"oldest": 119.0, "usual_wait": 60.0, "added_per_minute": 20.0, "ended_per_minute": 10.0}, []),
     ],

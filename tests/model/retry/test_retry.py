@@ -383,7 +383,7 @@ def test_a_decision_crosses_processes_as_json(decision: RetryIn | GiveUp) -> Non
             retry.by_exception(retry.when(KeyError).then(NO_RETRY), retry.when(OSError).then(retry.forever(1))),
             "after KeyError: no retry; after OSError: retry endlessly, every 1 s",
         ),
-        (retry.custom("app:Patient", times=3), "retry as app:Patient(times=3) says"),
+        (retry.custom("app:Patient", times=3), "retry as app:Patient(times=3) decides"),
     ],
 )
 def test_a_policy_is_told_in_words(example: RetryPolicy, words: str) -> None:
