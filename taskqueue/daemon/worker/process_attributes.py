@@ -391,7 +391,7 @@ class InterpreterSettings:
         return [name for name, before, now in pairs if now != before]
 
     def lasting_changes(self) -> list[str]:
-        """Return the names of the changed settings without those that code changes for a moment."""
+        """Return the names of the changed settings, except settings that code changes for a moment."""
         return [name for name in self.changes() if name not in [*_SETTINGS][-_OF_IMPORTS:]]
 
     def set_back(self) -> list[str]:
