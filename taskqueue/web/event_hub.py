@@ -8,8 +8,9 @@ import json
 import logging
 import re
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias, TypeVar
 
 from starlette.responses import StreamingResponse
@@ -57,18 +58,14 @@ def event_stream(
         async with hub.listen(viewer) as listener:
             if cursor is not None:
                 try:
-                    async for notice in hub.past(cursor, in_thread):
+                    async for notices in hub.past(cursor, in_thread):
                         if listener.is_closed or not still():
                             return
-                        if notice.name in (*names, FLUSHED) or not names:
-                            yield _message(notice)
+                        yield _text(notices, names and {*names, FLUSHED})
                 except CursorTooOld as error:
                     yield f"event: gap\ndata: {json.dumps({'detail': str(error)})}\n\n"
-            async for new in _notices(listener, still):
-                if new is None:
-                    yield ": still here\n\n"
-                elif not names or new.name in (*names, "gap", "store", FLUSHED):
-                    yield _message(new)
+            async for notices in _notices(listener, still):
+                yield _text(notices, names and {*names, "gap", "store", FLUSHED}) if notices else ": still here\n\n"
 
     return _response(stream())
 
@@ -103,17 +100,20 @@ def change_stream(
     return _response(stream())
 
 
-async def _notices(listener: Listener, still: Still) -> AsyncIterator[Notice | None]:
-    """Yield what comes, None in each silence, as long as the viewer may see it."""
+async def _notices(listener: Listener, still: Still) -> AsyncIterator[list[Notice]]:
+    """Yield what comes, nothing in each silence, as long as the viewer may see it."""
     while still() and not listener.is_closed:
-        notice = await listener.next(HEARTBEAT)
+        notices = await listener.next(HEARTBEAT)
         if still() and not listener.is_closed:
-            yield notice
+            yield notices
 
 
-def _message(notice: Notice) -> str:
-    data = json.dumps(notice.document, ensure_ascii=False, separators=(",", ":"))
-    return f"id: {notice.cursor}\nevent: {notice.name}\ndata: {data}\n\n"
+def _text(notices: Sequence[Notice], names: Collection[str]) -> str:
+    """Return the messages of the notices; with ``names`` only of these.
+
+    They are one text, and each message is made once for all streams: a store may have thousands of events a second.
+    """
+    return "".join(notice.message for notice in notices if not names or notice.name in names)
 
 
 async def _ended(stream: AsyncIterator[str]) -> AsyncIterator[str]:
@@ -166,6 +166,12 @@ class Notice:
     document: Mapping[str, Any]
     cursor: str
 
+    @cached_property
+    def message(self) -> str:
+        """The notice as a server-sent event."""
+        data = json.dumps(self.document, ensure_ascii=False, separators=(",", ":"))
+        return f"id: {self.cursor}\nevent: {self.name}\ndata: {data}\n\n"
+
 
 class OpenPage:
     """One open page: whether something has happened since the page last learned of changes."""
@@ -215,15 +221,19 @@ class Listener:
         except asyncio.QueueFull:
             self._has_gap = True
 
-    async def next(self, timeout: float) -> Notice | None:
-        """Return the next notice, None if there is none for this many seconds."""
-        if not self._queue.empty():
+    async def next(self, timeout: float) -> list[Notice]:
+        """Return the next notices, up to ``PAGE``; none if nothing comes for this many seconds."""
+        notices = []
+        if self._queue.empty():
+            try:
+                notices.append(await asyncio.wait_for(self._queue.get(), timeout))
+            except asyncio.TimeoutError:
+                return []
+        else:
             await asyncio.sleep(0)  # canceled here when its client leaves: wait_for swallows that on Python 3.11
-            return self._queue.get_nowait()
-        try:
-            return await asyncio.wait_for(self._queue.get(), timeout)
-        except asyncio.TimeoutError:
-            return None
+        while len(notices) < PAGE and not self._queue.empty():
+            notices.append(self._queue.get_nowait())
+        return notices
 
     def close(self) -> None:
         """End the stream of this listener."""
@@ -301,17 +311,15 @@ class EventHub:
         self._scheduler = scheduler
         self._classes.clear()
 
-    async def past(self, cursor: str, in_thread: InThread | None = None) -> AsyncIterator[Notice]:
-        """Yield the events after a cursor up to now. Raises ``CursorTooOld``."""
+    async def past(self, cursor: str, in_thread: InThread | None = None) -> AsyncIterator[list[Notice]]:
+        """Yield the events after a cursor up to now, page by page. Raises ``CursorTooOld``."""
         in_thread = in_thread or self._in_thread
         until = await self._cursor()  # a busy store always has more, which the listener gets
         while cursor != until:
-            events, next_cursor = await in_thread(self._page, cursor)
-            for notice in events:
-                yield notice
-                if notice.cursor == until:
-                    return
-            if next_cursor == cursor:
+            notices, next_cursor = await in_thread(self._page, cursor)
+            last = next((number for number, notice in enumerate(notices, 1) if notice.cursor == until), None)
+            yield notices[:last]
+            if last is not None or next_cursor == cursor:
                 return
             cursor = next_cursor
 
@@ -387,6 +395,7 @@ class EventHub:
             job = None if event.job_id is None else self._classes.get(event.job_id)
             error = errors.get(event.job_id) if event.name in FAILURES else None
             notices.append(Notice(name=event.name, document=json_shapes.event(event, job, error), cursor=event.cursor))
+            _ = notices[-1].message  # made here, not in the event loop
         while len(self._classes) > REMEMBERED:
             self._classes.popitem(last=False)
         return notices, next_cursor

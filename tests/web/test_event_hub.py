@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 
 from taskqueue import Scheduler
 from taskqueue.errors import StoreReplaced
 from taskqueue.web import event_hub
-from taskqueue.web.event_hub import EventHub, Listener, Notice, OpenPage
+from taskqueue.web.event_hub import EventHub, Listener, Notice, OpenPage, event_stream
 from taskqueue.web.problems import Problem
 from tests.nodes import LIMIT
 from tests.scheduler.jobs import Broken, Echo
@@ -28,9 +30,14 @@ def played(play: Callable[[], Awaitable[None]]) -> None:
 
 
 async def next_of(listener: Listener) -> Notice:
-    notice = await listener.next(LIMIT)
-    assert notice is not None
-    return notice
+    """Return the next notice; those that come with it are kept for the next call."""
+    came = _CAME.setdefault(listener, deque())
+    if not came:
+        came += await listener.next(LIMIT)
+    return came.popleft()
+
+
+_CAME: WeakKeyDictionary[Listener, deque[Notice]] = WeakKeyDictionary()
 
 
 def test_every_listener_gets_what_happens_from_one_reader(scheduler: Scheduler) -> None:
@@ -60,8 +67,8 @@ def test_the_past_of_a_busy_store_ends_at_the_present(scheduler: Scheduler) -> N
 
     async def play() -> None:
         found = []
-        async for notice in hub.past(cursor):
-            found.append(notice.document["id"])
+        async for notices in hub.past(cursor):
+            found += [notice.document["id"] for notice in notices]
             await asyncio.to_thread(scheduler.add_job, Echo)
             assert len(found) < 10
         assert found == added
@@ -150,8 +157,41 @@ def test_events_behind_a_cursor_come_page_by_page(scheduler: Scheduler) -> None:
     processes = scheduler.add_jobs([(Echo, number) for number in range(event_hub.PAGE + 5)])
 
     async def play() -> None:
-        found = [notice.document["id"] async for notice in hub.past(cursor)]
+        pages = [notices async for notices in hub.past(cursor)]
+        found = [notice.document["id"] for notices in pages for notice in notices]
+        assert len(pages) == 2
         assert sorted(found) == sorted(str(process.id) for process in processes)
+
+    played(play)
+
+
+def test_many_events_are_one_text_of_a_stream(scheduler: Scheduler) -> None:
+    cursor = scheduler.cursor()
+    ids = [str(process.id) for process in scheduler.add_jobs([(Echo, number) for number in range(event_hub.PAGE)])]
+
+    async def texts(hub: EventHub, number: int, cursor: str | None) -> list[str]:
+        """Return the texts of a stream up to the one in which it has had so many messages."""
+        came: list[str] = []
+        async for text in event_stream(hub, cursor, lambda: True, frozenset({"waiting"})).body_iterator:
+            came.append(str(text))
+            if "".join(came).count("event: waiting") == number:
+                break
+        return came
+
+    async def play() -> None:
+        past = await texts(EventHub(scheduler, in_thread), len(ids), cursor)
+        assert len(past) == 2  # the first tells when to connect again
+        assert all(id in past[1] for id in ids)
+
+        hub = EventHub(scheduler, in_thread)
+        live = asyncio.ensure_future(texts(hub, 100, None))
+        while not hub._listeners:
+            await asyncio.to_thread(scheduler.cursor)
+        [listener] = hub._listeners
+        notices = [Notice(name="waiting", document={"id": str(number)}, cursor="1") for number in range(100)]
+        for notice in notices:
+            listener.put(notice)
+        assert (await live)[1:] == ["".join(notice.message for notice in notices)]
 
     played(play)
 

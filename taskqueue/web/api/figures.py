@@ -151,8 +151,8 @@ async def follow_events(call: Call) -> Response:
             raise Problem("invalid-parameter", f"{name}: {refused}") from None
     dashboard.hub.check_room(call.viewer)
     still = partial(viewers.still_knows, call.request, call.viewer)
-    in_share = partial(dashboard.in_thread, call.viewer)
-    return event_stream(dashboard.hub, cursor, still, names, call.viewer, in_share)
+    one_by_one = partial(dashboard.compute, call.viewer)  # there may be millions of past events
+    return event_stream(dashboard.hub, cursor, still, names, call.viewer, one_by_one)
 
 
 _SINCE = schemas.text("since", "From this time on, or this long ago: `2h`, `2030-07-20T00:15:00Z`.", default="1h")

@@ -166,8 +166,9 @@ async def wait_for_job(call: Call) -> Response:
     async with dashboard.hub.listen(call.viewer) as listener:
         process = await dashboard.in_thread(call.viewer, call.scheduler.get_job, id)
         while not process.is_final and not listener.is_closed and (left := ends_at - loop.time()) > 0:
-            notice = await listener.next(left)
-            if notice is None or notice.name in ("gap", FLUSHED) or notice.document.get("id") == str(process.id):
+            notices = await listener.next(left)
+            missed = {"gap", FLUSHED}.intersection(notice.name for notice in notices)
+            if not notices or missed or str(process.id) in [notice.document.get("id") for notice in notices]:
                 process = await dashboard.in_thread(call.viewer, call.scheduler.get_job, id)
     return await dashboard.in_thread(call.viewer, lambda: JsonResponse(_full(call, process)))
 
