@@ -16,7 +16,7 @@ from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.scheduler.end_listener import Listener
 from taskqueue.store import Store
 from taskqueue.store.caller_transaction import open_on_connection
-from taskqueue.store.open import SERVER_SCHEMES, default_url, exists, open_store, resolved
+from taskqueue.store.open import MONGODB_SCHEMES, SERVER_SCHEMES, default_url, exists, open_store, resolved
 from taskqueue.store.sqlite.url import IMMEDIATE
 
 if TYPE_CHECKING:
@@ -159,6 +159,18 @@ class Connections:
             return
         with TemporaryDirectory(prefix="taskqueue-") as folder, closing(open_store(f"{folder}/jobs.db")) as store:
             yield store
+
+    def another(self) -> Connections | None:
+        """Return further connections to the same store; None if its calls never wait for each other, or it is lent."""
+        place = default_url() if self._place is None else self._place
+        is_lent = self._is_borrowed or (self._place is None and _stand_in is not None)
+        if is_lent or self._immediate is not None or not isinstance(place, str | os.PathLike):
+            return None
+        if os.fspath(place).startswith(MONGODB_SCHEMES):
+            return None
+        other = object.__new__(Connections)
+        vars(other).update({**vars(self), "_of_process": {}})  # it opens the same file, whatever the folder is now
+        return other
 
     def wake(self) -> None:
         """Make all waits look now: this process may have ended a job, and its ring may come later or be lost."""

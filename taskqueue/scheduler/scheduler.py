@@ -45,7 +45,7 @@ from taskqueue.store.caller_transaction import session_inserts
 if TYPE_CHECKING:
     import sqlite3
 
-    from typing_extensions import Never, Unpack
+    from typing_extensions import Never, Self, Unpack
 
     from taskqueue.execution.run_hooks import RunHooks, RunOutcome
     from taskqueue.model.job import Data
@@ -418,6 +418,21 @@ class Scheduler(Events, Operations, Schedules):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def __copy__(self) -> Self:
+        """Return a scheduler like this one whose calls do not wait for calls of this one, to be closed as any other.
+
+        It is this one if its calls never wait for each other, or if the application has passed the connection.
+        """
+        connections = self._connections.another()
+        if connections is None:
+            return self
+        other = object.__new__(type(self))
+        listening = EventStream(partial(Event, other), connections)
+        unclosed = weakref.finalize(other, leave_open, connections)
+        own = {"_connections": connections, "_listening": listening, "_unclosed": unclosed}
+        other.__dict__.update({**self.__dict__, **own})
+        return other
 
     def __repr__(self) -> str:
         return f"<Scheduler {self._connections}>"

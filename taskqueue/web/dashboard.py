@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -24,6 +25,7 @@ from taskqueue.web.overviews import Beats, Overviews
 from taskqueue.web.problems import Problem
 from taskqueue.web.settings import Settings
 from taskqueue.web.shared_threads import RETRY_AFTER, SharedThreads, network_of, too_many_requests
+from taskqueue.web.user_connections import UserConnections
 from taskqueue.web.viewers import Viewer, Viewers, address_of
 
 log = logging.getLogger(__name__)
@@ -71,7 +73,9 @@ class Dashboard:
         self, scheduler: Scheduler, settings: Settings, open_anew: Callable[[], Scheduler] | None = None
     ) -> None:
         """``open_anew`` closes the scheduler and returns another one, if the file of the store was replaced."""
-        self.scheduler = scheduler
+        self._scheduler = scheduler
+        self._connections = UserConnections(scheduler)
+        self._of_call = threading.local()
         self._open_anew = open_anew
         self.settings = settings
         self.viewers = Viewers(settings)
@@ -91,17 +95,23 @@ class Dashboard:
         self._asked: set[str] = set()
         """The jobs whose node is being asked."""
 
+    @property
+    def scheduler(self) -> Scheduler:
+        """The scheduler of the user for whom the present thread makes a call, elsewhere that of all."""
+        of_call: Scheduler = getattr(self._of_call, "scheduler", self._scheduler)
+        return of_call
+
     def actions(self, viewer: Viewer) -> Actions:
         """Return what the viewer may do."""
         return Actions(self.scheduler, self.settings, viewer, self.masking)
 
     async def in_thread(self, viewer: Viewer, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Make a call that may block, in a thread from the viewer's share. Raises ``Problem`` if there are too many."""
-        return await self._in(self._threads, viewer.user.name, partial(call, *args, **kwargs))
+        return await self._in(self._threads, viewer.user.name, self._connected(viewer, call, *args, **kwargs))
 
     async def compute(self, viewer: Viewer, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Make a call that computes figures, one at a time for a user. Raises ``Problem`` if there are too many."""
-        return await self._in(self._figure_threads, viewer.user.name, partial(call, *args, **kwargs))
+        return await self._in(self._figure_threads, viewer.user.name, self._connected(viewer, call, *args, **kwargs))
 
     async def for_stranger(self, request: Request, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Make a page for somebody without a login, in the share of the address. Raises ``Problem``."""
@@ -113,7 +123,7 @@ class Dashboard:
         name, job = viewer.user.name, job.lower()
         if job in self._asked:
             raise too_many_requests(f"the node of job {job[:100]} is already being asked: try again in a second")
-        future = self._node_threads.submit(name, partial(call, *args, **kwargs))
+        future = self._node_threads.submit(name, self._connected(viewer, call, *args, **kwargs))
         if future is None:
             raise too_many_requests(f"{NODES_OF_USER} requests of {name} already wait for nodes: try again in a second")
         self._asked.add(job)
@@ -128,6 +138,19 @@ class Dashboard:
             raise Problem("too-many-logins", "too many logins at once: try again in a second", RETRY_AFTER)
         return await self._awaited(future)
 
+    def _connected(self, viewer: Viewer, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Callable[[], R]:
+        """Return the call with the scheduler of the viewer: others do not wait until the store has answered it."""
+
+        def connected() -> R:
+            with self._connections.of(viewer.user.name) as scheduler:
+                self._of_call.scheduler = scheduler
+                try:
+                    return call(*args, **kwargs)
+                finally:
+                    del self._of_call.scheduler
+
+        return connected
+
     async def _read_events(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Read events for all open pages and streams, whatever users request."""
         return await self._in(self._event_threads, "all streams", partial(call, *args, **kwargs))
@@ -140,13 +163,13 @@ class Dashboard:
 
     async def _awaited(self, future: Future[R]) -> R:
         """Return the result of a call; if the store was replaced, the next call opens it again."""
-        used = self.scheduler
+        used = self._scheduler
         try:
             return await asyncio.wrap_future(future)
         except StoreReplaced as error:
             if self._open_anew is None:
                 raise
-            if used is self.scheduler:
+            if used is self._scheduler:
                 log.warning("the next request opens the new store: %s", error.reason)
                 self._change_to(self._open_anew())
             raise StoreReplaced(
@@ -155,15 +178,18 @@ class Dashboard:
 
     def _change_to(self, scheduler: Scheduler) -> None:
         """Use another scheduler from now on."""
-        self.scheduler = scheduler
+        self._connections.end()
+        self._scheduler, self._connections = scheduler, UserConnections(scheduler)
         self.overviews = Overviews(scheduler)
         self.hub.change_to(scheduler)
 
     def end_threads(self) -> None:
-        """End each thread after its call; an application that is started again gets new ones."""
+        """End each thread and each connection after its call; an application that is started again gets new ones."""
         for threads in vars(self).values():
             if isinstance(threads, SharedThreads):
                 threads.end()
+        self._connections.end()
+        self._connections = UserConnections(self._scheduler)
 
 
 def root_of(request: Request) -> str:

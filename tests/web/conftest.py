@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -105,6 +106,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "mongodb":
         emptied_one = emptied(request.getfixturevalue("mongo_set"), f"web_{tmp_path.name}"[:60])
         return f"{emptied_one}&timeoutMS={PATIENCE * 1000:.0f}"
+    if request.param == "postgresql":
+        return f"{request.getfixturevalue('postgresql_url')}?taskqueue.schema=web_{os.getpid()}"
     return f"sqlite://{tmp_path}/jobs.db?synchronous=normal"
 
 

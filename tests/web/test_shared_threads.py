@@ -73,6 +73,12 @@ class GatedScheduler(Scheduler):
         self.gate.pass_through()
         return super().stack(id)
 
+    def count_jobs(self, query: Any = None) -> int:
+        """Hang in the store, as a query that reads all jobs."""
+        store: Any = self._connections.store
+        store._engine.read(lambda _: self.gate.pass_through())
+        return super().count_jobs(query)
+
     def audit(self, limit: int = 100, cursor: str | None = None) -> Any:
         """Hang as if the store took long."""
         self.gate.pass_through()
@@ -169,6 +175,21 @@ def test_a_user_whose_requests_hang_delays_no_other_user(port: int, people: Peop
         assert ask(port, "/jobs", people[1]["mia"]).status == 200
 
         assert (gate.calls, [one for one in replies if one.done()]) == (dashboard.OF_USER, [])
+    assert {one.result().status for one in replies} == {200}
+
+
+@pytest.mark.parametrize("url", ["sqlite", "postgresql"], indirect=True)
+def test_a_long_query_of_a_user_keeps_the_store_from_nobody_else(port: int, people: People, gate: Gate) -> None:
+    def count() -> Reply:
+        return ask(port, "/api/v1/jobs/count", people[1]["rita"])
+
+    with hanging(gate, [count] * 3) as replies:
+        eventually(lambda: gate.calls == 1)
+
+        for path in ("/", "/jobs", "/api/v1/jobs", "/api/v1/stats"):
+            assert ask(port, path, people[1]["olaf"]).status == 200
+
+        assert gate.calls == 1  # the others of this user wait for the same connection
     assert {one.result().status for one in replies} == {200}
 
 
