@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, MutableMapping
+from collections.abc import MutableMapping
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -138,7 +138,7 @@ def _behind_proxies(scope: Scope, headers: Headers, settings: Settings) -> Scope
     peer = scope["client"][0] if scope.get("client") else ""
     changed: MutableMapping[str, Any] = {**scope, PEER: peer}
     if settings.is_proxy(peer):
-        changed["client"] = (_client(headers.getlist("x-forwarded-for"), peer, settings), 0)
+        changed["client"] = (client_of(scope, settings), 0)
         if headers.get("x-forwarded-proto", "").strip().lower() == "https":
             changed["scheme"] = "https"
         prefix = _prefix(headers.getlist("x-forwarded-prefix"))
@@ -174,9 +174,10 @@ def _below_path(scope: Scope, settings: Settings) -> Scope:
     )
 
 
-def _client(forwarded: Iterable[str], peer: str, settings: Settings) -> str:
+def client_of(scope: Scope, settings: Settings) -> str:
     """Return the address nearest to us that is not one of our proxies: a client may have made up those before it."""
-    client = peer
+    client: str = scope["client"][0] if scope.get("client") else ""
+    forwarded = Headers(scope=scope).getlist("x-forwarded-for") if settings.is_proxy(client) else ()
     for address in reversed([one.strip() for line in forwarded for one in line.split(",") if one.strip()]):
         client = address[:100]
         if not settings.is_proxy(address):

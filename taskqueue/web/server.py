@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import resource
 import socket
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from taskqueue.errors import ConfigError
+from taskqueue.web.dashboard import Dashboard
+from taskqueue.web.fair_turns import FairTurns
+from taskqueue.web.request_checks import client_of
 from taskqueue.web.settings import Settings
 from taskqueue.web.shared_threads import network_of
 
@@ -44,6 +51,15 @@ LEAST_OF_ADDRESS = 8
 ACCEPTED_AT_ONCE = 64
 """Connections that the event loop accepts before any of them can be refused."""
 
+PIECE = 512
+"""Bytes of a request that are read at once: a chunk of the body may have six, and takes 30 µs."""
+
+TURN = 0.001
+"""Seconds for which one connection is read before others have their turn."""
+
+MOST_UNREAD = 32 * 1024 * 1024
+"""Bytes of answers that all clients together leave unread."""
+
 OF_PROCESS = 32
 """Descriptors that the store, the log and the event loop need."""
 
@@ -58,17 +74,22 @@ class Connection(H11Protocol):
     most = MOST_CONNECTIONS
     is_proxy: Callable[[str], bool]
     """Returns whether an address belongs to a trusted proxy, which has no share: many users come through it."""
+    turns: FairTurns
+    """The turns in which requests are read, one connection of each address at a time."""
 
     def connection_made(self, transport: Any) -> None:
         """Begin, if need be in place of the connection that has done nothing for the longest time.
 
         An address with more than its share of connections loses one of its own.
         """
-        self.moved_at = self.read_at = time.monotonic()
+        self.moved_at = self.read_at = self.began_at = time.monotonic()
         self.unread = 0
+        self._received = bytearray()
+        self._has_turn = False
         all_open = (peer for peer in self.server_state.connections if isinstance(peer, Connection))
         present = [peer for peer in all_open if not _is_ending(peer)]
         super().connection_made(transport)
+        self.flow = FlowControl(cast("asyncio.Transport", self))
         share = max(LEAST_OF_ADDRESS, self.most // OF_ADDRESS)
         own = [] if self.is_proxy(self.address) else [peer for peer in present if peer.network == self.network]
         if len(own) >= share:
@@ -83,9 +104,48 @@ class Connection(H11Protocol):
         ended.transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Read on."""
+        """Keep what has come until the address has its turn, and take no more before that."""
         self.moved_at = time.monotonic()
-        super().data_received(data)
+        if self.timeout_keep_alive_task is not None:  # nothing had come of this request
+            self.began_at = self.moved_at
+        self._received += data
+        self.pause_reading()
+        self.resume_reading()
+
+    @property
+    def _is_readable(self) -> bool:
+        return bool(self._received) and not self.flow.read_paused and not self.transport.is_closing()
+
+    def on_response_complete(self) -> None:
+        """Begin to wait for the next request."""
+        self.began_at = time.monotonic()
+        super().on_response_complete()
+
+    def pause_reading(self) -> None:
+        """Take nothing more from the client."""
+        self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read what has come in the next turn, and then take more from the client."""
+        if self.transport.is_closing():
+            self._received.clear()
+        if self.flow.read_paused or self._has_turn:
+            return
+        if self._received:
+            self._has_turn = True
+            self.turns.call(f"{self.client}" if self.is_proxy(self.address) else self.network, self._read)
+        elif not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def _read(self) -> None:
+        """Read for one turn: what has come may take thousands of times as long as most requests."""
+        self._has_turn = False
+        until = time.monotonic() + TURN
+        while self._is_readable and time.monotonic() < until:
+            piece = bytes(self._received[:PIECE])
+            del self._received[:PIECE]
+            super().data_received(piece)
+        self.resume_reading()
 
     @property
     def address(self) -> str:
@@ -110,6 +170,24 @@ class Connection(H11Protocol):
             self.read_at = now
         self.unread = size
         return size > 0 and now - self.read_at >= within
+
+    def pause_writing(self) -> None:
+        """Stop an answer that is read slowly; end another one if too much is unread altogether."""
+        super().pause_writing()
+        sizes: dict[Connection, int] = {
+            peer: peer.transport.get_write_buffer_size()
+            for peer in self.server_state.connections
+            if isinstance(peer, Connection) and peer.transport is not None
+        }
+        if sum(sizes.values()) <= MOST_UNREAD:
+            return
+        of_networks: Counter[str] = Counter()
+        for peer, size in sizes.items():
+            of_networks[peer.network] += size
+        [(network, _)] = of_networks.most_common(1)
+        ended = max((peer for peer in sizes if peer.network == network), key=sizes.__getitem__)
+        log.warning("more than %d MB of responses are unread: the largest one for %s ends", MOST_UNREAD >> 20, network)
+        ended.transport.abort()
 
     def resume_writing(self) -> None:
         """Continue an answer of which the client has read a part."""
@@ -153,9 +231,17 @@ class Server(uvicorn.Server):
         settings: Settings = application.state.dashboard.settings
         for name in ("uvicorn.error", "asyncio", __name__):
             logging.getLogger(name).addFilter(_FEW_LINES)
+        turns = FairTurns()
+
+        async def in_turn(scope: Scope, receive: Receive, send: Send) -> None:
+            """Begin one request of each client in each pass of the event loop."""
+            await turns.turn(network_of(client_of(scope, settings)))
+            await application(scope, receive, send)
+
+        bounds = {"most": most, "is_proxy": staticmethod(settings.is_proxy), "turns": turns}
         config = uvicorn.Config(
-            application,
-            http=type("BoundedConnection", (Connection,), {"most": most, "is_proxy": staticmethod(settings.is_proxy)}),
+            in_turn,
+            http=type("BoundedConnection", (Connection,), bounds),
             backlog=at_once,
             log_config=None,
             access_log=False,
@@ -166,31 +252,29 @@ class Server(uvicorn.Server):
             timeout_graceful_shutdown=LEAVES_WITHIN,
         )
         super().__init__(config)
-        self._close: Callable[[], None] = application.state.dashboard.hub.close
+        self._dashboard: Dashboard = application.state.dashboard
         self._sent_within = sent_within
         self._read_within = read_within
-        self._unsent: dict[Any, float] = {}
-        """The connections with an unsent request, and since when, on the monotonic clock."""
 
     async def on_tick(self, counter: int) -> bool:
         """Close connections of slow clients; return whether the server is to stop."""
         if counter % LOOK_EVERY == 0:
             now = time.monotonic()
-            waiting = filter(_awaits_request, self.server_state.connections)
-            self._unsent = {connection: self._unsent.get(connection, now) for connection in waiting}
-            for connection, since in self._unsent.items():
-                if now - since >= self._sent_within:
-                    connection.transport.abort()
             for connection in list(self.server_state.connections):
-                if isinstance(connection, Connection) and connection.is_unread(now, self._read_within):
+                if not isinstance(connection, Connection):
+                    continue
+                if _awaits_request(connection) and now - connection.began_at >= self._sent_within:
+                    connection.transport.abort()
+                elif connection.is_unread(now, self._read_within):
                     log.warning("disconnecting a client at %s that does not read its responses", connection.address)
                     connection.transport.abort()
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the streams, then what else is open."""
-        self._close()
+        self._dashboard.hub.close()
         await super().shutdown(sockets)
+        self._dashboard.end_threads()
 
     def stop_with_input(self) -> None:
         """Stop when standard input ends: the process that started this one has left."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import signal
 import socket
 import stat
@@ -12,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Any
 
@@ -337,6 +338,72 @@ def test_a_client_that_reads_slowly_gets_all_answers(url: str) -> None:
                 answers += part
         server.should_exit = True
         thread.join(LIMIT)
+
+
+def test_clients_that_read_nothing_leave_a_bounded_size_of_answers(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("taskqueue.web.server.MOST_UNREAD", 200_000)
+    with bounded(url, 40, local=True) as (server, address), ExitStack() as clients:
+        for _ in range(8):
+            clients.enter_context(unread(address))
+
+        def sizes() -> list[int]:
+            return [as_connection(one).transport.get_write_buffer_size() for one in [*server.server_state.connections]]
+
+        eventually(lambda: "of responses are unread: the largest one for 127.0.0.1 ends" in caplog.text)
+        eventually(lambda: sum(sizes()) <= 200_000)
+        other = socket.create_connection(address, timeout=LIMIT, source_address=("127.0.0.2", 0))
+        assert status_of(clients.enter_context(other)) == b"HTTP/1.1 200 OK"
+
+
+def test_the_time_to_send_a_request_begins_with_each_request(url: str) -> None:
+    halves = b"GET /static/0/none HTTP/1.1\r\nHost: 127.", b"0.0.1\r\n\r\n"
+    with (
+        bounded(url, 40, local=True) as (server, address),
+        socket.create_connection(address, timeout=LIMIT) as client,
+    ):
+        client.sendall(halves[0])
+        eventually(lambda: len(server.server_state.connections) == 1)
+        connection = as_connection(next(iter(server.server_state.connections)))
+        began_at = connection.began_at
+        for _ in range(3):
+            client.sendall(halves[1] + halves[0])  # it always waits for the rest of a request
+            with HTTPResponse(client) as answer:
+                answer.begin()
+                assert (answer.status, len(answer.read()) > 0) == (404, True)
+            eventually(lambda since=began_at: connection.began_at > since)
+            began_at = connection.began_at
+
+
+CHUNKED = b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def test_requests_that_take_long_to_read_delay_nobody_at_another_address(url: str) -> None:
+    with bounded(url, 40, local=True) as (_, address), ExitStack() as clients:
+        slow = [clients.enter_context(socket.create_connection(address, timeout=LIMIT)) for _ in range(10)]
+        for client in slow:
+            client.sendall(CHUNKED + b"1\r\na\r\n" * 20_000 + b"0\r\n\r\n")
+        other = socket.create_connection(address, timeout=LIMIT, source_address=("127.0.0.2", 0))
+
+        assert status_of(clients.enter_context(other)) == b"HTTP/1.1 200 OK"
+
+        answered, _, _ = select.select(slow, [], [], 0)
+        assert answered == []
+
+
+def test_a_long_request_is_read_whole_and_those_after_it_too(url: str) -> None:
+    body = b"x" * 300_000
+    head = b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with bounded(url, 40, local=True) as (_, address), socket.create_connection(address, timeout=LIMIT) as client:
+        for _ in range(2):
+            client.sendall(head + body + CHUNKED + b"1\r\na\r\n" * 500 + b"0\r\n\r\n")
+        answers = b""
+        while answers.count(b"HTTP/1.1 ") < 4:
+            part = client.recv(65536)
+            assert part, "the connection was closed"
+            answers += part
+        assert answers.count(b"HTTP/1.1 413 ") == 2
 
 
 def as_connection(connection: object) -> Connection:
