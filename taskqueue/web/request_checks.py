@@ -179,10 +179,17 @@ def client_of(scope: Scope, settings: Settings) -> str:
     client: str = scope["client"][0] if scope.get("client") else ""
     forwarded = Headers(scope=scope).getlist("x-forwarded-for") if settings.is_proxy(client) else ()
     for address in reversed([one.strip() for line in forwarded for one in line.split(",") if one.strip()]):
-        client = address[:100]
-        if not settings.is_proxy(address):
+        client = _without_port(address[:100])
+        if not settings.is_proxy(client):
             break
     return client
+
+
+def _without_port(address: str) -> str:
+    """Return the address without the port of the connection, which some proxies add: it is another one each time."""
+    host, _, port = address.rpartition(":")
+    has_port = port.isdigit() and host and (":" not in host or host.endswith("]"))
+    return (host if has_port else address).strip("[]")
 
 
 def _bounded(receive: Receive) -> Receive:
