@@ -142,7 +142,7 @@ COVERS: Mapping[str, str] = {
     "scheduler/test_workflows.py": "scheduler/workflows",
     "scheduler/test_stepwise.py": "",
     "scheduler/test_transactions.py": (
-        "store/caller_transaction store/sqlite/caller_transaction store/mongodb/caller_transaction"
+        "store/caller_transaction store/session_kinds store/sqlite/caller_transaction store/mongodb/caller_transaction"
     ),
     "scheduler/test_types.py": "scheduler/new_jobs model/codecs model/job_types",
     "scheduler/test_wait.py": "scheduler/end_listener insight/records",

@@ -12,7 +12,7 @@ from inspect import isawaitable, iscoroutinefunction
 from typing import Any
 
 from taskqueue.errors import InvalidOption
-from taskqueue.store.caller_transaction import (
+from taskqueue.store.session_kinds import (
     ASYNCHRONOUS_SQLALCHEMY,
     DJANGO,
     SQLALCHEMY,

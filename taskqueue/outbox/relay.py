@@ -14,7 +14,7 @@ from taskqueue.errors import ConfigError, StoreUnavailable
 from taskqueue.model.record import Record
 from taskqueue.outbox import connections
 from taskqueue.outbox.rows import Row, record_of
-from taskqueue.store.caller_transaction import current
+from taskqueue.store.session_kinds import current
 
 if TYPE_CHECKING:
     from taskqueue.scheduler.scheduler import Scheduler

@@ -36,7 +36,8 @@ from taskqueue.scheduler.schedule_api import NO_DATA
 from taskqueue.scheduler.scheduler import PAGE, Scheduler
 from taskqueue.scheduler.snapshot import JobSnapshot, is_looked_up, listed, named
 from taskqueue.scheduler.wait import of_running_job, timeout_of
-from taskqueue.store.caller_transaction import LoopSession, current
+from taskqueue.store.caller_transaction import LoopSession
+from taskqueue.store.session_kinds import current
 
 if TYPE_CHECKING:
     from typing_extensions import Never, Unpack

@@ -72,6 +72,7 @@ class Connection(H11Protocol):
     """A connection that says what its client has left unread, and makes way when there are too many."""
 
     most = MOST_CONNECTIONS
+    most_unread = MOST_UNREAD
     is_proxy: Callable[[str], bool]
     """Returns whether an address belongs to a trusted proxy, which has no share: many users come through it."""
     turns: FairTurns
@@ -179,14 +180,14 @@ class Connection(H11Protocol):
             for peer in self.server_state.connections
             if isinstance(peer, Connection) and peer.transport is not None
         }
-        if sum(sizes.values()) <= MOST_UNREAD:
+        if sum(sizes.values()) <= self.most_unread:
             return
         of_networks: Counter[str] = Counter()
         for peer, size in sizes.items():
             of_networks[peer.network] += size
         [(network, _)] = of_networks.most_common(1)
         ended = max((peer for peer in sizes if peer.network == network), key=sizes.__getitem__)
-        log.warning("more than %d MB of responses are unread: the largest one for %s ends", MOST_UNREAD >> 20, network)
+        log.warning("over %d bytes of responses are unread: the largest one for %s ends", self.most_unread, network)
         ended.transport.abort()
 
     def resume_writing(self) -> None:

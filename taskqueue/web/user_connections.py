@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 
 from taskqueue.scheduler.scheduler import Scheduler
 
@@ -32,6 +35,8 @@ class UserConnections:
         self._lent: dict[str, _Lent] = {}
         self._idle: list[Scheduler] = []
         self._is_ended = False
+        self._at_exit = partial(_end, weakref.ref(self))
+        atexit.register(self._at_exit)
 
     @contextmanager
     def of(self, user: str) -> Iterator[Scheduler]:
@@ -57,6 +62,7 @@ class UserConnections:
             idle, self._idle = self._idle, []
         for scheduler in idle:
             scheduler.close()
+        atexit.unregister(self._at_exit)
 
     def _next(self) -> Scheduler:
         """Return a connection that nobody uses, or the dashboard's if there are none left."""
@@ -72,3 +78,9 @@ class UserConnections:
             scheduler.close()
         else:
             self._idle.append(scheduler)
+
+
+def _end(reference: weakref.ReferenceType[UserConnections]) -> None:
+    """Close the connections of a dashboard that still runs at the exit of the process, as that of a site does."""
+    if connections := reference():
+        connections.end()

@@ -152,7 +152,7 @@ def test_a_limit_is_raised_while_jobs_wait_for_it(
         assert "at most 1 at once" in jobs[-1].why()
         scheduler.set_limit(Gate, 2, "a second licence", by="ann")
         files.heed(2)
-        eventually(lambda: "at most 2 at once of tests.acceptance.work:Gate, a number that holds " in jobs[-1].why())
+        eventually(lambda: "at most 2 at once of tests.acceptance.work:Gate, a number set " in jobs[-1].why())
         assert jobs[-1].refresh().status is Status.WAITING
         scheduler.set_limit(Gate, None)
         assert scheduler.controls() == []

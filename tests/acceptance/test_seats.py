@@ -232,7 +232,7 @@ def test_a_job_and_its_children_end_with_manager_and_node_whatever_the_job_asked
         files.heed(1)
         processes = [running.manager(), *(psutil.Process(int(pid)) for pid in files.lines()[0].split())]
         (running.process if killed == "node" else running.manager()).kill()
-        eventually(lambda: all(map(is_gone, processes)))
+        eventually(lambda: all(is_gone(process) for process in processes))
 
     assert "SIGTERM that its node did not send" not in running.log.read_text()
 

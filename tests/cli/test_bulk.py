@@ -41,7 +41,7 @@ def test_the_first_jobs_run_again_and_then_the_rest_at_a_rate(
     begun = taskqueue(*FAILED, "--first", "2", "--name", "vat-fix", "--since", "1h", "--yes").out
     assert begun.startswith("bulk action vat-fix: 2 of 5 jobs run again, 3 left\n  stage 1, the first 2, by ")
     assert "UTC: 2 WAITING\nthe rest: taskqueue bulk vat-fix --rest --rate 50/m --yes\n" in begun
-    assert "to cancel 2 that have not started: taskqueue bulk vat-fix --stop" in begun
+    assert "to cancel the 2 that have not started: taskqueue bulk vat-fix --stop" in begun
 
     rest = ("bulk", "vat-fix", "--rest", "--rate", "50/m", "--queue", "backfill", "--at", "+1 hour")
     assert taskqueue(*rest).out.startswith("would run 3 jobs again (all at 50/m in queue backfill from 20")

@@ -189,7 +189,7 @@ def test_a_variable_like_no_other_is_named_too(
         ("NAME", "web-1 ", "begins or ends with a space"),
         ("MAX_CHILDREN", '"8"', "begins or ends with a quote"),
         ("WORK_ON", '"mail"', "begins or ends with a quote"),
-        ("WORK_ON", "mail # and no more", "has a comment"),
+        ("WORK_ON", "mail # and no more", "contains a comment"),
         ("USERS", " users.json", "begins or ends with a space"),
         ("RUNTIME_DIR", "run", "is not an absolute path: pass one such as /run/taskqueue"),
         ("RUNTIME_DIR", '"/run/taskqueue"', "begins or ends with a quote"),

@@ -45,7 +45,7 @@ def test_list_shows_each_job_with_its_cause(taskqueue: Taskqueue, jobs: dict[str
     for name, words in {
         "waiting": "shop.mail:MailJob WAITING default 10 d - 0",
         "interrupted": "WAITING default 10 d - 0 after interrupted",
-        "behind": "POSTPONED default 10 d - 0 behind 1 job",
+        "behind": "POSTPONED default 10 d - 0 waits for 1 job",
         "retry": "POSTPONED default 10 d - 2 retry in 2 d",
         "running": "PROCESSING default 10 d 45% 1 page 9, on web-1",
         "silent": "PROCESSING default 10 d 0% 1 on web-1",

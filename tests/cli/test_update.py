@@ -118,7 +118,12 @@ def test_recover_prints_the_ids_of_the_copies(taskqueue: Taskqueue, store: Store
 
 def test_recover_runs_the_failed_part_of_a_workflow_again(taskqueue: Taskqueue, store: Store) -> None:
     first, second = ObjectId("65f0" * 6), ObjectId("65f1" * 6)
-    flow = {"tags": (f"workflow:{first}",), "ready_at": None, "ended_at": records.NOW}
+    flow = {
+        "tags": (f"workflow:{first}",),
+        "given": {"workflow": f"{first}"},
+        "ready_at": None,
+        "ended_at": records.NOW,
+    }
     store.add(
         [
             records.record(id=first, status=Status.FAILED, cause=Cause.EXHAUSTED, error=records.FAILURE, **flow),
@@ -166,7 +171,7 @@ def test_jobs_that_wait_to_run_again_are_given_up(taskqueue: Taskqueue, store: S
     store.add([*retried, steps, records.record(id=ObjectId("65f0" * 6))])
 
     assert taskqueue("give-up", first, "--reason", "closed").out.split()[1:] == ["is", "FAILED"]
-    assert taskqueue("give-up", str(steps.id)).out.split()[1:] == ["is", "WAITING", "to", "clean", "up"]
+    assert taskqueue("give-up", str(steps.id)).out.split()[1:] == ["is", "WAITING,", "to", "clean", "up"]
     given_up = kept(store, first)
     assert given_up.error is not None
     assert given_up.error.message.endswith(" (closed)")
@@ -346,4 +351,4 @@ def test_a_job_in_steps_that_is_canceled_between_two_of_them_waits_to_clean_up(
 
     answer = taskqueue("cancel", str(job.id))
 
-    assert answer.out.endswith(" is WAITING to clean up\n")
+    assert answer.out.endswith(" is WAITING, to clean up\n")

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from taskqueue import Scheduler
 from taskqueue.errors import ConfigError
 from taskqueue.exit_codes import Exit
 from taskqueue.web import app
-from taskqueue.web.server import Connection, Server, listen
+from taskqueue.web.server import MOST_UNREAD, Connection, Server, listen
 from taskqueue.web.users import User, UsersFile, account
 from tests.chaos.outputs import full_pipe
 from tests.cli.conftest import Answer
@@ -340,11 +341,8 @@ def test_a_client_that_reads_slowly_gets_all_answers(url: str) -> None:
         thread.join(LIMIT)
 
 
-def test_clients_that_read_nothing_leave_a_bounded_size_of_answers(
-    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("taskqueue.web.server.MOST_UNREAD", 200_000)
-    with bounded(url, 40, local=True) as (server, address), ExitStack() as clients:
+def test_clients_that_read_nothing_leave_a_bounded_size_of_answers(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    with bounded(url, 40, 200_000, local=True) as (server, address), ExitStack() as clients:
         for _ in range(8):
             clients.enter_context(unread(address))
 
@@ -372,7 +370,7 @@ def test_the_time_to_send_a_request_begins_with_each_request(url: str) -> None:
             with HTTPResponse(client) as answer:
                 answer.begin()
                 assert (answer.status, len(answer.read()) > 0) == (404, True)
-            eventually(lambda since=began_at: connection.began_at > since)
+            eventually(partial(has_begun_after, connection, began_at))
             began_at = connection.began_at
 
 
@@ -441,11 +439,15 @@ def test_more_connections_than_descriptors_keep_nobody_out_and_fill_no_log(url: 
 
 
 @contextmanager
-def bounded(url: str, most: int, **settings: Any) -> Iterator[tuple[Server, tuple[str, int]]]:
-    """Serve a dashboard that has so many connections at most; return the server and its address."""
+def bounded(
+    url: str, most: int, most_unread: int = MOST_UNREAD, **settings: Any
+) -> Iterator[tuple[Server, tuple[str, int]]]:
+    """Serve a dashboard with these bounds of connections and of unread answers; return the server and its address."""
     with Scheduler(url) as scheduler, closing(listen("127.0.0.1", 0)) as listening:
         server = Server(app(scheduler, **settings), sent_within=LIMIT)
-        server.config.http = type("FewConnections", (as_class(server.config.http),), {"most": most})
+        server.config.http = type(
+            "FewConnections", (as_class(server.config.http),), {"most": most, "most_unread": most_unread}
+        )
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:
@@ -459,6 +461,11 @@ def as_class(connection: object) -> type[Connection]:
     assert isinstance(connection, type)
     assert issubclass(connection, Connection)
     return connection
+
+
+def has_begun_after(connection: Connection, moment: float) -> bool:
+    """Return whether the last request of a connection began later."""
+    return connection.began_at > moment
 
 
 def status_of(client: socket.socket) -> bytes:

@@ -70,7 +70,7 @@ def test_a_class_shows_figures_histograms_errors_customers_and_slow_runs(
     assert "builtins.KeyError: 'vat'" in said
     assert rows(said, "tags and meta")[0] == ["initech", "1", "1", "100", "%"]
     assert ["tenant=acme", "4", "0", "0", "%"] in rows(said, "tags and meta")
-    assert [row[0] for row in rows(said, "slowest")] == [str(jobs["bad"].id)]
+    assert [row[0] for row in rows(said, "the slowest")] == [str(jobs["bad"].id)]
     assert rows(said, "running")[0][0] == str(jobs["running"].id)
     assert rows(said, "limits")[0][-4:] == ["1", "of", "1", "1"]
     assert "s3cret" not in said

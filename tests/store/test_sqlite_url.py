@@ -110,7 +110,7 @@ def test_the_options_of_an_address_are_read() -> None:
         ("'sqlite:///tmp/jobs.db'", "begins or ends with a quote"),
         ('sqlite:///tmp/jobs.db"', "begins or ends with a quote"),
         ('"mongodb://host/jobs"', "begins or ends with a quote"),
-        ("/tmp/jobs.db # the jobs", "has a comment"),
+        ("/tmp/jobs.db # the jobs", "contains a comment"),
         ("   ", "begins or ends with a space"),
     ],
 )

@@ -14,7 +14,6 @@ from taskqueue.errors import InvalidOption
 from taskqueue.model.lifecycle.pending import behind
 from taskqueue.model.record import Record
 from taskqueue.store.arguments import existing
-from taskqueue.store.caller_transaction import refused
 from taskqueue.store.mongodb.connection import Client, Connection
 from taskqueue.store.mongodb.documents import CODEC, Document, document, record
 from taskqueue.store.mongodb.driver_errors import DEADLINE, unavailable
@@ -22,6 +21,7 @@ from taskqueue.store.mongodb.effects import Effect
 from taskqueue.store.mongodb.indexes import GIVEN
 from taskqueue.store.mongodb.inserts import alike_in
 from taskqueue.store.mongodb.unique_keys import holds, of_period
+from taskqueue.store.session_kinds import refused
 
 
 class SessionInserts:

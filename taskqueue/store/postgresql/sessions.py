@@ -16,7 +16,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from taskqueue.errors import InvalidOption
-from taskqueue.store.caller_transaction import ASYNCHRONOUS_SQLALCHEMY, DJANGO, SQLALCHEMY, kinds_of, refused
+from taskqueue.store.session_kinds import ASYNCHRONOUS_SQLALCHEMY, DJANGO, SQLALCHEMY, kinds_of, refused
 
 Run: TypeAlias = Callable[[str, Mapping[str, Any]], Iterable[Any]]
 """Runs a statement with values for its ``:name`` and returns the rows."""

@@ -26,7 +26,7 @@ def list_page(view: View) -> Mapping[str, Any]:
     """Return a page of workflows."""
     after = view.query.get("after") or None
     listed = workflows.recent(view.scheduler, PAGE + 1, after=after)
-    now = view.now()
+    now = view.overviews.now()
     return {
         "workflows": [_row(summary, summary.took(now)) for summary in listed[:PAGE]],
         "next": str(listed[PAGE - 1].id) if len(listed) > PAGE else "",
@@ -42,7 +42,7 @@ def workflow_page(view: View) -> Any:
     failed = {"$and": [{"workflow": summary.id}, {"status": {"$in": [Status.FAILED.name, Status.TIMEOUT.name]}}]}
     jobs = view.scheduler.find_jobs(failed, order="ended_at", limit=MOST_FAILED) if summary.failed else []
     return {
-        **_row(summary, summary.took(view.now())),
+        **_row(summary, summary.took(view.overviews.now())),
         "all": _members(summary).address(),
         "graph": graph_of_workflow(view.scheduler, summary.id),
         "failed": rows_of(view, [job for job in jobs if job.recovered_as is None]),
