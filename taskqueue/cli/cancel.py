@@ -98,7 +98,8 @@ def _cancel_matching(context: StoreContext, written: Mapping[str, Any], yes: boo
         with context.acting("cancel", "jobs", query=shown_query(written), number=number, reason=reason):
             canceled, asked = changes.cancel_all(context.store, query, reason)
         number = canceled + asked
-    says = f"canceled {count(canceled, 'job')}{f'; asked {asked:,} that had started to end' if asked else ''}"
+    asked_too = f"; asked {count(asked, 'running job')} to end" if asked else ""
+    says = f"canceled {count(canceled, 'job')}{asked_too}"
     if not yes:
         says = f"would cancel {count(number, 'job')}: pass --yes to cancel them"
     output.answer({"found": number, "asked_to_end": asked, "canceled": canceled}, says, as_json=as_json)

@@ -38,7 +38,9 @@ _OPTIONS: dict[str, Callable[..., Any]] = {
     "until": click.option(
         "--until", metavar="VALUE", help="When this expires: a time, or a duration from now: 2h, 7d."
     ),
-    "at": click.option("--at", metavar="VALUE", help="Since when, if not from now on: a time, or how long ago: 20m."),
+    "at": click.option(
+        "--at", metavar="VALUE", help="When it went into service, if not now: a time, or how long ago: 20m."
+    ),
     "as_json": click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs."),
 }
 """The options of operations, by the parameter that takes the value."""

@@ -18,9 +18,9 @@ from taskqueue.scheduler import json_shapes, workflows
     default=20,
     show_default=True,
     metavar="N",
-    help="The most workflows.",
+    help="Maximum number of workflows.",
 )
-@click.option("--after", metavar="ID", help="The last workflow of the previous page.")
+@click.option("--after", metavar="ID", help="Start after this workflow, the last one of the previous page.")
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
 @pass_store
 def workflows_command(context: StoreContext, limit: int, after: str | None, as_json: bool) -> None:

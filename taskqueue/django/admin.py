@@ -20,6 +20,7 @@ from taskqueue.insight.work_report import options_in_words
 from taskqueue.model.job_filter import JobFilter
 from taskqueue.model.record import Record
 from taskqueue.model.secret_keys import SecretKeys
+from taskqueue.scheduler.operator_api import explained
 
 PAGE = 100
 """The jobs on a page of the list."""
@@ -83,7 +84,7 @@ class JobAdmin(ReadOnly):
         self.check_view(request)
         try:
             job = scheduler().get_job(object_id)
-            why, lines = job.why(), scheduler().logs(job.id)[-MOST_LINES:]
+            why, lines = explained(scheduler(), job.id, _SECRETS.limit), scheduler().logs(job.id)[-MOST_LINES:]
         except (JobNotFound, InvalidJob) as error:
             raise Http404(str(error)) from error
         except TaskqueueError as error:

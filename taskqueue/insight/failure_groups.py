@@ -234,7 +234,7 @@ def usual_long_ago(hours: Parts, now: datetime) -> Usual:
         for (_, job), figures in hours[at].items():
             attempts, failures = _see(at, job, figures, first, seen, unbroken)
             sums.add(job, attempts, failures)
-            if attempts.all >= FEWEST_OF_HOUR:
+            if attempts.all >= FEWEST_OF_HOUR and at < last - 24 * _HOUR:  # a rise of today is not usual tomorrow
                 counted[job] += 1
                 for fingerprint, number in failures:
                     shares.setdefault((job, fingerprint), []).append(number / attempts.all)

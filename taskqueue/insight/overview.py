@@ -131,8 +131,12 @@ class QueueState:
 
     @property
     def is_late(self) -> bool:
-        """Return whether its first job has waited for at least a minute, and twice as long as is usual."""
-        return (self.oldest or 0) >= max(LATE, 2 * self.usual_wait)
+        """Return whether its first job has waited for at least a minute, and twice as long as is usual.
+
+        While nothing is known of the queue, a backlog that grows is late after a minute, another one after ten.
+        """
+        oldest = self.oldest or 0
+        return oldest >= max(LATE, 2 * self.usual_wait) if self.usual_wait else self.grows or oldest >= 10 * LATE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,7 +292,8 @@ def usual_times(hours: Parts) -> dict[str, Durations]:
 def usual_waits(hours: Parts, now: datetime) -> dict[str, float]:
     """Return how long jobs of each queue wait at most at this time of day, in seconds, but for the worst day.
 
-    A queue without jobs at this time of day has what is usual at any time.
+    The same day of last week counts even if it was the worst. A queue without jobs at this time of day has what is
+    usual at any time.
     """
     last, hour, day = (milliseconds(now) // _HOUR * _HOUR, _HOUR, 24 * _HOUR)
     waits: dict[str, tuple[dict[int, int], dict[int, int]]] = {}
@@ -298,7 +303,12 @@ def usual_waits(hours: Parts, now: datetime) -> dict[str, float]:
             for of_days in same_and_all if (last + hour - at) % day <= 2 * hour else same_and_all[1:]:
                 number = (last + hour - at) // day
                 of_days[number] = max(of_days.get(number, 0), figures.get("longest_wait", 0))
-    return {queue: sorted((same or every).values())[-2:][0] / 1000 for queue, (same, every) in waits.items()}
+    return {queue: _but_for_the_worst(same or every) / 1000 for queue, (same, every) in waits.items()}
+
+
+def _but_for_the_worst(of_days: Mapping[int, int]) -> int:
+    """Return the longest wait of the days, by how long ago they were, without the worst one unless a week ago."""
+    return max(sorted(of_days.values())[-2:][0], of_days.get(7, 0))
 
 
 def _moved(minutes: Parts, begin: int, names: Sequence[str]) -> dict[str, int]:

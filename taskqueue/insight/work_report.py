@@ -202,7 +202,7 @@ class WorkReport:
     named: Sequence[Named]
     """The queues of a class, or the classes of a queue, those with the most jobs first."""
     errors: Sequence[ErrorGroup]
-    """Maximum number of frequent first."""
+    """The most frequent first."""
     state: QueueState | None
     """The current state of a queue; None for a class, and for a queue that has no state."""
     runs: Sequence[Run]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from taskqueue.errors import InvalidQuery
+from taskqueue.model.limits import Family, LimitKey
 
 MASK = "•••"
 """The text that is shown in place of a secret value."""
@@ -36,12 +38,19 @@ class SecretKeys:
         """Return whether values under this key are masked."""
         return self._secret.search(key.replace("-", "_")) is not None
 
+    def limit(self, limit_key: LimitKey) -> LimitKey:
+        """Return the key of a limit with the values that it counts by masked if they are of a secret key."""
+        paths = Family.of(limit_key.family).by
+        is_secret = any(self.is_secret(name) for path in paths for name in path.split("."))
+        return replace(limit_key, key=f"{limit_key.family} {MASK}") if is_secret else limit_key
+
     def check_query(self, query: Any) -> None:
         """Refuse a query by which a value that is masked could be guessed. Raises ``InvalidQuery``."""
         if isinstance(query, Mapping):
             for name, value in query.items():
                 if str(name).startswith(("data.", "meta.")) and any(map(self.is_secret, str(name).split(".")[1:])):
-                    raise InvalidQuery(f"{name} is masked: only a user who may see secrets can search for its values")
+                    searcher = "only a user who may see secrets in the dashboard can search for its values"
+                    raise InvalidQuery(f"{name} is masked: {searcher}")
                 self.check_query(value)
         elif isinstance(query, list):
             for part in query:

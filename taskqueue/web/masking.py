@@ -10,7 +10,6 @@ from typing import Any
 
 from taskqueue.errors import ConfigError
 from taskqueue.model.audit import AuditEntry
-from taskqueue.model.limits import Family, LimitKey
 from taskqueue.model.secret_keys import MASK, SecretKeys
 from taskqueue.web.problems import Problem
 from taskqueue.web.users import User
@@ -24,12 +23,6 @@ class Masking(SecretKeys):
             super().__init__(patterns)
         except re.error as error:
             raise ConfigError(f"secret patterns {', '.join(patterns)}: not a regular expression ({error})") from None
-
-    def limit(self, limit_key: LimitKey) -> LimitKey:
-        """Return the key of a limit with the values that it counts by masked if they are of a secret key."""
-        paths = Family.of(limit_key.family).by
-        is_secret = any(self.is_secret(name) for path in paths for name in path.split("."))
-        return replace(limit_key, key=f"{limit_key.family} {MASK}") if is_secret else limit_key
 
     def entry(self, entry: AuditEntry) -> AuditEntry:
         """Return an entry of the audit with its query masked by these patterns: commands know only the usual ones."""

@@ -110,6 +110,7 @@ class Connection(H11Protocol):
         if self.timeout_keep_alive_task is not None:  # nothing had come of this request
             self.began_at = self.moved_at
         self._received += data
+        self._unset_keepalive_if_required()  # the request has come, although its turn has not
         self.pause_reading()
         self.resume_reading()
 
@@ -121,6 +122,8 @@ class Connection(H11Protocol):
         """Begin to wait for the next request."""
         self.began_at = time.monotonic()
         super().on_response_complete()
+        if self._received:
+            self._unset_keepalive_if_required()
 
     def pause_reading(self) -> None:
         """Take nothing more from the client."""
@@ -145,7 +148,11 @@ class Connection(H11Protocol):
         while self._is_readable and time.monotonic() < until:
             piece = bytes(self._received[:PIECE])
             del self._received[:PIECE]
-            super().data_received(piece)
+            try:
+                super().data_received(piece)
+            except Exception:
+                self.transport.abort()
+                raise
         self.resume_reading()
 
     @property
@@ -180,7 +187,7 @@ class Connection(H11Protocol):
             for peer in self.server_state.connections
             if isinstance(peer, Connection) and peer.transport is not None
         }
-        if sum(sizes.values()) <= self.most_unread:
+        if sum(sizes.values()) <= self.most_unread or sum(map(bool, sizes.values())) == 1:
             return
         of_networks: Counter[str] = Counter()
         for peer, size in sizes.items():
@@ -274,8 +281,10 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the streams, then what else is open."""
         self._dashboard.hub.close()
-        await super().shutdown(sockets)
-        self._dashboard.end_threads()
+        try:
+            await super().shutdown(sockets)
+        finally:
+            self._dashboard.end_threads()
 
     def stop_with_input(self) -> None:
         """Stop when standard input ends: the process that started this one has left."""

@@ -93,7 +93,7 @@ def test_an_administrator_gets_sql_for_the_store_and_its_users(
         try:
             to_create = taskqueue("--url", url, "migrate", "--sql", "--grants", "add", f"{name} user").out
             assert to_create.startswith(f"BEGIN;\nCREATE SCHEMA {name};\n")
-            assert to_create.endswith(f'GRANT INSERT ON {name}.arrivals TO "{name} user";\n')
+            assert to_create.endswith(f' ON {name}.jobs TO "{name} user";\n')
             administrator.execute(to_create)
             assert taskqueue("--url", url, "migrate", "--sql").out.endswith("nothing to do\n")
 

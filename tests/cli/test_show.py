@@ -231,7 +231,7 @@ def test_cancel_counts_the_jobs_that_match_and_cancels_them_when_told_to(
     told = taskqueue("cancel", "--query", '{"queue": {"$ne": "kept"}}', "--reason", "added twice", "--yes")
 
     assert counted.out == f"would cancel {len(pending)} jobs: pass --yes to cancel them\n"
-    assert told.out == f"canceled {waiting} jobs; asked {len(running)} that had started to end\n"
+    assert told.out == f"canceled {waiting} jobs; asked {len(running)} running jobs to end\n"
     assert {ids.resolve(store, str(record.id)).status for record in pending} == {Status.CANCELED, Status.PROCESSING}
     assert [record.queue for record in store.find(parse({"status": "WAITING"}))] == ["kept"]
     assert taskqueue("cancel", "--query", '{"queue": "kept"}', "--yes", "--json").document == {

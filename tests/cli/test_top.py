@@ -123,7 +123,7 @@ def test_a_running_job_is_seen_and_ended(url: str, store: Store, tmp_path: Path)
         await pilot.press("escape", "c")
         await shows(pilot, "Cancel 1 job?", f"{ids.short(added.id)} tests.acceptance.work:Gate PROCESSING", "reason")
         await pilot.press(*"wrong", "enter")
-        await shows(pilot, "asked 1 that had started to end")
+        await shows(pilot, "asked 1 running job to end")
         await until(lambda: added.refresh().is_final)
 
     with node(url, tmp_path, "--name", "web-1", "--max-children", "4"), Scheduler(url) as scheduler:

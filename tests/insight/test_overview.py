@@ -252,8 +252,12 @@ def test_only_an_old_backlog_that_clearly_gets_more_grows(store: Store, fields: 
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({"oldest": 59.0}, []),
-        ({"oldest": 60.0}, ["queue mail is late: the oldest of 10 jobs has waited 60 s"]),
+        ({"oldest": 59.0, "usual_wait": 20.0}, []),
+        ({"oldest": 60.0, "usual_wait": 20.0}, [
+            "queue mail is late: the oldest of 10 jobs has waited 60 s, usually 20 s at most"
+        ]),
+        ({"oldest": 599.0}, []),  # nothing is known of the queue
+        ({"oldest": 600.0}, ["queue mail is late: the oldest of 10 jobs has waited 10 min"]),
         ({"oldest": 500.0, "usual_wait": 300.0}, []),
         ({"oldest": 600.0, "usual_wait": 300.0}, [
             "queue mail is late: the oldest of 10 jobs has waited 10 min, usually 5 min at most"
@@ -286,6 +290,7 @@ def test_the_usual_wait_is_that_of_the_hours_of_this_time_but_for_the_worst_day(
     assert usually({24: 300}) == {"mail": 300}
     assert usually({23: 40, 24: 3, 48: 20, 49: 7}) == {"mail": 20}  # one day was worse
     assert usually({24: 3, 48: 20, 36: 900}) == {"mail": 3}  # at night they wait
+    assert usually({24: 3, 48: 20, 168: 900}) == {"mail": 900}  # as each Monday
     assert usually({36: 900, 60: 800}) == {"mail": 800}  # at this time there were none
 
 

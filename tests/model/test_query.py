@@ -148,7 +148,7 @@ def test_a_comparison_judges_data_by_itself() -> None:
     ("query", "named"),
     [
         ("status = 2", "a query is a mapping"),
-        ({"state": 1}, "cannot name 'state': use id, parent, waiting_for, id_text, job"),
+        ({"state": 1}, "cannot name 'state': use id, parent, workflow, waiting_for, id_text, job"),
         ({"statsu": 1}, "data.KEY or meta.KEY; did you mean status?"),
         ({"created": 1}, "; did you mean created_at?"),
         ({"Queue": "mail"}, "; did you mean queue?"),

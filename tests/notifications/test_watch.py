@@ -65,7 +65,7 @@ def test_a_finding_and_its_end_reach_every_kind_of_receiver(store: Store, schedu
     assert began.startswith("queue mail is paused since")
     assert [" ".join(mail["Subject"].split())[:20] for mail in server.mails] == [
         "[taskqueue] 1 new: q",
-        "[taskqueue] 1 ended: ",
+        "[taskqueue] 1 ended:",
     ]
     assert len(list(tmp_path.glob("msg_*.json"))) == 2
     assert sends.waiting == 0

@@ -157,7 +157,7 @@ ROW = Row(id=str(ONE), added_at=NOON.isoformat(), job="shop:Mail", data="{}", op
         ({"options": '{"retries": 1}'}, "shop:Mail: there is no option 'retries': did you mean retry"),
         ({"options": '{"priority": 99}'}, "priority=99"),
         ({"declared": '{"unique_by": 1}'}, "options of shop:Mail: there is no option 'unique_by'"),
-        ({"declared": '{"id": "x"}'}, "options of shop:Mail: id belongs to one job"),
+        ({"declared": '{"id": "x"}'}, "options of shop:Mail: id applies to one job"),
         ({"added_at": "yesterday"}, "yesterday"),
         ({"id": "a\nb"}, "id="),
     ],

@@ -188,7 +188,7 @@ class Changed(Echo):
 
 
 def test_an_id_cannot_be_a_default(url: str) -> None:
-    with pytest.raises(InvalidOption, match="Scheduler: id belongs to one job"):
+    with pytest.raises(InvalidOption, match="Scheduler: id applies to one job"):
         Scheduler(url, id=ObjectId())  # type: ignore[call-arg]
 
 

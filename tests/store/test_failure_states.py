@@ -98,7 +98,7 @@ def test_an_error_that_fails_again_stays_regressed_for_days_until_it_is_decided_
     assert regressed.last_at == hour + 20 * MINUTE
     [says] = findings(store)
     assert says.startswith("shop:MakeInvoice failed again with an error that was resolved ")
-    assert "by ann: KeyError: 'vat': last " in says
+    assert "by ann: KeyError: 'vat', last " in says
 
     StoreOperations(store).resolve(ID)
     assert overview_of(store).groups == []

@@ -50,8 +50,8 @@ def cancel(store: Store, chosen: Sequence[tuple[str, Query]]) -> Question:
     def act(reason: str) -> str:
         with _acting(store, "cancel", meant, _words(chosen), reason=reason):
             canceled, asked = changes.cancel_each(store, [record.id for record in meant], reason)
-        begun = f"; asked {asked:,} that had started to end" if asked else ""
-        return f"canceled {count(canceled, 'job')}{begun}"
+        asked_too = f"; asked {count(asked, 'running job')} to end" if asked else ""
+        return f"canceled {count(canceled, 'job')}{asked_too}"
 
     return Question(title=f"Cancel {_some(number)}{_words(chosen)}?", sample=_sample(meant[:SAMPLE], number), act=act)
 

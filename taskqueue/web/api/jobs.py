@@ -37,10 +37,7 @@ def find_jobs(call: Call) -> Any:
     """Return a page of jobs, and the cursor of the next one."""
     order, limit = call.query["order"], call.query["limit"]
     after = None
-    if "cursor" in call.query:
-        cursor = call.query["cursor"]
-        if not JobId.is_valid(cursor):
-            raise Problem("invalid-parameter", f"cursor={cursor[:100]!r}: pass that of the previous page, or none")
+    if (cursor := _cursor(call)) is not None:
         try:
             after = call.scheduler.get_job(cursor)
         except JobNotFound:
@@ -98,9 +95,17 @@ def run_job_again(call: Call) -> Any:
 def list_workflows(call: Call) -> Any:
     """Return a page of workflows, the newest first, and the cursor of the next one."""
     limit = call.query["limit"]
-    listed = workflows.recent(call.scheduler, limit, after=call.query.get("cursor"))
+    listed = workflows.recent(call.scheduler, limit, after=_cursor(call))
     shapes = [json_shapes.workflow(summary) for summary in listed]
     return {"workflows": shapes, "cursor": str(listed[-1].id) if len(listed) == limit else None}
+
+
+def _cursor(call: Call) -> str | None:
+    """Return the id after which a page begins. Raises ``Problem`` for another text."""
+    cursor: str | None = call.query.get("cursor")
+    if cursor is not None and not JobId.is_valid(cursor):
+        raise Problem("invalid-parameter", f"cursor={cursor[:100]!r}: pass that of the previous page, or none")
+    return cursor
 
 
 def get_workflow(call: Call) -> Any:

@@ -174,7 +174,11 @@ _COUNT = Param("count", {"type": "integer", "minimum": 1, "maximum": 100, "defau
 _VALUES: Mapping[str, Schema] = {
     "reason": REASON,
     "until": {**TEXT, "maxLength": 100, "description": "When this ends by itself: a time, or `2h` from now."},
-    "at": {**TEXT, "maxLength": 100, "description": "Since when, if not from now on: a time, or `20m` ago."},
+    "at": {
+        **TEXT,
+        "maxLength": 100,
+        "description": "When it went into service, if not now: a time, or how long ago: `20m`.",
+    },
 }
 """The values that methods of declared operations accept."""
 _OF_ALL = "operators of all queues"
