@@ -1,4 +1,4 @@
-"""Gives each user with calls a connection of its own to the store: a long query of one delays nobody else."""
+"""Gives each active user a separate connection to the store, so that a long query delays only its user."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from functools import partial
 from taskqueue.scheduler.scheduler import Scheduler
 
 MOST = 8
-"""Connections in addition to that of the dashboard, which further users share."""
+"""Maximum number of separate connections; further users share the connection of the dashboard."""
 
 
 @dataclass
@@ -29,7 +29,7 @@ class UserConnections:
     """Schedulers on the store of one dashboard; threads may share it."""
 
     def __init__(self, scheduler: Scheduler) -> None:
-        """``scheduler`` is that of the dashboard, which is never closed here."""
+        """``scheduler`` belongs to the dashboard and is never closed here."""
         self._scheduler = scheduler
         self._lock = threading.Lock()
         self._lent: dict[str, _Lent] = {}
@@ -56,7 +56,7 @@ class UserConnections:
                     self._give_back(lent.scheduler)
 
     def end(self) -> None:
-        """Close the connections that nobody uses, and each of the others after its last call."""
+        """Close idle connections now, and each other one after its last call."""
         with self._lock:
             self._is_ended = True
             idle, self._idle = self._idle, []
@@ -65,7 +65,7 @@ class UserConnections:
         atexit.unregister(self._at_exit)
 
     def _next(self) -> Scheduler:
-        """Return a connection that nobody uses, or the dashboard's if there are none left."""
+        """Return an idle or new connection, or the dashboard's if too many are open."""
         if self._idle:
             return self._idle.pop()
         used = sum(lent.scheduler is not self._scheduler for lent in self._lent.values())
@@ -81,6 +81,6 @@ class UserConnections:
 
 
 def _end(reference: weakref.ReferenceType[UserConnections]) -> None:
-    """Close the connections of a dashboard that still runs at the exit of the process, as that of a site does."""
+    """Close the connections of a dashboard that is still running when the process exits, as it is within a site."""
     if connections := reference():
         connections.end()

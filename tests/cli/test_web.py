@@ -355,6 +355,17 @@ def test_clients_that_read_nothing_leave_a_bounded_size_of_answers(url: str, cap
         assert status_of(clients.enter_context(other)) == b"HTTP/1.1 200 OK"
 
 
+def test_a_client_that_breaks_the_protocol_after_its_answer_is_disconnected(url: str) -> None:
+    with bounded(url, 40, local=True) as (_, address), socket.create_connection(address, timeout=LIMIT / 2) as client:
+        client.sendall(CHUNKED.replace(b"127.0.0.1", b"elsewhere"))
+        assert client.recv(65536).startswith(b"HTTP/1.1 4")
+        client.sendall(b"zz\r\n")
+
+        with suppress(ConnectionResetError):
+            while client.recv(65536):
+                pass
+
+
 def test_the_time_to_send_a_request_begins_with_each_request(url: str) -> None:
     halves = b"GET /static/0/none HTTP/1.1\r\nHost: 127.", b"0.0.1\r\n\r\n"
     with (

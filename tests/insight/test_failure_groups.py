@@ -117,6 +117,14 @@ def test_what_often_fails_for_an_hour_does_not_rise() -> None:
     assert of_key(minutes, with_bad(12)).trend is Trend.USUAL
 
 
+def test_a_rise_that_lasts_for_hours_does_not_become_usual() -> None:
+    bad = {"done": 88, "failed": 12, KEY: 12}
+    this = milliseconds(NOW.replace(minute=0))
+    today = {this - ago * 3_600_000: {INVOICE: bad} for ago in range(2, 14)}
+
+    assert of_key(in_minutes({3: bad}), week({"done": 99, KEY: 1}) | today).trend is Trend.RISING
+
+
 def test_what_is_usual_is_the_same_if_the_hours_of_long_ago_are_not_read_again() -> None:
     hours = week({"done": 90, "failed": 10, KEY: 10})
     long_ago = usual_long_ago(hours, NOW)
