@@ -198,7 +198,7 @@ def make(environment: Environment) -> None:
 def make_here(environment: Environment) -> None:
     """Make the environment of a Python of this machine."""
     subprocess.run([environment.python, "-m", "venv", "--without-pip", environment.folder], check=True)
-    pip = [sys.executable, "-m", "pip", "--python", str(environment.folder / "bin/python"), "install", "-q"]
+    pip = [sys.executable, "-m", "pip", "--python", str(environment.folder / "bin/python"), "install", "-qq"]
     lowest = [] if environment.kind == "newest" else lowest_requirements(extras=environment.kind == "lowest-extras")
     project = str(ROOT) if environment.kind == "lowest" else f"{ROOT}[{','.join(EXTRAS)}]"
     subprocess.run([*pip, "--no-compile", "-e", project, *TOOLS, *lowest], check=True)
@@ -214,7 +214,7 @@ def make_unstable(environment: Environment) -> None:
     subprocess.run(venv, check=True)
     version = environment.python.name.removeprefix("python")
     packages = environment.folder / f"lib/{environment.python.name}/site-packages"
-    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--target", str(packages)]
+    pip = [sys.executable, "-m", "pip", "install", "-qq", "--no-compile", "--target", str(packages)]
     wheels = ["--python-version", version, "--only-binary=:all:"]
     subprocess.run([*pip, *wheels, *requirements(), *TOOLS], check=True)
     (packages / "taskqueue.pth").write_text(f"{ROOT}\n")
@@ -277,7 +277,8 @@ def main(words: list[str]) -> int:
         testing = [tester.submit(tested, *each, arguments) for each in zip(chosen, makings, strict=True)]
         for environment, running in zip(chosen, testing, strict=True):
             end = running.result()
-            print(f"\n== Python {environment.name} ({environment.python})\n{end.output}", flush=True)
+            shown = end.output.rstrip().rpartition("\n")[2] if end.passed else end.output
+            print(f"\n== Python {environment.name} ({environment.python})\n{shown}", flush=True)
             if not end.passed:
                 failed.append(environment.name)
             print(f"{environment.name}: waited {end.waited:.0f} s for, tested in {end.took:.0f} s", flush=True)
