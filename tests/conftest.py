@@ -79,12 +79,15 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that run without coverage, and begin with the files that take longest."""
+    """Mark what runs without coverage or not every day, and begin with the files that take longest."""
+    tests = {item.nodeid for item in items}
     files = {item: item.path.relative_to(TESTS).as_posix() for item in items}
     for item, file in files.items():
         cases = item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
         if distribution.is_uncounted(file, cases) or is_hypothesis_test(getattr(item, "obj", None)):
             item.add_marker("uncounted")
+        if any(distribution.is_repeated(item.nodeid, case, tests) for case in cases):
+            item.add_marker("repeated")
     items.sort(key=lambda item: distribution.place(files[item]))
 
 

@@ -8,7 +8,7 @@ other. The tests of a file stay together, because they share what takes long to 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from xdist.scheduler.loadscope import LoadScopeScheduling  # type: ignore[import-untyped]
@@ -26,6 +26,12 @@ OF_STORES = ("store", "outbox")
 CONTRACT = "store/test_"
 OF_POSTGRESQL = "store/test_postgresql_"
 """Only these files of the contract are counted on PostgreSQL: the others execute the code it shares with SQLite."""
+
+ON_ALL_STORES = (
+    *("acceptance/test_one_node.py", "chaos/test_manager_faults.py", "chaos/test_node_faults.py"),
+    "chaos/test_worker_faults.py",
+)
+"""Outside of ``OF_STORES``, only these tests run every day on all stores, the others on SQLite if they can."""
 
 SPREAD = ("acceptance", "chaos/test_storm.py", "docs/test_pages.py")
 """Files and folders of which each test goes to any process."""
@@ -73,6 +79,14 @@ def is_uncounted(file: str, cases: Iterable[object] = ()) -> bool:
     if file.startswith(CONTRACT) and not file.startswith(OF_POSTGRESQL):
         repeated = ("postgresql",)
     return any(case in repeated for case in cases) or _is_below(file, UNCOUNTED)
+
+
+def is_repeated(test: str, case: object, tests: Container[str]) -> bool:
+    """Return whether a test, with this parameter, shows on another store what one of ``tests`` shows on SQLite."""
+    file = test.partition("::")[0].removeprefix("tests/")
+    if case not in OTHER_STORES or _is_below(file, (*OF_STORES, *ON_ALL_STORES)):
+        return False
+    return test.replace(str(case), "sqlite") in tests
 
 
 def scope(test: str) -> str:

@@ -12,7 +12,11 @@ TESTS = Path(__file__).parent
 
 
 @pytest.mark.parametrize(
-    "place", [*distribution.SPREAD, *distribution.UNCOUNTED, *distribution.TOGETHER, *distribution.LONGEST]
+    "place",
+    [
+        *(*distribution.SPREAD, *distribution.UNCOUNTED, *distribution.TOGETHER, *distribution.LONGEST),
+        *distribution.ON_ALL_STORES,
+    ],
 )
 def test_every_file_that_is_named_is_there(place: str) -> None:
     assert (TESTS / place).exists()
@@ -43,3 +47,13 @@ def test_the_longest_files_come_first() -> None:
     files.sort(key=distribution.place)
 
     assert files == ["chaos/test_storm.py", "web/test_openapi.py", "model/test_job.py", "cli/test_add.py"]
+
+
+def test_a_case_on_another_store_is_repeated_if_there_is_one_on_sqlite() -> None:
+    seats = "tests/acceptance/test_seats.py::test_a[{}-3]"
+    tests = {seats.format("sqlite"), "tests/store/test_claims.py::test_b[sqlite]"}
+    assert distribution.is_repeated(seats.format("mongodb"), "mongodb", tests)
+    assert not distribution.is_repeated(seats.format("mongodb"), 3, tests)
+    assert not distribution.is_repeated(seats.format("sqlite"), "sqlite", tests)
+    assert not distribution.is_repeated("tests/acceptance/test_seats.py::test_c[mongodb]", "mongodb", tests)
+    assert not distribution.is_repeated("tests/store/test_claims.py::test_b[mongodb]", "mongodb", tests)
