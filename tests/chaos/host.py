@@ -58,7 +58,11 @@ class Host:
         self._stack = ExitStack()
 
     def up(self) -> Node:
-        """Return the node, started if there is none, at work with an idle worker."""
+        """Return the node, started if there is none, at work with an idle worker, and leading.
+
+        A leader starts a worker that looks for findings. It must not come later: it would wait at a closed entrance,
+        where nothing distinguishes it from the worker of the pool.
+        """
         self.entrance.open()
         self.gate.open()
         if self._up is None:
@@ -158,12 +162,16 @@ class Host:
         return Path(self.file).read_text().splitlines()
 
     def _is_idle(self) -> bool:
-        return [title(worker) for worker in self._workers()] == ["taskqueue: worker idle"]
+        titles = sorted(title(worker) for worker in self._children_of_manager())
+        return len(titles) == 2 and titles[0] == "taskqueue: worker idle" and WATCHES in titles[1]
 
     def _workers(self) -> list[psutil.Process]:
         """Return the workers, without the one in which the leader looks for findings."""
+        return [worker for worker in self._children_of_manager() if WATCHES not in title(worker)]
+
+    def _children_of_manager(self) -> list[psutil.Process]:
         children = [worker for manager in self.this.children() for worker in manager.children()]
-        return [worker for worker in children if not is_gone(worker) and WATCHES not in title(worker)]
+        return [worker for worker in children if not is_gone(worker)]
 
     def _outcomes(self, process: Process) -> list[str]:
         """Return the names of the final events of the job, each event once."""
