@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import uuid
 from datetime import datetime
+from decimal import Decimal
+from typing import Any
 
 import pytest
+from bson import ObjectId
 
 from taskqueue.model.lifecycle.outcomes import Awaiting, Failed
 from taskqueue.model.options.update import revised
 from taskqueue.model.record import Status, changed
 from taskqueue.model.retry import RetryIn
+from taskqueue.model.serializer import encode
 from taskqueue.store import Store
 from taskqueue.store.bell import WORK
 from tests.store.conftest import Opener
@@ -43,6 +48,16 @@ def test_everything_that_can_be_changed_is_kept(store: Store) -> None:
     assert kept(store, before.id) == after
     assert (after.status, after.ready_at, after.priority) == (Status.POSTPONED, NOON + HOUR, 3)
     assert store.tally() == {("slow", Status.POSTPONED): 1}
+
+
+def test_data_of_every_type_can_be_changed(store: Store) -> None:
+    data: dict[str, Any] = {"price": Decimal("1.50"), "at": NOON, "raw": b"\0", "key": uuid.UUID(int=1), "to": ObjectId()}
+    [before] = store.add([a_record(data=encode(data))])
+    after = revised(before, {}, encode({**data, "price": Decimal("2.75")}), NOON)
+
+    assert store.update(before, after, NOON)
+    assert kept(store, before.id) == after
+    assert not store.update(before, after, NOON)
 
 
 def test_what_is_emptied_is_kept_empty(store: Store) -> None:

@@ -19,7 +19,7 @@ from taskqueue.model.lifecycle.pending import canceled, expired
 from taskqueue.model.lifecycle.settle import obeying
 from taskqueue.model.options.apply_declared import outdone
 from taskqueue.model.record import Holder, Record, Status, changed
-from taskqueue.model.serializer import decode
+from taskqueue.model.serializer import as_bson
 from taskqueue.store import Settlement
 from taskqueue.store.bell import LONGEST_RING
 from taskqueue.store.mongodb.bells import HostBells, end_notice
@@ -317,8 +317,8 @@ class Updates:
         where = unmoved(before) | {name: old[name] for name in differing}
         change = setting(differing)
         if after.data != before.data:
-            where["data"] = decode(before.data)
-            change.setdefault("$set", {})["data"] = decode(after.data)
+            where["data"] = as_bson(before.data)
+            change.setdefault("$set", {})["data"] = as_bson(after.data)
         if not change.get("$set") and "$unset" not in change:
             return self._connection.collections.jobs.count_documents(where, limit=1) == 1
         for operator, derived in setting(_derived(after)).items():
