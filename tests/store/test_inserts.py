@@ -149,6 +149,15 @@ def test_an_id_twice_in_one_batch_is_one_job(store: Store) -> None:
     assert all_kept(store) == [record]
 
 
+def test_of_two_with_one_id_in_a_batch_the_first_is_kept(store: Store) -> None:
+    record = a_record(queue="first", tags=("a",))
+
+    stored = store.add([record, replace(record, queue="second", tags=(), priority=7), a_record()])
+
+    assert stored[:2] == [record, record]
+    assert kept(store, record.id) == record
+
+
 def test_a_job_with_the_same_id_existed_even_in_the_same_millisecond(store: Store) -> None:
     done, pending = finished(store, a_record()), a_record()
     store.add([pending])

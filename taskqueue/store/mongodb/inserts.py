@@ -69,8 +69,8 @@ class Inserts:
         """Insert all records, and return the stored record for each; raise ``DuplicateId`` before any insert."""
         if not new:
             return []
-        by_id = {record.id: record for record in new}
-        stored = self._known(new) if len(new) > 1 else {}
+        by_id = _first_of_each(new) if len(new) > 1 else {record.id: record for record in new}
+        stored = self._known(by_id) if len(new) > 1 else {}
         waiting = [record for id, record in by_id.items() if id not in stored] if stored else list(by_id.values())
         rechecks = [_recheck(record) for record in waiting if needs_look(record) or _has_to_do_with_others(record)]
         inserted: list[Record] = []
@@ -125,14 +125,11 @@ class Inserts:
         successor = jobs.find_one({"_id": new.id})
         return None if successor is None else replace(record(successor), existed=existed)
 
-    def _known(self, new: Sequence[Record]) -> dict[JobId, Record]:
+    def _known(self, new: Mapping[JobId, Record]) -> dict[JobId, Record]:
         """Return the stored records with these ids, or raise ``DuplicateId``."""
-        first: dict[JobId, Record] = {}
-        for job in new:
-            existing(job, first.setdefault(job.id, job))
         jobs = self._connection.collections.jobs
-        stored = records(jobs.find({"_id": {"$in": list(first)}}))
-        return {present.id: existing(first[present.id], present) for present in stored}
+        stored = records(jobs.find({"_id": {"$in": list(new)}}))
+        return {present.id: existing(new[present.id], present) for present in stored}
 
     def _insert(self, new: Sequence[Record], rechecks: Sequence[Effect]) -> dict[int, str]:
         """Insert the records, and return the index of each refused record with the clashing field."""
@@ -236,6 +233,14 @@ class Inserts:
         present = records(self._connection.collections.jobs.find({"_id": {"$in": list(ids)}}))
         holders = {record.id: self._holder(record) for record in present if record.cause is Cause.DUPLICATE}
         return {record.id: undoubted(holders.get(record.id) or record, record.created_at) for record in present}
+
+
+def _first_of_each(new: Sequence[Record]) -> dict[JobId, Record]:
+    """Return the first record with each id, or raise ``DuplicateId``."""
+    first: dict[JobId, Record] = {}
+    for job in new:
+        existing(job, first.setdefault(job.id, job))
+    return first
 
 
 def _has_to_do_with_others(new: Record) -> bool:
