@@ -30,7 +30,19 @@ from taskqueue.store.relational.transaction import Transaction
 from tests.forking import fork
 from tests.nodes import eventually
 from tests.postgresql import PostgreSQL
-from tests.store.records import HOUR, NOON, PATIENCE, WEB_1, a_record, claim, ids, kept, postponed, running, settle
+from tests.store.records import (
+    HOUR,
+    NOON,
+    PATIENCE,
+    WEB_1,
+    a_record,
+    claim,
+    ids,
+    kept,
+    postponed,
+    running,
+    settle,
+)
 
 Interference = Callable[[PostgreSQLDatabase], None]
 
@@ -92,7 +104,7 @@ def read_no_answer(database: PostgreSQLDatabase, until: threading.Event) -> None
     threading.Thread(target=pass_on, daemon=True).start()
 
 
-def add(connection: Connection, new: Record, interfere: Interference) -> int:
+def add(connection: Connection, new: Record, interfere: Interference, level: Sync = Sync.FULL) -> int:
     """Add a job in a transaction, at whose end something happens to the connection; return how often it was run."""
     runs = 0
 
@@ -105,7 +117,7 @@ def add(connection: Connection, new: Record, interfere: Interference) -> int:
         interfere(database)
         return work, None
 
-    connection.write(Sync.FULL, body)
+    connection.write(level, body)
     return runs
 
 
@@ -171,6 +183,21 @@ def test_added_jobs_and_outcomes_survive_a_server_that_is_killed_at_once(
 
         assert kept(store, added.id).status is Status.POSTPONED
         assert kept(store, run.id).status is Status.DONE
+
+
+def test_no_other_server_confirms_what_the_last_one_may_have_lost(
+    connection: Connection, postgresql_server: PostgreSQL
+) -> None:
+    """Another thread has opened a new connection before this one has waited for the disk."""
+    add(connection, a_record(), lambda _: None, Sync.NORMAL)
+    postgresql_server.kill()
+    postgresql_server.start()
+    assert connection.look(run_of)
+
+    with pytest.raises(StoreUnavailable, match=r"has restarted before .* may be repeated, with id= or unique="):
+        connection.reach_the_disk()
+    add(connection, a_record(), lambda _: None, Sync.NORMAL)
+    connection.reach_the_disk()
 
 
 def test_a_transaction_whose_session_ends_is_run_again(connection: Connection, postgresql_server: PostgreSQL) -> None:

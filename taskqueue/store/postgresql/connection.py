@@ -103,6 +103,8 @@ class Connection:
         self._bells = Bells(address, self.identity)
         self._inherited: list[object] = []
         self._identity: str | None = None
+        self._committed = threading.local()
+        """The run of the server that committed the last transaction of each thread."""
         self.may_lock = True
         """Whether the user may take the store's lock, which everything except adding and reading needs."""
         _INHERITED.add(self)
@@ -181,10 +183,13 @@ class Connection:
     def reach_the_disk(self) -> None:
         """Wait until all committed data would survive a power cut of the server.
 
-        Not retried on a new connection: a server that has crashed since may have lost the data.
+        It fails if the server that has committed them is another one by now, or has crashed since: it may have lost
+        them, even if another thread has opened a new connection.
         """
         with self._in_words(Role.NODE):
             database = self._opened()
+            if database.run != getattr(self._committed, "run", database.run):
+                raise psycopg.OperationalError("it has restarted before the last writes were on its disk")
             try:
                 database.raw.execute(_REACH_THE_DISK)
             finally:
@@ -284,6 +289,7 @@ class Connection:
                 raise
             if not self._was_committed(database):
                 raise Undone(reason_of(error)) from error
+        self._committed.run = database.run
         return work, result
 
     def _taken_in(self, database: PostgreSQLDatabase, level: Sync) -> set[str]:
