@@ -17,8 +17,9 @@ import pytest
 
 from taskqueue.errors import StoreUnavailable
 from taskqueue.model.job import Interrupted
+from taskqueue.model.lifecycle.outcomes import Declared
 from taskqueue.model.query import parse
-from taskqueue.model.record import Record, Status
+from taskqueue.model.record import Cause, Options, Record, Status
 from taskqueue.store import Store
 from taskqueue.store.open import open_store
 from taskqueue.store.postgresql.connection import TRIES, Connection
@@ -42,6 +43,7 @@ from tests.store.records import (
     postponed,
     running,
     settle,
+    settlement,
 )
 
 Interference = Callable[[PostgreSQLDatabase], None]
@@ -198,6 +200,26 @@ def test_no_other_server_confirms_what_the_last_one_may_have_lost(
         connection.reach_the_disk()
     add(connection, a_record(), lambda _: None, Sync.NORMAL)
     connection.reach_the_disk()
+
+
+def test_a_key_that_an_application_adds_at_that_moment_fails_no_outcome(
+    store: Store, postgresql_server: PostgreSQL
+) -> None:
+    run = running(store, a_record(options=Options(undeclared=True)))
+    declared = settlement(run, Declared(options={"unique": "only"}))._replace(defined=run)
+    with (
+        ThreadPoolExecutor(1) as thread,
+        closing(psycopg.connect(postgresql_server.url)) as theirs,
+        closing(psycopg.connect(postgresql_server.url, autocommit=True)) as operator,
+    ):
+        theirs.execute("SELECT 1")
+        store.within(theirs, None).add([a_record(unique="only")])
+        settling = thread.submit(store.settle, [declared], NOON)
+        eventually(lambda: operator.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchone())
+        theirs.commit()
+
+        assert settling.result(PATIENCE) == {run.id}
+    assert kept(store, run.id).cause is Cause.REPLACED
 
 
 def test_a_transaction_whose_session_ends_is_run_again(connection: Connection, postgresql_server: PostgreSQL) -> None:

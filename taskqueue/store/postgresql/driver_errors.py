@@ -7,8 +7,11 @@ from psycopg import errors
 
 from taskqueue.errors import ConfigError, StoreUnavailable, TaskqueueError
 
-REPEATED = (errors.SerializationFailure, errors.DeadlockDetected, errors.LockNotAvailable)
-"""Errors after which the same transaction may succeed (40001, 40P01, 55P03)."""
+REPEATED = (errors.SerializationFailure, errors.DeadlockDetected, errors.LockNotAvailable, errors.UniqueViolation)
+"""Errors after which the same transaction may succeed (40001, 40P01, 55P03, 23505).
+
+The last one means that an application has just committed a job with the same unique key, which the next try sees.
+"""
 
 LOCKED = (errors.LockNotAvailable, errors.QueryCanceled)
 """Errors of a statement that waited too long for other transactions (55P03, 57014)."""
