@@ -1,4 +1,4 @@
-"""A connection to MongoDB with another writer, which may act right before each of its writes."""
+"""A connection to MongoDB with another writer, which may act right before each write, and each read of one document."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from taskqueue.store.mongodb.connection import Collections, Connection
 
 Document: TypeAlias = dict[str, Any]
 
-WRITES = ("bulk_write", "delete_", "insert_", "replace_", "update_")
-"""How the names of the writes of a collection begin."""
+CALLS = ("bulk_write", "delete_", "find_one", "insert_", "replace_", "update_")
+"""How the names of the calls of a collection begin that are preceded."""
 
 
 class OtherWriter(Protocol):
@@ -20,11 +20,11 @@ class OtherWriter(Protocol):
     collection: str
 
     def precede(self, write: str, *args: Any) -> None:
-        """Do what happens right before a write with this name and these arguments."""
+        """Do what happens right before a call with this name and these arguments."""
 
 
 class PrecededConnection(Connection):
-    """A connection whose writes another writer precedes, once there is one."""
+    """A connection whose calls another writer precedes, once there is one."""
 
     other: OtherWriter | None = None
 
@@ -46,11 +46,11 @@ class _PrecededCollection:
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._real, name)
-        if not name.startswith(WRITES):
+        if not name.startswith(CALLS):
             return attribute
 
-        def write(*args: Any, **options: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
             self._other.precede(name, *args)
             return attribute(*args, **options)
 
-        return write
+        return call

@@ -12,8 +12,9 @@ from bson import ObjectId
 from pymongo.collection import Collection
 from pymongo.database import Database
 
+from taskqueue.model.lifecycle.outcomes import Declared
 from taskqueue.model.options.update import revised
-from taskqueue.model.record import Record, Status
+from taskqueue.model.record import Options, Record, Status
 from taskqueue.store import Store
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import moving
@@ -33,6 +34,7 @@ from tests.store.records import (
     now_cursor,
     running,
     settle,
+    settlement,
     told,
 )
 
@@ -42,7 +44,7 @@ ONE, TWO, THREE, FOUR = (ObjectId(f"{number:024x}") for number in range(1, 5))
 
 
 class Door:
-    """Lets another writer of jobs act once, right before the next write with a name."""
+    """Lets another writer of jobs act once, right before the next call with a name."""
 
     collection = "jobs"
 
@@ -176,6 +178,21 @@ def test_an_update_writes_derived_fields_that_disagree_anew(
 
     assert mine.update(record, revised(record, {"at": NOON + 3 * HOUR}, None, NOON), NOON)
     assert agrees(theirs, jobs, ONE)
+
+
+def test_a_key_that_its_holder_has_just_left_goes_to_the_job_whose_class_declares_it(
+    mine: Store, theirs: Store, door: Door
+) -> None:
+    other = running(theirs, a_record(unique="only"))
+    run = running(mine, a_record(options=Options(undeclared=True)))
+    declared = settlement(run, Declared(options={"unique": "only"}))._replace(defined=run)
+    door.before("find_one", lambda: settle(theirs, other))
+
+    assert mine.settle([declared], NOON) == {run.id}
+
+    assert door.used
+    after = kept(mine, run.id)
+    assert (after.status, after.unique) == (Status.WAITING, "only")
 
 
 def test_a_job_that_its_owner_moves_while_it_is_canceled_keeps_the_change(

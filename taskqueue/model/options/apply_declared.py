@@ -42,9 +42,9 @@ def as_declared(record: Record, declared: Mapping[str, Any], now: datetime) -> R
         return end_as(record, Status.FAILED, Cause.UNLOADABLE, now, failure)
 
 
-def outdone(record: Record, holder: JobId | None, now: datetime) -> Record:
+def outdone(record: Record, holder: JobId, now: datetime) -> Record:
     """Return the record, with the unique key that its class declares, as ended: another pending job has that key."""
-    message = f"the unique key of its class, {record.unique!r}, belongs to job {holder or 'that was added before'}"
+    message = f"the unique key of its class, {record.unique!r}, belongs to job {holder}"
     return end_as(record, Status.CANCELED, Cause.REPLACED, now, Failure(type="Canceled", message=message))
 
 

@@ -39,6 +39,7 @@ from taskqueue.store.mongodb.documents import (
 from taskqueue.store.mongodb.effects import Effect, Effects, change, effects_of
 from taskqueue.store.mongodb.indexes import BY_ID
 from taskqueue.store.mongodb.log_lines import LogLines
+from taskqueue.store.mongodb.unique_keys import holds
 from taskqueue.store.tries import Tries
 
 log = logging.getLogger(__name__)
@@ -253,9 +254,10 @@ class Settlements:
                 if not jobs.update_one(_as_claimed(settlement).where, update, hint=BY_ID).matched_count:
                     return False
             except DuplicateKeyError:
-                pending = {"unique": after.unique, "status": {"$lte": int(Status.PROCESSING)}}
-                keeper = jobs.find_one(pending, {"_id": True})
-                settlement = settlement._replace(after=outdone(after, None if keeper is None else keeper["_id"], now))
+                assert after.unique is not None, "the record has the key of another job"
+                keeper = jobs.find_one(holds(after.unique), {"_id": True})
+                if keeper is not None:  # otherwise it has just ended, and the key is free
+                    settlement = settlement._replace(after=outdone(after, keeper["_id"], now))
                 continue
             self.follow([follows])
             return True
