@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import pytest
@@ -15,6 +16,7 @@ from pymongo.collection import Collection
 from taskqueue.errors import StoreUnavailable
 from taskqueue.insight.why import why
 from taskqueue.model.record import Cause, Dependency, Record, Status
+from taskqueue.model.unique_period import PERIOD, end_of, period
 from taskqueue.store import Store
 from taskqueue.store.mongodb import open_mongodb
 from taskqueue.store.mongodb.documents import document
@@ -168,6 +170,24 @@ def test_the_oldest_of_those_with_one_key_is_kept_and_the_others_say_why_they_en
         later.repair(later.now() + HOUR)
         assert sorted(event.name for event in later.events("oldest")[0] if event.job_id == others[0].id) == ["canceled"]
         assert ids(claim(later, 5).records) == [oldest.id, alone.id]
+
+
+def test_the_period_of_a_key_stays_with_the_job_whose_period_ends_last(store: Store, jobs: Jobs, url: str) -> None:
+    first, last, other = (
+        a_record(unique=key, created_at=at, ready_at=at, given={PERIOD: period(key, 3600, at)})
+        for key, at in (("k", NOON), ("k", NOON + MINUTE), ("other", NOON))
+    )
+    finished(store, first)
+    jobs.drop_index("periods")
+    store.add([last, other])
+
+    store.repair(NOON)
+
+    assert {end_of(kept(store, record.id)) for record in (last, other)} == {NOON + HOUR, NOON + HOUR + MINUTE}
+    assert end_of(kept(store, first.id)) is None
+    with closing(open_mongodb(url)) as later:
+        assert jobs.index_information()["periods"]["unique"]
+        assert later.add([replace(last, id=ObjectId(), created_at=NOON + 2 * MINUTE)]) == [last]
 
 
 def test_one_that_runs_gives_up_its_key_and_is_asked_to_end(store: Store, jobs: Jobs) -> None:

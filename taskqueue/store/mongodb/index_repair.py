@@ -1,4 +1,4 @@
-"""Restores missing indexes of a store in use; ends jobs that block the unique one."""
+"""Restores missing indexes of a store in use; ends jobs and periods that block the unique ones."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from bson import ObjectId
+from pymongo.collection import Collection as Jobs
 from pymongo.errors import DuplicateKeyError
 
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.pending import canceled
 from taskqueue.model.record import Cause, Record, Status
+from taskqueue.model.unique_period import END, PERIOD
+from taskqueue.model.wording import count
 from taskqueue.store.mongodb import indexes
 from taskqueue.store.mongodb.connection import Collections
 from taskqueue.store.mongodb.documents import Document, cancel_request, record, unmoved
@@ -71,7 +74,10 @@ def ensure_if_allowed(collections: Collections, shown: str, now: datetime) -> No
 
 
 def ensure(collections: Collections, shown: str, now: datetime, seconds: float = INDEXING) -> None:
-    """Create missing indexes; if several pending jobs have one unique key, end all but the oldest."""
+    """Create missing indexes; if several pending jobs have one unique key, end all but the oldest.
+
+    If several jobs have a period of one unique key, all but the one that ends last lose it.
+    """
     with reaching(shown, seconds):
         indexes.ensure_schedules(collections.plans)
         indexes.ensure(collections.jobs)
@@ -80,6 +86,7 @@ def ensure(collections: Collections, shown: str, now: datetime, seconds: float =
                 indexes.ensure_unique(collections.jobs)
             except DuplicateKeyError:
                 _end_duplicates(collections, shown, now)
+                _end_periods(collections.jobs)
             else:
                 return
         indexes.ensure_unique(collections.jobs)
@@ -104,6 +111,26 @@ def _end_duplicates(collections: Collections, shown: str, now: datetime) -> None
                 before = record(duplicate)
                 tried.setdefault(before.id, Tries(shown, f"job {before.id} with unique={key!r}")).another()
                 _end_duplicate(collections, before, key, oldest, now)
+
+
+def _end_periods(jobs: Jobs[Document]) -> None:
+    """Leave the period of each unique key to the job whose period ends last."""
+    last_first: list[Document] = [
+        {"$match": indexes.HAS_PERIOD},
+        {"$project": {indexes.PERIOD_KEY: True, f"given.{END}": True}},
+        {"$sort": {f"given.{END}": -1, "_id": 1}},
+        {"$group": {"_id": f"${indexes.PERIOD_KEY}", "last": {"$first": "$_id"}, "number": {"$sum": 1}}},
+        {"$match": {"number": {"$gt": 1}}},
+    ]
+    for group in jobs.aggregate(last_first, allowDiskUse=True):
+        others = {**indexes.HAS_PERIOD, indexes.PERIOD_KEY: group["_id"], "_id": {"$ne": group["last"]}}
+        number = jobs.update_many(others, {"$unset": {f"given.{PERIOD}": ""}}).modified_count
+        log.warning(
+            "%s lost the period of the unique key %r, which job %s has: the index that keeps them apart was lost",
+            count(number, "job"),
+            group["_id"],
+            group["last"],
+        )
 
 
 def _end_duplicate(collections: Collections, before: Record, key: str, oldest: JobId, now: datetime) -> None:
