@@ -14,8 +14,8 @@ from taskqueue.store.bell import CONTROLS, ENDS, NEWS, PLANS, STOPS, WORK
 ORDERS = ("id", "created_at", "ended_at", "rank")
 """The fields by which ``Store.find`` orders records."""
 
-CURSOR_DIGITS = 19
-"""Maximum number of digits of a number in a cursor; Python refuses to read much longer ones."""
+CURSOR_DIGITS = 18
+"""Maximum number of digits of a number in a cursor; no store can look for numbers beyond 64 bits."""
 
 TOPICS = (WORK, STOPS, PLANS, CONTROLS, NEWS, ENDS)
 """The topics for which ``Store.bell`` gives bells."""

@@ -317,7 +317,9 @@ def test_every_flush_is_an_event_of_its_own(store: Store) -> None:
         store.events(cursor)
 
 
-@pytest.mark.parametrize("cursor", ["", "another store's", "-1", "99999999999", "9" * 5000])
+@pytest.mark.parametrize(
+    "cursor", ["", "another store's", "-1", "99999999999", "9" * 18, "9" * 19, f"99.{'9' * 19}", "9" * 5000]
+)
 def test_a_cursor_of_another_store_is_refused(store: Store, cursor: str) -> None:
     finished(store, a_record())
 
