@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice
-from typing import Any
+from typing import Any, TypeGuard
 
 from taskqueue.errors import InvalidOption, ScheduleNotFound, Unreadable
 from taskqueue.execution.custom_schedule import next_of
@@ -29,6 +29,7 @@ from taskqueue.model.schedules.schedule import (
     same_definition,
 )
 from taskqueue.model.schedules.series import AT_ONCE
+from taskqueue.model.serializer import clean, clipped
 from taskqueue.model.shown_text import as_code
 from taskqueue.model.wording import nearest
 from taskqueue.scheduler import new_jobs
@@ -61,9 +62,14 @@ OF_OTHERS: Mapping[str, str] = {
 """Options of schedules in other systems, with the equivalent here."""
 
 
+def is_name(value: object) -> TypeGuard[str]:
+    """Return whether this can be the name of a schedule, or of an application."""
+    return isinstance(value, str) and re.fullmatch(NAME_SHAPE, value) is not None and value.isprintable()
+
+
 def check_name(name: Any) -> None:
     """Raise ``InvalidOption`` for what cannot be the name of a schedule."""
-    if not isinstance(name, str) or not re.fullmatch(NAME_SHAPE, name) or not name.isprintable():
+    if not is_name(name):
         raise InvalidOption(
             f"a schedule's name is {as_code(name)}: pass text of 1 to 200 characters without spaces and '/'"
         )
@@ -210,7 +216,7 @@ def pause(store: Store, name: str, reason: str) -> NamedSchedule:
     """Stop the schedule from starting jobs until it is resumed."""
 
     def paused(plan: NamedSchedule, _now: datetime) -> tuple[NamedSchedule, list[Record]]:
-        return next_version(plan, stage=Stage.PAUSED, reason=str(reason), next_run_at=None, awaits=None), []
+        return next_version(plan, stage=Stage.PAUSED, reason=clipped(str(reason)), next_run_at=None, awaits=None), []
 
     return _changed(store, name, paused)
 
@@ -289,9 +295,10 @@ def read(store: Store, name: str) -> NamedSchedule:
     """Return the schedule of this name; raise ``ScheduleNotFound``."""
     if not isinstance(name, str):
         raise InvalidOption(f"name={as_code(name)}: pass the name of a schedule")
-    plan = _find(store, name)
+    plan = _find(store, name) if clean(name) == name else None  # a store may refuse other text
     if plan is None:
-        raise ScheduleNotFound(name, nearest(str(name), [schedule.name for schedule in store.schedules()]))
+        hint = nearest(name, [schedule.name for schedule in store.schedules()])
+        raise ScheduleNotFound(name if is_name(name) else as_code(name), hint)
     return plan
 
 

@@ -14,6 +14,7 @@ from taskqueue.daemon.node.schedules import RETRY_AFTER, ScheduleRunner
 from taskqueue.errors import InvalidJob, InvalidOption, ScheduleNotFound, StoreContended
 from taskqueue.model.schedules.fire import QUESTION
 from taskqueue.model.schedules.schedule import NamedSchedule, Stage, next_version
+from taskqueue.model.serializer import LONGEST_TEXT
 from taskqueue.store import Store
 from tests.scheduler.jobs import Broken, Echo, Mail
 
@@ -258,6 +259,22 @@ def test_a_removed_schedule_is_gone(scheduler: Scheduler) -> None:
     for gone in (schedule.refresh, schedule.pause, schedule.remove, lambda: scheduler.get_schedule("clean")):
         with pytest.raises(ScheduleNotFound, match="no schedule clean"):
             gone()
+
+
+@pytest.mark.parametrize("name", ["\ud800", "a\0b", "x" * 10_000, ""])
+def test_a_name_that_no_schedule_can_have_is_not_found(scheduler: Scheduler, name: str) -> None:
+    with pytest.raises(ScheduleNotFound, match="no schedule '") as caught:
+        scheduler.get_schedule(name)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 2_000
+
+
+@pytest.mark.parametrize("reason", ["file \ud800", "a\0b", "x" * 10_000])
+def test_the_reason_of_a_pause_is_kept_as_it_is_returned(scheduler: Scheduler, reason: str) -> None:
+    paused = minutely(scheduler).pause(reason)
+
+    assert len(paused.reason) <= LONGEST_TEXT
+    assert paused.reason == scheduler.get_schedule("clean").reason
 
 
 def test_a_job_can_be_started_now(scheduler: Scheduler) -> None:
