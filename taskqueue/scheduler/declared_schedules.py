@@ -9,12 +9,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import re
 import secrets
-import select
 import socket
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -22,11 +21,10 @@ from taskqueue.errors import InvalidOption, StoreContended
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.record import Holder
 from taskqueue.model.schedules import is_relative
-from taskqueue.model.schedules.schedule import NAME_SHAPE, NamedSchedule, definition
+from taskqueue.model.schedules.schedule import NamedSchedule, definition
 from taskqueue.model.shown_text import as_code
-from taskqueue.scheduler.schedules import check_end, conflict, define, plan_of, remove_of
+from taskqueue.scheduler.schedules import check_end, conflict, define, is_name, plan_of, remove_of
 from taskqueue.store import Lease, Store
-from taskqueue.store.bell import CONTROLS
 from taskqueue.store.tries import Tries
 
 log = logging.getLogger(__name__)
@@ -41,7 +39,7 @@ TURN_LASTS = timedelta(seconds=30)
 """How long a process that was killed in the middle keeps others from their turn."""
 
 LOOKS_EVERY = 0.3
-"""Seconds after which a process that waits for its turn tries again."""
+"""Seconds after which a process that waits for its turn tries again, up to ``MOST_TRIES`` times."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +65,7 @@ NOTHING = ScheduleChanges(changed={})
 
 def plans_of(entries: Any, application: Any, defaults: Mapping[str, Any], now: datetime) -> list[NamedSchedule]:
     """Return the checked schedules of a set, by name; raise ``InvalidOption``."""
-    if not isinstance(application, str) or not re.fullmatch(NAME_SHAPE, application) or not application.isprintable():
+    if not is_name(application):
         raise InvalidOption(
             f"application={as_code(application)}: pass the name of your application, text of 1 to 200 characters "
             "without spaces and '/'"
@@ -163,13 +161,10 @@ class _Turn:
 
     def wait(self) -> None:
         """Return when it is this process's turn."""
-        tries, rings = Tries(self._store.url, self._what), select.poll()
-        with closing(self._store.bell(CONTROLS)) as bell:
-            rings.register(bell.fileno(), select.POLLIN)
-            while not self._is_taken():
-                tries.another()
-                rings.poll(LOOKS_EVERY * 1000)
-                bell.clear()
+        tries = Tries(self._store.url, self._what)
+        while not self._is_taken():
+            tries.another()
+            time.sleep(LOOKS_EVERY)  # no bell rings when a turn ends
 
     def extend(self) -> None:
         """Keep the turn for longer; raise ``StoreContended`` if this process stood still and lost it."""

@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -21,7 +22,9 @@ from taskqueue.model.schedules import Cron, Every
 from taskqueue.model.schedules.schedule import next_version
 from taskqueue.scheduler.declared_schedules import TURN
 from taskqueue.store import Lease, Store
+from taskqueue.store.tries import MOST_TRIES
 from tests.keeper import CHECKOUT
+from tests.nodes import LIMIT
 from tests.scheduler.jobs import Echo, Mail
 
 BOTH = pytest.mark.parametrize("url", ["sqlite", "mongodb"], indirect=True)
@@ -208,6 +211,21 @@ def test_a_deployment_waits_until_the_turn_of_a_killed_one_has_ended(scheduler: 
     assert store.now() >= end
     assert names(store) == ["often"]
     assert [lease.name for lease in store.leases()] == ["schedules of shop"]
+
+
+def test_leases_that_others_take_do_not_shorten_the_wait_for_a_turn(blocking: Scheduler, store: Store) -> None:
+    now, other = store.now(), Holder(seat="process 7 of web-1", incarnation="other")
+    store.acquire(Lease(name=f"{TURN}shop", holder=other, since=now, until=now + timedelta(hours=1)), now)
+
+    with ThreadPoolExecutor(1) as thread:
+        applying = thread.submit(blocking.schedules, {"often": OFTEN}, application="shop")
+        for number in range(2 * MOST_TRIES):
+            taker = Holder(seat="web-1", incarnation=str(number))
+            store.acquire(Lease(name="other", holder=taker, since=now, until=now), now)
+            time.sleep(0.005)  # so that each ring is heard by itself
+        store.resign(f"{TURN}shop", other)
+
+        assert applying.result(LIMIT).added == ("often",)
 
 
 def test_a_deployment_that_stood_still_and_lost_its_turn_stops(blocking: Scheduler, store: Store) -> None:
