@@ -17,7 +17,7 @@ from taskqueue.model.log_fields import CURRENT
 from taskqueue.model.options import checked
 from taskqueue.model.options.table import Scope
 from taskqueue.model.other_systems import OF_SCHEDULERS, missing
-from taskqueue.model.query import PENDING, Compare, Operator, parse
+from taskqueue.model.query import PENDING, Compare, Operator, Query, parse
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules import Duration
 from taskqueue.model.shown_text import as_code
@@ -273,8 +273,7 @@ class Scheduler(Events, Operations, Schedules):
 
         ``{"queue": "mail", "data.to": "a@example.org"}``: see the reference of queries. Raises ``InvalidQuery``.
         """
-        records = matching(self._connections.store, PENDING if query is None else parse(query), PAGE)
-        return (Process(self, record) for record in records)
+        return self._matching(PENDING if query is None else parse(query))
 
     def cancel_job(self, id: JobId | str, reason: str = "") -> Process:
         """Cancel a waiting job, or ask a running job to end; a job that has ended stays as it is.
@@ -372,6 +371,11 @@ class Scheduler(Events, Operations, Schedules):
         store, wake = self._connections.store, self._connections.wake
         records = run_inline.run(self, store, horizon, pass_over, wake, errors, max_runs)
         return [Process(self, record) for record in records]
+
+    def _matching(self, query: Query) -> Iterator[Process]:
+        """Yield the jobs that match; the first step opens the store, in the thread that takes it."""
+        for record in matching(self._connections.store, query, PAGE):
+            yield Process(self, record)
 
     def _add_records(self, records: Sequence[Record], session: object = None) -> list[Process]:
         """Store checked jobs together, and return their handles in order."""

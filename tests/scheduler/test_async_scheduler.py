@@ -19,10 +19,12 @@ import pytest
 from fastapi import FastAPI
 
 from taskqueue import AsyncProcess, AsyncScheduler, Scheduler, Status
-from taskqueue.errors import InvalidOption, JobFailed, JobNotFound, StoreUnavailable
+from taskqueue.errors import InvalidOption, InvalidQuery, JobFailed, JobNotFound, StoreUnavailable
 from taskqueue.model.lifecycle.outcomes import Failed
 from taskqueue.scheduler.async_waits import AT_ONCE, OF_SERVER, AsyncWaits
+from taskqueue.scheduler.connection import StoreOpener
 from taskqueue.store import Store
+from taskqueue.store.open import open_store
 from tests.counting import uncounted
 from tests.nodes import LIMIT, eventually
 from tests.scheduler.jobs import Broken, Echo
@@ -84,6 +86,26 @@ def test_a_store_that_is_locked_holds_up_nobody_else(url: str, tmp_path: Path) -
             assert (await adding).status is Status.WAITING
 
     run(main())
+
+
+def test_the_loop_never_opens_the_store(url: str) -> None:
+    opened_in: list[str] = []
+
+    def opened() -> Store:
+        opened_in.append(threading.current_thread().name)
+        return open_store(url)
+
+    async def main() -> None:
+        async with AsyncScheduler(StoreOpener(open=opened)) as scheduler:
+            with pytest.raises(InvalidQuery):
+                scheduler.get_jobs({"wrong": 1})
+            assert [process async for process in scheduler.get_jobs()] == []
+        async with AsyncScheduler(StoreOpener(open=opened)) as scheduler:
+            assert [event async for event in scheduler.events(cursor="oldest", timeout=0)] == []
+
+    run(main())
+    assert len(opened_in) == 2
+    assert threading.current_thread().name not in opened_in
 
 
 @pytest.mark.parametrize("number", [500, pytest.param(10_000, marks=pytest.mark.long)])
