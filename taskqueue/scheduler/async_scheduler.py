@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from itertools import islice
 from types import TracebackType
@@ -383,5 +383,8 @@ async def _whole(call: Coroutine[Any, Any, R]) -> R:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.gather(task, return_exceptions=True)
+        while not task.done():
+            with suppress(asyncio.CancelledError):  # canceled once more
+                await asyncio.wait([task])
+        await asyncio.gather(task, return_exceptions=True)  # its exception, if it has one, is known
         raise

@@ -230,14 +230,19 @@ async def _closed(engine: AsyncEngine, url: str) -> Any:
     return raw
 
 
+@pytest.mark.parametrize("times", [1, 2])
 def test_a_canceled_call_ends_before_its_session_is_used_again(
-    scheduler: Scheduler, url: str, postgresql_url: str, mine: psycopg.Connection[Any]
+    scheduler: Scheduler, url: str, postgresql_url: str, mine: psycopg.Connection[Any], times: int
 ) -> None:
     async def add() -> None:
         async with AsyncScheduler(url) as scheduler, await psycopg.AsyncConnection.connect(postgresql_url) as raw:
             adding = asyncio.ensure_future(scheduler.add_job(Echo, 1, unique="one", session=raw))
             await asyncio.to_thread(eventually, lambda: _waits(postgresql_url, raw.info.backend_pid))
-            adding.cancel()
+            for _ in range(times):  # a timeout, say, and then the end of the program
+                adding.cancel()
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            assert not adding.done()
             mine.rollback()
             with pytest.raises(asyncio.CancelledError):
                 await adding
