@@ -87,6 +87,21 @@ def test_the_last_record_that_was_known_may_be_removed(store: Store) -> None:
     assert same(store, '"plain"') == [plain.id]
 
 
+def test_a_running_one_that_gave_up_its_key_is_the_same_after_its_successor_was_canceled(opener: Opener) -> None:
+    store, other = opener(), opener()
+    run = running(store, once("1"))
+    assert [same(each, "2") for each in (store, other)] == [[], []]  # from now on, both know all without a key
+
+    successor = store.replace(once("1"), run, None, NOON)
+    assert successor is not None
+    assert [same(each, "1") for each in (store, other)] == [[successor.id]] * 2
+    store.cancel(successor.id, "", NOON)
+
+    assert [same(each, "1") for each in (store, other)] == [[run.id]] * 2
+    store.settle([settlement(run)], NOON)
+    assert same(store, "1") == []
+
+
 def test_with_ignored_data_all_of_the_class_are_the_same_and_none_of_another_class(store: Store) -> None:
     whole = a_record(data="0", unique=unique_period.of_class("app:Mail"))
     given = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -256,6 +256,8 @@ def _behind(
 ) -> tuple[Effect, Document]:
     """Return the effects and the update by which a running record passes its key to a record that waits for its end."""
     successor = document(behind(new, present.id))
+    if unique_period.is_of(present.job, present.unique):
+        successor["key_from"] = present.id
     change: Document = {"$unset": {"unique": ""}}
     if cancel_running is not None and present.cancel is None:
         change["$set"] = {"cancel": cancel_request(cancel_running, now)}
@@ -280,7 +282,8 @@ class Alike:
     """Finds the pending records for which a new one is the same job.
 
     Jobs added by ``add_job_once`` are found by their keys. For each class, a store remembers up to which record it
-    knows all others and which these are; newer jobs are read backwards in the order of the collection.
+    knows all others and which these are; newer jobs are read backwards in the order of the collection. One that got its
+    key from a running job names that, which has none since.
     """
 
     def __init__(self, connection: Connection, holder: Callable[[Record], Record | None]) -> None:
@@ -314,10 +317,7 @@ class Alike:
         last, ids = self._known.pop(job, (None, []))
         newest, since = self._since(last)
         if since is not None:
-            ids = [
-                *ids,
-                *(document["_id"] for document in since if _is_other(document, job) and document["_id"] not in ids),
-            ]
+            ids = [*ids, *(id for document in since for id in _others_in(document, job) if id not in ids)]
         else:
             of_others = {**_PENDING, "job": job, "$nor": [{"unique": unique_period.of_class(job)}, _between(job)]}
             ids = [
@@ -338,7 +338,7 @@ class Alike:
     def _since(self, last: ObjectId | None) -> tuple[Any, list[Document] | None]:
         """Return the record up to which all are now known, and the newer ones; None if that is unknown."""
         jobs = self._connection.collections.jobs
-        fields = {"job": True, "unique": True, "status": True}
+        fields = {"job": True, "unique": True, "status": True, "key_from": True}
         newest = None
         for most in _BACK:
             documents = list(jobs.find({}, fields).sort("$natural", DESCENDING).limit(-most))
@@ -371,9 +371,15 @@ def _chosen(found: Iterable[Record], new: Record, ignore_data: bool) -> list[Rec
     return [undoubted(record, new.created_at) for record in same_jobs(found, new, ignore_data)]
 
 
-def _is_other(document: Document, job: str) -> bool:
+def _others_in(document: Document, job: str) -> Iterator[Any]:
+    """Yield the ids of jobs of the class without a key of ``add_job_once`` that a document shows."""
+    if document.get("job") != job:
+        return
+    if "key_from" in document:
+        yield document["key_from"]
     is_pending = isinstance(document.get("status"), int) and document["status"] <= Status.PROCESSING
-    return is_pending and document.get("job") == job and not unique_period.is_of(job, document.get("unique"))
+    if is_pending and not unique_period.is_of(job, document.get("unique")):
+        yield document["_id"]
 
 
 def _between(job: str) -> Document:

@@ -14,23 +14,19 @@ from taskqueue.model.controls import Controls
 from taskqueue.store.queue_shares import STRICT, First, QueueShares, Turns
 from taskqueue.store.relational import event_rows
 from taskqueue.store.relational.columns import LARGEST
-from taskqueue.store.relational.counts import firsts
+from taskqueue.store.relational.counts import ADD_TO_TALLY, firsts
 from taskqueue.store.relational.engine import Execute, Rows
 from taskqueue.store.relational.transaction import Transaction
 
 MOVED = -2
 """Stands in ``tally`` for a status, with an empty queue: how often a waiting job was moved."""
 
-_NOTE = """
-INSERT INTO tally (queue, status, records) VALUES ('', ?, 1)
-ON CONFLICT (queue, status) DO UPDATE SET records = tally.records + 1
-"""
 _NUMBER = "SELECT records FROM tally WHERE queue = '' AND status = ?"
 
 
 def note(execute: Execute) -> None:
     """Note that a waiting job was moved."""
-    execute(_NOTE, (MOVED,))
+    execute(ADD_TO_TALLY, ("", MOVED, 1))
 
 
 def number(execute: Execute) -> int:

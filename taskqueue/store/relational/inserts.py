@@ -10,12 +10,13 @@ from taskqueue.model.lifecycle.recovered_copy import COPY, ORIGIN
 from taskqueue.model.record import Cause, Record, Status
 from taskqueue.model.serializer import dumps
 from taskqueue.model.timestamps import milliseconds
-from taskqueue.model.unique_period import keeps_out, without
+from taskqueue.model.unique_period import is_of, keeps_out, without
 from taskqueue.store.arguments import existing
 from taskqueue.store.bell import STOPS, WORK
 from taskqueue.store.reading import readable
 from taskqueue.store.relational import claim_cache, effects
 from taskqueue.store.relational.columns import COLUMNS, assignments, cancel_text, given_of
+from taskqueue.store.relational.counts import ADD_TO_TALLY
 from taskqueue.store.relational.rows import record, records_of, short_row
 from taskqueue.store.relational.transaction import Transaction
 
@@ -53,6 +54,9 @@ _SET_PERIOD = f"UPDATE jobs SET {_PERIODS} WHERE id = ?"
 
 _HOLDER = f"SELECT {COLUMNS} FROM jobs WHERE unique_key = ? AND status <= 2"
 
+RELEASED = -3
+"""Stands in ``tally`` for a status, with an empty queue: how often a running job gave up a key of ``add_job_once``."""
+
 
 def add(work: Transaction, records: Sequence[Record]) -> list[Record]:
     """Insert all records and return the stored record for each."""
@@ -83,6 +87,8 @@ def replace(work: Transaction, new: Record, old: Record, cancel_running: str | N
     )
     if request is not None:
         work.topics.add(STOPS)
+    if is_of(old.job, old.unique):
+        work.execute(ADD_TO_TALLY, ("", RELEASED, 1))
     return _inserted(work, behind(new, old.id))
 
 

@@ -16,6 +16,7 @@ from taskqueue.store.arguments import same_jobs
 from taskqueue.store.bell import ENDS, Doorbell
 from taskqueue.store.relational.columns import COLUMNS, Row
 from taskqueue.store.relational.engine import Adder, Sync
+from taskqueue.store.relational.inserts import RELEASED
 from taskqueue.store.relational.rows import record
 from taskqueue.store.relational.settlements import record_of
 from taskqueue.store.relational.transaction import Transaction
@@ -100,7 +101,10 @@ _KEYED = (
     f"ORDER BY status = {int(Status.PROCESSING)} DESC, created_at, id LIMIT {ALIKE}"
 )
 _OTHERS = "job = ? AND (unique_key IS NULL OR (unique_key <> ? AND NOT (unique_key > ? AND unique_key < ?)))"
-_NEWEST = "SELECT rowid, id FROM jobs ORDER BY rowid DESC LIMIT 1"
+_NEWEST = (
+    f"SELECT rowid, id, (SELECT records FROM tally WHERE queue = '' AND status = {RELEASED}) "
+    "FROM jobs ORDER BY rowid DESC LIMIT 1"
+)
 _IS_THERE = "SELECT 1 FROM jobs WHERE rowid = ? AND id = ?"
 _OTHERS_SINCE = (
     f"SELECT id FROM jobs NOT INDEXED WHERE rowid > ? AND status <= 2 AND {_OTHERS} LIMIT {unique_period.FEW + 1}"
@@ -132,11 +136,11 @@ class Alike:
 
     Jobs that ``add_job_once`` added are found by their keys. For each class, a store remembers up to which row it knows
     all others and which these are: rows are numbered in the order in which they come in, as long as the last one is
-    there.
+    there, and no running job has given up its key.
     """
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[tuple[int, str], Sequence[str]]] = {}
+        self._known: dict[str, tuple[tuple[int, str, int | None], Sequence[str]]] = {}
         self._many: dict[str, int] = {}  # for how many more calls such a class counts as one with many others
 
     def find(self, raw: sqlite3.Connection, new: Record, ignore_data: bool) -> list[Record]:
@@ -164,7 +168,8 @@ class Alike:
         keys = (job, unique_period.of_class(job), *unique_period.range_of(job))
         newest = raw.execute(_NEWEST).fetchone()  # read first: later rows are read by the next call
         last, ids = self._known.pop(job, (None, ()))
-        if last is not None and raw.execute(_IS_THERE, last).fetchone() is not None:
+        is_current = last is not None and newest is not None and last[2] == newest[2]
+        if last is not None and is_current and raw.execute(_IS_THERE, last[:2]).fetchone() is not None:
             ids = [*ids, *(id for (id,) in raw.execute(_OTHERS_SINCE, (last[0], *keys)))]
         else:
             ids = [id for (id,) in raw.execute(_ALL_OTHERS, keys * 3)]
