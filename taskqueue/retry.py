@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from taskqueue.errors import InvalidOption
 from taskqueue.execution.custom_retry import bound
 from taskqueue.execution.exception_groups import leaves
+from taskqueue.execution.executor import INSTRUCTIONS
 from taskqueue.execution.loader import load_policy
 from taskqueue.model import other_systems
 from taskqueue.model.job_path import dotted
@@ -166,7 +167,8 @@ def call(function: Callable[[], Returned], policy: RetryPolicy) -> Returned:
     """Call the function here, again after each ``Exception`` as the policy says, and return what it returns.
 
     It waits in this process: for a pause of seconds inside a job, say, not for one of hours. When the policy gives up,
-    the last error is raised as it was.
+    the last error is raised as it was. What ends the attempt of a job is raised at once: ``Fail``, ``Retry``,
+    ``Snooze`` and the end by ``wait_children``.
     """
     if not callable(function):
         raise InvalidOption(f"retry.call({as_code(function)}, …): pass a function without arguments")
@@ -178,6 +180,9 @@ def call(function: Callable[[], Returned], policy: RetryPolicy) -> Returned:
         try:
             return function()
         except Exception as error:
+            errors = leaves(error)
+            if any(isinstance(leaf.error, INSTRUCTIONS) for leaf in errors):
+                raise
             failures += 1
             situation = Situation(
                 failures=failures,
@@ -188,7 +193,7 @@ def call(function: Callable[[], Returned], policy: RetryPolicy) -> Returned:
             )
             decision = strictest(
                 asked.decide(replace(situation, errors=known_names(map(dotted, leaf.classes)), message=str(leaf.error)))
-                for leaf in leaves(error)
+                for leaf in errors
             )
             if not isinstance(decision, RetryIn):
                 raise

@@ -7,10 +7,11 @@ from datetime import timedelta
 
 import pytest
 
-from taskqueue import Scheduler, Status, retry
+from taskqueue import Fail, Retry, Scheduler, Snooze, Status, retry
 from taskqueue.errors import InvalidOption
 from taskqueue.execution.custom_retry import bound
 from taskqueue.execution.loader import load_policy
+from taskqueue.model.job import AwaitChildren
 from taskqueue.model.record import Cause
 from tests.scheduler.jobs import Broken, Deferring, Lucky, Remembering
 from tests.store.records import NOON
@@ -184,6 +185,18 @@ def test_a_call_is_not_tried_after_other_errors() -> None:
         retry.call(flaky, retry.only_on(retry.forever(0), OSError))
     with pytest.raises(KeyboardInterrupt):
         retry.call(Flaky(KeyboardInterrupt()), retry.forever(0))
+
+
+@pytest.mark.parametrize("policy", [retry.forever(0), retry.only_on(retry.forever(0), Exception)])
+@pytest.mark.parametrize("instruction", [Fail("gone"), Retry(60), Snooze(60), AwaitChildren([])])
+def test_a_call_is_not_tried_after_what_ends_the_attempt_of_its_job(
+    instruction: Exception, policy: retry.RetryPolicy
+) -> None:
+    flaky = Flaky(OSError(), instruction)
+
+    with pytest.raises(type(instruction)):
+        retry.call(flaky, policy)
+    assert flaky.calls == 2
 
 
 def test_a_class_decides_on_calls_too() -> None:

@@ -336,6 +336,15 @@ def test_a_call_is_tried_again_as_every_error_of_a_group_allows() -> None:
     assert calls == [["refused"]]
 
 
+@pytest.mark.parametrize("instruction", ["fail", "retry", "snooze"])
+def test_a_call_is_not_tried_again_after_an_instruction_in_a_group(instruction: str) -> None:
+    calls: list[list[str]] = [["refused", instruction], ["refused"]]
+
+    with pytest.raises(Errors):
+        retry.call(lambda: asyncio.run(in_groups(*calls.pop(0))), retry.many_times(1, 0))
+    assert calls == [["refused"]]
+
+
 @pytest.mark.parametrize("error", [Interrupted("shutdown"), JobTimeout()])
 def test_an_interruption_in_a_group_ends_the_run_as_it_was_asked_to(error: Interrupted) -> None:
     grouped = Group("both", [ValueError("first"), Group("inner", [error])])
