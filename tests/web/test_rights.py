@@ -113,6 +113,31 @@ def test_a_job_is_canceled_only_with_a_right_to_all_that_end_with_it(api: Api, s
     assert other.refresh().status is Status.CANCELED
 
 
+def test_a_retry_is_given_up_and_a_bulk_action_stopped_only_with_a_right_to_all_that_end_with_it(
+    api: Api, scheduler: Scheduler
+) -> None:
+    retried = scheduler.run_job(Broken, retry=1, retry_interval="1h", queue="mail")
+    scheduler.run_job(Broken, retry=0, queue="mail")
+    mia = api("mia")
+    failed: dict[str, Any] = {"status": "FAILED", "queue": "mail"}
+    assert mia.post("bulk", json={"name": "again", "query": failed}).status_code == 201
+    scheduler.add_job(MAIL, queue="other", depends_on=[retried])
+    matching = {"action": "give-up", "query": {"queue": "mail"}, "confirm": True}
+
+    assert problem(mia.post(f"jobs/{retried.id}/give-up")) == REFUSED
+    assert problem(mia.post("jobs/matching", json=matching)) == REFUSED
+    assert retried.refresh().status is Status.POSTPONED
+    [copy] = scheduler.get_jobs({"queue": "mail", "status": "WAITING"})
+    scheduler.add_job(MAIL, queue="other", parent=copy)
+    assert problem(mia.post("bulk/again/stop")) == REFUSED
+    assert copy.refresh().status is Status.WAITING
+    assert scheduler.count_jobs({"queue": "other", "status": "CANCELED"}) == 0
+    olaf = api("olaf")
+    assert olaf.post(f"jobs/{retried.id}/give-up").json()["status"] == "FAILED"
+    assert olaf.post("bulk/again/stop").status_code == 200
+    assert scheduler.count_jobs({"queue": "other", "status": "CANCELED"}) == 2
+
+
 def test_what_ends_with_a_job_in_the_same_queue_or_goes_on_without_it_hinders_nobody(
     api: Api, scheduler: Scheduler
 ) -> None:
