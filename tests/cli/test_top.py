@@ -269,7 +269,7 @@ def test_failures_are_listed_by_error_and_run_again(store: Store) -> None:
         await pilot.press("enter")
         await shows(pilot, "failed shop.mail:Letter 1", "FAILED")
         await pilot.press("escape", "escape")
-        await shows(pilot, "needs you")
+        await shows(pilot, "needs attention")
 
     run_top(store, steps, size=(160, 40))
 
@@ -500,7 +500,7 @@ def test_the_keys_are_explained(store: Store) -> None:
         await pilot.press("question_mark")
         await shows(pilot, "run ended jobs again; of a queue, the failed jobs", "quit; jobs are not affected")
         await pilot.press("escape")
-        assert "jobs are not affected" not in await shows(pilot, "needs you")
+        assert "jobs are not affected" not in await shows(pilot, "needs attention")
 
     run_top(store, steps)
 

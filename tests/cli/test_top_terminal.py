@@ -108,7 +108,7 @@ def test_the_panes_fit_the_terminal(url: str, store: Store, size: tuple[int, int
     store.add([records.record(queue=f"queue-{number}-{'long' * 20}") for number in range(queues)])
     with terminal(url, size) as shown:
         shown.shows("Last hour (yesterday): 1 done (none), 67 % failed (–)")
-        lines = shown.shows("needs you", "queues", "running 2", "nodes 0", "web-1", "s stack f fails ?")
+        lines = shown.shows("needs attention", "queues", "running 2", "nodes 0", "web-1", "s stack f fails ?")
         assert len(lines) == size[1]
         assert all(len(line) <= size[0] for line in lines)
         assert lines[2] == "Later: 1 scheduled, 1 retrying, 1 blocked"
@@ -130,13 +130,13 @@ def test_the_panes_fit_the_terminal(url: str, store: Store, size: tuple[int, int
 @pytest.mark.parametrize("end", ["C-c", "SIGTERM", "SIGHUP"])
 def test_the_terminal_is_as_before_however_it_ends(url: str, store: Store, end: str) -> None:
     with terminal(url, (80, 24)) as shown:
-        shown.shows("needs you")
+        shown.shows("needs attention")
         if end == "C-c":
             shown.press(end)
         else:
             os.kill(shown.pid(), signal.Signals[end])
         lines = shown.shows(f"left with {int(Exit.INTERRUPTED)}", "echo")
-        assert "needs you" not in "\n".join(lines)
+        assert "needs attention" not in "\n".join(lines)
         assert [line for line in lines if line][-2:] == ["icanon", "echo"]
 
 

@@ -178,7 +178,7 @@ class Main(Looking[Look]):
         self.reader = OverviewReader(store)
         self._look: Look | None = None
         self._panes = (
-            Rows("needs you", panes.NEEDS, "Nothing needs your attention.", id="needs", titled=panes.NEEDS[-1]),
+            Rows("needs attention", panes.NEEDS, "Nothing needs your attention.", id="needs", titled=panes.NEEDS[-1]),
             Rows("queues", panes.QUEUES, "no queue has jobs: add one with `taskqueue add`", id="queues"),
             Rows("running", panes.RUNS, "no job is running", id="running"),
             Rows("nodes", panes.NODES, "no node works on this store: start one with `taskqueue-node`", id="nodes"),
