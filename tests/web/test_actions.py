@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 import threading
+from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from taskqueue import Scheduler
+from taskqueue.model.record import Holder
 from taskqueue.model.timestamps import MILLISECOND, whole
 from taskqueue.scheduler.connection import StoreOpener
+from taskqueue.store import ClaimRequest
 from taskqueue.store.open import open_store
 from taskqueue.web import app
 from taskqueue.web.overviews import Overviews
@@ -180,3 +183,48 @@ def test_postponed_jobs_that_match_are_started_now(scheduler: Scheduler, browser
         "POSTPONED",
     ]
     assert scheduler.audit(1)[0].action == "start now"
+
+
+@pytest.mark.parametrize(
+    ("limit", "number", "follows"),
+    [
+        ("3 name=api", 1, "2 jobs more than that run: they continue, and no other starts until enough have ended."),
+        ("3 name=api", 4, "1 of 2 waiting jobs can start at once."),
+        ("3/60 name=api", 2, "1 job more than that started in the last 60 s: no other starts until that is over."),
+    ],
+)
+def test_the_preview_of_a_limit_says_what_follows_for_jobs_that_run_and_wait(
+    scheduler: Scheduler, browser: MakeBrowser, url: str, limit: str, number: int, follows: str
+) -> None:
+    scheduler.add_jobs((jobs.Mail, None, {"limits": limit}) for _ in range(5))
+    with closing(open_store(url)) as store:
+        now = store.now()
+        store.claim(Holder(seat="web-1", incarnation="a1"), ClaimRequest(pooled=3), now, now + timedelta(minutes=1))
+    client = browser()
+    log_in(client)
+
+    of = "rate/60:name=api" if "/" in limit else "limit:name=api"
+    assert follows in client.get("/limits/change", params={"of": of, "count": number}).text
+
+
+def test_a_limit_that_no_job_has_is_named_with_the_way_to_change_it(browser: MakeBrowser) -> None:
+    client = browser()
+    log_in(client)
+
+    answer = client.get("/limits/change", params={"of": "limit:name=aip"})
+
+    assert answer.status_code == 404
+    assert "limit &#39;aip&#39;, and it was not changed: `taskqueue limit` changes it" in answer.text
+
+
+def test_a_change_of_a_limit_has_no_undo_that_would_change_others_of_the_name(
+    scheduler: Scheduler, browser: MakeBrowser
+) -> None:
+    scheduler.set_limit("api", "100/60")
+    client = browser()
+    csrf = log_in(client)
+
+    answer = client.post("/limits/change", data={"of": "limit:name=api", "count": "3", "csrf": csrf})
+
+    assert answer.headers["location"].endswith("/queues?done=limit&of=limit%3Aname%3Dapi")
+    assert "Undo" not in client.get(answer.headers["location"]).text

@@ -156,6 +156,39 @@ def test_every_queue_is_paused_and_resumed(visit: Open, shop: Shop) -> None:
     assert shop.scheduler.paused() == []
 
 
+def test_a_limit_is_changed_after_a_preview_and_the_change_is_undone(visit: Open, shop: Shop) -> None:
+    shop.scheduler.add_jobs((jobs.Mail, None, {"queue": "limited", "limits": "2 name=stripe"}) for _ in range(5))
+    page = visit("/queues")
+    page.get_by_role("region", name="Limits").last.get_by_role("link", name="Change limit stripe").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Limit stripe")
+    page.get_by_label("At most").fill("two")
+    page.get_by_role("button", name="Preview").click()
+    expect(page.get_by_role("alert")).to_contain_text("'two': pass a whole number from 1 to 10,000")
+    page.get_by_label("At most").fill("4")
+    page.get_by_role("button", name="Preview").click()
+    expect(page.get_by_role("status").last).to_have_text(
+        "At most 4 instead of 2. 4 of 5 waiting jobs can start at once."
+    )
+    assert shop.scheduler.controls() == []
+    page.get_by_label("Reason").fill("they allow more")
+    page.get_by_role("button", name="Change limit stripe to 4").click()
+    done(page, "the limit is changed")
+    [control] = shop.scheduler.controls()
+    assert (control.name, control.count, control.by, control.reason) == (
+        "limit:name=stripe", 4, "olaf", "they allow more",
+    )  # fmt: skip
+    assert shop.last() == ("olaf", "limit", "stripe")
+
+    page.get_by_role("button", name="Undo: restore what the code declares").click()
+    done(page, "the limit is changed")
+    assert shop.scheduler.controls() == []
+    page.get_by_role("button", name="Undo: back to 4").click()
+    done(page, "the limit is changed")
+    assert [control.count for control in shop.scheduler.controls()] == [4]
+    shop.scheduler.set_limit("stripe", None)
+    shop.scheduler.cancel_jobs({"queue": "limited"})
+
+
 def test_all_failed_jobs_of_a_class_run_again_from_failures(visit: Open, shop: Shop) -> None:
     failed = shop.failed("invoices", 6)
     page = visit("/failures?since=1h")

@@ -158,6 +158,13 @@ ON_PAGES = [
         is_narrowed=True,
     ),
     *BULK,
+    Request(
+        route="POST /limits/change",
+        body={"of": "limit:name=api", "count": "3"},
+        action="limit",
+        target="api",
+        may=OF_ALL,
+    ),
 ]
 
 

@@ -11,7 +11,7 @@ from taskqueue.web.pages.job import change_form, edit_form, job, run_edited, sav
 from taskqueue.web.pages.jobs import jobs, suggestions
 from taskqueue.web.pages.nodes import nodes
 from taskqueue.web.pages.overview import overview
-from taskqueue.web.pages.queues import queues
+from taskqueue.web.pages.queues import limit_form, queues, set_limit
 from taskqueue.web.pages.schedules import schedule, schedules
 from taskqueue.web.pages.work import class_page, classes, queue_page
 from taskqueue.web.pages.workflows import failed_part, list_page, workflow_page
@@ -48,6 +48,8 @@ PAGES: Sequence[Page] = (
     Page(path="/workflows/{id}", show=workflow_page, template="workflow.html"),
     Page(path="/workflows/{id}/failed-part", show=failed_part, method="POST"),
     *changes.OF_OPERATIONS,
+    Page(path="/limits/change", show=limit_form, template="limit.html"),
+    Page(path="/limits/change", show=set_limit, method="POST"),
     Page(path="/queues/{name:path}", show=queue_page, template="work.html"),
     Page(path="/classes/{name:path}", show=class_page, template="work.html"),
     Page(path="/schedules/{name}", show=schedule, template="schedule.html"),

@@ -21,6 +21,7 @@ SENTENCES: Mapping[str, str] = {
     "triggered": "Done: the schedule has started this job.",
     "schedule-paused": "Done: the schedule starts no jobs until it is resumed.",
     "schedule-resumed": "Done: the schedule starts jobs again.",
+    "limit": "Done: the limit is changed.",
     "bulk-stopped": "Done: the copies that had not started are canceled.",
     "matching": "Done: {of} jobs.",
 }
@@ -110,6 +111,10 @@ def done_of(query: Mapping[str, str]) -> Done | None:
     says = SENTENCES[word]
     if word == "matching":
         says = NUMBERS.get(of) or says.format(of=f"{int(of):,}" if of.isdecimal() and len(of) < 10 else "all")
+    if word == "limit" and "was" in query:
+        back = f"back to {query['was']}" if query["was"] else "restore what the code declares"
+        fields = {"of": of, "count": query["was"]}
+        return Done(says=says, undo=Button(label=f"Undo: {back}", path="/limits/change", fields=fields))
     return Done(says=says)
 
 

@@ -1,20 +1,26 @@
-"""The queues: how old and large each backlog is, how fast it moves, its pause, and who holds the limits."""
+"""The queues: how old and large each backlog is, how fast it moves, its pause; the limits, who holds them, a change."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
+from urllib.parse import urlencode
+
+from starlette.responses import Response
 
 from taskqueue.insight.overview import idle_queue
 from taskqueue.insight.overview_reader import Overview
-from taskqueue.model.controls import EVERY_QUEUE, Kind
+from taskqueue.model.controls import EVERY_QUEUE, Control, Kind
 from taskqueue.model.history import Step
+from taskqueue.model.limits import COUNT_LIMIT, Family
 from taskqueue.model.timestamps import milliseconds, moment
-from taskqueue.scheduler.controls import MOST_KEYS
+from taskqueue.model.wording import count, span
+from taskqueue.scheduler.controls import MOST_KEYS, LimitState
 from taskqueue.scheduler.operations import Target
 from taskqueue.web.charts import Chart, chart
 from taskqueue.web.paging import part_of
-from taskqueue.web.view import View
+from taskqueue.web.problems import Problem
+from taskqueue.web.view import View, see_other
 
 MOST_HOLDERS = 5
 """Maximum number of jobs that are named as holders of a limit's places."""
@@ -27,8 +33,9 @@ def queues(view: View) -> Mapping[str, Any]:
     """Return all queues that have jobs, had some in the last minutes, or are paused; and limits in force."""
     state, controls, limits = view.overviews.read(), view.scheduler.controls(), view.scheduler.limits()
     known = {queue.name for queue in state.queues}
-    idle = [idle_queue(name) for name in sorted({name for name, _ in state.tally} - known)]
-    part = part_of([*state.queues, *idle], lambda queue: queue.name, view.query)
+    idle = [idle_queue(name) for name in {name for name, _ in state.tally} - known]
+    by_name = sorted([*state.queues, *idle], key=lambda queue: queue.name)  # the order stays while ages change
+    part = part_of(by_name, lambda queue: queue.name, view.query)
     changed = [control for control in controls if control.kind is Kind.LIMIT]
     pauses = {control.name: control for control in controls if control.kind is Kind.PAUSE}
     return {
@@ -37,13 +44,74 @@ def queues(view: View) -> Mapping[str, Any]:
         "paused_all": pauses.get(EVERY_QUEUE),
         "offered": {queue.name: view.offered(Target.QUEUE, queue.name, pauses.get(queue.name)) for queue in part.rows},
         "offered_of_all": view.offered(Target.QUEUE, EVERY_QUEUE, pauses.get(EVERY_QUEUE)),
-        "limits": [{"state": limit, "of": view.masking.limit(limit.limit_key).of} for limit in limits[:MOST_LIMITS]],
+        "limits": [
+            {"state": limit, "of": view.masking.limit(limit.limit_key).of.removeprefix("name=")}
+            for limit in limits[:MOST_LIMITS]
+        ],
         "more_limits": len(limits[MOST_LIMITS:]),
         "are_all_limits": len(limits) < MOST_KEYS,
         "most_holders": MOST_HOLDERS,
         "changed": changed[:MOST_LIMITS],
         "more_changed": len(changed[MOST_LIMITS:]),
+        "may_limit": view.may_act_on(None),
     }
+
+
+def limit_form(view: View) -> Mapping[str, Any]:
+    """Return a limit and what would follow from the ``count`` in the address. Raises ``Problem``."""
+    if not view.may_act_on(None):
+        raise Problem("forbidden", f"user {view.user.name} may not change limits: an operator of all queues can")
+    family, given = Family.of(view.query.get("of", "")), view.query.get("count", "").strip()
+    states = [state for state in view.scheduler.limits() if state.limit_key.family == str(family)]
+    change = _changes(view).get(str(family))
+    if not states and change is None:
+        says = f"no running or waiting job has the limit {family.name!r}, and it was not changed"
+        raise Problem("not-found", f"{says}: `taskqueue limit` changes it for jobs to come")
+    number = int(given) if given.isdecimal() and len(given) <= len(str(COUNT_LIMIT)) else 0
+    is_number = 1 <= number <= COUNT_LIMIT
+    now = states[0].limit_key.count if states else change.count if change else None
+    return {
+        "family": family,
+        "now": now,
+        "change": change,
+        "used": max((state.used for state in states), default=0),
+        "waiting": sum(state.waiting for state in states),
+        "number": number if is_number and number != now else None,
+        "given": given or now,
+        "follows": _follows(states, number) if is_number else "",
+        "problem": f"{given[:50]!r}: pass a whole number from 1 to {COUNT_LIMIT:,}" if given and not is_number else "",
+    }
+
+
+def _changes(view: View) -> dict[str, Control]:
+    """Return the changed limits by their family."""
+    return {control.name: control for control in view.scheduler.controls() if control.kind is Kind.LIMIT}
+
+
+def _follows(states: Sequence[LimitState], number: int) -> str:
+    """Return what happens to running and waiting jobs once this number is the limit."""
+    over = sum(max(state.used - number, 0) for state in states)
+    if over and (per := states[0].limit_key.per) is not None:
+        return (
+            f"{count(over, 'job')} more than that started in the last {span(per)}: no other starts until that is over."
+        )
+    if over:
+        return f"{count(over, 'job')} more than that run: they continue, and no other starts until enough have ended."
+    waiting = sum(state.waiting for state in states)
+    free = sum(min(state.waiting, number - state.used) for state in states)
+    return f"{free:,} of {count(waiting, 'waiting job')} can start at once." if waiting else "No job waits for it."
+
+
+def set_limit(view: View) -> Response:
+    """Give a limit another number, or with an empty one restore the declared numbers of its name."""
+    family, number = Family.of(view.form.get("of", "")), view.form.get("count", "").strip()
+    before = {name: one.count for name, one in _changes(view).items() if Family.of(name).scope == family.scope}
+    value = family.as_argument(int(number)) if number.isdecimal() else number or None
+    view.actions.set_limit(family.name, value, view.form.get("reason", ""))
+    done = {"done": "limit", "of": str(family)}
+    if before.keys() <= {str(family)}:  # to undo it restores no other limit of the name
+        done["was"] = str(before.get(str(family), ""))
+    return see_other(view, f"/queues?{urlencode(done)}")
 
 
 def _charts(state: Overview, wanted: Collection[str]) -> Mapping[str, Chart]:

@@ -79,7 +79,8 @@ def _shown(view: View, of: WorkOf) -> Mapping[str, Any]:
         ],
         "errors": [_error(report, error) for error in report.errors],
         "shares": [shown for share in report.last.shares if (shown := _share(view, jobs, share))],
-        "limits": [{"state": one, "of": view.masking.limit(one.limit_key).of} for one in limits],
+        "limits": [{"state": one, "of": view.masking.limit(one.limit_key).of.removeprefix("name=")} for one in limits],
+        "may_limit": view.may_act_on(None),
         "options": [] if report.example is None else options_in_words(report.example),
     }
 
