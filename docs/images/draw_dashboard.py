@@ -192,10 +192,19 @@ def take_all(scheduler: Scheduler, failed: str, folder: Path, to: Path) -> None:
     ana = account(User(name="ana", role=Role.OPERATOR, unmask=True), WORDS)
     UsersFile(users).change({"ana": ana})
     add_long_names(scheduler)
+    add_customers(scheduler)
     waiting = scheduler.find_jobs({"status": "WAITING"}, limit=1)[0].id
+    running = scheduler.find_jobs({"status": "PROCESSING"}, limit=1)[0].id
+    chain = workflows.recent(scheduler, 1)[0].id
     named = {
         "job-failed": f"/jobs/{failed}",
         "job-waiting": f"/jobs/{waiting}",
+        "job-running": f"/jobs/{running}",
+        "job-workflow": f"/jobs/{chain}",
+        "stack": f"/jobs/{running}/stack",
+        "workflow": f"/workflows/{chain}",
+        "customer": "/jobs?class=InvoiceJob&by=customer",
+        "bulk": "/bulk/invoices-of-november",
         "job-change": f"/jobs/{waiting}/change",
         "job-edit": f"/jobs/{failed}/edit",
         "schedule": "/schedules/nightly-backup",
@@ -234,6 +243,10 @@ def take_all(scheduler: Scheduler, failed: str, folder: Path, to: Path) -> None:
             page.goto(f"{full}/jobs/{waiting}")
             page.get_by_role("button", name="Cancel…", exact=True).click()
             take("dialog", page, full_page=False)
+            for key, name in (("?", "keys"), ("Control+k", "palette")):
+                page.goto(f"{full}/queues")
+                page.keyboard.press(key)
+                take(name, page, full_page=False)
             for name, path in listed.items():
                 page.goto(f"{bare}{path}")
                 take(f"empty-{name}", page)
@@ -252,6 +265,18 @@ def add_long_names(scheduler: Scheduler) -> None:
     for by, source in (("ana", "203.0.113.9"), ("a.very.long.name.of.a.user@example.org", "command line of web-1")):
         about = {"job": job, "reason": "the customer has asked for it by telephone"}
         scheduler.record_action("cancel", str(added.id), by=by, source=source, about=about)
+
+
+def add_customers(scheduler: Scheduler) -> None:
+    """Add invoices of some customers, of which one fails, and run the failed ones again in stages."""
+    for number in range(12):
+        customer = ("initech", "acme", "globex")[number % 3]
+        lines = [{}] if customer == "initech" else [{"price": 4}]
+        data, tags = {"customer": customer, "lines": lines}, [f"customer:{customer}", "region:north"]
+        scheduler.wait_for(scheduler.add_job(shop.InvoiceJob, data, tags=tags, retry=0), LIMIT)
+    plan = bulk_actions.plan_of(scheduler, {"first": 2})
+    bulk_actions.begin(scheduler, "invoices-of-november", {"tags": "customer:initech"}, plan, "ana")
+    until(lambda: scheduler.count_jobs({"tags": "customer:initech"}) == 6)
 
 
 def log_in(page: Page) -> None:
