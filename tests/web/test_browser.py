@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from taskqueue import Scheduler, workflows
+from taskqueue.model.ids import JobId
+from taskqueue.scheduler import bulk_actions
 from taskqueue.web import app
-from tests.nodes import LIMIT, node
+from tests.nodes import LIMIT, eventually, node
 from tests.web import jobs
 from tests.web.conftest import PASSWORD
 from tests.web.servers import Server, listen, port_of, served
@@ -43,7 +46,11 @@ class Shop:
         secrets = {"to": jobs.HOSTILE, "password": "hunter2"}
         self.done = scheduler.run_job(jobs.Mail, secrets, tags=["news"])
         self.failed = scheduler.run_job(jobs.Invoice, {"customer": 7})
-        self.waiting = scheduler.add_job(jobs.Mail, {"to": "ann"}, queue=LONG)
+        globex = scheduler.run_job(jobs.Invoice, {}, tags=["customer:globex"])
+        self.waiting = scheduler.add_job(jobs.Mail, {"to": "ann"}, queue=LONG, limits="2 name=smtp")
+        plan = bulk_actions.plan_of(scheduler, {"first": 1})
+        bulk_actions.begin(scheduler, "repair", {"id": str(globex.id)}, plan, "olaf")
+        scheduler.set_limit("smtp", 3, "they allow more", by="ana")
         self.chain = workflows.chain(scheduler, jobs.Mail, [jobs.Mail, jobs.Mail], jobs.Mail)
         scheduler.schedule("nightly", jobs.Mail, cron="0 2 * * 1-5", tz="Europe/Berlin")
 
@@ -78,7 +85,7 @@ def test_the_navigation_has_a_link_to_the_openapi_document(visit: Open, shop: Sh
     assert page.request.get(f"{shop.address}{address}").json()["openapi"] == "3.1.0"
 
 
-def test_the_overview_says_what_needs_you_and_how_old_backlogs_are(visit: Open, shop: Shop) -> None:
+def test_the_overview_says_what_needs_attention_and_how_old_backlogs_are(visit: Open, shop: Shop) -> None:
     page = visit("/")
 
     expect(page.get_by_text("Not working: no node is live")).to_be_visible()
@@ -463,7 +470,28 @@ def paths(shop: Shop) -> list[str]:
     work = ["/classes", f"/classes/{jobs.__name__}:Invoice", f"/queues/{LONG}", "/queues/mail?over=7d", "/queues/none"]
     work += ["/workflows", f"/workflows/{shop.chain.id}"]
     more = [f"/jobs/{job}", f"/jobs/{other}", f"/jobs/{job}/edit", "/jobs/matching?action=cancel", "/jobs?q={"]
+    more += [f"/jobs/{other}/change", f"/jobs/{job}/stack", f"/jobs/{shop.chain.processes[0].id}", "/bulk/repair"]
+    more += [
+        "/jobs?class=Invoice&by=customer",
+        "/jobs/matching?action=again",
+        "/limits/change?of=limit:name%3Dsmtp&count=4",
+    ]
     return [*listed, *work, *more]
+
+
+@contextmanager
+def running(shop: Shop) -> Iterator[str]:
+    """Yield the path of a job that runs."""
+    jobs.GATE.clear()
+    id = JobId()
+    thread = threading.Thread(target=shop.scheduler.run_job, args=(jobs.Slow,), kwargs={"id": id})
+    thread.start()
+    try:
+        eventually(lambda: shop.scheduler.count_jobs({"id": str(id), "progress": {"$gt": 0}}))
+        yield f"/jobs/{id}"
+    finally:
+        jobs.GATE.set()
+        thread.join(LIMIT)
 
 
 def serious(page: Page, path: str, **options: Any) -> list[tuple[str, str, list[str]]]:
@@ -479,13 +507,16 @@ def serious(page: Page, path: str, **options: Any) -> list[tuple[str, str, list[
 def test_no_page_has_a_serious_barrier(visit: Open, shop: Shop) -> None:
     page = visit("/", color_scheme="light")
     found = []
-    for path in paths(shop):
-        page.goto(f"{shop.address}{path}")
-        page.evaluate(Axe().axe_script)
-        found += serious(page, path)
-        page.emulate_media(color_scheme="dark")
-        found += serious(page, path, runOnly=["color-contrast"])  # the rest is the same in the dark
-        page.emulate_media(color_scheme="light")
+    with running(shop) as run:
+        for path in (*paths(shop), run, f"{run}/stack", "/login"):
+            if path == "/login":
+                page.context.clear_cookies()
+            page.goto(f"{shop.address}{path}")
+            page.evaluate(Axe().axe_script)
+            found += serious(page, path)
+            page.emulate_media(color_scheme="dark")
+            found += serious(page, path, runOnly=["color-contrast"])  # the rest is the same in the dark
+            page.emulate_media(color_scheme="light")
     assert found == []
 
 
