@@ -23,6 +23,7 @@ COVERS: Mapping[str, str] = {
     "store/test_failure_states.py": "insight/failure_states scheduler/failure_states",
     "store/test_workflows.py": "model/workflow",
     "store/test_releases.py": "insight/releases scheduler/releases",
+    "store/test_promises.py": "model/promise insight/promises",
     "store/test_work_reports.py": "insight/work_reader insight/work_report",
     "store/test_sqlite_wal_preallocation.py": "store/sqlite/files",
     "store/test_sqlite_file_identity.py": "store/sqlite/files",

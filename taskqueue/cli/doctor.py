@@ -16,7 +16,7 @@ from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.daemon.runtime import cgroup
 from taskqueue.errors import StoreUnavailable
 from taskqueue.exit_codes import Exit
-from taskqueue.insight import control_socket, diagnosis, needs
+from taskqueue.insight import control_socket, diagnosis, needs, promises
 from taskqueue.insight.overview_reader import OverviewReader
 from taskqueue.model.finding import Finding, Level, below
 from taskqueue.model.wording import count, size
@@ -79,7 +79,9 @@ def _of_store(context: StoreContext, repairs: bool) -> Iterator[Finding]:
                 yield _repair(context.store)
         yield from context.store.diagnose()
         yield from diagnosis.diagnose(context.store)
-        yield from needs.of_work(OverviewReader(context.store).read().needs)
+        overview = OverviewReader(context.store).read()
+        yield from needs.of_work(overview.needs)
+        yield from promises.findings_of(overview.promises, overview.at)
     except StoreUnavailable as error:
         says, _, do = str(error).rpartition(": ")
         yield Finding("store", says, Level.ERROR, do)

@@ -9,7 +9,7 @@ import click
 from taskqueue.cli import completion, output
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.errors import InvalidOption
-from taskqueue.insight import work_report
+from taskqueue.insight import promises, work_report
 from taskqueue.insight.work_report import Bucket, Named, Period, Scope, Share, WorkOf, WorkReport
 from taskqueue.model.history import Durations
 from taskqueue.model.secret_keys import SecretKeys
@@ -162,6 +162,8 @@ def _facts(terminal: Any, report: WorkReport) -> None:
         facts += [("later", f"{state.postponed:,}"), ("running", f"{state.running:,}")]
     elif report.example is not None:
         facts += [("queue", report.example.queue), *work_report.options_in_words(report.example)]
+    if report.promise is not None:
+        facts.append(("kept", promises.in_words(report.promise, report.at)))
     if facts:
         terminal.facts(facts)
 

@@ -60,6 +60,7 @@ class Subject(str, Enum):
     CLASS = "class"
     RETRIED = "class that is retried in vain"
     UNLOADABLE = "class that cannot be loaded"
+    PROMISE = "promise of a class"
     SCHEDULE = "schedule"
     NOTIFICATIONS = "notifications"
 
@@ -289,6 +290,7 @@ def of_work(all_needs: Iterable[Need]) -> Iterator[Finding]:
     abouts = {
         **classes,
         Subject.RUN: "running job",
+        Subject.PROMISE: "promise",
         Subject.SCHEDULE: "schedule",
         Subject.NOTIFICATIONS: "notifications",
     }

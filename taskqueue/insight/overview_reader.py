@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from taskqueue.insight import diagnosis, needs, notifications, overview, work_report
+from taskqueue.insight import diagnosis, needs, notifications, overview, promises, work_report
 from taskqueue.insight.failure_groups import (
     NEW_FOR,
     RELEASED_FOR,
@@ -25,6 +25,7 @@ from taskqueue.insight.failure_states import Decisions, FailureDecision, Failure
 from taskqueue.insight.needs import Need, Subject
 from taskqueue.insight.nodes import Node, nodes_of
 from taskqueue.insight.overview import QueueState, Run, Upcoming
+from taskqueue.insight.promises import Kept
 from taskqueue.insight.recent_figures import UNSETTLED, RecentFigures
 from taskqueue.insight.releases import Release, releases_of
 from taskqueue.insight.work_reader import WorkReader
@@ -72,6 +73,8 @@ class Overview:
     """The marked releases, the oldest first."""
     needs: list[Need]
     """What somebody should act on, the errors first."""
+    promises: Mapping[str, Kept]
+    """How each class with a promise keeps it, by name."""
     tally: Mapping[tuple[str, Status], int]
     """How many jobs there are, by queue and status."""
     minutes: Parts
@@ -95,6 +98,7 @@ class OverviewReader:
         self._first_minutes: dict[tuple[str, str], datetime] = {}
         self._looked_up: set[datetime] = set()
         self._hours_of_regressed: dict[int, Lately] = {}
+        self._promises: Parts = {}
         self._flaws: list[Need] = []
         self._seldom_at = 0.0
         self._upcoming: tuple[float, Upcoming] | None = None
@@ -119,11 +123,13 @@ class OverviewReader:
         runs = overview.runs_of(records, self._usual, now)
         self._lately.change_to(minutes)
         groups = judged(self._lately, self._usual_failures, now, decisions, releases)
+        kept = promises.promises_of(self._promises, minutes) if self._promises else {}
         all_needs = [
             *needs.of_nodes(leases, nodes, queues, now),
             *needs.of_queues(leases, queues, controls, now),
             *needs.of_runs(runs, now),
             *needs.of_failures(groups, self._lately, now),
+            *promises.needs_of(kept, now),
             *notifications.flaws(leases, now),
             *self._flaws,
         ]
@@ -137,6 +143,7 @@ class OverviewReader:
             decisions=[decision for decision in decisions.values() if not decision.has_ended(now)],
             releases=releases,
             needs=sorted(all_needs, key=lambda need: need.level is not Level.ERROR),
+            promises=kept,
             tally=tally,
             minutes=minutes,
             whole=whole,
@@ -166,7 +173,8 @@ class OverviewReader:
 
     def report(self, of: WorkOf, period: Period, state: Overview) -> WorkReport:
         """Return what is known about a class or queue, given the current state; empty if nothing is known."""
-        return self._work.read(of, period, state.at, state.groups, state.queues)
+        report = self._work.read(of, period, state.at, state.groups, state.queues)
+        return replace(report, promise=state.promises.get(of.name)) if of.scope is Scope.CLASS else report
 
     def names(self, scope: Scope) -> list[str]:
         """Return all classes that had jobs within a week, or all queues that have jobs, by name."""
@@ -182,6 +190,7 @@ class OverviewReader:
         usual = usual_failures(hours, now, self._usual_long_ago[1])
         usual = self._with_minutes(usual, now, releases)
         self._usual_failures = replace(usual, last=self._last_of_resolved(usual, now, decisions))
+        self._promises = self.figures.promises(now)
         self._flaws = list(self._find_flaws(now, postponed))
         self._seldom_at = _next_at(began)
 

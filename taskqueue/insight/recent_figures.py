@@ -9,7 +9,7 @@ from functools import partial
 from sys import intern
 from typing import NamedTuple
 
-from taskqueue.model.history import BUCKETS, Figures, Part, Parts, Step, add_figures
+from taskqueue.model.history import BUCKETS, OTHER, Figures, Part, Parts, Step, add_figures
 from taskqueue.model.timestamps import MILLISECOND, milliseconds, moment
 from taskqueue.store import Store
 
@@ -23,6 +23,9 @@ USUAL_OVER = timedelta(days=1)
 """For this long, an hour also includes how long jobs ran."""
 
 DAY = timedelta(days=1)
+
+PROMISES_OVER = timedelta(days=30)
+"""For this long, promises of classes have an error budget."""
 
 AT_ONCE = 30
 """How many minutes or hours are read at once: their figures take much memory."""
@@ -52,7 +55,8 @@ class RecentFigures:
         self._minutes = KeptFigures(store, Step.MINUTE, KEPT_FOR[Step.MINUTE], _slim_minute, _whole)
         self._yesterday = KeptFigures(store, Step.MINUTE, KEPT_FOR[Step.MINUTE], _whole)
         self._hour_of_yesterday: tuple[int, Parts] = (0, {})
-        self._hours = KeptFigures(store, Step.HOUR, KEPT_FOR[Step.HOUR], partial(_of_classes, _numbers))
+        self._hours = KeptFigures(store, Step.HOUR, KEPT_FOR[Step.HOUR], partial(_of_classes, _numbers), _promises)
+        self._promises = KeptFigures(store, Step.HOUR, PROMISES_OVER, _promises)
         self._day = KeptFigures(store, Step.HOUR, DAY, _whole)
         self._runs = KeptFigures(store, Step.HOUR, USUAL_OVER, partial(_of_classes, _runs))
         self._waits = KeptFigures(store, Step.HOUR, KEPT_FOR[Step.HOUR], _longest_waits)
@@ -80,6 +84,13 @@ class RecentFigures:
     def hours(self, since: datetime, now: datetime) -> Parts:
         """Return the numbers of the hours from that of ``since`` on, by class, for all queues together."""
         return self._hours.read(since, now)
+
+    def promises(self, now: datetime) -> Parts:
+        """Return how many jobs kept the promise of their class in the hours of 30 days; nothing if none did for a week.
+
+        ``hours`` must have been read before.
+        """
+        return self._promises.read(now - PROMISES_OVER, now) if any(self._hours.also.values()) else {}
 
     def runs(self, now: datetime) -> Parts:
         """Return how long jobs ran in the hours of the last day, by class, for all queues together."""
@@ -150,8 +161,8 @@ _WAIT = ("waited", "longest_wait", *(f"w{number}" for number in range(len(BUCKET
 
 
 def _numbers(figures: Figures) -> Figures:
-    """Return the numbers of jobs and errors, without times."""
-    errors = {intern(name): value for name, value in figures.items() if name.startswith(("e:", "x:"))}
+    """Return the numbers of jobs, errors and promises, without times."""
+    errors = {intern(name): value for name, value in figures.items() if name[1:2] == ":"}
     return _named(_NUMBERS, figures) | errors
 
 
@@ -181,6 +192,16 @@ def _of_classes(wanted: Callable[[Figures], Figures], part: Part) -> Part:
     slim: Part = {}
     for (_, job), figures in part.items():
         add_figures(slim.setdefault((EVERY_QUEUE, intern(job)), {}), wanted(figures))
+    return slim
+
+
+def _promises(part: Part) -> Part:
+    """Return how many jobs kept the promise of their class or were late, for the classes that have one."""
+    slim: Part = {}
+    for (_, job), figures in part.items():
+        judged = {intern(name): value for name, value in figures.items() if name[:2] in ("k:", "l:")}
+        if judged and job != OTHER:
+            add_figures(slim.setdefault((EVERY_QUEUE, intern(job)), {}), judged)
     return slim
 
 

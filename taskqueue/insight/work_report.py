@@ -12,13 +12,16 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, NamedTuple
 
+from taskqueue.insight import promises
 from taskqueue.insight.failure_groups import FailureGroup, query_of
 from taskqueue.insight.overview import Numbered, QueueState, Run
+from taskqueue.insight.promises import Kept
 from taskqueue.model.analytics import Sample
 from taskqueue.model.fingerprint import type_of
 from taskqueue.model.history import BUCKETS, Durations, Figures, Part, Parts, Step, add_figures, entry
 from taskqueue.model.ids import WORKFLOW_TAG
 from taskqueue.model.limits import LimitKey, limit_keys_of
+from taskqueue.model.promise import promise_of
 from taskqueue.model.query import Compare, Operator
 from taskqueue.model.record import Record, Status
 from taskqueue.model.timestamps import EPOCH, MILLISECOND, milliseconds, moment
@@ -216,6 +219,8 @@ class WorkReport:
     """The newest of the jobs that were read: its options are those of the class."""
     limit_keys: Sequence[LimitKey] = field(default=())
     """The limits of the jobs that were read."""
+    promise: Kept | None = None
+    """How a class keeps its promise; None if it has none."""
 
     @property
     def needing(self) -> list[FailureGroup]:
@@ -225,7 +230,8 @@ class WorkReport:
     @property
     def is_well(self) -> bool:
         """Return whether nobody needs to look at it."""
-        return not self.needing and (self.state is None or not (self.state.pause or self.state.grows))
+        is_kept = self.promise is None or self.promise.is_well
+        return not self.needing and is_kept and (self.state is None or not (self.state.pause or self.state.grows))
 
     @property
     def is_empty(self) -> bool:
@@ -399,6 +405,9 @@ def lead(report: WorkReport) -> str:
             f"Attention: {first.trend} error {type_of(first.fingerprint).rpartition('.')[2] or 'without a class'}, "
             f"{first.number:,} of {count(first.attempts, 'attempt')}{others}."
         )
+    if report.promise is not None and not report.promise.is_well:
+        kept = report.promise
+        return f"Its promise is not kept: {(promises.late_in_words if kept.burns else promises.budget_in_words)(kept)}."
     paused = "" if state is None or state.pause is None else f"Paused by {state.pause.by}. "
     grows = "The backlog is growing. " if state is not None and state.grows else ""
     if not hour.ended:
@@ -426,13 +435,14 @@ def figures_in_words(report: WorkReport) -> list[tuple[str, list[str]]]:
 
 def options_in_words(record: Record) -> list[tuple[str, str]]:
     """Return the options of a run that differ from the usual ones, by name; limits without the values they count by."""
-    options = record.options
+    options, promise = record.options, promise_of(record.options)
     limits = [replace(key, key=key.family) for key in limit_keys_of(record.lane)]
     named = [
         ("retry", str(options.retry).removeprefix("retry ")),
         ("timeout", span(options.timeout) if options.timeout else ""),
         ("stall timeout", span(options.stall_timeout) if options.stall_timeout else ""),
         ("limits", "; ".join(map(str, limits))),
+        ("promise", "" if promise is None else promises.promise_in_words(promise)),
     ]
     return [(name, value) for name, value in named if value]
 

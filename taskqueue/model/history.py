@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import Any, TypeAlias
 
 from taskqueue.model.fingerprint import fingerprint
+from taskqueue.model.promise import figure_name, is_kept, promise_of
 from taskqueue.model.reading import text
 from taskqueue.model.record import PRIORITY_STEP, Cause, Record, Status
 from taskqueue.model.serializer import clean
@@ -24,7 +25,7 @@ OTHER = "other"
 """The name under which further classes, queues and errors are counted together."""
 
 MOST_ERRORS = 20
-"""How many classes of errors, and how many fingerprints, are distinguished for one queue and class."""
+"""How many classes of errors, fingerprints and promises are distinguished for one queue and class."""
 
 BUCKETS = (
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0,
@@ -64,8 +65,9 @@ _KEPT = {Step.MINUTE: timedelta(hours=72), Step.HOUR: timedelta(days=90)}
 
 Figures: TypeAlias = dict[str, int]
 """Numbers by name, without zeros: see ``entry``. Times are sums of milliseconds; ``w3`` is a bucket
-of waiting times, ``r3`` one of run times, ``e:`` comes before the class of an error that ended jobs, and ``x:``
-before the fingerprint of an error of failed attempts, also of retried ones."""
+of waiting times, ``r3`` one of run times, ``e:`` comes before the class of an error that ended jobs, ``x:`` before the
+fingerprint of an error of failed attempts, also of retried ones, and ``k:`` and ``l:`` before a promise, of jobs that
+have kept it or were late (``model.promise``)."""
 
 Part: TypeAlias = dict[tuple[str, str], Figures]
 """The figures of one part of the time, by queue and class."""
@@ -137,7 +139,8 @@ _WAITED = tuple(f"w{number}" for number in range(len(BUCKETS) + 1))
 _RAN = tuple(f"r{number}" for number in range(len(BUCKETS) + 1))
 LONGEST = ("longest_wait", "longest_run")
 """The figures that are maxima, not sums."""
-_ERRORS = ("e:", "x:")
+_BOUNDED = ("e:", "x:", "k:", "l:")
+"""What names of figures begin with of which there are at most ``MOST_ERRORS``, for one queue and class."""
 _key = attrgetter("queue", "job")
 _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
 
@@ -153,6 +156,8 @@ def ended_part(settled: Iterable[Record], ended: Iterable[Record]) -> Part:
     plain: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
     for after in settled:
         key = _key(after)
+        if after.options.begin_within is not None:
+            _count_promise(part.setdefault(key, {}), after)
         last = after.attempts[-1] if after.attempts else None
         has_begun = last is not None and last.claims == after.claims and last.started_at is not None
         if has_begun and after.status is Status.DONE and not after.failures and not after.crashes:
@@ -172,6 +177,7 @@ def ended_part(settled: Iterable[Record], ended: Iterable[Record]) -> Part:
             _count_failure(figures, after)
     for after in ended:
         _count_end(part.setdefault(_key(after), {}), after)
+        _count_promise(part[_key(after)], after)
     for key, (waits, runs) in plain.items():
         figures = _plain_figures(waits, runs)
         if key in part:
@@ -212,6 +218,13 @@ def _count_end(figures: Figures, after: Record) -> None:
     count_end(figures, status, after.failures + after.crashes + (status is Status.DONE), waited, ran, error)
     if status in _FAILED and after.cause is not Cause.GIVEN_UP:  # its last attempt was counted when it was retried
         _count_failure(figures, after)
+
+
+def _count_promise(figures: Figures, after: Record) -> None:
+    promise, kept = promise_of(after.options), is_kept(after)
+    if promise is not None and kept is not None:
+        name = figure_name(promise, kept=kept)
+        figures[name] = figures.get(name, 0) + 1
 
 
 def _count_failure(figures: Figures, after: Record) -> None:
@@ -291,7 +304,7 @@ def kept_apart(known: set[str], name: str) -> str:
 
 
 def _bound_errors(figures: Figures) -> None:
-    for prefix in _ERRORS:
+    for prefix in _BOUNDED:
         errors = [name for name in figures if name.startswith(prefix)]
         if len(errors) > MOST_ERRORS:
             other = prefix + OTHER
@@ -306,9 +319,9 @@ def within_bounds(more: Part, known: Part) -> Part:
     for (queue, job), figures in more.items():
         key = (kept_apart(queues, queue), kept_apart(jobs, job))
         into = bounded.setdefault(key, {})
-        errors = {name for name in (*known.get(key, ()), *into) if name[:2] in _ERRORS}
+        errors = {name for name in (*known.get(key, ()), *into) if name[:2] in _BOUNDED}
         for name, value in figures.items():
-            add_figures(into, {_error_apart(errors, name) if name[:2] in _ERRORS else name: value})
+            add_figures(into, {_error_apart(errors, name) if name[:2] in _BOUNDED else name: value})
     return bounded
 
 

@@ -173,6 +173,10 @@ class Options:
     """How many jobs of the class one worker runs at once."""
     name: str | None = None
     """What people call the jobs of the class; None means its import path."""
+    begin_within: float | None = None
+    """Seconds after its due time within which a job should start; None if its class promises nothing."""
+    promise: float = 0.99
+    """The share of the jobs of the class that start so soon."""
     ready: Condition | None = None
     """The condition of a run; None if there is none."""
     receives: tuple[str, ...] = ()
@@ -251,6 +255,11 @@ class Record:
     """The unreadable fields, and why; they have their defaults. Never stored."""
     existed: bool = field(default=False, compare=False, repr=False)
     """Whether an add returns it because a job with the id of the new one was there before. Never stored."""
+    waited: float | None = field(default=None, compare=False, repr=False)
+    """If its first run has just ended, and its class promises when jobs begin: the seconds from due time to start.
+
+    Never stored.
+    """
 
     @property
     def meta(self) -> Mapping[str, str]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from taskqueue.insight.failure_groups import FailureGroup
     from taskqueue.insight.failure_states import FailureDecision
     from taskqueue.insight.overview import Upcoming
+    from taskqueue.insight.promises import Kept
     from taskqueue.insight.releases import Release
     from taskqueue.insight.work_report import Day, ErrorGroup, Work, WorkReport
     from taskqueue.model.audit import AuditEntry
@@ -297,6 +298,21 @@ def work_report(report: WorkReport, limits: Sequence[LimitState]) -> dict[str, A
         },
         "options": None if report.example is None else stated_options(report.example.options),
         "limits": [limit(state) for state in limits],
+        "promise": None if report.promise is None else _promise(report.promise),
+    }
+
+
+def _promise(kept: Kept) -> dict[str, Any]:
+    """Return how a class keeps its promise."""
+    return {
+        "share": kept.promise.share,
+        "begin_within": kept.promise.within,
+        "since": time(kept.since),
+        "kept": kept.kept,
+        "late": kept.late,
+        "kept_share": kept.share,
+        "budget_left": kept.budget_left,
+        "last_hour": {"kept": kept.kept_in_hour, "late": kept.late_in_hour},
     }
 
 

@@ -13,7 +13,7 @@ from taskqueue.exit_codes import Exit
 from taskqueue.insight.work_report import options_in_words
 from taskqueue.model.lifecycle.outcomes import Failed
 from taskqueue.model.limits import Limit, lane
-from taskqueue.model.record import Failure, Record
+from taskqueue.model.record import Failure, Options, Record
 from taskqueue.store import Store
 from tests.cli import records
 from tests.cli.conftest import Answer
@@ -75,6 +75,24 @@ def test_a_class_shows_figures_histograms_errors_customers_and_slow_runs(
     assert rows(said, "limits")[0][-4:] == ["1", "of", "1", "1"]
     assert "s3cret" not in said
     assert MAIL not in said
+
+
+def test_a_class_shows_how_it_keeps_its_promise(taskqueue: Taskqueue, store: Store) -> None:
+    options = Options(begin_within=30.0, promise=0.9)
+    now = store.now()
+    for number in range(4):
+        ran(store, now - number * MINUTE, job=MAIL, options=options)
+    ran(store, now - MINUTE, job=MAIL, options=options, ready_at=now - 4 * MINUTE)
+
+    said = " ".join(taskqueue("class", "Mail").out.split())
+    assert "promise 90 % start within 30 s kept 80 % of 5 jobs started within 30 s since " in said
+    assert "90 % are promised; the error budget is used up: 1 job was late, 0 may be " in said
+    promise = taskqueue("class", "Mail", "--json").document["promise"]
+    assert (promise["share"], promise["begin_within"], promise["kept"], promise["late"]) == (0.9, 30, 4, 1)
+    assert promise["budget_left"] == pytest.approx(-1)
+    [finding] = [one for one in taskqueue("doctor", "--json").document if one["about"] == "promise"]
+    assert finding["finding"].startswith(f"{MAIL}: 80 % of 5 jobs started within 30 s since ")
+    assert taskqueue("queue", "default", "--json").document["promise"] is None
 
 
 def test_a_queue_shows_its_backlog_and_its_classes(taskqueue: Taskqueue, jobs: dict[str, Record]) -> None:

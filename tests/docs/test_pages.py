@@ -55,6 +55,7 @@ FOLLOWED = [
     "docs/ancestors/from-php-task-scheduler.md",
     "docs/ancestors/from-recruiter.md",
     "docs/how-to/operations/production.md",
+    "docs/how-to/operations/promises.md",
     "docs/how-to/jobs/readiness.md",
     "docs/how-to/jobs/schedules-as-code.md",
     "docs/how-to/jobs/stepwise.md",

@@ -85,6 +85,28 @@ def test_a_subclass_has_the_options_of_its_bases_and_its_own_win() -> None:
     assert Unchanged.options is Base.options
 
 
+def test_a_subclass_may_change_each_part_of_a_promise_and_take_it_back() -> None:
+    class Prompt(Job):
+        options: ClassVar[ClassOptions] = {"begin_within": 30, "promise": 0.9}
+
+    class Prompter(Prompt):
+        options: ClassVar[ClassOptions] = {"promise": 0.99}
+
+    class Slow(Prompter):
+        options: ClassVar[ClassOptions] = {"begin_within": None}
+
+    assert Prompter.options == {"begin_within": 30, "promise": 0.99}
+    assert Slow.options == {"begin_within": None, "promise": 0.99}
+    with pytest.raises(InvalidOption, match=r"options of .*:Vague: promise=0.9 is the share .* begin_within as well"):
+        type("Vague", (Job,), {"options": {"promise": 0.9}})
+    with pytest.raises(InvalidOption, match=r"promise=0\.9 is the share of jobs that start in time"):
+        task(promise=0.9)(print_nothing)
+
+
+def print_nothing() -> None:
+    """Do nothing."""
+
+
 def test_a_policy_of_a_subclass_takes_the_place_of_inherited_pauses() -> None:
     assert Patient.options == {"queue": "slow", "retry": exponential(5), "tags": ["a"]}
 

@@ -59,7 +59,7 @@ SAMPLES: dict[str, list[dict[str, Any]]] = {
     "max_runs": [{"interval": 60, "max_runs": 3}],
     "stop_after_failures": [{"interval": 60, "stop_after_failures": 3}],
 }
-OF_CLASSES_AND_ADD_JOB_ONCE = {"concurrency", "ignore_data", "name"}
+OF_CLASSES_AND_ADD_JOB_ONCE = {"concurrency", "ignore_data", "name", "begin_within", "promise"}
 
 
 def moved(job: Any, data: Any, options: dict[str, Any], now: datetime = NOON) -> tuple[Any, Any]:

@@ -14,12 +14,13 @@ from bson import ObjectId
 from starlette.testclient import TestClient
 
 from taskqueue import Scheduler, workflows
-from taskqueue.model.record import Cause, Failure, Holder
+from taskqueue.model.record import Cause, Failure, Holder, Options
 from taskqueue.store import ClaimRequest, Lease
 from taskqueue.store.open import open_store
 from taskqueue.web import app
 from tests.cli import records
-from tests.store.records import postponed
+from tests.store.records import MINUTE, SECOND, postponed
+from tests.store.test_work_reports import ran
 from tests.web import jobs
 from tests.web.conftest import MakeBrowser, log_in
 
@@ -332,3 +333,21 @@ def test_what_is_changed_over_http_is_seen_by_the_next_page(scheduler: Scheduler
 
     assert "paused by local" in page
     assert (queue["name"], queue["paused"]["by"], queue["statuses"]["WAITING"]) == ("mail", "local", 1)
+
+
+def test_a_class_shows_how_it_keeps_its_promise(scheduler: Scheduler, url: str) -> None:
+    with closing(open_store(url)) as store:
+        now = store.now()
+        for late in range(12):
+            due_at, options = now - 4 * MINUTE, Options(begin_within=30.0)
+            ran(store, now - late * SECOND, job="shop:Mail", options=options, ready_at=due_at)
+    client = ("127.0.0.1", 5000)
+    with TestClient(app(scheduler, local=True), base_url="http://127.0.0.1", client=client) as browser:
+        page, overview = browser.get("/classes/shop:Mail").text, browser.get("/").text
+
+    assert "Its promise is not kept: 12 of 12 jobs started late in the last hour." in page
+    card = re.sub(r"<[^>]+>|\s+", " ", page.partition('id="promise-title"')[2].partition("</section>")[0])
+    words = " ".join(card.split())
+    assert words.startswith(">Promise 99 % start within 30 s, since ")
+    assert "started in time 0 % of 12 jobs error budget left none late 12 0 may be late in the last hour 12 of" in words
+    assert re.search(r'breaks its promise: .*\n*.*href="/classes/shop%3AMail"', overview)

@@ -33,6 +33,7 @@ from taskqueue.model.lifecycle.outcomes import (
 )
 from taskqueue.model.lifecycle.pending import canceled
 from taskqueue.model.options.apply_declared import as_declared
+from taskqueue.model.promise import with_wait
 from taskqueue.model.record import (
     ATTEMPTS_KEPT,
     Attempt,
@@ -51,7 +52,8 @@ from taskqueue.model.timestamps import whole
 def ended(record: Record, outcome: Outcome, run: Run, now: datetime) -> Record:
     """Return the PROCESSING record after ``outcome``."""
     if isinstance(outcome, Done) and record.course is None and outcome.reports is None:
-        return _done_at_once(record, outcome.result, run, now)
+        done = _done_at_once(record, outcome.result, run, now)
+        return done if record.options.begin_within is None else with_wait(record, done, outcome, run)
     tried = _with_attempt(record, outcome, run, now)
     if isinstance(outcome, Interrupted):
         outcome = _as_it_counts(record, outcome)
@@ -62,6 +64,8 @@ def ended(record: Record, outcome: Outcome, run: Run, now: datetime) -> Record:
     started_at = None if isinstance(outcome, _CHECKED) else run.started_at or record.started_at
     if started_at is not None and after.started_at is not started_at:
         after = replace(after, started_at=started_at)
+    if record.options.begin_within is not None:
+        after = with_wait(record, after, outcome, run)
     return after if record.cancel is None else obeying(after, record.cancel, now)
 
 

@@ -32,6 +32,11 @@ def check_declared(owner: Any, work: Callable[..., Any] | None) -> None:
     options = checked(declared(owner, work), f"options of {owner.__module__}:{owner.__qualname__}", Scope.CLASS)
     if not isinstance(options.get("retry", 0), int):
         check_interval(options["retry"], options)
+    if "promise" in options and "begin_within" not in options:
+        raise InvalidOption(
+            f"options of {owner.__module__}:{owner.__qualname__}: promise={options['promise']:g} is the share of jobs "
+            "that start in time: declare begin_within as well, such as begin_within=30 for 30 seconds"
+        )
 
 
 def declared(owner: Any, work: Callable[..., Any] | None) -> Mapping[str, Any]:

@@ -137,6 +137,20 @@ OPTIONS: Mapping[str, Option] = {
         scope=Scope.CLASS,
         is_of_class=True,
     ),
+    "begin_within": Option(
+        check=validators.period,
+        default=None,
+        meaning="the promise of a class: how soon after its due time a job starts its first run: seconds or '5m'",
+        scope=Scope.CLASS,
+        is_of_class=True,
+    ),
+    "promise": Option(
+        check=validators.promise,
+        default=0.99,
+        meaning="with begin_within: the share of the jobs of the class that start so soon, from 0.5 to 0.99999",
+        scope=Scope.CLASS,
+        is_of_class=True,
+    ),
     "crash_retries": Option(
         check=validators.whole(0, validators.COUNT_LIMIT),
         default=3,
@@ -353,6 +367,8 @@ class ClassOptions(OneClassOptions, total=False):
 
     concurrency: int
     name: str | None
+    begin_within: Duration | None
+    promise: float
 
 
 class JobOptions(OneClassOptions, total=False):

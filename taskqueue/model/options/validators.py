@@ -160,6 +160,13 @@ def period(value: Any) -> float | None:
     return seconds
 
 
+def promise(value: Any) -> float:
+    """Return a share of jobs."""
+    if not isinstance(value, int | float) or not 0.5 <= value <= 0.99999:
+        raise InvalidOption("pass a share from 0.5 to 0.99999: 0.99 for 99 of 100 jobs")
+    return float(value)
+
+
 def on_duplicate(value: Any) -> str:
     """Return the effect of a key that is taken."""
     if value not in ("return", "replace", "extend", "raise"):

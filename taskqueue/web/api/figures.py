@@ -198,6 +198,7 @@ _REPORT = record(
         "last": {"type": "object"},
         "options": {"type": ["object", "null"]},
         "limits": {"type": "array", "items": ref("Limit")},
+        "promise": {"type": ["object", "null"]},
     }
 )
 _COUNTS: Schema = {"type": "object", "additionalProperties": INTEGER}

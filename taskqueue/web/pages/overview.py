@@ -105,6 +105,8 @@ def _shown(need: Need, view: View) -> ShownNeed:
             link = f"/jobs?{JobFilter.of({'status': 'retrying', 'class': need.name}).address()}"
         case Subject.UNLOADABLE:
             link = f"/jobs?{JobFilter.of({'status': 'unloadable', 'class': need.name}).address()}"
+        case Subject.PROMISE:
+            link = f"/classes/{name}"
         case Subject.SCHEDULE:
             link = f"/schedules/{name}"
     first = need.says.partition(" ")[0].rstrip(":")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from taskqueue.insight.overview import idle_queue
+from taskqueue.insight.promises import promise_in_words, share_in_words
 from taskqueue.insight.work_report import (
     PERCENTS,
     Bucket,
@@ -81,6 +82,8 @@ def _shown(view: View, of: WorkOf) -> Mapping[str, Any]:
         "shares": [shown for share in report.last.shares if (shown := _share(view, jobs, share))],
         "limits": [{"state": one, "of": view.masking.limit(one.limit_key).of.removeprefix("name=")} for one in limits],
         "may_limit": view.may_act_on(None),
+        "promise": "" if report.promise is None else promise_in_words(report.promise.promise),
+        "kept_share": "" if report.promise is None else share_in_words(report.promise.share),
         "options": [] if report.example is None else options_in_words(report.example),
     }
 

@@ -43,6 +43,8 @@ DECLARED: Mapping[str, Mapping[str, Any]] = {
     "force_spawn": {"force_spawn": True},
     "concurrency": {"concurrency": 5},
     "name": {"name": "Send an invoice"},
+    "begin_within": {"begin_within": "5m"},
+    "promise": {"begin_within": 30, "promise": 0.999},
     "crash_retries": {"crash_retries": 0},
     "on_crash": {"on_crash": "fail"},
     "receives": {"receives": {"page": "result"}},
@@ -70,6 +72,8 @@ PASSED: Mapping[str, Mapping[str, Any]] = {
     "force_spawn": {"force_spawn": False},
     "concurrency": {"limits": 3},  # a call cannot pass it
     "name": {"priority": 1},  # nor this
+    "begin_within": {"priority": 1},  # nor these
+    "promise": {"priority": 1},
     "crash_retries": {"crash_retries": 7},
     "on_crash": {"on_crash": "retry"},
     "receives": {"receives": "results"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -221,8 +222,11 @@ def test_a_number_that_python_does_not_write_is_refused_by_its_length() -> None:
         checked({"priority": 10**5000})
 
 
+OF_CLASSES = {"concurrency", "name", "begin_within", "promise"}
+
+
 def test_each_option_is_tried_here_both_ways() -> None:
-    assert {name for name, *_ in ACCEPTED} == {name for name, *_ in REFUSED} == set(OPTIONS) - {"concurrency", "name"}
+    assert {name for name, *_ in ACCEPTED} == {name for name, *_ in REFUSED} == set(OPTIONS) - OF_CLASSES
 
 
 @pytest.mark.parametrize(
@@ -396,6 +400,42 @@ def test_what_the_call_named_is_kept_as_plain_values() -> None:
             "jitter": 0.0,
         },
     }
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({"begin_within": "5m", "promise": 0.5}, {"begin_within": 300.0, "promise": 0.5}),
+        ({"begin_within": None}, {"begin_within": None}),
+    ],
+)
+def test_a_promise_is_kept_in_one_form(options: dict[str, Any], kept: dict[str, Any]) -> None:
+    assert checked(options, "options of app:Mail", Scope.CLASS) == kept
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"promise": 99}, "promise=99: pass a share from 0.5 to 0.99999: 0.99 for 99 of 100 jobs"),
+        ({"promise": 1.0}, "promise=1.0: pass a share"),
+        ({"promise": float("nan")}, "promise=nan: pass a share"),
+        ({"promise": True}, "promise=True: pass a share"),
+        ({"promise": "0.99"}, "promise='0.99': pass a share"),
+        ({"begin_within": 0}, "begin_within=0: pass seconds or '5m', more than 0"),
+        ({"begin_within": "soon"}, "begin_within='soon' is not a duration"),
+    ],
+)
+def test_a_wrong_promise_is_refused_with_name_value_and_way_out(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidOption, match=f"^options of app:Mail: {re.escape(words)}"):
+        checked(options, "options of app:Mail", Scope.CLASS)
+
+
+@pytest.mark.parametrize("name", ["begin_within", "promise"])
+def test_a_promise_belongs_to_a_class(name: str) -> None:
+    with pytest.raises(InvalidOption, match=f"add_job: {name} applies to all jobs of a class"):
+        checked({name: 0.9})
+    with pytest.raises(InvalidOption, match=f"Scheduler: {name} cannot be set for jobs of all classes"):
+        checked({name: 0.9}, "Scheduler", Scope.ALL)
 
 
 def test_concurrency_belongs_to_a_class() -> None:
