@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import islice
 from types import MappingProxyType
 from typing import NamedTuple
 
 from taskqueue.model.analytics import Postponed
 from taskqueue.model.controls import EVERY_QUEUE, Control, Controls, Kind
-from taskqueue.model.history import Durations, Figures, HistoryEntry, Parts, Step, add_figures, entry
+from taskqueue.model.history import MOST_CLASSES, Durations, Figures, HistoryEntry, Parts, Step, add_figures, entry
 from taskqueue.model.job_filter import PARTS_OF_POSTPONED, part_of_postponed
 from taskqueue.model.record import Record, Status
-from taskqueue.model.schedules.schedule import NamedSchedule
+from taskqueue.model.schedules.origin import FromSchedule
+from taskqueue.model.schedules.schedule import NamedSchedule, Stage
 from taskqueue.model.timestamps import EPOCH, MILLISECOND, milliseconds, moment
 
 
@@ -213,6 +215,37 @@ def upcoming_of(postponed: Postponed, schedules: Sequence[NamedSchedule], now: d
         parts=parts,
         is_complete=sum(postponed.due.values()) < MOST_DUE and postponed.blocked < MOST_DUE,
     )
+
+
+def last_started(schedules: Iterable[NamedSchedule]) -> tuple[str, ...]:
+    """Return the ids of the last jobs of active schedules, at most of ``MOST_CLASSES``, in the order of names."""
+    ids = (str(schedule.recent[-1]) for schedule in schedules if schedule.stage is Stage.ACTIVE and schedule.recent)
+    return tuple(islice(ids, MOST_CLASSES))
+
+
+class ScheduleTimes(NamedTuple):
+    """The last times of active schedules by their names, at most of ``MOST_CLASSES``."""
+
+    due: Mapping[str, datetime]
+    """When each was last due, whether it then started a job or missed that time; unknown if the job was removed."""
+    done: Mapping[str, datetime]
+    """When its last job was done; without those whose last job has not been."""
+
+
+def schedule_times(schedules: Iterable[NamedSchedule], last_jobs: Iterable[Record]) -> ScheduleTimes:
+    """Return the last times of schedules, given their last jobs."""
+    due: dict[str, datetime] = {}
+    done: dict[str, datetime] = {}
+    for job in last_jobs:
+        if isinstance(job.origin, FromSchedule):
+            due[job.origin.schedule] = job.origin.slot
+            if job.status is Status.DONE and job.ended_at is not None:
+                done[job.origin.schedule] = job.ended_at
+    for schedule in schedules:
+        if schedule.stage is Stage.ACTIVE and schedule.misses:
+            missed = schedule.misses[-1].last
+            due[schedule.name] = max(due.get(schedule.name, missed), missed)
+    return ScheduleTimes(dict(islice(due.items(), MOST_CLASSES)), done)
 
 
 def queue_states(

@@ -24,7 +24,7 @@ from taskqueue.insight.failure_groups import (
 from taskqueue.insight.failure_states import Decisions, FailureDecision, FailureState, decisions_of
 from taskqueue.insight.needs import Need, Subject
 from taskqueue.insight.nodes import Node, nodes_of
-from taskqueue.insight.overview import QueueState, Run, Upcoming
+from taskqueue.insight.overview import QueueState, Run, ScheduleTimes, Upcoming
 from taskqueue.insight.promises import Kept
 from taskqueue.insight.recent_figures import UNSETTLED, RecentFigures
 from taskqueue.insight.releases import Release, releases_of
@@ -32,7 +32,7 @@ from taskqueue.insight.work_reader import WorkReader
 from taskqueue.insight.work_report import Day, Period, Scope, WorkOf, WorkReport
 from taskqueue.model.finding import Level
 from taskqueue.model.history import Durations, Parts, Step
-from taskqueue.model.query import RUNNING
+from taskqueue.model.query import RUNNING, Compare, Operator
 from taskqueue.model.record import Record, Status
 from taskqueue.model.timestamps import MILLISECOND, milliseconds, moment
 from taskqueue.store import Store
@@ -75,6 +75,7 @@ class Overview:
     """What somebody should act on, the errors first."""
     promises: Mapping[str, Kept]
     """How each class with a promise keeps it, by name."""
+    schedule_times: ScheduleTimes
     tally: Mapping[tuple[str, Status], int]
     """How many jobs there are, by queue and status."""
     minutes: Parts
@@ -99,6 +100,7 @@ class OverviewReader:
         self._looked_up: set[datetime] = set()
         self._hours_of_regressed: dict[int, Lately] = {}
         self._promises: Parts = {}
+        self._schedule_times = ScheduleTimes({}, {})
         self._flaws: list[Need] = []
         self._seldom_at = 0.0
         self._upcoming: tuple[float, Upcoming] | None = None
@@ -144,6 +146,7 @@ class OverviewReader:
             releases=releases,
             needs=sorted(all_needs, key=lambda need: need.level is not Level.ERROR),
             promises=kept,
+            schedule_times=self._schedule_times,
             tally=tally,
             minutes=minutes,
             whole=whole,
@@ -191,7 +194,11 @@ class OverviewReader:
         usual = self._with_minutes(usual, now, releases)
         self._usual_failures = replace(usual, last=self._last_of_resolved(usual, now, decisions))
         self._promises = self.figures.promises(now)
-        self._flaws = list(self._find_flaws(now, postponed))
+        schedules = self._store.schedules()
+        started = overview.last_started(schedules)
+        last_jobs = self._store.find(Compare("id", Operator.IN, started), limit=len(started)) if started else []
+        self._schedule_times = overview.schedule_times(schedules, last_jobs)
+        self._flaws = [*self._find_flaws(postponed), *needs.of_schedules(schedules, now)]
         self._seldom_at = _next_at(began)
 
     def _with_minutes(self, usual: Usual, now: datetime, releases: Sequence[Release]) -> Usual:
@@ -241,12 +248,11 @@ class OverviewReader:
         }
         return last
 
-    def _find_flaws(self, now: datetime, postponed: int) -> Iterator[Need]:
+    def _find_flaws(self, postponed: int) -> Iterator[Need]:
         for findings_of, subject in ((diagnosis.unloadable, Subject.UNLOADABLE), (diagnosis.blocked, Subject.JOB)):
             for finding in findings_of(self._store) if postponed <= FEW else ():
                 if finding.level is not Level.OK:
                     yield needs.of_finding(finding, subject)
-        yield from needs.of_schedules(self._store.schedules(), now)
 
 
 def _next_at(began: float) -> float:

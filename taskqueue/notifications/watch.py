@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from itertools import islice
 from typing import Any
 
 from taskqueue.errors import ConfigError, StoreUnavailable
@@ -30,6 +31,7 @@ from taskqueue.insight.notifications import (
 )
 from taskqueue.insight.overview_reader import Overview, OverviewReader
 from taskqueue.model.finding import Level
+from taskqueue.model.history import MOST_CLASSES
 from taskqueue.model.job import Job
 from taskqueue.model.record import Holder
 from taskqueue.notifications import id_of, receiver_of
@@ -83,6 +85,11 @@ def _report(overview: Overview, sender: Sender, failed: bool | None) -> Mapping[
     levels = Counter(need.level for need in overview.needs)
     return {
         "findings": {level.value: levels[level] for level in (Level.ERROR, Level.WARNING)},
+        "budgets": {job: kept.budget_left for job, kept in islice(overview.promises.items(), MOST_CLASSES)},
+        "schedules": {
+            word: {name: at.timestamp() for name, at in times.items()}
+            for word, times in overview.schedule_times._asdict().items()
+        },
         "waiting": sender.waiting,
         "sent": int(failed is False),
         "failed": int(failed is True),

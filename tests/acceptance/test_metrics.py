@@ -25,7 +25,7 @@ from taskqueue.daemon.settings import Settings
 from taskqueue.errors import ConfigError
 from taskqueue.exit_codes import Exit
 from taskqueue.insight import control_socket
-from tests.acceptance.work import Echo, GiveUp
+from tests.acceptance.work import Echo, GiveUp, Prompt
 from tests.nodes import LIMIT, Node, eventually, node
 from tests.promtool import promtool
 from tests.servers import free_port
@@ -120,6 +120,25 @@ def test_a_leader_counts_what_needs_somebody(running: Node, scheduler: Scheduler
     text = heed(port, 'taskqueue_findings{severity="warning"}', 1)
 
     assert value(text, 'taskqueue_findings{severity="error"}') == 0
+
+
+def test_a_leader_knows_promises_and_schedules(running: Node, scheduler: Scheduler, port: int) -> None:
+    scheduler.schedule("ticks", Echo, data=1, every=1)
+    eventually(lambda: scheduler.get_schedule("ticks").fired > 1)
+    scheduler.wait_for([scheduler.add_job(Prompt)], timeout=LIMIT)
+    of_class = '{class="tests.acceptance.work:Prompt"}'
+
+    text = heed(port, f"taskqueue_promise_budget_ratio{of_class}", 1)
+
+    assert value(text, f"taskqueue_promise_jobs_total{of_class}") == 1
+    assert value(text, f"taskqueue_promise_late_total{of_class}") == 0
+    assert value(text, f"taskqueue_promise_ratio{of_class}") == 0.9
+    assert value(text, f"taskqueue_promise_begin_within_seconds{of_class}") == 3600
+    due = value(text, 'taskqueue_schedule_last_due_timestamp_seconds{schedule="ticks"}')
+    done = value(text, 'taskqueue_schedule_last_success_timestamp_seconds{schedule="ticks"}')
+    assert due is not None
+    assert done is not None
+    assert abs(done - due) < LIMIT
 
 
 def test_health_is_served_beside_the_metrics(running: Node, scheduler: Scheduler, port: int) -> None:

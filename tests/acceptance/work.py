@@ -31,6 +31,12 @@ class Echo(Job):
         return self.data
 
 
+class Prompt(Echo):
+    """Promises to start soon."""
+
+    options: ClassVar[ClassOptions] = {"begin_within": "1h", "promise": 0.9}
+
+
 class Trace(Job):
     """Writes one line for each run into the file ``data["file"]``."""
 

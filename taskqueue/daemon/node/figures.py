@@ -13,13 +13,17 @@ from typing import TYPE_CHECKING
 
 from taskqueue.daemon.protocol.messages import WorkerChanged
 from taskqueue.daemon.runtime.child_process import boottime
-from taskqueue.model.history import kept_apart
-from taskqueue.model.record import PRIORITY_STEP, Cause, Status
+from taskqueue.model.history import OTHER, kept_apart
+from taskqueue.model.promise import Promise, is_kept, promise_of
+from taskqueue.model.record import PRIORITY_STEP, Cause, Record, Status
+from taskqueue.model.schedules.origin import FromSchedule
 
-START_BOUNDS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0, 300.0, 1800.0, 7200.0)
+START_BOUNDS = (
+    0.005, 0.02, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 7200.0,
+)  # fmt: skip
 """The buckets of the metric for the wait of a due job before its start, in seconds."""
 
-RUN_BOUNDS = (0.01, 0.05, 0.25, 1.0, 5.0, 30.0, 120.0, 600.0, 3600.0, 21_600.0)
+RUN_BOUNDS = (0.01, 0.05, 0.25, 1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 600.0, 3600.0, 21_600.0)
 """The buckets of the metric for run times, in seconds."""
 
 STORE_BOUNDS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
@@ -59,6 +63,16 @@ class _Kind:
     count: int = 0
 
 
+@dataclass(eq=False, slots=True)
+class Judged:
+    """The jobs of one class whose first run this node has settled, and how many of them were late."""
+
+    promise: Promise
+    """The promise of the last one."""
+    number: int = 0
+    late: int = 0
+
+
 class Figures:
     """The counters of one node."""
 
@@ -70,6 +84,10 @@ class Figures:
         """By queue: how long runs waited after they could start."""
         self.run_times: dict[str, Histogram] = {}
         """By class."""
+        self.promises: dict[str, Judged] = {}
+        """By class, for classes with a promise."""
+        self.schedule_successes: dict[str, float] = {}
+        """By schedule: when its last job that this node settled was done, in seconds since 1970."""
         self.store_calls = Histogram(STORE_BOUNDS)
         self.store_errors = 0
         self.lost_claims = 0
@@ -83,6 +101,7 @@ class Figures:
         """Failed attempts by the minute since the boot of the host."""
         self._classes: set[str] = set()
         self._queues: set[str] = set()
+        self._schedules: set[str] = set()
 
     def settled(self, runs: Iterable[tuple[InFlightRun, bool]]) -> None:
         """Count settled runs, each with whether the store accepted its outcome."""
@@ -95,11 +114,31 @@ class Figures:
             key = (after.shown_job, after.queue, after.status, after.cause)
             kind = kinds.get(key) or self._kind(*key)
             kind.count += 1
+            if after.options.begin_within is not None:
+                self._judge(after, kind.job)
+            if after.origin is not None and after.status is Status.DONE:
+                self._note_success(after)
             if claim.took is not None:
                 kind.run_times.add(claim.took)
             if claim.began_at is not None:
                 ready = claim.record.rank / 1000 - claim.record.priority * _PRIORITY_SECONDS
                 kind.start_delays.add(max(0.0, claim.began_at.timestamp() - ready))
+
+    def _judge(self, after: Record, job: str) -> None:
+        """Count whether a job has kept the promise of its class; those of further classes differ."""
+        promise, kept = promise_of(after.options), is_kept(after)
+        if promise is None or kept is None or job == OTHER:
+            return
+        judged = self.promises.get(job) or self.promises.setdefault(job, Judged(promise))
+        judged.promise = promise
+        judged.number += 1
+        judged.late += not kept
+
+    def _note_success(self, after: Record) -> None:
+        if isinstance(after.origin, FromSchedule) and after.ended_at is not None:
+            schedule = kept_apart(self._schedules, after.origin.schedule)
+            if schedule != OTHER:
+                self.schedule_successes[schedule] = after.ended_at.timestamp()
 
     def attempt_failed(self) -> None:
         """Count a failed attempt, whether its job is retried or not."""

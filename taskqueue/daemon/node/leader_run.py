@@ -162,6 +162,10 @@ class FindingsWatch(LeaderRun):
         """Messages that no receiver has taken yet."""
         self.findings: Mapping[Level, int] | None = None
         """How many things need attention, by their level; None before they were counted."""
+        self.budgets: Mapping[str, float] = {}
+        """The share of the error budget that is left, by the import path of each class with a promise."""
+        self.schedules: Mapping[str, Mapping[str, float]] = {}
+        """When each active schedule was last ``due``, and its last job was ``done``, in seconds since 1970."""
         self.looked_at = time.time()
         """When the last look was reported, in seconds since 1970, or when this node started to lead."""
 
@@ -170,7 +174,7 @@ class FindingsWatch(LeaderRun):
         if leads:
             self.looked_at = time.time()
         else:
-            self.findings = None
+            self.findings, self.budgets, self.schedules = None, {}, {}
         super().leadership_changed(leads)
 
     def restart(self) -> None:
@@ -183,5 +187,6 @@ class FindingsWatch(LeaderRun):
         report = json.loads(message.state)
         self.looked_at = time.time()
         self.findings = {level: report["findings"].get(level.value, 0) for level in (Level.ERROR, Level.WARNING)}
+        self.budgets, self.schedules = report["budgets"], report["schedules"]
         self.waiting = report["waiting"]
         self.deliveries.update(sent=report["sent"], failed=report["failed"])

@@ -71,6 +71,7 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield each metric with its current values."""
         yield from self._of_runs()
+        yield from self._of_promises()
         yield from self._of_workers()
         yield from self._of_store()
         yield from self._of_node()
@@ -94,6 +95,24 @@ class Metrics(Collector):
                      figures.refused_outcomes)  # fmt: skip
         yield _count("rescued_claims", "Claims of other nodes that this node rescued.", figures.rescued_claims)
         yield _count("repairs", "Unfinished changes of dead nodes that this node completed.", figures.repairs)
+
+    def _of_promises(self) -> Iterator[Metric]:
+        """Yield what alerts need to tell whether classes keep their promises, and schedules do their work."""
+        judged = [((job,), judged) for job, judged in dict(self._figures.promises).items()]
+        of_class = ("class",)
+        yield _counter("promise_jobs", "Jobs that started, and whose class promises when.", of_class,
+                       ((job, counts.number) for job, counts in judged))  # fmt: skip
+        yield _counter("promise_late", "Jobs that started later than their class promises.", of_class,
+                       ((job, counts.late) for job, counts in judged))  # fmt: skip
+        yield _gauge("promise_ratio", "The share of jobs that start in time, as promised.", of_class,
+                     ((job, counts.promise.share) for job, counts in judged))  # fmt: skip
+        yield _gauge("promise_begin_within_seconds", "How soon jobs start, as promised.", of_class,
+                     ((job, counts.promise.within) for job, counts in judged))  # fmt: skip
+        done = dict(self._figures.schedule_successes)
+        for schedule, at in self._watch.schedules.get("done", {}).items():
+            done[schedule] = max(at, done.get(schedule, at))
+        yield _gauge("schedule_last_success_timestamp_seconds", "When a job of the schedule was last done.",
+                     ("schedule",), (((schedule,), at) for schedule, at in done.items()))  # fmt: skip
 
     def _of_workers(self) -> Iterator[Metric]:
         pool, figures = self._status.pool, self._figures
@@ -146,6 +165,10 @@ def _of_findings(watch: FindingsWatch) -> Iterator[Metric]:
     yield _gauge("findings", "What needs attention, as the overview and doctor say.", ("severity",), rows)
     looked = "When this leader last looked for findings, or became the leader."
     yield _gauge("findings_looked_timestamp_seconds", looked, (), [((), watch.looked_at)])
+    yield _gauge("promise_budget_ratio", "Error budget that is left of 30 days, by import path.", ("class",),
+                 (((job,), left) for job, left in watch.budgets.items()))  # fmt: skip
+    yield _gauge("schedule_last_due_timestamp_seconds", "When an active schedule was last due.", ("schedule",),
+                 (((schedule,), at) for schedule, at in watch.schedules.get("due", {}).items()))  # fmt: skip
     if watch.sends:
         deliveries = dict(watch.deliveries)
         outcomes = [((outcome,), deliveries.get(outcome, 0)) for outcome in ("sent", "failed")]

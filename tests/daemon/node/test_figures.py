@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from taskqueue.daemon.node.figures import Figures, Histogram, copied
+from taskqueue.daemon.node.figures import RUN_BOUNDS, START_BOUNDS, Figures, Histogram, copied
 from taskqueue.daemon.node.health import Backlog
 from taskqueue.daemon.node.metrics import _bounded
 from taskqueue.daemon.node.outcome_writer import OutcomeWriter
 from taskqueue.daemon.protocol.messages import EndKind, WorkerChanged
 from taskqueue.model.history import MOST_CLASSES, OTHER
 from taskqueue.model.lifecycle.outcomes import Crashed, Done, HandedBack, Run
+from taskqueue.model.promise import Promise
 from taskqueue.model.record import Failure, Options, Status
+from taskqueue.model.schedules.origin import FromSchedule
 from tests.daemon.node.conftest import Bench
+from tests.store.records import HOUR, NOON
 
 
-def finished(bench: Bench, figures: Figures, outcome: Done | Crashed | HandedBack, **fields: str | Options) -> None:
+def finished(bench: Bench, figures: Figures, outcome: Done | Crashed | HandedBack, **fields: Any) -> None:
     """Have one job added, claimed and ended, and its end counted."""
     bench.add(**fields)
     for record in bench.claim():
@@ -99,3 +103,31 @@ def test_a_value_on_a_bound_is_below_it() -> None:
     for value in (1.0, 1.5, 9.0):
         histogram.add(value)
     assert (histogram.counts, histogram.total) == ([1, 1, 1], 11.5)
+
+
+def test_jobs_of_a_class_with_a_promise_are_judged(bench: Bench) -> None:
+    figures = Figures()
+    prompt, slow = Options(begin_within=3600.0, promise=0.9), Options(begin_within=0.001)
+    finished(bench, figures, Done(result="1"), options=prompt)
+    finished(bench, figures, Crashed(failure=Failure(type="X", message="")), options=prompt)
+    finished(bench, figures, Done(result="1"), options=replace(slow, name="Slow"), ready_at=bench.store.now() - HOUR)
+    finished(bench, figures, HandedBack(), options=prompt)  # counts when it has run, the next time
+    finished(bench, figures, Done(result="1"), job="app:Other")
+
+    counted = {job: (judged.promise, judged.number, judged.late) for job, judged in figures.promises.items()}
+    assert counted == {"app:Mail": (Promise(0.9, 3600.0), 3, 0), "Slow": (Promise(0.99, 0.001), 1, 1)}
+
+
+def test_the_last_success_of_a_schedule_is_noted(bench: Bench) -> None:
+    figures = Figures()
+    nightly, hourly = (FromSchedule(schedule=name, slot=NOON) for name in ("nightly", "hourly"))
+    finished(bench, figures, Done(result="1"), origin=nightly)
+    finished(bench, figures, Crashed(failure=Failure(type="X", message="")), origin=hourly)
+
+    assert list(figures.schedule_successes) == ["nightly"]
+
+
+@pytest.mark.parametrize("bounds", [START_BOUNDS, RUN_BOUNDS])
+def test_histograms_measure_objectives_of_5_15_and_30_seconds(bounds: tuple[float, ...]) -> None:
+    assert {1, 5, 15, 30, 60, 120, 600} <= {*bounds}
+    assert sorted(bounds) == list(bounds)
