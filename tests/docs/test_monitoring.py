@@ -19,7 +19,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 OPERATIONS = DOCS / "how-to/operations"
 RULES = DOCS / "monitoring" / "alerts.yml"
 DASHBOARD = DOCS / "monitoring" / "dashboard.json"
-SERIES = re.compile(r"\b(?:taskqueue|process)_[a-z_]+\b")
+SERIES = re.compile(r"(?<!:)\b(?:taskqueue|process)_[a-z_]+\b(?!:)")
 
 
 def check(*arguments: str) -> str:
@@ -48,7 +48,7 @@ def without_suffix(name: str) -> str:
 
 
 def test_promtool_is_content_with_the_rules() -> None:
-    assert "SUCCESS: 9 rules found" in check("check", "rules", str(RULES))
+    assert "SUCCESS: 19 rules found" in check("check", "rules", str(RULES))
 
 
 def test_promtool_understands_every_query_of_the_dashboard(tmp_path: Path) -> None:
@@ -64,6 +64,7 @@ CASES = (
     ("TaskqueueBacklogAge", 'taskqueue_oldest_waiting_seconds{queue="mail"}', "0+60x30", 'queue="mail"'),
     ("TaskqueueNoLeader", 'taskqueue_leader{instance="a"}', "0x30", ""),
     ("TaskqueueNodeLost", 'taskqueue_nodes{state="lost"}', "0x5 1x25", ""),
+    ("TaskqueueDown", 'up{job="taskqueue",instance="a"}', "1x5 0x25", 'instance="a"'),
     ("TaskqueueNodeHangs", 'taskqueue_live{instance="a"}', "1x5 0x25", 'instance="a"'),
     ("TaskqueueStoreDegraded", 'taskqueue_store_up{instance="a"}', "1x5 0x25", 'instance="a"'),
     ("TaskqueueCrashes", 'taskqueue_crashes_total{instance="a"}', "0+1x30", 'instance="a"'),
@@ -75,16 +76,94 @@ CASES = (
 def test_an_alert_fires_for_what_it_is_named_after(
     tmp_path: Path, alert: str, series: str, values: str, labels: str
 ) -> None:
-    input = [{"series": series, "values": values}]
-    if alert != "TaskqueueNoLeader":
-        input.append({"series": 'taskqueue_leader{instance="b"}', "values": "1x30"})
-    query = f'count(ALERTS{{alertname="{alert}",alertstate="firing"{"," * bool(labels)}{labels}}})'
-    fires = {"expr": query, "eval_time": "25m", "exp_samples": [{"labels": "{}", "value": 1}]}
-    others = {"expr": f'ALERTS{{alertname!="{alert}",alertstate="firing"}}', "eval_time": "25m"}
-    case = {"interval": "1m", "input_series": input, "promql_expr_test": [fires, others]}
-    file = tmp_path / "case.yml"
+    firing(tmp_path, {series: values}, "25m", {alert: labels})
+
+
+def firing(folder: Path, series: dict[str, str], at: str, alerts: dict[str, str]) -> None:
+    """Fail unless exactly these alerts fire at this time, each once with these labels; samples are a minute apart."""
+    input = [{"series": name, "values": values} for name, values in series.items()]
+    if "TaskqueueNoLeader" not in alerts:
+        input.append({"series": 'taskqueue_leader{instance="b"}', "values": "1x2000"})
+    tests: list[dict[str, Any]] = [
+        {
+            "expr": f'count(ALERTS{{alertname="{alert}",alertstate="firing"{"," * bool(labels)}{labels}}})',
+            "eval_time": at,
+            "exp_samples": [{"labels": "{}", "value": 1}],
+        }
+        for alert, labels in alerts.items()
+    ]
+    others = "|".join(alerts)
+    tests.append({"expr": f'ALERTS{{alertname!~"{others}",alertstate="firing"}}', "eval_time": at})
+    case = {"interval": "1m", "input_series": input, "promql_expr_test": tests}
+    file = folder / "case.yml"
     file.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [case]}))
     check("test", "rules", str(file))
+
+
+FAST, SLOWLY = "TaskqueuePromiseBurnsFast", "TaskqueuePromiseBurnsSlowly"
+
+
+@pytest.mark.parametrize(
+    ("late", "share", "at", "alerts"),
+    [
+        ("0+0x500", 0.99, "400m", ()),
+        ("0+10x500", 0.99, "400m", ()),  # a tenth of what may be late
+        ("0+70x500", 0.99, "400m", (SLOWLY,)),  # seven times as much
+        ("0+160x500", 0.99, "400m", (FAST, SLOWLY)),
+        ("0x300 0+160x200", 0.99, "400m", (FAST,)),  # for 100 minutes
+        ("0+160x300 48000x200", 0.99, "310m", (SLOWLY,)),  # until 10 minutes ago
+        ("0+160x300 48000x200", 0.99, "400m", ()),
+        ("0+400x500", 0.5, "400m", ()),  # fewer than may be late
+        ("0+800x500", 0.5, "400m", (FAST, SLOWLY)),  # 14 times as many cannot be
+    ],
+)
+def test_a_promise_that_is_not_kept_fires_by_how_fast_its_budget_burns(
+    tmp_path: Path, late: str, share: float, at: str, alerts: tuple[str, ...]
+) -> None:
+    of_class = '{class="a:B"}'
+    series = {
+        f"taskqueue_promise_jobs_total{of_class}": "0+1000x500",
+        f"taskqueue_promise_late_total{of_class}": late,
+        f"taskqueue_promise_ratio{of_class}": f"{share}x500",
+    }
+    firing(tmp_path, series, at, dict.fromkeys(alerts, 'class="a:B"'))
+
+
+def test_a_single_late_job_of_a_class_that_seldom_runs_fires_nothing(tmp_path: Path) -> None:
+    of_class = '{class="a:B"}'
+    series = {
+        f"taskqueue_promise_jobs_total{of_class}": "0x300 1x200",
+        f"taskqueue_promise_late_total{of_class}": "0x300 1x200",
+        f"taskqueue_promise_ratio{of_class}": "0.99x500",
+    }
+    firing(tmp_path, series, "303m", {})
+
+
+SILENT = "TaskqueueScheduleSilent"
+
+
+@pytest.mark.parametrize(
+    ("due", "done", "at", "fires"),
+    [
+        ("100x1440", "200x1440", "200m", False),  # done at 200, after it was due at 100
+        ("100x1440", "50x1440", "200m", True),
+        ("100x1440", "_x1440", "200m", True),  # never done
+        ("100x1440", "_x1440", "50m", False),  # due for less than an hour
+        ("100x60 3700+60x1440", "200x1440", "200m", True),  # due each minute, and not done since
+        ("100x60 3700+60x1440", "200x60 3700+60x1440", "200m", False),
+        ("100x100 6000x1440", "200x60 _x1440", "140m", False),  # its node is gone, and it was due again 40 minutes ago
+        ("100x100 6000x1440", "200x60 _x1440", "200m", True),
+        ("100x100 _x1440", "50x1440", "200m", False),  # paused or removed
+    ],
+)
+def test_a_schedule_whose_jobs_are_not_done_is_silent(
+    tmp_path: Path, due: str, done: str, at: str, fires: bool
+) -> None:
+    series = {
+        'taskqueue_schedule_last_due_timestamp_seconds{schedule="nightly",instance="a"}': due,
+        'taskqueue_schedule_last_success_timestamp_seconds{schedule="nightly",instance="b"}': done,
+    }
+    firing(tmp_path, series, at, {SILENT: 'schedule="nightly"'} if fires else {})
 
 
 def test_each_alert_leads_to_an_entry_of_the_troubleshooting_page() -> None:
@@ -93,7 +172,8 @@ def test_each_alert_leads_to_an_entry_of_the_troubleshooting_page() -> None:
     links = re.findall(r"runbook_url: docs/how-to/operations/troubleshooting\.md#(\S+)", text)
     page = (OPERATIONS / "troubleshooting.md").read_text()
     headings = re.findall(r"^## (.+)$", page, re.MULTILINE)
-    assert len(alerts) == len(links) == len(CASES)
+    assert sorted(alerts) == sorted([FAST, SLOWLY, SILENT, *(alert for alert, *_ in CASES)])
+    assert len(alerts) == len(links)
     assert set(links) <= {heading.lower().replace(" ", "-") for heading in headings}
 
 
