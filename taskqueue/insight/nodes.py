@@ -24,6 +24,10 @@ SEAT = "seat:"
 """The prefix of a node's lease."""
 
 
+LOST_FOR = timedelta(hours=1)
+"""A node that is silent for longer is no longer expected."""
+
+
 def seats(leases: Iterable[Lease]) -> list[Lease]:
     """Return the leases of nodes, by name."""
     return sorted((lease for lease in leases if lease.name.startswith(SEAT)), key=lambda lease: lease.name)
@@ -136,6 +140,13 @@ class Node:
     def about(self) -> Mapping[str, object]:
         """Return the facts published in its last renewal."""
         return self.lease.about
+
+
+def live_and_lost(leases: Sequence[Lease], now: datetime) -> Mapping[str, int]:
+    """Return how many nodes are ``live``, and how many ``lost``: silent or killed, and not for longer than an hour."""
+    live = sum(host.is_live(lease, now) for lease in seats(leases))
+    recent = sum(lease.until > now - LOST_FOR for lease in seats(leases))
+    return {"live": live, "lost": recent - live}
 
 
 def nodes(store: Store) -> list[Node]:

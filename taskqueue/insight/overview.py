@@ -11,7 +11,17 @@ from typing import NamedTuple
 
 from taskqueue.model.analytics import Postponed
 from taskqueue.model.controls import EVERY_QUEUE, Control, Controls, Kind
-from taskqueue.model.history import MOST_CLASSES, Durations, Figures, HistoryEntry, Parts, Step, add_figures, entry
+from taskqueue.model.history import (
+    MOST_CLASSES,
+    OTHER,
+    Durations,
+    Figures,
+    HistoryEntry,
+    Parts,
+    Step,
+    add_figures,
+    entry,
+)
 from taskqueue.model.job_filter import PARTS_OF_POSTPONED, part_of_postponed
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules.origin import FromSchedule
@@ -221,6 +231,16 @@ def last_started(schedules: Iterable[NamedSchedule]) -> tuple[str, ...]:
     """Return the ids of the last jobs of active schedules, at most of ``MOST_CLASSES``, in the order of names."""
     ids = (str(schedule.recent[-1]) for schedule in schedules if schedule.stage is Stage.ACTIVE and schedule.recent)
     return tuple(islice(ids, MOST_CLASSES))
+
+
+def bounded_tally(tally: Mapping[tuple[str, Status], int]) -> dict[tuple[str, str], int]:
+    """Return the number of jobs by queue and status in words; queues beyond ``MOST_CLASSES`` are one."""
+    named = set(sorted({queue for queue, _ in tally})[:MOST_CLASSES])
+    added: dict[tuple[str, str], int] = {}
+    for (queue, status), number in tally.items():
+        key = (queue if queue in named else OTHER, status.name.lower())
+        added[key] = added.get(key, 0) + number
+    return added
 
 
 class ScheduleTimes(NamedTuple):

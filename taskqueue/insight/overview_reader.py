@@ -23,7 +23,7 @@ from taskqueue.insight.failure_groups import (
 )
 from taskqueue.insight.failure_states import Decisions, FailureDecision, FailureState, decisions_of
 from taskqueue.insight.needs import Need, Subject
-from taskqueue.insight.nodes import Node, nodes_of
+from taskqueue.insight.nodes import Node, live_and_lost, nodes_of
 from taskqueue.insight.overview import QueueState, Run, ScheduleTimes, Upcoming
 from taskqueue.insight.promises import Kept
 from taskqueue.insight.recent_figures import UNSETTLED, RecentFigures
@@ -59,6 +59,8 @@ class Overview:
 
     at: datetime
     nodes: list[Node]
+    numbers_of_nodes: Mapping[str, int]
+    """How many nodes are live, and lost."""
     queues: list[QueueState]
     """The oldest backlog first."""
     runs: list[Run]
@@ -138,6 +140,7 @@ class OverviewReader:
         return Overview(
             at=now,
             nodes=nodes,
+            numbers_of_nodes=live_and_lost(leases, now),
             queues=queues,
             runs=runs,
             running=max(running, len(records)),

@@ -269,6 +269,14 @@ def test_on_pages_each_operation_is_refused_or_done_once(
     check(tokens, request_, store, "")
 
 
+def test_metrics_are_for_every_user_and_for_nobody_else(tokens: tuple[Path, dict[str, str]], store: Path) -> None:
+    request = Request(route="GET /metrics", action="", target="")
+
+    for person in PEOPLE:
+        with asked(tokens[0], tokens[1].get(person), request, store, "/api/v1") as (status, _):
+            assert status == (401 if person == "nobody" else 200), person
+
+
 def test_every_operation_is_asked_for() -> None:
     assert {request.route for request in OVER_HTTP} == {
         "GET /jobs/{id}",

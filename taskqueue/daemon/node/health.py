@@ -5,20 +5,18 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 from typing import Any
 
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.status import WORKS, NodeStatus
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.settings import Settings
-from taskqueue.insight import host
-from taskqueue.insight.nodes import seats
+from taskqueue.insight.nodes import live_and_lost
 from taskqueue.model.record import Holder, Status
 from taskqueue.model.version import VERSION
-from taskqueue.store import Lease, Store
+from taskqueue.store import Store
 
 READ_EVERY = 2.0
 """Seconds between two reads of the store, however often health is asked for."""
@@ -29,9 +27,6 @@ SHARE = 200
 READ_WITHIN = 0.1
 """Seconds that the asking thread waits for the loop; then the figures of the last read have to do."""
 
-LOST_FOR = timedelta(hours=1)
-"""A node that is silent for longer is no longer expected."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Backlog:
@@ -41,7 +36,7 @@ class Backlog:
     waiting_since: Mapping[str, float] = field(default_factory=dict)
     """In seconds of ``time.monotonic``, for each queue with waiting jobs."""
     nodes: Mapping[str, int] = field(default_factory=dict)
-    """How many nodes are ``live``, and how many ``lost``: silent or killed, and not for longer than ``LOST_FOR``."""
+    """How many nodes are ``live``, and how many ``lost``: silent or killed, within the last hour."""
 
     @property
     def waiting(self) -> int:
@@ -95,13 +90,7 @@ def read(store: Store) -> Backlog:
     jobs = store.tally()
     now, clock = store.now(), time.monotonic()
     since = {queue: clock - (now - at).total_seconds() for queue, at in store.waiting_since().items()}
-    return Backlog(jobs=jobs, waiting_since=since, nodes=_nodes(store.leases(), now))
-
-
-def _nodes(leases: Sequence[Lease], now: datetime) -> Mapping[str, int]:
-    live = sum(host.is_live(lease, now) for lease in seats(leases))
-    recent = sum(lease.until > now - LOST_FOR for lease in seats(leases))
-    return {"live": live, "lost": recent - live}
+    return Backlog(jobs=jobs, waiting_since=since, nodes=live_and_lost(store.leases(), now))
 
 
 LIVE_WITHIN = 30.0

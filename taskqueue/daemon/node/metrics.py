@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from taskqueue.daemon.node.figures import Figures, copied
@@ -12,9 +11,9 @@ from taskqueue.daemon.node.job_metrics import Family, JobMetrics
 from taskqueue.daemon.node.leader_run import FindingsWatch
 from taskqueue.daemon.node.status import NodeStatus
 from taskqueue.errors import ConfigError
+from taskqueue.insight import overview
 from taskqueue.model.finding import Level
-from taskqueue.model.history import MOST_CLASSES, OTHER
-from taskqueue.model.record import Status
+from taskqueue.model.history import MOST_CLASSES
 from taskqueue.model.version import VERSION
 
 try:
@@ -149,7 +148,7 @@ def _of_job(family: Family) -> Metric:
 def _of_cluster(backlog: Backlog | None) -> Iterator[Metric]:
     """Yield the figures of the whole store, which only the leader has."""
     backlog = backlog or Backlog()
-    yield _gauge("jobs", "Jobs in the store.", ("queue", "status"), _bounded(backlog.jobs))
+    yield _gauge("jobs", "Jobs in the store.", ("queue", "status"), overview.bounded_tally(backlog.jobs).items())
     now = time.monotonic()
     oldest = sorted(backlog.waiting_since.items(), key=lambda item: item[1])[:MOST_CLASSES]
     ages = [((queue,), max(0.0, now - since)) for queue, since in oldest]
@@ -175,15 +174,6 @@ def _of_findings(watch: FindingsWatch) -> Iterator[Metric]:
         yield _counter("notifications", "Notifications sent, and tries that failed.", ("outcome",), outcomes)
         waiting = "Notifications that their receivers have not accepted yet."
         yield _gauge("notifications_waiting", waiting, (), [((), watch.waiting)])
-
-
-def _bounded(jobs: Mapping[tuple[str, Status], int]) -> list[Row]:
-    """Return a row for each queue and status; queues beyond ``MOST_CLASSES`` are one."""
-    named = set(sorted({queue for queue, _ in jobs})[:MOST_CLASSES])
-    added: Counter[tuple[str, str]] = Counter()
-    for (queue, status), count in jobs.items():
-        added[queue if queue in named else OTHER, status.name.lower()] += count
-    return list(added.items())
 
 
 def _count(name: str, meaning: str, value: float) -> Metric:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -9,11 +11,12 @@ from typing import Any
 from starlette.responses import Response
 
 from taskqueue.errors import InvalidOption, InvalidQuery
-from taskqueue.insight.overview import Failures, failures_of
+from taskqueue.insight.overview import Failures, bounded_tally, failures_of
 from taskqueue.insight.work_report import Period, Scope, WorkOf
 from taskqueue.model.analytics import Grouping
 from taskqueue.model.events import EVENTS
-from taskqueue.model.history import OTHER, Step
+from taskqueue.model.finding import Level
+from taskqueue.model.history import MOST_CLASSES, OTHER, Step
 from taskqueue.scheduler import json_shapes
 from taskqueue.scheduler.controls import limits_of
 from taskqueue.web.api import schemas
@@ -53,6 +56,38 @@ def get_stats(call: Call) -> Any:
         "left_out": len({*queues, *waiting} - shown),
         **json_shapes.day(call.dashboard.overviews.day(), call.dashboard.overviews.upcoming()),
     }
+
+
+def get_metrics(call: Call) -> Response:
+    """Return metrics of the whole store for Prometheus, under the names that they have in those of the leading node."""
+    state = call.dashboard.overviews.read()
+    levels = Counter(need.level for need in state.needs)
+    oldest = [(queue.name, queue.oldest) for queue in state.queues if queue.oldest is not None][:MOST_CLASSES]
+    budgets = [(job, kept.budget_left) for job, kept in state.promises.items()][:MOST_CLASSES]
+    due, done = ([(name, at.timestamp()) for name, at in times.items()] for times in state.schedule_times)
+    lines = [
+        *_gauge("jobs", ("queue", "status"), bounded_tally(state.tally).items()),
+        *_gauge("oldest_waiting_seconds", ("queue",), oldest),
+        *_gauge("nodes", ("state",), state.numbers_of_nodes.items()),
+        *_gauge("findings", ("severity",), [(level.value, levels[level]) for level in (Level.WARNING, Level.ERROR)]),
+        *_gauge("promise_budget_ratio", ("class",), budgets),
+        *_gauge("schedule_last_due_timestamp_seconds", ("schedule",), due),
+        *_gauge("schedule_last_success_timestamp_seconds", ("schedule",), done),
+    ]
+    text = "".join(f"{line}\n" for line in lines).encode(errors="replace")
+    return Response(text, media_type="text/plain; version=0.0.4")
+
+
+def _gauge(name: str, labels: Sequence[str], rows: Iterable[tuple[str | tuple[str, ...], float]]) -> Iterator[str]:
+    """Yield the lines of one metric in the text format 0.0.4 of Prometheus."""
+    yield f"# TYPE taskqueue_{name} gauge"
+    for values, value in rows:
+        texts = (values,) if isinstance(values, str) else values
+        shown = (f'{label}="{text.translate(_ESCAPES)}"' for label, text in zip(labels, texts, strict=True))
+        yield f"taskqueue_{name}{{{','.join(shown)}}} {value!r}"
+
+
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 def report_class(call: Call) -> Any:
@@ -230,6 +265,7 @@ _ANALYTICS = record(
 ROUTES = (
     ApiRoute("GET /session", get_session, _SESSION),
     ApiRoute("GET /stats", get_stats, _STATS, _QUEUES),
+    ApiRoute("GET /metrics", get_metrics, TEXT, media_type="text/plain"),
     ApiRoute("GET /classes/{name}", report_class, _REPORT, _OVER),
     ApiRoute("GET /queues/{name}", report_queue, _REPORT, _OVER),
     SlowRoute("GET /history", get_history, _ENTRIES_OF_HISTORY, _SINCE, _UNTIL, _QUEUE, _JOB, _STEP, _ENTRIES),

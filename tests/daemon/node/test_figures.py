@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from taskqueue.daemon.node.figures import RUN_BOUNDS, START_BOUNDS, Figures, Histogram, copied
-from taskqueue.daemon.node.health import Backlog
-from taskqueue.daemon.node.metrics import _bounded
 from taskqueue.daemon.node.outcome_writer import OutcomeWriter
 from taskqueue.daemon.protocol.messages import EndKind, WorkerChanged
+from taskqueue.insight.overview import bounded_tally
 from taskqueue.model.history import MOST_CLASSES, OTHER
 from taskqueue.model.lifecycle.outcomes import Crashed, Done, HandedBack, Run
 from taskqueue.model.promise import Promise
@@ -85,7 +84,7 @@ def test_classes_and_queues_beyond_the_bound_are_others(bench: Bench) -> None:
 
 def test_queues_beyond_the_bound_are_added_up() -> None:
     jobs = {(f"queue-{number:04}", Status.WAITING): 2 for number in range(MOST_CLASSES + 3)}
-    rows = dict(_bounded(Backlog(jobs=jobs).jobs))
+    rows = bounded_tally(jobs)
     assert len(rows) == MOST_CLASSES + 1
     assert rows[OTHER, "waiting"] == 6
 
