@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from markupsafe import Markup, escape
@@ -26,6 +26,8 @@ WORDS: Mapping[Status, str] = {
     Status.TIMEOUT: "timed out",
 }
 """The word for each status; with a hyphen for the space it is the class of the style sheet."""
+
+_ID = re.compile(r"\b([0-9a-f]{24})\b")
 
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC")
 
@@ -109,12 +111,20 @@ def code(text: str, plain: Callable[[str], Markup] = escape) -> Markup:
     )
 
 
-def sentence(text: str) -> Markup:
-    """Return a sentence of ``why`` or of a need: its code as code, its times as times.
+def sentence(text: str, root: str | None = None) -> Markup:
+    """Return a sentence of ``why`` or of a need: its code as code, its times as times, below ``root`` its ids as links.
 
-    These are in UTC; the script puts them into the reader's zone.
+    The times are in UTC; the script puts them into the reader's zone.
     """
-    return code(shown(text), _with_times)
+    return code(shown(text), _with_times if root is None else partial(_with_links, root))
+
+
+def _with_links(root: str, text: str) -> Markup:
+    link = Markup('<a class="mono" href="{}/jobs/{}">{}</a>')
+    parts = _ID.split(text)
+    return Markup("").join(
+        link.format(root, part, part) if at % 2 else _with_times(part) for at, part in enumerate(parts)
+    )
 
 
 def trigger_times(trigger: Trigger) -> str:

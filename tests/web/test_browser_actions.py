@@ -193,9 +193,9 @@ def test_all_failed_jobs_of_a_class_run_again_from_failures(visit: Open, shop: S
     failed = shop.failed("invoices", 6)
     page = visit("/failures?since=1h")
     page.get_by_role("row", name="Invoice").get_by_role("link", name=re.compile("again")).first.click()
-    expect(page.get_by_role("heading", level=1)).to_contain_text(re.compile(r"Run again \d+ jobs"))
+    expect(page.get_by_role("heading", level=1)).to_contain_text(re.compile(r"Run \d+ jobs again"))
     expect(page.get_by_role("row")).to_have_count(6)  # the head, and five of them
-    page.get_by_role("button", name=re.compile(r"Run again \d+ jobs")).click()
+    page.get_by_role("button", name=re.compile(r"Run \d+ jobs again")).click()
     done(page, "Done: ")
 
     assert all(process.refresh().recovered_as for process in failed)
@@ -207,10 +207,10 @@ def test_ended_jobs_that_match_run_again_once(visit: Open, shop: Shop) -> None:
     for page in pages:
         page.get_by_role("link", name="Run all again…").click()
     first, second = pages
-    first.get_by_role("button", name="Run again 2 jobs").click()
+    first.get_by_role("button", name="Run 2 jobs again").click()
     done(first, "Done: 2 jobs.")
     shop.scheduler.run_pending()  # the copies fail, too
-    second.get_by_role("button", name="Run again 2 jobs").click()
+    second.get_by_role("button", name="Run 2 jobs again").click()
     done(second, "Nothing was left to do")
 
     assert shop.scheduler.count_jobs({"queue": "twice"}) == 4

@@ -351,3 +351,30 @@ def test_a_class_shows_how_it_keeps_its_promise(scheduler: Scheduler, url: str) 
     assert words.startswith(">Promise 99 % start within 30 s, since ")
     assert "started in time 0 % of 12 jobs error budget left none late 12 0 may be late in the last hour 12 of" in words
     assert re.search(r'breaks its promise: .*\n*.*href="/classes/shop%3AMail"', overview)
+
+
+def test_a_job_says_the_short_answer_first_and_leads_to_the_jobs_that_it_names(
+    scheduler: Scheduler, browser: MakeBrowser, url: str
+) -> None:
+    holder, waiting = scheduler.add_jobs([(jobs.Mail, None, {"limits": "1 name=smtp"}) for _ in range(2)])
+    with closing(open_store(url)) as store:
+        now, seat = store.now(), Holder(seat="web-1", incarnation="a1")
+        lease = Lease(name="seat:web-1", holder=seat, since=now, until=now + timedelta(hours=1), about={"host": "web"})
+        store.acquire(lease, now)
+        store.claim(seat, ClaimRequest(pooled=1), now, now + timedelta(minutes=1))
+    client = browser()
+    log_in(client)
+
+    def why(job: str) -> str:
+        return client.get(f"/jobs/{job}").text.partition('aria-label="Why"')[2].partition("</section>")[0]
+
+    assert 'class="lead sentence">a limit that it needs is used up, held by job <a' in why(str(waiting.id))
+    assert f'href="/jobs/{holder.id}">{holder.id}</a>' in why(str(waiting.id))
+    first, *_, last, _ = re.findall(r"<p[^>]*>(.*?)</p>", why(str(holder.id)))
+    assert first == "a node has claimed it, and it has not started."
+    assert last.startswith("Node web-1 has it, with claim 1; ")
+    assert client.get(f"/jobs/{waiting.id}").text.count("<dt>limits</dt>") == 1
+    assert "recover" not in why(str(scheduler.run_job(jobs.Invoice).id))  # there is a button
+    stack = client.get(f"/jobs/{holder.id}/stack").text
+    assert "<h1>Stack of Mail</h1>" in stack
+    assert f'action="/jobs/{holder.id}/cancel"' in stack

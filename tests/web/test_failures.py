@@ -60,7 +60,7 @@ def test_a_group_leads_to_its_jobs_which_alone_run_again(scheduler: Scheduler, b
 
     assert listed(client, shown) == 2
     asked = client.get(again).text
-    assert "Run again 2 jobs" in asked
+    assert "Run 2 jobs again" in asked
     assert asked.count('<tr id="job-') == 2
     assert listed(client, links(page, "ValueError")[1]) == 1
     counts = {one["error"]: one["query"] for one in client.get("/api/v1/failures").json()["failures"]}

@@ -18,6 +18,7 @@ from taskqueue.store.open import open_store
 from taskqueue.web import app
 from taskqueue.web.pages.jobs import PAGE
 from taskqueue.web.paging import Part, part_of
+from tests.web import jobs
 
 MANY = 120
 LARGEST = 150_000
@@ -117,3 +118,12 @@ def test_new_jobs_are_counted_up_to_a_page(client: TestClient, scheduler: Schedu
         announced.append(found and found[1])
 
     assert announced == ["1 new job", f"{PAGE} new jobs", f"more than {PAGE} new jobs"]
+
+
+def test_queues_keep_the_order_of_their_names_whatever_waits_in_them(scheduler: Scheduler) -> None:
+    for queue in ("zebra", "ape", "mole"):
+        scheduler.add_job(jobs.Mail, queue=queue)
+    with TestClient(app(scheduler, local=True), base_url="http://127.0.0.1", client=("127.0.0.1", 5000)) as client:
+        page = client.get("/queues").text
+
+    assert re.findall(r'<tr id="queue-\d+"><th scope="row"><a[^>]* title="(\w+)"', page) == ["ape", "mole", "zebra"]

@@ -55,3 +55,13 @@ def test_a_sentence_has_its_times_as_times_and_its_code_as_code() -> None:
     assert 'datetime="2020-01-31T12:00:00.000Z"' in said
     assert "by &lt;b&gt;: <code>taskqueue resume mail</code> helps." in said
     assert words.sentence("due 2020-99-31 12:00:00 UTC <b>") == "due 2020-99-31 12:00:00 UTC &lt;b&gt;"
+
+
+def test_a_sentence_has_ids_outside_of_code_as_links() -> None:
+    id = "6b03c1d4784457efff45be71"
+
+    said = words.sentence(f"Job {id} holds it <b>: `taskqueue why {id}`", "/below")
+
+    link = f'<a class="mono" href="/below/jobs/{id}">{id}</a>'
+    assert said == f"Job {link} holds it &lt;b&gt;: <code>taskqueue why {id}</code>"
+    assert "href" not in words.sentence(f"Job {id}")

@@ -46,6 +46,12 @@ MOST_CHARACTERS = 8_000
 MOST_CHILDREN = 20
 MOST_EVENTS = 50
 
+SHOWN_ELSEWHERE = ("What it logged", "Where it is now", f"{IN_SHORT}it does not run again by itself")
+"""How sentences begin that only name a command for what the log or a button of the page is for."""
+
+OF_CLAIM = (" has it, with claim ", "The node's claim holds until ")
+"""Words of the sentences on the claim of a running job, which matter least to people."""
+
 MOST_SAID = 300
 """Characters of an error in the table of attempts."""
 
@@ -130,16 +136,17 @@ def _in_utc(view: View, process: Process) -> str:
 
 
 def _why(text: str) -> list[tuple[str, bool]]:
-    """Return the sentences, each with whether it continues the previous line.
+    """Return the sentences, each with whether it continues the previous line: the short answer first, the claim last.
 
-    The first one says what the headline does. Those on ended runs and the log say what the table of attempts and the
-    log do.
+    The first line of the text says what the headline does. The lines on ended runs say what the table of attempts does.
     """
     lines = text.split("\n")[1:]
     said = list(takewhile(lambda line: line != "Runs that have ended:", lines))
     if len(said) < len(lines):
         said += [line for line in lines[-1:] if line.startswith(IN_SHORT)]
-    return [(cut(line.strip()), line.startswith("    ")) for line in said if not line.startswith("What it logged")]
+    shown = [line for line in said if not line.startswith(SHOWN_ELSEWHERE)]
+    shown.sort(key=lambda line: (not line.startswith(IN_SHORT), any(words in line for words in OF_CLAIM)))
+    return [(cut(line.strip().removeprefix(IN_SHORT)), line.startswith("    ")) for line in shown]
 
 
 def _tries(record: Record) -> str:
@@ -221,7 +228,7 @@ def _facts(record: Record, masking: Masking) -> list[tuple[str, str]]:
         ("queue", f"{record.queue}, priority {record.priority}"),
         ("unique key", record.unique or ""),
         ("node", record.holder.seat if record.holder else ""),
-        *options_in_words(record),
+        *(fact for fact in options_in_words(record) if fact[0] != "limits"),
         ("limits", "; ".join(str(masking.limit(key)) for key in limit_keys_of(record.lane))),
         ("loops", record.cursor or ""),
         ("record", record.damage),
@@ -236,7 +243,7 @@ def stack(view: View) -> Mapping[str, Any]:
         text = process.stack()
     except TaskqueueError as error:
         problem = str(error)
-    return {"process": process, "problem": problem, "text": cut(text)}
+    return {"process": process, "problem": problem, "text": cut(text), "may_act": view.may_act_on(process.queue)}
 
 
 def change_form(view: View) -> Mapping[str, Any]:
