@@ -6,6 +6,7 @@ A workflow is its members: jobs with one tag in common, which depend on those of
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -383,7 +384,7 @@ def map(
     if not isinstance(items, Iterable):
         raise InvalidJob(f"items={as_code(items)}: pass a list, or another iterable: a job is added for each item")
     data = iter(items)
-    pieces = data if batch is None else iter(lambda: list(islice(data, batch)), [])
+    pieces = data if batch is None else iter(lambda: list(islice(data, min(batch, sys.maxsize))), [])
     return group(scheduler, ((job, piece) for piece in pieces), then=then, on_failure=on_failure, **options)
 
 

@@ -119,6 +119,7 @@ def test_a_job_is_added_for_each_item_or_each_batch(scheduler: Scheduler) -> Non
 
     assert each.refresh().results == [0, 1, 2, 3]
     assert batches.refresh().results == [1, 5, 4, 10, 10]
+    assert workflows.map(scheduler, Batch, range(5), batch=2**64).processes[0].data == [0, 1, 2, 3, 4]
 
 
 def test_a_failure_cancels_those_behind_it_or_is_ignored(scheduler: Scheduler) -> None:
