@@ -223,6 +223,20 @@ def test_a_node_leaves_when_its_manager_dies_and_its_jobs_go_on_elsewhere(
     assert [attempt.outcome for attempt in process.attempts] == ["Crashed", "Done"]
 
 
+@pytest.mark.parametrize(("is_killed", "code"), [(True, Exit.LOST), (False, Exit.OK)])
+def test_a_node_leaves_with_its_manager_although_a_preloaded_module_has_forked_a_process(
+    is_killed: bool, code: Exit, url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "forking.py").write_text("import os, time\nif not os.fork():\n    time.sleep(600)\n    os._exit(0)\n")
+    with node(url, tmp_path, "--preload", "forking", "--lease", "600") as running:
+        manager = running.manager()
+        if is_killed:
+            manager.kill()
+            assert running.wait() == code
+        else:
+            assert running.stop() == code
+
+
 @pytest.mark.parametrize("killed", ["manager", "node"])
 def test_a_job_and_its_children_end_with_manager_and_node_whatever_the_job_asked_of_the_kernel(
     killed: str, url: str, scheduler: Scheduler, files: JobFiles, tmp_path: Path

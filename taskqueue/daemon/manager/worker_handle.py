@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import InitVar, dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
 from taskqueue.daemon.manager.runs import CurrentRun, QueuedRun
 from taskqueue.daemon.manager.stop_escalation import StopEscalation
-from taskqueue.daemon.protocol.channel import Channel, ChannelBroken, ChannelClosed
+from taskqueue.daemon.protocol.channel import Channel, ChannelBroken
 from taskqueue.daemon.protocol.codec import encode
 from taskqueue.daemon.protocol.messages import (
     SIGNAL_IS_OURS_FOR,
@@ -483,16 +483,6 @@ class WorkerHandle:
         if current is not None:
             return current.began_at
         return max(self.idle_since, self.pending[0][1].queued_at) if self.pending else self.idle_since
-
-    def remaining_messages(self) -> Iterator[bytes]:
-        """Yield the messages that it sent before it died."""
-        if self.channel.fileno() < 0:
-            return
-        try:
-            while (payload := self.channel.wait(0)) is not None:
-                yield payload
-        except ChannelClosed:
-            return
 
     def close(self) -> None:
         """Cancel its timers and close its descriptors."""

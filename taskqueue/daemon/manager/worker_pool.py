@@ -396,7 +396,7 @@ class WorkerPool:
     def _on_exit(self, worker: WorkerHandle) -> None:
         """Handle a worker's death: read its remaining messages, kill its leftovers, report its run."""
         with contextlib.suppress(ChannelBroken):
-            for payload in worker.remaining_messages():
+            for payload in worker.channel.remaining():
                 self.monitor.on_message(worker, payload)
         for source in (worker.child, worker.signal_pipe, worker.channel):
             self._loop.unwatch(source)

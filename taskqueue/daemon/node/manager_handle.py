@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import time
@@ -13,7 +14,7 @@ from taskqueue.daemon.node.event_buffer import EventBuffer
 from taskqueue.daemon.node.in_flight import InFlight
 from taskqueue.daemon.node.node_hooks import NodeHooks
 from taskqueue.daemon.node.stack_requests import StackRequests
-from taskqueue.daemon.protocol.channel import Channel
+from taskqueue.daemon.protocol.channel import Channel, ChannelBroken
 from taskqueue.daemon.protocol.codec import decode, encode
 from taskqueue.daemon.protocol.messages import (
     NO_CLAIM,
@@ -79,7 +80,7 @@ class ManagerHandle:
         on_startup_failed: Callable[[StartupFailed], None],
     ) -> None:
         """``on_startup_failed`` is called when the manager cannot start workers and has given up."""
-        self._process = forked.process
+        self.process = forked.process
         self.pid = forked.process.pid
         self._start_log = forked.start_log
         self._siblings = forked.siblings
@@ -146,6 +147,12 @@ class ManagerHandle:
             case _:
                 log.error("protocol error: unexpected message %s from the manager", type(message).__name__)
 
+    def read_rest(self) -> None:
+        """Handle the reports that the manager has sent before it died."""
+        with contextlib.suppress(ChannelBroken):
+            for payload in self.channel.remaining():
+                self.on_report(payload)
+
     def check_silence(self) -> bool:
         """Check the manager; return True if it has left an extension of the lease unanswered for too long.
 
@@ -167,19 +174,19 @@ class ManagerHandle:
         """Kill the manager and its workers; do nothing if it has exited."""
         if self._has_exited:
             return
-        self._process.signal(signal.SIGKILL)
+        self.process.signal(signal.SIGKILL)
 
     def reap_orphans(self) -> None:
         """Reap dead processes that this one inherited; the manager's death is for ``reap``."""
-        child_process.reap_orphans((self._process.pid,))
+        child_process.reap_orphans((self.process.pid,))
 
     def reap(self) -> ChildExit:
         """Wait for the manager to exit, kill its leftovers, and return how it ended."""
         self._has_exited = True
         self.channel.close()
-        exit = self._process.reap()
+        exit = self.process.reap()
         self.kill_left(child_process.KILL_TAKES_AT_MOST)
-        self._process.close()
+        self.process.close()
         return exit
 
     def kill_left(self, within: float = leftovers.KILL_TAKES_AT_MOST) -> None:

@@ -187,9 +187,10 @@ class Node:
         loop.watch(self._signals, self._on_stop_signals)
         loop.on_signal(signal.SIGHUP, self._shutdown.on_reload)
         shutdown = self._shutdown
-        loop.watch_channel(
-            self._manager.channel, self._manager.on_report, shutdown.on_manager_exit, shutdown.on_manager_broken
-        )
+        manager = self._manager
+        loop.watch(manager.process, shutdown.on_manager_exit)
+        # Its end of file says nothing: a process that a preloaded module has forked keeps the channel open.
+        loop.watch_channel(manager.channel, manager.on_report, lambda: None, shutdown.on_manager_broken)
         loop.after_turn(self._turn)
         standard_streams.attend(loop)
         every(loop, STANDBY_INTERVAL, self._acquire_seat)

@@ -133,10 +133,12 @@ class ShutdownSequence:
         """Kill the manager, and with it all workers, because its channel is broken."""
         log.error("the channel from the manager is broken; killing the manager: %s", broken)
         self.kill_manager()
-        self.on_manager_exit()
 
     def on_manager_exit(self) -> None:
         """Settle the runs that the manager can no longer report, and exit; a supervisor restarts the node."""
+        for source in (self._manager.process, self._manager.channel):
+            self._loop.unwatch(source)
+        self._manager.read_rest()
         exit = self._manager.reap()
         if self.stage is not NodeStage.DRAINING:
             log.error("the worker manager died (%s)", exit)

@@ -11,7 +11,7 @@ import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 _MARK = b"\xf4tq\x00"  # no text starts like this: bytes that a job writes here by mistake are detected at once
@@ -110,6 +110,16 @@ class Channel:
             self.flush()
             self._read()
         return self._inbox[0].popleft()
+
+    def remaining(self) -> Iterator[bytes]:
+        """Yield the messages that the peer has sent before it died."""
+        if self._socket.fileno() < 0:
+            return
+        try:
+            while (payload := self.wait(0)) is not None:
+                yield payload
+        except ChannelClosed:
+            return
 
     def flush_blocking(self, timeout: float | None = None) -> None:
         """Wait up to ``timeout`` seconds until all buffered data has left this process."""
