@@ -186,7 +186,8 @@ class Watching(Job):
         tell(self.data["runs"])
         while not self.stopping:
             time.sleep(0.01)
-        return "ended by itself"
+        times: int = self.data.get("times", 1)
+        return "ended by itself" * times
 
 
 class Deaf(Job):

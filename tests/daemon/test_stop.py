@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from taskqueue.daemon.manager.manager import FLUSH_WITHIN
 from taskqueue.daemon.protocol.messages import (
     Ended,
     LeaseExtended,
@@ -360,6 +362,21 @@ def test_runs_that_the_node_stops_give_no_other_reason_for_it(fifo: Callable[[st
 
         assert fake_node.leave().code == 0
         assert fake_node.expect(Ended, run).fields.get("failure") is None
+
+
+def test_the_last_outcomes_wait_for_a_node_that_waits_for_its_store(fifo: Callable[[str], Fifo]) -> None:
+    runs = fifo("runs")
+    with FakeNode(max_children=1, finish=1000) as fake_node:
+        fake_node.tell(LeaseExtended(until=child_process.boottime() + 1000))
+        run = fake_node.run("Watching", {"runs": runs.path, "times": 40_000})  # more than a socket holds
+        runs.hear()
+
+        fake_node.tell(Shutdown(mode="finish"))
+        assert becomes_true(lambda: not fake_node.workers())
+        time.sleep(1.5 * FLUSH_WITHIN)
+
+        assert fake_node.leave().code == 0
+        assert fake_node.expect(Ended, run).outcome == "Done"
 
 
 def test_an_unarmed_manager_leaves_with_its_node() -> None:

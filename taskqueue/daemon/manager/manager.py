@@ -65,7 +65,7 @@ STATUS_EVERY = 1.0
 """Seconds between two updates of the pool status, in messages and in the process title."""
 
 FLUSH_WITHIN = 2.0
-"""How many seconds the last reports may take to reach the node."""
+"""Seconds that the last reports may take to reach the node after the end of its lease."""
 
 
 def fork_manager(settings: Settings, keep: Collection[int] = ()) -> tuple[Child, Channel, StartLog]:
@@ -116,7 +116,7 @@ class Manager:
         self._is_stopping = False
         self._finish_timer: Timer | None = None
         self._lease_timer: Timer | None = None
-        self._lease_until = float("inf")
+        self._lease_until = 0.0
         self._pending_timer: Timer | None = None
         self._refresh_timer: Timer | None = None
         self._status = PoolStatus(idle=0, busy=0, forced=0, concurrent=0)
@@ -136,7 +136,8 @@ class Manager:
         child_process.allow_signals()
         loop.run()
         self._output.drain()
-        self._node.flush_blocking(FLUSH_WITHIN)
+        # A node that waits for a slow store does not read; the outcomes of finished runs count until its lease ends.
+        self._node.flush_blocking(max(0.0, self._lease_until - child_process.boottime()) + FLUSH_WITHIN)
         return 0
 
     # Messages from the node
