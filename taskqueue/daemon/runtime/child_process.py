@@ -167,6 +167,8 @@ def fork(
         return main()
 
     _check_threads()
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited: the kernel would reap the child itself
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     flush()
     parent = os.getpid()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())

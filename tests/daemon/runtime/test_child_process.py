@@ -192,6 +192,14 @@ def test_a_child_that_left_its_process_group_is_reaped_like_any_other(begin: Beg
 # What a child inherits.
 
 
+def test_a_child_is_reaped_although_the_program_was_started_with_sigchld_ignored() -> None:
+    def stage() -> int | None:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        return fork(lambda: 5, name="test").reap().code
+
+    assert in_a_process(stage) == 5
+
+
 def test_a_child_leads_a_process_group_of_its_own(begin: Begin, fact: Fact) -> None:
     def main() -> None:
         fact.tell(str(os.getpgrp()))
