@@ -87,7 +87,10 @@ def _stoppable(forked: ForkedManager) -> Iterator[None]:
     signals, opened = SignalFile(signals_of_jobs.STOPS), os.eventfd(0)
 
     def exit_when_stopped() -> None:
-        if signals.fileno() in select.select([signals.fileno(), opened], [], [])[0]:
+        poll = select.poll()  # not select(), which ends at descriptor 1023
+        for descriptor in (signals.fileno(), opened):
+            poll.register(descriptor, select.POLLIN)
+        if signals.fileno() in dict(poll.poll()):
             log.info("stopped while the store was being opened")
             forked.end()
             standard_streams.finish()

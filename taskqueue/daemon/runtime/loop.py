@@ -27,6 +27,7 @@ Callback = Callable[[], None]
 _LONGEST_WAIT = 86_400.0  # seconds; epoll takes no more than 24 days of milliseconds
 _FEW_TIMERS = 64  # canceled timers that may stay in the heap
 _TICK = 0.001  # seconds; epoll counts in milliseconds, and rounds up
+_SELECTABLE = 1024  # select(2) takes the descriptors below this: a parent may have left all of them open
 _AT_ONCE = 64  # descriptors per turn; by default Python allocates room for a thousand at each call
 
 
@@ -221,7 +222,7 @@ class Loop:
     def _wait(self) -> list[tuple[int, int]]:
         """Return ready descriptors as soon as there are any, or none exactly when the next timer is due.
 
-        epoll waits whole milliseconds; ``select``, which is more precise, waits for the rest.
+        epoll waits whole milliseconds; ``select``, which is more precise, waits for the rest if it can.
         """
         timeout = self._time_to_wait()
         if timeout <= 0:
@@ -231,6 +232,8 @@ class Loop:
             if ready:
                 return ready
             timeout = self._time_to_wait()
+        if self._epoll.fileno() >= _SELECTABLE:
+            return self._epoll.poll(timeout, _AT_ONCE)
         select.select((self._epoll,), (), (), timeout)
         return self._epoll.poll(0, _AT_ONCE)
 

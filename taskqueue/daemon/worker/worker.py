@@ -283,7 +283,10 @@ class Worker:
 
     def _wait_until(self, moment: float) -> None:
         """Wait for a time of the monotonic clock, or until the worker must exit."""
-        select.select((self._interrupts.wake_up,), (), (), max(0.0, moment - time.monotonic()))
+        poll = select.poll()  # not select(), which ends at descriptor 1023
+        poll.register(self._interrupts.wake_up, select.POLLIN)
+        if not poll.poll(int(max(0.0, moment - time.monotonic()) * 1000)):
+            select.select((), (), (), max(0.0, moment - time.monotonic()))  # the rest of a millisecond
 
     def _tasks_of(self, _job: str) -> Iterable[tuple[str, Any]]:
         """Return the asyncio tasks of a running job, each with its id if there may be others."""

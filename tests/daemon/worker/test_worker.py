@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -73,6 +74,23 @@ def test_a_copy_finds_the_key_of_the_job_that_it_is_a_copy_of(fake_node: FakeNod
 def test_the_context_of_a_run_has_fewer_attributes_than_python_keeps_in_line(fake_node: FakeNode) -> None:
     # With 30 of its own Python 3.11 moves them into a mapping, and to make the context takes twice the time.
     assert fake_node.result(fake_node.run("OwnContext")) < 30
+
+
+def test_a_run_that_comes_ahead_of_its_time_begins_then_where_select_has_no_descriptor_left() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, hard))
+    taken = [os.open(os.devnull, os.O_RDONLY)]
+    try:
+        while taken[-1] < 1024:  # as in a manager with some two hundred workers
+            taken.append(os.dup(taken[0]))
+        with FakeNode(max_children=1) as fake_node:
+            at = time.monotonic() + 0.05
+            fake_node.result(fake_node.run("Echo", not_before=at))
+            assert time.monotonic() >= at
+    finally:
+        for number in taken:
+            os.close(number)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_run_that_comes_ahead_of_its_time_begins_then_and_not_before(fake_node: FakeNode) -> None:
