@@ -290,6 +290,18 @@ def test_sigterm_during_a_reload_stops_the_node(
     assert scheduler.get_job(process.id).is_waiting
 
 
+def test_a_reload_at_any_moment_of_another_one_does_not_end_the_node(url: str, tmp_path: Path) -> None:
+    (tmp_path / "preloaded.py").write_text("")
+    with node(url, tmp_path, "--preload", "preloaded") as running:
+
+        def is_back() -> bool:
+            assert running.process.poll() is None
+            running.process.send_signal(signal.SIGHUP)
+            return running.log.read_text().count("has taken its seat") > 1
+
+        eventually(is_back)
+
+
 def test_a_bootstrap_file_that_cannot_run_ends_the_node_with_its_own_code(url: str, tmp_path: Path) -> None:
     (tmp_path / "bootstrap.py").write_text("raise RuntimeError('no settings')\n")
     with node(url, tmp_path, "--bootstrap", "bootstrap.py") as running:

@@ -185,7 +185,8 @@ class Node:
         loop.on_signal(signal.SIGQUIT, self._shutdown.on_quit)
         self._signals = SignalFile(signals_of_jobs.STOPS)
         loop.watch(self._signals, self._on_stop_signals)
-        loop.on_signal(signal.SIGHUP, self._shutdown.on_reload)
+        loop.on_signal(signals_of_jobs.RELOAD, self._shutdown.on_reload)
+        signals_of_jobs.release([signals_of_jobs.RELOAD])
         shutdown = self._shutdown
         manager = self._manager
         loop.watch(manager.process, shutdown.on_manager_exit)
@@ -205,6 +206,7 @@ class Node:
         try:
             loop.run()
         finally:
+            signals_of_jobs.hold()
             self._close()
         return int(self._shutdown.exit)
 

@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +19,9 @@ log = logging.getLogger(__name__)
 
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 """The signals that stop a node."""
+
+RELOAD = signal.SIGHUP
+"""The signal that makes a node load new code."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _SET = 128  # bytes of sigset_t, of glibc and of musl
@@ -38,13 +41,16 @@ class Received(NamedTuple):
 
 
 def hold() -> None:
-    """Block the signals that stop a node, so that it can read who has sent them; before any thread is started."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    """Block the signals that stop a node, so that it can read who has sent them, and reloads, before any thread starts.
+
+    A reload waits until the node releases it: by default the signal for it ends the process.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, (*STOPS, RELOAD))
 
 
-def release() -> None:
-    """Unblock them, for a program that takes the place of this one."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+def release(signums: Collection[signal.Signals] = (*STOPS, RELOAD)) -> None:
+    """Unblock these signals."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signums)
 
 
 def return_to_job(received: Received) -> bool:

@@ -76,7 +76,7 @@ def run(settings: Settings, *, announce: Callable[[str], None], keep: Collection
         arguments = without_url(sys.orig_argv[1:])  # every user of the host can read the password in them
         if settings.url is not None and arguments != sys.orig_argv[1:]:
             os.environ["TASKQUEUE_URL"] = settings.url
-        signals_of_jobs.release()
+        signals_of_jobs.release(signals_of_jobs.STOPS)  # another reload waits for the new program
         os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606 - there is no shell
     return code
 
