@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from taskqueue.errors import InvalidJob
-from taskqueue.execution.executor import Ran, failure_of
+from taskqueue.execution.executor import Ran, failure_of, outcome_of
 from taskqueue.execution.job_context import Interrupts, JobContext
 from taskqueue.execution.loader import Loaded
 from taskqueue.model import received, runnable
@@ -32,8 +32,8 @@ def complete(loaded: Loaded, context: JobContext, interrupts: Interrupts) -> Ran
     except InvalidJob as refused:  # no retry: the results will not change
         failed = Fail(str(refused))
         return Ran(outcome=outcomes.GivenUp(failure=failure_of(failed)), job=None, error=failed)
-    except Exception as error:
-        return Ran(outcome=outcomes.Failed(failure=failure_of(error)), job=None, error=error)
+    except BaseException as error:  # also an interrupt: it must not end the worker, in which others may run
+        return Ran(outcome=outcome_of(None, error, interrupts), job=None, error=error)
     return None
 
 

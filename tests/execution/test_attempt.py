@@ -11,9 +11,11 @@ import pytest
 from taskqueue import Interrupted, JobTimeout, Scheduler, Status, retry
 from taskqueue.execution.attempt import finished, hooks
 from taskqueue.execution.executor import Ran
+from taskqueue.execution.loader import Loaded
+from taskqueue.execution.received_values import complete
 from taskqueue.model.job import Job
 from taskqueue.model.lifecycle import outcomes
-from tests.execution.test_executor import Ending, ran
+from tests.execution.test_executor import Context, Ending, Guard, ran
 
 
 def test_a_timeout_calls_the_hooks_with_an_exception() -> None:
@@ -63,6 +65,39 @@ def test_each_status_has_its_hooks(status: Status, names: list[str]) -> None:
 
 def test_what_has_no_job_has_no_hooks() -> None:
     assert list(hooks(Ran(outcome=outcomes.Done(), job=None, error=None), Status.DONE)) == []
+
+
+class Reading(Context):
+    """Is interrupted while it reads the results that its job receives."""
+
+    error: BaseException
+
+    @property
+    def scheduler(self) -> Any:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "stop_reason", "outcome"),
+    [
+        (JobTimeout("timeout"), "timeout", outcomes.TimedOut),
+        (Interrupted("cancel"), "cancel", outcomes.Canceled),
+        (Interrupted("shutdown"), "shutdown", outcomes.Interrupted),
+        (SystemExit(3), None, outcomes.Failed),
+        (OSError("no answer"), None, outcomes.Failed),
+    ],
+)
+def test_whatever_ends_the_reading_of_received_results_is_the_outcome(
+    error: BaseException, stop_reason: str | None, outcome: type
+) -> None:
+    interrupts = Guard(stop_reason)
+    context = Reading(interrupts)
+    context.error = error
+
+    ended = complete(Loaded(path="tests:Ending", make=Ending, work="start"), context, interrupts)
+
+    assert ended is not None
+    assert isinstance(ended.outcome, outcome)
 
 
 class Hooked(Job):
