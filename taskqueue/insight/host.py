@@ -45,7 +45,7 @@ def named(pids: Mapping[str, int]) -> dict[str, list[int]]:
 def born_at(pid: int) -> int | None:
     """Return when the process was started, in clock ticks since the boot; None if that cannot be read."""
     try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[19])
+        return int(_stat(pid).split()[19])
     except (OSError, IndexError, ValueError):
         return None
 
@@ -53,10 +53,15 @@ def born_at(pid: int) -> int | None:
 def is_stopped(pid: int) -> bool:
     """Return whether a signal or a debugger has stopped the process; False if it is dead or unknown here."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1]
+        state = _stat(pid)[:1]
     except OSError:
         return False
     return state in ("T", "t")
+
+
+def _stat(pid: int) -> str:
+    """Return the fields of proc_pid_stat(5) after the name of the process, which may be no text."""
+    return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(") ")[2]
 
 
 def opened(pid: int, born: int) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 
@@ -48,6 +49,20 @@ def test_another_process_of_the_same_number_is_not_the_holder(other: subprocess.
 
     assert host.is_gone(a_lease({"node": [pid, born + 1]}))
     assert not host.is_gone(a_lease({"node": [pid, born + 1], "manager": [pid, born]}))
+
+
+def test_a_process_whose_name_is_no_text_is_known_as_any_other() -> None:
+    name = "import ctypes; ctypes.CDLL(None).prctl(15, bytes([0xD0, 0xFF]), 0, 0, 0)"  # a title in Cyrillic, cut off
+    script = f"{name}; print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+
+        assert host.born_at(process.pid)
+        assert not host.is_stopped(process.pid)
+        process.communicate("\n")
 
 
 @pytest.mark.parametrize("processes", [None, {}, "nobody"])
