@@ -206,9 +206,10 @@ class Deaf(Job):
 
 
 class Looping(Job):
-    """The first hostile job: swallows what it is asked and goes on for ever."""
+    """The first hostile job: swallows what it is asked and goes on for ever, perhaps in another process group."""
 
     def start(self) -> None:
+        os.setpgid(0, self.data.get("group", 0))
         while True:
             try:
                 tell(self.data["runs"])

@@ -77,6 +77,14 @@ def test_a_cancel_ends_any_job(job: str, mode: PoolMode, fifo: Callable[[str], F
         assert becomes_true(lambda: all(is_gone(pid) for pid in victims))
 
 
+def test_a_timeout_ends_a_job_that_has_left_the_process_group_of_its_worker(fifo: Callable[[str], Fifo]) -> None:
+    runs = fifo("runs")
+    with FakeNode(max_children=1, grace=0.3) as fake_node:
+        _, ended = fake_node.exceed(runs, "Looping", {"group": os.getpgid(fake_node.manager.pid)})
+
+        assert (ended.outcome, ended.exit) == ("TimedOut", "killed by SIGKILL")
+
+
 @pytest.mark.parametrize("job", HOSTILE)
 def test_sigterm_to_one_worker_ends_any_job(job: str, fifo: Callable[[str], Fifo]) -> None:
     runs = fifo("runs")

@@ -219,7 +219,7 @@ class RunMonitor:
             return
         worker.kill_reason = f"it did not start job {queued.run.id}, which had to end ({queued.stop_reason})"
         log.warning("killing a worker: pid %d: %s", worker.pid, worker.kill_reason)
-        worker.child.signal_group(signal.SIGKILL)
+        worker.child.kill_group()
 
     def report_death(self, worker: WorkerHandle, exit: child_process.ChildExit, killer: str = "") -> None:
         """Report the runs of a dead worker, and hand back or requeue the runs that it had not started.

@@ -25,8 +25,8 @@ class Process(Protocol):
     def signal(self, signum: int) -> None:
         """Send the process a signal."""
 
-    def signal_group(self, signum: int) -> None:
-        """Send the process group a signal."""
+    def kill_group(self) -> None:
+        """Kill the process and all others in its process group."""
 
 
 class StopEscalation:
@@ -66,4 +66,4 @@ class StopEscalation:
     def _kill(self) -> None:
         self.stop_signaling()
         log.warning("killing a worker that did not end in time: pid %d", self._child.pid)
-        self._child.signal_group(signal.SIGKILL)
+        self._child.kill_group()

@@ -139,7 +139,7 @@ class RunSlot:
         worker.slot.page.note_signal(worker.signalled_at)
         worker.child.signal(signum)
 
-    def signal_group(self, signum: int) -> None:
+    def kill_group(self) -> None:
         """Kill the worker, because this run has not ended."""
         worker, queued = self.worker, self.suspect
         if worker.is_shared and queued is not None and not worker.kill_reason:
@@ -148,7 +148,7 @@ class RunSlot:
         for slot in worker.busy_slots:  # all end with the worker, so one line about it is enough
             if slot.escalation is not None:
                 slot.escalation.cancel()
-        worker.child.signal_group(signum)
+        worker.child.kill_group()
 
     def begin(self, started: Started, now: float) -> CurrentRun:
         """Make the next pending run the current one, and return it."""

@@ -391,7 +391,7 @@ class WorkerPool:
 
     def _kill(self, worker: WorkerHandle) -> None:
         if worker in self.workers:
-            worker.child.signal_group(signal.SIGKILL)
+            worker.child.kill_group()
 
     def _on_exit(self, worker: WorkerHandle) -> None:
         """Handle a worker's death: read its remaining messages, kill its leftovers, report its run."""

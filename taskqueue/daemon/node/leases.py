@@ -129,7 +129,7 @@ def _end_manager(before: Lease) -> None:
     for role, pidfd in (host.living(before) or {}).items():
         if role == "manager":
             log.warning("killing the manager that the last holder of %s left running", before.name)
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # it may belong to another user
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         os.close(pidfd)
 

@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -99,6 +99,7 @@ class Child:
             os.waitpid(pid, 0)
             raise
         self._reaped = False
+        self._is_out_of_reach = False
 
     def __repr__(self) -> str:
         return f"<Child {self.name!r} {self.pid}>"
@@ -108,21 +109,40 @@ class Child:
 
     def signal(self, signum: int) -> None:
         """Send ``signum`` to this process; do nothing if it is dead."""
-        with contextlib.suppress(ProcessLookupError):
+        with self._if_possible():
             signal.pidfd_send_signal(self.pidfd, signum)
 
     def signal_main_thread(self, signum: int) -> None:
         """Send ``signum`` to the main thread, as the kernel might choose another; do nothing if the process is dead."""
         if not self._reaped:  # the number may belong to another process by now
-            with contextlib.suppress(ProcessLookupError):
+            with self._if_possible():
                 kill_main_thread(self.pid, signum)
 
-    def signal_group(self, signum: int) -> None:
-        """Send ``signum`` to all processes of its process group."""
+    def kill_group(self) -> None:
+        """Kill the process, which may have left its process group, and all others in that group."""
         if self._reaped:  # the number may belong to another process by now
             return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signum)
+        self.signal(signal.SIGKILL)
+        with self._if_possible():
+            os.killpg(self.pid, signal.SIGKILL)
+
+    @contextlib.contextmanager
+    def _if_possible(self) -> Iterator[None]:
+        """Ignore that the process is dead; log it, once, if this user may not signal it."""
+        try:
+            yield
+        except ProcessLookupError:
+            pass
+        except PermissionError as error:
+            if not self._is_out_of_reach:
+                self._is_out_of_reach = True
+                log.error(
+                    "cannot signal %s %d, which has changed its user (%s): end it as root, kill -KILL %d",
+                    self.name,
+                    self.pid,
+                    error,
+                    self.pid,
+                )
 
     def reap(self) -> ChildExit:
         """Kill the rest of its process group, reap the process, and return how it ended.
@@ -130,7 +150,8 @@ class Child:
         Return at once if the descriptor is readable, else wait for the process to die.
         """
         _await_readable(self.pidfd, None)
-        self.signal_group(signal.SIGKILL)  # before wait4: until then the kernel cannot reuse the number of the group
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)  # before wait4: until then the kernel cannot reuse the number
         _, status, usage = os.wait4(self.pid, 0)
         self._reaped = True
         return ChildExit(

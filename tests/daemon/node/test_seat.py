@@ -7,12 +7,12 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
-from taskqueue.daemon.node.leases import Election, Seat, held_by
+from taskqueue.daemon.node.leases import Election, Seat, _end_manager, held_by
 from taskqueue.daemon.runtime.child_process import Child, allow_signals, fork
 from taskqueue.insight import host
 from taskqueue.insight.nodes import LEAD
@@ -145,6 +145,21 @@ def test_the_manager_of_a_holder_that_let_its_lease_run_out_is_ended(store: Stor
     assert manager.reap().signal == signal.SIGKILL
     manager.close()
     assert not host.is_dead(node.pidfd)
+
+
+def test_the_manager_of_a_holder_that_another_user_runs_is_left_alone(begin: Begin) -> None:
+    manager = begin()
+    at = datetime.now(timezone.utc)
+    before = Lease(name="seat:web-1", holder=FIRST, since=at, until=at, about=of(manager, manager))
+
+    def as_nobody() -> None:
+        os.setuid(65534)
+        _end_manager(before)
+
+    successor = fork(as_nobody, name="successor")
+    assert successor.reap().code == 0
+    successor.close()
+    assert not host.is_dead(manager.pidfd)
 
 
 def test_the_own_manager_lives_though_the_answer_to_the_first_wish_was_lost(store: Store, begin: Begin) -> None:

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,7 @@ from taskqueue.daemon.runtime.child_process import Child, ForkUnsafe, Unsupporte
 
 MOST = 30.0  # seconds that any fact may take to come true
 MIB = 1024 * 1024
+NOBODY = 65534
 
 
 class Fact:
@@ -92,9 +93,9 @@ def begin() -> Iterator[Callable[..., Child]]:
 Begin = Callable[..., Child]
 
 
-def in_a_process(main: Callable[[], int | None]) -> int | None:
+def in_a_process(main: Callable[[], int | None], keep: Collection[int] = ()) -> int | None:
     """Run ``main`` in a process that may do what a test process should not, and return its exit status."""
-    child = fork(main, name="stage")
+    child = fork(main, name="stage", keep=keep)
     try:
         return child.reap().code
     finally:
@@ -172,7 +173,7 @@ def test_signals_to_a_child_that_is_gone_do_nothing(begin: Begin) -> None:
     child.reap()
 
     child.signal(signal.SIGTERM)
-    child.signal_group(signal.SIGTERM)
+    child.kill_group()
     child.close()
     child.close()
 
@@ -187,6 +188,40 @@ def test_a_child_that_left_its_process_group_is_reaped_like_any_other(begin: Beg
         return 5
 
     assert begin(main).reap().code == 5
+
+
+def test_a_child_that_left_its_process_group_is_killed_like_any_other(begin: Begin, fact: Fact) -> None:
+    parents = os.getpgrp()
+
+    def main() -> None:
+        os.setpgid(0, parents)
+        fact.tell()
+        signal.pause()
+
+    child = begin(main, keep=[fact.writer])
+    fact.hear()
+    child.kill_group()
+
+    assert child.reap().signal == signal.SIGKILL
+
+
+def test_a_child_that_has_become_another_user_is_left_to_root(
+    fact: Fact, go: Fact, caplog: pytest.LogCaptureFixture
+) -> None:
+    def main() -> None:
+        os.setuid(NOBODY)
+        fact.tell()
+        go.hear()
+
+    def stage() -> int:
+        child = fork(main, name="worker", keep=[fact.writer, go.reader])
+        fact.hear()
+        os.setuid(NOBODY - 1)
+        child.signal(signal.SIGTERM)
+        child.kill_group()
+        return sum(f"cannot signal worker {child.pid}" in record.getMessage() for record in caplog.records)
+
+    assert in_a_process(stage, keep=[fact.reader, fact.writer, go.reader]) == 1
 
 
 # What a child inherits.
