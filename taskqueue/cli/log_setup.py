@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import logging.config
@@ -144,6 +145,8 @@ def configure(level: str, form: str, file: Path | None = None) -> set[int]:
     forked processes have to keep. Raises ``ConfigError``.
     """
     log_fields.install()
+    logging.Handler.handle = _handle_safely  # type: ignore[method-assign,assignment]
+    logging.Handler.handleError = _print_unwritten  # type: ignore[method-assign,assignment]
     if file is not None:
         return _obey(file)
     handler = logging.StreamHandler(sys.stderr)
@@ -152,6 +155,28 @@ def configure(level: str, form: str, file: Path | None = None) -> set[int]:
     # The driver logs every heartbeat and command at debug, which would drown the lines about jobs.
     logging.getLogger("pymongo").setLevel(max(logging.getLevelName(level.upper()), logging.INFO))
     return set()
+
+
+_handle, _handle_error = logging.Handler.handle, logging.Handler.handleError
+
+
+def _handle_safely(handler: logging.Handler, record: logging.LogRecord) -> Any:
+    """Handle the record; a handler that fails, as its file cannot be opened again, ends neither process nor job."""
+    try:
+        return _handle(handler, record)
+    except Exception:  # of the code of any handler, filter or formatter
+        handler.handleError(record)
+    return False
+
+
+def _print_unwritten(handler: logging.Handler, record: logging.LogRecord) -> None:
+    """Print a line that the system has refused, as on a full disk, to stderr; report other errors as usual."""
+    error = sys.exc_info()[1]
+    if not isinstance(error, OSError):
+        _handle_error(handler, record)
+    elif logging.raiseExceptions:
+        with contextlib.suppress(Exception):  # stderr is closed, or the record cannot be formatted
+            sys.stderr.write(f"{type(handler).__name__} cannot write: {error}: {handler.format(record)}\n")
 
 
 def _json_formatter() -> JsonFormatter:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import select
+import shutil
 import socket
 import subprocess
 import sys
@@ -211,3 +212,21 @@ def test_a_pipe_of_a_log_config_that_nobody_reads_holds_up_nothing(url: str, tmp
             assert _run(scheduler, Printer) is Status.DONE
         assert started.stop() == 0
     os.close(reader)
+
+
+def test_a_log_file_that_cannot_be_opened_again_ends_neither_node_nor_job(url: str, tmp_path: Path) -> None:
+    (folder := tmp_path / "logs").mkdir()
+    config = str(tmp_path / "logging.json")
+    handlers = f'{{"file": {{"class": "logging.handlers.WatchedFileHandler", "filename": "{folder}/node.log"}}}}'
+    Path(config).write_text(f'{{"handlers": {handlers}, "root": {{"level": "INFO", "handlers": ["file"]}}}}')
+    with Scheduler(url) as scheduler, node(url, tmp_path, *OPTIONS, "--log-config", config) as started:
+        assert _run(scheduler, Printer) is Status.DONE
+        shutil.rmtree(folder)  # as logrotate that leaves no file which the node may open
+        assert _run(scheduler, Printer) is Status.DONE
+        eventually(lambda: "WatchedFileHandler cannot write: [Errno 2]" in (log := started.log.read_text())
+                   and "from the log" in log)  # fmt: skip
+
+        folder.mkdir()
+        assert _run(scheduler, Printer) is Status.DONE
+        eventually(lambda: "from the log" in (folder / "node.log").read_text())
+        assert started.stop() == 0
