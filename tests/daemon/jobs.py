@@ -13,6 +13,7 @@ import gc
 import io
 import locale
 import logging
+import logging.config
 import multiprocessing
 import os
 import re
@@ -787,9 +788,17 @@ class Surroundings(Job):
             "filters of warnings": list(map(str, warnings.filters)),
             "more settings": [sys.getrecursionlimit(), sys.getswitchinterval(), socket.getdefaulttimeout()],
             "context": [str(decimal.Decimal(1) / 3), REQUEST.get()],
+            "threads": (stack_size := threading.stack_size()),
+            "tracebacks": getattr(sys, "tracebacklimit", None),
+            "loggers": [logging.getLogger(name).disabled for name in ("taskqueue", "tests", "tests.daemon", __name__)],
+            "hooks": [str(hook) for hook in (sys.excepthook, sys.unraisablehook, threading.excepthook)],
+            "mask": (mask := os.umask(0o022)),
+            "encodings": [(stream.encoding, stream.errors) for stream in (sys.stdout, sys.stderr)],
             "streams": [type(stream).__name__ for stream in (sys.stdin, sys.stdout, sys.stderr)],
             "descriptors": [[*os.fstat(number)[:3], os.get_blocking(number)] for number in range(3)],
         }
+        threading.stack_size(stack_size)
+        os.umask(mask)
         print("printed", flush=True)
         sys.stderr.write("")
         if self.data == "oom_score_adj":
@@ -824,6 +833,14 @@ class Surroundings(Job):
             socket.setdefaulttimeout(0.001)
             gc.set_threshold(0)
             gc.set_debug(gc.DEBUG_UNCOLLECTABLE)
+            threading.stack_size(1 << 20)
+            sys.tracebacklimit = 0
+        elif what == "mask":
+            os.umask(0o077)
+        elif what == "loggers":
+            logging.config.dictConfig({"version": 1})
+        elif what == "hooks":
+            sys.excepthook = sys.unraisablehook = threading.excepthook = print
         elif what == "start method":
             multiprocessing.set_start_method("spawn", force=True)
         elif what == "path":
@@ -849,6 +866,10 @@ class Surroundings(Job):
         elif what == "detached streams":
             assert isinstance(sys.stdout, io.TextIOWrapper)
             sys.stdout.detach()
+        elif what == "encodings":
+            for stream in (sys.stdout, sys.stderr):
+                assert isinstance(stream, io.TextIOWrapper)
+                stream.reconfigure(encoding="ascii", errors="strict")
         elif what == "closed descriptors":
             os.closerange(0, 3)
         elif what == "other files":

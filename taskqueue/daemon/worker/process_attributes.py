@@ -16,11 +16,12 @@ import resource
 import signal
 import socket
 import sys
+import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextvars import copy_context
 from functools import partial
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, TypeGuard
 
 from taskqueue.daemon.runtime.child_process import IoPriority
@@ -111,6 +112,27 @@ def _set_root_logger(settings: tuple[int, Sequence[logging.Handler]]) -> None:
     level, handlers = settings
     logging.root.setLevel(level)
     logging.root.handlers[:] = handlers
+    for handler in handlers:
+        if isinstance(handler, logging.FileHandler):
+            handler.mode = "a"  # one that was closed opens its file again, but not in mode "w"
+
+
+def _disable_loggers(disabled: Collection[str]) -> None:
+    """Enable all other loggers."""
+    for name, logger in logging.root.manager.loggerDict.items():
+        if isinstance(logger, logging.Logger):
+            logger.disabled = name in disabled
+
+
+def _set_traceback_limit(limit: int | None) -> None:
+    if limit is None:
+        del sys.tracebacklimit
+    else:
+        sys.tracebacklimit = limit
+
+
+def _set_exception_hooks(hooks: tuple[Any, Any, Any]) -> None:
+    sys.excepthook, sys.unraisablehook, threading.excepthook = hooks
 
 
 def _set_warnings(filters: Sequence[Any]) -> None:
@@ -126,16 +148,23 @@ _SETTINGS: Mapping[str, Callable[[Any], object]] = {
     "level of logging.disable": logging.disable,
     "default timeout of sockets": socket.setdefaulttimeout,
     "locale": partial(locale.setlocale, locale.LC_ALL),
+    "stack size of threads": threading.stack_size,
+    "limit of tracebacks": _set_traceback_limit,
+    "disabled loggers": _disable_loggers,
     "start method of multiprocessing": _set_start_method,
     "sys.path": _set_path,
     "root logger": _set_root_logger,
     "filters of warnings": _set_warnings,
+    "hooks for uncaught exceptions": _set_exception_hooks,
 }
 """Settings of Python that hold for all code of the process, in the order of ``_settings``: how to set them."""
 
-_OF_IMPORTS = 4
+_OF_IMPORTS = 5
 """The last settings, which modules set when they are imported, even during a run, and which code changes for a moment
 (``warnings.catch_warnings``)."""
+
+_LOG = logging.getLogger(__name__)
+"""It is disabled if a job has disabled the existing loggers, as ``logging.config`` does by default."""
 
 _STREAMS = range(3)
 """The descriptors of the standard streams."""
@@ -207,6 +236,8 @@ class ProcessAttributes:
         lines = os.pread(self._status_file, 8192, 0).split(b"\n")
         present: dict[str, Any] = dict(zip(self._names, self._lines(lines), strict=True))
         present["limits"] = os.pread(self._limits_file, 8192, 0)
+        if "Umask" not in present:  # gVisor, for one, does not show it
+            present["Umask"] = _umask()
         root = os.stat("/")
         present["root"] = root.st_dev, root.st_ino
         present["oom_score_adj"] = os.pread(self._oom_file, 16, 0)
@@ -303,7 +334,7 @@ class StandardStreams:
                 os.set_blocking(number, self._blocking[number])
         sys.stdin, sys.stdout, sys.stderr = self._streams  # this may end a stream that closes the file of another
         for stream in self._own:
-            stream.open_again()
+            stream.set_back()
         return True
 
     def _present(self) -> tuple[Any, ...]:
@@ -317,9 +348,14 @@ class StandardStreams:
             present += os.get_blocking(1), os.get_blocking(2)
             for stream in self._own:
                 present.append(stream.stream.closed)
+                present.append(_settings_of_stream(stream.stream))
         except (OSError, ValueError) as error:  # a descriptor was closed, or a stream detached
             present.append(repr(error))
         return tuple(present)
+
+
+_STREAM_SETTINGS = ("encoding", "errors", "line_buffering", "write_through")
+_settings_of_stream = attrgetter(*_STREAM_SETTINGS)
 
 
 class _OwnStream:
@@ -328,15 +364,18 @@ class _OwnStream:
     def __init__(self, number: int, stream: io.TextIOWrapper) -> None:
         self._number = number
         self.stream = stream
-        names = ("encoding", "errors", "line_buffering", "write_through")
-        self._settings = {name: getattr(stream, name) for name in names}
+        self._before = _settings_of_stream(stream)
 
-    def open_again(self) -> None:
-        """Have it read or write the descriptor again, as the same object, if it was closed or detached."""
+    def set_back(self) -> None:
+        """Open it again, as the same object, if it was closed or detached; reset its settings."""
+        before = dict(zip(_STREAM_SETTINGS, self._before, strict=True))
         if not _is_open(self.stream):
             raw = io.FileIO(self._number, "w" if self._number else "r", closefd=False)
             buffer: Any = io.BufferedWriter(raw) if self._number else io.BufferedReader(raw)
-            io.TextIOWrapper.__init__(self.stream, buffer, **self._settings)
+            io.TextIOWrapper.__init__(self.stream, buffer, **before)
+        elif _settings_of_stream(self.stream) != self._before:
+            with contextlib.suppress(io.UnsupportedOperation):  # the encoding of what is being read is final
+                self.stream.reconfigure(**before)
 
 
 def _is_open(stream: Any) -> TypeGuard[io.TextIOWrapper]:
@@ -416,11 +455,20 @@ def _settings() -> tuple[Any, ...]:
         logging.root.manager.disable,
         socket.getdefaulttimeout(),
         locale.setlocale(locale.LC_ALL),
+        (stack_size := threading.stack_size(), threading.stack_size(stack_size))[0],  # the first call sets it to 0
+        getattr(sys, "tracebacklimit", None),
+        _disabled_loggers() if _LOG.disabled else (),
         _start_method() if "multiprocessing" in sys.modules else None,
         tuple(sys.path),
         (logging.root.level, tuple(logging.root.handlers)),
         tuple(warnings.filters),
+        (sys.excepthook, sys.unraisablehook, threading.excepthook),
     )
+
+
+def _disabled_loggers() -> Collection[str]:
+    loggers = logging.root.manager.loggerDict.items()
+    return {name for name, logger in loggers if isinstance(logger, logging.Logger) and logger.disabled}
 
 
 def _start_method() -> str | None:

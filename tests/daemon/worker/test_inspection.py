@@ -11,6 +11,7 @@ import pytest
 
 from taskqueue.daemon.protocol.messages import Ended, Message, RunsHandedBack, WorkerChanged
 from taskqueue.daemon.runtime.child_process import CHILDREN_FOR
+from taskqueue.daemon.worker import process_attributes
 from taskqueue.daemon.worker.inspection import DESCRIPTORS, THREADS, LeftProcesses
 from taskqueue.execution.run import Run
 from taskqueue.store.open import open_store
@@ -137,9 +138,9 @@ def test_a_folder_that_was_removed_is_left(tmp_path: Path) -> None:
     "what",
     [
         *("processors", "limits", "handlers", "timers", "oom_score_adj", "scheduler", "io priority", "settings"),
-        *("start method", "path", "root logger", "filters of warnings", "parent's death"),
+        *("start method", "path", "root logger", "filters of warnings", "parent's death", "loggers", "hooks", "mask"),
         *("replaced streams", "closed streams", "detached streams", "closed descriptors", "other files"),
-        "descriptors that do not block",
+        *("descriptors that do not block", "encodings"),
     ],
 )
 def test_all_that_the_next_job_inherits_is_set_back(what: str) -> None:
@@ -148,6 +149,33 @@ def test_all_that_the_next_job_inherits_is_set_back(what: str) -> None:
         fake_node.result(fake_node.run("Surroundings", what))
 
         assert fake_node.result(fake_node.run("Surroundings")) == before
+
+
+def test_a_mask_is_set_back_on_a_system_that_does_not_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(process_attributes._SEEN, "Umask")  # it is not taken from /proc/self/status then
+    with FakeNode(max_children=1) as fake_node:
+        before = fake_node.result(fake_node.run("Surroundings", "mask"))
+
+        assert fake_node.result(fake_node.run("Surroundings")) == before
+
+
+def test_a_log_file_that_a_job_has_closed_takes_the_lines_of_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "reconfiguring.py").write_text(
+        "import logging\nfrom taskqueue import Job\n"
+        f"logging.basicConfig(level='INFO', filename={str(tmp_path / 'log')!r}, filemode='w', force=True)\n"
+        "class Reconfigures(Job):\n"
+        "    def start(self):\n"
+        "        logging.info('ran %s', self.data)\n"
+        "        logging.basicConfig(force=True)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with FakeNode(max_children=1) as fake_node:
+        for number in range(3):
+            fake_node.result(fake_node.run("reconfiguring:Reconfigures", number))
+
+    assert [f"ran {number}" in (tmp_path / "log").read_text() for number in range(3)] == [True] * 3
 
 
 def test_no_run_finds_the_context_variables_of_another_though_both_were_given_at_once() -> None:
