@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import select
 import shutil
@@ -230,3 +231,28 @@ def test_a_log_file_that_cannot_be_opened_again_ends_neither_node_nor_job(url: s
         assert _run(scheduler, Printer) is Status.DONE
         eventually(lambda: "from the log" in (folder / "node.log").read_text())
         assert started.stop() == 0
+
+
+class Progressing(Job):
+    """Prints a line that it does not end, in each process that it has, and logs between."""
+
+    def start(self) -> None:
+        for percent in range(0, 100, 10):
+            print(f"\r{percent} %", end="", file=sys.stderr, flush=True)
+            self.log.warning("at %d", percent)
+            subprocess.run(["/bin/sh", "-c", "printf unended"], check=True)
+            self.log.warning("past %d", percent)
+        if self.data:
+            time.sleep(self.data)
+
+
+def test_lines_of_the_log_are_whole_whatever_jobs_print_without_ending_it(url: str, tmp_path: Path) -> None:
+    with Scheduler(url) as scheduler, node(url, tmp_path, *OPTIONS, "--log-format", "json") as started:
+        for seconds in (0, 1, 0):
+            assert _run(scheduler, Progressing, seconds) is Status.DONE
+        assert started.stop() == 0
+
+    lines = started.log.read_bytes().decode().split("\n")
+    logged = [line for line in lines if '"message"' in line]
+    assert sum("at 50" in json.loads(line)["message"] for line in logged) == 3
+    assert {"\r50 %", "unended"} <= {*lines}

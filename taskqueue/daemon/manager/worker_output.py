@@ -6,7 +6,10 @@ So a job never waits for the reader of its node's output, and does not fail when
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import re
+import sys
 import time
 
 from taskqueue.daemon.runtime import standard_streams
@@ -22,6 +25,11 @@ LONGEST_LINE = 65536
 UNENDED_FOR = 0.2
 """Seconds for which the rest of a line is awaited."""
 
+LOG_LINE = "\x16"
+"""Written before each line of the log, which begins a new line even if a job has printed the beginning of another."""
+
+_MARK = LOG_LINE.encode()
+_MARK_IN_LINE = re.compile(rb"(?<=[^\n])" + _MARK)
 
 STALLED_AFTER = 1.0
 """Seconds in which the reader of the node's output must take ``READ_AT_ONCE``, or jobs no longer wait for it."""
@@ -48,6 +56,7 @@ class WorkerOutput:
     def redirect(self) -> None:
         """Make this process, a new worker, write there."""
         standard_streams.redirect(*map(_own_description, self.writers))
+        _mark_log_lines()
 
     def drain(self) -> None:
         """Forward what the workers have left, when the last of them has gone."""
@@ -64,6 +73,8 @@ class _Pipe:
         self._reader, self.writer = os.pipe()
         os.set_blocking(self._reader, False)
         self._begun = b""
+        self._is_in_line = False
+        """Whether the beginning of a line was passed on without its end."""
         self._end_timer: Timer | None = None
         self._stall_timer: Timer | None = None
         loop.watch(self._reader, self._on_readable)
@@ -73,7 +84,7 @@ class _Pipe:
         for _ in range(DRAINS_AT_MOST):
             if not self._pass_on():
                 break
-        self._end_line()
+        self._break_line()
 
     def _on_readable(self) -> None:
         self._pass_on()
@@ -98,18 +109,32 @@ class _Pipe:
             data = os.read(self._reader, READ_AT_ONCE)
         except BlockingIOError:
             return False
-        lines, end, begun = (self._begun + data).rpartition(b"\n")
-        self._output.write(lines + end)
-        self._begun = begun
-        if len(begun) > LONGEST_LINE:
-            self._end_line()
-        elif begun and (self._end_timer is None or not self._end_timer.is_pending):
-            self._end_timer = self._loop.at(time.monotonic() + UNENDED_FOR, self._end_line)
+        text = self._begun + data
+        if _MARK in text:
+            if self._is_in_line and text.startswith(_MARK):
+                text = b"\n" + text
+            text = _MARK_IN_LINE.sub(b"\n", text).replace(_MARK, b"")
+        lines, end, self._begun = text.rpartition(b"\n")
+        if end:
+            self._output.write(lines + end)
+            self._is_in_line = False
+        if len(self._begun) > LONGEST_LINE:
+            self._pass_begun()
+        elif self._begun and (self._end_timer is None or not self._end_timer.is_pending):
+            self._end_timer = self._loop.at(time.monotonic() + UNENDED_FOR, self._break_line)
         return True
 
-    def _end_line(self) -> None:
-        begun, self._begun = self._begun, b""
-        self._output.write(begun)
+    def _break_line(self) -> None:
+        """Forward a line that its writer has not ended; end it, as other processes may log now, except for people."""
+        if self._begun and not self._output.isatty():
+            self._output.write(self._begun + b"\n")
+            self._begun, self._is_in_line = b"", False
+        elif self._begun:
+            self._pass_begun()
+
+    def _pass_begun(self) -> None:
+        self._output.write(self._begun)
+        self._begun, self._is_in_line = b"", True
 
 
 def _own_description(writer: int) -> int:
@@ -117,3 +142,15 @@ def _own_description(writer: int) -> int:
     with contextlib.suppress(OSError):  # /proc cannot be read
         return os.open(f"/proc/self/fd/{writer}", os.O_WRONLY | os.O_CLOEXEC)
     return os.dup(writer)
+
+
+def _mark_log_lines() -> None:
+    """Mark each line that a handler of ``logging`` writes to standard output or error."""
+    unmarked = logging.Handler.format
+    streams = sys.stdout, sys.stderr
+
+    def marked(handler: logging.Handler, record: logging.LogRecord) -> str:
+        is_marked = isinstance(handler, logging.StreamHandler) and handler.stream in streams
+        return f"{LOG_LINE}{unmarked(handler, record)}" if is_marked else unmarked(handler, record)
+
+    logging.Handler.format = marked  # type: ignore[method-assign,assignment]
