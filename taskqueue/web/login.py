@@ -17,7 +17,10 @@ from taskqueue.web.viewers import COOKIE, Viewers, address_of, check_origin
 log = logging.getLogger(__name__)
 
 MOST_FAILURES = 10
-"""After this many failed logins within ``PERIOD``, a name or an address has to wait."""
+"""After this many failed logins within ``PERIOD``, a name or an address has to wait.
+
+Failures of a name elsewhere do not count at the addresses from which this user has logged in.
+"""
 
 PERIOD = 300.0
 REMEMBERED = 10_000
@@ -61,11 +64,15 @@ class Login:
     def __init__(self, viewers: Viewers) -> None:
         self._viewers = viewers
         self._failed = FailedLogins()
+        self._usual: set[str] = set()
+        """Address and name of each login: nobody locks a user out there by guessing elsewhere."""
 
     def begin(self, request: Request, name: str, password: str) -> str:
         """Return the id of a new session. Raises ``Problem`` for a wrong password, and after too many; takes long."""
         check_origin(request)
-        keys = [f"address {network_of(address_of(request))}", f"name {name[:100]}"]
+        network = network_of(address_of(request))
+        usual = f"address {network} name {name[:100]}"
+        keys = [f"address {network}", usual if usual in self._usual else f"name {name[:100]}"]
         self._failed.begin(keys)
         users = self._viewers.users
         account = None if users is None else users.by_password(name, password)
@@ -73,6 +80,9 @@ class Login:
             log.warning("a login as %r from %s failed", name[:100], address_of(request))
             raise Problem("wrong-login", "name or password is wrong")
         self._failed.forget(keys)
+        if len(self._usual) >= REMEMBERED:
+            self._usual.clear()
+        self._usual.add(usual)
         log.info("%s logged in from %s", account.user.name, address_of(request))
         return self._viewers.sessions.begin(account.user.name, account.password, replaced=request.cookies.get(COOKIE))
 

@@ -194,6 +194,24 @@ def test_failed_logins_are_counted(browser: MakeBrowser) -> None:
     assert (refused.status_code, int(refused.headers["retry-after"]) <= 301) == (429, True)
 
 
+def test_wrong_passwords_from_elsewhere_lock_no_user_out_of_a_usual_address(
+    url: str, people: tuple[Path, dict[str, str]]
+) -> None:
+    with Scheduler(url) as scheduler:
+        made = app(scheduler, users=people[0], hosts=[HOST])
+
+        def log_in(address: str, password: str) -> int:
+            headers = {"origin": f"https://{HOST}"}
+            client = TestClient(made, f"https://{HOST}", client=(address, 1), headers=headers, follow_redirects=False)
+            return client.post("/login", data={"name": "rita", "password": password}).status_code
+
+        with TestClient(made):
+            assert log_in("192.0.2.1", PASSWORD) == 303
+            assert [log_in(f"203.0.113.{number}", "guess") for number in range(11)] == [401] * 10 + [429]
+            assert log_in("198.51.100.7", PASSWORD) == 429
+            assert log_in("192.0.2.1", PASSWORD) == 303
+
+
 def test_the_header_of_a_proxy_is_believed_from_that_proxy_alone(browser: MakeBrowser) -> None:
     settings = {"header": "X-Remote-User", "proxies": ["198.51.100.0/24"], "hosts": [HOST]}
     named = {"x-remote-user": "ines"}
