@@ -170,6 +170,8 @@ class Connections:
             return None
         other = object.__new__(Connections)
         vars(other).update({**vars(self), "_of_process": {}})  # it opens the same file, whatever the folder is now
+        if self in _UNADDRESSED:
+            _UNADDRESSED[other] = None
         return other
 
     def wake(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from copy import copy
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -105,9 +106,11 @@ def test_a_scheduler_without_an_address_is_back_on_its_own_store_after_the_test(
 ) -> None:
     monkeypatch.setenv("TASKQUEUE_URL", str(tmp_path / "own.db"))
     test = StoreOpener(open=lambda: open_store(str(tmp_path / "test.db")))
-    with Scheduler() as scheduler, Scheduler(str(tmp_path / "own.db")) as addressed:
+    own = str(tmp_path / "own.db")
+    with Scheduler() as scheduler, copy(scheduler) as copied, Scheduler(own) as addressed:
         scheduler.add_job(Mail)
+        assert copied.count_jobs() == 1
         with standing_in(test):
-            assert (scheduler.count_jobs(), addressed.count_jobs()) == (0, 1)
+            assert (scheduler.count_jobs(), copied.count_jobs(), addressed.count_jobs()) == (0, 0, 1)
 
-        assert scheduler.count_jobs() == 1
+        assert (scheduler.count_jobs(), copied.count_jobs()) == (1, 1)
