@@ -70,6 +70,7 @@ class EventLoop:
             raise
         finally:
             self._task = None
+            self._settings.leave_busy_executor()
             self._settings.restore()
 
     def _run_until_complete(self, task: asyncio.Task[Any]) -> Any:
@@ -205,14 +206,30 @@ class LoopSettings:
     """The settings of an event loop before the first job. Its timers are left alone: connection pools have some."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._executor = ThreadPoolExecutor(thread_name_prefix="asyncio")
+        self._loop: Any = loop
+        self._executor: Any = ThreadPoolExecutor(thread_name_prefix="asyncio")
+        loop.set_default_executor(self._executor)
         self._factory = loop.get_task_factory()
         self._is_debug = loop.get_debug()
 
+    def leave_busy_executor(self) -> None:
+        """Make the next run use a new executor if the last one has left most threads of the present one busy.
+
+        They may never end, as calls without a timeout, and calls of the next run would wait for them.
+        """
+        threads, idle = len(self._executor._threads), self._executor._idle_semaphore._value  # noqa: SLF001
+        if 2 * (threads - idle) > self._executor._max_workers:  # noqa: SLF001
+            log.warning("a job has left %d calls running in threads", threads - idle)
+            self._executor.shutdown(wait=False)
+
     def restore(self, job: str = "") -> None:
         """Reset the settings that jobs can change; log which of them ``job`` had changed."""
-        loop, changed = self._loop, []
+        loop, changed = self._loop, list[str]()
+        if self._executor._shutdown:  # noqa: SLF001
+            self._executor = ThreadPoolExecutor(thread_name_prefix="asyncio")
+        if getattr(loop, "_executor_shutdown_called", False):
+            loop._executor_shutdown_called = False  # noqa: SLF001
+            changed.append("default executor")
         if not loop.is_closed():
             loop.set_default_executor(self._executor)  # there is no way to read which one it has
         if loop.get_task_factory() != self._factory:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -329,6 +330,9 @@ def loop() -> Iterator[EventLoop]:
     loop = EventLoop()
     yield loop
     loop.close()
+    for thread in threading.enumerate():
+        if thread.name.startswith("asyncio"):
+            thread.join()  # other tests fork
     for task in left:
         if not task.done():
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # it was to be left
@@ -429,6 +433,27 @@ def test_tasks_that_a_job_leaves_running_are_named_in_the_log(
     loop.run(begin(*[go_on() for _ in range(5)]), CallerInterrupts())
 
     assert caplog.messages == ["canceling the tasks that a job left running: go_on, go_on, go_on and 2 more"]
+
+
+@pytest.mark.parametrize("how", ["busy", "shut down"])
+def test_each_job_finds_threads_whatever_one_before_did_with_them(loop: EventLoop, how: str) -> None:
+    is_over = threading.Event()
+
+    async def spends() -> None:
+        if how == "shut down":
+            await asyncio.get_running_loop().shutdown_default_executor()
+        for _ in range(100 if how == "busy" else 0):
+            asyncio.get_running_loop().run_in_executor(None, is_over.wait)
+
+    async def uses() -> int:
+        return await asyncio.wait_for(asyncio.to_thread(os.getpid), 10)
+
+    try:
+        for _ in range(2):
+            loop.run(spends(), CallerInterrupts())
+            assert loop.run(uses(), CallerInterrupts()) == os.getpid()
+    finally:
+        is_over.set()
 
 
 def test_an_executor_that_a_job_has_set_and_closed_is_none_of_the_next_job(loop: EventLoop) -> None:
