@@ -7,6 +7,7 @@ import json
 import os
 import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -256,3 +257,15 @@ def test_lines_of_the_log_are_whole_whatever_jobs_print_without_ending_it(url: s
     logged = [line for line in lines if '"message"' in line]
     assert sum("at 50" in json.loads(line)["message"] for line in logged) == 3
     assert {"\r50 %", "unended"} <= {*lines}
+
+
+@pytest.mark.parametrize("reader", [terminal], indirect=True)
+def test_a_node_leaves_when_its_terminal_is_closed(url: str, tmp_path: Path, reader: Reader) -> None:
+    with Scheduler(url) as scheduler, node_with_output(reader.writer, url, tmp_path, *OPTIONS) as started:
+        started.process.send_signal(signal.SIGHUP)
+        started.heed("RELOADING=1")
+        assert _run(scheduler, Printer) is Status.DONE
+        os.close(reader.reader)
+        assert _run(scheduler, Printer) is Status.DONE
+
+        assert started.stop(signal.SIGHUP) == 0

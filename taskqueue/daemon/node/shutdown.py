@@ -15,7 +15,7 @@ from taskqueue.daemon.node.node_hooks import NodeHooks
 from taskqueue.daemon.node.status import UNSEATED, WORKS
 from taskqueue.daemon.protocol.channel import ChannelBroken
 from taskqueue.daemon.protocol.messages import NODE_STOPPING, Recycle, Shutdown
-from taskqueue.daemon.runtime import systemd
+from taskqueue.daemon.runtime import standard_streams, systemd
 from taskqueue.exit_codes import Exit
 from taskqueue.model.wording import count
 
@@ -98,8 +98,15 @@ class ShutdownSequence:
         self._start("patient")
 
     def on_reload(self) -> None:
-        """Load new code on SIGHUP: replace the workers, or re-execute the program if modules are preloaded."""
+        """Load new code on SIGHUP: replace the workers, or re-execute the program if modules are preloaded.
+
+        If the terminal of the node was closed, which also sends SIGHUP, shut down as on SIGTERM.
+        """
         if self.stage not in (NodeStage.STANDBY, NodeStage.SEATED):
+            return
+        if standard_streams.has_lost_terminal():
+            log.info("the terminal of this node was closed")
+            self.on_stop()
             return
         systemd.reloading()
         if self.stage is NodeStage.SEATED and self._settings.preload:

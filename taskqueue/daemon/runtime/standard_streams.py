@@ -167,6 +167,7 @@ class NonblockingOutput(io.RawIOBase):
 _standard: list[NonblockingOutput] = []
 _streams: dict[int, io.TextIOWrapper] = {}
 _others: list[NonblockingOutput] = []
+_terminals: list[int] = []
 
 
 def install() -> None:
@@ -174,6 +175,7 @@ def install() -> None:
     while (null := os.open(os.devnull, os.O_RDWR)) <= STDERR:
         os.set_inheritable(null, True)
     os.close(null)
+    _terminals[:] = filter(os.isatty, (0, STDOUT, STDERR))
     if not _standard:
         _standard.extend(outputs())
     for number, output, stream in zip((STDOUT, STDERR), _standard, (sys.stdout, sys.stderr), strict=True):
@@ -183,6 +185,11 @@ def install() -> None:
             _streams[number] = stream
     if sys.stderr is None:
         sys.stderr = open(STDERR, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+
+
+def has_lost_terminal() -> bool:
+    """Return whether this process was started on a terminal that has been closed since."""
+    return bool(_terminals) and not any(map(os.isatty, _terminals))
 
 
 def outputs() -> tuple[NonblockingOutput, NonblockingOutput]:
