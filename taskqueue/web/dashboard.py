@@ -208,10 +208,12 @@ def wants_content(request: Request) -> bool:
 
 
 async def small_form_of(request: Request) -> Form:
-    """Return the fields of a form of a few fields. Raises ``Problem``."""
-    body = await request.body()
-    if len(body) > LARGEST_LOGIN:
-        raise Problem("body-too-large", f"the form is larger than {LARGEST_LOGIN:,} bytes: send name and password")
+    """Return the fields of a form of a few fields, of which not much is kept in memory. Raises ``Problem``."""
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > LARGEST_LOGIN:
+            raise Problem("body-too-large", f"the form is larger than {LARGEST_LOGIN:,} bytes: send name and password")
     return form_in(request, body)
 
 

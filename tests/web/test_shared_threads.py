@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -237,6 +238,14 @@ def test_an_address_without_a_login_has_a_share_and_sends_no_large_form(port: in
     made.state.dashboard._stranger_threads = SharedThreads("taskqueue-web-test", 1, 1, 0)
     reply = ask(port, "/login")
     assert (reply.status, reply.retry_after) == (429, "1")
+
+
+def test_a_large_form_of_a_login_is_refused_before_all_of_it_is_there(port: int) -> None:
+    head = "POST /login HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 1000000\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", port), timeout=LIMIT) as connection:
+        connection.sendall(head.encode() + b"x" * 20_000)
+
+        assert b" 413 " in connection.recv(4096).partition(b"\r\n")[0]
 
 
 def test_a_user_with_too_many_requests_at_once_is_refused_the_further_ones(
