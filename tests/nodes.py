@@ -134,9 +134,9 @@ def node(
 
 
 @contextmanager
-def node_with_output(output: int, url: str, folder: Path, *options: str) -> Iterator[Node]:
+def node_with_output(output: int, url: str, folder: Path, *options: str, wrapper: Sequence[str] = ()) -> Iterator[Node]:
     """Start a node that writes to the descriptor ``output``, as ``node`` does."""
-    started = Node(url, folder, options, {}, output)
+    started = Node(url, folder, options, {}, output, wrapper)
     try:
         started.heed("READY=1")
         yield started

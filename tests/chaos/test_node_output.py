@@ -269,3 +269,39 @@ def test_a_node_leaves_when_its_terminal_is_closed(url: str, tmp_path: Path, rea
         assert _run(scheduler, Printer) is Status.DONE
 
         assert started.stop(signal.SIGHUP) == 0
+
+
+class Asking(Job):
+    """Returns what happens when it asks the people at the terminal, in each way that there is."""
+
+    def start(self) -> list[str]:
+        return [self._error_of(ask) for ask in (input, lambda: open("/dev/tty"))]
+
+    def _error_of(self, ask: Callable[[], object]) -> str:
+        try:
+            return repr(ask())
+        except (EOFError, OSError) as error:
+            return str(error)
+
+
+ON_A_TERMINAL = (
+    "import fcntl, os, sys, termios\n"
+    "os.setsid()\n"
+    "fcntl.ioctl(1, termios.TIOCSCTTY, 0)\n"
+    "os.dup2(1, 0)\n"
+    "os.execv(sys.argv[1], sys.argv[1:])"
+)
+"""Makes its output its controlling terminal and its input, and executes a command."""
+
+
+@pytest.mark.parametrize("reader", [terminal], indirect=True)
+def test_a_job_that_asks_the_terminal_of_its_node_is_refused_and_not_stopped(
+    url: str, tmp_path: Path, reader: Reader
+) -> None:
+    wrapper = (sys.executable, "-c", ON_A_TERMINAL)
+    with Scheduler(url) as scheduler, node_with_output(reader.writer, url, tmp_path, *OPTIONS, wrapper=wrapper):
+        process = scheduler.add_job(Asking)
+        process.wait(timeout=LIMIT)
+
+        assert process.result[0] == "EOF when reading a line"
+        assert "No such device or address: '/dev/tty'" in process.result[1]

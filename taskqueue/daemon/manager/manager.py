@@ -78,6 +78,7 @@ def fork_manager(settings: Settings, keep: Collection[int] = ()) -> tuple[Child,
 
     def live() -> int:
         standard_streams.forked()
+        standard_streams.leave_terminal()
         try:
             return Manager(settings, theirs, keep, start_log).run()
         finally:

@@ -6,6 +6,7 @@ The open file is shared with other programs, so its flags are not changed: write
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import logging
 import os
@@ -13,6 +14,7 @@ import select
 import socket
 import stat
 import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -35,7 +37,7 @@ RETRY_AFTER = 1.0
 FINISH_WITHIN = 1.0
 """Seconds that the last lines may take when a process exits."""
 
-STDOUT, STDERR = 1, 2
+STDIN, STDOUT, STDERR = 0, 1, 2
 
 _BUFFER = 65536
 """Bytes of a line that reach the output in one piece."""
@@ -175,7 +177,7 @@ def install() -> None:
     while (null := os.open(os.devnull, os.O_RDWR)) <= STDERR:
         os.set_inheritable(null, True)
     os.close(null)
-    _terminals[:] = filter(os.isatty, (0, STDOUT, STDERR))
+    _terminals[:] = filter(os.isatty, (STDIN, STDOUT, STDERR))
     if not _standard:
         _standard.extend(outputs())
     for number, output, stream in zip((STDOUT, STDERR), _standard, (sys.stdout, sys.stderr), strict=True):
@@ -190,6 +192,19 @@ def install() -> None:
 def has_lost_terminal() -> bool:
     """Return whether this process was started on a terminal that has been closed since."""
     return bool(_terminals) and not any(map(os.isatty, _terminals))
+
+
+def leave_terminal() -> None:
+    """Leave the terminal and the input to the parent: a process in the background that reads a terminal is stopped."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, STDIN)
+    os.close(null)
+    with contextlib.suppress(OSError):  # there is none
+        terminal = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.ioctl(terminal, termios.TIOCNOTTY)
+        finally:
+            os.close(terminal)
 
 
 def outputs() -> tuple[NonblockingOutput, NonblockingOutput]:
