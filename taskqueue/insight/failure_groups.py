@@ -19,6 +19,7 @@ from taskqueue.insight.releases import Release, release_before
 from taskqueue.model.fingerprint import group_id, part_of_message, type_of
 from taskqueue.model.history import OTHER, Figures, Part, Parts, Step
 from taskqueue.model.timestamps import milliseconds, moment
+from taskqueue.model.wording import span
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -32,8 +33,8 @@ NEW_FOR = timedelta(days=1)
 RELEASED_FOR = Step.MINUTE.kept_for
 """How long the release before its first occurrence is named: as long as the minute of that is known."""
 
-SHORT = timedelta(minutes=5)
-"""A sudden change shows in this time before it shows in an hour."""
+JUDGED_OVER = (Step.HOUR.length, timedelta(minutes=5), timedelta(minutes=2))
+"""The times up to now in which failures are judged: a sudden change shows in the short ones first."""
 
 FEWEST_NEW, SHARE_OF_NEW = 5, 0.02
 """A new error needs attention from this many failed attempts, and this share of its class."""
@@ -139,7 +140,7 @@ class FailureGroup:
     attempts: int
     """All attempts of the class within ``over``."""
     over: timedelta
-    """The time up to now that ``number`` and ``attempts`` cover: an hour, or a few minutes if these show it first."""
+    """The time up to now that ``number`` and ``attempts`` cover: an hour, or a few minutes if only these show it."""
     usual: float | None
     """The usual share, 0 to 1; None if the class had no attempts in the week."""
     first_at: datetime
@@ -175,9 +176,9 @@ class FailureGroup:
         return type_of(self.fingerprint)
 
     @property
-    def is_sudden(self) -> bool:
-        """Return whether the last few minutes show it but the whole hour does not yet."""
-        return self.over == SHORT
+    def lately(self) -> str:
+        """Return ``over`` in words: ``last hour``, ``last 5 min``."""
+        return "last hour" if self.over == JUDGED_OVER[0] else f"last {span(self.over.total_seconds())}"
 
     @property
     def query(self) -> dict[str, Any] | None:
@@ -369,16 +370,30 @@ def _has_grown(decision: FailureDecision, numbers: Mapping[int, int], lately: La
     if decision.until is not None or decision.share is None:
         return False
     shares = shares_of(numbers, lately, decision.job, now)
-    return any(_trend(*share, decision.share, 0.0, is_new=False) is Trend.RISING for share in shares)
+    return any(_trend(share, decision.share, 0.0, is_new=False) is Trend.RISING for share in shares)
 
 
-def shares_of(
-    numbers: Mapping[int, int], lately: Lately, job: str, now: datetime
-) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return how many attempts failed in these minutes, of how many: of the last hour, and of the last few minutes."""
-    since = milliseconds(now - SHORT)
-    in_short = sum(number for at, number in numbers.items() if at >= since)
-    return (sum(numbers.values()), lately.all_of(job).all), (in_short, lately.all_of(job, since).all)
+class Share(NamedTuple):
+    """How many attempts of a class failed with one error in the time up to now, and how many there were."""
+
+    number: int
+    attempts: int
+    over: timedelta
+
+    @property
+    def value(self) -> float:
+        """Return it as 0 to 1."""
+        return self.number / self.attempts if self.attempts else 0.0
+
+
+def shares_of(numbers: Mapping[int, int], lately: Lately, job: str, now: datetime) -> list[Share]:
+    """Return the share of an error that failed so often in these minutes, in each time of ``JUDGED_OVER``."""
+    shares = [Share(sum(numbers.values()), lately.all_of(job).all, JUDGED_OVER[0])]
+    for over in JUDGED_OVER[1:]:
+        since = milliseconds(now - over)
+        number = sum(number for at, number in numbers.items() if at >= since)
+        shares.append(Share(number, lately.all_of(job, since).all, over))
+    return shares
 
 
 def _quiet(
@@ -412,28 +427,24 @@ def _group(
     releases: Sequence[Release],
 ) -> FailureGroup:
     job, usually = key[0], _share(usual, key)
-    number, attempts, last = sum(numbers.values()), lately.all_of(job).all, max(numbers)
+    shares, last = shares_of(numbers, lately, job, now), max(numbers)
+    share = shares[0]
     first_at, before = _first(key, min(numbers), lately, usual, now)
     was_seen = before < FEWEST_BEFORE or first_at <= now - RELEASED_FOR  # or it would have been, had it been there
     is_new = first_at > now - NEW_FOR and not was_seen
-    over = Step.HOUR.length
-    if _is_over(number, attempts, lately.all_of(job, last + 1).all):
+    if _is_over(share.number, share.attempts, lately.all_of(job, last + 1).all):
         trend = Trend.OVER
     else:
-        usually_and_at_times = (usually or 0.0, usual.at_times.get(key, 0.0))
-        trend = _trend(number, attempts, *usually_and_at_times, is_new=is_new)
-        if trend is Trend.USUAL:
-            in_short, attempts_in_short = shares_of(numbers, lately, job, now)[1]
-            trend = _trend(in_short, attempts_in_short, *usually_and_at_times, is_new=is_new)
-            if trend is not Trend.USUAL:
-                number, attempts, over = in_short, attempts_in_short, SHORT
+        trends = [_trend(each, usually or 0.0, usual.at_times.get(key, 0.0), is_new=is_new) for each in shares]
+        unusual = [place for place, trend in enumerate(trends) if trend is not Trend.USUAL]
+        share, trend = shares[min(unusual, default=0)], trends[min(unusual, default=0)]
     return FailureGroup(
         job=job,
         fingerprint=key[1],
         trend=trend,
-        number=number,
-        attempts=attempts,
-        over=over,
+        number=share.number,
+        attempts=share.attempts,
+        over=share.over,
         usual=usually,
         first_at=first_at,
         last_at=moment(last),
@@ -484,17 +495,14 @@ def _share(usual: Usual, key: tuple[str, str]) -> float | None:
     return usual.failures.get(key, 0) / attempts if attempts else None
 
 
-def _trend(number: int, attempts: int, usually: float, at_times: float, *, is_new: bool) -> Trend:
-    """Return whether this number of failures among these attempts needs attention."""
-    if not attempts:
-        return Trend.USUAL
-    share = number / attempts
-    if is_new and number >= FEWEST_NEW and share >= SHARE_OF_NEW:
+def _trend(share: Share, usually: float, at_times: float, *, is_new: bool) -> Trend:
+    """Return whether this share of failures needs attention."""
+    if is_new and share.number >= FEWEST_NEW and share.value >= SHARE_OF_NEW:
         return Trend.NEW
     most = max(usually, at_times)
-    expected = (most + 1 / FEWEST_USUAL) * attempts
-    is_more = number >= FEWEST_RISING and share >= RISE * usually and share >= most + MORE
-    return Trend.RISING if is_more and number - expected >= SURE * sqrt(expected) else Trend.USUAL
+    expected = (most + 1 / FEWEST_USUAL) * share.attempts
+    is_more = share.number >= FEWEST_RISING and share.value >= max(RISE * usually, most + MORE)
+    return Trend.RISING if is_more and share.number - expected >= SURE * sqrt(expected) else Trend.USUAL
 
 
 def _is_over(number: int, attempts: int, after: int) -> bool:

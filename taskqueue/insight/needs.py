@@ -13,7 +13,7 @@ from taskqueue.insight import diagnosis, host
 from taskqueue.insight.failure_groups import FailureGroup, Lately, Trend
 from taskqueue.insight.failure_states import FailureState
 from taskqueue.insight.nodes import Node, seats
-from taskqueue.insight.overview import FAILURES_OVER, QueueState, Run
+from taskqueue.insight.overview import QueueState, Run
 from taskqueue.insight.why import why_no_node
 from taskqueue.model.controls import Control, Controls, Kind
 from taskqueue.model.finding import Finding, Level
@@ -254,8 +254,7 @@ def _number(group: FailureGroup) -> str:
     error = group.fingerprint or "an end without an error"
     usually = "" if group.usual is None else f", usually {percent(group.usual)}"
     share = f"{percent(group.share)}{usually}"
-    over = span(group.over.total_seconds()) if group.over < FAILURES_OVER else "hour"
-    return f"{error}: {group.number:,} of {group.attempts:,} attempts in the last {over} ({share})"
+    return f"{error}: {group.number:,} of {group.attempts:,} attempts in the {group.lately} ({share})"
 
 
 def of_schedules(schedules: Iterable[NamedSchedule], now: datetime) -> Iterator[Need]:

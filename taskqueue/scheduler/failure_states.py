@@ -103,7 +103,7 @@ def _share(store: Store, group: Group, now: datetime) -> float:
     """Return the share of attempts that fail so now: of the last hour, or if that is more of the last minutes."""
     lately = Lately(RecentFigures(store).minutes(now))
     shares = shares_of(lately.failures.get(group, {}), lately, group.job, now)
-    return max(number / attempts if attempts else 0.0 for number, attempts in shares)
+    return max(share.value for share in shares)
 
 
 def _make_room(store: Store, new: FailureDecision, now: datetime) -> None:

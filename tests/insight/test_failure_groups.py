@@ -142,6 +142,17 @@ def test_what_rises_suddenly_shows_in_minutes() -> None:
     assert (group.trend, group.over) == (Trend.RISING, 5 * MINUTE)
 
 
+def test_what_rises_in_two_minutes_shows_before_it_shows_in_five() -> None:
+    hour: dict[int, Figures] = {ago: {"done": 89, KEY: 1} for ago in range(2, 59)}
+    minutes = in_minutes({**hour, 1: {"done": 85, "failed": 5, KEY: 5}, 0: {"done": 30, "failed": 15, KEY: 15}})
+
+    group = of_key(minutes, week({"done": 89, KEY: 1}))
+
+    assert (group.trend, group.over, group.lately) == (Trend.RISING, 2 * MINUTE, "last 2 min")
+    [says] = sentences(minutes, week({"done": 89, KEY: 1}))
+    assert says.endswith(": 21 of 225 attempts in the last 2 min (9.3 %, usually 1.1 %)")
+
+
 def test_an_error_is_over_once_attempts_succeed_that_would_have_failed() -> None:
     failing = {30: {"done": 50, "failed": 50, KEY: 50}}
 

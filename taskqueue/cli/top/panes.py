@@ -222,8 +222,8 @@ def failures_row(group: FailureGroup, now: datetime) -> Row:
             usual,
             minute(group.last_at, now),
         ),
-        detail=f"{group.number:,} of {count(group.attempts, 'attempt')} of {group.job} failed in the last "
-        f"{'5 minutes' if group.is_sudden else 'hour'}, first at {minute(group.first_at, now)}{release}: {error}",
+        detail=f"{group.number:,} of {count(group.attempts, 'attempt')} of {group.job} failed in the "
+        f"{group.lately}, first at {minute(group.first_at, now)}{release}: {error}",
     )
 
 
