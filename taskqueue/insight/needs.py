@@ -34,6 +34,9 @@ OVERDUE = timedelta(minutes=1)
 """A schedule that has started no job for this long after its time is not served."""
 
 CANCEL_TAKES = 15.0
+ELECTED_WITHIN = timedelta(seconds=30)
+"""A store that had a leader this recently has none only until another node takes the lead, as when nodes restart."""
+
 """Seconds after which a requested end counts as late."""
 
 ENOUGH = 10
@@ -91,9 +94,16 @@ class Need:
 
 
 def of_nodes(
-    leases: Sequence[Lease], nodes: Sequence[Node], queues: Iterable[QueueState], now: datetime
+    leases: Sequence[Lease],
+    nodes: Sequence[Node],
+    queues: Iterable[QueueState],
+    now: datetime,
+    led_at: datetime | None = None,
 ) -> Iterator[Need]:
-    """Yield needs for missing nodes, drained nodes, and other problems of nodes that ``doctor`` names."""
+    """Yield needs for missing nodes, drained nodes, and other problems of nodes that ``doctor`` names.
+
+    ``led_at`` is when a node was last seen to lead.
+    """
     waiting = sum(queue.waiting for queue in queues)
     if not any(node.is_live for node in nodes):
         says = f"no node is running on this store; waiting: {count(waiting, 'job')}"
@@ -101,6 +111,8 @@ def of_nodes(
         yield Need(subject=Subject.NODE, name="", says=says, do=do, level=Level.ERROR)
     for finding in diagnosis.flaws_of_nodes(leases, now):
         topic = finding.says.partition(" is degraded:")[0] if finding.about == "nodes" else finding.about
+        if finding.about == "leader" and led_at is not None and now - led_at < ELECTED_WITHIN:
+            continue
         yield replace(of_finding(finding, Subject.NODE), topic=topic)
     for node in nodes:
         if node.drain is not None:

@@ -104,6 +104,7 @@ class OverviewReader:
         self._promises: Parts = {}
         self._schedule_times = ScheduleTimes({}, {})
         self._flaws: list[Need] = []
+        self._led_at: datetime | None = None
         self._seldom_at = 0.0
         self._upcoming: tuple[float, Upcoming] | None = None
 
@@ -123,13 +124,14 @@ class OverviewReader:
             self._read_seldom(now, _all(tally, Status.POSTPONED), releases, decisions)
         running = _all(tally, Status.PROCESSING)
         nodes = nodes_of(leases, controls, _by_node(records, running), now)
+        self._led_at = now if any(node.is_leader for node in nodes) else self._led_at
         queues = overview.queue_states(tally, since, controls, minutes, now, self._usual_waits)
         runs = overview.runs_of(records, self._usual, now)
         self._lately.change_to(minutes)
         groups = judged(self._lately, self._usual_failures, now, decisions, releases)
         kept = promises.promises_of(self._promises, minutes) if self._promises else {}
         all_needs = [
-            *needs.of_nodes(leases, nodes, queues, now),
+            *needs.of_nodes(leases, nodes, queues, now, self._led_at),
             *needs.of_queues(leases, queues, controls, now),
             *needs.of_runs(runs, now),
             *needs.of_failures(groups, self._lately, now),

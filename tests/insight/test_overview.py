@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -15,10 +15,11 @@ from taskqueue import Scheduler
 from taskqueue.insight import needs, overview
 from taskqueue.insight.failure_groups import Lately, Usual, judged
 from taskqueue.insight.needs import Need, Subject
+from taskqueue.insight.nodes import nodes_of
 from taskqueue.insight.overview import failures_of
 from taskqueue.insight.overview_reader import Overview, OverviewReader
 from taskqueue.model.analytics import Due, Postponed
-from taskqueue.model.controls import Control, Kind
+from taskqueue.model.controls import Control, Controls, Kind
 from taskqueue.model.finding import Level
 from taskqueue.model.history import Part, Step
 from taskqueue.model.record import CancelRequest, Cause, Holder, Record, Status
@@ -70,6 +71,29 @@ def test_an_empty_store_needs_a_node(store: Store) -> None:
     assert (need.subject, need.level) == (Subject.NODE, Level.ERROR)
     assert need.says == "no node is running on this store; waiting: 0 jobs"
     assert "taskqueue-node" in need.do
+
+
+def test_a_store_without_a_leader_needs_somebody_unless_it_had_one_a_moment_ago() -> None:
+    now = NOON
+    leases = [Lease(name="seat:web-1", holder=WEB, since=now, until=now + MINUTE)]
+
+    def of_leader(led_at: datetime | None) -> list[str]:
+        return says(
+            list(needs.of_nodes(leases, nodes_of(leases, Controls(), None, now), [], now, led_at)), Subject.NODE
+        )
+
+    assert of_leader(None) == of_leader(now - MINUTE / 2) == ["leader: no node leads"]
+    assert of_leader(now - timedelta(seconds=29)) == []
+
+
+def test_a_leader_that_has_just_resigned_is_no_finding(store: Store) -> None:
+    seat(store)
+    reader = OverviewReader(store)
+    assert reader.read().needs == []
+    store.resign("lead", WEB)
+
+    assert reader.read().needs == []
+    assert says(read(store).needs, Subject.NODE) == ["leader: no node leads"]  # another reader knows of none
 
 
 @on_both
