@@ -12,8 +12,9 @@ from shlex import quote
 from taskqueue.insight import diagnosis, host
 from taskqueue.insight.failure_groups import FailureGroup, Lately, Trend
 from taskqueue.insight.failure_states import FailureState
-from taskqueue.insight.nodes import Node, seats
+from taskqueue.insight.nodes import Node, name_of, seats, slots
 from taskqueue.insight.overview import QueueState, Run
+from taskqueue.insight.queue_sharing import takes
 from taskqueue.insight.why import why_no_node
 from taskqueue.model.controls import Control, Controls, Kind
 from taskqueue.model.finding import Finding, Level
@@ -24,19 +25,19 @@ from taskqueue.store import Lease
 MISSED_WITHIN = timedelta(hours=12)
 """How long missed times of schedules stay listed."""
 
-LONG_RUN = 60.0
+LONG_RUN = 40.0
 """Seconds after which a run may count as long."""
 
 LONGER = 2.0
 """A run is long if it takes this many times as long as the longest of its class."""
 
-OVERDUE = timedelta(minutes=1)
+OVERDUE = timedelta(seconds=40)
 """A schedule that has started no job for this long after its time is not served."""
 
-CANCEL_TAKES = 15.0
 ELECTED_WITHIN = timedelta(seconds=30)
 """A store that had a leader this recently has none only until another node takes the lead, as when nodes restart."""
 
+CANCEL_TAKES = 15.0
 """Seconds after which a requested end counts as late."""
 
 ENOUGH = 10
@@ -110,9 +111,9 @@ def of_nodes(
         do = "start one: `taskqueue-node`, or `systemctl start taskqueue-node`"
         yield Need(subject=Subject.NODE, name="", says=says, do=do, level=Level.ERROR)
     for finding in diagnosis.flaws_of_nodes(leases, now):
-        topic = finding.says.partition(" is degraded:")[0] if finding.about == "nodes" else finding.about
         if finding.about == "leader" and led_at is not None and now - led_at < ELECTED_WITHIN:
             continue
+        topic = finding.says.partition(" is degraded:")[0] if finding.about == "nodes" else finding.about
         yield replace(of_finding(finding, Subject.NODE), topic=topic)
     for node in nodes:
         if node.drain is not None:
@@ -139,7 +140,11 @@ def of_queues(
 
 
 def of_runs(runs: Iterable[Run], now: datetime) -> Iterator[Need]:
-    """Yield running jobs whose lease has ended, that ignore a stop, or that run longer than any of their class."""
+    """Yield running jobs whose lease has ended, that ignore a stop, stand still, or run longer than any of their class.
+
+    A run stands still that has reported no progress for twice as long as its class runs on average, and for half as
+    long as all of it would take at its own pace.
+    """
     for run in runs:
         record, says = run.record, ""
         do = f"see why: `taskqueue why {record.id}`"
@@ -152,6 +157,10 @@ def of_runs(runs: Iterable[Run], now: datetime) -> Iterator[Need]:
             assert run.usual is not None  # it is long in comparison
             longest = f"the longest took {span(run.usual.longest)}"
             says = f"it has run for {span(run.ran or 0)}, longer than any of its class in the last day ({longest})"
+        elif (silent_for := _stands_still_for(run)) is not None:
+            at = percent(record.progress / 100)
+            says = f"it has made no progress for {span(silent_for)}, and is at {at} after {span(run.ran or 0)}"
+            do = f"see where it is: `taskqueue stack {record.id}`"
         if says:
             says = f"{record.job} {record.id}: {says}"
             yield Need(subject=Subject.RUN, name=str(record.id), says=says, do=do, topic=record.job)
@@ -162,6 +171,19 @@ def _is_long(run: Run) -> bool:
     if run.usual is None or run.usual.number < ENOUGH:
         return False
     return (run.ran or 0) >= max(LONG_RUN, LONGER * run.usual.longest)
+
+
+def _stands_still_for(run: Run) -> float | None:
+    """Return for how many seconds a run has made no progress; None if that may be usual, or it reports none."""
+    record, ran = run.record, run.ran
+    if not record.progress or record.progress_at is None or record.started_at is None or ran is None:
+        return None
+    moved_for = (record.progress_at - record.started_at).total_seconds()
+    if moved_for <= 0 or run.usual is None or run.usual.number < ENOUGH:
+        return None  # the progress may be that of an earlier attempt
+    mean, whole = run.usual.total / run.usual.number, moved_for * 100 / record.progress
+    silent_for = ran - moved_for
+    return silent_for if silent_for >= max(LONG_RUN, LONGER * mean, whole / LONGER) else None
 
 
 def of_failures(groups: Iterable[FailureGroup], lately: Lately, now: datetime) -> Iterator[Need]:
@@ -330,9 +352,20 @@ def _of_backlog(leases: Sequence[Lease], queue: QueueState, controls: Controls, 
         if queue.grows:
             added, ended = f"{queue.added_per_minute:,.0f}", f"{queue.ended_per_minute:,.0f}"
             says = f"queue {queue.name} is growing: {added} in, {ended} out per minute; the oldest job {waited}"
+        says += _busy(leases, queue.name, controls, now)
         do = "start more workers (--max-children) or nodes, or find out what its jobs wait for: `taskqueue why ID`"
     if says:
         yield Need(subject=Subject.QUEUE, name=queue.name, says=says, do=do, level=level)
+
+
+def _busy(leases: Sequence[Lease], queue: str, controls: Controls, now: datetime) -> str:
+    """Return how many workers of the nodes that take jobs of the queue are busy; empty if a node has not told."""
+    live = [seat for seat in seats(leases) if takes(seat, queue) and host.is_live(seat, now)]
+    taking = [seat for seat in live if controls.drain_of(name_of(seat)) is None]
+    busy = [number for seat in taking if isinstance(number := seat.about.get("busy"), int)]
+    most = [number for seat in taking if (number := slots(seat)) is not None]
+    is_known = taking and len(busy) == len(most) == len(taking)
+    return f"; {sum(busy):,} of {count(sum(most), 'worker')} that take its jobs are busy" if is_known else ""
 
 
 def _since(control: Control, now: datetime) -> str:

@@ -103,8 +103,11 @@ ENOUGH = 3
 AT_LEAST = 1.0
 """A run must have taken this many seconds up to its last progress for that to predict the rest."""
 
-LATE = 60.0
-"""A job that has waited for fewer seconds is not late."""
+LATE = 40.0
+"""A job that has waited for fewer seconds is not late: those who are notified hear of a later one within a minute."""
+
+LONG_UNKNOWN = 600.0
+"""For this many seconds a backlog that is worked on is not late if nothing is known of its queue."""
 
 _ENDS = ("done", "failed", "timeout", "canceled")
 _HOUR = Step.HOUR.length // MILLISECOND
@@ -138,17 +141,20 @@ class QueueState:
 
     @property
     def grows(self) -> bool:
-        """Return whether a backlog that is at least a minute old clearly gains more jobs than it loses."""
+        """Return whether a backlog that is ``LATE`` seconds old clearly gains more jobs than it loses."""
         return (self.oldest or 0) >= LATE and self.added_per_minute > 1.1 * self.ended_per_minute
 
     @property
     def is_late(self) -> bool:
-        """Return whether its first job has waited for at least a minute, and twice as long as is usual.
+        """Return whether its first job has waited for ``LATE`` seconds, and twice as long as is usual.
 
-        While nothing is known of the queue, a backlog that grows is late after a minute, another one after ten.
+        While nothing is known of the queue, a backlog is late then if it grows or no job of it runs, and after ten
+        minutes if some do.
         """
         oldest = self.oldest or 0
-        return oldest >= max(LATE, 2 * self.usual_wait) if self.usual_wait else self.grows or oldest >= 10 * LATE
+        if self.usual_wait:
+            return oldest >= max(LATE, 2 * self.usual_wait)
+        return self.grows or oldest >= (LONG_UNKNOWN if self.running else LATE)
 
 
 @dataclass(frozen=True, kw_only=True)

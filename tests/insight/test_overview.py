@@ -276,12 +276,14 @@ def test_only_an_old_backlog_that_clearly_gets_more_grows(store: Store, fields: 
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({"oldest": 59.0, "usual_wait": 20.0}, []),
-        ({"oldest": 60.0, "usual_wait": 20.0}, [
-            "queue mail is late: the oldest of 10 jobs has waited 60 s, usually 20 s at most"
+        ({"oldest": 39.0, "usual_wait": 20.0}, []),
+        ({"oldest": 40.0, "usual_wait": 20.0}, [
+            "queue mail is late: the oldest of 10 jobs has waited 40 s, usually 20 s at most"
         ]),
-        ({"oldest": 599.0}, []),  # nothing is known of the queue
-        ({"oldest": 600.0}, ["queue mail is late: the oldest of 10 jobs has waited 10 min"]),
+        ({"oldest": 599.0, "running": 1}, []),  # nothing is known of the queue
+        ({"oldest": 600.0, "running": 1}, ["queue mail is late: the oldest of 10 jobs has waited 10 min"]),
+        ({"oldest": 39.0}, []),
+        ({"oldest": 40.0}, ["queue mail is late: the oldest of 10 jobs has waited 40 s"]),  # and none of them runs
         ({"oldest": 500.0, "usual_wait": 300.0}, []),
         ({"oldest": 600.0, "usual_wait": 300.0}, [
             "queue mail is late: the oldest of 10 jobs has waited 10 min, usually 5 min at most"
@@ -296,6 +298,27 @@ def test_a_queue_is_late_if_its_first_job_waits_twice_as_long_as_usual(
     found = list(needs.of_queues(store.leases(), [a_queue(**fields)], store.controls(), store.now()))
 
     assert says(found, Subject.QUEUE) == expected
+
+
+@pytest.mark.parametrize(
+    ("of_nodes", "says_also"),
+    [
+        ([(4, 4, {}), (2, 2, {"mail": None})], "; 6 of 6 workers that take its jobs are busy"),
+        ([(4, 4, {}), (1, 2, {})], "; 5 of 6 workers that take its jobs are busy"),
+        ([(4, 4, {}), (0, 9, {"other": None})], "; 4 of 4 workers that take its jobs are busy"),
+        ([(4, 4, {}), (None, 4, {})], ""),  # a node that does not report it
+    ],
+)
+def test_a_late_queue_says_how_many_workers_are_busy(
+    store: Store, of_nodes: list[tuple[int | None, int, dict[str, None]]], says_also: str
+) -> None:
+    for number, (busy, most, queues) in enumerate(of_nodes):
+        seat(store, f"web-{number}", busy=busy, max_children=most, queues=queues)
+
+    [need] = needs.of_queues(store.leases(), [a_queue(oldest=60.0, usual_wait=20.0)], store.controls(), store.now())
+
+    late = "queue mail is late: the oldest of 10 jobs has waited 60 s, usually 20 s at most"
+    assert need.says == f"{late}{says_also}"
 
 
 def test_the_usual_wait_is_that_of_the_hours_of_this_time_but_for_the_worst_day() -> None:
@@ -336,6 +359,34 @@ def test_the_time_left_is_that_of_the_progress_or_of_others(store: Store) -> Non
     assert sorted(one for one in left if one is not None) == pytest.approx([20, 40], abs=1)
     assert [run.left for run in overview.runs_of([overdue, late], usual, now)] == [None, None]
     assert [run.left for run in overview.runs_of([silent], {}, now)] == [None]
+
+
+@pytest.mark.parametrize(
+    ("progress", "moved_for", "silent_for", "expected"),
+    [
+        (50.0, 60, 120, "it has made no progress for 2 min, and is at 50 % after 3 min"),
+        (50.0, 60, 119, ""),  # less than twice the mean
+        (10.0, 60, 299, ""),  # less than half of the ten minutes that it would take
+        (10.0, 60, 300, "it has made no progress for 5 min, and is at 10 % after 6 min"),
+        (0.0, 60, 900, ""),  # nothing shows its pace
+        (50.0, -60, 900, ""),  # the progress of an attempt before
+    ],
+)
+def test_a_run_that_stands_still_needs_somebody(
+    store: Store, progress: float, moved_for: int, silent_for: int, expected: str
+) -> None:
+    now = store.now()
+    moved_at = now - timedelta(seconds=silent_for)
+    times = {"started_at": moved_at - timedelta(seconds=moved_for), "progress_at": moved_at}
+    job = Record(id=ObjectId(), job="app:Import", created_at=now, ready_at=now)
+    record = running(store, job, progress=progress, **times)
+    hours = {milliseconds(now): {("", "app:Import"): {"ran": 600_000, "longest_run": 3_600_000, "r16": 10}}}
+    runs = overview.runs_of([record], overview.usual_times(hours), now)
+
+    needed = list(needs.of_runs(runs, now))
+
+    assert [need.says for need in needed] == ([f"app:Import {record.id}: {expected}"] if expected else [])
+    assert [need.do for need in needed] == ([f"see where it is: `taskqueue stack {record.id}`"] if expected else [])
 
 
 @pytest.mark.parametrize(
@@ -387,7 +438,7 @@ def test_schedules_that_missed_or_stopped_need_somebody(store: Store) -> None:
     old = replace(miss, last=now - timedelta(days=2))
     stopped = replace(plan, name="weekly", stage=Stage.PAUSED, reason="the next time could not be determined")
     just_due = replace(plan, name="well", misses=(old,), next_run_at=now - timedelta(seconds=30))
-    overdue = replace(plan, name="forgotten", next_run_at=now - MINUTE)
+    overdue = replace(plan, name="forgotten", next_run_at=now - timedelta(seconds=40))
     for one in (replace(plan, misses=(old, miss)), stopped, just_due, overdue):
         assert store.replace_schedule(None, one, [], now)
 
