@@ -106,7 +106,7 @@ READING = {
         "url",
         "waiting_since",
     ),
-    *("disagreeing", "due", "postponed", "rate_ends"),
+    *("disagreeing", "due", "postponed", "rate_ends", "strains"),
 }
 PICKLERS = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
 MOCKS = {"mock", "pytest_mock", "unittest"}

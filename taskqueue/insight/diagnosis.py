@@ -43,10 +43,13 @@ def diagnose(store: Store) -> list[Finding]:
 
 
 def _clock(now: datetime) -> Finding:
-    skew = abs((datetime.now(timezone.utc) - now).total_seconds())
-    words = f"the clocks of this host and the store differ by {span(skew)}"
-    do = "run a time service on this host and on the servers of the store (chrony, systemd-timesyncd)"
-    return below("clock", words, -skew, warning=-SKEW, error=-LARGE_SKEW, do=do)
+    return _skew("clock", "this host", (datetime.now(timezone.utc) - now).total_seconds())
+
+
+def _skew(about: str, host: str, seconds: float) -> Finding:
+    words = f"the clocks of {host} and the store differ by {span(abs(seconds))}"
+    do = f"run a time service on {host} and on the servers of the store (chrony, systemd-timesyncd)"
+    return below(about, words, -abs(seconds), warning=-SKEW, error=-LARGE_SKEW, do=do)
 
 
 def _nodes(leases: Sequence[Lease], now: datetime) -> Iterator[Finding]:
@@ -57,7 +60,7 @@ def _nodes(leases: Sequence[Lease], now: datetime) -> Iterator[Finding]:
 
 
 def flaws_of_nodes(leases: Sequence[Lease], now: datetime) -> Iterator[Finding]:
-    """Yield nodes that are gone or degraded, different versions, and a missing leader."""
+    """Yield nodes that are gone or degraded or whose clock is wrong, different versions, and a missing leader."""
     live = [lease for lease in seats(leases) if host.is_live(lease, now)]
     gone = [name_of(lease) for lease in seats(leases) if lease not in live]
     if gone:
@@ -67,6 +70,10 @@ def flaws_of_nodes(leases: Sequence[Lease], now: datetime) -> Iterator[Finding]:
         if degraded:
             do = "fix the cause it names; it then continues by itself"
             yield Finding("nodes", f"{name_of(lease)} is degraded: {degraded}", Level.ERROR, do)
+        skew = lease.about.get("skew")
+        if isinstance(skew, int | float) and abs(skew) > SKEW:
+            name = name_of(lease)
+            yield _skew("clocks", f"the host of node {name}", skew)._replace(name=name)
     versions = Counter(str(lease.about.get("version", "?")) for lease in live)
     if len(versions) > 1:
         words = ", ".join(f"{count(number, 'node')} of {version}" for version, number in sorted(versions.items()))

@@ -258,6 +258,9 @@ class OverviewReader:
             for finding in findings_of(self._store) if postponed <= FEW else ():
                 if finding.level is not Level.OK:
                     yield needs.of_finding(finding, subject)
+        for finding in self._store.strains():
+            if finding.level is not Level.OK:
+                yield replace(needs.of_finding(finding, Subject.STORE), topic=finding.about)
 
 
 def _next_at(began: float) -> float:

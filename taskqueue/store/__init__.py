@@ -386,7 +386,10 @@ class Store(Protocol):
         """Return up to ``limit`` entries, the newest first, or those before the cursor. Raises ``InvalidQuery``."""
 
     def diagnose(self) -> list[Finding]:
-        """Examine the state of the store and return the findings; only reads."""
+        """Examine the state of the store and return the findings; only reads, for up to half a minute."""
+
+    def strains(self) -> list[Finding]:
+        """Return those findings that change by themselves: room, connections, members. They cost a few short reads."""
 
     def disagreeing(self, limit: int) -> Disagreements:
         """Return up to ``limit`` jobs and queues whose derived fields disagree with their sources; reads only."""

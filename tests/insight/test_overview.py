@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from dataclasses import replace
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,6 +73,28 @@ def test_an_empty_store_needs_a_node(store: Store) -> None:
     assert (need.subject, need.level) == (Subject.NODE, Level.ERROR)
     assert need.says == "no node is running on this store; waiting: 0 jobs"
     assert "taskqueue-node" in need.do
+
+
+def test_what_strains_the_store_needs_somebody(store: Store, tmp_path: Path) -> None:
+    seat(store)
+    os.truncate(tmp_path / "jobs.db-wal", 300 * 2**20)
+
+    [need] = read(store).needs
+
+    assert (need.subject, need.level, need.topic) == (Subject.STORE, Level.WARNING, "journal")
+    assert need.says == "journal: 300 MiB are in the write-ahead log"
+    assert need.do.startswith("end the long read: ")
+
+
+def test_a_node_whose_clock_is_wrong_needs_somebody(store: Store) -> None:
+    for name, skew in (("web-1", 0.9), ("web-2", -2.0), ("web-3", 20.0)):
+        seat(store, name, skew=skew)
+
+    behind, ahead = read(store).needs[::-1]
+
+    assert (behind.name, behind.level, ahead.name, ahead.level) == ("web-2", Level.WARNING, "web-3", Level.ERROR)
+    assert behind.says == "clocks: the clocks of the host of node web-2 and the store differ by 2 s"
+    assert behind.key != replace(ahead, level=Level.WARNING).key
 
 
 def test_a_store_without_a_leader_needs_somebody_unless_it_had_one_a_moment_ago() -> None:

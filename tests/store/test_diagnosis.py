@@ -10,6 +10,8 @@ import pytest
 from taskqueue.model.finding import Finding, Level, below
 from taskqueue.store import Store
 from taskqueue.store.open import open_store
+from tests.nodes import eventually
+from tests.servers import Cluster
 from tests.store.records import a_record
 
 
@@ -54,6 +56,26 @@ def test_a_server_without_replica_set_is_a_warning(mongo_standalone: str) -> Non
     found = store.diagnose()
     store.close()
     assert named(found, "replica set").do.startswith("start mongod with --replSet")
+
+
+def test_a_member_of_the_replica_set_that_is_down_is_named(cluster: Cluster) -> None:
+    with closing(open_store(cluster.url.replace("/?", "/strains?"))) as store:
+        assert [finding.about for finding in store.strains()] == ["free space"]
+        member = cluster.secondaries()[0]
+        member.kill()
+
+        down = eventually(lambda: [one for one in store.strains() if one.about == "member of the replica set"])
+
+    assert [(one.says.partition(" is ")[0], one.name, one.level) for one in down] == [
+        (member.address, member.address, Level.WARNING)
+    ]
+    assert "not reachable" in down[0].says
+    assert down[0].do.startswith("start this member again")
+
+
+def test_a_server_without_replica_set_has_no_members(mongo_standalone: str) -> None:
+    with closing(open_store(f"{mongo_standalone.rstrip('/')}/strains")) as store:
+        assert "member of the replica set" not in {finding.about for finding in store.diagnose()}
 
 
 def test_a_damaged_file_is_an_error(tmp_path: Path) -> None:

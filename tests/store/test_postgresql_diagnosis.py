@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import closing
 from pathlib import Path
 
@@ -36,6 +37,28 @@ def test_a_server_whose_connections_run_out_is_a_warning(tmp_path: Path) -> None
 
     assert (found["connections"].level, found["fsync"].level) == (Level.WARNING, Level.OK)
     assert found["connections"].do.startswith("raise max_connections")
+
+
+def test_a_replication_slot_without_a_reader_is_named_once_it_keeps_much(postgresql_server: PostgreSQL) -> None:
+    def slots() -> list[Finding]:
+        return [finding for finding in store.strains() if finding.about == "replication slot"]
+
+    with (
+        closing(open_store(postgresql_server.url)) as store,
+        psycopg.connect(postgresql_server.url, autocommit=True) as server,
+    ):
+        server.execute("SELECT pg_create_physical_replication_slot('standby', true)")
+        try:
+            [young] = slots()
+            for _ in range(5):  # segments of 16 MiB
+                server.execute("SELECT pg_switch_wal() FROM pg_logical_emit_message(false, 'test', 'x')")
+            [long] = slots()
+        finally:
+            server.execute("SELECT pg_drop_replication_slot('standby')")
+        assert slots() == []
+
+    assert (young.level, long.level, long.name) == (Level.OK, Level.WARNING, "standby")
+    assert re.fullmatch(r"standby has no reader, and keeps \d+ MiB of the write-ahead log", long.says)
 
 
 def test_an_old_transaction_is_named(postgresql_server: PostgreSQL) -> None:

@@ -19,6 +19,7 @@ from taskqueue.daemon.settings import Lead
 from taskqueue.insight import host
 from taskqueue.insight.nodes import LEAD, SEAT
 from taskqueue.model.record import Holder
+from taskqueue.model.timestamps import host_time
 from taskqueue.store import Lease, Store
 
 log = logging.getLogger(__name__)
@@ -173,18 +174,24 @@ class NodeLeases:
             is_over = occupant.until <= self._store.now()
             if not is_over or not self._clock_watch.trusts_ends:
                 return False
-        answer = self._breaker.call(lambda: self._seat.acquire(self._status.about(), self._store.now()), writes=True)
+        answer = self._breaker.call(lambda: self._seat.acquire(*self._about()), writes=True)
         if answer is not None and not self._seat.is_ours:
             self._log_standby(answer.value)
         return self._seat.is_ours
 
     def renew_seat(self) -> bool:
         """Renew the seat; return False if another node has it, True also in an outage."""
-        answer = self._breaker.call(lambda: self._seat.renew(self._status.about(), self._store.now()), writes=True)
+        answer = self._breaker.call(lambda: self._seat.renew(*self._about()), writes=True)
         if answer is None or self._seat.is_ours:
             return True
         log.error("seat %s was taken: %s", self._name, held_by(answer.value))
         return False
+
+    def _about(self) -> tuple[Mapping[str, object], datetime]:
+        """Return the facts about the node, with by how many seconds its clock is ahead, and the store's time."""
+        before, now, after = host_time(), self._store.now(), host_time()
+        skew = (max(before - now, timedelta(0)) or min(after - now, timedelta(0))).total_seconds()
+        return {**self._status.about(), "skew": skew}, now
 
     def renew_lead(self) -> datetime | None:
         """Acquire or renew the lead; return when the lease of another leader ends, if that is soon."""

@@ -7,17 +7,27 @@ from collections.abc import Iterator
 from pymongo.errors import OperationFailure
 
 from taskqueue.model.finding import Finding, Level, below
-from taskqueue.model.wording import count, span
+from taskqueue.model.wording import count, size, span
 from taskqueue.store.mongodb.connection import Connection, is_cluster
 from taskqueue.store.mongodb.documents import Document
 
 DAY = 86_400.0
+MIB = 2**20
+
+WELL = ("PRIMARY", "SECONDARY", "ARBITER")
+"""The states of members that work."""
 
 
 def diagnose(connection: Connection) -> list[Finding]:
     """Return the findings; reads only."""
     hello = connection.check()
-    return [*_server(connection, hello), *_members(hello), _indexes(connection), *_oplog(connection, hello)]
+    found = [*_server(connection, hello), *_members(hello), _indexes(connection), *_oplog(connection, hello)]
+    return [*found, *strains(connection)]
+
+
+def strains(connection: Connection) -> list[Finding]:
+    """Return those findings that change by themselves."""
+    return [*_members_down(connection), *_room(connection)]
 
 
 def _server(connection: Connection, hello: Document) -> Iterator[Finding]:
@@ -49,6 +59,29 @@ def _members(hello: Document) -> Iterator[Finding]:
         return
     do = "use three servers that hold data: with fewer, the loss of one stops writes of a majority, or loses jobs"
     yield Finding("replica set", words, Level.WARNING, do)
+
+
+def _members_down(connection: Connection) -> Iterator[Finding]:
+    """Yield the members of the replica set that do not work, as the server in use sees them, if the user may ask."""
+    try:
+        status = connection.database.client.admin.command("replSetGetStatus")
+    except OperationFailure:  # the server belongs to no set, or the user lacks the role `clusterMonitor`
+        return
+    for member in status["members"]:
+        if member["stateStr"] not in WELL:
+            name, words = member["name"], member["stateStr"].strip("()")
+            do = "start this member again, and see its log: if another one is lost, the store may stop"
+            yield Finding("member of the replica set", f"{name} is {words}", Level.WARNING, do, name)
+
+
+def _room(connection: Connection) -> Iterator[Finding]:
+    """Yield how much room the server has, as far as it reports that."""
+    stats = connection.database.command("dbStats")
+    if "fsTotalSize" in stats:
+        total, free = stats["fsTotalSize"], stats["fsTotalSize"] - stats["fsUsedSize"]
+        do = "make room on the disk of the server, or shorten the retention (--keep-done, --keep-failed)"
+        words = f"{size(free)} of {size(total)} are free on the server"
+        yield below("free space", words, free, warning=1024 * MIB, error=128 * MIB, do=do)
 
 
 def _indexes(connection: Connection) -> Finding:

@@ -152,6 +152,7 @@ class MongoStore:
     record_action = _part("_audit", Audit.record)
     audit = _part("_audit", Audit.entries)
     diagnose = _part("_connection", diagnosis.diagnose)
+    strains = _part("_connection", diagnosis.strains)
 
     def add(self, records: Sequence[Record]) -> list[Record]:
         with self._reached(len(records) / ADDED_A_SECOND):

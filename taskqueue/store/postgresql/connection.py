@@ -207,6 +207,11 @@ class Connection:
 
         return [*self.look(diagnosis.diagnose), diagnosis.notifications(self.address, self.identity)]
 
+    def strains(self) -> list[Finding]:
+        from taskqueue.store.postgresql import diagnosis
+
+        return self.look(diagnosis.strains)
+
     def disagreeing(self, limit: int) -> Disagreements:
         from taskqueue.store.postgresql import derived_fields
 

@@ -17,6 +17,9 @@ LONG_TRANSACTION = 15 * 60.0
 
 MANY_DEAD_ROWS = 200_000
 
+LONG_WAL, VERY_LONG_WAL = 64 * 2**20, 2**30
+"""Bytes of the write-ahead log that the server keeps for a standby, or another reader, that is away."""
+
 _SETTINGS = "SELECT name, setting FROM pg_settings WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit')"
 _CONNECTIONS = """
 SELECT (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
@@ -30,6 +33,10 @@ WHERE backend_xmin IS NOT NULL AND xact_start IS NOT NULL
     AND backend_type = 'client backend' AND pid <> pg_backend_pid()
 ORDER BY age(backend_xmin) DESC LIMIT 1
 """
+_SLOTS = """
+SELECT slot_name, pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint FROM pg_replication_slots
+WHERE NOT active AND restart_lsn IS NOT NULL AND NOT pg_is_in_recovery() ORDER BY slot_name
+"""
 _ROWS = """
 SELECT n_live_tup, n_dead_tup, pg_total_relation_size(relid) FROM pg_stat_user_tables
 WHERE schemaname = %s AND relname = 'jobs'
@@ -42,10 +49,14 @@ def diagnose(database: PostgreSQLDatabase, long_transaction: float = LONG_TRANSA
         Finding("PostgreSQL", str(database.raw.info.parameter_status("server_version"))),
         _pooler(database),
         *_durability(database),
-        _connections(database),
-        _oldest_transaction(database, long_transaction),
+        *strains(database, long_transaction),
         *_rows(database),
     ]
+
+
+def strains(database: PostgreSQLDatabase, long_transaction: float = LONG_TRANSACTION) -> list[Finding]:
+    """Return those findings that change by themselves."""
+    return [_connections(database), _oldest_transaction(database, long_transaction), *_slots(database)]
 
 
 def _pooler(database: PostgreSQLDatabase) -> Finding:
@@ -96,6 +107,15 @@ def _oldest_transaction(database: PostgreSQLDatabase, long: float) -> Finding:
         return Finding("oldest transaction", words)
     do = f"end it, or SELECT pg_terminate_backend({pid}): rows that jobs have left behind cannot be removed before"
     return Finding("oldest transaction", words, Level.WARNING, do)
+
+
+def _slots(database: PostgreSQLDatabase) -> Iterator[Finding]:
+    """Yield the replication slots whose standby, or other reader, is away."""
+    for name, kept in database.raw.execute(_SLOTS).fetchall():
+        words = f"{name} has no reader, and keeps {size(kept)} of the write-ahead log"
+        do = "start its standby or reader again, or pg_drop_replication_slot it: the log fills the disk of the server"
+        finding = below("replication slot", words, -kept, warning=-LONG_WAL, error=-VERY_LONG_WAL, do=do)
+        yield finding._replace(name=name)
 
 
 def _rows(database: PostgreSQLDatabase) -> Iterator[Finding]:

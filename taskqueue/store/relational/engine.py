@@ -159,6 +159,9 @@ class Engine(Protocol):
     def diagnose(self) -> list[Finding]:
         """Examine the database and return the findings; only reads."""
 
+    def strains(self) -> list[Finding]:
+        """Return those findings that change by themselves (``Store.strains``)."""
+
     def disagreeing(self, limit: int) -> Disagreements:
         """Return derived fields that disagree with their sources (``Store.disagreeing``)."""
 

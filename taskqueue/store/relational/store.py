@@ -262,6 +262,9 @@ class RelationalStore:
     def diagnose(self) -> list[Finding]:
         return self._engine.diagnose()
 
+    def strains(self) -> list[Finding]:
+        return self._engine.strains()
+
     def disagreeing(self, limit: int) -> Disagreements:
         return self._engine.disagreeing(limit)
 

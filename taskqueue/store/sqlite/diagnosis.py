@@ -24,7 +24,18 @@ LONG_JOURNAL = 256 * MIB
 
 def diagnose(raw: sqlite3.Connection, address: SqliteUrl) -> list[Finding]:
     """Return the findings; reads only."""
-    return [*_place(address.path, _size(raw)), *_files(address), *_settings(raw, address), _integrity(raw)]
+    return [
+        _file_system(address.path),
+        _permissions(address),
+        *strains(raw, address),
+        *_settings(raw, address),
+        _integrity(raw),
+    ]
+
+
+def strains(raw: sqlite3.Connection, address: SqliteUrl) -> list[Finding]:
+    """Return those findings that change by themselves."""
+    return [_room(address.path, _size(raw)), _journal(address.path)]
 
 
 def _size(raw: sqlite3.Connection) -> int:
@@ -33,29 +44,30 @@ def _size(raw: sqlite3.Connection) -> int:
     return int(pages) * int(each)
 
 
-def _place(path: Path, kept: int) -> Iterator[Finding]:
+def _file_system(path: Path) -> Finding:
     kind = filesystem(path, Path("/proc/self/mountinfo").read_text())
     is_network = kind in NETWORK_FILESYSTEMS
-    yield Finding(
+    return Finding(
         "file system",
         f"{kind or 'unknown'}{', which is a network file system' if is_network else ''}",
         Level.ERROR if is_network else Level.OK,
         "move the file to a local disk: locks of network file systems lose jobs" if is_network else "",
     )
+
+
+def _room(path: Path, kept: int) -> Finding:
     room = os.statvfs(path.parent)
     free = room.f_bavail * room.f_frsize
     do = "make room, shorten the retention (--keep-done, --keep-failed), or move the store"
     words = f"{size(free)} are free, the store has {size(kept)}"
-    yield below("free space", words, free, warning=max(1024 * MIB, kept), error=128 * MIB, do=do)
+    return below("free space", words, free, warning=max(1024 * MIB, kept / 4), error=128 * MIB, do=do)
 
 
-def _files(address: SqliteUrl) -> Iterator[Finding]:
-    path = address.path
-    yield _permissions(address)
+def _journal(path: Path) -> Finding:
     journal = path.with_name(f"{path.name}-wal")
     length = journal.stat().st_size if journal.exists() else 0
     is_long = length > LONG_JOURNAL
-    yield Finding(
+    return Finding(
         "journal",
         f"{size(length)} are in the write-ahead log",
         Level.WARNING if is_long else Level.OK,

@@ -84,6 +84,11 @@ class SqliteEngine(ABC):
 
         return self.read(lambda raw: diagnosis.diagnose(raw, self.address))
 
+    def strains(self) -> list[Finding]:
+        from taskqueue.store.sqlite import diagnosis
+
+        return self.read(lambda raw: diagnosis.strains(raw, self.address))
+
     def disagreeing(self, limit: int) -> Disagreements:
         from taskqueue.store.sqlite import derived_fields
 

@@ -12,6 +12,7 @@ from taskqueue.daemon.node.leases import NodeLeases
 from taskqueue.daemon.settings import Settings
 from taskqueue.insight.nodes import LEAD
 from taskqueue.model.record import Holder, Status
+from taskqueue.model.timestamps import host_time
 from taskqueue.store import ClaimRequest, Lease, Store
 from tests.daemon.node.conftest import OURS, THEIRS, Bench, SetClock, context_of
 
@@ -28,6 +29,13 @@ def watching(clock: SetClock) -> ClockWatch:
     watch = ClockWatch(clock.now, LEASE.total_seconds(), lambda: clock.elapsed)
     assert trusts_ends(watch)
     return watch
+
+
+def leases_of(holder: Holder, store: Store, clock: SetClock) -> NodeLeases:
+    """Return the leases of a node that has this holder."""
+    settings = Settings(name=holder.seat, lease=LEASE.total_seconds())
+    node = context_of(store, CircuitBreaker(lambda: None), holder=holder, settings=settings)
+    return NodeLeases(node, watching(clock))
 
 
 def test_ends_of_leases_are_not_trusted_for_a_lease_after_the_clock_was_set_forward(
@@ -89,17 +97,13 @@ def test_no_job_of_a_node_that_lives_is_rescued_after_the_clock_was_set_forward(
 def test_neither_lead_nor_seat_is_taken_from_a_node_that_lives_after_the_clock_was_set_forward(
     store: Store, clock: SetClock
 ) -> None:
-    def leases_of(holder: Holder) -> NodeLeases:
-        settings = Settings(name=holder.seat, lease=LEASE.total_seconds())
-        node = context_of(store, CircuitBreaker(lambda: None), holder=holder, settings=settings)
-        return NodeLeases(node, watching(clock))
-
     def renew() -> None:
         for name in (LEAD, "seat:web-1"):
             store.acquire(Lease(name=name, holder=OURS, since=store.now(), until=store.now() + LEASE), store.now())
 
     renew()
-    standby, other = leases_of(Holder(seat="web-1", incarnation="second")), leases_of(THEIRS)
+    standby = leases_of(Holder(seat="web-1", incarnation="second"), store, clock)
+    other = leases_of(THEIRS, store, clock)
     assert not standby.acquire_seat()
     other.renew_lead()
 
@@ -116,3 +120,17 @@ def test_neither_lead_nor_seat_is_taken_from_a_node_that_lives_after_the_clock_w
     assert standby.acquire_seat()
     other.renew_lead()
     assert other.leads
+
+
+@pytest.mark.parametrize("ahead", [-7200, 0, 7200])
+def test_a_node_publishes_by_how_much_its_clock_is_ahead_of_the_store(
+    store: Store, clock: SetClock, ahead: float
+) -> None:
+    clock.set_by((host_time() - clock.now()).total_seconds() - ahead)
+    node = leases_of(OURS, store, clock)
+
+    assert node.acquire_seat()
+    assert node.renew_seat()
+
+    [seat] = store.leases()
+    assert seat.about["skew"] == pytest.approx(ahead, abs=600)
