@@ -131,6 +131,7 @@ COVERS: Mapping[str, str] = {
     "scheduler/test_find_jobs.py": "",
     "scheduler/test_audit.py": "scheduler/audit_trail model/secret_keys",
     "scheduler/test_families.py": "",
+    "insight/test_shop_week.py": "insight/failure_groups insight/needs",
     "insight/test_overview.py": "insight/overview insight/overview_reader insight/needs",
     "scheduler/test_postgresql_transactions.py": (
         "store/postgresql/arrivals store/postgresql/caller_transaction store/postgresql/sessions"
