@@ -190,6 +190,17 @@ def test_every_metric_in_dashboard_rules_and_docs_is_one_that_a_leader_has(tmp_p
     assert documented == {name for name in had if name.startswith("taskqueue_")}
 
 
+def test_each_variable_of_the_dashboard_filters_panels_by_its_label() -> None:
+    variables = json.loads(DASHBOARD.read_text())["templating"]["list"]
+    filters = {pair for query in expressions() for pair in re.findall(r'(\w+)=~"\$(\w+)"', query)}
+    assert filters == {(variable["name"], variable["name"]) for variable in variables if variable["type"] == "query"}
+    of_all = {variable["name"]: variable for variable in variables if "allValue" in variable}
+    assert of_all.keys() == {"queue", "class", "instance"}
+    for name, variable in of_all.items():
+        assert re.fullmatch(rf"label_values\(taskqueue_\w+, {name}\)", variable["query"])
+        assert variable["allValue"] == ".*"
+
+
 def test_the_panels_of_the_dashboard_lie_beside_one_another() -> None:
     assert len({panel["id"] for panel in panels()}) == len(panels())
     taken: set[tuple[int, int]] = set()
