@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from taskqueue.model.lifecycle.claim_end import waits_since
-from taskqueue.model.lifecycle.outcomes import CheckFailed, Declared, HandedBack, NotReady, Outcome, Run, Unloadable
+from taskqueue.model.lifecycle.outcomes import CheckFailed, Declared, NotReady, Outcome, Run, Unloadable
 from taskqueue.model.record import Cause, Options, Record, changed
 
-_UNSTARTED = (HandedBack, NotReady, CheckFailed, Declared, Unloadable)
-"""The outcomes of claims whose jobs did not start."""
+_UNSTARTED = (NotReady, CheckFailed, Declared, Unloadable)
+"""The outcomes of claims whose jobs did not start; those that were handed back have no start."""
 
 
 class Promise(NamedTuple):

@@ -98,7 +98,8 @@ def test_a_class_that_cannot_be_loaded_keeps_its_jobs_waiting(store: Store) -> N
     due_at = store.now() - 5 * MINUTE
     added(store, due_at)
     run(store, due_at, Unloadable(failure=BROKEN, retry_for=HOUR))
-    run(store, due_at + MINUTE)
+    run(store, due_at + 20 * SECOND, Unloadable(failure=BROKEN, retry_for=HOUR))
+    run(store, due_at + 40 * SECOND)
 
     assert kept(store) == (0, 1)
 
