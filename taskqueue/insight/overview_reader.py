@@ -25,7 +25,7 @@ from taskqueue.insight.failure_states import Decisions, FailureDecision, Failure
 from taskqueue.insight.needs import Need, Subject
 from taskqueue.insight.nodes import Node, live_and_lost, nodes_of
 from taskqueue.insight.overview import QueueState, Run, ScheduleTimes, Upcoming
-from taskqueue.insight.promises import Kept
+from taskqueue.insight.promises import JudgedJobs, Kept
 from taskqueue.insight.recent_figures import UNSETTLED, RecentFigures
 from taskqueue.insight.releases import Release, releases_of
 from taskqueue.insight.work_reader import WorkReader
@@ -101,7 +101,7 @@ class OverviewReader:
         self._first_minutes: dict[tuple[str, str], datetime] = {}
         self._looked_up: set[datetime] = set()
         self._hours_of_regressed: dict[int, Lately] = {}
-        self._promises: Parts = {}
+        self._judged: JudgedJobs = {}
         self._schedule_times = ScheduleTimes({}, {})
         self._flaws: list[Need] = []
         self._led_at: datetime | None = None
@@ -129,7 +129,7 @@ class OverviewReader:
         runs = overview.runs_of(records, self._usual, now)
         self._lately.change_to(minutes)
         groups = judged(self._lately, self._usual_failures, now, decisions, releases)
-        kept = promises.promises_of(self._promises, minutes) if self._promises else {}
+        kept = promises.promises_of(self._judged, promises.judged_in(minutes)) if self._judged else {}
         all_needs = [
             *needs.of_nodes(leases, nodes, queues, now, self._led_at),
             *needs.of_queues(leases, queues, controls, now),
@@ -198,7 +198,7 @@ class OverviewReader:
         usual = usual_failures(hours, now, self._usual_long_ago[1])
         usual = self._with_minutes(usual, now, releases)
         self._usual_failures = replace(usual, last=self._last_of_resolved(usual, now, decisions))
-        self._promises = self.figures.promises(now)
+        self._judged = promises.judged_in(self.figures.promises(now))
         schedules = self._store.schedules()
         started = overview.last_started(schedules)
         last_jobs = self._store.find(Compare("id", Operator.IN, started), limit=len(started)) if started else []

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from shlex import quote
+from typing import TypeAlias
 
 from taskqueue.insight.needs import Need, Subject
 from taskqueue.insight.recent_figures import PROMISES_OVER
 from taskqueue.model.finding import Finding, Level
-from taskqueue.model.history import Figures, Parts, Step
-from taskqueue.model.promise import Promise, figure_name, promise_in
+from taskqueue.model.history import Parts, Step
+from taskqueue.model.promise import Promise, promise_in
 from taskqueue.model.timestamps import moment
 from taskqueue.model.wording import count, local, percent, span
 
@@ -74,39 +75,56 @@ class Kept:
         return not (self.burns or self.is_used_up)
 
 
-def promises_of(hours: Parts, minutes: Parts) -> dict[str, Kept]:
-    """Return how each class keeps its present promise, by name, from hours of 30 days and minutes of the last hour.
+@dataclass(slots=True)
+class Judged:
+    """The jobs of one class that were judged by one promise in some parts of the time."""
+
+    first: int
+    """The first part, in milliseconds since 1970."""
+    last: int
+    kept: int = 0
+    late: int = 0
+
+
+JudgedJobs: TypeAlias = dict[tuple[str, Promise], Judged]
+
+
+def judged_in(parts: Parts) -> JudgedJobs:
+    """Return the judged jobs of these minutes or hours, by class and promise."""
+    judged: JudgedJobs = {}
+    for at, part in parts.items():
+        for (_, job), figures in part.items():
+            for name in figures:
+                if name[:2] in ("k:", "l:") and (promise := promise_in(name)) is not None:
+                    of_class = judged.get((job, promise)) or judged.setdefault((job, promise), Judged(at, at))
+                    of_class.first, of_class.last = min(of_class.first, at), max(of_class.last, at)
+                    of_class.kept += figures[name] if name[0] == "k" else 0
+                    of_class.late += figures[name] if name[0] == "l" else 0
+    return judged
+
+
+def promises_of(month: JudgedJobs, hour: JudgedJobs) -> dict[str, Kept]:
+    """Return how each class keeps its present promise, by name, from the jobs of 30 days and of the last hour.
 
     A promise with another share or time starts anew: what was judged by the one before says nothing about it.
     """
     present: dict[str, tuple[int, Promise]] = {}
-    for parts in (hours, minutes):
-        for at, part in parts.items():
-            for (_, job), figures in part.items():
-                for promise in filter(None, map(promise_in, _names(figures))):
-                    present[job] = max(present.get(job, (at, promise)), (at, promise))
-    return {job: kept for job, (_, promise) in sorted(present.items()) if (kept := _kept(job, promise, hours, minutes))}
-
-
-def _names(figures: Figures) -> Iterator[str]:
-    return (name for name in figures if name[:2] in ("k:", "l:"))
-
-
-def _kept(job: str, promise: Promise, hours: Parts, minutes: Parts) -> Kept | None:
-    kept, late = figure_name(promise, kept=True), figure_name(promise, kept=False)
-    judged = {at: figures for at, part in hours.items() for (_, of), figures in part.items() if of == job}
-    begun = [at for at, figures in judged.items() if kept in figures or late in figures]
-    if not begun:
-        return None  # its first minute is over, and was not in the hours when they were read
-    of_minutes = [figures for part in minutes.values() for (_, of), figures in part.items() if of == job]
-    return Kept(
-        promise=promise,
-        since=moment(min(begun)),
-        kept=sum(figures.get(kept, 0) for figures in judged.values()),
-        late=sum(figures.get(late, 0) for figures in judged.values()),
-        kept_in_hour=sum(figures.get(kept, 0) for figures in of_minutes),
-        late_in_hour=sum(figures.get(late, 0) for figures in of_minutes),
-    )
+    for judged in (month, hour):
+        for (job, promise), of_class in judged.items():
+            present[job] = max(present.get(job, (0, promise)), (of_class.last, promise))
+    none = Judged(0, 0)
+    return {
+        job: Kept(
+            promise=promise,
+            since=moment(of_month.first),
+            kept=of_month.kept,
+            late=of_month.late,
+            kept_in_hour=hour.get((job, promise), none).kept,
+            late_in_hour=hour.get((job, promise), none).late,
+        )
+        for job, (_, promise) in sorted(present.items())
+        if (of_month := month.get((job, promise))) is not None  # else its first job came after the month was read
+    }
 
 
 def needs_of(promises: Mapping[str, Kept], now: datetime) -> Iterator[Need]:

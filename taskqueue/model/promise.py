@@ -6,11 +6,15 @@ not be loaded. Figures name the promise by which jobs were judged, so that readi
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from taskqueue.model.lifecycle.claim_end import waits_since
 from taskqueue.model.lifecycle.outcomes import CheckFailed, Declared, NotReady, Outcome, Run, Unloadable
 from taskqueue.model.record import Cause, Options, Record, changed
+
+MOST_KNOWN = 1000
+"""How many names of figures are remembered with their promises."""
 
 _UNSTARTED = (NotReady, CheckFailed, Declared, Unloadable)
 """The outcomes of claims whose jobs did not start; those that were handed back have no start."""
@@ -60,6 +64,7 @@ def figure_name(promise: Promise, *, kept: bool) -> str:
     return f"{'k' if kept else 'l'}:{promise.share!r}:{promise.within!r}"
 
 
+@lru_cache(MOST_KNOWN)
 def promise_in(name: str) -> Promise | None:
     """Return the promise in the name of such a figure; None if it has none, as in the sum of too many."""
     share, _, within = name[2:].partition(":")

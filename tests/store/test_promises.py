@@ -163,7 +163,7 @@ def hours(jobs: dict[int, tuple[int, int]], now: datetime) -> dict[int, Part]:
 
 def of(jobs: dict[int, tuple[int, int]], now: datetime, minutes: tuple[int, int] = (0, 0)) -> Kept:
     in_hour = hours({0: minutes}, now) if any(minutes) else {}
-    [found] = promises.promises_of(hours(jobs, now), in_hour).values()
+    [found] = promises.promises_of(promises.judged_in(hours(jobs, now)), promises.judged_in(in_hour)).values()
     return found
 
 
@@ -234,4 +234,4 @@ def test_promises_beyond_many_are_counted_together_and_are_none(store: Store) ->
 
     assert part["mail", "app:Mail"][f"k:{OTHER}"] == 5
     assert len(part["mail", "app:Mail"]) == MOST_ERRORS + 1
-    assert promises.promises_of({0: {("", "app:Mail"): {f"k:{OTHER}": 5}}}, {}) == {}
+    assert promises.judged_in({0: {("", "app:Mail"): {f"k:{OTHER}": 5}}}) == {}
