@@ -34,8 +34,7 @@ def cancel_command(
     Name them by ID, or with --query by what they have in common: "class:Mail queue:mail", or JSON such as
     {"job": "shop:Mail"}. A waiting job is CANCELED at once. A running job is asked to end, and killed if it does not.
     """
-    if bool(id) == (query is not None):
-        raise click.UsageError("name the jobs by ID or with --query, not both")
+    ids.check_named(id, query)
     if query is not None:
         _cancel_matching(context, query.query(context.store.now()), yes, reason, as_json)
         return
@@ -60,8 +59,7 @@ def give_up_command(
     Name them by ID, or with --query by what they have in common: "class:Mail status:retrying", or JSON such as
     {"job": "shop:Mail"}. They keep their last error. `recover` runs them again.
     """
-    if bool(id) == (query is not None):
-        raise click.UsageError("name the jobs by ID or with --query, not both")
+    ids.check_named(id, query)
     if query is not None:
         _give_up_matching(context, query.query(context.store.now()), yes, reason, as_json)
         return

@@ -57,8 +57,9 @@ _NO_ARGUMENTS: Mapping[str | None, str] = {
     "stats": _FIGURES,
     "analytics": _FIGURES,
     "events": "`taskqueue why ID` says what happened to one job",
+    "add": '--data takes the data of the job, such as --data \'{"to": "ann"}\'',
 }
-"""For commands that take no arguments: what the caller of one with an argument probably meant."""
+"""For commands that take no more arguments: what the caller of one with an argument probably meant."""
 
 
 def run(command: click.Command, name: str, arguments: Sequence[str] | None) -> int:
@@ -158,7 +159,8 @@ def _option_here(error: click.NoSuchOption) -> str | None:
     """Return the option of the command that has the meaning of an option of another system; None if there is none."""
     name = error.option_name.lstrip("-")
     known = set() if error.ctx is None else {option for param in error.ctx.command.params for option in param.opts}
-    meant = (other_systems.COMMAND_OPTIONS.get(name), other_systems.OPTIONS.get(name.replace("-", "_")))
+    words = (other_systems.COMMAND_OPTIONS.get(name), other_systems.COMMAND_OPTIONS.get(name.lower()))
+    meant = (*words, other_systems.OPTIONS.get(name.replace("-", "_")))
     return next((ours for ours in meant if f"--{ours}" in known), None)
 
 
@@ -172,7 +174,10 @@ def _nearest_choice(error: click.BadParameter) -> str:
     found = re.match("'(.*)' is not one of ", error.message)
     if found is None or error.param is None or not isinstance(error.param.type, click.Choice):
         return ""
-    return or_nearest(found[1], map(str, error.param.type.choices))
+    written = found[1]
+    if error.param.name == "status":
+        written = other_systems.OF_STATUSES.get(written.upper(), written)
+    return or_nearest(written, map(str, error.param.type.choices))
 
 
 def _origin(error: click.BadParameter) -> str:

@@ -6,6 +6,8 @@ import re
 import shlex
 from collections.abc import Sequence
 
+import click
+
 from taskqueue.errors import JobNotFound
 from taskqueue.insight.records import ID_LENGTH, ends_of, with_ends, with_id_text
 from taskqueue.model.ids import JobId
@@ -41,6 +43,14 @@ class Unwritable(JobNotFound):
             token = shlex.quote(written)
             way_out = f"for jobs that match it use `taskqueue list {token}`; cancel and recover take --query {token}"
         self.args = (f"{written!r} is not a job id: {way_out}",)
+
+
+def check_named(written: Sequence[str], query: object) -> None:
+    """Raise ``click.UsageError`` unless a command got either ids or a query."""
+    if not written and query is None:
+        raise click.UsageError("name the jobs by ID or with --query")
+    if written and query is not None:
+        raise click.UsageError("name the jobs by ID or with --query, not both")
 
 
 def short(id: JobId | str) -> str:

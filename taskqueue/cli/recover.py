@@ -58,8 +58,7 @@ def recover_command(
     continues and stops.
     """
     is_bulk = any(value is not None for name, value in staged.items() if name != "at")
-    if bool(id) == (query is not None):
-        raise click.UsageError("name the jobs by ID or with --query, not both")
+    ids.check_named(id, query)
     if query is None and since is not None:
         raise click.UsageError("--since needs --query; jobs named by ID are recovered whenever they ended")
     if query is None and is_bulk:

@@ -16,7 +16,7 @@ OPTIONS: Mapping[str, str] = {
     **dict.fromkeys(("default_retry_delay", "retry_delay"), "retry_interval"),
     **dict.fromkeys(("autoretry_for", "dont_autoretry_for", "retry_when", "throws", "retry_for"), "retry_on"),
     **dict.fromkeys(("expire", "max_age", "ttl"), "expires"),
-    **dict.fromkeys(("time_limit", "soft_time_limit", "job_timeout"), "timeout"),
+    **dict.fromkeys(("time_limit", "timelimit", "soft_time_limit", "job_timeout"), "timeout"),
     **dict.fromkeys(("rate_limit", "max_concurrency"), "limits"),
     **dict.fromkeys(("acks_late", "task_acks_late", "reject_on_worker_lost"), "on_crash"),
     **dict.fromkeys(("job_id", "task_id"), "id"),
@@ -44,6 +44,8 @@ WAYS: Mapping[str, str] = {
         ("task_routes", "include", "imports"), "queue goes with each task, class or call; nodes import jobs"
     ),
     "serializer": "data are JSON with dates, Decimal, bytes and declared types",
+    "track_started": "a job that runs is PROCESSING, without an option",
+    "shadow": "@task(name='Send a letter') names the jobs of a task for people",
 }
 """Options of a job without an equivalent here, each with another way to achieve the same."""
 
@@ -70,6 +72,9 @@ COMMAND_WAYS: Mapping[str, str] = {
     **dict.fromkeys(
         ("p", "port", "host", "address", "bind"),
         "`taskqueue web --listen PORT` serves the dashboard, and `taskqueue-node --metrics PORT` metrics",
+    ),
+    **dict.fromkeys(
+        ("Q", "queue", "queues"), "`list queue:mail` shows the jobs of a queue, `cancel --query queue:mail` ends them"
     ),
     **dict.fromkeys(("A", "app"), "jobs are found by their import path, in the folder of the node or in --chdir"),
 }
@@ -109,7 +114,8 @@ OF_PROCESSES: Mapping[str, str] = {
     **dict.fromkeys(("get", "get_result", "return_value", "join", "latest_result"), _WAIT),
     **dict.fromkeys(("state", "get_status", "ready", "is_finished"), "status, is_final and is_pending say its state"),
     "successful": "is_done says whether it has succeeded",
-    **dict.fromkeys(("revoke", "abort", "forget", "delete"), "cancel() ends it"),
+    **dict.fromkeys(("revoke", "abort", "delete"), "cancel() ends it"),
+    "forget": "nodes remove it, with its result, after --keep-done",
     **dict.fromkeys(("traceback", "exc_info"), "error has its type, message and traceback"),
     **dict.fromkeys(("get_id", "task_id", "job_id"), "its id is the attribute id"),
     "requeue": "scheduler.recover_job(id) adds a copy of it",

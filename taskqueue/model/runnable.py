@@ -18,6 +18,7 @@ from taskqueue.model.options import declared
 from taskqueue.model.options.table import OPTIONS
 from taskqueue.model.shown_text import as_code
 from taskqueue.model.stepwise import StepwiseJob
+from taskqueue.model.wording import or_nearest
 
 _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _BY_NAME = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -66,15 +67,17 @@ def check_arguments(task: TaskFunction[..., Any], data: Any) -> None:
     except TypeError as refused:
         unknown = [name for name in given if name not in arguments.accepted]
         raise InvalidJob(
-            f"{task.__qualname__}() cannot be called with this data: {refused}{_as_options(task, unknown)}"
+            f"{task.__qualname__}() cannot be called with this data: {refused}{_meant(task, unknown, arguments)}"
         ) from None
 
 
-def _as_options(task: TaskFunction[..., Any], unknown: Sequence[str]) -> str:
-    """Return the way to pass options, if these arguments that the task does not take are meant as such."""
+def _meant(task: TaskFunction[..., Any], unknown: Sequence[str], arguments: _Arguments) -> str:
+    """Return the similar argument, or the way to pass options, for arguments that the task does not take."""
     meant = [name if name in OPTIONS else other_systems.OPTIONS.get(name) for name in unknown]
-    if not meant or None in meant:
+    if not meant:
         return ""
+    if None in meant:
+        return or_nearest(unknown[meant.index(None)], arguments.accepted)
     options = ", ".join(f"{name}=…" for name in meant)
     return f"; options of one job go before it: {task.__name__}.using({options}).add(scheduler, …)"
 

@@ -50,7 +50,7 @@ OF_SCHEDULES = (*("every", "cron", "at", "tz", "overlap", "misfire", "grace"), *
 """The options of a schedule itself, not of its jobs."""
 
 OF_OTHERS: Mapping[str, str] = {
-    "crontab": "cron",
+    **dict.fromkeys(("crontab", "schedule", "trigger"), "every or cron"),
     "timezone": "tz",
     "catchup": "misfire",
     "coalesce": "misfire",

@@ -208,6 +208,11 @@ def _declared(function: Callable[..., Any], options: ClassOptions, context: bool
     from taskqueue.model.options import check_declared
 
     runnable.check_declared(function)
+    if not context and next(iter(inspect.signature(function).parameters), "") == "self":
+        raise InvalidJob(
+            f"task {function.__qualname__} has a parameter self, which nothing passes: write @task(context=True) for a "
+            "function that gets its job, or leave out self and call current_job()"
+        )
     declared = Task(function, options, context)
     check_declared(declared, function)
     return declared

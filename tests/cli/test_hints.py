@@ -135,6 +135,26 @@ def test_arguments_of_a_job_lead_to_its_data(taskqueue: Taskqueue) -> None:
     assert answer.complaint == "taskqueue: No such option: --kwargs: did you mean --data?"
 
 
+def test_data_without_an_option_leads_to_it(taskqueue: Taskqueue) -> None:
+    assert (
+        '({}): --data takes the data of the job, such as --data \'{"to": "ann"}\''
+        in taskqueue("add", "shop:Job", "{}").complaint
+    )
+
+
+@pytest.mark.parametrize(("status", "ours"), [("success", "done"), ("FAILURE", "failed"), ("started", "processing")])
+def test_a_status_of_another_system_leads_to_ours(taskqueue: Taskqueue, status: str, ours: str) -> None:
+    answer = taskqueue("list", "--status", status)
+
+    assert answer.code == Exit.CONFIG
+    assert answer.complaint.endswith(f"; did you mean {ours}?")
+
+
+def test_the_queue_of_a_command_leads_to_its_jobs(taskqueue: Taskqueue) -> None:
+    assert "No such option: -Q: did you mean --queue?" in taskqueue("list", "-Q", "mail").complaint
+    assert "No such option: -Q: `list queue:mail` shows the jobs" in taskqueue("purge", "-Q", "mail").complaint
+
+
 def test_an_option_is_named_only_if_the_command_has_it(taskqueue: Taskqueue) -> None:
     assert "No such option: --port: did you mean --listen?" in taskqueue("web", "--port", "80").complaint
     assert "did you mean" not in taskqueue("stats", "--port", "80").complaint

@@ -241,12 +241,13 @@ def test_cancel_counts_the_jobs_that_match_and_cancels_them_when_told_to(
     }
 
 
-@pytest.mark.parametrize("arguments", [[], ["65f0", "--query", "{}"]])
-def test_cancel_takes_ids_or_a_query(taskqueue: Taskqueue, arguments: list[str]) -> None:
-    answer = taskqueue("cancel", *arguments)
+@pytest.mark.parametrize("command", ["cancel", "give-up", "recover"])
+def test_a_command_for_jobs_takes_ids_or_a_query(taskqueue: Taskqueue, command: str) -> None:
+    both, neither = taskqueue(command, "65f0", "--query", "{}"), taskqueue(command)
 
-    assert answer.code == Exit.USAGE
-    assert "name the jobs by ID or with --query, not both" in answer.complaint
+    assert (both.code, neither.code) == (Exit.USAGE, Exit.USAGE)
+    assert "name the jobs by ID or with --query, not both" in both.complaint
+    assert "name the jobs by ID or with --query (see" in neither.complaint
 
 
 def test_wait_tells_how_ended_jobs_ended(taskqueue: Taskqueue, jobs: Mapping[str, Record]) -> None:

@@ -1,4 +1,4 @@
-"""Forty typical mistakes, half of them by someone who knows Celery: each message names the way out."""
+"""Fifty typical mistakes, half of them by someone who knows Celery: each message names the way out."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ def send(to: str, copies: int = 1) -> str:
     return to
 
 
+def bound(self: Any, to: str) -> None:
+    """Take what ``bind=True`` passes in Celery."""
+
+
 mail: Any = send
 """The task, as code that no type checker has read uses it."""
 
@@ -35,7 +39,7 @@ OF_CELERY: dict[str, tuple[Mistake, str]] = {
     "delay": (lambda s: mail.delay("ann"), "to add a job write send.add(scheduler, …)"),
     "delay_on_commit": (lambda s: mail.delay_on_commit("ann"), "transaction.on_commit(lambda: send.add(scheduler, …))"),
     "apply_async": (lambda s: mail.apply_async(["ann"], countdown=5), "with options send.using(…).add(scheduler, …)"),
-    "countdown": (lambda s: mail.using(countdown=5).add(s, "ann"), "did you mean at?"),
+    "countdown": (lambda s: mail.using(countdown=5).add(s, "ann"), "did you mean at='+5 seconds'?"),
     "countdown among arguments": (lambda s: mail.add(s, "ann", countdown=5), "send.using(at=…).add(scheduler, …)"),
     "signature": (lambda s: mail.s("ann"), "a workflow takes the task and its data, (task, {'to': 'ann'})"),
     "chord": (lambda s: flows.chord(s, [], send), "group(scheduler, members, then=member)"),
@@ -52,13 +56,21 @@ OF_CELERY: dict[str, tuple[Mistake, str]] = {
     "get": (lambda s: mail.add(s, "ann").get(timeout=1), "wait(timeout, raise_on_error=True)"),
     "revoke": (lambda s: s.revoke("id"), "cancel_job(id)"),
     "SUCCESS": (lambda s: s.find_jobs({"status": "SUCCESS"}), "did you mean DONE?"),
+    "eta": (lambda s: mail.using(eta=datetime(2030, 1, 1, tzinfo=timezone.utc)).add(s, "ann"), "did you mean at?"),
+    "self without bind": (lambda s: task(bound), "write @task(context=True)"),
+    "track_started": (lambda s: task(track_started=True)(send.function), "a job that runs is PROCESSING"),  # type: ignore[call-overload]
+    "shadow": (lambda s: mail.using(shadow="Mail").add(s, "ann"), "@task(name='Send a letter')"),
+    "timelimit": (lambda s: mail.using(timelimit=60).add(s, "ann"), "did you mean timeout?"),
+    "forget": (lambda s: mail.add(s, "ann").forget(), "--keep-done"),
+    "schedule of beat": (lambda s: s.schedule("n", send, {"to": "ann"}, schedule=60), "did you mean every or cron?"),
 }
 
 OF_BEGINNERS: dict[str, tuple[Mistake, str]] = {
     "no scheduler": (lambda s: mail.add("ann"), "write send.add(scheduler, …)"),
     "the class of schedulers": (lambda s: mail.add(Scheduler, "ann"), "write send.add(scheduler, …)"),
     "a misspelt option": (lambda s: mail.using(prioity=3).add(s, "ann"), "did you mean priority?"),
-    "a misspelt argument": (lambda s: mail.add(s, too="ann"), "missing a required argument: 'to'"),
+    "a misspelt argument": (lambda s: mail.add(s, too="ann"), "missing a required argument: 'to'; did you mean to?"),
+    "a misspelt argument with a default": (lambda s: mail.add(s, "ann", copys=2), "did you mean copies?"),
     "data by name": (lambda s: s.add_job(send, to="ann"), "add_job(send, {'to': 'ann'})"),
     "data called name": (lambda s: s.add_job(send, name="ann"), "add_job(send, {'name': 'ann'})"),
     "data as a list": (lambda s: s.add_job(send, ["ann"]), "pass a mapping"),
@@ -73,6 +85,14 @@ OF_BEGINNERS: dict[str, tuple[Mistake, str]] = {
     "a number as text": (lambda s: task(retry="3")(send.function), "pass the number of further attempts"),  # type: ignore[call-overload]
     "cron as a period": (lambda s: s.schedule("n", send, {"to": "ann"}, every="0 3 * * *"), "cron='0 3 * * *'"),
     "hours of a schedule": (lambda s: s.schedule("n", send, {"to": "ann"}, hour=3), "pass cron='15 3 * * mon'"),
+    "a city as a time zone": (
+        lambda s: s.schedule("n", send, {"to": "ann"}, cron="0 3 * * *", tz="Berlin"),
+        "did you mean Europe/Berlin?",
+    ),
+    "a time zone in small letters": (
+        lambda s: s.schedule("n", send, {"to": "ann"}, cron="0 3 * * *", tz="europe/berlin"),
+        "did you mean Europe/Berlin?",
+    ),
     "a lambda": (lambda s: task(lambda: None), "write it with def and @task"),
     "a name for a function": (lambda s: task("shop.send"), "options go by name, @task(queue='mail')"),  # type: ignore[call-overload]
     "a class without start": (lambda s: s.add_job(type("Empty", (Job,), {"__module__": __name__})), "define it"),
@@ -81,8 +101,8 @@ OF_BEGINNERS: dict[str, tuple[Mistake, str]] = {
 }
 
 
-def test_there_are_forty() -> None:
-    assert (len(OF_CELERY), len(OF_BEGINNERS)) == (20, 20)
+def test_there_are_fifty() -> None:
+    assert (len(OF_CELERY), len(OF_BEGINNERS)) == (27, 23)
 
 
 @pytest.mark.parametrize("name", [*OF_CELERY, *OF_BEGINNERS])

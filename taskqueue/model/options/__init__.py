@@ -10,6 +10,7 @@ from taskqueue.errors import InvalidOption
 from taskqueue.model import other_systems
 from taskqueue.model.options.table import OPTIONS, Scope
 from taskqueue.model.retry import RetryPolicy
+from taskqueue.model.schedules.durations import LONGEST, from_now
 from taskqueue.model.shown_text import as_code
 
 LONGEST_NUMBER = 14_000
@@ -59,7 +60,7 @@ def _value(name: str, value: Any, where: str, scope: Scope, call: str) -> Any:
     option = OPTIONS.get(name)
     as_data = f"{call}{_short({name: value})})" if call and (option is None or option.is_of_class) else ""
     if option is None:
-        raise InvalidOption(f"{where}: there is no option {name!r}: {_hint(name, as_data)}")
+        raise InvalidOption(f"{where}: there is no option {name!r}: {_hint(name, value, as_data)}")
     if option.is_of_class and scope is Scope.ONE:
         data = f"; pass data as one argument after the job: {as_data}" if as_data else ""
         raise InvalidOption(
@@ -93,10 +94,13 @@ def named(name: str, value: Any, check: Callable[[Any], Any]) -> Any:
         raise InvalidOption(f"{name}={_short(value)}{said if said.startswith(' ') else f': {refused}'}") from None
 
 
-def _hint(name: object, as_data: str) -> str:
+def _hint(name: object, value: object, as_data: str) -> str:
     """Return the way out for an unknown name; ``as_data`` is the call that passes it as data."""
     if str(name) in other_systems.OPTIONS:
-        return f"did you mean {other_systems.OPTIONS[str(name)]}?"
+        meant = other_systems.OPTIONS[str(name)]
+        if meant == "at" and isinstance(value, int | float) and 0 < value <= LONGEST:
+            meant = f"at={from_now(value)!r}"
+        return f"did you mean {meant}?"
     if str(name) in other_systems.WAYS:
         return other_systems.WAYS[str(name)]
     from difflib import get_close_matches

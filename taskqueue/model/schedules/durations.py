@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from datetime import datetime, timedelta, timezone, tzinfo
@@ -10,6 +11,7 @@ from typing import TypeAlias
 from taskqueue.errors import InvalidOption, naive_time
 from taskqueue.model.shown_text import as_code
 from taskqueue.model.timestamps import EPOCH, MILLISECOND, whole
+from taskqueue.model.wording import or_nearest
 
 Moment: TypeAlias = datetime | int | float | str
 """A time: an aware datetime, unix seconds, ``"now"``, ``"+1 hour"``, or ISO text followed by an offset or a zone."""
@@ -148,7 +150,17 @@ def is_relative(value: object) -> bool:
 
 def unknown_zone(name: str) -> InvalidOption:
     """Return the error for a time zone that this host does not know, whether or not it exists."""
-    return InvalidOption(f"this host has no time zone {name!r}: correct the name, or install tzdata on the host")
+    ends = [zone for zone in _zones() if zone.lower().endswith(f"/{name.lower()}")]
+    hint = f"; did you mean {ends[0]}?" if ends else or_nearest(name, _zones())
+    return InvalidOption(f"this host has no time zone {name!r}: correct the name, or install tzdata on the host{hint}")
+
+
+@functools.cache
+def _zones() -> list[str]:
+    """Return the time zones of this host, which hundreds of files name."""
+    from zoneinfo import available_timezones
+
+    return sorted(available_timezones())
 
 
 def _from_text(text: str, now: datetime) -> datetime:

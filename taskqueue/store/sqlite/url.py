@@ -90,7 +90,7 @@ def location(url: str) -> SqliteUrl:
         )
     if MEMORY in url:
         raise ConfigError(
-            f"{concealed(url)} names a database in memory, which no other process could read: "
+            f"{MEMORY} names a database in memory, which no other process could read: "
             "name a file; for tests one in a temporary folder, which run_pending() works on without a node"
         )
     if not url.startswith("sqlite:"):

@@ -57,6 +57,10 @@ def test_a_time_is_read(value: Any, moment: datetime) -> None:
         ("2026-07-01", "as in '2026-07-01 UTC' or '2026-07-01 Europe/Berlin'"),
         ("in 5 minutes", "'in 5 minutes' is not a time"),
         ("2026-07-01 12:00:00 Europe/Atlantis", "this host has no time zone 'Europe/Atlantis'"),
+        (
+            "2026-07-01 12:00:00 Berlin",
+            "has no time zone 'Berlin': correct the name, or install tzdata on the host; did you mean Europe/Berlin?",
+        ),
         ("2026-07-01 12:00:00+02:00 Europe/Berlin", "names two zones"),
         ("tomorrow", "'tomorrow' is not a time: pass an aware datetime, unix seconds"),
         ("", "is not a time"),
