@@ -7,7 +7,6 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -157,6 +156,8 @@ class Connections:
         if self.is_open or not is_address or exists(None if place is None else os.fspath(place)):
             yield self.store
             return
+        from tempfile import TemporaryDirectory  # few programs look at a store that is not there
+
         with TemporaryDirectory(prefix="taskqueue-") as folder, closing(open_store(f"{folder}/jobs.db")) as store:
             yield store
 

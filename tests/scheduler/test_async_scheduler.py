@@ -425,8 +425,8 @@ def test_wrong_arguments_are_refused_in_the_call(url: str) -> None:
 
 
 NOT_NEEDED_TO_ADD = """
-asyncio click concurrent.futures croniter difflib hashlib msgspec psutil pymongo rich setproctitle typing_extensions
-zoneinfo taskqueue.execution.executor taskqueue.execution.shell_job taskqueue.model.analytics
+asyncio click concurrent.futures croniter difflib hashlib msgspec psutil pymongo rich setproctitle tempfile
+typing_extensions zoneinfo taskqueue.execution.executor taskqueue.execution.shell_job taskqueue.model.analytics
 taskqueue.model.schedules.schedule taskqueue.scheduler.async_scheduler taskqueue.scheduler.run_inline
 taskqueue.scheduler.schedules taskqueue.insight.why taskqueue.store.mongodb
 """
