@@ -27,7 +27,7 @@ from taskqueue.model.query import EVERYTHING, PENDING, And, Query, parse
 from taskqueue.scheduler.process import Process
 from taskqueue.scheduler.scheduler import Scheduler
 from taskqueue.store import Store
-from taskqueue.store.open import MONGODB_SCHEMES, SERVER_SCHEMES, default_url, open_store
+from taskqueue.store.open import MONGODB_SCHEMES, SERVER_SCHEMES, address_of, open_store
 from taskqueue.store.sqlite.url import SqliteUrl, location
 
 BATCH = 1000
@@ -305,7 +305,7 @@ def scratch_stores(url: str | None) -> Iterator[ScratchStores]:
 
     Raises ``ConfigError`` and ``StoreUnavailable``.
     """
-    address = url or default_url()
+    address = address_of(url)
     if address.startswith(SERVER_SCHEMES):
         with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder:
             yield ScratchStores(Path(folder), address)

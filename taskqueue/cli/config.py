@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from taskqueue.cli import node, output
 from taskqueue.cli.node_options import settings_from, written
 from taskqueue.notifications import receiver_of
-from taskqueue.store.open import default_url
+from taskqueue.store.open import address_of
 from taskqueue.store.redaction import concealed
 
 
@@ -55,7 +55,7 @@ def _values(parsed: click.Context) -> dict[str, Any]:
     queues = values.pop("queues")
     values["work_on"] = [queue if bound is None else f"{queue}={bound}" for queue, bound in queues.items()]
     values["notify"] = [receiver_of(text).name for text in settings.notify]
-    values["url"] = concealed(settings.url or default_url())
+    values["url"] = concealed(address_of(settings.url))
     order = [str(param.name) for param in parsed.command.params]
     return {name: _plain(values[name]) for name in sorted(values, key=order.index)}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from taskqueue.errors import ConfigError, StoreUnavailable
-from taskqueue.store.open import MONGODB_SCHEMES, POSTGRESQL_SCHEMES, default_url
+from taskqueue.store.open import MONGODB_SCHEMES, POSTGRESQL_SCHEMES, address_of
 from taskqueue.store.permissions import set_mode
 from taskqueue.store.sqlite import schema
 from taskqueue.store.sqlite.url import location
@@ -22,7 +22,7 @@ def back_up(url: str | None, target: Path) -> int:
     It delays no other process: it reads one state and leaves the journal alone. Raises ``ConfigError`` for a
     server and for a target that exists or cannot be made, and ``StoreUnavailable``.
     """
-    address = url or default_url()
+    address = address_of(url)
     if address.startswith(MONGODB_SCHEMES):
         raise ConfigError(
             "a MongoDB store is not one file: back it up with mongodump, and restore it with mongorestore"

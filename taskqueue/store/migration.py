@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from taskqueue.errors import ConfigError, SchemaMismatch, StoreUnavailable
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.store import SCHEMA_VERSION, Lease
-from taskqueue.store.open import MONGODB_SCHEMES, POSTGRESQL_SCHEMES, default_url
+from taskqueue.store.open import MONGODB_SCHEMES, POSTGRESQL_SCHEMES, address_of
 from taskqueue.store.redaction import concealed
 from taskqueue.store.sqlite.migration import SqliteMigration
 
@@ -51,7 +51,7 @@ class MigrationPlan:
 
 def open_migration(url: str | None = None) -> Migration:
     """Return the migration of the store at ``url``. Raises ``ConfigError`` and ``StoreUnavailable``."""
-    address = url or default_url()
+    address = address_of(url)
     if address.startswith(MONGODB_SCHEMES):
         from taskqueue.store.mongodb.migration import MongoMigration
 
@@ -65,7 +65,7 @@ def open_migration(url: str | None = None) -> Migration:
 
 def open_sql_migration(url: str | None = None) -> PostgreSQLMigration:
     """Return the migration of a store whose steps and rights are SQL that an administrator may run."""
-    address = url or default_url()
+    address = address_of(url)
     if not address.startswith(POSTGRESQL_SCHEMES):
         raise ConfigError(f"store {concealed(address)}: only PostgreSQL has --sql and --grants: leave them out")
     from taskqueue.store.postgresql.migration import PostgreSQLMigration

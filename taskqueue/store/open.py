@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from urllib.parse import quote
 
-from taskqueue.errors import StoreUnavailable
+from taskqueue.errors import ConfigError, StoreUnavailable
 from taskqueue.store import Store
 from taskqueue.store.redaction import split
 from taskqueue.store.sqlite import open_sqlite
@@ -30,7 +30,7 @@ def open_store(url: str | None = None, clock: Callable[[], datetime] | None = No
     """
     if url is None and not os.environ.get("TASKQUEUE_URL"):
         _make_private(_default_file().parent)
-    address = url or default_url()
+    address = address_of(url)
     if address.startswith(MONGODB_SCHEMES):
         # Importing the driver takes a third of a second, which an embedded store need not pay.
         from taskqueue.store.mongodb import open_mongodb
@@ -45,7 +45,7 @@ def open_store(url: str | None = None, clock: Callable[[], datetime] | None = No
 
 def open_existing(url: str | None = None) -> Store:
     """Open the store at ``url`` if it exists; never create one. Raises ``ConfigError`` and ``StoreUnavailable``."""
-    store, name = _existing(url or default_url())
+    store, name = _existing(address_of(url))
     if store is None:
         raise StoreUnavailable(
             name,
@@ -58,7 +58,7 @@ def open_existing(url: str | None = None) -> Store:
 
 def exists(url: str | None = None) -> bool:
     """Return whether there is a store at ``url``; never create one. Raises ``ConfigError`` and ``StoreUnavailable``."""
-    store, _ = _existing(url or default_url())
+    store, _ = _existing(address_of(url))
     if store is not None:
         store.close()
     return store is not None
@@ -83,7 +83,7 @@ def resolved(url: str | None = None) -> str:
 
     Raises ``ConfigError`` for an address that is none.
     """
-    address = url or default_url()
+    address = address_of(url)
     if address.startswith(SERVER_SCHEMES):
         split(address)
         return address
@@ -94,6 +94,16 @@ def resolved(url: str | None = None) -> str:
 def database_of(url: str) -> str | None:
     """Return the file of the embedded store at ``url``; None for another kind of store."""
     return None if url.startswith(SERVER_SCHEMES) else str(location(url).path)
+
+
+def address_of(url: str | None) -> str:
+    """Return the address, or the default one for None; raise ``ConfigError`` for an empty one."""
+    if url == "":
+        raise ConfigError(
+            "the address of the store is empty: name the store, or leave the address out for TASKQUEUE_URL or a file "
+            "of this user"
+        )
+    return default_url() if url is None else url
 
 
 def default_url() -> str:

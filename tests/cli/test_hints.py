@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from taskqueue.cli import node
+from taskqueue.cli import main, node
 from taskqueue.exit_codes import Exit
 from taskqueue.model.record import Failure
 from taskqueue.store import Store
@@ -133,6 +133,12 @@ def test_arguments_of_a_job_lead_to_its_data(taskqueue: Taskqueue) -> None:
     answer = taskqueue("add", "shop:Job", "--kwargs", "{}")
 
     assert answer.complaint == "taskqueue: No such option: --kwargs: did you mean --data?"
+
+
+def test_an_empty_address_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for run, arguments in ((main.main, ["list", "--url", ""]), (node.main, ["--url", ""])):
+        assert run(arguments) == Exit.CONFIG
+        assert "the address of the store is empty: name the store, or leave the address out" in capsys.readouterr().err
 
 
 def test_data_without_an_option_leads_to_it(taskqueue: Taskqueue) -> None:

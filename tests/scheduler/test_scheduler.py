@@ -16,7 +16,7 @@ from bson import ObjectId
 from pymongo import MongoClient
 
 import taskqueue
-from taskqueue import Scheduler
+from taskqueue import AsyncScheduler, Scheduler
 from taskqueue.errors import ConfigError, StoreUnavailable, TaskqueueError
 from tests.forking import fork
 from tests.scheduler.jobs import Echo
@@ -66,6 +66,15 @@ def test_a_database_in_memory_is_refused_and_no_file_of_its_name_made(
 
     with pytest.raises(ConfigError, match=r"names a database in memory, .*: name a file; for tests one in a temporary"):
         Scheduler(address)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_address_is_refused_and_opens_no_other_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TASKQUEUE_URL", str(tmp_path / "jobs.db"))
+
+    for kind in (Scheduler, AsyncScheduler):
+        with pytest.raises(ConfigError, match="the address of the store is empty: name the store, or leave"):
+            kind("")
     assert list(tmp_path.iterdir()) == []
 
 
