@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -22,6 +23,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "mongodb":
         emptied_one = emptied(request.getfixturevalue("mongo_set"), f"scheduler_{os.getpid()}")
         return f"{emptied_one}&timeoutMS={PATIENCE * 1000:.0f}"
+    if request.param == "postgresql":
+        return f"{request.getfixturevalue('postgresql_url')}?taskqueue.schema=scheduler_{secrets.token_hex(6)}"
     return f"sqlite://{tmp_path}/jobs.db?synchronous=normal"
 
 

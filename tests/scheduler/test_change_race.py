@@ -22,10 +22,14 @@ from tests.store.records import LEASE, settle
 
 PROCESSES = 4
 RACES = [
-    (60, range(PROCESSES)),
-    *(pytest.param(250, range(10 * round, 10 * round + PROCESSES), marks=pytest.mark.long) for round in range(1, 11)),
+    *((store, 60, range(PROCESSES)) for store in ("sqlite", "mongodb", "postgresql")),
+    *(
+        pytest.param(store, 250, range(10 * round, 10 * round + PROCESSES), marks=pytest.mark.long)
+        for store in ("sqlite", "mongodb")
+        for round in range(1, 11)
+    ),
 ]
-"""The changes that each process makes, and the seed of each: ten long races make 10,000 changes."""
+"""The store, the changes that each process makes, and the seed of each: ten long races make 10,000 changes."""
 
 KEY = "k"
 TIMES = (None, "+50 ms", "+1 hour", "+2 hours", "+3 hours")
@@ -109,8 +113,7 @@ def play(url: str, seed: int, changes: int) -> None:
         player.play(changes)
 
 
-@pytest.mark.parametrize("url", ["sqlite", "mongodb"], indirect=True)
-@pytest.mark.parametrize(("changes", "seeds"), RACES)
+@pytest.mark.parametrize(("url", "changes", "seeds"), RACES, indirect=["url"], ids=lambda value: f"{value}")
 def test_each_call_ends_and_derived_fields_agree(url: str, changes: int, seeds: range) -> None:
     with closing(open_store(url)):  # makes the store
         pass
