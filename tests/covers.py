@@ -220,6 +220,7 @@ COVERS: Mapping[str, str] = {
     "web/test_new_page.py": "",
     "web/test_rights.py": "",
     "web/test_roles.py": "",
+    "web/test_ten_questions.py": "",
     "web/test_paths.py": "web/request_checks",
     "web/test_browser.py": (
         "web/overviews web/pages/audit web/pages/work web/pages/bulk web/pages/changes "

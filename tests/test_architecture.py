@@ -136,7 +136,7 @@ PUBLIC_OPTIONS = {"taskqueue/scheduler/schedule_api.py:schedule", "taskqueue/web
 MANY_PARAMETERS = {"taskqueue/web/api/route.py:__init__": 9}
 """Functions that have more, and how many; these numbers only fall."""
 
-MOST_FILES, MOST_CODE_LINES, MOST_IMPORTS = 485, 56_580, 0.13
+MOST_FILES, MOST_CODE_LINES, MOST_IMPORTS = 487, 57_390, 0.13
 """Files and code lines of the package, without blank lines, comments and docstrings, and the share of imports in them.
 
 They rise only with a line here that says what for. 40,000 lines in 370 files are the aim. Raised by fair queues, waits
@@ -169,7 +169,10 @@ memory and processors of nodes,
 settings of Python that jobs change,
 lists of workflows,
 jobs in the admin of Django, sessions that are refused with a way out,
-and users of the dashboard who do not delay each other.
+users of the dashboard who do not delay each other,
+promises of classes with their error budget and metrics, a form for limits, findings about the store, clocks and
+progress, log files that fail, lines of the log between those of jobs, terminals that are closed or read,
+and managers that end while others have their channel.
 """
 
 CODE = re.compile(r"\b(?:GZ|JB|JW|LW|LZQ|PTS|PW|REC|RW|X)-\d+\b")

@@ -203,7 +203,7 @@ def test_no_other_server_confirms_what_the_last_one_may_have_lost(
 
 
 def test_a_key_that_an_application_adds_at_that_moment_fails_no_outcome(
-    store: Store, postgresql_server: PostgreSQL
+    store: Store, connection: Connection, postgresql_server: PostgreSQL
 ) -> None:
     run = running(store, a_record(options=Options(undeclared=True)))
     declared = settlement(run, Declared(options={"unique": "only"}))._replace(defined=run)
@@ -213,7 +213,7 @@ def test_a_key_that_an_application_adds_at_that_moment_fails_no_outcome(
         closing(psycopg.connect(postgresql_server.url, autocommit=True)) as operator,
     ):
         theirs.execute("SELECT 1")
-        store.within(theirs, None).add([a_record(unique="only")])
+        connection.within(theirs, None).add([a_record(unique="only")])
         settling = thread.submit(store.settle, [declared], NOON)
         eventually(lambda: operator.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchone())
         theirs.commit()

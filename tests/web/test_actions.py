@@ -189,7 +189,7 @@ def test_postponed_jobs_that_match_are_started_now(scheduler: Scheduler, browser
     ("limit", "number", "follows"),
     [
         ("3 name=api", 1, "2 jobs more than that run: they continue, and no other starts until enough have ended."),
-        ("3 name=api", 4, "1 of 2 waiting jobs can start at once."),
+        ("3 name=api", 4, "It then has room for 1 of 2 waiting jobs."),
         ("3/60 name=api", 2, "1 job more than that started in the last 60 s: no other starts until that is over."),
     ],
 )

@@ -167,7 +167,7 @@ def test_a_limit_is_changed_after_a_preview_and_the_change_is_undone(visit: Open
     page.get_by_label("At most").fill("4")
     page.get_by_role("button", name="Preview").click()
     expect(page.get_by_role("status").last).to_have_text(
-        "At most 4 instead of 2. 4 of 5 waiting jobs can start at once."
+        "At most 4 instead of 2. It then has room for 4 of 5 waiting jobs."
     )
     assert shop.scheduler.controls() == []
     page.get_by_label("Reason").fill("they allow more")

@@ -18,7 +18,7 @@ from taskqueue.store.open import open_store
 from taskqueue.web import app
 from taskqueue.web.pages.jobs import PAGE
 from taskqueue.web.paging import Part, part_of
-from tests.web import jobs
+from tests.store.records import a_record
 
 MANY = 120
 LARGEST = 150_000
@@ -120,9 +120,12 @@ def test_new_jobs_are_counted_up_to_a_page(client: TestClient, scheduler: Schedu
     assert announced == ["1 new job", f"{PAGE} new jobs", f"more than {PAGE} new jobs"]
 
 
-def test_queues_keep_the_order_of_their_names_whatever_waits_in_them(scheduler: Scheduler) -> None:
-    for queue in ("zebra", "ape", "mole"):
-        scheduler.add_job(jobs.Mail, queue=queue)
+def test_queues_keep_the_order_of_their_names_whatever_waits_in_them(scheduler: Scheduler, url: str) -> None:
+    with closing(open_store(url)) as store:
+        now = store.now()
+        for queue, minutes in (("ape", 1), ("mole", 3), ("zebra", 2)):
+            at = now - timedelta(minutes=minutes)
+            store.add([a_record(queue=queue, created_at=at, ready_at=at)])
     with TestClient(app(scheduler, local=True), base_url="http://127.0.0.1", client=("127.0.0.1", 5000)) as client:
         page = client.get("/queues").text
 

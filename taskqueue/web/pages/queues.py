@@ -99,7 +99,7 @@ def _follows(states: Sequence[LimitState], number: int) -> str:
         return f"{count(over, 'job')} more than that run: they continue, and no other starts until enough have ended."
     waiting = sum(state.waiting for state in states)
     free = sum(min(state.waiting, number - state.used) for state in states)
-    return f"{free:,} of {count(waiting, 'waiting job')} can start at once." if waiting else "No job waits for it."
+    return f"It then has room for {free:,} of {count(waiting, 'waiting job')}." if waiting else "No job waits for it."
 
 
 def set_limit(view: View) -> Response:
