@@ -17,7 +17,7 @@ MOST_KNOWN = 1000
 """How many names of figures are remembered with their promises."""
 
 _UNSTARTED = (NotReady, CheckFailed, Declared, Unloadable)
-"""The outcomes of claims whose jobs did not start; claims that were handed back have no start."""
+"""The outcomes of claims whose jobs did not start; a claim that was handed back has no start time."""
 
 
 class Promise(NamedTuple):
