@@ -151,7 +151,7 @@ class Shop:
                 slow = 40 if work.queue in ("reports", "imports") else 1
                 _end(figures, Status.DONE, slow * min(dice.lognormvariate(-1.0, 0.8), 20), took)
         if work.takes < 3 and is_done > 1:
-            figures["done"] += is_done - 1  # one of them shows how long they took
+            add_figures(figures, {"done": is_done - 1})  # one of them shows how long they took
 
     def fail(self, part: Part, job: str, error: str, number: int, *, is_retried: bool = False) -> None:
         """Have attempts of a class fail in these figures."""
