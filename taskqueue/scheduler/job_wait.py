@@ -12,7 +12,11 @@ from itertools import islice
 from weakref import WeakKeyDictionary
 
 from taskqueue.errors import StoreUnavailable, WaitDeadlock
+from taskqueue.insight import host
 from taskqueue.insight.deadlock import BlockedRuns, find_blocked_runs, with_dependencies
+from taskqueue.insight.nodes import seats
+from taskqueue.insight.queue_sharing import takes
+from taskqueue.insight.records import present
 from taskqueue.model.blocked_run import MOST_AWAITED
 from taskqueue.model.ids import JobId
 from taskqueue.model.log_fields import CURRENT, RunFields
@@ -116,6 +120,8 @@ class JobWait:
                 return
             self._report(awaited)
             self._check(awaited, _observer(self._store).look(self._store), now)
+            if self._runs[-1].report_awaited is None and now - self._began_at >= RAISES_AFTER:
+                self._check_nodes(awaited)
         except StoreUnavailable:  # the wait itself survives an outage, or raises
             self._deadlocked.clear()
 
@@ -173,20 +179,26 @@ class JobWait:
             if blocked.shares_slots(self._runs[-1].job_id, record) and all(
                 blocked.is_full(node, record) for node in candidates
             ):
-                self._has_warned = True
-                self._warn(id, record.queue)
+                waits = f"holds a worker while it waits for job {id}, which waits for a free worker of queue"
+                self._warn(f"this job {waits} {record.queue}: {WAY_OUT}")
                 return
 
-    def _warn(self, id: str, queue: str) -> None:
+    def _check_nodes(self, awaited: Collection[str]) -> None:
+        """Warn once about a wait in a call of a program for a job that nobody may run until the wait has ended."""
+        now = self._store.now()
+        nodes = [lease for lease in seats(self._store.leases()) if host.is_live(lease, now)]
+        for record in () if self._has_warned else present(self._store, map(JobId, awaited)):
+            if record.status is Status.WAITING and not any(takes(node, record.queue) for node in nodes):
+                waits = f"waits for job {record.id}, but the call that runs this job runs no other until it ends"
+                way_out = "start one, or make the rest of the work a job with depends_on"
+                self._warn(f"this job {waits}, and no node takes queue {record.queue}: {way_out}")
+                return
+
+    def _warn(self, message: str) -> None:
+        self._has_warned = True
         token = CURRENT.set(self._run)
         try:
-            log.warning(
-                "this job holds a worker while it waits for job %s, which waits for a free worker of queue %s: %s",
-                id,
-                queue,
-                WAY_OUT,
-                extra=dict(self._run.items()),
-            )
+            log.warning("%s", message, extra=dict(self._run.items()))
         finally:
             CURRENT.reset(token)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,23 @@ def test_a_wait_for_its_own_job_fails_at_once(
         parent = scheduler.add_job(job, {"how": how, "url": url}).wait(timeout=LIMIT)
 
     assert words in error_of(parent)
+
+
+def test_a_wait_in_a_call_that_runs_no_other_job_warns(
+    url: str, scheduler: Scheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    child = scheduler.add_job(Child, {}, at="+1 hour")
+    parent = scheduler.add_job(Parent, {"how": "given", "id": str(child.id)})
+    with Scheduler(url) as of_thread, ThreadPoolExecutor(1) as thread:
+        running = thread.submit(of_thread.run_pending, once=True, ignore_time=False)
+        eventually(lambda: parent.refresh().status is Status.PROCESSING)
+        scheduler.update_job(child.id, at="+0 s")
+        eventually(lambda: "and no node takes queue default: start one, or make" in caplog.text)
+        scheduler.run_pending()
+        assert [job.id for job in running.result(LIMIT)] == [parent.id]
+
+    assert caplog.text.count(f"this job waits for job {child.id}, but the call that runs this job runs no other") == 1
+    assert (parent.refresh().status, child.refresh().status) == (Status.DONE, Status.DONE)
 
 
 def test_a_child_that_another_node_can_take_ends_its_wait(url: str, scheduler: Scheduler, tmp_path: Path) -> None:
