@@ -190,7 +190,7 @@ def _list_limits(context: StoreContext, *, as_json: bool) -> None:
 
 
 def _list_held(context: StoreContext, *, as_json: bool) -> None:
-    states = limit_states(context.store, MOST_KEYS + 1)
+    states = limit_states(context.store, most=MOST_KEYS + 1)
     if len(states) > MOST_KEYS:
         states = limit_states(context.store)
         output.line(f"only the {MOST_KEYS} limits with the most waiting jobs are listed", err=True)

@@ -16,7 +16,7 @@ from taskqueue.model.secret_keys import SecretKeys
 from taskqueue.model.shown_text import as_code
 from taskqueue.model.wording import count, minute, nearest, percent, some, span
 from taskqueue.scheduler import json_shapes
-from taskqueue.scheduler.controls import LimitState, limits_of
+from taskqueue.scheduler.controls import LimitState
 
 WIDE = 24
 """The characters of the longest bar of a histogram."""
@@ -63,7 +63,7 @@ def _show(context: StoreContext, scope: Scope, name: str, period: Period, *, as_
     reader = context.scheduler.overview_reader()
     known = reader.names(scope)
     report = reader.report(WorkOf(scope, _named(scope, name, known)), period, reader.read())
-    limits = limits_of(context.scheduler.limits(), report.limit_keys) if report.limit_keys else []
+    limits = context.scheduler.limits(families) if (families := report.limit_families) else []
     if as_json:
         output.write({"store": context.store.url, **json_shapes.work_report(report, limits)})
     else:

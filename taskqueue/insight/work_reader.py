@@ -18,7 +18,7 @@ from taskqueue.insight.overview import QueueState, Run
 from taskqueue.insight.recent_figures import KEPT_FOR, KeptFigures, RecentFigures
 from taskqueue.insight.work_report import LastJobs, Period, Scope, WorkOf, WorkReport
 from taskqueue.model.history import Figures, Part, Parts, Step, add_figures
-from taskqueue.model.limits import LimitKey, limit_keys_of
+from taskqueue.model.limits import limit_keys_of
 from taskqueue.model.query import RUNNING, And, Compare, Operator
 from taskqueue.model.record import Record, Status
 from taskqueue.model.timestamps import MILLISECOND, milliseconds, moment
@@ -92,7 +92,7 @@ class WorkReader:
             slowest=slowest,
             last=last,
             example=max(looked_at, key=lambda record: record.created_at, default=None),
-            limit_keys=_limit_keys(looked_at),
+            limit_families=_limit_families(looked_at),
         )
 
     def _kept_of(self, of: WorkOf) -> Mapping[Step, KeptFigures]:
@@ -212,6 +212,6 @@ def _apart(part: Part) -> Part:
     return {key: figures for key, figures in part.items() if key not in (_ALL, _OWN)}
 
 
-def _limit_keys(records: Iterable[Record]) -> Sequence[LimitKey]:
-    """Return a limit key of each family: the values that jobs are counted by do not matter."""
-    return tuple({key.family: key for record in records for key in limit_keys_of(record.lane)}.values())
+def _limit_families(records: Iterable[Record]) -> frozenset[str]:
+    """Return the families of the limits of these records, such as ``limit:name=api``."""
+    return frozenset(key.family for record in records for key in limit_keys_of(record.lane))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from taskqueue.model.analytics import Sample
 from taskqueue.model.fingerprint import type_of
 from taskqueue.model.history import BUCKETS, Durations, Figures, Part, Parts, Step, add_figures, entry
 from taskqueue.model.ids import WORKFLOW_TAG
-from taskqueue.model.limits import LimitKey, limit_keys_of
+from taskqueue.model.limits import limit_keys_of
 from taskqueue.model.promise import promise_of
 from taskqueue.model.query import Compare, Operator
 from taskqueue.model.record import Record, Status
@@ -217,8 +217,8 @@ class WorkReport:
     last: LastJobs
     example: Record | None
     """The newest of the jobs that were read: its options are those of the class."""
-    limit_keys: Sequence[LimitKey] = field(default=())
-    """The limits of the jobs that were read."""
+    limit_families: frozenset[str] = frozenset()
+    """The families of limits of the jobs that were read."""
     promise: Kept | None = None
     """How a class keeps its promise; None if it has none."""
 

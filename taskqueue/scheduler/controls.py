@@ -8,7 +8,7 @@ import re
 import select
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -57,10 +57,10 @@ class LimitState:
         return self.used >= self.limit_key.count
 
 
-def limit_states(store: Store, most: int = MOST_KEYS) -> list[LimitState]:
+def limit_states(store: Store, families: Collection[str] = (), most: int = MOST_KEYS) -> list[LimitState]:
     """Return the limits of running and waiting jobs, full ones first; of many the ``most`` with most waiting jobs.
 
-    As many as ``most`` may not be all.
+    With ``families``, such as ``limit:name=api``, it returns only limits of these. As many as ``most`` may not be all.
     """
     now, controls = store.now(), store.controls()
     holders: dict[LimitKey, list[Record]] = {}
@@ -71,7 +71,8 @@ def limit_states(store: Store, most: int = MOST_KEYS) -> list[LimitState]:
     for lane, number in store.waiting_lanes(MOST_WAITING).items():
         for limit_key in controls.limit_keys(lane):
             waiting[limit_key] = waiting.get(limit_key, 0) + number
-    wanted = sorted({*holders, *waiting}, key=lambda limit_key: (-waiting.get(limit_key, 0), limit_key.key))[:most]
+    of_families = {key for key in (*holders, *waiting) if not families or key.family in families}
+    wanted = sorted(of_families, key=lambda limit_key: (-waiting.get(limit_key, 0), limit_key.key))[:most]
     used = store.limit_usage(sorted({limit_key.key for limit_key in wanted}), now)
     states = [
         LimitState(
@@ -84,12 +85,6 @@ def limit_states(store: Store, most: int = MOST_KEYS) -> list[LimitState]:
         for limit_key in wanted
     ]
     return sorted(states, key=lambda state: not (state.is_full and state.waiting))
-
-
-def limits_of(states: Iterable[LimitState], limit_keys: Iterable[LimitKey]) -> list[LimitState]:
-    """Return the states of limits of the same families as these limit keys."""
-    families = {limit_key.family for limit_key in limit_keys}
-    return [state for state in states if state.limit_key.family in families]
 
 
 _CLASS = r"[^\W\d]\w*(\.[^\W\d]\w*)*\.[A-Z]\w*"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
@@ -125,14 +125,15 @@ class Operations(BlockingOperations):
 
         return nodes.nodes(self._connections.store)
 
-    def limits(self) -> list[LimitState]:
+    def limits(self, families: Collection[str] = ()) -> list[LimitState]:
         """Return the limits of running and waiting jobs: who holds their places, and how many wait; full ones first.
 
-        If there are more than 100 keys, it returns the keys that the most jobs wait for.
+        With ``families``, such as ``limit:name=api``, it returns only limits of these. If there are more than 100 keys,
+        it returns the keys that the most jobs wait for.
         """
         from taskqueue.scheduler import controls
 
-        return controls.limit_states(self._connections.store)
+        return controls.limit_states(self._connections.store, families)
 
     def analytics(
         self, by: str = "queue", since: When = "1h", until: When | None = None, *, at_most: int = 100_000

@@ -179,7 +179,7 @@ def test_running_jobs_and_their_limits_are_named(store: Store) -> None:
 
     assert [run.record.job for run in report.runs] == ["app:Mail"]
     assert report.running == 1
-    assert [key.family for key in report.limit_keys] == ["limit:app:Mail"]
+    assert report.limit_families == {"limit:app:Mail"}
     assert not report.is_empty
 
 

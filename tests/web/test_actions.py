@@ -188,9 +188,9 @@ def test_postponed_jobs_that_match_are_started_now(scheduler: Scheduler, browser
 @pytest.mark.parametrize(
     ("limit", "number", "follows"),
     [
-        ("3 name=api", 1, "2 jobs more than that run: they continue, and no other starts until enough have ended."),
+        ("3 name=api", 1, "2 more jobs than that are running: no further job starts until enough have ended."),
         ("3 name=api", 4, "It then has room for 1 of 2 waiting jobs."),
-        ("3/60 name=api", 2, "1 job more than that started in the last 60 s: no other starts until that is over."),
+        ("3/60 name=api", 2, "1 more job than that started in the last 60 s: no further job starts until fewer have."),
     ],
 )
 def test_the_preview_of_a_limit_says_what_follows_for_jobs_that_run_and_wait(
@@ -228,3 +228,55 @@ def test_a_change_of_a_limit_has_no_undo_that_would_change_others_of_the_name(
 
     assert answer.headers["location"].endswith("/queues?done=limit&of=limit%3Aname%3Dapi")
     assert "Undo" not in client.get(answer.headers["location"]).text
+
+
+def test_the_page_of_a_limit_names_others_that_would_be_restored_with_it(
+    scheduler: Scheduler, browser: MakeBrowser
+) -> None:
+    scheduler.set_limit("api", 3)
+    scheduler.set_limit("api", "100/60")
+    client = browser()
+    log_in(client)
+
+    page = client.get("/limits/change", params={"of": "limit:name=api"}).text
+
+    assert "This also restores rate/60:name=api." in page
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "0", "many"])
+def test_a_limit_of_no_number_is_refused_and_changes_nothing(
+    scheduler: Scheduler, browser: MakeBrowser, number: str
+) -> None:
+    scheduler.set_limit("api", 3)
+    client = browser()
+    csrf = log_in(client)
+
+    answer = client.post("/limits/change", data={"of": "limit:name=api", "count": number, "csrf": csrf})
+
+    assert 400 <= answer.status_code < 500
+    assert [control.count for control in scheduler.controls()] == [3]
+
+
+@pytest.mark.parametrize("was", ["1 and more", "9" * 20])
+def test_an_address_that_says_anything_as_the_last_limit_offers_no_undo(browser: MakeBrowser, was: str) -> None:
+    client = browser()
+    log_in(client)
+
+    page = client.get("/queues", params={"done": "limit", "of": "limit:name=api", "was": was}).text
+
+    assert "the limit is changed" in page
+    assert "Undo" not in page
+
+
+def test_a_limit_with_few_waiting_jobs_is_shown_beside_one_with_many_keys(
+    scheduler: Scheduler, browser: MakeBrowser
+) -> None:
+    for number in range(220):
+        scheduler.add_job(jobs.Mail, {"customer": number % 110}, limits="1 by=customer")
+    scheduler.add_job(jobs.Mail, limits="3 name=quiet")
+    client = browser()
+    log_in(client)
+
+    page = client.get("/limits/change", params={"of": "limit:name=quiet", "count": "2"}).text
+
+    assert "It then has room for 1 of 1 waiting job." in page

@@ -18,7 +18,6 @@ from taskqueue.model.events import EVENTS
 from taskqueue.model.finding import Level
 from taskqueue.model.history import MOST_CLASSES, OTHER, Step
 from taskqueue.scheduler import json_shapes
-from taskqueue.scheduler.controls import limits_of
 from taskqueue.web.api import schemas
 from taskqueue.web.api.route import ApiRoute, Call, Param, Schema, SlowRoute
 from taskqueue.web.api.schemas import ANYTHING, BOOLEAN, INTEGER, TEXT, TIME, listed, optional, record, ref
@@ -103,7 +102,7 @@ def report_queue(call: Call) -> Any:
 def _report(call: Call, scope: Scope) -> Any:
     report = call.dashboard.overviews.report(WorkOf(scope, call.path["name"]), Period(call.query["over"]))
     mask = call.dashboard.masking.limit
-    limits = limits_of(call.scheduler.limits(), report.limit_keys) if report.limit_keys else []
+    limits = call.scheduler.limits(families) if (families := report.limit_families) else []
     shown = [replace(state, limit_key=mask(state.limit_key)) for state in limits]
     return call.masked(json_shapes.work_report(report, shown))
 

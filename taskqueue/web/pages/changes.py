@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
+from taskqueue.model.limits import COUNT_LIMIT
 from taskqueue.scheduler.operations import OPERATIONS, AnyOperation, Target
 from taskqueue.web.view import Button, Page, View, button_of, path_of, see_other
 
@@ -111,9 +112,10 @@ def done_of(query: Mapping[str, str]) -> Done | None:
     says = SENTENCES[word]
     if word == "matching":
         says = NUMBERS.get(of) or says.format(of=f"{int(of):,}" if of.isdecimal() and len(of) < 10 else "all")
-    if word == "limit" and "was" in query:
-        back = f"back to {query['was']}" if query["was"] else "restore what the code declares"
-        fields = {"of": of, "count": query["was"]}
+    was = query.get("was", "-")
+    if word == "limit" and (not was or (was.isdecimal() and len(was) <= len(str(COUNT_LIMIT)))):
+        back = f"back to {was}" if was else "restore what the code declares"
+        fields = {"of": of, "count": was}
         return Done(says=says, undo=Button(label=f"Undo: {back}", path="/limits/change", fields=fields))
     return Done(says=says)
 

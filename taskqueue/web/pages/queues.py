@@ -62,18 +62,19 @@ def limit_form(view: View) -> Mapping[str, Any]:
     if not view.may_act_on(None):
         raise Problem("forbidden", f"user {view.user.name} may not change limits: an operator of all queues can")
     family, given = Family.of(view.query.get("of", "")), view.query.get("count", "").strip()
-    states = [state for state in view.scheduler.limits() if state.limit_key.family == str(family)]
-    change = _changes(view).get(str(family))
+    states, changes = view.scheduler.limits({str(family)}), _changes(view)
+    change = changes.get(str(family))
     if not states and change is None:
         says = f"no running or waiting job has the limit {family.name!r}, and it was not changed"
         raise Problem("not-found", f"{says}: `taskqueue limit` changes it for jobs to come")
-    number = int(given) if given.isdecimal() and len(given) <= len(str(COUNT_LIMIT)) else 0
+    number = _number(given)
     is_number = 1 <= number <= COUNT_LIMIT
     now = states[0].limit_key.count if states else change.count if change else None
     return {
         "family": family,
         "now": now,
         "change": change,
+        "others": [name for name in changes if name != str(family) and Family.of(name).scope == family.scope],
         "used": max((state.used for state in states), default=0),
         "waiting": sum(state.waiting for state in states),
         "number": number if is_number and number != now else None,
@@ -81,6 +82,11 @@ def limit_form(view: View) -> Mapping[str, Any]:
         "follows": _follows(states, number) if is_number else "",
         "problem": f"{given[:50]!r}: pass a whole number from 1 to {COUNT_LIMIT:,}" if given and not is_number else "",
     }
+
+
+def _number(given: str) -> int:
+    """Return the number that was given, 0 if it is none or has too many digits."""
+    return int(given) if given.isdecimal() and len(given) <= len(str(COUNT_LIMIT)) else 0
 
 
 def _changes(view: View) -> dict[str, Control]:
@@ -93,10 +99,12 @@ def _follows(states: Sequence[LimitState], number: int) -> str:
     over = sum(max(state.used - number, 0) for state in states)
     if over and (per := states[0].limit_key.per) is not None:
         return (
-            f"{count(over, 'job')} more than that started in the last {span(per)}: no other starts until that is over."
+            f"{over:,} more {'job' if over == 1 else 'jobs'} than that started in the last {span(per)}: "
+            "no further job starts until fewer have."
         )
     if over:
-        return f"{count(over, 'job')} more than that run: they continue, and no other starts until enough have ended."
+        jobs = "1 more job than that is" if over == 1 else f"{over:,} more jobs than that are"
+        return f"{jobs} running: no further job starts until enough have ended."
     waiting = sum(state.waiting for state in states)
     free = sum(min(state.waiting, number - state.used) for state in states)
     return f"It then has room for {free:,} of {count(waiting, 'waiting job')}." if waiting else "No job waits for it."
@@ -106,7 +114,7 @@ def set_limit(view: View) -> Response:
     """Give a limit another number, or with an empty one restore the declared numbers of its name."""
     family, number = Family.of(view.form.get("of", "")), view.form.get("count", "").strip()
     before = {name: one.count for name, one in _changes(view).items() if Family.of(name).scope == family.scope}
-    value = family.as_argument(int(number)) if number.isdecimal() else number or None
+    value = family.as_argument(_number(number)) if _number(number) else number[:50] or None
     view.actions.set_limit(family.name, value, view.form.get("reason", ""))
     done = {"done": "limit", "of": str(family)}
     if before.keys() <= {str(family)}:  # to undo it restores no other limit of the name

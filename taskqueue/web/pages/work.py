@@ -27,7 +27,6 @@ from taskqueue.model.controls import Control
 from taskqueue.model.history import Durations
 from taskqueue.model.job_filter import JobFilter, Token
 from taskqueue.model.wording import count
-from taskqueue.scheduler.controls import limits_of
 from taskqueue.scheduler.operations import Target
 from taskqueue.web.charts import Chart, OverTime, ShareChart, chart, marked, share_chart
 from taskqueue.web.pages.failures import address_of
@@ -56,7 +55,7 @@ def _shown(view: View, of: WorkOf) -> Mapping[str, Any]:
     report = view.overviews.report(of, period)
     is_queue = of.scope is Scope.QUEUE
     jobs = JobFilter((Token("queue" if is_queue else "class", of.name),))
-    limits = limits_of(view.scheduler.limits(), report.limit_keys) if report.limit_keys else []
+    limits = view.scheduler.limits(families) if (families := report.limit_families) else []
     return {
         "report": report,
         "lead": lead(report),
