@@ -26,7 +26,8 @@ def finished(bench: Bench, figures: Figures, outcome: Done | Crashed | HandedBac
     for record in bench.claim():
         claim = bench.in_flight_run(record)
         claim.took, claim.began_at = 0.02, bench.store.now()
-        bench.in_flight.finish(claim, outcome, Run(node="web-1", started_at=claim.began_at), bench.store.now())
+        started_at = None if isinstance(outcome, HandedBack) else claim.began_at
+        bench.in_flight.finish(claim, outcome, Run(node="web-1", started_at=started_at), bench.store.now())
     figures.settled(bench.outcome_writer.settle())
 
 
