@@ -99,19 +99,12 @@ class AsyncSteps(Generic[Item]):
                     step = await self._next(None)
         finally:
             if self._step is not None:
-                self._step.add_done_callback(self._close)
+                self._step.add_done_callback(lambda _: self._steps.close())
 
     def nudge(self) -> None:
         """End the current poll, or else the next one, at once."""
         self._is_nudged = True
         self._end_poll(NUDGED)
-
-    def _close(self, _: Future[Poll | Item]) -> None:
-        """Have a thread close the steps: closing a bell of MongoDB sends commands to the server."""
-        try:
-            self._threads.submit(self._steps.close)
-        except RuntimeError:  # the program is exiting: no thread can be started any more
-            self._steps.close()
 
     async def _next(self, ready: Ready | None) -> Poll | Item:
         self._step = self._threads.submit(_advance, self._steps, ready)

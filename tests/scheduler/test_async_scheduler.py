@@ -11,7 +11,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Coroutine
-from contextlib import aclosing, closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from taskqueue.model.lifecycle.outcomes import Failed
 from taskqueue.scheduler.async_waits import AT_ONCE, OF_SERVER, AsyncWaits
 from taskqueue.scheduler.connection import StoreOpener
 from taskqueue.store import Store
-from taskqueue.store.bell import Bell
 from taskqueue.store.open import open_store
 from tests.counting import uncounted
 from tests.nodes import LIMIT, eventually
@@ -107,44 +106,6 @@ def test_the_loop_never_opens_the_store(url: str) -> None:
     run(main())
     assert len(opened_in) == 2
     assert threading.current_thread().name not in opened_in
-
-
-def test_the_loop_never_closes_a_bell(url: str) -> None:
-    closed_in: list[str] = []
-
-    class NotedBell:
-        def __init__(self, bell: Bell) -> None:
-            self._bell = bell
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._bell, name)
-
-        def close(self) -> None:
-            closed_in.append(threading.current_thread().name)
-            self._bell.close()
-
-    def opened() -> Store:
-        store = open_store(url)
-        bell = store.bell
-        vars(store)["bell"] = lambda topic: NotedBell(bell(topic))
-        return store
-
-    async def main() -> None:
-        async with AsyncScheduler(StoreOpener(open=opened)) as scheduler:
-            await scheduler.add_job(Echo)
-            async with aclosing(scheduler._events(scheduler._stream.pages(None, "oldest", None))) as events:
-                assert (await anext(events)).name == "waiting"
-            await until(lambda: closed_in and not scheduler._stream._stops)
-            async with aclosing(scheduler._events(scheduler._stream.pages(None, None, None))) as events:
-                waiting = asyncio.ensure_future(anext(events))
-                await until(lambda: scheduler._stream._stops)
-                waiting.cancel()
-                with suppress(asyncio.CancelledError):
-                    await waiting
-
-    run(main())
-    assert len(closed_in) == 2
-    assert threading.current_thread().name not in closed_in
 
 
 @pytest.mark.parametrize("number", [500, pytest.param(10_000, marks=pytest.mark.long)])
