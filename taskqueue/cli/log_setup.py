@@ -145,38 +145,37 @@ def configure(level: str, form: str, file: Path | None = None) -> set[int]:
     forked processes have to keep. Raises ``ConfigError``.
     """
     log_fields.install()
-    logging.Handler.handle = _handle_safely  # type: ignore[method-assign,assignment]
-    logging.Handler.handleError = _print_unwritten  # type: ignore[method-assign,assignment]
     if file is not None:
         return _obey(file)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_json_formatter() if form == "json" else TextFormatter())
+    _guard(handler)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # The driver logs every heartbeat and command at debug, which would drown the lines about jobs.
     logging.getLogger("pymongo").setLevel(max(logging.getLevelName(level.upper()), logging.INFO))
     return set()
 
 
-_handle, _handle_error = logging.Handler.handle, logging.Handler.handleError
+def _guard(handler: logging.Handler) -> None:
+    """Make a handler that fails, as its file cannot be opened again, end neither process nor job."""
+    handle, handle_error = handler.handle, handler.handleError
 
+    def handle_safely(record: logging.LogRecord) -> Any:
+        try:
+            return handle(record)
+        except Exception:  # of the code of any handler, filter or formatter
+            handler.handleError(record)
+        return False
 
-def _handle_safely(handler: logging.Handler, record: logging.LogRecord) -> Any:
-    """Handle the record; a handler that fails, as its file cannot be opened again, ends neither process nor job."""
-    try:
-        return _handle(handler, record)
-    except Exception:  # of the code of any handler, filter or formatter
-        handler.handleError(record)
-    return False
+    def print_unwritten(record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            handle_error(record)
+        elif logging.raiseExceptions:
+            with contextlib.suppress(Exception):  # stderr is closed, or the record cannot be formatted
+                sys.stderr.write(f"{type(handler).__name__} cannot write: {error}: {handler.format(record)}\n")
 
-
-def _print_unwritten(handler: logging.Handler, record: logging.LogRecord) -> None:
-    """Print a line that the system has refused, as on a full disk, to stderr; report other errors as usual."""
-    error = sys.exc_info()[1]
-    if not isinstance(error, OSError):
-        _handle_error(handler, record)
-    elif logging.raiseExceptions:
-        with contextlib.suppress(Exception):  # stderr is closed, or the record cannot be formatted
-            sys.stderr.write(f"{type(handler).__name__} cannot write: {error}: {handler.format(record)}\n")
+    handler.handle, handler.handleError = handle_safely, print_unwritten  # type: ignore[method-assign]
 
 
 def _json_formatter() -> JsonFormatter:
@@ -200,9 +199,10 @@ def _obey(file: Path) -> set[int]:
     if started:
         problem = f"{file}: a handler has started threads ({', '.join(started)}), so no worker can be forked"
         raise ConfigError(f"{problem}: use a handler without threads")
-    for logger in (logging.root, *logging.root.manager.loggerDict.values()):
-        for handler in logger.handlers if isinstance(logger, logging.Logger) else ():
-            standard_streams.unblock(handler)
+    loggers = (logging.root, *logging.root.manager.loggerDict.values())
+    for handler in {handler for logger in loggers if isinstance(logger, logging.Logger) for handler in logger.handlers}:
+        standard_streams.unblock(handler)
+        _guard(handler)
     return child_setup.descriptors() - before
 
 

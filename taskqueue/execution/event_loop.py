@@ -9,8 +9,8 @@ import asyncio
 import contextvars
 import logging
 import time
-from collections.abc import Collection, Coroutine, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -202,12 +202,26 @@ def _run_alone(coroutine: Coroutine[Any, Any, Any], interrupts: Interrupts) -> A
         loop.close()
 
 
+class _Threads(ThreadPoolExecutor):
+    """The threads of an event loop, which know their unfinished calls."""
+
+    def __init__(self) -> None:
+        super().__init__(thread_name_prefix="asyncio")
+        self.unfinished: set[Future[Any]] = set()
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future = super().submit(function, *args, **kwargs)
+        self.unfinished.add(future)
+        future.add_done_callback(self.unfinished.discard)  # before asyncio hears of it
+        return future
+
+
 class LoopSettings:
     """The settings of an event loop before the first job. Its timers are left alone: connection pools have some."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop: Any = loop
-        self._executor: Any = ThreadPoolExecutor(thread_name_prefix="asyncio")
+        self._executor: Any = _Threads()
         loop.set_default_executor(self._executor)
         self._factory = loop.get_task_factory()
         self._is_debug = loop.get_debug()
@@ -217,20 +231,20 @@ class LoopSettings:
 
         They may never end, as calls without a timeout, and calls of the next run would wait for them.
         """
-        threads, idle = len(self._executor._threads), self._executor._idle_semaphore._value  # noqa: SLF001
-        if 2 * (threads - idle) > self._executor._max_workers:  # noqa: SLF001
-            log.warning("a job has left %d calls running in threads", threads - idle)
+        number = len(self._executor.unfinished)
+        if 2 * number > self._executor._max_workers:  # noqa: SLF001
+            log.warning("a job has left %d calls unfinished in threads", number)
             self._executor.shutdown(wait=False)
 
     def restore(self, job: str = "") -> None:
         """Reset the settings that jobs can change; log which of them ``job`` had changed."""
         loop, changed = self._loop, list[str]()
         if self._executor._shutdown:  # noqa: SLF001
-            self._executor = ThreadPoolExecutor(thread_name_prefix="asyncio")
-        if getattr(loop, "_executor_shutdown_called", False):
-            loop._executor_shutdown_called = False  # noqa: SLF001
-            changed.append("default executor")
+            self._executor = _Threads()
         if not loop.is_closed():
+            if getattr(loop, "_executor_shutdown_called", False):
+                loop._executor_shutdown_called = False  # noqa: SLF001
+                changed.append("default executor")
             loop.set_default_executor(self._executor)  # there is no way to read which one it has
         if loop.get_task_factory() != self._factory:
             loop.set_task_factory(self._factory)

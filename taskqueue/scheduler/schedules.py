@@ -50,7 +50,8 @@ OF_SCHEDULES = (*("every", "cron", "at", "tz", "overlap", "misfire", "grace"), *
 """The options of a schedule itself, not of its jobs."""
 
 OF_OTHERS: Mapping[str, str] = {
-    **dict.fromkeys(("crontab", "schedule", "trigger"), "every or cron"),
+    **dict.fromkeys(("schedule", "trigger"), "every or cron"),
+    "crontab": "cron",
     "timezone": "tz",
     "catchup": "misfire",
     "coalesce": "misfire",

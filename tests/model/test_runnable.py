@@ -134,7 +134,7 @@ def test_what_a_worker_can_run_is_taken(scheduler: Scheduler) -> None:
 @pytest.mark.parametrize(
     ("option", "ours"),
     [
-        ("delay", "at"), ("countdown", "at"), ("eta", "at"), ("run_at", "at"),
+        ("delay", "at='[+]5 seconds'"), ("countdown", "at='[+]5 seconds'"), ("eta", "at='[+]5 seconds'"),
         ("max_retries", "retry"), ("retries", "retry"), ("expire", "expires"),
         ("retry_backoff", "retry"), ("time_limit", "timeout"), ("rate_limit", "limits"), ("task_id", "id"),
     ],

@@ -25,8 +25,11 @@ LONGEST_LINE = 65536
 UNENDED_FOR = 0.2
 """Seconds for which the rest of a line is awaited."""
 
-LOG_LINE = "\x16"
-"""Written before each line of the log, which begins a new line even if a job has printed the beginning of another."""
+LOG_LINE = "\x16\x02tq\x16"
+"""Written before each line of the log, which begins a new line even if a job has printed the beginning of another.
+
+No other output contains it. ``logging.Handler.format`` writes it in a worker, as jobs add handlers of their own.
+"""
 
 _MARK = LOG_LINE.encode()
 _MARK_IN_LINE = re.compile(rb"(?<=[^\n])" + _MARK)

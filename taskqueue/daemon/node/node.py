@@ -183,10 +183,9 @@ class Node:
         for signum in (signal.SIGTERM, signal.SIGINT):  # received by a thread that a library started earlier
             loop.on_signal(signum, self._shutdown.on_stop)
         loop.on_signal(signal.SIGQUIT, self._shutdown.on_quit)
-        self._signals = SignalFile(signals_of_jobs.STOPS)
-        loop.watch(self._signals, self._on_stop_signals)
         loop.on_signal(signals_of_jobs.RELOAD, self._shutdown.on_reload)
-        signals_of_jobs.release([signals_of_jobs.RELOAD])
+        self._signals = SignalFile((*signals_of_jobs.STOPS, signals_of_jobs.RELOAD))
+        loop.watch(self._signals, self._on_signals)
         shutdown = self._shutdown
         manager = self._manager
         loop.watch(manager.process, shutdown.on_manager_exit)
@@ -206,13 +205,15 @@ class Node:
         try:
             loop.run()
         finally:
-            signals_of_jobs.hold()
             self._close()
         return int(self._shutdown.exit)
 
-    def _on_stop_signals(self) -> None:
-        """Shut down if an operator or a supervisor asks for it, but not if a job of this node does."""
+    def _on_signals(self) -> None:
+        """Reload, or shut down if an operator or a supervisor asks for it, but not if a job of this node does."""
         for received in self._signals.read():
+            if received.signum is signals_of_jobs.RELOAD:
+                self._shutdown.on_reload()
+                continue
             if signals_of_jobs.return_to_job(received):
                 continue
             if not self._in_flight.is_stop_requested:

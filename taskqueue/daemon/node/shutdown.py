@@ -102,11 +102,13 @@ class ShutdownSequence:
 
         If the terminal of the node was closed, which also sends SIGHUP, shut down as on SIGTERM.
         """
-        if self.stage not in (NodeStage.STANDBY, NodeStage.SEATED):
-            return
-        if standard_streams.has_lost_terminal():
+        if (
+            self.restarts or self.stage in (NodeStage.STANDBY, NodeStage.SEATED)
+        ) and standard_streams.has_lost_terminal():
             log.info("the terminal of this node was closed")
             self.on_stop()
+            return
+        if self.stage not in (NodeStage.STANDBY, NodeStage.SEATED):
             return
         systemd.reloading()
         if self.stage is NodeStage.SEATED and self._settings.preload:

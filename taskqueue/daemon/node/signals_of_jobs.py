@@ -41,9 +41,9 @@ class Received(NamedTuple):
 
 
 def hold() -> None:
-    """Block the signals that stop a node, so that it can read who has sent them, and reloads, before any thread starts.
+    """Block the signals that stop or reload a node in all later threads: it reads them from a ``SignalFile``.
 
-    A reload waits until the node releases it: by default the signal for it ends the process.
+    So a reload that comes while the program is executed again waits for the new one.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, (*STOPS, RELOAD))
 

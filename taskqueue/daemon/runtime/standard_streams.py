@@ -177,7 +177,7 @@ def install() -> None:
     while (null := os.open(os.devnull, os.O_RDWR)) <= STDERR:
         os.set_inheritable(null, True)
     os.close(null)
-    _terminals[:] = filter(os.isatty, (STDIN, STDOUT, STDERR))
+    _terminals[:] = filter(_controls, (STDIN, STDOUT, STDERR))
     if not _standard:
         _standard.extend(outputs())
     for number, output, stream in zip((STDOUT, STDERR), _standard, (sys.stdout, sys.stderr), strict=True):
@@ -187,6 +187,15 @@ def install() -> None:
             _streams[number] = stream
     if sys.stderr is None:
         sys.stderr = open(STDERR, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+
+
+def _controls(number: int) -> bool:
+    """Return whether the descriptor is of the terminal that sends this process SIGHUP when it is closed."""
+    try:
+        os.tcgetpgrp(number)
+    except OSError:
+        return False
+    return True
 
 
 def has_lost_terminal() -> bool:

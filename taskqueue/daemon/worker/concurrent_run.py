@@ -196,6 +196,8 @@ class ConcurrentLoop(WatchedLoop):
     def set_idle(self) -> None:
         """Note that there are no runs."""
         self._job = ""
+        self._settings.leave_busy_executor()
+        self._settings.restore()
 
     def current(self) -> ConcurrentRun | None:
         """Return the run whose task runs just now; None between tasks."""

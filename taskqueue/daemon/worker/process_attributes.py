@@ -18,7 +18,7 @@ import socket
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import copy_context
 from functools import partial
 from operator import attrgetter, itemgetter
@@ -117,11 +117,10 @@ def _set_root_logger(settings: tuple[int, Sequence[logging.Handler]]) -> None:
             handler.mode = "a"  # one that was closed opens its file again, but not in mode "w"
 
 
-def _disable_loggers(disabled: Collection[str]) -> None:
-    """Enable all other loggers."""
-    for name, logger in logging.root.manager.loggerDict.items():
-        if isinstance(logger, logging.Logger):
-            logger.disabled = name in disabled
+def _set_disabled(_: bool) -> None:
+    """Disable the loggers that were disabled before the first run, and no others."""
+    for name, logger in _loggers():
+        logger.disabled = name in _disabled_before
 
 
 def _set_traceback_limit(limit: int | None) -> None:
@@ -150,7 +149,7 @@ _SETTINGS: Mapping[str, Callable[[Any], object]] = {
     "locale": partial(locale.setlocale, locale.LC_ALL),
     "stack size of threads": threading.stack_size,
     "limit of tracebacks": _set_traceback_limit,
-    "disabled loggers": _disable_loggers,
+    "disabled loggers": _set_disabled,
     "start method of multiprocessing": _set_start_method,
     "sys.path": _set_path,
     "root logger": _set_root_logger,
@@ -164,6 +163,8 @@ _OF_IMPORTS = 5
 (``warnings.catch_warnings``)."""
 
 _LOG = logging.getLogger(__name__)
+_disabled_before: set[str] = set()
+"""The names of the loggers that were disabled before the first run."""
 """It is disabled if a job has disabled the existing loggers, as ``logging.config`` does by default."""
 
 _STREAMS = range(3)
@@ -393,6 +394,8 @@ class InterpreterSettings:
     """
 
     def __init__(self) -> None:
+        _disabled_before.clear()
+        _disabled_before.update(name for name, logger in _loggers() if logger.disabled)
         self._before = _settings()
         self._modules = len(sys.modules)
         self.adopt_context()
@@ -457,7 +460,7 @@ def _settings() -> tuple[Any, ...]:
         locale.setlocale(locale.LC_ALL),
         (stack_size := threading.stack_size(), threading.stack_size(stack_size))[0],  # the first call sets it to 0
         getattr(sys, "tracebacklimit", None),
-        _disabled_loggers() if _LOG.disabled else (),
+        _LOG.disabled,
         _start_method() if "multiprocessing" in sys.modules else None,
         tuple(sys.path),
         (logging.root.level, tuple(logging.root.handlers)),
@@ -466,9 +469,9 @@ def _settings() -> tuple[Any, ...]:
     )
 
 
-def _disabled_loggers() -> Collection[str]:
-    loggers = logging.root.manager.loggerDict.items()
-    return {name for name, logger in loggers if isinstance(logger, logging.Logger) and logger.disabled}
+def _loggers() -> list[tuple[str, logging.Logger]]:
+    loggers = list(logging.root.manager.loggerDict.items())  # a thread may add some
+    return [(name, logger) for name, logger in loggers if isinstance(logger, logging.Logger)]
 
 
 def _start_method() -> str | None:

@@ -78,7 +78,7 @@ def test_the_context_of_a_run_has_fewer_attributes_than_python_keeps_in_line(fak
 
 def test_a_run_that_comes_ahead_of_its_time_begins_then_where_select_has_no_descriptor_left() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(2048, hard), hard))
     taken = [os.open(os.devnull, os.O_RDONLY)]
     try:
         while taken[-1] < 1024:  # as in a manager with some two hundred workers
