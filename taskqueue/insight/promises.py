@@ -15,7 +15,7 @@ from taskqueue.model.finding import Finding, Level
 from taskqueue.model.history import Parts, Step
 from taskqueue.model.promise import Promise, promise_in
 from taskqueue.model.timestamps import moment
-from taskqueue.model.wording import count, local, percent, span
+from taskqueue.model.wording import count, exact_span, local, percent
 
 FEW = 3
 """With fewer late jobs, no error budget counts as used up: one late job of ten is no trend."""
@@ -106,7 +106,8 @@ def judged_in(parts: Parts) -> JudgedJobs:
 def promises_of(month: JudgedJobs, hour: JudgedJobs) -> dict[str, Kept]:
     """Return how each class keeps its present promise, by name, from the jobs of 30 days and of the last hour.
 
-    A promise with another share or time starts anew: what was judged by the one before says nothing about it.
+    A promise with another share or time starts again from zero: what was judged by the one before says nothing
+    about it.
     """
     present: dict[str, tuple[int, Promise]] = {}
     for judged in (month, hour):
@@ -148,15 +149,16 @@ def findings_of(promises: Mapping[str, Kept], now: datetime) -> Iterator[Finding
 
 def promise_in_words(promise: Promise) -> str:
     """Return ``99 % start within 30 s``."""
-    return f"{percent(promise.share)} start within {span(promise.within)}"
+    return f"{_exactly(promise)} start within {exact_span(promise.within)}"
 
 
 def in_words(kept: Kept, now: datetime) -> str:
     """Return the share that was kept, over which time, and what is left of the error budget."""
     is_whole = now - kept.since >= PROMISES_OVER - Step.HOUR.length
     over = f"in the last {PROMISES_OVER.days} days" if is_whole else f"since {local(kept.since)}"
-    started = f"{share_in_words(kept.share)} of {count(kept.number, 'job')} started within {span(kept.promise.within)}"
-    return f"{started} {over}, {percent(kept.promise.share)} are promised; {budget_in_words(kept)}"
+    within = exact_span(kept.promise.within)
+    started = f"{share_in_words(kept)} of {count(kept.number, 'job')} started within {within}"
+    return f"{started} {over} (promised: {_exactly(kept.promise)}); {budget_in_words(kept)}"
 
 
 def late_in_words(kept: Kept) -> str:
@@ -174,6 +176,12 @@ def budget_in_words(kept: Kept) -> str:
     return f"the error budget is used up: {were_late}, {math.floor(kept.may_be_late):,} may be"
 
 
-def share_in_words(share: float) -> str:
-    """Return the share in percent, never rounded up to a promise that was not kept."""
-    return percent(share) if share >= 0.99 else f"{math.floor(1000 * share) / 10:g} %"
+def share_in_words(kept: Kept) -> str:
+    """Return the share that was kept in percent, never rounded up to a promise that was not kept."""
+    scale = 100_000 if kept.share >= 0.99 else 1000
+    return f"{100 * (scale * kept.kept // kept.number) / scale:.10g} %"
+
+
+def _exactly(promise: Promise) -> str:
+    """Return the promised share in percent, not rounded: a share of jobs is read beside it."""
+    return f"{100 * promise.share:.10g} %"

@@ -79,6 +79,14 @@ def span(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds >= 1 else f"{round(seconds * 1000)} ms"
 
 
+def exact_span(seconds: float) -> str:
+    """Return a duration in the largest unit that rounds nothing: ``100 s``, ``2 min``, ``1.25 s``."""
+    for size, unit in _STEPS:
+        if seconds >= 1.5 * size and seconds % size == 0:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.10g} s"
+
+
 def size(number: float) -> str:
     """Return bytes as ``12 MiB``, or ``12 KiB`` if they are less than one MiB."""
     return f"{number / 2**20:,.0f} MiB" if number >= 2**20 else f"{number / 2**10:.0f} KiB"

@@ -86,7 +86,7 @@ def test_a_class_shows_how_it_keeps_its_promise(taskqueue: Taskqueue, store: Sto
 
     said = " ".join(taskqueue("class", "Mail").out.split())
     assert "promise 90 % start within 30 s kept 80 % of 5 jobs started within 30 s since " in said
-    assert "90 % are promised; the error budget is used up: 1 job was late, 0 may be " in said
+    assert "(promised: 90 %); the error budget is used up: 1 job was late, 0 may be " in said
     promise = taskqueue("class", "Mail", "--json").document["promise"]
     assert (promise["share"], promise["begin_within"], promise["kept"], promise["late"]) == (0.9, 30, 4, 1)
     assert promise["budget_left"] == pytest.approx(-1)

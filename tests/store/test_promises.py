@@ -20,7 +20,7 @@ from taskqueue.model.lifecycle.settle import lost
 from taskqueue.model.promise import Promise, figure_name
 from taskqueue.model.record import Options, Record
 from taskqueue.model.retry import FixedRetry
-from taskqueue.model.timestamps import milliseconds
+from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store import Settlement, Store
 from tests.store.records import BROKEN, HOUR, MINUTE, SECOND, WEB_1, a_record, claim, settle
 
@@ -172,12 +172,39 @@ def test_words_name_the_share_the_time_and_the_budget(store: Store) -> None:
     young, old = of({48: (990, 2), 1: (8, 0)}, now), of({720: (900, 0), 3: (85, 15)}, now)
 
     assert "99.8 % of 1,000 jobs started within 30 s since " in promises.in_words(young, now)
-    assert promises.in_words(young, now).endswith(", 99 % are promised; 80 % of the error budget is left")
+    assert promises.in_words(young, now).endswith(" (promised: 99 %); 80 % of the error budget is left")
     assert promises.in_words(old, now) == (
-        "98.5 % of 1,000 jobs started within 30 s in the last 30 days, 99 % are promised; "
+        "98.5 % of 1,000 jobs started within 30 s in the last 30 days (promised: 99 %); "
         "the error budget is used up: 15 jobs were late, 10 may be"
     )
     assert promises.in_words(of({1: (9899, 101)}, now), now).startswith("98.9 % ")  # never rounded up to the promise
+
+
+@pytest.mark.parametrize(
+    ("promise", "kept", "late", "share", "within", "promised"),
+    [
+        (Promise(0.975, 100.0), 975, 25, "97.5 %", "100 s", "97.5 %"),
+        (Promise(0.985, 30.0), 982, 18, "98.2 %", "30 s", "98.5 %"),
+        (Promise(0.999, 120.0), 9989, 11, "99.89 %", "2 min", "99.9 %"),
+        (Promise(0.99999, 0.25), 999_989, 11, "99.998 %", "0.25 s", "99.999 %"),
+    ],
+)
+def test_a_share_is_never_rounded_to_the_promise(
+    promise: Promise, kept: int, late: int, share: str, within: str, promised: str
+) -> None:
+    [found] = promises.promises_of({("app:Mail", promise): promises.Judged(0, 0, kept, late)}, {}).values()
+
+    assert promises.in_words(found, moment(0) + timedelta(days=30)).startswith(
+        f"{share} of {kept + late:,} jobs started within {within} in the last 30 days (promised: {promised}); "
+    )
+
+
+@pytest.mark.parametrize(
+    ("within", "words"),
+    [(100.0, "100 s"), (0.25, "0.25 s"), (5400.0, "90 min"), (86_400.0, "24 h"), (172_800.0, "2 d")],
+)
+def test_a_promise_is_said_exactly(within: float, words: str) -> None:
+    assert promises.promise_in_words(Promise(0.985, within)) == f"98.5 % start within {words}"
 
 
 def test_findings_name_budgets_that_are_used_up_or_burn_fast(store: Store) -> None:

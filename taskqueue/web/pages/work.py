@@ -82,7 +82,7 @@ def _shown(view: View, of: WorkOf) -> Mapping[str, Any]:
         "limits": [{"state": one, "of": view.masking.limit(one.limit_key).of.removeprefix("name=")} for one in limits],
         "may_limit": view.may_act_on(None),
         "promise": "" if report.promise is None else promise_in_words(report.promise.promise),
-        "kept_share": "" if report.promise is None else share_in_words(report.promise.share),
+        "kept_share": "" if report.promise is None else share_in_words(report.promise),
         "options": [] if report.example is None else options_in_words(report.example),
     }
 
