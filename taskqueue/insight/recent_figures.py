@@ -86,11 +86,13 @@ class RecentFigures:
         return self._hours.read(since, now)
 
     def promises(self, now: datetime) -> Parts:
-        """Return how many jobs kept the promise of their class in the hours of 30 days; nothing if none did for a week.
+        """Return how many jobs kept the promise in 30 days, by hour, of each class that had such jobs in a week.
 
         ``hours`` must have been read before.
         """
-        return self._promises.read(now - PROMISES_OVER, now) if any(self._hours.also.values()) else {}
+        lately = {of_class for part in self._hours.also.values() for of_class in part}
+        month = self._promises.read(now - PROMISES_OVER, now) if lately else {}
+        return {at: {each: part[each] for each in part.keys() & lately} for at, part in month.items()}
 
     def runs(self, now: datetime) -> Parts:
         """Return how long jobs ran in the hours of the last day, by class, for all queues together."""

@@ -154,6 +154,19 @@ def test_another_promise_starts_anew(store: Store) -> None:
     assert (promise.promise, promise.kept, promise.late) == (Promise(0.9, 300.0), 1, 0)
 
 
+def test_a_class_without_a_judged_job_for_a_week_is_no_finding(store: Store) -> None:
+    now = store.now()
+    for days, job in ((8, "app:Gone"), (6, "app:Seldom"), (0, "app:Mail")):
+        for number in range(promises.FEW):
+            due_at = now - timedelta(days=days) - 10 * MINUTE
+            added(store, due_at, job=job)
+            run(store, due_at + MINUTE + number * SECOND)
+
+    overview = look(store)
+    assert list(overview.promises) == ["app:Mail", "app:Seldom"]
+    assert [need.name for need in needs(overview)] == ["app:Mail", "app:Seldom"]
+
+
 def hours(jobs: dict[int, tuple[int, int]], now: datetime) -> dict[int, Part]:
     """Return the figures of hours, by how many hours ago: jobs that kept the promise, and late ones."""
     names = [figure_name(WITHIN_30, kept=each) for each in (True, False)]
