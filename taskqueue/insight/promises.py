@@ -20,8 +20,11 @@ from taskqueue.model.wording import count, exact_span, local, percent
 FEW = 3
 """With fewer late jobs, no error budget counts as used up: one late job of ten is no trend."""
 
-BURNING, BURNED = 14.4, 10
-"""A budget burns fast if late jobs of an hour use it up in a 14.4th of its time, and are at least this many."""
+BURNING, MOST_BURNING, BURNED = 14.4, 0.75, 10
+"""A budget burns fast if 14.4 times the share of an hour's jobs that may be late are, or three quarters, and so many.
+
+The alerts have the same bounds. A budget of 30 days then lasts two days, or longer if the promise is below about 0.95.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,9 +67,8 @@ class Kept:
 
     @property
     def burns(self) -> bool:
-        """Return whether the jobs of the last hour would use up the budget of 30 days in two."""
-        allowed = 1 - self.promise.share
-        most = min(BURNING * allowed, (1 + allowed) / 2)  # more than all jobs cannot be late
+        """Return whether far more jobs of the last hour were late than may be."""
+        most = min(BURNING * (1 - self.promise.share), MOST_BURNING)  # more than all jobs cannot be late
         return self.late_in_hour >= BURNED and self.late_in_hour >= most * (self.kept_in_hour + self.late_in_hour)
 
     @property

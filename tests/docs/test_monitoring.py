@@ -129,14 +129,17 @@ def test_a_promise_that_is_not_kept_fires_by_how_fast_its_budget_burns(
     firing(tmp_path, series, at, dict.fromkeys(alerts, 'class="a:B"'))
 
 
-def test_a_single_late_job_of_a_class_that_seldom_runs_fires_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("jobs", "alerts"), [(1, ()), (8, ()), (12, (FAST, SLOWLY))])
+def test_a_few_late_jobs_of_a_class_that_seldom_runs_fire_nothing(
+    tmp_path: Path, jobs: int, alerts: tuple[str, ...]
+) -> None:
     of_class = '{class="a:B"}'
     series = {
-        f"taskqueue_promise_jobs_total{of_class}": "0x300 1x200",
-        f"taskqueue_promise_late_total{of_class}": "0x300 1x200",
+        f"taskqueue_promise_jobs_total{of_class}": f"0x300 {jobs}x200",
+        f"taskqueue_promise_late_total{of_class}": f"0x300 {jobs}x200",
         f"taskqueue_promise_ratio{of_class}": "0.99x500",
     }
-    firing(tmp_path, series, "303m", {})
+    firing(tmp_path, series, "303m", dict.fromkeys(alerts, 'class="a:B"'))
 
 
 SILENT = "TaskqueueScheduleSilent"

@@ -239,6 +239,16 @@ def test_findings_name_budgets_that_are_used_up_or_burn_fast(store: Store) -> No
     assert found(of({400: (100_000, 0), 0: (400, 10)}, now, (400, 10))) == []  # less than 14.4 times what may be
 
 
+@pytest.mark.parametrize(
+    ("share", "late", "burns"), [(0.5, 75, True), (0.5, 74, False), (0.9, 75, True), (0.9, 74, False)]
+)
+def test_three_quarters_of_late_jobs_break_any_promise(share: float, late: int, burns: bool) -> None:
+    jobs = {("app:Mail", Promise(share, 30.0)): promises.Judged(0, 0, 100 - late, late)}
+    [found] = promises.promises_of(jobs, jobs).values()
+
+    assert found.burns is burns
+
+
 def test_overview_doctor_and_report_say_the_same(store: Store) -> None:
     now = store.now()
     for number in range(12):
