@@ -129,6 +129,16 @@ def test_a_promise_that_is_not_kept_fires_by_how_fast_its_budget_burns(
     firing(tmp_path, series, at, dict.fromkeys(alerts, 'class="a:B"'))
 
 
+def test_a_backlog_that_a_restarted_node_works_off_fires(tmp_path: Path) -> None:
+    series: dict[str, str] = {}
+    for instance, jobs, late in (("before", "0+1x300 _x200", "0x300 _x200"), ("after", *2 * ("_x300 0 480x200",))):
+        of_class = f'{{class="a:B",instance="{instance}"}}'
+        series[f"taskqueue_promise_jobs_total{of_class}"] = jobs
+        series[f"taskqueue_promise_late_total{of_class}"] = late
+        series[f"taskqueue_promise_ratio{of_class}"] = "0.99x500"
+    firing(tmp_path, series, "302m", dict.fromkeys((FAST, SLOWLY), 'class="a:B"'))
+
+
 @pytest.mark.parametrize(("jobs", "alerts"), [(1, ()), (8, ()), (12, (FAST, SLOWLY))])
 def test_a_few_late_jobs_of_a_class_that_seldom_runs_fire_nothing(
     tmp_path: Path, jobs: int, alerts: tuple[str, ...]

@@ -64,7 +64,7 @@ class _Kind:
 
 
 @dataclass(eq=False, slots=True)
-class Judged:
+class PromiseCount:
     """The jobs of one class whose first run this node has settled, and how many of them were late."""
 
     promise: Promise
@@ -84,7 +84,7 @@ class Figures:
         """By queue: how long runs waited after they could start."""
         self.run_times: dict[str, Histogram] = {}
         """By class."""
-        self.promises: dict[str, Judged] = {}
+        self.promises: dict[str, PromiseCount] = {}
         """By class, for classes with a promise."""
         self.schedule_successes: dict[str, float] = {}
         """By schedule: when its last job that this node settled was done, in seconds since 1970."""
@@ -129,7 +129,7 @@ class Figures:
         promise, kept = promise_of(after.options), is_kept(after)
         if promise is None or kept is None or job == OTHER:
             return
-        judged = self.promises.get(job) or self.promises.setdefault(job, Judged(promise))
+        judged = self.promises.get(job) or self.promises.setdefault(job, PromiseCount(promise))
         judged.promise = promise
         judged.number += 1
         judged.late += not kept

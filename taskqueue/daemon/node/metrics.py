@@ -54,6 +54,8 @@ class Metrics(Collector):
         self._backlog = backlog
         self._watch = watch
         self._jobs = jobs
+        self._begun: set[str] = set()
+        """The classes whose promises have been shown."""
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -96,13 +98,19 @@ class Metrics(Collector):
         yield _count("repairs", "Unfinished changes of dead nodes that this node completed.", figures.repairs)
 
     def _of_promises(self) -> Iterator[Metric]:
-        """Yield what alerts need to tell whether classes keep their promises, and schedules do their work."""
+        """Yield what alerts need to tell whether classes keep their promises, and schedules do their work.
+
+        A class is shown with 0 once: Prometheus takes no increase from a first sample, and the jobs before it may be
+        the backlog that this node has worked off.
+        """
         judged = [((job,), judged) for job, judged in dict(self._figures.promises).items()]
+        begun = self._begun.copy()
+        self._begun.update(job for (job,), _ in judged)
         of_class = ("class",)
         yield _counter("promise_jobs", "Jobs that started, and whose class promises when.", of_class,
-                       ((job, counts.number) for job, counts in judged))  # fmt: skip
+                       ((job, counts.number * (job[0] in begun)) for job, counts in judged))  # fmt: skip
         yield _counter("promise_late", "Jobs that started later than their class promises.", of_class,
-                       ((job, counts.late) for job, counts in judged))  # fmt: skip
+                       ((job, counts.late * (job[0] in begun)) for job, counts in judged))  # fmt: skip
         yield _gauge("promise_ratio", "The share of jobs that start in time, as promised.", of_class,
                      ((job, counts.promise.share) for job, counts in judged))  # fmt: skip
         yield _gauge("promise_begin_within_seconds", "How soon jobs start, as promised.", of_class,
