@@ -169,7 +169,7 @@ def test_the_dashboard_has_the_metrics_of_the_store_as_the_leader_has_them(
         name: of_leader[name] for name in shown.keys() - changing
     }
     assert {name.partition("{")[0] for name in shown} >= {
-        "taskqueue_jobs", "taskqueue_nodes", "taskqueue_findings", "taskqueue_promise_budget_ratio",
+        "taskqueue_jobs", "taskqueue_nodes", "taskqueue_leader", "taskqueue_findings", "taskqueue_promise_budget_ratio",
         "taskqueue_schedule_last_due_timestamp_seconds", "taskqueue_schedule_last_success_timestamp_seconds",
     }  # fmt: skip
 

@@ -68,6 +68,7 @@ def get_metrics(call: Call) -> Response:
         *_gauge("jobs", ("queue", "status"), bounded_tally(state.tally).items()),
         *_gauge("oldest_waiting_seconds", ("queue",), oldest),
         *_gauge("nodes", ("state",), state.numbers_of_nodes.items()),
+        *_gauge("leader", (), [((), float(any(node.is_leader for node in state.nodes)))]),
         *_gauge("findings", ("severity",), [(level.value, levels[level]) for level in (Level.WARNING, Level.ERROR)]),
         *_gauge("promise_budget_ratio", ("class",), budgets),
         *_gauge("schedule_last_due_timestamp_seconds", ("schedule",), due),
