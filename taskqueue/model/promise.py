@@ -34,7 +34,7 @@ def promise_of(options: Options) -> Promise | None:
 
 def with_wait(before: Record, after: Record, outcome: Outcome, run: Run) -> Record:
     """Return the record after the run with how long the job waited for it, if it was the first run of the job."""
-    if run.started_at is None or isinstance(outcome, _UNSTARTED) or _has_started(before):
+    if run.started_at is None or isinstance(outcome, _UNSTARTED) or has_started(before):
         return after
     due_at = min(waits_since(before), before.unloadable_since or run.started_at)
     return changed(after, waited=max(0.0, (run.started_at - due_at).total_seconds()))
@@ -47,11 +47,11 @@ def is_kept(after: Record) -> bool | None:
         return None
     if after.waited is not None:
         return after.waited <= within
-    is_unstarted = after.status.is_final and after.cause in (Cause.EXPIRED, Cause.UNLOADABLE)
-    return False if is_unstarted and not _has_started(after) else None
+    is_unloadable = after.status.is_final and after.cause is Cause.UNLOADABLE
+    return False if is_unloadable and not has_started(after) else None
 
 
-def _has_started(record: Record) -> bool:
+def has_started(record: Record) -> bool:
     """Return whether a run has started; a try to load the class is none."""
     if record.course is not None and record.course.has_begun:
         return True

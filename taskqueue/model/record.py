@@ -258,7 +258,7 @@ class Record:
     waited: float | None = field(default=None, compare=False, repr=False)
     """If its first run has just ended, and its class promises when jobs begin: the seconds from due time to start.
 
-    Never stored.
+    Infinite if it has just expired although it was due. Never stored.
     """
 
     @property

@@ -18,10 +18,11 @@ from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.lifecycle.outcomes import Failed, HandedBack, NotReady, Outcome, Snoozed, Stepped, Unloadable
 from taskqueue.model.lifecycle.settle import lost
 from taskqueue.model.promise import Promise, figure_name
-from taskqueue.model.record import Options, Record
+from taskqueue.model.record import Cause, Options, Record, Status
 from taskqueue.model.retry import FixedRetry
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store import Settlement, Store
+from tests.store import records
 from tests.store.records import BROKEN, HOUR, MINUTE, SECOND, WEB_1, a_record, claim, settle
 
 WITHIN_30 = Promise(0.99, 30.0)
@@ -123,6 +124,23 @@ def test_jobs_that_never_started_were_late(store: Store) -> None:
     run(store, due_at, Unloadable(failure=BROKEN, retry_for=timedelta(0)))
 
     assert kept(store) == (0, 2)
+
+
+@pytest.mark.parametrize("waits", ["for its condition", "for another job"])
+def test_a_job_that_expired_before_it_was_due_was_not_late(store: Store, waits: str) -> None:
+    due_at = store.now() - 5 * MINUTE
+    expires = due_at + 2 * MINUTE
+    if waits == "for its condition":
+        record = added(store, due_at, expires_at=expires)
+        run(store, due_at, NotReady(reason="closed"))
+    else:
+        other = added(store, store.now() + HOUR, options=Options(), status=Status.POSTPONED)
+        record = records.behind(other.id, created_at=due_at, options=PROMISED, expires_at=expires)
+        store.add([record])
+    assert claim(store, now=due_at + 4 * MINUTE).records == []
+
+    assert records.kept(store, record.id).cause is Cause.EXPIRED
+    assert look(store).promises == {}
 
 
 def test_a_job_that_was_canceled_before_its_start_is_not_judged(store: Store) -> None:

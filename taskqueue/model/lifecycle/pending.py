@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace as replaced
 from datetime import datetime
+from math import inf
 
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.claim_end import end_as, waits_since
 from taskqueue.model.lifecycle.continuation import Phase
-from taskqueue.model.record import CancelRequest, Cause, Failure, Holder, OnFailure, Record, Status, replace
+from taskqueue.model.promise import has_started
+from taskqueue.model.record import CancelRequest, Cause, Failure, Holder, OnFailure, Record, Status, changed, replace
 from taskqueue.model.schedules import is_later
 from taskqueue.model.serializer import clipped
 from taskqueue.model.timestamps import whole
@@ -132,6 +134,7 @@ def is_late(record: Record, now: datetime) -> bool:
 
 
 def expired(record: Record, now: datetime) -> Record:
-    """Return the record, not started in time, as CANCELED."""
+    """Return the record, not started in time, as CANCELED; it was late for its class only if it was due."""
     error = Failure(type="Expired", message=f"was not started before {record.expires_at or now:%Y-%m-%d %H:%M:%S} UTC")
-    return end_as(record, Status.CANCELED, Cause.EXPIRED, now, error)
+    was_due = not record.waiting_for and record.cause is not Cause.NOT_READY and not has_started(record)
+    return changed(end_as(record, Status.CANCELED, Cause.EXPIRED, now, error), waited=inf if was_due else None)
