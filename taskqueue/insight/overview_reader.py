@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 from taskqueue.insight import diagnosis, needs, notifications, overview, promises, work_report
 from taskqueue.insight.failure_groups import (
@@ -33,7 +34,7 @@ from taskqueue.insight.work_report import Day, Period, Scope, WorkOf, WorkReport
 from taskqueue.model.finding import Level
 from taskqueue.model.history import Durations, Parts, Step
 from taskqueue.model.query import RUNNING, Compare, Operator
-from taskqueue.model.record import Record, Status
+from taskqueue.model.record import Record, Status, changed
 from taskqueue.model.timestamps import MILLISECOND, milliseconds, moment
 from taskqueue.store import Store
 
@@ -51,6 +52,10 @@ MOST_HOURS = 3
 
 FEW = 10_000
 """If more jobs than this wait for their time or for others, only `taskqueue doctor` looks through them."""
+
+
+_SLIM: Mapping[str, Any] = {"data": "null", "given": {}, "state": None, "result": None, "error": None, "attempts": ()}
+"""The fields of an ended job that may be large and that its schedule does not need."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +108,7 @@ class OverviewReader:
         self._hours_of_regressed: dict[int, Lately] = {}
         self._judged: JudgedJobs = {}
         self._schedule_times = ScheduleTimes({}, {})
+        self._ended_jobs: dict[str, Record] = {}
         self._flaws: list[Need] = []
         self._led_at: datetime | None = None
         self._seldom_at = 0.0
@@ -200,11 +206,19 @@ class OverviewReader:
         self._usual_failures = replace(usual, last=self._last_of_resolved(usual, now, decisions))
         self._judged = promises.judged_in(self.figures.promises(now))
         schedules = self._store.schedules()
-        started = overview.last_started(schedules)
-        last_jobs = self._store.find(Compare("id", Operator.IN, started), limit=len(started)) if started else []
-        self._schedule_times = overview.schedule_times(schedules, last_jobs)
+        self._schedule_times = overview.schedule_times(
+            schedules, self._read_last_jobs(overview.last_started(schedules))
+        )
         self._flaws = [*self._find_flaws(postponed), *needs.of_schedules(schedules, now)]
         self._seldom_at = _next_at(began)
+
+    def _read_last_jobs(self, ids: Sequence[str]) -> Iterable[Record]:
+        """Return the last jobs of schedules; those that have ended are not read again."""
+        kept = {id: self._ended_jobs[id] for id in ids if id in self._ended_jobs}
+        unknown = tuple(id for id in ids if id not in kept)
+        found = self._store.find(Compare("id", Operator.IN, unknown), limit=len(unknown)) if unknown else []
+        self._ended_jobs = kept | {str(job.id): changed(job, **_SLIM) for job in found if job.status.is_final}
+        return [*kept.values(), *found]
 
     def _with_minutes(self, usual: Usual, now: datetime, releases: Sequence[Release]) -> Usual:
         """Return the same with the minutes of new errors; each call looks up some, and all of hours of a release."""
