@@ -259,18 +259,6 @@ def test_lines_of_the_log_are_whole_whatever_jobs_print_without_ending_it(url: s
     assert {"\r50 %", "unended"} <= {*lines}
 
 
-@pytest.mark.parametrize("reader", [terminal], indirect=True)
-def test_a_node_leaves_when_its_terminal_is_closed(url: str, tmp_path: Path, reader: Reader) -> None:
-    with Scheduler(url) as scheduler, node_with_output(reader.writer, url, tmp_path, *OPTIONS) as started:
-        started.process.send_signal(signal.SIGHUP)
-        started.heed("RELOADING=1")
-        assert _run(scheduler, Printer) is Status.DONE
-        os.close(reader.reader)
-        assert _run(scheduler, Printer) is Status.DONE
-
-        assert started.stop(signal.SIGHUP) == 0
-
-
 class Asking(Job):
     """Returns what happens when it asks the people at the terminal, in each way that there is."""
 
@@ -292,6 +280,33 @@ ON_A_TERMINAL = (
     "os.execv(sys.argv[1], sys.argv[1:])"
 )
 """Makes its output its controlling terminal and its input, and executes a command."""
+
+
+@pytest.mark.parametrize("reader", [terminal], indirect=True)
+def test_a_node_leaves_when_its_terminal_is_closed(url: str, tmp_path: Path, reader: Reader) -> None:
+    on_a_terminal = (sys.executable, "-c", ON_A_TERMINAL)
+    with (
+        Scheduler(url) as scheduler,
+        node_with_output(reader.writer, url, tmp_path, *OPTIONS, wrapper=on_a_terminal) as started,
+    ):
+        started.process.send_signal(signal.SIGHUP)
+        started.heed("RELOADING=1")
+        assert _run(scheduler, Printer) is Status.DONE
+        os.close(reader.reader)
+
+        assert started.wait() == 0
+
+
+@pytest.mark.parametrize("reader", [terminal], indirect=True)
+def test_a_reload_of_a_node_whose_output_is_a_terminal_of_others_is_one(
+    url: str, tmp_path: Path, reader: Reader
+) -> None:
+    with Scheduler(url) as scheduler, node_with_output(reader.writer, url, tmp_path, *OPTIONS) as started:
+        os.close(reader.reader)
+        started.process.send_signal(signal.SIGHUP)
+        started.heed("RELOADING=1")
+        assert _run(scheduler, Printer) is Status.DONE
+        assert started.stop() == 0
 
 
 @pytest.mark.parametrize("reader", [terminal], indirect=True)
