@@ -58,6 +58,8 @@ def _text(record: logging.LogRecord) -> str:
 KEEPER = LineKeeper()
 _lock = threading.Lock()
 _users = 0
+_is_added = False
+"""Whether the first of the present users has added the handler: the last one removes it then."""
 
 
 def attach() -> None:
@@ -69,17 +71,18 @@ def attach() -> None:
 @contextmanager
 def attached() -> Iterator[None]:
     """Keep lines during the block; before and after it, logging in the application is unchanged."""
-    global _users
+    global _users, _is_added
     with _lock:
+        if not _users:
+            _is_added = KEEPER not in logging.root.handlers
         _users += 1
-        is_first = _users == 1 and KEEPER not in logging.root.handlers
         attach()
     try:
         yield
     finally:
         with _lock:
             _users -= 1
-            if not _users and is_first:
+            if not _users and _is_added:
                 logging.root.removeHandler(KEEPER)
 
 

@@ -76,6 +76,16 @@ def test_the_handler_leaves_with_its_last_user() -> None:
     assert KEEPER not in logging.root.handlers
 
 
+def test_the_handler_leaves_with_its_last_user_in_any_order() -> None:
+    first, last = attached(), attached()
+    first.__enter__()
+    last.__enter__()
+    first.__exit__(None, None, None)
+    assert KEEPER in logging.root.handlers
+    last.__exit__(None, None, None)
+    assert KEEPER not in logging.root.handlers
+
+
 def test_where_logging_is_not_configured_python_goes_on_to_print_warnings(tmp_path: Path) -> None:
     program = (
         "import sys; from taskqueue import Scheduler; "
