@@ -68,7 +68,7 @@ class PromiseCount:
     """The jobs of one class whose first run this node has settled, and how many of them were late."""
 
     promise: Promise
-    """The promise of the last one."""
+    """The promise of the job that was judged last."""
     number: int = 0
     late: int = 0
 
@@ -125,7 +125,7 @@ class Figures:
                 kind.start_delays.add(max(0.0, claim.began_at.timestamp() - ready))
 
     def _judge(self, after: Record, job: str) -> None:
-        """Count whether a job has kept the promise of its class; those of further classes differ."""
+        """Count whether a job has kept the promise of its class; classes beyond the bound have different ones."""
         promise, kept = promise_of(after.options), is_kept(after)
         if promise is None or kept is None or job == OTHER:
             return

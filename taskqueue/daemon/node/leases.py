@@ -188,7 +188,7 @@ class NodeLeases:
         return False
 
     def _about(self) -> tuple[Mapping[str, object], datetime]:
-        """Return the facts about the node, with by how many seconds its clock is ahead, and the store's time."""
+        """Return the facts about the node, with ``skew``, how many seconds its clock is ahead, and the store's time."""
         before, now, after = host_time(), self._store.now(), host_time()
         skew = (max(before - now, timedelta(0)) or min(after - now, timedelta(0))).total_seconds()
         return {**self._status.about(), "skew": skew}, now

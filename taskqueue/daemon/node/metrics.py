@@ -103,7 +103,7 @@ class Metrics(Collector):
         A class is shown with 0 once: Prometheus takes no increase from a first sample, and the jobs before it may be
         the backlog that this node has worked off.
         """
-        judged = [((job,), judged) for job, judged in dict(self._figures.promises).items()]
+        judged = [((job,), counts) for job, counts in dict(self._figures.promises).items()]
         begun = self._begun.copy()
         self._begun.update(job for (job,), _ in judged)
         of_class = ("class",)
