@@ -227,7 +227,7 @@ COVERS: Mapping[str, str] = {
         "web/pages/failures web/pages/job web/pages/jobs web/pages/nodes web/pages/queues "
         "web/pages/schedules"
     ),
-    "web/test_api.py": "web/api_routes web/api/jobs web/api/operations web/api/figures",
+    "web/test_api.py": "web/api_routes web/api/jobs web/api/operations",
     "web/test_openapi.py": "web/api/__init__ web/api/route web/api/schemas",
     "web/test_application.py": (
         "web/dashboard web/login web/page_routes web/pages/__init__ web/pages/overview web/problems "

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 from tests import unstable
 from tests.pythons import (
     ALL,
     BETWEEN,
+    LEFT_OUT,
     NOT_MONGODB,
     OF_EXTRAS,
     PACKAGES,
     ROOT,
+    TOOLS,
     configuration,
     environments,
     lowest_requirements,
@@ -108,3 +112,40 @@ def test_the_lowest_version_of_each_dependency_is_the_one_that_setup_cfg_names()
     for name in ("click", "opentelemetry-api", "starlette", "textual", "uvicorn"):
         assert any(line.startswith(f"{name}==") for line in lowest), name
     assert all("==" in line and ">=" not in line.split(";")[0] for line in lowest)
+
+
+def test_what_runs_without_the_extras_imports_none_of_their_packages() -> None:
+    installed = {canonical(distribution.metadata["Name"]): distribution for distribution in metadata.distributions()}
+    reached, left = set[str](), [canonical(re.split(r"[^\w.-]", line)[0]) for line in (*lowest_requirements(), *TOOLS)]
+    while left:
+        name = left.pop()
+        if name not in reached and name in installed:
+            reached.add(name)
+            needed = [line for line in installed[name].requires or () if "extra ==" not in line]
+            left += [canonical(re.split(r"[^\w.-]", line)[0]) for line in needed]
+    others = {
+        module
+        for module, names in metadata.packages_distributions().items()
+        if reached.isdisjoint(map(canonical, names)) and module != "taskqueue"
+    }
+    assert {"starlette", "django", "psycopg", "textual"} <= others
+    files = sorted((ROOT / "tests/acceptance").glob("test_*.py"))
+    without = [file.stem for file in files if file.name not in (*LEFT_OUT, Path(OF_EXTRAS).name)]
+
+    asked = f"""
+import importlib, sys
+sys.modules.update(dict.fromkeys({sorted(others)}))
+for name in {without}:
+    try:
+        importlib.import_module("tests.acceptance." + name)
+    except ImportError as error:
+        print(name, error)
+"""
+    told = subprocess.run([sys.executable, "-c", asked], cwd=ROOT, capture_output=True, text=True)
+
+    assert (told.returncode, told.stdout) == (0, ""), told.stderr
+
+
+def canonical(name: str) -> str:
+    """Return the name of a distribution as it is compared."""
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -18,8 +18,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
-from starlette.testclient import TestClient
 
 from taskqueue import Scheduler
 from taskqueue.daemon.node.monitor import MOST_CONNECTIONS, MetricsServer
@@ -27,7 +25,6 @@ from taskqueue.daemon.settings import Settings
 from taskqueue.errors import ConfigError
 from taskqueue.exit_codes import Exit
 from taskqueue.insight import control_socket
-from taskqueue.web import app
 from tests.acceptance.work import Echo, GiveUp, Prompt
 from tests.nodes import LIMIT, Node, eventually, node
 from tests.promtool import promtool
@@ -145,42 +142,6 @@ def test_a_leader_knows_promises_and_schedules(running: Node, scheduler: Schedul
     assert due is not None
     assert done is not None
     assert abs(done - due) < LIMIT
-
-
-def test_the_dashboard_has_the_metrics_of_the_store_as_the_leader_has_them(
-    running: Node, scheduler: Scheduler, port: int
-) -> None:
-    scheduler.pause("reports", "a test")
-    scheduler.add_job(Echo, 1, queue='re"ports\\')
-    scheduler.schedule("ticks", Echo, data=1, every=3600, overlap="allow").trigger().wait(timeout=LIMIT)
-    scheduler.wait_for([scheduler.add_job(Prompt)], timeout=LIMIT)
-    heed(port, 'taskqueue_promise_budget_ratio{class="tests.acceptance.work:Prompt"}', 1)
-    text = heed(port, 'taskqueue_findings{severity="error"}', 0)
-
-    client = ("127.0.0.1", 5000)
-    with TestClient(app(scheduler, local=True), base_url="http://127.0.0.1", client=client) as browser:
-        answer = browser.get("/api/v1/metrics")
-
-    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-    shown, of_leader = samples(answer.text), samples(text)
-    changing = {name for name in shown if name.startswith("taskqueue_oldest_waiting_seconds")}
-    assert shown.keys() - changing <= of_leader.keys()
-    assert {name: shown[name] for name in shown.keys() - changing} == {
-        name: of_leader[name] for name in shown.keys() - changing
-    }
-    assert {name.partition("{")[0] for name in shown} >= {
-        "taskqueue_jobs", "taskqueue_nodes", "taskqueue_leader", "taskqueue_findings", "taskqueue_promise_budget_ratio",
-        "taskqueue_schedule_last_due_timestamp_seconds", "taskqueue_schedule_last_success_timestamp_seconds",
-    }  # fmt: skip
-
-
-def samples(text: str) -> dict[str, float]:
-    """Return the value of each sample by its name and labels, in the order of these."""
-    return {
-        f"{sample.name}{dict(sorted(sample.labels.items()))}": sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
 
 
 def test_health_is_served_beside_the_metrics(running: Node, scheduler: Scheduler, port: int) -> None:
