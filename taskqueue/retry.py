@@ -15,6 +15,7 @@ from taskqueue.execution.exception_groups import leaves
 from taskqueue.execution.executor import INSTRUCTIONS
 from taskqueue.execution.loader import load_policy
 from taskqueue.model import other_systems
+from taskqueue.model.exception_names import defining_names, known_names, names_of
 from taskqueue.model.job_path import dotted
 from taskqueue.model.main_module import defining_module, standard_namesake
 from taskqueue.model.retry import (
@@ -31,9 +32,9 @@ from taskqueue.model.retry import (
     SelectedRetry,
     Situation,
     TableRetry,
+    check_policy,
+    strictest,
 )
-from taskqueue.model.retry.by_error import check_policy, defining_names, known_names, names_of
-from taskqueue.model.retry.decision import strictest
 from taskqueue.model.schedules import Duration, seconds_of
 from taskqueue.model.shown_text import as_code
 

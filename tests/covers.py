@@ -116,7 +116,6 @@ COVERS: Mapping[str, str] = {
     "model/options/test_apply_declared.py": "model/options/readers model/options/__init__ model/schedules/origin",
     "model/options/test_new_option.py": "",
     "model/options/test_table.py": "model/meta model/options/new_record model/options/validators",
-    "model/retry/test_retry.py": ("model/retry/backoff model/retry/by_error model/retry/custom model/retry/decision"),
     "model/schedules/test_fire.py": "model/schedules/schedule model/ids",
     "model/schedules/test_cron_fields.py": "model/schedules/cron",
     "model/schedules/test_trigger.py": "model/schedules/__init__ model/schedules/schedule model/schedules/series",

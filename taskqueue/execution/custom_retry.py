@@ -9,6 +9,7 @@ from typing import Any
 
 from taskqueue.errors import InvalidOption
 from taskqueue.execution.executor import brief
+from taskqueue.model.exception_names import known_names, timed_out_names
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.lifecycle.failure import in_parts
 from taskqueue.model.lifecycle.outcomes import Failed, Outcome, TimedOut
@@ -24,9 +25,8 @@ from taskqueue.model.retry import (
     SelectedRetry,
     Situation,
     policy,
+    strictest,
 )
-from taskqueue.model.retry.by_error import known_names, timed_out_names
-from taskqueue.model.retry.decision import strictest
 from taskqueue.model.schedules import seconds_of
 from taskqueue.model.shown_text import as_code
 from taskqueue.model.timestamps import moment

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from taskqueue.model.exception_names import defining_name, known_names
 from taskqueue.model.lifecycle.outcomes import Failed, Outcome, TimedOut
 from taskqueue.model.record import Failure
-from taskqueue.model.retry.by_error import known_names
-from taskqueue.model.retry.public_names import defining_name
 
 log = logging.getLogger(__name__)
 

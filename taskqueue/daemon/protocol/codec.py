@@ -21,7 +21,7 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.lifecycle.outcomes import Outcome
-from taskqueue.model.retry.decision import decision_document, decision_of
+from taskqueue.model.retry import decision_document, decision_of
 from taskqueue.model.serializer import clean
 
 

@@ -7,13 +7,12 @@ from dataclasses import replace as replaced
 from datetime import datetime, timedelta
 
 from taskqueue.errors import InvalidOption, assert_never
+from taskqueue.model.exception_names import known_names, timed_out_names
 from taskqueue.model.lifecycle.claim_end import began_at, end_as, put_back, run_later
 from taskqueue.model.lifecycle.continuation import Continuation
 from taskqueue.model.lifecycle.outcomes import Failed, Run, Stalled, TimedOut
 from taskqueue.model.record import Cause, Failure, OnCrash, Record, Status, replace
-from taskqueue.model.retry import NO_RETRY, AskWorker, GiveUp, Refusal, RetryIn, Situation
-from taskqueue.model.retry.by_error import known_names, timed_out_names
-from taskqueue.model.retry.decision import strictest
+from taskqueue.model.retry import NO_RETRY, AskWorker, GiveUp, Refusal, RetryIn, Situation, strictest
 from taskqueue.model.schedules import moment_of
 from taskqueue.model.timestamps import whole
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from taskqueue.errors import InvalidOption
 from taskqueue.model.conditions import Condition, both, is_condition
+from taskqueue.model.exception_names import defining_names
 from taskqueue.model.ids import ID_TEXT, WORKFLOW, JobId, id_of_text, workflow_of
 from taskqueue.model.lifecycle.pending import behind
 from taskqueue.model.limits import lane, with_concurrency
@@ -16,7 +17,6 @@ from taskqueue.model.options.readers import jobs_in, stated
 from taskqueue.model.options.table import OPTIONS, RUNNING
 from taskqueue.model.record import Cause, Dependency, Options, Record, Status
 from taskqueue.model.retry import FilteredRetry, FixedRetry, RetryPolicy
-from taskqueue.model.retry.by_error import defining_names
 from taskqueue.model.schedules import is_later, is_relative, moment_of, series
 from taskqueue.model.serializer import as_bson
 from taskqueue.model.unique_period import PERIOD, period, starts_at

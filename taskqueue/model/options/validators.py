@@ -12,12 +12,12 @@ from bson import ObjectId
 from taskqueue.errors import InvalidOption
 from taskqueue.model.conditions import Condition, is_condition
 from taskqueue.model.conditions import declared as condition_declared
+from taskqueue.model.exception_names import names_of
 from taskqueue.model.ids import TEXT_LIMIT as ID_TEXT_LIMIT
 from taskqueue.model.ids import JobId, id_with_class
 from taskqueue.model.limits import Declared, Limit, Rate, declared, no_condition
 from taskqueue.model.record import OnCrash, OnFailure
 from taskqueue.model.retry import ENDLESS, RetryPolicy, is_policy, policy
-from taskqueue.model.retry.by_error import names_of
 from taskqueue.model.schedules import from_now, is_relative, moment_of, seconds_of
 
 QUEUE_SHAPE = re.compile(r"[^\s=,]{1,100}")

@@ -17,7 +17,7 @@ from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.lifecycle.outcomes import Outcome
 from taskqueue.model.lifecycle.recovered_copy import copy
 from taskqueue.model.record import Failure, Options, Record, Status
-from taskqueue.model.retry.decision import decision_of
+from taskqueue.model.retry import decision_of
 from taskqueue.retry import by_exception, many_times, when
 
 FAILURE = Failure(

@@ -16,6 +16,7 @@ from hypothesis import strategies as some
 import taskqueue
 from taskqueue import JobTimeout, retry
 from taskqueue.errors import InvalidOption
+from taskqueue.model.exception_names import known_names, timed_out_names
 from taskqueue.model.retry import (
     NO_RETRY,
     AskWorker,
@@ -32,11 +33,11 @@ from taskqueue.model.retry import (
     Situation,
     TableRetry,
     asks_a_class,
+    decision_document,
+    decision_of,
     is_policy,
     policy,
 )
-from taskqueue.model.retry.by_error import known_names, timed_out_names
-from taskqueue.model.retry.decision import decision_document, decision_of
 from taskqueue.model.schedules import Duration
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=timezone.utc)

@@ -11,8 +11,7 @@ import sys
 import pytest
 
 from taskqueue import CommandFailed, Fail, JobTimeout
-from taskqueue.model.retry.by_error import defining_names, names_of
-from taskqueue.model.retry.public_names import defining_name, name_of
+from taskqueue.model.exception_names import defining_name, defining_names, name_of, names_of
 
 LOADED = (json, queue, socket, subprocess)
 

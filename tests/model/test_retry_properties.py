@@ -19,7 +19,7 @@ from taskqueue.model.retry import (
     Situation,
     TableRetry,
 )
-from tests.model.retry.test_retry import COUNTED, HOUR, NAMES, NOT_RETRIABLE, POLICIES, SITUATIONS
+from tests.model.test_retry import COUNTED, HOUR, NAMES, NOT_RETRIABLE, POLICIES, SITUATIONS
 
 JITTERED = some.builds(
     ExponentialRetry, times=some.integers(-1, 50), interval=some.floats(0, 1e5), jitter=some.floats(0, 1)
