@@ -11,8 +11,8 @@ from taskqueue.errors import InvalidOption
 from taskqueue.execution.executor import brief
 from taskqueue.model.exception_names import known_names, timed_out_names
 from taskqueue.model.lazy_dataclass import dataclass
-from taskqueue.model.lifecycle.failure import in_parts
 from taskqueue.model.lifecycle.outcomes import Failed, Outcome, TimedOut
+from taskqueue.model.lifecycle.settle import in_parts
 from taskqueue.model.options import checked
 from taskqueue.model.retry import (
     CustomRetry,

@@ -11,9 +11,8 @@ import msgspec
 
 from taskqueue.model import conditions
 from taskqueue.model.lifecycle import continuation
-from taskqueue.model.lifecycle.failure import is_last_attempt, situation
 from taskqueue.model.lifecycle.recovered_copy import key_of
-from taskqueue.model.lifecycle.settle import time_limit
+from taskqueue.model.lifecycle.settle import is_last_attempt, situation, time_limit
 from taskqueue.model.limits import has_rate
 from taskqueue.model.record import Failure, Record
 from taskqueue.model.retry import NO_RETRY, asks_a_class, named_errors

@@ -23,8 +23,8 @@ from taskqueue.model.lifecycle.recovered_copy import copy_of, origin_of
 from taskqueue.model.query import Compare, Operator
 from taskqueue.model.record import Attempt, Cause, Failure, OnCrash, Record, Status
 from taskqueue.model.retry import NO_RETRY
-from taskqueue.model.schedules.next_run import ends_series
 from taskqueue.model.schedules.origin import FromSchedule, Series
+from taskqueue.model.schedules.series import ends_series
 from taskqueue.model.shown_text import shown
 from taskqueue.model.stack import latest
 from taskqueue.model.wording import at, count, local, since, size, some, span, times

@@ -339,7 +339,7 @@ class Store(Protocol):
 
         It is refused if the kept one has another version than ``before``, or, without ``before``, if there is one of
         its name. Without ``after`` the schedule is removed. A job whose id is known, or whose unique key is taken, is
-        left out. When a job ends that a schedule awaits, its next time is kept in the same step (``next_run.advance``).
+        left out. When a job ends that a schedule awaits, its next time is kept in the same step (``series.advance``).
         """
 
     def controls(self) -> Controls:

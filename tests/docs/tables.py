@@ -52,7 +52,6 @@ from taskqueue import (
 from taskqueue.cli import exit, main, node
 from taskqueue.exit_codes import MEANING, Exit
 from taskqueue.model.job import RunFacilities
-from taskqueue.model.lifecycle.transitions import TRANSITIONS
 from taskqueue.model.options.table import OPTIONS
 from taskqueue.model.query import IDS, NUMBERS, TEXTS, TIMES
 from taskqueue.model.record import Record, Status
@@ -62,6 +61,7 @@ from taskqueue.scheduler.workflows import AsyncWorkflow, Workflow
 from taskqueue.web.api import ROUTES
 from taskqueue.web.api.route import ApiRoute
 from tests.docs import scale
+from tests.model.lifecycle.transitions import TRANSITIONS
 
 CALLED = (Scheduler, AsyncScheduler, Limit, Rate, Every, Cron, Again, Custom, Check)
 """Public classes that applications call; of the others they get or subclass."""

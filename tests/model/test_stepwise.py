@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from taskqueue.model.lifecycle import failure, pending, settle
+from taskqueue.model.lifecycle import pending, settle
 from taskqueue.model.lifecycle.continuation import (
     CLEAN_UP_LIMIT,
     CLEAN_UPS,
@@ -132,8 +132,8 @@ def test_each_step_has_the_whole_retry_policy_to_itself() -> None:
     record = in_phase(Phase.RUNNING, FixedRetry(times=1), failures=1)
     fresh = replace(ended(record, Stepped(phase=Phase.RUNNING)), status=Status.PROCESSING)
 
-    assert failure.is_last_attempt(record, NOW)
-    assert not failure.is_last_attempt(fresh, NOW)
+    assert settle.is_last_attempt(record, NOW)
+    assert not settle.is_last_attempt(fresh, NOW)
     assert ended(fresh, Failed(failure=BROKEN)).cause is Cause.RETRY
 
 

@@ -1,1 +1,1 @@
-"""The transitions of a record: the table, and one file for each kind."""
+"""The transitions of a record, one file for each kind."""

@@ -21,8 +21,8 @@ from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.lifecycle.pending import TREE_ENDS, orphaned, relieved
 from taskqueue.model.lifecycle.recovered_copy import origins_of
 from taskqueue.model.record import Record, Status
-from taskqueue.model.schedules.next_run import NextRun, advance
-from taskqueue.model.schedules.next_run import successor as following_occurrence
+from taskqueue.model.schedules.series import NextRun, advance
+from taskqueue.model.schedules.series import successor as following_occurrence
 from taskqueue.store import Event
 from taskqueue.store.codec import event_name
 from taskqueue.store.mongodb.background_writer import Done, EventWriter

@@ -12,7 +12,7 @@ from taskqueue.model.lifecycle.pending import TREE_ENDS, orphaned, relieved
 from taskqueue.model.lifecycle.recovered_copy import origins_of
 from taskqueue.model.reading import mapping
 from taskqueue.model.record import Record, Status
-from taskqueue.model.schedules.next_run import advance, successor
+from taskqueue.model.schedules.series import advance, successor
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.store.bell import PLANS
 from taskqueue.store.reading import readable

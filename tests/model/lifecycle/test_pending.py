@@ -18,7 +18,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from taskqueue.model.conditions import FAILED_CHECKS, NotReadyState
 from taskqueue.model.lifecycle import pending, settle
 from taskqueue.model.lifecycle.continuation import PHASES, Continuation, Phase
-from taskqueue.model.lifecycle.failure import CRASH_PAUSES
 from taskqueue.model.lifecycle.outcomes import (
     Awaiting,
     Canceled,
@@ -40,7 +39,7 @@ from taskqueue.model.lifecycle.outcomes import (
     Unloadable,
     Unreadable,
 )
-from taskqueue.model.lifecycle.transitions import TRANSITIONS
+from taskqueue.model.lifecycle.settle import CRASH_PAUSES
 from taskqueue.model.record import (
     ATTEMPTS_KEPT,
     CancelRequest,
@@ -55,6 +54,7 @@ from taskqueue.model.record import (
     rank_of,
 )
 from taskqueue.model.retry import ExponentialRetry, FixedRetry, GiveUp, RetryIn, RetryPolicy
+from tests.model.lifecycle.transitions import TRANSITIONS
 
 NOW = datetime(2026, 7, 1, 12, tzinfo=timezone.utc)
 LEASE = timedelta(seconds=30)

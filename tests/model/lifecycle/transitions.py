@@ -1,4 +1,4 @@
-"""The table of all transitions between the statuses of a record."""
+"""The transitions of a record between its statuses, as the documentation shows them: the lifecycle makes no others."""
 
 from __future__ import annotations
 

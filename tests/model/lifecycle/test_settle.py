@@ -10,10 +10,9 @@ from bson import ObjectId
 
 from taskqueue import retry
 from taskqueue.errors import InvalidOption, WrongStatus
-from taskqueue.model.lifecycle.failure import is_last_attempt
 from taskqueue.model.lifecycle.outcomes import Crashed, Failed, Outcome, Run, Stalled, TimedOut
 from taskqueue.model.lifecycle.recovered_copy import copy
-from taskqueue.model.lifecycle.settle import ended
+from taskqueue.model.lifecycle.settle import ended, is_last_attempt
 from taskqueue.model.options.update import revised
 from taskqueue.model.record import Cause, Failure, Holder, Options, Record, Status
 from taskqueue.model.retry import RetryIn, RetryPolicy

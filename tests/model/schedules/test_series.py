@@ -19,8 +19,8 @@ from taskqueue.model.options.new_record import changed, in_force, record
 from taskqueue.model.record import Cause, Failure, Holder, Record, Status
 from taskqueue.model.retry import FixedRetry
 from taskqueue.model.schedules import Again, Every
-from taskqueue.model.schedules.next_run import NextRun, advance, ends_series, successor
 from taskqueue.model.schedules.origin import FromSchedule, Series, document, origin
+from taskqueue.model.schedules.series import NextRun, advance, ends_series, successor
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=timezone.utc)
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
