@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from taskqueue.scheduler import workflows
     from taskqueue.scheduler.async_handles import AsyncEvent, AsyncProcess, AsyncSchedule
     from taskqueue.scheduler.async_scheduler import AsyncScheduler
-    from taskqueue.scheduler.declarations import schedule
-    from taskqueue.scheduler.declared_schedules import ScheduleChanges
+    from taskqueue.scheduler.declared_schedules import ScheduleChanges, schedule
     from taskqueue.scheduler.event import Event
     from taskqueue.scheduler.job_meta import NewJob
     from taskqueue.scheduler.process import Process
@@ -113,7 +112,7 @@ _FILES = {
     "StepwiseJob": "taskqueue.model.stepwise",
     "Task": "taskqueue.scheduler.task",
     "current_job": "taskqueue.model.running_job",
-    "schedule": "taskqueue.scheduler.declarations",
+    "schedule": "taskqueue.scheduler.declared_schedules",
     "task": "taskqueue.scheduler.task",
     "warn_direct_calls": "taskqueue.scheduler.task",
     "workflows": "taskqueue.scheduler.workflows",

@@ -36,7 +36,7 @@ COVERS: Mapping[str, str] = {
     "django/test_taskqueue.py": "django/bootstrap django/preload",
     "django/test_upstream.py": "",
     "scheduler/test_change_race.py": "",
-    "scheduler/test_id_texts.py": "scheduler/snapshot",
+    "scheduler/test_id_texts.py": "scheduler/process",
     "scheduler/test_mistakes.py": "model/other_systems",
     "scheduler/test_limit_states.py": "scheduler/controls",
     "daemon/node/test_retention_clock.py": "daemon/node/clocks",
@@ -123,7 +123,7 @@ COVERS: Mapping[str, str] = {
     "scheduler/test_async_scheduler.py": ("scheduler/async_handles scheduler/async_waits"),
     "scheduler/test_clients.py": "",
     "scheduler/test_costs.py": "",
-    "scheduler/test_dependencies.py": "scheduler/related_jobs",
+    "scheduler/test_dependencies.py": "scheduler/new_jobs",
     "scheduler/test_event_stream.py": "scheduler/event scheduler/poll",
     "scheduler/test_find_jobs.py": "",
     "scheduler/test_audit.py": "scheduler/audit_trail model/secret_keys",
@@ -133,7 +133,6 @@ COVERS: Mapping[str, str] = {
     "scheduler/test_postgresql_transactions.py": (
         "store/postgresql/arrivals store/postgresql/caller_transaction store/postgresql/sessions"
     ),
-    "scheduler/test_process.py": "scheduler/snapshot",
     "scheduler/test_received.py": "execution/received_values model/received",
     "scheduler/test_run_inline.py": "scheduler/run_inline model/run_context",
     "scheduler/test_scheduler.py": "scheduler/connection scheduler/event_stream scheduler/operator_api",
@@ -161,8 +160,7 @@ COVERS: Mapping[str, str] = {
     "store/test_fair_claims.py": "store/mongodb/queue_candidates",
     "store/test_queue_shares.py": "store/queue_shares",
     "store/test_counts.py": (
-        "store/relational/add_counts store/relational/counts store/sqlite/database store/postgresql/database "
-        "store/mongodb/counts"
+        "store/relational/counts store/sqlite/database store/postgresql/database store/mongodb/counts"
     ),
     "store/test_damage.py": "store/reading",
     "store/test_dependencies.py": "model/lifecycle/recovered_copy store/relational/effects store/relational/waits",

@@ -222,13 +222,13 @@ def _sync(context: NewStoreContext, application: str, name: str | None, dry_run:
     removed; schedules of operators and of other applications stay. An older set is applied again, too.
     """
     from taskqueue.cli import application_module
-    from taskqueue.scheduler import declarations
+    from taskqueue.scheduler import declared_schedules
 
     folder, module = str(application_module.folder_of(application)), application_module.module_of(application)
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    declarations.import_application(module)
-    _apply(context, "sync schedules", name or module, declarations.declared(), dry_run=dry_run, as_json=as_json)
+    declared_schedules.import_application(module)
+    _apply(context, "sync schedules", name or module, declared_schedules.declared(), dry_run=dry_run, as_json=as_json)
 
 
 def _apply(

@@ -12,9 +12,8 @@ from taskqueue.model.record import Record
 from taskqueue.model.schedules import Duration
 from taskqueue.model.schedules.schedule import NamedSchedule
 from taskqueue.scheduler.event import EventSnapshot
-from taskqueue.scheduler.process import Process, Result, results
+from taskqueue.scheduler.process import JobSnapshot, Process, Result, results
 from taskqueue.scheduler.schedule import Schedule, ScheduleSnapshot
-from taskqueue.scheduler.snapshot import JobSnapshot
 from taskqueue.store import Event as StoredEvent
 
 if TYPE_CHECKING:

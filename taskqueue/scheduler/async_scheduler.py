@@ -31,10 +31,9 @@ from taskqueue.scheduler.connection import Connections
 from taskqueue.scheduler.event_stream import Callback, EventStream, Page, check, check_callback
 from taskqueue.scheduler.job_meta import completed_entries_in_loop, completed_in_loop
 from taskqueue.scheduler.operations import AnyOperation, AwaitedOperations
-from taskqueue.scheduler.process import Process
+from taskqueue.scheduler.process import JobSnapshot, Process, is_looked_up, listed, named
 from taskqueue.scheduler.schedule_api import NO_DATA
 from taskqueue.scheduler.scheduler import PAGE, Scheduler
-from taskqueue.scheduler.snapshot import JobSnapshot, is_looked_up, listed, named
 from taskqueue.scheduler.wait import of_running_job, timeout_of
 from taskqueue.store.caller_transaction import LoopSession
 from taskqueue.store.session_kinds import current

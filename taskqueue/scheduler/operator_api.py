@@ -13,7 +13,7 @@ from taskqueue.model.query import EVERYTHING, parse
 from taskqueue.model.record import Status
 from taskqueue.scheduler import controls
 from taskqueue.scheduler.operations import BlockingOperations
-from taskqueue.scheduler.snapshot import id_of
+from taskqueue.scheduler.process import id_of
 
 if TYPE_CHECKING:
     from taskqueue.insight.nodes import Node

@@ -21,7 +21,7 @@ from taskqueue.model.query import PENDING, Compare, Operator, Query, parse
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules import Duration
 from taskqueue.model.shown_text import as_code
-from taskqueue.scheduler import add, job_meta, new_jobs, related_jobs, wait
+from taskqueue.scheduler import add, job_meta, new_jobs, wait
 from taskqueue.scheduler.changes import (
     SAME_DATA,
     cancel_all,
@@ -36,9 +36,8 @@ from taskqueue.scheduler.connection import Connections, leave_open
 from taskqueue.scheduler.event import Event
 from taskqueue.scheduler.event_stream import Events, EventStream
 from taskqueue.scheduler.operator_api import Operations
-from taskqueue.scheduler.process import Process
+from taskqueue.scheduler.process import Process, id_of, named
 from taskqueue.scheduler.schedule_api import NO_DATA, Schedules
-from taskqueue.scheduler.snapshot import id_of, named
 from taskqueue.scheduler.wait import timeout_of
 from taskqueue.store.caller_transaction import session_inserts
 
@@ -119,10 +118,10 @@ class Scheduler(Events, Operations, Schedules):
         if self._before_add is not None or CURRENT.get() is not None:
             every = job_meta.completed(self._before_add, job, data, options)
         if "depends_on" in every or "parent" in every:
-            every = related_jobs.with_ids(store, every)
+            every = new_jobs.with_ids(store, every)
         new = new_jobs.record_of(job, data, every, self._defaults, store.now())
         if new.depends_on or new.parent is not None:
-            related_jobs.check(store, [new])
+            new_jobs.check_related(store, [new])
         if self._may_run_now:
             self._check_now([new], session)
         [stored] = (store if session is None else session_inserts(store, session)).add([new])
@@ -143,7 +142,7 @@ class Scheduler(Events, Operations, Schedules):
         for name in refused:
             raise InvalidOption(f"add_jobs: {name} goes with each job: pass (job, data, {{{name!r}: …}})")
         store = self._connections.store
-        entries = related_jobs.entries_with_ids(store, job_meta.completed_entries(self._before_add, jobs))
+        entries = new_jobs.entries_with_ids(store, job_meta.completed_entries(self._before_add, jobs))
         records = list(new_jobs.records_of(entries, self._defaults, store.now()))
         return self._add_records(records, session)
 
@@ -170,9 +169,9 @@ class Scheduler(Events, Operations, Schedules):
         if replace_running not in ("after", "cancel"):
             raise InvalidOption(f"replace_running={as_code(replace_running)}: pass 'after' or 'cancel'")
         store = self._connections.store
-        every = related_jobs.with_ids(store, job_meta.completed(self._before_add, job, data, options))
+        every = new_jobs.with_ids(store, job_meta.completed(self._before_add, job, data, options))
         order = new_jobs.order(job, data, every, self._defaults, store.now())
-        related_jobs.check(store, [order.record])
+        new_jobs.check_related(store, [order.record])
         self._check_now([order.record], session)
         if session is None:
             reason = "replaced by another add_job_once" if replace_running == "cancel" else None
@@ -204,7 +203,7 @@ class Scheduler(Events, Operations, Schedules):
         from taskqueue.scheduler import run_inline
 
         store = self._connections.store
-        every = related_jobs.with_ids(store, job_meta.completed(self._before_add, job, data, options))
+        every = new_jobs.with_ids(store, job_meta.completed(self._before_add, job, data, options))
         new = new_jobs.record_of(at_hand(job), data, every, self._defaults, store.now())
         if new.status is not Status.WAITING:
             raise InvalidOption("run_job runs the job now: leave out at and depends_on, or use add_job")
@@ -380,7 +379,7 @@ class Scheduler(Events, Operations, Schedules):
     def _add_records(self, records: Sequence[Record], session: object = None) -> list[Process]:
         """Store checked jobs together, and return their handles in order."""
         store = self._connections.store
-        related_jobs.check(store, records)
+        new_jobs.check_related(store, records)
         self._check_now(records, session)
         adder = None if session is None else session_inserts(store, session)
         added = zip(records, add.many_added(store, records, adder), strict=True) if records else ()

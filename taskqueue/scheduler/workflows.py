@@ -27,8 +27,7 @@ from taskqueue.model.shown_text import as_code
 from taskqueue.model.wording import percent
 from taskqueue.scheduler.async_handles import AsyncProcess
 from taskqueue.scheduler.changes import workflow_member
-from taskqueue.scheduler.process import Process
-from taskqueue.scheduler.snapshot import JobSnapshot, id_of
+from taskqueue.scheduler.process import JobSnapshot, Process, id_of
 from taskqueue.scheduler.wait import timeout_of
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from taskqueue.model.record import Holder, Record
 from taskqueue.model.schedules import Duration, seconds_of
 from taskqueue.model.serializer import decode, encode
 from taskqueue.scheduler import run_inline
-from taskqueue.scheduler.declarations import apply_declared
+from taskqueue.scheduler.declared_schedules import apply_declared
 from taskqueue.scheduler.process import Process
 from taskqueue.scheduler.scheduler import Scheduler
 from taskqueue.store import ClaimRequest, Settlement, Store

@@ -25,8 +25,7 @@ from taskqueue.store.mongodb.counts import FEW as AT_ONCE
 from taskqueue.store.mongodb.counts import CountReads, Counts, Tally
 from taskqueue.store.mongodb.store import MongoStore
 from taskqueue.store.open import open_store
-from taskqueue.store.relational.add_counts import RowCounts
-from taskqueue.store.relational.counts import FEW
+from taskqueue.store.relational.counts import FEW, RowCounts
 from tests.servers import PATIENCE, with_database
 from tests.store.conftest import Opener
 from tests.store.records import (

@@ -15,7 +15,7 @@ from taskqueue.daemon.protocol.messages import APPLY_SCHEDULES, CHECK_OUTBOX, EM
 from taskqueue.execution.loader import CannotLoad, Loaded, load, load_policy, load_predicate
 from taskqueue.execution.run_hooks import RunHooks, hooks_in
 from taskqueue.model.record import Failure
-from taskqueue.scheduler.declarations import apply_declared
+from taskqueue.scheduler.declared_schedules import apply_declared
 from taskqueue.scheduler.job_meta import BeforeAdd, check_plain
 
 

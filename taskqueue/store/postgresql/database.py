@@ -16,8 +16,8 @@ from psycopg.types.string import TextLoader
 from taskqueue.store.postgresql.message import Answer as Rows
 from taskqueue.store.postgresql.message import Message
 from taskqueue.store.postgresql.url import PostgreSQLUrl
-from taskqueue.store.relational.add_counts import RowCounts
-from taskqueue.store.relational.engine import AddCounts, Execute
+from taskqueue.store.relational.counts import RowCounts
+from taskqueue.store.relational.engine import Execute
 
 _NOTE = """
 INSERT INTO counted (one, number, job)
@@ -113,7 +113,7 @@ def is_pooled(raw: psycopg.Connection[Any]) -> bool:
 class PostgreSQLDatabase:
     """One connection and the schema that its statements are about."""
 
-    adds: AddCounts = PostgreSQLCounts()
+    adds: RowCounts = PostgreSQLCounts()
     evaluates_data = False
     sends_together = True
 

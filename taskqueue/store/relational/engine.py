@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from taskqueue.model.record import Record
 from taskqueue.store.bell import Bell
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from taskqueue.model.finding import Finding
     from taskqueue.store import Disagreement, Disagreements
+    from taskqueue.store.relational.counts import RowCounts
     from taskqueue.store.relational.transaction import Transaction
 
 Result = TypeVar("Result")
@@ -44,41 +45,11 @@ Execute: TypeAlias = Callable[..., Rows]
 """Runs a statement with its values: a sequence for ``?``, a mapping for ``:name``."""
 
 
-class Added(NamedTuple):
-    """How many jobs of a class were added to a queue in the minute from ``at`` on; 0 if it cannot be read."""
-
-    at: int
-    queue: str
-    job: str
-    records: int
-
-
-class AddCounts(Protocol):
-    """Counts added jobs for the tally and the history, which depends on how an engine numbers or notes new rows."""
-
-    APART: int
-    """About how many added jobs may stay uncounted."""
-
-    def count(self, execute: Execute) -> list[Added]:
-        """Count the new rows and return their numbers."""
-
-    def uncounted(self, execute: Execute) -> list[Added]:
-        """Return the numbers of new rows that are not counted yet."""
-
-    def by_queue(self, execute: Execute) -> dict[str, int]:
-        """Return how many records each queue has, whatever their status."""
-
-    def recount(self, execute: Execute) -> None:
-        """Count the records of each queue again."""
-
-    def note_last(self, execute: Execute) -> None:
-        """Note that all existing rows are counted."""
-
-
 class Database(Protocol):
     """What statements run on: a connection of the driver, or what an engine puts in its place."""
 
-    adds: AddCounts
+    adds: RowCounts
+    """Counts added jobs for the tally and the history."""
     evaluates_data: bool
     """Whether statements may call ``data_matches``."""
     sends_together: bool

@@ -13,8 +13,8 @@ from taskqueue.model.serializer import dumps
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.store.reading import readable
 from taskqueue.store.relational import counts
-from taskqueue.store.relational.counts import one_state
-from taskqueue.store.relational.engine import Added, Database, Execute
+from taskqueue.store.relational.counts import Added, one_state
+from taskqueue.store.relational.engine import Database, Execute
 
 TURNS_APART = 256
 """Maximum number of rows of turns that are kept before they are added up."""

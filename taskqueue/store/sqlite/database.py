@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 
-from taskqueue.store.relational.add_counts import RowCounts
-from taskqueue.store.relational.engine import AddCounts, Execute
+from taskqueue.store.relational.counts import RowCounts
+from taskqueue.store.relational.engine import Execute
 
 _MINUTE = "CASE WHEN typeof(created_at) = 'integer' THEN created_at / 60000 * 60000 ELSE 0 END"
 _COUNTED = """
@@ -37,6 +37,6 @@ class SqliteCounts(RowCounts):
 class SqliteDatabase(sqlite3.Connection):
     """A connection that knows how added jobs are counted in its database."""
 
-    adds: AddCounts = SqliteCounts()
+    adds: RowCounts = SqliteCounts()
     evaluates_data = True
     sends_together = False

@@ -12,7 +12,7 @@ import pytest
 
 from taskqueue import Cron, Job, Scheduler, schedule, task
 from taskqueue.errors import ConfigError, InvalidOption
-from taskqueue.scheduler.declarations import ATTRIBUTE, declared, import_application
+from taskqueue.scheduler.declared_schedules import ATTRIBUTE, declared, import_application
 from taskqueue.store import Store
 
 SHOP = """
