@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from taskqueue.scheduler.job_wait import JobWait
     from taskqueue.scheduler.process import Result
     from taskqueue.scheduler.signatures import Addable, Entry, Running
+    from taskqueue.scheduler.workflows import AsyncWorkflow
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -131,7 +132,11 @@ class AsyncScheduler(AwaitedOperations):
         """Return the method of a declared operation, awaited; one that waits for jobs has its own thread."""
         return (methods.long if operation.takes("wait") else methods.plain)(operation.method)
 
-    if not TYPE_CHECKING:  # a type checker would accept every name
+    if TYPE_CHECKING:
+
+        def workflow_added(self) -> Coroutine[Any, Any, AsyncWorkflow]: ...
+
+    else:  # a type checker would accept every name
 
         def __getattr__(self, name: str) -> Any:
             raise missing(self, name, OF_SCHEDULERS)
@@ -204,16 +209,17 @@ class AsyncScheduler(AwaitedOperations):
         raise_on_error: bool = False,
     ) -> list[AsyncProcess]:
         """Wait as ``Scheduler.wait_for`` does; all waits of an event loop share one listener, and none has a thread."""
-        each = list(listed(processes))
-        if any(map(is_looked_up, each)):
-            handles = await self.in_thread(named, each, self.blocking.connections)
+        given = list(listed(processes))
+        if any(map(is_looked_up, given)):
+            handles = await self.in_thread(named, given, self.blocking.connections)
         else:
-            handles = named(each, self.blocking.connections)
+            handles = named(given, self.blocking.connections)
         if self.blocking.connections.immediate is not None:
             await asyncio.to_thread(self.blocking.run_now)
         seconds = timeout_of("timeout", timeout)
-        ended = {id: one.snapshot for id, one in handles if isinstance(one, JobSnapshot) and one.is_final}
-        failed = next((one for one in ended.values() if one.status is not Status.DONE), None)
+        snapshots = [process.snapshot for _, process in handles if isinstance(process, JobSnapshot)]
+        ended = {record.id: record for record in snapshots if record.status.is_final}
+        failed = next((record for record in ended.values() if record.status is not Status.DONE), None)
         if raise_on_error and failed is not None:
             raise JobFailed(failed.id, failed.status.name, failed.error)
         open_ids = dict.fromkeys([id for id, _ in handles if not ended or id not in ended])

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from taskqueue.scheduler.job_meta import NewJob
     from taskqueue.scheduler.process import Result
     from taskqueue.scheduler.signatures import Addable, Entry, Running
+    from taskqueue.scheduler.workflows import Workflow
 
 PAGE = 200
 """Records that ``get_jobs`` reads at once."""
@@ -90,7 +91,11 @@ class Scheduler(Events, Operations, Schedules):
         self._listening = EventStream(partial(Event, self), self._connections)
         self._unclosed = weakref.finalize(self, leave_open, self._connections)
 
-    if not TYPE_CHECKING:  # a type checker would accept every name
+    if TYPE_CHECKING:
+
+        def workflow_added(self) -> Workflow: ...
+
+    else:  # a type checker would accept every name
 
         def __getattr__(self, name: str) -> Any:
             raise missing(self, name, OF_SCHEDULERS)
@@ -341,7 +346,7 @@ class Scheduler(Events, Operations, Schedules):
                 ended[record.id] = record
                 if raise_on_error and record.status is not Status.DONE:
                     raise JobFailed(record.id, record.status.name, record.error)
-        refreshed = [one if isinstance(one, Process) else Process(self, ended[id]) for id, one in handles]
+        refreshed = [handle if isinstance(handle, Process) else Process(self, ended[id]) for id, handle in handles]
         for process in refreshed:
             process.snapshot = ended[process.snapshot.id]
         return refreshed
@@ -402,7 +407,7 @@ class Scheduler(Events, Operations, Schedules):
         records = {record.id: record for record in present(connections.store, [process.id for process in added])}
         for process in added:
             process.snapshot = records.get(process.id, process.snapshot)
-        taken = [one.id for one in added if one.snapshot.status is Status.PROCESSING and not one.existed]
+        taken = [process.id for process in added if process.status is Status.PROCESSING and not process.existed]
         ended = {record.id: record for record in wait.ends(connections.store, connections.listener, taken, None)}
         for process in added:  # of a job that another thread has taken, the end
             process.snapshot = ended.get(process.id, process.snapshot)
@@ -443,9 +448,9 @@ class Scheduler(Events, Operations, Schedules):
     def _ends(self, handles: Sequence[tuple[JobId, object]], timeout: float | None) -> Generator[Record, None, None]:
         """Yield the records of jobs that were known to have ended, then of the others as they end."""
         snapshots = [process.snapshot for _, process in handles if isinstance(process, Process)]
-        known = {record.id: record for record in snapshots if record.status > Status.PROCESSING}
-        yield from known.values()
-        open_ids = dict.fromkeys([id for id, _ in handles if not known or id not in known])
+        ended = {record.id: record for record in snapshots if record.status > Status.PROCESSING}
+        yield from ended.values()
+        open_ids = dict.fromkeys([id for id, _ in handles if not ended or id not in ended])
         if not open_ids and not self._listening.bound:
             return
         connections = self._connections
@@ -453,9 +458,11 @@ class Scheduler(Events, Operations, Schedules):
         job_wait = None if not open_ids or CURRENT.get() is None else wait.of_running_job(store, open_ids)
         try:
             if self._listening.bound:
-                yield from self._listening.ends(open_ids, timeout, known, job_wait)
+                yield from self._listening.ends(open_ids, timeout, ended, job_wait)
                 return
-            [silence, *others] = {getattr(one, "_silence", None) for id, one in handles if not known or id in open_ids}
+            [silence, *others] = {
+                getattr(handle, "_silence", None) for id, handle in handles if not ended or id in open_ids
+            }
             silence = None if others else silence
             yield from wait.ends(store, connections.listener, open_ids, timeout, silence, job_wait)
         finally:

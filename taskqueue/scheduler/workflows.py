@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from inspect import iscoroutinefunction
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, cast, overload
 
 from taskqueue.errors import InvalidJob, InvalidOption, InvalidQuery, JobNotFound
 from taskqueue.execution.declared_options import declared, known
@@ -31,7 +31,7 @@ from taskqueue.scheduler.process import JobSnapshot, Process, id_of
 from taskqueue.scheduler.wait import timeout_of
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing_extensions import Never, Unpack
 
     from taskqueue.model.options.table import Effect, JobOptions
     from taskqueue.model.workflow import WorkflowSummary
@@ -272,28 +272,22 @@ Member: TypeAlias = (
 )
 """A job to be added: itself, with its data, or with its data and options."""
 
-Added: TypeAlias = Coroutine[Any, Any, AsyncWorkflow]
+Added = TypeVar("Added", covariant=True)  # noqa: PLC0105 - messages show the name
 
 
-@overload
+class Adding(Protocol[Added]):
+    """A ``Scheduler``, whose workflows are returned, or an ``AsyncScheduler``, whose workflows are awaited."""
+
+    def workflow_added(self) -> Added:
+        """For type checkers alone."""
+
+
 def chain(
-    scheduler: Scheduler,
+    scheduler: Adding[Added],
     *members: Member | Sequence[Member],
     on_failure: Effect = "cancel",
     **options: Unpack[JobOptions],
-) -> Workflow: ...
-
-
-@overload
-def chain(
-    scheduler: AsyncScheduler,
-    *members: Member | Sequence[Member],
-    on_failure: Effect = "cancel",
-    **options: Unpack[JobOptions],
-) -> Added: ...
-
-
-def chain(scheduler: Any, *members: Any, on_failure: Any = "cancel", **options: Any) -> Any:
+) -> Added:
     """Add jobs that run one after the other, in one step; a list among them is a level whose jobs run in parallel.
 
     A member is ``job``, ``(job, data)`` or ``(job, data, options)``. Each one starts when all of the level before it
@@ -305,31 +299,14 @@ def chain(scheduler: Any, *members: Any, on_failure: Any = "cancel", **options: 
     return _added(scheduler, levels, {"on_dependency_failure": on_failure, **options})
 
 
-@overload
 def group(
-    scheduler: Scheduler,
+    scheduler: Adding[Added],
     members: Iterable[Member],
-    *,
+    *more: Never,
     then: Member | Sequence[Member] | None = None,
     on_failure: Effect = "cancel",
     **options: Unpack[JobOptions],
-) -> Workflow: ...
-
-
-@overload
-def group(
-    scheduler: AsyncScheduler,
-    members: Iterable[Member],
-    *,
-    then: Member | Sequence[Member] | None = None,
-    on_failure: Effect = "cancel",
-    **options: Unpack[JobOptions],
-) -> Added: ...
-
-
-def group(
-    scheduler: Any, members: Any, *more: Any, then: Any = None, on_failure: Any = "cancel", **options: Any
-) -> Any:
+) -> Added:
     """Add jobs that run in parallel, in one step, and ``then`` one (or a list) after them; see ``chain``."""
     if more:
         raise InvalidJob("group() takes its members as one list: group(scheduler, [(job, data), …])")
@@ -341,9 +318,8 @@ def group(
     return _added(scheduler, levels, {"on_dependency_failure": on_failure, **options})
 
 
-@overload
 def map(
-    scheduler: Scheduler,
+    scheduler: Adding[Added],
     job: Runnable,
     items: Iterable[object],
     *,
@@ -351,32 +327,7 @@ def map(
     then: Member | Sequence[Member] | None = None,
     on_failure: Effect = "cancel",
     **options: Unpack[JobOptions],
-) -> Workflow: ...
-
-
-@overload
-def map(
-    scheduler: AsyncScheduler,
-    job: Runnable,
-    items: Iterable[object],
-    *,
-    batch: int | None = None,
-    then: Member | Sequence[Member] | None = None,
-    on_failure: Effect = "cancel",
-    **options: Unpack[JobOptions],
-) -> Added: ...
-
-
-def map(
-    scheduler: Any,
-    job: Any,
-    items: Any,
-    *,
-    batch: Any = None,
-    then: Any = None,
-    on_failure: Any = "cancel",
-    **options: Any,
-) -> Any:
+) -> Added:
     """Add a job for each item, which is its data; with ``batch``, for each list of that many. See ``group``."""
     if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
         raise InvalidOption(f"batch={as_code(batch)}: pass a number of items, 1 or more")
@@ -392,7 +343,7 @@ def find(scheduler: Scheduler, id: JobId | str) -> Workflow: ...
 
 
 @overload
-def find(scheduler: AsyncScheduler, id: JobId | str) -> Added: ...
+def find(scheduler: AsyncScheduler, id: JobId | str) -> Coroutine[Any, Any, AsyncWorkflow]: ...
 
 
 def find(scheduler: Any, id: JobId | str) -> Any:
@@ -438,9 +389,9 @@ def summary(scheduler: Scheduler, id: JobId | str) -> WorkflowSummary:
     """
     connections = scheduler._connections  # noqa: SLF001
     member = workflow_member(connections.store, id_of(id, connections))
-    for found in connections.store.workflows(member.workflow, 1):
-        if found.id == member.workflow:
-            return found
+    for workflow in connections.store.workflows(member.workflow, 1):
+        if workflow.id == member.workflow:
+            return workflow
     raise JobNotFound(member.id, "the members of its workflow cannot be read, or were removed just now")
 
 
@@ -453,11 +404,12 @@ def _is_async(scheduler: Any) -> bool:
     return iscoroutinefunction(add_jobs)
 
 
-def _added(scheduler: Any, levels: Iterable[Iterable[Any]], options: Mapping[str, Any]) -> Any:
+def _added(scheduler: Adding[Added], levels: Iterable[Iterable[Any]], options: Mapping[str, Any]) -> Added:
     """Add all members in one step; in asyncio the thread that adds them makes them."""
-    is_async = _is_async(scheduler)
-    added = scheduler.add_jobs(_entries(levels, options))
-    return _awaited(scheduler, added) if is_async else Workflow(scheduler, added[0].id, added)
+    client: Any = scheduler
+    is_async = _is_async(client)
+    added = client.add_jobs(_entries(levels, options))
+    return cast("Added", _awaited(client, added) if is_async else Workflow(client, added[0].id, added))
 
 
 async def _awaited(scheduler: AsyncScheduler, added: Awaitable[list[AsyncProcess]]) -> AsyncWorkflow:
@@ -495,7 +447,7 @@ def _entries(levels: Iterable[Iterable[Any]], options: Mapping[str, Any]) -> Ite
 def _entry(member: Any, id: JobId, before: Sequence[JobId], first: JobId, options: Mapping[str, Any]) -> Any:
     """Return the ``add_jobs`` entry of a member."""
     parts = member if isinstance(member, tuple) else (member,)
-    if not 1 <= len(parts) <= 3 or not all(isinstance(one, Mapping) for one in parts[2:]):
+    if not 1 <= len(parts) <= 3 or not all(isinstance(part, Mapping) for part in parts[2:]):
         raise InvalidJob(f"a member of a workflow is {as_code(member)}: pass {_SHAPES}")
     defaults: tuple[Any, ...] = (None, None, {})
     job, data, own = (*parts, *defaults[len(parts) :])

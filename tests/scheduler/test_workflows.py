@@ -388,7 +388,7 @@ def test_nothing_is_added_if_one_member_is_invalid(scheduler: Scheduler) -> None
 
 def test_what_is_no_scheduler_and_no_list_is_refused_in_words(scheduler: Scheduler) -> None:
     with pytest.raises(TypeError, match="Number'> is not a scheduler: pass a Scheduler or an AsyncScheduler before"):
-        words.chain(Number, Sum)  # type: ignore[call-overload]
+        words.chain(Number, Sum)  # type: ignore[arg-type]
     with pytest.raises(InvalidJob, match=r"members=5: pass a list of members, each job, \(job, data\)"):
         workflows.group(scheduler, 5)
     with pytest.raises(InvalidJob, match="members='a:B': pass a list of members"):
