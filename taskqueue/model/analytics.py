@@ -222,8 +222,8 @@ def _part(name: str, figures: Figures, by: Grouping, since: datetime, until: dat
 
 
 def _by_size(groups: Mapping[str, Figures], minutes: float) -> tuple[Group, ...]:
-    found = (_group(name, figures, minutes) for name, figures in groups.items())
-    return tuple(sorted(found, key=lambda group: (-group.ended, group.name)))
+    by_name = (_group(name, figures, minutes) for name, figures in groups.items())
+    return tuple(sorted(by_name, key=lambda group: (-group.ended, group.name)))
 
 
 def _group(name: str, figures: Figures, minutes: float) -> Group:
@@ -258,6 +258,6 @@ def _spread(durations: Durations) -> Spread | None:
 
 
 def _errors(counted: Mapping[str, int]) -> Mapping[str, int]:
-    ranked = sorted(counted.items(), key=lambda one: (one[0] == OTHER, -one[1], one[0]))
-    kept, rest = dict(ranked[:ERRORS_KEPT]), ranked[ERRORS_KEPT:]
-    return {**kept, OTHER: sum(number for _, number in rest)} if rest else kept
+    ranked = sorted(counted.items(), key=lambda item: (item[0] == OTHER, -item[1], item[0]))
+    most_frequent, rest = dict(ranked[:ERRORS_KEPT]), ranked[ERRORS_KEPT:]
+    return {**most_frequent, OTHER: sum(number for _, number in rest)} if rest else most_frequent

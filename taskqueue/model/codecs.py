@@ -406,8 +406,8 @@ class Fields(Form):
             raise misfit(plain, path, self.name)
         self._check(plain, path)
         forms = self._forms
-        known = {name: item for name, item in plain.items() if name in forms}
-        fields = {name: forms[name].decode(item, self._path(path, name)) for name, item in known.items()}
+        known_fields = {name: item for name, item in plain.items() if name in forms}
+        fields = {name: forms[name].decode(item, self._path(path, name)) for name, item in known_fields.items()}
         if self._is_dict:
             return fields
         try:

@@ -39,12 +39,12 @@ def defining_name(name: str) -> str | None:
     """
     parts = name.split(".") if "." in name else ["builtins", name]
     for length in range(len(parts) - 1, 0, -1):
-        found = _module(".".join(parts[:length]), parts[length])
-        if found is None:
+        loaded = _module(".".join(parts[:length]), parts[length])
+        if loaded is None:
             continue
         for part in parts[length:]:
-            found = _namespace(found).get(part)
-        return name_of(found) if isinstance(found, type) and issubclass(found, BaseException) else None
+            loaded = _namespace(loaded).get(part)
+        return name_of(loaded) if isinstance(loaded, type) and issubclass(loaded, BaseException) else None
     return None
 
 
@@ -58,10 +58,10 @@ def _module(name: str, first: str) -> Any:
     return module
 
 
-def _namespace(found: Any) -> Any:
+def _namespace(module_or_class: Any) -> Any:
     """Return the names in a module or class, so that no code of it runs: a module may import when it is asked."""
     try:
-        return object.__getattribute__(found, "__dict__")
+        return object.__getattribute__(module_or_class, "__dict__")
     except AttributeError:
         return {}
 
@@ -71,15 +71,15 @@ def names_of(types: Iterable[object]) -> tuple[str, ...]:
 
     Raises ``InvalidOption`` for anything else, and if there is none.
     """
-    found = tuple(dict.fromkeys(_name_of(kind) for kind in types))
-    check_names(found)
-    return found
+    names = tuple(dict.fromkeys(_name_of(kind) for kind in types))
+    check_names(names)
+    return names
 
 
 def defining_names(names: Collection[str]) -> tuple[str, ...]:
     """Return the defining names of these classes, if they are loaded here under other names."""
-    found = (defining_name(name) for name in names)
-    return tuple(dict.fromkeys(name for name in found if name is not None and name not in names))
+    defined_as = (defining_name(name) for name in names)
+    return tuple(dict.fromkeys(name for name in defined_as if name is not None and name not in names))
 
 
 def known_names(names: Iterable[str]) -> tuple[str, ...]:

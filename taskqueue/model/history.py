@@ -221,9 +221,9 @@ def _count_end(figures: Figures, after: Record) -> None:
 
 
 def _count_promise(figures: Figures, after: Record) -> None:
-    promise, kept = promise_of(after.options), is_kept(after)
-    if promise is not None and kept is not None:
-        name = figure_name(promise, kept=kept)
+    promise, is_in_time = promise_of(after.options), is_kept(after)
+    if promise is not None and is_in_time is not None:
+        name = figure_name(promise, kept=is_in_time)
         figures[name] = figures.get(name, 0) + 1
 
 
@@ -265,18 +265,18 @@ def add_figures(into: Figures, more: Figures) -> None:
     """Add the numbers of ``more``; of the longest times, keep the longer."""
     get = into.get
     for name, value in more.items():
-        kept = get(name, 0)
-        into[name] = kept + value if name not in LONGEST else max(kept, value)
+        before = get(name, 0)
+        into[name] = before + value if name not in LONGEST else max(before, value)
 
 
 def gather(into: Parts, at: int, part: Part) -> None:
     """Merge the figures of one part of the time into those of others, before ``add_parts`` bounds their number."""
-    kept = into.setdefault(at, {})
+    of_time = into.setdefault(at, {})
     for key, figures in part.items():
-        if key in kept:
-            add_figures(kept[key], figures)
+        if key in of_time:
+            add_figures(of_time[key], figures)
         else:
-            kept[key] = dict(figures)
+            of_time[key] = dict(figures)
 
 
 def add_part(into: Part, more: Part) -> None:

@@ -196,8 +196,10 @@ class RunFacilities:
         """
         if on_failure not in ("fail", "ignore"):
             raise ValueError(f"wait_children(on_failure={as_code(on_failure)}): pass 'fail' or 'ignore'")
-        found = [child for child in self.scheduler.get_jobs({"parent": self.id}) if self.id not in child.depends_on]
-        children = [child for child in found if not follows_endlessly(child.snapshot.origin)]
+        own_children = [
+            child for child in self.scheduler.get_jobs({"parent": self.id}) if self.id not in child.depends_on
+        ]
+        children = [child for child in own_children if not follows_endlessly(child.snapshot.origin)]
         open_ids = [child.id for child in children if child.is_pending]
         if open_ids:
             raise AwaitChildren(open_ids[:CHILDREN_AT_ONCE])

@@ -177,16 +177,16 @@ def declared(value: Any) -> Declared:
         return value
     if isinstance(value, int) and not isinstance(value, bool):
         return Limit(value)
-    found = re.fullmatch(_TEXT, value.strip()) if isinstance(value, str) else None
-    if found is None:
+    match = re.fullmatch(_TEXT, value.strip()) if isinstance(value, str) else None
+    if match is None:
         raise InvalidOption("pass Limit(5), Rate(100, per=60), or text such as '5 by=bucket' or '100/60 name=api'")
-    by = tuple(found["by"].split(",")) if found["by"] else None
-    if found["per"] is None:
-        return Limit(int(found["count"]), by, found["name"])
-    if found["per"] in ("s", "m", "h", "d"):
-        raise InvalidOption(f"{found['per']!r} is not a time: write {found['count']}/1{found['per']}")
-    per = float(found["per"]) if re.fullmatch(r"\d+(\.\d+)?", found["per"]) else seconds_of(found["per"])
-    return Rate(int(found["count"]), per, by, found["name"])
+    by = tuple(match["by"].split(",")) if match["by"] else None
+    if match["per"] is None:
+        return Limit(int(match["count"]), by, match["name"])
+    if match["per"] in ("s", "m", "h", "d"):
+        raise InvalidOption(f"{match['per']!r} is not a time: write {match['count']}/1{match['per']}")
+    per = float(match["per"]) if re.fullmatch(r"\d+(\.\d+)?", match["per"]) else seconds_of(match["per"])
+    return Rate(int(match["count"]), per, by, match["name"])
 
 
 def lane(limits: Iterable[Declared], job: str, data: Any) -> str:

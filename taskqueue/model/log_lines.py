@@ -76,7 +76,7 @@ def lines_of(run: int, text: str) -> Iterator[LogLine]:
     for line in lines:
         try:
             _, number, at, level, logger, message = json.loads(line)
-            known = LogLine(moment(at), str(level), str(logger), str(message), int(attempt), run, int(number))
+            log_line = LogLine(moment(at), str(level), str(logger), str(message), int(attempt), run, int(number))
         except (ValueError, TypeError, OverflowError):  # also the empty end, or a line cut by a kill
             continue
-        yield known
+        yield log_line

@@ -55,4 +55,4 @@ def _pairs(value: Any) -> Iterable[tuple[Any, Any]]:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str) and "=" in text for text in texts):
         raise InvalidOption(f"pass {_FORMS}")
-    return [(key, text) for key, _, text in (one.partition("=") for one in texts)]
+    return [(key, text) for key, _, text in (pair.partition("=") for pair in texts)]

@@ -208,9 +208,9 @@ def _operator(name: str, word: object) -> Operator:
     try:
         return Operator(word)
     except ValueError:
-        known = [operator.value for operator in Operator]
+        words = [operator.value for operator in Operator]
         raise InvalidQuery(
-            f"{name}: there is no operator {word!r}: use {', '.join(known)}, $and or $or{or_nearest(word, known)}"
+            f"{name}: there is no operator {word!r}: use {', '.join(words)}, $and or $or{or_nearest(word, words)}"
         ) from None
 
 

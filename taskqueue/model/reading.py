@@ -60,10 +60,10 @@ def text(value: Any) -> str:
 
 def mapping(value: Any) -> dict[str, Any]:
     """Return the mapping in a JSON text; raise ``TypeError`` or ``ValueError`` for anything else."""
-    found = json.loads(text(value))
-    if isinstance(found, dict):
-        return found
-    raise _unexpected(found, "a mapping")
+    parsed = json.loads(text(value))
+    if isinstance(parsed, dict):
+        return parsed
+    raise _unexpected(parsed, "a mapping")
 
 
 def number(value: Any) -> int:

@@ -34,8 +34,8 @@ class Received(Placeholder):
 
 def parts(receives: Sequence[str]) -> dict[str, str]:
     """Return the source of each part of the data, by its name."""
-    split = (one.rpartition("=") for one in receives)
-    return {name: what for name, _, what in split}
+    name_and_source = (part.rpartition("=") for part in receives)
+    return {name: what for name, _, what in name_and_source}
 
 
 def taken_out(data: Any) -> tuple[Any, dict[str, str] | str]:
@@ -97,12 +97,12 @@ def sources(ids: Sequence[JobId]) -> Generator[list[JobId], Iterable[Any], dict[
 
     For a job without success that was recovered, this is its last copy. Jobs that are gone are left out.
     """
-    found: dict[JobId, Any] = {}
-    wanted = {id: id for id in ids}
-    while wanted:
-        read = yield list(wanted.values())
+    latest: dict[JobId, Any] = {}
+    to_read = {id: id for id in ids}
+    while to_read:
+        read = yield list(to_read.values())
         handles = {handle.id: handle for handle in read}
-        found |= {id: handles[now] for id, now in wanted.items() if now in handles}
-        copies = {id: copy_of(found[id].snapshot) for id in wanted if id in found and not found[id].is_done}
-        wanted = {id: copy for id, copy in copies.items() if copy not in (None, found[id].id)}
-    return {id: found[id] for id in ids if id in found}
+        latest |= {id: handles[now] for id, now in to_read.items() if now in handles}
+        copies = {id: copy_of(latest[id].snapshot) for id in to_read if id in latest and not latest[id].is_done}
+        to_read = {id: copy for id, copy in copies.items() if copy not in (None, latest[id].id)}
+    return {id: latest[id] for id in ids if id in latest}

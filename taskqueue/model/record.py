@@ -274,14 +274,14 @@ class Record:
     @property
     def id_text(self) -> str | None:
         """Return the text that the application chose as its id; None if there is none, or it is damaged."""
-        kept = self.given.get(ID_TEXT)
-        return kept if type(kept) is str else None
+        id_text = self.given.get(ID_TEXT)
+        return id_text if type(id_text) is str else None
 
     @property
     def workflow(self) -> JobId | None:
         """Return the id of the workflow that the job is a member of; None if it is of none."""
-        kept = self.given.get(WORKFLOW)
-        return JobId(kept) if type(kept) is str and JobId.is_valid(kept) else None
+        workflow_id = self.given.get(WORKFLOW)
+        return JobId(workflow_id) if type(workflow_id) is str and JobId.is_valid(workflow_id) else None
 
     @property
     def attempt(self) -> int:

@@ -219,10 +219,10 @@ def _decimal(value: Decimal, path: str) -> Decimal128:
 def _milliseconds(value: datetime, path: str) -> int:
     if value.tzinfo is None or value.utcoffset() is None:
         raise InvalidJob(f"{path}: {naive_time(value)}")
-    found = (value - _EPOCH) // _MILLISECOND
-    if not _FIRST <= found <= _LAST:
+    milliseconds = (value - _EPOCH) // _MILLISECOND
+    if not _FIRST <= milliseconds <= _LAST:
         raise InvalidJob(f"{path} is {value.isoformat()}, which in UTC is outside the years 1 to 9999: pass it as text")
-    return found
+    return milliseconds
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)

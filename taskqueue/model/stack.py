@@ -42,15 +42,15 @@ def task_head(name: str, job: str = "") -> str:
 
 def of_job(text: str, job: str) -> str:
     """Return the text without the tasks of other jobs."""
-    kept: list[str] = []
+    lines: list[str] = []
     is_others = False
     for line in text.split("\n"):
         if line.endswith(_HEAD_END):
-            found = _TASK_OF_JOB.fullmatch(line)
-            is_others = found is not None and found["job"] != job
+            head_of_task = _TASK_OF_JOB.fullmatch(line)
+            is_others = head_of_task is not None and head_of_task["job"] != job
         if not is_others:
-            kept.append(line)
-    return "\n".join(kept)
+            lines.append(line)
+    return "\n".join(lines)
 
 
 def frame(file: str, line: int | None, function: str) -> str:
@@ -87,8 +87,10 @@ def latest(text: str, job: str) -> str:
     module = f"/{job.partition(':')[0].replace('.', '/')}"
     own_files = (f"{module}.py", f"{module}/__init__.py")
     for thread in frames:
-        files = [(found, found["file"]) for found in thread]
-        own = next((found for found, file in files if file.endswith(own_files) or not is_library(file)), None)
+        files = [(frame_match, frame_match["file"]) for frame_match in thread]
+        own = next(
+            (frame_match for frame_match, file in files if file.endswith(own_files) or not is_library(file)), None
+        )
         if own is not None:
             called = "" if own is thread[0] else f" (in a call that had reached {_in_words(thread[0])})"
             return f"{_in_words(own)}{called}"

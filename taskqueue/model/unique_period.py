@@ -28,14 +28,14 @@ def period(key: str, seconds: float, starts_at: datetime) -> Mapping[str, Any]:
 
 def key_of(record: Record) -> str | None:
     """Return the key that the record keeps taken for its period; None if it has no period, or gave its key up."""
-    kept = record.given.get(PERIOD) if record.given and record.unique is not None else None
-    return None if kept is None else str(kept["key"])
+    period_of_key = record.given.get(PERIOD) if record.given and record.unique is not None else None
+    return None if period_of_key is None else str(period_of_key["key"])
 
 
 def end_of(record: Record) -> datetime | None:
     """Return when the period of the record's key ends; None if there is none."""
-    kept = record.given.get(PERIOD)
-    return None if kept is None else moment(kept["until"])
+    period_of_key = record.given.get(PERIOD)
+    return None if period_of_key is None else moment(period_of_key["until"])
 
 
 def keeps_out(kept: Record, new: Record) -> bool:

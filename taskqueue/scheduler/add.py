@@ -103,8 +103,8 @@ def add_once_within(adder: Adder, order: Order) -> Record:
 
 def _equal(adder: Adder, new: Record, order: Order) -> tuple[Record | None, list[Record]]:
     """Return the equal pending job, with all that are the same job; the new one if there are none."""
-    found = adder.alike(new, order.options["ignore_data"]) if order.record.unique is None else []
-    alike = [changed(stored, existed=True) for stored in found]
+    stored_jobs = adder.alike(new, order.options["ignore_data"]) if order.record.unique is None else []
+    alike = [changed(stored, existed=True) for stored in stored_jobs]
     if not alike:
         alike = adder.add([new])  # of concurrent callers, the unique index lets only one add
     return next((stored for stored in alike if stored.id == new.id or not _differs(stored, order)), None), alike
@@ -141,10 +141,10 @@ def refuse(new: Record, kept: Record) -> None:
 
 def check_many(new: Sequence[Record]) -> None:
     """Raise ``InvalidOption`` for a job that would have to raise when others of its call are stored."""
-    for index, one in enumerate(new):
-        if action_of(one) == "raise":
+    for index, record in enumerate(new):
+        if action_of(record) == "raise":
             raise InvalidOption(
-                f"jobs[{index}].{one.job}: on_duplicate='raise' works only with add_job, since jobs before it are "
+                f"jobs[{index}].{record.job}: on_duplicate='raise' works only with add_job, since jobs before it are "
                 "already stored: leave it out, and check `existed` of each process"
             )
 
@@ -194,14 +194,14 @@ def _behind(new: Record, kept: Record) -> Record:
 
 def _changed(store: Store, new: Record, kept: Record) -> Record | None:
     """Return the kept record with the data of the new one, and with its time; None if it has moved."""
-    found = next(iter(present(store, [kept.id])), None)
-    if found is None or found.unique != new.unique or found.status not in (Status.WAITING, Status.POSTPONED):
+    stored = next(iter(present(store, [kept.id])), None)
+    if stored is None or stored.unique != new.unique or stored.status not in (Status.WAITING, Status.POSTPONED):
         return None
     now = store.now()
-    moves_to = _time(new, found)
-    after = revised(found, {} if moves_to is None else {"at": moves_to}, new.data, now)
-    unmoved = moves_to is None and same(found.data, new.data)
-    return after if unmoved or store.update(found, after, now) else None
+    moves_to = _time(new, stored)
+    after = revised(stored, {} if moves_to is None else {"at": moves_to}, new.data, now)
+    unmoved = moves_to is None and same(stored.data, new.data)
+    return after if unmoved or store.update(stored, after, now) else None
 
 
 def _time(new: Record, kept: Record) -> datetime | None:

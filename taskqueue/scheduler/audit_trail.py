@@ -39,8 +39,8 @@ def record(store: Store, action: str, target: str, *, by: str, source: str, abou
     for name, value in words.items():
         if not isinstance(value, str):
             raise InvalidOption(f"{name}={as_code(value)} of an action: pass text")
-    kept = {name: clipped(value) for name, value in words.items()}
-    store.record_action(AuditEntry(at=store.now(), **kept, about=_details(about)))
+    clipped_words = {name: clipped(value) for name, value in words.items()}
+    store.record_action(AuditEntry(at=store.now(), **clipped_words, about=_details(about)))
 
 
 def _details(about: Any) -> Mapping[str, Any]:

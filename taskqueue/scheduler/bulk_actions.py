@@ -389,13 +389,13 @@ def _run(scheduler: Scheduler, given: Mapping[str, Any], plan: Plan, queue: str 
 def _results(store: Store, stage: Stage, stages: Sequence[Record]) -> StageResults:
     """Count the copies of a stage by status; if it has ended, stop as soon as all are counted."""
     own = Counter(record.status for record in stages if record.parent == stage.record.id)
-    left = stage.numbers["copies"] if stage.record.status.is_final else sys.maxsize
+    copies_left = stage.numbers["copies"] if stage.record.status.is_final else sys.maxsize
     counts = dict.fromkeys(Status, 0)
     for status in _OFTEN_FIRST:
-        if left > 0:
+        if copies_left > 0:
             of_status = Compare("status", Operator.EQ, int(status))
             counts[status] = store.count(And((_child_of(stage.record.id), of_status))) - own[status]
-            left -= counts[status]
+            copies_left -= counts[status]
     return StageResults(stage=stage, statuses=counts)
 
 

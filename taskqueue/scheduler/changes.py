@@ -164,10 +164,10 @@ def recover_workflow(store: Store, id: JobId) -> list[Record]:
 
 def workflow_member(store: Store, id: JobId) -> Record:
     """Return the member with this id, or another member of the workflow with this id; raise ``JobNotFound``."""
-    found = records.present(store, [id]) or store.find(parse({"workflow": id}), limit=1)
-    if found and found[0].workflow is not None:
-        return found[0]
-    raise JobNotFound(id, "the job is not a member of a workflow") if found else JobNotFound(id)
+    members = records.present(store, [id]) or store.find(parse({"workflow": id}), limit=1)
+    if members and members[0].workflow is not None:
+        return members[0]
+    raise JobNotFound(id, "the job is not a member of a workflow") if members else JobNotFound(id)
 
 
 def cancel_all(store: Store, query: Query, reason: str) -> tuple[int, int]:

@@ -63,7 +63,7 @@ class Connection:
 
     def listeners(self) -> list[Listener]:
         """Return all listeners."""
-        of_loops = [one for reference in self._of_loops.keyrefs() if (one := reference()) is not None]
+        of_loops = [listener for reference in self._of_loops.keyrefs() if (listener := reference()) is not None]
         return [*of_loops, *([] if self.heard is None else [self.heard])]
 
     def close(self) -> None:

@@ -72,8 +72,8 @@ def limit_states(store: Store, families: Collection[str] = (), most: int = MOST_
         for limit_key in controls.limit_keys(lane):
             waiting[limit_key] = waiting.get(limit_key, 0) + number
     of_families = {key for key in (*holders, *waiting) if not families or key.family in families}
-    wanted = sorted(of_families, key=lambda limit_key: (-waiting.get(limit_key, 0), limit_key.key))[:most]
-    used = store.limit_usage(sorted({limit_key.key for limit_key in wanted}), now)
+    limit_keys = sorted(of_families, key=lambda limit_key: (-waiting.get(limit_key, 0), limit_key.key))[:most]
+    used = store.limit_usage(sorted({limit_key.key for limit_key in limit_keys}), now)
     states = [
         LimitState(
             limit_key=limit_key,
@@ -82,7 +82,7 @@ def limit_states(store: Store, families: Collection[str] = (), most: int = MOST_
             waiting=waiting.get(limit_key, 0),
             holders=holders.get(limit_key, []),
         )
-        for limit_key in wanted
+        for limit_key in limit_keys
     ]
     return sorted(states, key=lambda state: not (state.is_full and state.waiting))
 
@@ -149,10 +149,10 @@ def until_idle(store: Store, control: Control, timeout: float | None) -> None:
             while running := store.find(of):
                 if job_wait is not None:
                     job_wait.look([record.id for record in running])
-                left = bell.pause if deadline is None else deadline - time.monotonic()
-                if left <= 0 and timeout is not None:
+                seconds_left = bell.pause if deadline is None else deadline - time.monotonic()
+                if seconds_left <= 0 and timeout is not None:
                     raise WaitTimeout([record.id for record in running], timeout)
-                rings.poll(min(left, bell.pause if job_wait is None else job_wait.seconds) * 1000)
+                rings.poll(min(seconds_left, bell.pause if job_wait is None else job_wait.seconds) * 1000)
                 bell.clear()
     finally:
         if job_wait is not None:

@@ -115,15 +115,15 @@ class Listener:
         me = threading.get_ident()
         try:
             while not watch.fresh:
-                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                seconds_left = None if deadline is None else max(0.0, deadline - time.monotonic())
                 if job_wait is not None:
-                    left = job_wait.seconds if left is None else min(left, job_wait.seconds)
-                if left == 0:
+                    seconds_left = job_wait.seconds if seconds_left is None else min(seconds_left, job_wait.seconds)
+                if seconds_left == 0:
                     break
-                if not self._leads(watch, me, left):
+                if not self._leads(watch, me, seconds_left):
                     continue
                 if not self._owes_a_read:
-                    self._heard(self._poll(left).wait())
+                    self._heard(self._poll(seconds_left).wait())
                     if self._is_closed:
                         self.refuse_if_closed()
                 if self._owes_a_read:

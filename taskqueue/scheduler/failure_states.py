@@ -49,9 +49,9 @@ def group_of(store: Store, failure: Any) -> Group:
     if not isinstance(failure, str) or not failure:
         raise InvalidOption(f"failure={as_code(failure)}: pass the id of a failure, as `taskqueue failures` lists it")
     now, figures = store.now(), RecentFigures(store)
-    known = {Group(*key) for key in decisions_of(store.leases())}
-    known |= _groups(figures.minutes(now)) | _groups(figures.hours(now - WEEK, now))
-    matching = [group for group in known if failure in (group.id, group.fingerprint)]
+    groups = {Group(*key) for key in decisions_of(store.leases())}
+    groups |= _groups(figures.minutes(now)) | _groups(figures.hours(now - WEEK, now))
+    matching = [group for group in groups if failure in (group.id, group.fingerprint)]
     if len(matching) > 1:
         ids = ", ".join(f"{group.id} ({group.job})" for group in sorted(matching))
         raise InvalidOption(f"several classes have failure {as_code(failure)}: pass an id: {ids}")
@@ -108,9 +108,9 @@ def _share(store: Store, group: Group, now: datetime) -> float:
 
 def _make_room(store: Store, new: FailureDecision, now: datetime) -> None:
     """Remove decisions that have ended, and the oldest ones if there are too many."""
-    kept = [decision for decision in decisions_of(store.leases()).values() if decision.id != new.id]
-    ended = [decision for decision in kept if decision.has_ended(now)]
-    active = [decision for decision in kept if not decision.has_ended(now)]
+    others = [decision for decision in decisions_of(store.leases()).values() if decision.id != new.id]
+    ended = [decision for decision in others if decision.has_ended(now)]
+    active = [decision for decision in others if not decision.has_ended(now)]
     for decision in [*ended, *active[: max(0, len(active) - MOST + 1)]]:
         store.resign(f"{PREFIX}{decision.id}", KEPT_BY)
 

@@ -127,8 +127,8 @@ def _begun(before_add: BeforeAdd | None, job: Any, data: Any, options: Mapping[s
     if isinstance(own, CompleteMeta) or not (inherited or before_add):
         return None
     path = path_of(job)
-    kept = checked({META: own}, path)[META] if META in options else {}
-    return NewJob(path, data, options, {**inherited, **kept})
+    own_checked = checked({META: own}, path)[META] if META in options else {}
+    return NewJob(path, data, options, {**inherited, **own_checked})
 
 
 def _with(options: Mapping[str, Any], meta: Any) -> Mapping[str, Any]:

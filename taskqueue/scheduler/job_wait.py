@@ -218,7 +218,7 @@ class JobWait:
             if not awaited:
                 del after[self]
             run.awaited = after
-            ids = list(dict.fromkeys(id for each in after.values() for id in each))[:MOST_AWAITED]
+            ids = list(dict.fromkeys(id for ids_of_wait in after.values() for id in ids_of_wait))[:MOST_AWAITED]
             if run.report_awaited is not None:
                 run.report_awaited(ids)
 
@@ -240,10 +240,10 @@ def of_running_job(store: Store, ids: Collection[JobId]) -> JobWait | None:
 
 def _with_outer(run: RunFields) -> Iterator[RunFields]:
     """Yield the run, and those in whose process it runs, the outermost last."""
-    one: RunFields | None = run
-    while one is not None:
-        yield one
-        one = one.outer
+    current: RunFields | None = run
+    while current is not None:
+        yield current
+        current = current.outer
 
 
 def _observer(store: Store) -> _Observer:

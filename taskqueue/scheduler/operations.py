@@ -156,7 +156,9 @@ class Operation(Declaration, Generic[P, R]):
         """Return the operation that undoes this one, or clears the control that it sets; None if there is none."""
         if self.undone_by:
             return OPERATIONS[self.undone_by]
-        return next((each for each in OPERATIONS.values() if self.sets and each.clears is self.sets), None)
+        return next(
+            (operation for operation in OPERATIONS.values() if self.sets and operation.clears is self.sets), None
+        )
 
 
 AnyOperation = Operation[..., Any]
@@ -374,4 +376,4 @@ class StoreOperations(BlockingOperations):
 
 def of_target(target: Target) -> list[AnyOperation]:
     """Return the operations on such a target."""
-    return [each for each in OPERATIONS.values() if each.target is target]
+    return [operation for operation in OPERATIONS.values() if operation.target is target]

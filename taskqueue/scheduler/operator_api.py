@@ -168,10 +168,10 @@ class Operations(BlockingOperations):
         """
         from taskqueue.model.log_lines import lines_of
 
-        store, wanted = self._connections.store, id_of(id, self._connections)
-        texts = store.log_lines(wanted)
+        store, job_id = self._connections.store, id_of(id, self._connections)
+        texts = store.log_lines(job_id)
         if not texts:
-            read(store, [wanted])
+            read(store, [job_id])
         return [line for run, text in sorted(texts.items()) for line in lines_of(run, text)]
 
     def events_of(self, id: JobId | str) -> list[EventSnapshot]:
@@ -181,9 +181,9 @@ class Operations(BlockingOperations):
         """
         from taskqueue.scheduler.event import EventSnapshot
 
-        store, wanted = self._connections.store, id_of(id, self._connections)
-        [record] = read(store, [wanted])
-        events = store.events_of(wanted, record.created_at - EARLIER, MOST_EVENTS)
+        store, job_id = self._connections.store, id_of(id, self._connections)
+        [record] = read(store, [job_id])
+        events = store.events_of(job_id, record.created_at - EARLIER, MOST_EVENTS)
         return [EventSnapshot(event) for event in events]
 
     def history(

@@ -205,7 +205,7 @@ class JobSnapshot:
     @property
     def depends_on(self) -> tuple[JobId, ...]:
         """The ids of the jobs that must end before this one; ``waiting_for`` has the ones that have not ended yet."""
-        return tuple(one.id for one in self.snapshot.depends_on)
+        return tuple(dependency.id for dependency in self.snapshot.depends_on)
 
     @property
     def waiting_for(self) -> tuple[JobId, ...]:
@@ -337,9 +337,9 @@ def results(client: Scheduler, ids: Sequence[JobId]) -> dict[JobId, Any]:
 
     steps = sources(ids)
     try:
-        wanted = next(steps)
+        ids_to_read = next(steps)
         while True:
-            wanted = steps.send(list(client.get_jobs({"id": {"$in": wanted}})))
+            ids_to_read = steps.send(list(client.get_jobs({"id": {"$in": ids_to_read}})))
     except StopIteration as end:
         return {id: handle.result for id, handle in end.value.items()}
 
@@ -352,9 +352,7 @@ def listed(processes: Iterable[object] | object) -> Iterable[object]:
 
 def named(processes: Iterable[object] | object, connections: Connections) -> list[tuple[JobId, object]]:
     """Return each handle or id together with its id; the store is asked for the ids of texts."""
-    return [
-        (one.snapshot.id if isinstance(one, JobSnapshot) else id_of(one, connections), one) for one in listed(processes)
-    ]
+    return [(id_of(process, connections), process) for process in listed(processes)]
 
 
 def is_looked_up(process: object) -> bool:
@@ -373,7 +371,7 @@ def id_of(process: object, connections: Connections) -> JobId:
         return process.id
     if isinstance(process, str):
         return JobId(process) if JobId.is_valid(process) else id_named(connections.store, process)
-    found: JobId | None = option("id", process, validators.job_id)
-    if found is None:
+    checked_id: JobId | None = option("id", process, validators.job_id)
+    if checked_id is None:
         raise InvalidOption("a job's id is missing: pass a Process, an ObjectId or its 24 hexadecimal digits")
-    return found
+    return checked_id

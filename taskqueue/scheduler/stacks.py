@@ -71,11 +71,11 @@ def _awaited(store: Store, bell: Bell, record: Record, token: str) -> Lease:
         if answer is not None:
             return answer
         _check_node(store, record, leases)
-        left = deadline - time.monotonic()
-        if left <= 0:
+        seconds_left = deadline - time.monotonic()
+        if seconds_left <= 0:
             _running(store, record.id)
             raise StackUnavailable(record.id, f"its node did not answer within {ANSWERS_WITHIN:g} s: ask again")
-        rings.poll(min(left, LOOKS_EVERY) * 1000)
+        rings.poll(min(seconds_left, LOOKS_EVERY) * 1000)
         bell.clear()
 
 

@@ -199,7 +199,7 @@ class OpenBells:
 
     def keep(self, bell: PollBell) -> PollBell:
         """Keep the bell, to be closed with the store, and return it."""
-        self._open = [(pid, known) for pid, known in self._open if pid == os.getpid() and not known.is_over]
+        self._open = [(pid, other) for pid, other in self._open if pid == os.getpid() and not other.is_over]
         self._open.append((os.getpid(), bell))
         return bell
 

@@ -75,12 +75,12 @@ def open_sql_migration(url: str | None = None) -> PostgreSQLMigration:
 
 def pending_steps(migration: Migration) -> MigrationPlan:
     """Return the pending steps; raise ``SchemaMismatch`` for a store that is newer than this version."""
-    found = migration.version()
-    if found > SCHEMA_VERSION:
-        raise SchemaMismatch(migration.store, found, SCHEMA_VERSION)
-    steps = {number: what for number, what in STEPS.items() if number > found}
+    version = migration.version()
+    if version > SCHEMA_VERSION:
+        raise SchemaMismatch(migration.store, version, SCHEMA_VERSION)
+    steps = {number: what for number, what in STEPS.items() if number > version}
     in_the_way = [seat.name.removeprefix("seat:") for seat in migration.seats()] if steps else []
-    return MigrationPlan(store=migration.store, found=found, known=SCHEMA_VERSION, steps=steps, in_the_way=in_the_way)
+    return MigrationPlan(store=migration.store, found=version, known=SCHEMA_VERSION, steps=steps, in_the_way=in_the_way)
 
 
 def carry_out(migration: Migration, planned: MigrationPlan) -> None:

@@ -106,5 +106,5 @@ def check_plain(url: str, parts: SplitResult) -> None:
 
 def reveals(text: str, address: str) -> bool:
     """Return whether the text reveals a concealed part of the address."""
-    parts, shown = (set(re.split(r"[:/?#@&=,;]", one)) for one in (address, concealed(address)))
+    parts, shown = (set(re.split(r"[:/?#@&=,;]", url)) for url in (address, concealed(address)))
     return any(part in text for part in parts - shown if part)

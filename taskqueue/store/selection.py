@@ -39,7 +39,7 @@ def other_lanes_at(taken: Sequence[Record], demand: ClaimRequest, now: datetime)
 
     No event may come that has the node claim again: jobs of other lanes can wait while those of full ones run.
     """
-    if 0 < demand.pooled <= sum(not one.options.is_beside_pool for one in taken):
+    if 0 < demand.pooled <= sum(not record.options.is_beside_pool for record in taken):
         return None
     return now if taken else now + OTHER_LANES_AFTER
 

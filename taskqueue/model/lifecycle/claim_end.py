@@ -29,9 +29,9 @@ def put_back(record: Record, cause: Cause, now: datetime) -> Record:
 
 def began_at(record: Record) -> datetime | None:
     """Return when the last attempt started; the current claim may not have started one. A started job is not late."""
-    known = (attempt.started_at for attempt in reversed(record.attempts) if attempt.started_at is not None)
+    start_times = (attempt.started_at for attempt in reversed(record.attempts) if attempt.started_at is not None)
     has_begun = record.course is not None and record.course.has_begun
-    return next(known, waits_since(record) if has_begun else None)
+    return next(start_times, waits_since(record) if has_begun else None)
 
 
 def waits_since(record: Record) -> datetime:

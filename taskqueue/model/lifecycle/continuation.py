@@ -69,12 +69,12 @@ class Continuation:
 
 def document(course: Continuation) -> dict[str, Any]:
     """Return the continuation as plain JSON values, without empty fields."""
-    found = {name: value for name, value in vars(course).items() if value not in (None, 0, "")}
+    fields = {name: value for name, value in vars(course).items() if value not in (None, 0, "")}
     if course.phase is not None:
-        found["phase"] = course.phase.value
+        fields["phase"] = course.phase.value
     if course.unready is not None:
-        found["unready"] = dict(vars(course.unready))
-    return found
+        fields["unready"] = dict(vars(course.unready))
+    return fields
 
 
 def continuation_of(kept: Mapping[str, Any]) -> Continuation:

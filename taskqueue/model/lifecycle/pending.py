@@ -57,9 +57,9 @@ def relieved(record: Record, ended: JobId, status: Status | None, now: datetime)
 
 def released(record: Record, ended: JobId, now: datetime) -> Record:
     """Return the record, no longer waiting for the job ``ended``; WAITING when that was the last."""
-    left = tuple(id for id in record.waiting_for if id != ended)
-    if left or record.status is not Status.POSTPONED:
-        return replace(record, waiting_for=left)
+    still_waiting_for = tuple(id for id in record.waiting_for if id != ended)
+    if still_waiting_for or record.status is not Status.POSTPONED:
+        return replace(record, waiting_for=still_waiting_for)
     if record.ready_at is not None and record.ready_at > now:
         return replace(record, waiting_for=(), cause=Cause.SCHEDULED)
     if record.cause is Cause.CHILDREN:

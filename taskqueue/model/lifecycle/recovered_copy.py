@@ -83,17 +83,17 @@ def scheduled_time_of(record: Record) -> datetime | None:
     """Return the scheduled time for which a schedule started the job, or the job that it is a copy of; else None."""
     if isinstance(record.origin, FromSchedule):
         return record.origin.slot
-    kept = record.given.get(SCHEDULED) if record.given else None
+    scheduled_time = record.given.get(SCHEDULED) if record.given else None
     try:
-        return datetime.fromisoformat(kept) if isinstance(kept, str) else None
+        return datetime.fromisoformat(scheduled_time) if isinstance(scheduled_time, str) else None
     except ValueError:
         return None
 
 
 def key_of(record: Record) -> str | None:
     """Return the key for external effects that a copy took over, None if it is the id of the record."""
-    kept = record.given.get(KEY) if record.given else None
-    return kept if isinstance(kept, str) else None
+    key = record.given.get(KEY) if record.given else None
+    return key if isinstance(key, str) else None
 
 
 def with_own_key(record: Record) -> Record:

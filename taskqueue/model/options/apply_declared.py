@@ -35,8 +35,13 @@ def as_declared(record: Record, declared: Mapping[str, Any], now: datetime) -> R
     It has failed if these options are invalid, or conflict with the options of the call.
     """
     try:
-        known = checked(declared, f"options of {record.job}", Scope.CLASS)
-        return _with(record, {name: value for name, value in known.items() if name not in record.given}, known, now)
+        options_of_class = checked(declared, f"options of {record.job}", Scope.CLASS)
+        return _with(
+            record,
+            {name: value for name, value in options_of_class.items() if name not in record.given},
+            options_of_class,
+            now,
+        )
     except InvalidOption as refused:
         failure = Failure(type="taskqueue.InvalidOption", message=str(refused))
         return end_as(record, Status.FAILED, Cause.UNLOADABLE, now, failure)
@@ -59,8 +64,8 @@ def _with(record: Record, new: Mapping[str, Any], declared: Mapping[str, Any], n
     placed = {name: new[name] for name in _PLACING if name in new}
     if options.concurrency > 1:
         check_concurrency(vars(options))
-    kept = lane(new["limits"], record.job, as_bson(record.data)) if "limits" in new else record.lane
-    placed["lane"] = with_concurrency(kept, record.job, options.concurrency)
+    lane_of_limits = lane(new["limits"], record.job, as_bson(record.data)) if "limits" in new else record.lane
+    placed["lane"] = with_concurrency(lane_of_limits, record.job, options.concurrency)
     waiting = put_back(record, Cause.ADDED, now)
     return _timed(changed(waiting, options=options, **placed), new, now).at_rank()
 
@@ -69,10 +74,10 @@ def _retry(record: Record, new: Mapping[str, Any], declared: Mapping[str, Any]) 
     if not any(name in new for name in _RETRYING):
         return record.options.retry
     policy, types = split(record.options.retry)
-    kept: dict[str, Any] = {"retry": policy, "retry_interval": OPTIONS["retry_interval"].default, "retry_on": types}
+    retrying: dict[str, Any] = {"retry": policy, "retry_interval": OPTIONS["retry_interval"].default, "retry_on": types}
     if isinstance(policy, FixedRetry):
-        kept |= {"retry": policy.times, "retry_interval": policy.interval}
-    merged = {**kept, **{name: new[name] for name in _RETRYING if name in new}}
+        retrying |= {"retry": policy.times, "retry_interval": policy.interval}
+    merged = {**retrying, **{name: new[name] for name in _RETRYING if name in new}}
     if not isinstance(merged["retry"], int):
         check_interval(merged["retry"], record.given, declared)
     return policy_of(merged)
@@ -90,8 +95,8 @@ def _timed(record: Record, new: Mapping[str, Any], now: datetime) -> Record:
     due = record.ready_at
     assert due is not None
     is_one_time = isinstance(record.origin, FromSchedule) or ORIGIN in record.given
-    wanted = {} if is_one_time else _series_options(record, new)
-    trigger = series.trigger(wanted, record.created_at) if wanted else None
+    series_options = {} if is_one_time else _series_options(record, new)
+    trigger = series.trigger(series_options, record.created_at) if series_options else None
     at = None if is_one_time or new.get("at") is None else moment_of(new["at"], record.created_at)
     if at is None and "at" not in record.given:
         at = series.first(trigger, record.created_at)
@@ -103,7 +108,7 @@ def _timed(record: Record, new: Mapping[str, Any], now: datetime) -> Record:
         timed = changed(timed, status=Status.POSTPONED, cause=Cause.SCHEDULED, ready_at=whole(at))
     if trigger is None:
         return timed
-    begun = series.series(wanted, trigger, changed(timed, ready_at=at or due), record.created_at)
+    begun = series.series(series_options, trigger, changed(timed, ready_at=at or due), record.created_at)
     if isinstance(record.origin, Series):
         before = record.origin
         begun = replace(begun, id=before.id, occurrence=before.occurrence, failed=before.failed)

@@ -37,9 +37,9 @@ def record(
     starts_at = ready_at if later else now
     expires_at = checked_expiry(options["expires"], starts_at, "pass")
     chosen = options["id"]
-    kept = {name: stated(value) for name, value in given.items() if name != ID_TEXT or isinstance(value, str)}
+    stated_options = {name: stated(value) for name, value in given.items() if name != ID_TEXT or isinstance(value, str)}
     if options["tags"] and (workflow := workflow_of(options["tags"])) is not None:
-        kept[WORKFLOW] = str(workflow)
+        stated_options[WORKFLOW] = str(workflow)
     new = Record(
         id=id_of_text(job, chosen) if isinstance(chosen, str) else chosen or id,
         job=job,
@@ -51,7 +51,7 @@ def record(
         options=Options(
             retry=policy_of(options), ready=_condition(options), **{name: options[name] for name in RUNNING}
         ),
-        given=kept,
+        given=stated_options,
         lane=_lane(job, data, options),
         parent=options["parent"],
         depends_on=_dependencies(options),

@@ -21,8 +21,8 @@ WELL = ("PRIMARY", "SECONDARY", "ARBITER")
 def diagnose(connection: Connection) -> list[Finding]:
     """Return the findings; reads only."""
     hello = connection.check()
-    found = [*_server(connection, hello), *_members(hello), _indexes(connection), *_oplog(connection, hello)]
-    return [*found, *strains(connection)]
+    lasting = [*_server(connection, hello), *_members(hello), _indexes(connection), *_oplog(connection, hello)]
+    return [*lasting, *strains(connection)]
 
 
 def strains(connection: Connection) -> list[Finding]:

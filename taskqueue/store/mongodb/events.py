@@ -119,16 +119,16 @@ class EventLog:
         """Remove up to ``limit`` pages of events that were recorded before the time, and return how many."""
         events = self._connection.collections.events
         oldest = events.find({}, {"at": True}).sort("_id", ASCENDING).limit(limit)
-        gone = []
+        old_pages = []
         for page in oldest:
             at = page.get("at")
             if isinstance(at, datetime) and at >= before:
                 break
-            gone.append(page["_id"])
-        if not gone:
+            old_pages.append(page["_id"])
+        if not old_pages:
             return 0
-        self._connection.collections.facts.update_one(_COUNTER, {"$max": {"pruned": gone[-1]}}, upsert=True)
-        return events.delete_many({"_id": {"$lte": gone[-1]}}).deleted_count
+        self._connection.collections.facts.update_one(_COUNTER, {"$max": {"pruned": old_pages[-1]}}, upsert=True)
+        return events.delete_many({"_id": {"$lte": old_pages[-1]}}).deleted_count
 
     def forget(self, now: datetime) -> None:
         """Remove all events, and record the flush right after the last one, so that its reader misses nothing.

@@ -81,8 +81,8 @@ class Renewals:
     def holders(self, seats: Collection[str]) -> list[Holder]:
         """Return each holder of PROCESSING records at these seats, once."""
         at_seats = {"$match": {**_RUNNING, "holder.seat": {"$in": list(seats)}}}
-        each = {"$group": {"_id": {"seat": "$holder.seat", "incarnation": "$holder.incarnation"}}}
-        groups = self._connection.collections.jobs.aggregate([at_seats, each], hint=HELD)
+        by_holder = {"$group": {"_id": {"seat": "$holder.seat", "incarnation": "$holder.incarnation"}}}
+        groups = self._connection.collections.jobs.aggregate([at_seats, by_holder], hint=HELD)
         return list(readable(groups, _holder, "the holder of a claim"))
 
 

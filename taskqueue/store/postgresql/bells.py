@@ -196,12 +196,12 @@ def listening(address: PostgreSQLUrl, store_id: Callable[[], str]) -> BoundedCon
 
 def _check_store(raw: psycopg.Connection[Any], address: PostgreSQLUrl, store_id: Callable[[], str]) -> None:
     """Refuse a server or database other than the pooler's: its notifications would be about other jobs."""
-    found: str | None = None
+    id: str | None = None
     with contextlib.suppress(errors.UndefinedTable):
-        [found] = raw.execute(f"SELECT id FROM {address.schema}.store").fetchone() or [None]
-    if found != store_id():
+        [id] = raw.execute(f"SELECT id FROM {address.schema}.store").fetchone() or [None]
+    if id != store_id():
         raise ConfigError(
-            f"store {address.direct_shown}: {DIRECT_OPTION} names {'no' if found is None else 'another'} store: "
+            f"store {address.direct_shown}: {DIRECT_OPTION} names {'no' if id is None else 'another'} store: "
             "name the server and the database that the pooler connects to"
         )
 

@@ -56,12 +56,12 @@ class PostgreSQLMigration:
     def statements(self) -> str:
         """Return the statements that create the store, or apply the remaining steps; a comment if there are none."""
         with self._in_words():
-            found = schema.version(self._raw, self._schema, self.store)
-        if found is None:
+            stored_version = schema.version(self._raw, self._schema, self.store)
+        if stored_version is None:
             return f"BEGIN;\n{schema.creation(self._schema)}COMMIT;\n"
-        if found > SCHEMA_VERSION:
-            raise SchemaMismatch(self.store, found, SCHEMA_VERSION)
-        steps = [self._step(number) for number in range(found + 1, SCHEMA_VERSION + 1)]
+        if stored_version > SCHEMA_VERSION:
+            raise SchemaMismatch(self.store, stored_version, SCHEMA_VERSION)
+        steps = [self._step(number) for number in range(stored_version + 1, SCHEMA_VERSION + 1)]
         lock = _LOCK.format(self._schema)
         none = "-- the store has the schema of this version: nothing to do\n"
         return "".join(f"BEGIN;\n{lock};\n{step}COMMIT;\n" for step in steps) or none

@@ -102,10 +102,10 @@ def refuse_strange(raw: Raw, shown: str) -> None:
 
 def exists(raw: Raw, schema: str, shown: str) -> bool:
     """Return whether the tables are there; raise ``SchemaMismatch`` for those of another version."""
-    found = version(raw, schema, shown)
-    if found is not None and found != SCHEMA_VERSION:
-        raise SchemaMismatch(shown, found, SCHEMA_VERSION)
-    return found is not None
+    stored = version(raw, schema, shown)
+    if stored is not None and stored != SCHEMA_VERSION:
+        raise SchemaMismatch(shown, stored, SCHEMA_VERSION)
+    return stored is not None
 
 
 def version(raw: Raw, schema: str, shown: str) -> int | None:

@@ -308,8 +308,8 @@ def _writer(columns: Sequence[Column]) -> Callable[[Record], Row]:
     ]
 
     def values(record: Record) -> Row:
-        found = zip(find(record.__dict__), usual, strict=True)
-        return tuple([known if value is default else write(record) for value, (default, known, write) in found])
+        pairs = zip(find(record.__dict__), usual, strict=True)
+        return tuple([known if value is default else write(record) for value, (default, known, write) in pairs])
 
     return values
 

@@ -88,8 +88,8 @@ def add_up(execute: Execute) -> None:
 
 
 def _changes(row: tuple[Any]) -> dict[tuple[str, int], int]:
-    [kept] = row
-    return {(text(queue), number(status)): number(records) for queue, status, records in json.loads(kept)}
+    [changes] = row
+    return {(text(queue), number(status)): number(records) for queue, status, records in json.loads(changes)}
 
 
 FEW = 1000

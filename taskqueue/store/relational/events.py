@@ -49,12 +49,12 @@ def events(database: Database, cursor: str | None, limit: int = 1000) -> tuple[l
         raise CursorTooOld(cursor)
     since = behind = int(cursor)
     rows: list[Row] = []
-    left = limit
+    missing = limit
     for row in database.execute(_SINCE, (since, limit)):
         rows.append(row)
-        left -= min(event_rows.length(row), row[0] - behind)  # part of the first row may have been read before
+        missing -= min(event_rows.length(row), row[0] - behind)  # part of the first row may have been read before
         behind = row[0]
-        if left <= 0:
+        if missing <= 0:
             break
     follows = rows[0][0] - event_rows.length(rows[0]) <= since if rows else since <= _last(database)
     if not follows:
@@ -89,8 +89,8 @@ def events_of(database: Database, id: JobId, since: datetime, limit: int) -> lis
     first = _first_at(database, milliseconds(since))
     end = first + limit
     rows = database.execute(_OF_JOB, (first, end, end, str(id), str(id)))
-    found = (event for some in readable(rows, event_rows.events_of, "an event") for event in some)
-    return [event for event in found if event.job_id == id]
+    events = (event for some in readable(rows, event_rows.events_of, "an event") for event in some)
+    return [event for event in events if event.job_id == id]
 
 
 def record(work: Transaction, new: Sequence[Event]) -> None:

@@ -78,9 +78,9 @@ def _find(database: Database, query: Query, order: str, limit: int, after: tuple
     if related is not None and _are_few(database, related):
         return _found(database, _only(related), condition, order, limit)
     if column == "ended_at":
-        found = _by_end(database, query, condition, falling, limit)
-        if statuses is not None or len(found) == limit:  # otherwise a record may have a damaged status
-            return found
+        newest_ended = _by_end(database, query, condition, falling, limit)
+        if statuses is not None or len(newest_ended) == limit:  # otherwise a record may have a damaged status
+            return newest_ended
     elif column == "rank" and statuses:
         return _first_of_all(
             database, _firsts(database, query, statuses, condition[0], falling), condition, order, limit

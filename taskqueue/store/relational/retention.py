@@ -55,11 +55,11 @@ def prune(work: Transaction, before: Mapping[Status, datetime], found: Mapping[S
             continue
         if not removed:
             work.add_up()
-        gone = work.execute(_PRUNE, (int(status), milliseconds(before[status]), json.dumps(ids))).fetchall()
-        for queue, _ in gone:
+        removed_jobs = work.execute(_PRUNE, (int(status), milliseconds(before[status]), json.dumps(ids))).fetchall()
+        for queue, _ in removed_jobs:
             work.removed(queue, status)
-        log_lines.remove(work, [id for _, id in gone])
-        removed += len(gone)
+        log_lines.remove(work, [id for _, id in removed_jobs])
+        removed += len(removed_jobs)
     if removed:
         work.adds.note_last(work.execute)
     return removed

@@ -118,27 +118,27 @@ def _record(row: Row) -> Record:
     if tuple(map(type, _plain(row))) != _PLAIN or not is_rank(rank, priority):
         raise TypeError("a field is not of the type that it was written with")
     more = row[_FIRST:]
-    found = _AS_NEW.copy()  # and one by one: a display with ** takes three times as long
+    fields = _AS_NEW.copy()  # and one by one: a display with ** takes three times as long
     if more != _EMPTY:
-        found.update(_more(more))
-    found["id"] = ObjectId(id)
-    found["status"] = _STATUSES[status]
-    found["cause"] = _CAUSES[cause]
-    found["queue"] = queue
-    found["rank"] = rank
-    found["ready_at"] = None if ready_at is None else moment(ready_at)
-    found["holder"] = None if seat is None else _holder(seat, incarnation)
-    found["claims"] = claims
-    found["failures"] = failures
-    found["crashes"] = crashes
-    found["priority"] = priority
-    found["created_at"] = moment(created_at)
-    found["job"] = job
-    found["options"] = options_of(options)
-    found["given"] = {} if given is None else given_of(given)
-    found["data"] = data
+        fields.update(_more(more))
+    fields["id"] = ObjectId(id)
+    fields["status"] = _STATUSES[status]
+    fields["cause"] = _CAUSES[cause]
+    fields["queue"] = queue
+    fields["rank"] = rank
+    fields["ready_at"] = None if ready_at is None else moment(ready_at)
+    fields["holder"] = None if seat is None else _holder(seat, incarnation)
+    fields["claims"] = claims
+    fields["failures"] = failures
+    fields["crashes"] = crashes
+    fields["priority"] = priority
+    fields["created_at"] = moment(created_at)
+    fields["job"] = job
+    fields["options"] = options_of(options)
+    fields["given"] = {} if given is None else given_of(given)
+    fields["data"] = data
     made = Record.__new__(Record)
-    object.__setattr__(made, "__dict__", found)
+    object.__setattr__(made, "__dict__", fields)
     return made
 
 
@@ -156,10 +156,10 @@ def _holder(seat: str, incarnation: str) -> Holder:
 
 def _damaged(row: Row) -> Record:
     """Return the readable fields of a row and name the others; raise if not even its id is readable."""
-    kept = dict(zip(NAMES, row, strict=True))
-    readers = {column.field or column.name: partial(column.read, kept[column.name]) for column in JOBS if column.read}
-    if kept["seat"] is not None:
-        readers["holder"] = partial(_read_holder, kept["seat"], kept["incarnation"])
+    values = dict(zip(NAMES, row, strict=True))
+    readers = {column.field or column.name: partial(column.read, values[column.name]) for column in JOBS if column.read}
+    if values["seat"] is not None:
+        readers["holder"] = partial(_read_holder, values["seat"], values["incarnation"])
     return damaged_record(readers.pop("id")(), readers)
 
 

@@ -77,8 +77,8 @@ def replace(
 
 def _swapped(work: Transaction, before: NamedSchedule | None, after: NamedSchedule | None) -> bool:
     if after is None:
-        gone = before is not None and work.execute(_DELETE, (before.name, before.version)).rowcount
-        return bool(gone)
+        removed = before is not None and work.execute(_DELETE, (before.name, before.version)).rowcount
+        return bool(removed)
     values = _values(after)
     if before is None:
         return work.execute(_INSERT, values).rowcount == 1

@@ -227,12 +227,12 @@ class RelationalStore:
         return self._write(Sync.FULL, lambda work: schedules.replace(work, before, after, jobs, now))
 
     def prune(self, before: Mapping[Status, datetime], events_before: datetime, limit: int) -> int:
-        found = self._engine.read(lambda database: retention.old(database, before, limit))
+        candidates = self._engine.read(lambda database: retention.old(database, before, limit))
 
         def prune(work: Transaction) -> int:
             events.prune(work, milliseconds(events_before), retention.EVENTS_A_RECORD * limit)
             limits.prune(work.execute, milliseconds(events_before))
-            return retention.prune(work, before, found)
+            return retention.prune(work, before, candidates)
 
         return self._write(Sync.NORMAL, prune)
 

@@ -57,8 +57,8 @@ class Transaction:
 
     def record(self, id: JobId) -> Record | None:
         """Return the record as it is now, None if there is none."""
-        found = self.execute(_BY_ID, (str(id),)).fetchone()
-        return None if found is None else record(found)
+        row = self.execute(_BY_ID, (str(id),)).fetchone()
+        return None if row is None else record(row)
 
     def insert(self, new: Record) -> bool:
         """Insert the record and return whether its id and unique key were free."""
