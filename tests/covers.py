@@ -164,7 +164,7 @@ COVERS: Mapping[str, str] = {
     ),
     "store/test_damage.py": "store/reading",
     "store/test_dependencies.py": "model/lifecycle/recovered_copy store/relational/effects store/relational/waits",
-    "store/test_events.py": "model/events store/mongodb/change_streams store/relational/event_rows",
+    "store/test_events.py": "model/events store/mongodb/change_streams store/relational/events",
     "store/test_families.py": "",
     "store/test_inserts.py": "store/mongodb/unique_keys",
     "store/test_leases.py": "store/relational/renewals store/mongodb/renewals",

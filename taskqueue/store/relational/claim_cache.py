@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from taskqueue.model.controls import Controls
 from taskqueue.store.queue_shares import STRICT, First, QueueShares, Turns
-from taskqueue.store.relational import event_rows
+from taskqueue.store.relational import events
 from taskqueue.store.relational.columns import LARGEST
 from taskqueue.store.relational.counts import ADD_TO_TALLY, firsts
 from taskqueue.store.relational.engine import Execute, Rows
@@ -178,7 +178,7 @@ class ClaimCache:
         if self._seen != (work.execute, number(work.execute)):
             return False
         queues = sum(len(turns.queues) for turns in self._turns)
-        following, last = work.execute(event_rows.NEXT_AND_LAST, (self._event,)).fetchone()
+        following, last = work.execute(events.NEXT_AND_LAST, (self._event,)).fetchone()
         new = (last or 0) - self._event
         has_missed_some = new < 0 or (new > 0 and following != self._event + 1)
         if queues <= FEW_QUEUES or has_missed_some or new > max(FEW_EVENTS, queues):
@@ -197,7 +197,7 @@ class ClaimCache:
                 first_job = First(found.priority, found.rank, found.id)
                 self._turns[found.forced].put(found.queue, first_job, self._shares)
         self._seen = (work.execute, number(work.execute))
-        [_, self._event] = work.execute(event_rows.ENDS).fetchone()
+        [_, self._event] = work.execute(events.ENDS).fetchone()
 
     def _lower(self, work: Transaction, ids: Iterable[str]) -> None:
         """Put these records first in their queues if they precede the other jobs."""

@@ -1,33 +1,74 @@
-"""Keeps the event log as numbered rows, in the order of commits."""
+"""Keeps the event log as numbered rows, in the order of commits.
+
+A row is one event, or like events of many jobs together, so that a batch writes one row.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 from taskqueue.errors import CursorTooOld
 from taskqueue.model.events import FLUSHED
 from taskqueue.model.ids import JobId
-from taskqueue.model.timestamps import milliseconds
+from taskqueue.model.reading import text
+from taskqueue.model.record import Status
+from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store import OLDEST, Event
 from taskqueue.store.arguments import CURSOR_DIGITS
 from taskqueue.store.bell import NEWS
+from taskqueue.store.codec import event_id
 from taskqueue.store.reading import readable
-from taskqueue.store.relational import event_rows
 from taskqueue.store.relational.columns import Row
-from taskqueue.store.relational.engine import Database
-from taskqueue.store.relational.transaction import Transaction
+from taskqueue.store.relational.engine import Database, Execute
 
-_SINCE = f"SELECT {event_rows.COLUMNS} FROM events WHERE number > ? ORDER BY number LIMIT ?"
+if TYPE_CHECKING:
+    from taskqueue.store.relational.transaction import Transaction
+
+_AT_ONCE = 500
+"""Maximum number of events of one row."""
+
+_ID = 25
+"""Characters of an id and the following space."""
+
+_COLUMNS = "number, job, claims, name, at, status, about"
+_IS_OF_MANY = f"job IS NULL AND status IS NOT NULL AND length(about) > {_ID}"
+_LENGTH = f"CASE WHEN {_IS_OF_MANY} THEN (length(about) + 1) / {_ID} ELSE 1 END"
+_FIRST = f"(number - {_LENGTH} + 1)"
+"""The number of the first event of a row, as SQL: a row of many has that of the last, and ids in ``about``."""
+
+# One step each; if one statement asks for both, min and max make SQLite walk the whole table.
+ENDS = (
+    f"SELECT coalesce((SELECT {_FIRST} FROM events ORDER BY number LIMIT 1), 1), "
+    "coalesce((SELECT max(number) FROM events), 0)"
+)
+"""The numbers of the first and of the last event that are kept, as SQL."""
+
+NEXT_AND_LAST = (
+    f"SELECT (SELECT {_FIRST} FROM events WHERE number > ? ORDER BY number LIMIT 1), (SELECT max(number) FROM events)"
+)
+"""The number of the first event after this one that is kept, None if it is the last, and that of the last, as SQL.
+
+Whoever has read all events up to one has missed none if the next is the following one. The first that is kept would
+tell the same, but rows that were just removed before it are slow to pass.
+"""
+
+_INSERT_ONE = "INSERT INTO events (job, claims, name, at, status) VALUES (?, ?, ?, ?, ?)"
+_INSERT_MANY = """
+INSERT INTO events (number, claims, name, at, status, about)
+VALUES ((SELECT coalesce(max(number), 0) FROM events) + ?, ?, ?, ?, ?, ?)
+"""
+_SINCE = f"SELECT {_COLUMNS} FROM events WHERE number > ? ORDER BY number LIMIT ?"
 # A row of many names its jobs in ``about``; it may start within the bound and end after it.
 _OF_JOB = f"""
-SELECT {event_rows.COLUMNS} FROM events
-WHERE number >= ? AND number < ? + {event_rows.AT_ONCE} AND {event_rows.FIRST} < ?
+SELECT {_COLUMNS} FROM events
+WHERE number >= ? AND number < ? + {_AT_ONCE} AND {_FIRST} < ?
     AND (job = ? OR job IS NULL AND status IS NOT NULL AND instr(about, ?) > 0) ORDER BY number
 """
 _AT = "SELECT at FROM events WHERE number >= ? ORDER BY number LIMIT 1"
-_INSERT = "INSERT INTO events (name, at, about) VALUES (?, ?, ?)"
+_INSERT_OTHER = "INSERT INTO events (name, at, about) VALUES (?, ?, ?)"
 _INSERT_AT = "INSERT INTO events (number, name, at, about) VALUES (?, ?, ?, ?)"
 # The last event always stays, so that numbers are never used twice.
 _PRUNE = """
@@ -41,7 +82,7 @@ DELETE FROM events WHERE number < coalesce((
 def events(database: Database, cursor: str | None, limit: int = 1000) -> tuple[list[Event], str]:
     """Return the events since the cursor and the cursor after them; None starts now."""
     if cursor is None or cursor == OLDEST:
-        first, last = database.execute(event_rows.ENDS).fetchone()
+        first, last = database.execute(ENDS).fetchone()
         if cursor is None:
             return [], str(last)
         cursor = str(first - 1)
@@ -52,14 +93,14 @@ def events(database: Database, cursor: str | None, limit: int = 1000) -> tuple[l
     missing = limit
     for row in database.execute(_SINCE, (since, limit)):
         rows.append(row)
-        missing -= min(event_rows.length(row), row[0] - behind)  # part of the first row may have been read before
+        missing -= min(_length(row), row[0] - behind)  # part of the first row may have been read before
         behind = row[0]
         if missing <= 0:
             break
-    follows = rows[0][0] - event_rows.length(rows[0]) <= since if rows else since <= _last(database)
+    follows = rows[0][0] - _length(rows[0]) <= since if rows else since <= _last(database)
     if not follows:
         raise CursorTooOld(cursor)
-    events = [event for some in readable(rows, event_rows.events_of, "an event") for event in some]
+    events = [event for some in readable(rows, _events_in, "an event") for event in some]
     events = [event for event in events if int(event.cursor) > since]
     return events[:limit], events[limit - 1].cursor if len(events) > limit else str(behind)
 
@@ -76,7 +117,7 @@ def cursor_at(database: Database, at: datetime) -> str:
 
 def _first_at(database: Database, since: int) -> int:
     """Return the number of the first event from a time on, or of the last event, by a binary search."""
-    first, end = database.execute(event_rows.ENDS).fetchone()
+    first, end = database.execute(ENDS).fetchone()
     while first < end:
         middle = (first + end) // 2
         [at] = database.execute(_AT, (middle,)).fetchone()
@@ -89,7 +130,7 @@ def events_of(database: Database, id: JobId, since: datetime, limit: int) -> lis
     first = _first_at(database, milliseconds(since))
     end = first + limit
     rows = database.execute(_OF_JOB, (first, end, end, str(id), str(id)))
-    events = (event for some in readable(rows, event_rows.events_of, "an event") for event in some)
+    events = (event for some in readable(rows, _events_in, "an event") for event in some)
     return [event for event in events if event.job_id == id]
 
 
@@ -97,7 +138,7 @@ def record(work: Transaction, new: Sequence[Event]) -> None:
     """Record the events of a node."""
     for event in new:
         about = {"id": event.id, "node": event.node, **event.about}
-        work.execute(_INSERT, (event.name, milliseconds(event.at), json.dumps(about, ensure_ascii=False)))
+        work.execute(_INSERT_OTHER, (event.name, milliseconds(event.at), json.dumps(about, ensure_ascii=False)))
     work.topics.add(NEWS)
 
 
@@ -109,7 +150,46 @@ def prune(work: Transaction, before: int, limit: int) -> None:
 
 def forget(work: Transaction, at: datetime) -> None:
     """Remove all events, and record the flush right after the last one: its reader has missed nothing."""
-    _, last = work.execute(event_rows.ENDS).fetchone()
+    _, last = work.execute(ENDS).fetchone()
     work.execute("DELETE FROM events")
     about = json.dumps({"id": f"{FLUSHED}:{JobId()}", "node": ""})
     work.execute(_INSERT_AT, (last + 1, FLUSHED, milliseconds(at), about))
+
+
+def write(execute: Execute, ids: Sequence[str], claims: int, name: str, at: int, status: int) -> None:
+    """Write the event of this name for each of the jobs, in order: as rows of many, if there are several."""
+    if len(ids) == 1:
+        execute(_INSERT_ONE, (ids[0], claims, name, at, status))
+        return
+    for first in range(0, len(ids), _AT_ONCE):
+        some = ids[first : first + _AT_ONCE]
+        execute(_INSERT_MANY, (len(some), claims, name, at, status, " ".join(some)))
+
+
+def _length(row: Sequence[Any]) -> int:
+    """Return how many events a row has."""
+    _, job, _, _, _, status, about = row
+    return 1 if job is not None or status is None else max(1, (len(about or "") + 1) // _ID)
+
+
+def _events_in(row: Sequence[Any]) -> list[Event]:
+    """Return the events of a row with ``_COLUMNS``."""
+    last, job, claims, kept_name, at, status, about = row
+    name = text(kept_name)
+    if status is None:
+        fields: dict[str, Any] = json.loads(about or "{}")
+        id, node = text(fields.pop("id")), text(fields.pop("node"))
+        return [Event(id=id, name=name, at=moment(at), node=node, about=fields, cursor=str(last))]
+    ids = text(about).split() if job is None else [job]
+    first = last - len(ids) + 1
+    return [
+        Event(
+            id=event_id(id, claims, name, at),
+            name=name,
+            at=moment(at),
+            job_id=JobId(id),
+            status=Status(status),
+            cursor=str(number),
+        )
+        for number, id in enumerate(ids, first)
+    ]

@@ -13,7 +13,7 @@ from taskqueue.model.record import Record, Status
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.store.bell import ENDS, NEWS, PLAIN_RING, STOPS, WORK
 from taskqueue.store.codec import event_name
-from taskqueue.store.relational import effects, event_rows, limits, waits
+from taskqueue.store.relational import effects, events, limits, waits
 from taskqueue.store.relational.columns import CHANGING, COLUMNS, Row, cancel_text, changes, whole_row
 from taskqueue.store.relational.counts import ALL
 from taskqueue.store.relational.engine import Database, Rows
@@ -226,7 +226,7 @@ class Transaction:
     def finish(self) -> None:
         """Write events, counts and figures, as the last statements before the commit."""
         for ids, alike in self._events:
-            event_rows.write(self.execute, ids, *alike)
+            events.write(self.execute, ids, *alike)
         if self._counts or self._settled:
             from taskqueue.store.relational import history  # imported here: a program that adds jobs settles none
 
