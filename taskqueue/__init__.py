@@ -12,11 +12,10 @@ if TYPE_CHECKING:
     from taskqueue.model.conditions import Check
     from taskqueue.model.controls import Control
     from taskqueue.model.history import HistoryEntry
-    from taskqueue.model.job import Fail, Interrupted, Job, JobTimeout, Retry, Snooze
+    from taskqueue.model.job import Fail, Interrupted, Job, JobTimeout, Retry, RunningJob, Snooze, current_job
     from taskqueue.model.limits import Limit, Rate
     from taskqueue.model.options.table import ClassOptions, JobOptions, ScheduleEntry
     from taskqueue.model.record import Status
-    from taskqueue.model.running_job import RunningJob, current_job
     from taskqueue.model.schedules import Again, Cron, Custom, Every
     from taskqueue.model.stepwise import StepwiseJob
     from taskqueue.scheduler import workflows
@@ -101,7 +100,7 @@ _FILES = {
     "Event": "taskqueue.scheduler.event",
     "Every": "taskqueue.model.schedules",
     "RunOutcome": "taskqueue.execution.run_hooks",
-    "RunningJob": "taskqueue.model.running_job",
+    "RunningJob": "taskqueue.model.job",
     "Schedule": "taskqueue.scheduler.schedule",
     "ScheduleChanges": "taskqueue.scheduler.declared_schedules",
     "ScheduleEntry": "taskqueue.model.options.table",
@@ -111,7 +110,7 @@ _FILES = {
     "Status": "taskqueue.model.record",
     "StepwiseJob": "taskqueue.model.stepwise",
     "Task": "taskqueue.scheduler.task",
-    "current_job": "taskqueue.model.running_job",
+    "current_job": "taskqueue.model.job",
     "schedule": "taskqueue.scheduler.declared_schedules",
     "task": "taskqueue.scheduler.task",
     "warn_direct_calls": "taskqueue.scheduler.task",

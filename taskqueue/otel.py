@@ -20,7 +20,7 @@ except ImportError:
     raise ConfigError(f"taskqueue.otel needs the package opentelemetry-api: {hint}") from None
 
 if TYPE_CHECKING:
-    from taskqueue.model.running_job import RunningJob
+    from taskqueue.model.job import RunningJob
     from taskqueue.scheduler.job_meta import NewJob
 
 _tracer = trace.get_tracer("taskqueue")

@@ -18,7 +18,7 @@ from django.db import close_old_connections, connections
 import taskqueue.django.preload  # noqa: F401 - first: modules of jobs may import models
 from taskqueue.daemon.worker.job_loader import run_file
 from taskqueue.execution.event_loop import has_running_loop
-from taskqueue.model.running_job import RunningJob
+from taskqueue.model.job import RunningJob
 
 _file = os.environ.get("TASKQUEUE_BOOTSTRAP")
 _own = run_file(Path(_file)) if _file else None

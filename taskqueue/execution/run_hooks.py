@@ -15,10 +15,9 @@ from taskqueue.execution.exception_groups import leaves
 from taskqueue.execution.executor import CONTROLS, Ran, exception_of, execute, meaning, outcome_of
 from taskqueue.execution.job_context import Interrupts, JobContext
 from taskqueue.execution.loader import Loaded
-from taskqueue.model.job import Fail, Interrupted, Retry, Snooze, TaskFunction
+from taskqueue.model.job import Fail, Interrupted, Retry, RunningJob, Snooze, TaskFunction
 from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.record import Failure, Status
-from taskqueue.model.running_job import RunningJob
 from taskqueue.model.shown_text import as_code
 
 log = logging.getLogger(__name__)

@@ -12,10 +12,10 @@ from datetime import datetime
 from enum import Enum
 
 from taskqueue.model.fingerprint import group_id
+from taskqueue.model.reading import readable
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.model.wording import minute
 from taskqueue.store import Lease
-from taskqueue.store.reading import readable
 
 PREFIX = "failure:"
 """The prefix of the leases that hold decisions; the id of the group follows."""

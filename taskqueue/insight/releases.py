@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from taskqueue.model.history import Step
+from taskqueue.model.reading import readable
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store import Lease
-from taskqueue.store.reading import readable
 
 PREFIX = "release:"
 """The prefix of the leases that hold marks; the time and the name follow."""

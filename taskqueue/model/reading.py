@@ -1,9 +1,11 @@
-"""Reads a stored record field by field: unreadable fields get a default and are named."""
+"""Reads what is stored: unreadable fields of a record get a default and are named, unreadable entries are skipped."""
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -11,6 +13,9 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.record import Cause, Record, Status, is_rank
 from taskqueue.model.serializer import clean
 
+log = logging.getLogger(__name__)
+
+Stored = TypeVar("Stored")
 Read = TypeVar("Read")
 
 SHOWN = 200
@@ -49,6 +54,21 @@ def damaged_record(id: JobId, readers: Mapping[str, Callable[[], Any]]) -> Recor
     reading = Reading()
     values = {name: reading.field(name, read, getattr(default, name)) for name, read in readers.items()}
     return replace(default, **values, damage=reading.damage)
+
+
+def readable(stored: Iterable[Stored], read: Callable[[Stored], Read], what: str) -> Iterator[Read]:
+    """Return the readable values; log each unreadable one once and skip it."""
+    for value in stored:
+        try:
+            yield read(value)
+        except Exception as error:
+            name_once(f"{what} {repr(value)[:SHOWN]}", brief(error))
+
+
+@functools.lru_cache(maxsize=1000)
+def name_once(what: str, reason: str) -> None:
+    """Log an unreadable record, once per process."""
+    log.error("skipped an unreadable entry, %s: %s", reason, clean(what))
 
 
 def text(value: Any) -> str:

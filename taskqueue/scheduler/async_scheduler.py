@@ -42,9 +42,8 @@ if TYPE_CHECKING:
     from typing_extensions import Never, Unpack
 
     from taskqueue.execution.run_hooks import RunOutcome
-    from taskqueue.model.job import Data
+    from taskqueue.model.job import Data, RunningJob
     from taskqueue.model.options.table import JobOptions, SchedulerOptions
-    from taskqueue.model.running_job import RunningJob
     from taskqueue.scheduler.job_meta import NewJob
     from taskqueue.scheduler.job_wait import JobWait
     from taskqueue.scheduler.process import Result

@@ -47,10 +47,9 @@ if TYPE_CHECKING:
     from typing_extensions import Never, Self, Unpack
 
     from taskqueue.execution.run_hooks import RunHooks, RunOutcome
-    from taskqueue.model.job import Data
+    from taskqueue.model.job import Data, RunningJob
     from taskqueue.model.options.table import JobOptions, SchedulerOptions, When
     from taskqueue.model.options.update import JobChanges
-    from taskqueue.model.running_job import RunningJob
     from taskqueue.scheduler.job_meta import NewJob
     from taskqueue.scheduler.process import Result
     from taskqueue.scheduler.signatures import Addable, Entry, Running

@@ -10,10 +10,9 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, TypeVar, overload
 
 from taskqueue.errors import InvalidJob, InvalidOption
-from taskqueue.model.job import Arguments, Returned, TaskFunction
+from taskqueue.model.job import Arguments, Returned, RunningJob, TaskFunction, current_job
 from taskqueue.model.log_fields import CURRENT
 from taskqueue.model.other_systems import OF_TASKS
-from taskqueue.model.running_job import RunningJob, current_job
 from taskqueue.model.shown_text import as_code
 
 if TYPE_CHECKING:

@@ -10,14 +10,13 @@ from taskqueue.model.analytics import Sample
 from taskqueue.model.ids import JobId
 from taskqueue.model.meta import META, meta_in
 from taskqueue.model.query import EVERYTHING, Query
-from taskqueue.model.reading import text
+from taskqueue.model.reading import readable, text
 from taskqueue.model.record import PRIORITY_STEP, Status
 from taskqueue.model.timestamps import moment
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, needed_time_in, tags_in
 from taskqueue.store.mongodb.filters import filter_of
 from taskqueue.store.mongodb.indexes import OUTCOMES
-from taskqueue.store.reading import readable
 
 _ENDED = [int(status) for status in Status if status.is_final]
 _NAMES = ("queue", "job", "tags", "status", "ended_at", "started_at", "rank", "priority", "failures", "crashes")

@@ -7,11 +7,10 @@ import json
 from bson import ObjectId
 
 from taskqueue.model.audit import KEPT_FOR, AuditEntry
-from taskqueue.model.reading import mapping, text
+from taskqueue.model.reading import mapping, readable, text
 from taskqueue.store.arguments import wrong_audit_cursor
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, needed_time_in
-from taskqueue.store.reading import readable
 
 
 class Audit:

@@ -8,10 +8,9 @@ from __future__ import annotations
 import time
 
 from taskqueue.model.controls import NONE, Control, Controls, Kind
-from taskqueue.model.reading import text
+from taskqueue.model.reading import readable, text
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, needed_time_in
-from taskqueue.store.reading import readable
 
 FRESH_FOR = 0.25
 """Seconds for which claims rely on the last read. A read for each claim would delay every single job."""

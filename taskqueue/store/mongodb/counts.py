@@ -16,13 +16,12 @@ from pymongo.client_session import ClientSession
 from pymongo.errors import OperationFailure
 
 from taskqueue.model.ids import JobId
-from taskqueue.model.reading import text
+from taskqueue.model.reading import readable, text
 from taskqueue.model.record import Status
 from taskqueue.model.timestamps import EPOCH
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.indexes import OUTCOMES, WAITING_IN_QUEUE
-from taskqueue.store.reading import readable
 
 Counts: TypeAlias = "Counter[tuple[str, Status]]"
 

@@ -15,7 +15,7 @@ from bson.codec_options import CodecOptions, DatetimeConversion
 
 from taskqueue.model.lifecycle import continuation as courses
 from taskqueue.model.limits import lane_of
-from taskqueue.model.reading import damaged_record, figure, number, or_none, priority, rank, text
+from taskqueue.model.reading import damaged_record, figure, number, or_none, priority, rank, readable, text
 from taskqueue.model.record import (
     Attempt,
     CancelRequest,
@@ -33,7 +33,6 @@ from taskqueue.model.schedules import origin as origins
 from taskqueue.model.serializer import DATA_LIMIT, as_bson, clean, clipped, encode
 from taskqueue.model.timestamps import EPOCH, whole
 from taskqueue.store.codec import attempt_fields, attempt_of, failure_fields, failure_of, options_fields, options_of
-from taskqueue.store.reading import readable
 
 ROOM = 4 * DATA_LIMIT
 """Maximum number of bytes of data that are read back."""

@@ -20,14 +20,13 @@ from pymongo.read_concern import ReadConcern
 from taskqueue.errors import CursorTooOld, StoreContended
 from taskqueue.model.events import FLUSHED
 from taskqueue.model.ids import JobId
-from taskqueue.model.reading import text
+from taskqueue.model.reading import readable, text
 from taskqueue.model.record import Status
 from taskqueue.model.timestamps import EPOCH
 from taskqueue.store import OLDEST, Event
 from taskqueue.store.arguments import CURSOR_DIGITS
 from taskqueue.store.mongodb.connection import ACKNOWLEDGED, Connection, find_and_modify
 from taskqueue.store.mongodb.documents import Document, id_in, needed_time_in
-from taskqueue.store.reading import readable
 from taskqueue.store.tries import MOST_TRIES
 
 log = logging.getLogger(__name__)

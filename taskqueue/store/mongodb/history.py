@@ -14,12 +14,11 @@ from pymongo import ASCENDING, DESCENDING, UpdateOne
 from pymongo.errors import DuplicateKeyError
 
 from taskqueue.model.history import LONGEST, Part, Parts, Step, add_part, add_parts, gather, within_bounds
-from taskqueue.model.reading import number, text
+from taskqueue.model.reading import number, readable, text
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.indexes import CREATED
-from taskqueue.store.reading import readable
 from taskqueue.store.tries import MOST_TRIES
 
 COUNTED_AFTER = timedelta(seconds=10)

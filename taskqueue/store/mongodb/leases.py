@@ -7,12 +7,12 @@ from datetime import datetime
 from pymongo import ReturnDocument
 from pymongo.errors import DuplicateKeyError
 
+from taskqueue.model.reading import readable
 from taskqueue.model.record import Holder
 from taskqueue.model.timestamps import whole
 from taskqueue.store import Lease
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, needed_time_in
-from taskqueue.store.reading import readable
 from taskqueue.store.tries import Tries
 
 

@@ -23,7 +23,7 @@ from taskqueue.model.ids import WORKFLOW, JobId
 from taskqueue.model.lifecycle.claim_end import since_of
 from taskqueue.model.lifecycle.recovered_copy import COPY
 from taskqueue.model.query import Query
-from taskqueue.model.reading import or_none, text
+from taskqueue.model.reading import or_none, readable, text
 from taskqueue.model.record import Cause, Record, Status
 from taskqueue.model.schedules import LATEST
 from taskqueue.model.timestamps import EPOCH, MILLISECOND, milliseconds, moment
@@ -46,7 +46,6 @@ from taskqueue.store.mongodb.indexes import (
     WAITING_IN_QUEUE,
 )
 from taskqueue.store.query_bounds import bounds_of, fields_of, has_field, holds_for, queue_of, statuses_of
-from taskqueue.store.reading import readable
 
 WALKED = 1_000
 """How many records are walked in order at first."""

@@ -9,6 +9,7 @@ from typing import Any
 from pymongo import ASCENDING, UpdateOne
 
 from taskqueue.model.ids import JobId
+from taskqueue.model.reading import readable
 from taskqueue.model.record import Holder, Record, Status
 from taskqueue.model.schedules import LATEST
 from taskqueue.model.serializer import clean
@@ -21,7 +22,6 @@ from taskqueue.store.mongodb.documents import Document, held_by, records
 from taskqueue.store.mongodb.indexes import HELD
 from taskqueue.store.mongodb.limits import LimitUse
 from taskqueue.store.mongodb.log_lines import LogLines
-from taskqueue.store.reading import readable
 
 _RUNNING = {"status": int(Status.PROCESSING)}
 

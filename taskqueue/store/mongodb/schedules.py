@@ -10,7 +10,7 @@ from datetime import datetime
 
 from pymongo.errors import DuplicateKeyError
 
-from taskqueue.model.reading import text
+from taskqueue.model.reading import readable, text
 from taskqueue.model.record import Record
 from taskqueue.model.schedules import schedule as schedule_codec
 from taskqueue.model.schedules.fire import reconciled
@@ -21,7 +21,6 @@ from taskqueue.store.mongodb.documents import Document, document, id_in, present
 from taskqueue.store.mongodb.effects import LEFT_AFTER
 from taskqueue.store.mongodb.indexes import NEXT
 from taskqueue.store.mongodb.inserts import Inserts
-from taskqueue.store.reading import readable
 
 
 class Schedules:

@@ -9,10 +9,9 @@ from taskqueue.model.analytics import Sample
 from taskqueue.model.ids import JobId
 from taskqueue.model.meta import meta_in
 from taskqueue.model.query import Query
-from taskqueue.model.reading import text
+from taskqueue.model.reading import readable, text
 from taskqueue.model.record import PRIORITY_STEP, Status
 from taskqueue.model.timestamps import milliseconds, moment
-from taskqueue.store.reading import readable
 from taskqueue.store.relational.columns import given_of, in_json, tags_of
 from taskqueue.store.relational.engine import Database
 from taskqueue.store.relational.filters import condition_of

@@ -6,10 +6,9 @@ import json
 from typing import Any
 
 from taskqueue.model.audit import KEPT_FOR, AuditEntry
-from taskqueue.model.reading import mapping, text
+from taskqueue.model.reading import mapping, readable, text
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store.arguments import CURSOR_DIGITS, wrong_audit_cursor
-from taskqueue.store.reading import readable
 from taskqueue.store.relational.engine import Database
 from taskqueue.store.relational.transaction import Transaction
 

@@ -6,9 +6,9 @@ from functools import lru_cache
 from typing import Any
 
 from taskqueue.model.controls import Control, Controls, Kind
+from taskqueue.model.reading import readable
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store.bell import CONTROLS
-from taskqueue.store.reading import readable
 from taskqueue.store.relational.engine import Database
 from taskqueue.store.relational.transaction import Transaction
 

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from taskqueue.model.ids import WORKFLOW, JobId
 from taskqueue.model.lifecycle.claim_end import since_of
 from taskqueue.model.lifecycle.recovered_copy import COPY
-from taskqueue.model.reading import number, or_none, priority, text
+from taskqueue.model.reading import number, or_none, priority, readable, text
 from taskqueue.model.record import Cause, Status
 from taskqueue.model.timestamps import EPOCH, milliseconds, moment
-from taskqueue.store.reading import readable
 from taskqueue.store.relational.columns import LARGEST, in_json
 from taskqueue.store.relational.engine import Database, Execute
 

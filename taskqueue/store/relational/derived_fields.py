@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 
 from bson import ObjectId
 
+from taskqueue.model.reading import readable
 from taskqueue.model.record import PRIORITY_STEP, Status
 from taskqueue.model.timestamps import MILLISECOND
 from taskqueue.store import Disagreement
 from taskqueue.store.bell import WORK
-from taskqueue.store.reading import readable
 from taskqueue.store.relational import counts
 from taskqueue.store.relational.engine import Database
 from taskqueue.store.relational.transaction import Transaction

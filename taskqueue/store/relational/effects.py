@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.pending import TREE_ENDS, orphaned, relieved
 from taskqueue.model.lifecycle.recovered_copy import origins_of
-from taskqueue.model.reading import mapping
+from taskqueue.model.reading import mapping, readable
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules.series import advance, successor
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.store.bell import PLANS
-from taskqueue.store.reading import readable
 from taskqueue.store.relational import waits
 from taskqueue.store.relational.columns import COLUMNS
 from taskqueue.store.relational.rows import records_of

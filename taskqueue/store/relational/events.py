@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 from taskqueue.errors import CursorTooOld
 from taskqueue.model.events import FLUSHED
 from taskqueue.model.ids import JobId
-from taskqueue.model.reading import text
+from taskqueue.model.reading import readable, text
 from taskqueue.model.record import Status
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store import OLDEST, Event
 from taskqueue.store.arguments import CURSOR_DIGITS
 from taskqueue.store.bell import NEWS
 from taskqueue.store.codec import event_id
-from taskqueue.store.reading import readable
 from taskqueue.store.relational.columns import Row
 from taskqueue.store.relational.engine import Database, Execute
 

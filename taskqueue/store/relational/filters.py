@@ -13,9 +13,9 @@ from taskqueue.errors import Unreadable
 from taskqueue.model.ids import ID_TEXT, WORKFLOW, JobId
 from taskqueue.model.meta import META
 from taskqueue.model.query import And, Compare, Operator, Or, Query, data_holds, matches
+from taskqueue.model.reading import name_once
 from taskqueue.model.record import Record
 from taskqueue.store.arguments import order_of
-from taskqueue.store.reading import name_once
 from taskqueue.store.relational.columns import in_json
 
 _COLUMN = {

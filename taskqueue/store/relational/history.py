@@ -7,11 +7,10 @@ from datetime import datetime
 from typing import Any
 
 from taskqueue.model.history import Part, Parts, Step, add_parts, ended_part, gather, part_of_text, part_text
-from taskqueue.model.reading import number
+from taskqueue.model.reading import number, readable
 from taskqueue.model.record import Record
 from taskqueue.model.serializer import dumps
 from taskqueue.model.timestamps import milliseconds
-from taskqueue.store.reading import readable
 from taskqueue.store.relational import counts
 from taskqueue.store.relational.counts import Added, one_state
 from taskqueue.store.relational.engine import Database, Execute

@@ -7,13 +7,13 @@ from datetime import datetime
 
 from taskqueue.model.lifecycle.pending import behind, canceled, in_place_of
 from taskqueue.model.lifecycle.recovered_copy import COPY, ORIGIN
+from taskqueue.model.reading import readable
 from taskqueue.model.record import Cause, Record, Status
 from taskqueue.model.serializer import dumps
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.model.unique_period import is_of, keeps_out, without
 from taskqueue.store.arguments import existing
 from taskqueue.store.bell import STOPS, WORK
-from taskqueue.store.reading import readable
 from taskqueue.store.relational import claim_cache, effects
 from taskqueue.store.relational.columns import COLUMNS, assignments, cancel_text, given_of
 from taskqueue.store.relational.counts import ADD_TO_TALLY

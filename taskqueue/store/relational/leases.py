@@ -6,11 +6,11 @@ import json
 from datetime import datetime
 from typing import Any
 
+from taskqueue.model.reading import readable
 from taskqueue.model.record import Holder
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store import Lease
 from taskqueue.store.bell import CONTROLS
-from taskqueue.store.reading import readable
 from taskqueue.store.relational.engine import Database
 from taskqueue.store.relational.transaction import Transaction
 

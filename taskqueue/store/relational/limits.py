@@ -10,10 +10,9 @@ from taskqueue.model.controls import Controls
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.claim_end import counted_from
 from taskqueue.model.limits import LimitKey, latest_end, limit_keys_of, until
-from taskqueue.model.reading import text
+from taskqueue.model.reading import readable, text
 from taskqueue.model.record import Record
 from taskqueue.model.timestamps import milliseconds, moment
-from taskqueue.store.reading import readable
 from taskqueue.store.relational.columns import LARGEST
 from taskqueue.store.relational.engine import Database, Execute
 from taskqueue.store.selection import ConcurrencyRoom

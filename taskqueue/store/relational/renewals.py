@@ -7,12 +7,12 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 
 from taskqueue.model.ids import JobId
+from taskqueue.model.reading import readable
 from taskqueue.model.record import Holder, OnCrash, Record, Status
 from taskqueue.model.serializer import clean
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store import ClaimState, Note, Renewal
 from taskqueue.store.bell import NEWS
-from taskqueue.store.reading import readable
 from taskqueue.store.relational import limits, log_lines
 from taskqueue.store.relational.columns import COLUMNS, Row, cancel_request, instant, options_of
 from taskqueue.store.relational.engine import Database

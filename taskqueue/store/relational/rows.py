@@ -15,12 +15,11 @@ from bson import ObjectId
 
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.recovered_copy import ORIGIN
-from taskqueue.model.reading import damaged_record, text
+from taskqueue.model.reading import damaged_record, readable, text
 from taskqueue.model.record import Cause, Holder, Record, Status, is_rank
 from taskqueue.model.serializer import dumps
 from taskqueue.model.timestamps import EPOCH, milliseconds, moment
 from taskqueue.model.unique_period import PERIOD
-from taskqueue.store.reading import readable
 from taskqueue.store.relational.columns import (
     ALL_COLUMNS,
     ALL_NAMES,

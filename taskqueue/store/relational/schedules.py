@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from taskqueue.model.ids import JobId
-from taskqueue.model.reading import text
+from taskqueue.model.reading import readable, text
 from taskqueue.model.record import Record
 from taskqueue.model.schedules import LATEST
 from taskqueue.model.schedules import schedule as schedule_codec
@@ -16,7 +16,6 @@ from taskqueue.model.schedules.fire import reconciled
 from taskqueue.model.schedules.schedule import NamedSchedule
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store.bell import PLANS
-from taskqueue.store.reading import readable
 from taskqueue.store.relational import effects
 from taskqueue.store.relational.columns import LARGEST, NAMES, instant, row
 from taskqueue.store.relational.engine import Database

@@ -10,11 +10,11 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.pending import canceled
 from taskqueue.model.lifecycle.settle import obeying
 from taskqueue.model.options.apply_declared import outdone
+from taskqueue.model.reading import readable
 from taskqueue.model.record import CancelRequest, Cause, Record, Status, changed
 from taskqueue.model.serializer import dumps
 from taskqueue.store import Settlement
 from taskqueue.store.bell import LONGEST_RING, PLAIN_RING
-from taskqueue.store.reading import readable
 from taskqueue.store.relational import effects, limits, log_lines, waits
 from taskqueue.store.relational.columns import (
     ALL_COLUMNS,
