@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from taskqueue.model.fingerprint import fingerprint
 from taskqueue.model.promise import figure_name, is_kept, promise_of
 from taskqueue.model.reading import text
-from taskqueue.model.record import PRIORITY_STEP, Cause, Record, Status
+from taskqueue.model.record import RANK_A_PRIORITY, Cause, Record, Status
 from taskqueue.model.serializer import clean
 from taskqueue.model.timestamps import MILLISECOND, milliseconds, moment
 
@@ -34,7 +34,6 @@ BUCKETS = (
 """The upper bounds, in seconds, of the buckets of durations; a last bucket has all that were longer."""
 
 _BOUNDS = tuple(round(bound * 1000) for bound in BUCKETS)
-_STEP = PRIORITY_STEP // MILLISECOND
 
 
 class Step(str, Enum):
@@ -206,7 +205,7 @@ def _times(after: Record) -> tuple[int, int]:
     assert after.started_at is not None
     assert after.ended_at is not None
     began = milliseconds(after.started_at)
-    waited = began - after.rank + after.priority * _STEP
+    waited = began - after.rank + after.priority * RANK_A_PRIORITY
     ran = (after.ended_at - after.started_at) // MILLISECOND
     return max(waited, 0), max(ran, 0)
 

@@ -8,16 +8,13 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from types import NoneType
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from taskqueue.errors import InvalidOption
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.schedules import seconds_of
 from taskqueue.model.shown_text import as_code
 from taskqueue.model.timestamps import CLOCKS_APART
-
-if TYPE_CHECKING:  # a record has the limits of its job
-    pass
 
 COUNT_LIMIT = 10_000
 """Maximum number of jobs that a limit can allow; the store keeps an entry for each running one."""
@@ -159,11 +156,8 @@ class LimitKey:
         return self.key.partition(":")[2]
 
     def __str__(self) -> str:
-        what = self.of
-        return f"at most {self.count:,} at once of {what}" if self.per is None else self._rate(what)
-
-    def _rate(self, what: str) -> str:
-        return f"at most {self.count:,} in {self.per:g} s of {what}"
+        within = "at once" if self.per is None else f"in {self.per:g} s"
+        return f"at most {self.count:,} {within} of {self.of}"
 
 
 def no_condition(limit: object) -> str:

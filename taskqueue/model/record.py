@@ -27,8 +27,8 @@ ATTEMPTS_KEPT = 20
 PRIORITY_STEP = timedelta(hours=1)
 """The waiting time that one step of priority is worth."""
 
-
-_STEP = PRIORITY_STEP // MILLISECOND
+RANK_A_PRIORITY = PRIORITY_STEP // MILLISECOND
+"""What one step of the priority adds to the rank."""
 
 
 class Status(IntEnum):
@@ -349,7 +349,7 @@ else:
 
 def rank_of(ready_at: datetime, priority: int) -> int:
     """Return the rank in the queue: the lower, the sooner; waiting improves it, so that no job starves."""
-    return milliseconds(ready_at) + priority * _STEP
+    return milliseconds(ready_at) + priority * RANK_A_PRIORITY
 
 
 def is_rank(rank: int, priority: int) -> bool:

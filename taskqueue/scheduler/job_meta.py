@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from taskqueue.errors import ConfigError, InvalidOption, TaskqueueError
@@ -60,14 +61,10 @@ def completed(before_add: BeforeAdd | None, job: Any, data: Any, options: Mappin
     new = _begun(before_add, job, data, options)
     if new is None:
         return options
-    meta = dict(new.meta)
     if before_add is not None:
-        try:
+        with _undone_on_error(new):
             before_add(new)
-            meta = new.meta
-        except Exception as error:
-            _log(new, error)
-    return _with(options, meta)
+    return _with(options, new.meta)
 
 
 async def completed_in_loop(
@@ -77,16 +74,12 @@ async def completed_in_loop(
     new = _begun(before_add, job, data, options)
     if new is None:
         return options
-    meta = dict(new.meta)
     if before_add is not None:
-        try:
+        with _undone_on_error(new):
             returned = before_add(new)
             if isinstance(returned, Awaitable):
                 await returned
-            meta = new.meta
-        except Exception as error:
-            _log(new, error)
-    return _with(options, meta)
+    return _with(options, new.meta)
 
 
 def completed_entries(before_add: BeforeAdd | None, entries: Iterable[Any]) -> Iterable[Any]:
@@ -136,10 +129,17 @@ def _with(options: Mapping[str, Any], meta: Any) -> Mapping[str, Any]:
     return {**options, META: CompleteMeta(meta) if isinstance(meta, Mapping) else meta}
 
 
-def _log(new: NewJob, error: Exception) -> None:
-    if isinstance(error, TaskqueueError):
-        raise error
-    log.error("before_add failed; the job is added with its previous meta: %s", new.job, exc_info=error)
+@contextmanager
+def _undone_on_error(new: NewJob) -> Iterator[None]:
+    """Give the job its previous meta if the hook fails, and log that; an error of this package is raised."""
+    meta = dict(new.meta)
+    try:
+        yield
+    except TaskqueueError:
+        raise
+    except Exception as error:
+        new.meta = meta
+        log.error("before_add failed; the job is added with its previous meta: %s", new.job, exc_info=error)
 
 
 def _is_entry(entry: Any) -> bool:

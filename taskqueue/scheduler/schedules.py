@@ -124,25 +124,13 @@ def plan_of(
     now: datetime,
     application: str | None = None,
 ) -> NamedSchedule:
-    """Return the checked schedule of a call, which gives its trigger, its rules and the options of its jobs."""
+    """Return the checked schedule of a call, which gives its trigger, its rules and the options of its jobs.
+
+    Raises ``InvalidJob`` or ``InvalidOption``.
+    """
     options = {option: value for option, value in given.items() if option not in OF_SCHEDULES}
     refuse_names(name, options)
     trigger = trigger_of(given.get("every"), given.get("cron"), given.get("at"), given.get("tz"))
-    rules = {rule: given.get(rule, default) for rule, default in DEFAULTS.items()}
-    return replace(schedule_from(name, job, data, trigger, rules, options, defaults, now), application=application)
-
-
-def schedule_from(
-    name: Any,
-    job: Any,
-    data: Any,
-    trigger: Trigger,
-    rules: Mapping[str, Any],
-    options: Mapping[str, Any],
-    defaults: Mapping[str, Any],
-    now: datetime,
-) -> NamedSchedule:
-    """Return the checked schedule of a call; raise ``InvalidJob`` or ``InvalidOption``."""
     check_name(name)
     for option in ONE_JOB:
         if option in options:
@@ -154,9 +142,15 @@ def schedule_from(
     expires = order.options["expires"]
     if expires is not None and not is_relative(expires):
         raise InvalidOption(f"schedule {name}: expires={expires!s} is absolute: pass a relative one such as '+1 hour'")
-    expires_for = None if template.expires_at is None else (template.expires_at - now).total_seconds()
+    rules = {rule: given.get(rule, default) for rule, default in DEFAULTS.items()}
     return NamedSchedule(
-        name=name, trigger=trigger, template=template, expires_for=expires_for, created_at=now, **_rules(rules, now)
+        name=name,
+        trigger=trigger,
+        template=template,
+        expires_for=None if template.expires_at is None else (template.expires_at - now).total_seconds(),
+        created_at=now,
+        application=application,
+        **_rules(rules, now),
     )
 
 

@@ -5,7 +5,6 @@ The methods are not overloaded: a checker then names the one argument that is wr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
 from taskqueue.model.job import Data, Job
@@ -35,4 +34,3 @@ if TYPE_CHECKING:
     """A job of ``add_jobs`` with its data and options; jobs of several classes may be added at once."""
 
 Running: TypeAlias = Literal["after", "cancel"]
-Arguments: TypeAlias = Mapping[str, Any] | None

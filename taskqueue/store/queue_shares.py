@@ -18,8 +18,8 @@ from datetime import datetime
 from heapq import heappop, heappush
 from typing import Any, NamedTuple, TypeVar
 
-from taskqueue.model.record import PRIORITY_STEP, Record
-from taskqueue.model.timestamps import MILLISECOND, milliseconds
+from taskqueue.model.record import RANK_A_PRIORITY, Record
+from taskqueue.model.timestamps import milliseconds
 
 STEP = 1.25
 """The factor between the shares of two priorities that are one step apart, about as with ``nice``."""
@@ -32,7 +32,6 @@ MOST_SEEN = 100_000
 
 _COSTS = {priority: STEP**priority for priority in range(-20, 21)}
 _LONGEST = max(_COSTS.values())
-_HOUR = PRIORITY_STEP // MILLISECOND
 
 T = TypeVar("T")
 
@@ -49,7 +48,7 @@ class First(NamedTuple):
     def since(self) -> float:
         """Since when it has been waiting, in milliseconds since 1970."""
         steps = self.priority if isinstance(self.priority, int) else 0
-        return float(self.rank) - steps * _HOUR
+        return float(self.rank) - steps * RANK_A_PRIORITY
 
 
 def cost_of(priority: object) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -56,6 +56,23 @@ def whole(least: int, most: int) -> Callable[[Any], int]:
         return value
 
     return check
+
+
+def choice(kind: Callable[[Any], Any], words: Iterable[str]) -> Callable[[Any], Any]:
+    """Return the check for one of these words, of which ``kind`` makes the stored value."""
+    *others, last = map(str, words)
+
+    def check(value: Any) -> Any:
+        if value not in (*others, last):
+            raise InvalidOption(f"pass {', '.join(map(repr, others))} or {last!r}")
+        return kind(value)
+
+    return check
+
+
+on_crash = choice(OnCrash, OnCrash)
+on_failure = choice(OnFailure, OnFailure)
+on_duplicate = choice(str, ("return", "replace", "extend", "raise"))
 
 
 def optional(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -167,21 +184,6 @@ def promise(value: Any) -> float:
     return float(value)
 
 
-def on_duplicate(value: Any) -> str:
-    """Return the effect of a key that is taken."""
-    if value not in ("return", "replace", "extend", "raise"):
-        raise InvalidOption("pass 'return', 'replace', 'extend' or 'raise'")
-    return str(value)
-
-
-def on_crash(value: Any) -> OnCrash:
-    """Return the effect of a crash."""
-    try:
-        return OnCrash(value)
-    except ValueError:
-        raise InvalidOption("pass 'retry' or 'fail'") from None
-
-
 def limits(value: Any) -> tuple[Declared, ...]:
     """Return the limits as they are declared."""
     given = value if isinstance(value, list | tuple) else [value]
@@ -190,14 +192,6 @@ def limits(value: Any) -> tuple[Declared, ...]:
     for condition in filter(is_condition, given):
         raise InvalidOption(f"{condition} is a condition, not a limit: pass it in ready=")
     return tuple(declared(limit) for limit in given)
-
-
-def on_failure(value: Any) -> OnFailure:
-    """Return the effect of a failed dependency."""
-    try:
-        return OnFailure(value)
-    except ValueError:
-        raise InvalidOption("pass 'cancel', 'ignore' or 'wait'") from None
 
 
 def dependencies(value: Any) -> tuple[tuple[JobId, OnFailure | None] | Condition, ...]:

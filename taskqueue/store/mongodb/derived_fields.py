@@ -11,8 +11,7 @@ import pymongo
 from pymongo import UpdateOne
 from pymongo.errors import PyMongoError
 
-from taskqueue.model.record import PRIORITY_STEP, Status
-from taskqueue.model.timestamps import MILLISECOND
+from taskqueue.model.record import RANK_A_PRIORITY, Status
 from taskqueue.store import Disagreement, Disagreements
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, forced, lane, moving, record, setting
@@ -89,7 +88,7 @@ _EXPIRES: Document = {"$cond": [{"$eq": [_or_none("started_at"), None]}, _or_non
 _RANK: Document = {
     "$cond": [
         {"$and": [{"$eq": [{"$type": "$ready_at"}, "date"]}, {"$isNumber": "$priority"}, {"$isNumber": "$rank"}]},
-        {"$add": [{"$toLong": "$ready_at"}, {"$multiply": ["$priority", PRIORITY_STEP // MILLISECOND]}]},
+        {"$add": [{"$toLong": "$ready_at"}, {"$multiply": ["$priority", RANK_A_PRIORITY]}]},
         "$rank",
     ]
 }

@@ -256,7 +256,7 @@ def moving(record: Record) -> Document:
         "expires": record.expires_at if unstarted else None,
         "rank": record.rank,
         "waiting_for": list(record.waiting_for) or None,
-        "holder": record.holder and _holder(record.holder),
+        "holder": record.holder and holder_document(record.holder),
         "claims": record.claims,
         "failures": record.failures,
         "crashes": record.crashes,
@@ -408,7 +408,8 @@ def _dependency(dependency: Dependency) -> Document:
     return {"id": dependency.id, "on_failure": dependency.on_failure.value}
 
 
-def _holder(holder: Holder) -> Document:
+def holder_document(holder: Holder) -> Document:
+    """Return the holder as it is kept with a job or a lease."""
     return {"seat": holder.seat, "incarnation": holder.incarnation}
 
 

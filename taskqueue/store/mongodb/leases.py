@@ -12,7 +12,7 @@ from taskqueue.model.record import Holder
 from taskqueue.model.timestamps import whole
 from taskqueue.store import Lease
 from taskqueue.store.mongodb.connection import Connection
-from taskqueue.store.mongodb.documents import Document, needed_time_in
+from taskqueue.store.mongodb.documents import Document, holder_document, needed_time_in
 from taskqueue.store.tries import Tries
 
 
@@ -26,11 +26,11 @@ class Leases:
         leases = self._connection.collections.leases
         change = {"$set": {"until": whole(lease.until), "about": dict(lease.about)}}
         document = leases.find_one_and_update(
-            {"_id": lease.name, "holder": _kept(lease.holder)}, change, return_document=ReturnDocument.AFTER
+            {"_id": lease.name, "holder": holder_document(lease.holder)}, change, return_document=ReturnDocument.AFTER
         )
         if document is not None:
             return _lease(document)
-        change["$set"] |= {"holder": _kept(lease.holder), "since": whole(lease.since)}
+        change["$set"] |= {"holder": holder_document(lease.holder), "since": whole(lease.since)}
         tries = Tries(self._connection.address.shown, f"lease {lease.name}")
         while True:
             tries.another()
@@ -51,14 +51,10 @@ class Leases:
                     leases.delete_one(another)
 
     def resign(self, name: str, holder: Holder) -> None:
-        self._connection.collections.leases.delete_one({"_id": name, "holder": _kept(holder)})
+        self._connection.collections.leases.delete_one({"_id": name, "holder": holder_document(holder)})
 
     def all(self) -> list[Lease]:
         return list(readable(self._connection.collections.leases.find().sort("_id"), _lease, "a lease"))
-
-
-def _kept(holder: Holder) -> Document:
-    return {"seat": holder.seat, "incarnation": holder.incarnation}
 
 
 def _lease(document: Document) -> Lease:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from pymongo import UpdateOne
+from pymongo.collection import Collection
 from pymongo.errors import BulkWriteError
 
 from taskqueue.model.controls import Controls
@@ -19,7 +20,7 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.limits import LimitKey, latest_end, limit_keys_of, until
 from taskqueue.model.record import Holder
 from taskqueue.model.timestamps import whole
-from taskqueue.store.mongodb.connection import ACKNOWLEDGED, Collections, Connection
+from taskqueue.store.mongodb.connection import ACKNOWLEDGED, Connection
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.events import DUPLICATE
 from taskqueue.store.selection import ConcurrencyRoom
@@ -219,12 +220,8 @@ class LimitUse:
         return set()
 
     @property
-    def _collections(self) -> Collections:
-        return self._connection.collections
-
-    @property
-    def _slots(self):  # type: ignore[no-untyped-def]
-        return self._collections.slots.with_options(write_concern=ACKNOWLEDGED)
+    def _slots(self) -> Collection[Document]:
+        return self._connection.collections.slots.with_options(write_concern=ACKNOWLEDGED)
 
 
 class LimitRoom:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from psycopg import errors
 
+from taskqueue.model.record import RANK_A_PRIORITY
 from taskqueue.store import Disagreement, Disagreements
 from taskqueue.store.postgresql.database import PostgreSQLDatabase
 from taskqueue.store.relational import derived_fields
-from taskqueue.store.relational.derived_fields import LOOK_FOR, RANK_A_PRIORITY
+from taskqueue.store.relational.derived_fields import LOOK_FOR
 from taskqueue.store.relational.transaction import Transaction
 
 _BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = {}"

@@ -10,13 +10,11 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.meta import meta_in
 from taskqueue.model.query import Query
 from taskqueue.model.reading import readable, text
-from taskqueue.model.record import PRIORITY_STEP, Status
+from taskqueue.model.record import RANK_A_PRIORITY, Status
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store.relational.columns import given_of, in_json, tags_of
 from taskqueue.store.relational.engine import Database
 from taskqueue.store.relational.filters import condition_of
-
-_STEP = PRIORITY_STEP.total_seconds() * 1000
 
 _ENDED = """SELECT number, ended_at FROM (
         SELECT rowid AS number, ended_at FROM jobs
@@ -29,7 +27,7 @@ _FINAL = [int(status) for status in Status if status.is_final]
 _SAMPLES = f"""
 SELECT id, queue, job, tags, given, status, jobs.ended_at,
     failures + crashes + CASE WHEN status = {int(Status.DONE)} THEN 1 ELSE 0 END,
-    started_at - rank + priority * {_STEP:.0f}, jobs.ended_at - started_at, {in_json("error", "type")}
+    started_at - rank + priority * {RANK_A_PRIORITY}, jobs.ended_at - started_at, {in_json("error", "type")}
 FROM (SELECT number FROM ({{}}) AS ended ORDER BY ended_at DESC LIMIT ?) AS newest
 CROSS JOIN jobs ON jobs.rowid = number
 ORDER BY jobs.ended_at DESC

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 from bson import ObjectId
 
 from taskqueue.model.reading import readable
-from taskqueue.model.record import PRIORITY_STEP, Status
-from taskqueue.model.timestamps import MILLISECOND
+from taskqueue.model.record import Status
 from taskqueue.store import Disagreement
 from taskqueue.store.bell import WORK
 from taskqueue.store.relational import counts
@@ -22,9 +21,6 @@ from taskqueue.store.relational.transaction import Transaction
 
 LOOK_FOR = 20.0
 """How many seconds the search may take."""
-
-RANK_A_PRIORITY = PRIORITY_STEP // MILLISECOND
-"""What one step of the priority adds to the rank."""
 
 _PRESENT = "SELECT queue, status, count(*) FROM jobs WHERE typeof(queue) = 'text' GROUP BY queue, status"
 _FORGET = "DELETE FROM tally WHERE status > 0"

@@ -6,9 +6,10 @@ import sqlite3
 import time
 from collections.abc import Sequence
 
+from taskqueue.model.record import RANK_A_PRIORITY
 from taskqueue.store import Disagreement, Disagreements
 from taskqueue.store.relational import derived_fields
-from taskqueue.store.relational.derived_fields import LOOK_FOR, RANK_A_PRIORITY
+from taskqueue.store.relational.derived_fields import LOOK_FOR
 from taskqueue.store.relational.transaction import Transaction
 from taskqueue.store.sqlite.database import SqliteDatabase
 
