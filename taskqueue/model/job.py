@@ -345,7 +345,7 @@ class Job(RunFacilities, Generic[Data, Result]):
             return super().__class_getitem__((*given, *[Any] * missing))
 
     def __init_subclass__(cls, **arguments: Any) -> None:
-        """Complete the options of the class by those of its bases, and raise ``InvalidOption`` for wrong ones."""
+        """Add the options of its bases to those of the class, and raise ``InvalidOption`` for wrong ones."""
         super().__init_subclass__(**arguments)
         cls._own_options = cls.__dict__.get("options", {})
         levels = [vars(base).get("_own_options", vars(base).get("options", {})) for base in reversed(cls.__mro__)]

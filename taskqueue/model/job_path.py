@@ -62,7 +62,7 @@ def class_path(kind: Any, method: str) -> str:
 
 
 def dotted(kind: type[BaseException]) -> str:
-    """Return the name of an error's class: bare for a built-in one, as it is imported for one of ours."""
+    """Return the name of an error's class: without a module if it is built in, as users import it if it is ours."""
     if kind.__module__ == "builtins":
         return kind.__qualname__
     module = "taskqueue" if kind.__module__ == Job.__module__ else defining_module(kind)

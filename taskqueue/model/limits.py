@@ -196,7 +196,7 @@ def lane(limits: Iterable[Declared], job: str, data: Any) -> str:
 
 
 def with_concurrency(lane: str, job: str, concurrency: int) -> str:
-    """Return the lane of a job of which one worker runs ``count`` at once."""
+    """Return the lane of a job of a class of which one worker runs ``count`` jobs at once."""
     if concurrency == 1:
         return lane
     return _text((*limit_keys_of(lane), LimitKey(key=f"{_AT_A_WORKER}{job}", count=concurrency)))
@@ -263,7 +263,7 @@ def family_of(limit: Declared, job: str) -> str:
 
 
 def scope_of(name: str | None, job: str) -> str:
-    """Return the scope of the limits of this name, or of the ones that the class has without a name."""
+    """Return the scope of the limits with this name, or of the unnamed limits of the class."""
     return f"name={name}" if name else job
 
 

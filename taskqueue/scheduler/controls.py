@@ -98,7 +98,7 @@ def pause(store: Store, queue: str | None, reason: str, by: str | None) -> Contr
 
 
 def resume(store: Store, queue: str | None) -> bool:
-    """Lift the pause of the queue, or with None that of every queue; return whether there was one."""
+    """Lift the pause of the queue, or of all queues if it is None; return whether there was one."""
     return store.clear_control(Kind.PAUSE, EVERY_QUEUE if queue is None else _queue(queue))
 
 

@@ -52,7 +52,7 @@ class Crontab:
 
 
 def read(text: str, tz: str, *, has_users: bool = False) -> Crontab:
-    """Return the schedules of a crontab whose times are those of the zone ``tz`` before its first ``CRON_TZ``.
+    """Return the schedules of a crontab; its times are in the zone ``tz`` until its first ``CRON_TZ``.
 
     With ``has_users`` each line names a user after its times, as in ``/etc/crontab``.
     """
@@ -107,7 +107,7 @@ class _Reader:
             self._add(name, line)
 
     def entries(self) -> dict[str, ScheduleEntry]:
-        """Return the schedules by name; a line without a name has that of its program, with a number if needed."""
+        """Return the schedules by name; a line without a name gets the name of its program, with a number if needed."""
         entries = {command.name: command.entry for command in self._commands if command.name is not None}
         numbers: Counter[str] = Counter()
         for command in self._commands:

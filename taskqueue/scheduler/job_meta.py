@@ -33,7 +33,7 @@ class NewJob:
         self.options = options
         """The options of the call."""
         self.meta = meta
-        """The meta that it inherits, and that of the call."""
+        """The inherited meta, and the meta of the call, which wins."""
 
     def __repr__(self) -> str:
         return f"<NewJob {self.job}>"
@@ -83,7 +83,7 @@ async def completed_in_loop(
 
 
 def completed_entries(before_add: BeforeAdd | None, entries: Iterable[Any]) -> Iterable[Any]:
-    """Return the entries of ``add_jobs`` with the meta of their jobs; those of another form are left to be refused."""
+    """Return the entries of ``add_jobs`` with the meta of their jobs; malformed entries stay, to be refused."""
     _check_iterable(entries)
     return entries if before_add is None and CURRENT.get() is None else _each_completed(before_add, entries)
 

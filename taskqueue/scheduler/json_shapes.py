@@ -246,7 +246,7 @@ def schedule(named: NamedSchedule) -> dict[str, Any]:
 
 
 def schedule_changes(changes: ScheduleChanges) -> dict[str, Any]:
-    """Return what the schedules of an application become."""
+    """Return the changes to the schedules of an application."""
     return {
         "added": list(changes.added),
         "changed": {name: list(parts) for name, parts in changes.changed.items()},
@@ -269,7 +269,7 @@ def analytics(value: Analytics) -> dict[str, Any]:
 
 
 def work_report(report: WorkReport, limits: Sequence[LimitState]) -> dict[str, Any]:
-    """Return what is known of a class or a queue."""
+    """Return the report about a class or a queue."""
     from taskqueue.insight.work_report import Scope, lead  # few programs report on classes and queues
 
     named = "queues" if report.of.scope is Scope.CLASS else "classes"

@@ -57,7 +57,7 @@ def cost_of(priority: object) -> float:
 
 
 def weight_of(priority: object) -> float:
-    """Return the weight of a queue whose first waiting job has this priority; that of priority 0 is 1."""
+    """Return the weight of a queue whose first waiting job has this priority; it is 1 for priority 0."""
     return 1 / cost_of(priority)
 
 

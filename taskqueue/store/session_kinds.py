@@ -54,7 +54,7 @@ def current(session: Any) -> Any:
 
 
 def refused(session: object, accepted: str) -> InvalidOption:
-    """Return the error for what is no session: what to pass in its place, or else what is ``accepted``.
+    """Return the error for a value that is not a session: it says what to pass instead, or else what is ``accepted``.
 
     It shows the type alone, since a URL that is passed may have a password.
     """

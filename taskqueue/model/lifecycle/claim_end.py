@@ -35,7 +35,7 @@ def began_at(record: Record) -> datetime | None:
 
 
 def waits_since(record: Record) -> datetime:
-    """Return since when the record waits, or until when: while a claim holds it, its rank tells."""
+    """Return since when the record waits, or until when; its rank says so even while a claim holds it."""
     return since_of(record.rank, record.priority)
 
 

@@ -58,7 +58,7 @@ class SqliteUrl:
     path: Path
     """Absolute, without symbolic links."""
     mode: int = 0o600
-    """Permissions of the database when it is created; the files beside it and the bells have those of the database."""
+    """Permissions of the database when it is created; the files beside it and the bells get the same."""
     synchronous: str = "full"
     """``full``: every commit reaches the disk; ``normal``: the last commits may be lost in a power cut."""
     timeout: float = 5.0
