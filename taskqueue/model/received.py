@@ -42,15 +42,20 @@ def taken_out(data: Any) -> tuple[Any, dict[str, str] | str]:
     """Return data without placeholders of received values, and the option that names their places."""
     if isinstance(data, Received):
         return None, data.what
-    fields: Any = data
-    if dataclasses.is_dataclass(data) and not isinstance(data, type):
-        fields = {field.name: getattr(data, field.name) for field in dataclasses.fields(data) if field.init}
+    fields = _fields(data)
     if not isinstance(fields, Mapping):
         return data, {}
     received = {name: value.what for name, value in fields.items() if isinstance(value, Received)}
     if not received:
         return data, {}
     return {name: value for name, value in fields.items() if name not in received}, received
+
+
+def _fields(data: Any) -> Any:
+    """Return the fields of a dataclass as a mapping, other data unchanged."""
+    if not dataclasses.is_dataclass(data) or isinstance(data, type):
+        return data
+    return {field.name: getattr(data, field.name) for field in dataclasses.fields(data) if field.init}
 
 
 def check(receives: Sequence[str], depended: int, job: str) -> None:
@@ -72,9 +77,7 @@ def known_part(types: JobTypes | None, data: Any, receives: Sequence[str], where
         if data is not None:
             raise InvalidJob(f"{where} is {data!r}, but is also received (receives={names[WHOLE]!r}): pass only one")
         return None
-    given = {} if data is None else data
-    if dataclasses.is_dataclass(given) and not isinstance(given, type):
-        given = {field.name: getattr(given, field.name) for field in dataclasses.fields(given) if field.init}
+    given = {} if data is None else _fields(data)
     if not isinstance(given, Mapping):
         raise InvalidJob(f"{where} is {data!r}, but parts of it are received: pass a mapping of the other parts")
     for name in names:

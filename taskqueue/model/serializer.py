@@ -19,6 +19,7 @@ from bson.errors import BSONError
 
 from taskqueue.errors import DataTooLarge, InvalidJob, Unreadable, naive_time
 from taskqueue.model.shown_text import as_code
+from taskqueue.model.timestamps import milliseconds
 
 DATA_LIMIT = 1024 * 1024
 """Maximum number of bytes of encoded data, result or checkpoint that are kept, unless the caller says otherwise."""
@@ -219,18 +220,13 @@ def _decimal(value: Decimal, path: str) -> Decimal128:
 def _milliseconds(value: datetime, path: str) -> int:
     if value.tzinfo is None or value.utcoffset() is None:
         raise InvalidJob(f"{path}: {naive_time(value)}")
-    milliseconds = (value - _EPOCH) // _MILLISECOND
-    if not _FIRST <= milliseconds <= _LAST:
+    since_epoch = milliseconds(value)
+    if not _FIRST <= since_epoch <= _LAST:
         raise InvalidJob(f"{path} is {value.isoformat()}, which in UTC is outside the years 1 to 9999: pass it as text")
-    return milliseconds
+    return since_epoch
 
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_MILLISECOND = datetime.resolution * 1000
-_FIRST, _LAST = (
-    (end.replace(tzinfo=timezone.utc) - _EPOCH) // _MILLISECOND
-    for end in (datetime.min, datetime.max)  # noqa: DTZ901
-)
+_FIRST, _LAST = (milliseconds(end.replace(tzinfo=timezone.utc)) for end in (datetime.min, datetime.max))  # noqa: DTZ901
 
 
 _encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False)
