@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from taskqueue.exit_codes import MEANING, Exit
+from taskqueue.exit_codes import Exit
 from taskqueue.model.record import Cause, Status
 from taskqueue.store import Store
 from tests.cli import records
@@ -39,4 +39,4 @@ def test_each_reason_leads_to_a_code_of_its_own(
 
 
 def test_no_two_reasons_share_a_code() -> None:
-    assert len(Exit.__members__) == len({int(code) for code in Exit}) == len(set(MEANING.values()))
+    assert len(Exit.__members__) == len({int(code) for code in Exit}) == len({code.meaning for code in Exit})

@@ -50,7 +50,7 @@ from taskqueue import (
     retry,
 )
 from taskqueue.cli import exit, main, node
-from taskqueue.exit_codes import MEANING, Exit
+from taskqueue.exit_codes import Exit
 from taskqueue.model.job import RunFacilities
 from taskqueue.model.options.table import OPTIONS
 from taskqueue.model.query import IDS, NUMBERS, TEXTS, TIMES
@@ -130,7 +130,7 @@ def node_options() -> str:
 
 def exit_codes() -> str:
     """Return every exit code."""
-    return _table(("code", "name", "meaning"), ((str(int(code)), f"`{code.name}`", MEANING[code]) for code in Exit))
+    return _table(("code", "name", "meaning"), ((str(int(code)), f"`{code.name}`", code.meaning) for code in Exit))
 
 
 def error_tree() -> str:
