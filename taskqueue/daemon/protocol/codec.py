@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
-from typing_extensions import assert_never
 
 from taskqueue.daemon.protocol.channel import ChannelBroken
 from taskqueue.daemon.protocol.messages import Message
@@ -21,7 +20,8 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.lifecycle.outcomes import Outcome
-from taskqueue.model.retry import decision_document, decision_of
+from taskqueue.model.record import Failure
+from taskqueue.model.retry import GiveUp, RetryIn, decision_document, decision_of
 from taskqueue.model.serializer import clean
 
 
@@ -70,66 +70,32 @@ _encoder = msgspec.msgpack.Encoder(enc_hook=_as_plain)
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 
-_OUTCOMES: Mapping[str, Callable[..., Outcome]] = {
-    kind.__name__: kind
-    for kind in (
-        outcomes.Done,
-        outcomes.Failed,
-        outcomes.GivenUp,
-        outcomes.Snoozed,
-        outcomes.NotReady,
-        outcomes.CheckFailed,
-        outcomes.Stepped,
-        outcomes.Awaiting,
-        outcomes.TimedOut,
-        outcomes.Stalled,
-        outcomes.Canceled,
-        outcomes.Interrupted,
-        outcomes.HandedBack,
-        outcomes.Crashed,
-        outcomes.Declared,
-        outcomes.Unloadable,
-        outcomes.Unreadable,
-    )
-}
+_OF_NODE = "retry_for"
+"""The field of ``Unloadable`` that the node sets."""
+
+_OUTCOMES: Mapping[str, Callable[..., Outcome]] = {kind.__name__: kind for kind in get_args(Outcome)}
 
 
 def outcome_fields(outcome: Outcome) -> dict[str, Any]:
-    """Return the fields of an outcome as plain JSON values, for ``Ended.fields``."""
-    match outcome:
-        case outcomes.Done(result=result, reports=reports):
-            return {"result": result} if reports is None else {"result": result, "reports": reports}
-        case outcomes.Stepped(phase=phase, state=state, reports=reports):
-            return {"phase": phase.value, "state": state, "reports": reports}
-        case outcomes.Failed(failure=failure, delay=delay, decision=decision, parts=parts):
-            asked = {"delay": delay, "decision": decision and decision_document(decision)}
-            return {"failure": asdict(failure), **asked, "parts": [asdict(part) for part in parts]}
-        case (
-            outcomes.TimedOut(failure=failure, decision=decision) | outcomes.Stalled(failure=failure, decision=decision)
-        ):
-            return {"failure": asdict(failure), "decision": decision and decision_document(decision)}
-        case outcomes.Snoozed(seconds=seconds):
-            return {"seconds": seconds}
-        case outcomes.NotReady(reason=reason):
-            return {"reason": reason}
-        case outcomes.Declared(options=options):
-            return {"options": options}
-        case outcomes.Awaiting(ids=ids):
-            return {"ids": [str(id) for id in ids]}
-        case (
-            outcomes.GivenUp(failure=failure)
-            | outcomes.Unloadable(failure=failure)
-            | outcomes.CheckFailed(failure=failure)
-            | outcomes.Unreadable(failure=failure)
-            | outcomes.Crashed(failure=failure)
-        ):
-            return {"failure": asdict(failure)}
-        case outcomes.Interrupted(failure=failure):
-            return {} if failure is None else {"failure": asdict(failure)}
-        case outcomes.Canceled() | outcomes.HandedBack():
-            return {}
-        case _ as unknown:
-            assert_never(unknown)
+    """Return the fields of an outcome as plain JSON values, for ``Ended.fields``; fields that are None are left out."""
+    if type(outcome) is outcomes.Done and outcome.reports is None:  # as most runs end
+        return {"result": outcome.result}
+    return {name: _as_json(value) for name, value in vars(outcome).items() if value is not None and name != _OF_NODE}
+
+
+def _as_json(value: Any) -> Any:
+    match value:
+        case Failure():
+            return asdict(value)
+        case RetryIn() | GiveUp():
+            return decision_document(value)
+        case Phase():
+            return value.value
+        case JobId():
+            return str(value)
+        case tuple():
+            return [_as_json(item) for item in value]
+    return value
 
 
 def outcome_of(name: str, fields: Mapping[str, Any], unroutable_after: float) -> Outcome:
@@ -151,5 +117,5 @@ def outcome_of(name: str, fields: Mapping[str, Any], unroutable_after: float) ->
     if "ids" in values:
         values["ids"] = tuple(JobId(id) for id in values["ids"])
     if name == "Unloadable":
-        values["retry_for"] = timedelta(seconds=unroutable_after)
+        values[_OF_NODE] = timedelta(seconds=unroutable_after)
     return _OUTCOMES[name](**values)
