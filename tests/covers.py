@@ -56,7 +56,7 @@ COVERS: Mapping[str, str] = {
         "daemon/node/context daemon/node/node daemon/node/start daemon/node/schedules daemon/node/signals_of_jobs"
     ),
     "acceptance/test_fair_order.py": "",
-    "cli/test_burst.py": "daemon/node/burst",
+    "cli/test_burst.py": "daemon/node/node",
     "acceptance/test_replaced_files.py": "store/backup",
     "acceptance/test_schedules.py": "",
     "acceptance/test_stacks.py": "",

@@ -9,7 +9,6 @@ from functools import partial
 
 from taskqueue.daemon.node import signals_of_jobs
 from taskqueue.daemon.node.bell_listener import BellListener
-from taskqueue.daemon.node.burst import Burst
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.clocks import ClockWatch
 from taskqueue.daemon.node.context import NodeContext
@@ -90,7 +89,8 @@ class Node:
         self._shutdown = self._new_shutdown()
         self._maintenance = Maintenance(context, self._leases, self._is_seated)
         self._host_watch = self._new_host_watch(stacks)
-        self._burst = self._new_burst() if settings.burst else None
+        self._has_claimed_last = False
+        """Whether a claim has followed the last outcome, for ``--burst``."""
         self._bells = BellListener(self._loop, self._breaker)
         self.monitor = Monitor(context, self._is_seated, watch)
         self._expired_timer = context.timer(self._rescuer.rescue_expired)
@@ -151,22 +151,6 @@ class Node:
             on_leases=lambda leases: self._manager.send(*stacks.look(leases)),
             is_busy=self._in_flight.__len__,
         )
-
-    def _new_burst(self) -> Burst:
-        return Burst(
-            loop=self._loop,
-            dispatcher=self._dispatcher,
-            in_flight=self._in_flight,
-            maintenance=self._maintenance,
-            hooks=self._hooks,
-            may_claim=self._may_claim,
-            on_end=self._on_burst_ended,
-        )
-
-    def _on_burst_ended(self) -> None:
-        if self._hooks.has_failed:
-            self._shutdown.exit = Exit.ERROR
-        self._shutdown.on_quit()
 
     @property
     def restarts(self) -> bool:
@@ -259,13 +243,38 @@ class Node:
         if self._shutdown.stage is NodeStage.STANDBY:
             return
         self._dispatcher.work(self._may_claim)
-        if self._burst is not None and self._is_seated():
-            self._burst.check()
+        if self._settings.burst and self._is_seated():
+            self._leave_when_idle()
         unsettled = self._in_flight.unsettled
         if self._shutdown.stage is NodeStage.LEAVING and (self._breaker.store_was_replaced or not unsettled):
             self._loop.stop()
         if unsettled:  # in an outage, or the claim had an unreadable record
             self._loop.at(self._breaker.resume_at, lambda: None)  # the end of that turn tries again
+
+    def _leave_when_idle(self) -> None:
+        """Shut down a node that was started for the jobs that are due now, as soon as none is left.
+
+        An outcome may have released a job whose ring has not arrived yet, so the last claim follows the last outcome.
+        """
+        fetcher = self._dispatcher.fetcher
+        if len(self._in_flight) or self._maintenance.has_tasks or self._hooks.is_busy:
+            self._has_claimed_last = False
+        elif not self._may_claim():
+            self._leave("this node is drained")
+        elif fetcher.expects_jobs:
+            return
+        elif self._has_claimed_last:
+            self._leave("no job is due now")
+        else:
+            self._has_claimed_last = True
+            fetcher.wake("nothing seems to be due")
+            self._loop.soon(lambda: None)
+
+    def _leave(self, reason: str) -> None:
+        log.info("exiting: %s", reason)
+        if self._hooks.has_failed:
+            self._shutdown.exit = Exit.ERROR
+        self._shutdown.on_quit()
 
     def _apply_controls(self) -> None:
         """Apply new controls; runs that have started continue."""
