@@ -101,7 +101,7 @@ COVERS: Mapping[str, str] = {
     "daemon/protocol/test_encoding.py": "daemon/protocol/codec",
     "daemon/runtime/test_timers.py": "daemon/runtime/loop",
     "daemon/test_costs.py": "",
-    "daemon/test_stop.py": "daemon/manager/stop_escalation daemon/node/shutdown",
+    "daemon/test_stop.py": "daemon/node/shutdown",
     "daemon/worker/test_job_loader.py": "execution/loader",
     "daemon/worker/test_stack_dump.py": "daemon/manager/stack_monitor",
     "daemon/worker/test_inspection.py": "daemon/worker/process_attributes",

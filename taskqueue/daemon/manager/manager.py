@@ -15,8 +15,7 @@ from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
-from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
-from taskqueue.daemon.manager.runs import QueuedRun
+from taskqueue.daemon.manager.runs import QueuedRun, ReportQueue, RunQueue
 from taskqueue.daemon.manager.worker_handle import EndReason, WorkerHandle, WorkerStage
 from taskqueue.daemon.manager.worker_output import WorkerOutput
 from taskqueue.daemon.manager.worker_pool import WorkerPool

@@ -10,8 +10,7 @@ from __future__ import annotations
 import time
 from functools import partial
 
-from taskqueue.daemon.manager.queues import ReportQueue
-from taskqueue.daemon.manager.runs import CurrentRun
+from taskqueue.daemon.manager.runs import CurrentRun, ReportQueue
 from taskqueue.daemon.manager.worker_handle import RunSlot
 from taskqueue.daemon.protocol.messages import POSITION_EVERY, PROGRESS_EVERY, Logged, Progressed
 from taskqueue.daemon.runtime.child_process import boottime

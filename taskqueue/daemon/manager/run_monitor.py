@@ -12,11 +12,9 @@ from functools import partial
 from taskqueue.daemon.manager import crash_outcomes
 from taskqueue.daemon.manager.failing_workers import FailingWorkers, Pauses
 from taskqueue.daemon.manager.progress_monitor import LogMonitor, ProgressMonitor
-from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
-from taskqueue.daemon.manager.runs import CurrentRun, QueuedRun
+from taskqueue.daemon.manager.runs import CurrentRun, QueuedRun, ReportQueue, RunQueue
 from taskqueue.daemon.manager.stack_monitor import StackMonitor
-from taskqueue.daemon.manager.stop_escalation import StopEscalation
-from taskqueue.daemon.manager.worker_handle import EndReason, RunSlot, WorkerHandle
+from taskqueue.daemon.manager.worker_handle import EndReason, RunSlot, StopEscalation, WorkerHandle
 from taskqueue.daemon.protocol.codec import decode, encode
 from taskqueue.daemon.protocol.messages import (
     Ended,

@@ -1,8 +1,10 @@
-"""One worker as its manager knows it: its process, its stage, and the slots in which it has runs."""
+"""One worker as its manager knows it: its process, its stage, the slots in which it has runs, and how they end."""
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import time
 from collections import deque
 from collections.abc import Collection, Iterable
@@ -11,7 +13,6 @@ from enum import Enum
 from typing import NamedTuple
 
 from taskqueue.daemon.manager.runs import CurrentRun, QueuedRun
-from taskqueue.daemon.manager.stop_escalation import StopEscalation
 from taskqueue.daemon.protocol.channel import Channel, ChannelBroken
 from taskqueue.daemon.protocol.codec import encode
 from taskqueue.daemon.protocol.messages import (
@@ -30,7 +31,53 @@ from taskqueue.daemon.protocol.shared_memory import Entry, WorkerPage
 from taskqueue.daemon.protocol.stack_file import StackFile
 from taskqueue.daemon.protocol.start_permits import StartPermits
 from taskqueue.daemon.runtime.child_process import Child
-from taskqueue.daemon.runtime.loop import Timer
+from taskqueue.daemon.runtime.loop import Loop, Timer
+
+log = logging.getLogger(__name__)
+
+SIGTERM_EVERY = 1.0
+"""Seconds between two SIGTERM; an exception raised inside ``__del__`` or a C callback is lost, so it is repeated."""
+
+
+class StopEscalation:
+    """Ends a worker, or one of its runs: SIGTERM at once and each second, SIGKILL for its group after a grace."""
+
+    def __init__(self, loop: Loop, process: Child | RunSlot, *, kill_at: float) -> None:
+        self._loop = loop
+        self._process = process
+        self._signal_timer: Timer | None = None
+        self._kill_timer = loop.at(kill_at, self._kill)
+
+    def signal_now(self) -> None:
+        """Send SIGTERM now and each second from now on."""
+        self._process.signal(signal.SIGTERM)
+        self.signal_later()
+
+    def signal_later(self) -> None:
+        """Send SIGTERM each second from now on; the first one has been sent."""
+        self._signal_timer = self._loop.at(time.monotonic() + SIGTERM_EVERY, self.signal_now)
+
+    def _stop_signaling(self) -> None:
+        """Stop sending SIGTERM; SIGKILL stays scheduled."""
+        if self._signal_timer is not None:
+            self._signal_timer.cancel()
+
+    def hasten(self, kill_at: float) -> None:
+        """Bring SIGKILL forward to ``kill_at``, unless it is due earlier."""
+        if self._kill_timer.is_pending and kill_at < self._kill_timer.deadline:
+            self._kill_timer.cancel()
+            self._kill_timer = self._loop.at(kill_at, self._kill)
+
+    def cancel(self) -> None:
+        """Stop sending signals."""
+        self._stop_signaling()
+        self._kill_timer.cancel()
+
+    def _kill(self) -> None:
+        self._stop_signaling()
+        log.warning("killing a worker that did not end in time: pid %d", self._process.pid)
+        self._process.kill_group()
+
 
 ASKED_AGAIN_AFTER, LONGEST_PAUSE = 0.5, 30.0
 """Seconds between two queries to a worker that does not answer: the first and the longest pause; they double."""

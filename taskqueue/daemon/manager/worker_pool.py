@@ -13,12 +13,10 @@ from operator import attrgetter
 
 from taskqueue.daemon.manager.adopted_processes import AdoptedProcesses
 from taskqueue.daemon.manager.crash_outcomes import OomKills
-from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
 from taskqueue.daemon.manager.run_monitor import RunMonitor
-from taskqueue.daemon.manager.runs import QueuedRun
+from taskqueue.daemon.manager.runs import QueuedRun, ReportQueue, RunQueue
 from taskqueue.daemon.manager.scaling import Backoff, PoolState, decide
 from taskqueue.daemon.manager.stack_monitor import NOT_BEGUN
-from taskqueue.daemon.manager.stop_escalation import StopEscalation
 from taskqueue.daemon.manager.worker_handle import (
     ONE_JOB,
     OUTDATED,
@@ -26,6 +24,7 @@ from taskqueue.daemon.manager.worker_handle import (
     SURPLUS,
     EndReason,
     RunSlot,
+    StopEscalation,
     WorkerHandle,
     WorkerStage,
 )

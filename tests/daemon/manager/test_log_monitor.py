@@ -8,8 +8,7 @@ from contextlib import closing
 import pytest
 
 from taskqueue.daemon.manager.progress_monitor import LogMonitor
-from taskqueue.daemon.manager.queues import ReportQueue
-from taskqueue.daemon.manager.runs import CurrentRun, QueuedRun
+from taskqueue.daemon.manager.runs import CurrentRun, QueuedRun, ReportQueue
 from taskqueue.daemon.manager.worker_handle import WorkerHandle
 from taskqueue.daemon.manager.worker_output import WorkerOutput
 from taskqueue.daemon.manager.workers import Workers

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
-from taskqueue.daemon.manager.runs import QueuedRun
+from taskqueue.daemon.manager.runs import QueuedRun, ReportQueue, RunQueue
 from taskqueue.daemon.protocol.channel import pair
 from taskqueue.daemon.protocol.codec import decode, encode
 from taskqueue.daemon.protocol.messages import STEPPED_DOWN, RunHook, RunsHandedBack, run_of

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
 from taskqueue.daemon.manager.run_monitor import RunMonitor
-from taskqueue.daemon.manager.runs import QueuedRun
+from taskqueue.daemon.manager.runs import QueuedRun, ReportQueue, RunQueue
 from taskqueue.daemon.manager.worker_handle import WorkerHandle
 from taskqueue.daemon.manager.worker_output import WorkerOutput
 from taskqueue.daemon.manager.workers import Workers
