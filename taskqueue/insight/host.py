@@ -81,11 +81,11 @@ def opened(pid: int, born: int) -> int | None:
     return None
 
 
-def is_dead(pidfd: int) -> bool:
-    """Return whether the process has ended, reaped or not."""
-    poll = select.poll()
+def is_dead(pidfd: int, within: float | None = 0.0) -> bool:
+    """Return whether the process has ended, reaped or not; wait for its end up to ``within`` seconds, None for ever."""
+    poll = select.poll()  # not select(), which ends at descriptor 1023
     poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(0))
+    return bool(poll.poll(None if within is None else max(0.0, within) * 1000))
 
 
 def caller(call: str) -> Holder:

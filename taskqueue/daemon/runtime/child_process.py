@@ -12,7 +12,6 @@ import logging
 import os
 import re
 import resource
-import select
 import shlex
 import signal
 import sys
@@ -29,6 +28,7 @@ from setproctitle import setproctitle
 
 from taskqueue.daemon.runtime.child_setup import flush, kill_main_thread, live, prctl
 from taskqueue.errors import ConfigError
+from taskqueue.insight import host
 from taskqueue.model.shown_text import logged
 
 log = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ class Child:
 
         Return at once if the descriptor is readable, else wait for the process to die.
         """
-        _await_readable(self.pidfd, None)
+        host.is_dead(self.pidfd, within=None)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)  # before wait4: until then the kernel cannot reuse the number
         _, status, usage = os.wait4(self.pid, 0)
@@ -362,10 +362,8 @@ def use_of(pid: int) -> ProcessUse | None:
 
 def memory_of(pid: int) -> int:
     """Return the resident memory of process ``pid`` in bytes; 0 if there is no such process."""
-    try:
-        return int(psutil.Process(pid).memory_info().rss)
-    except (psutil.NoSuchProcess, OSError):  # or descriptors are short
-        return 0
+    use = use_of(pid)
+    return 0 if use is None else use.memory
 
 
 def boottime() -> float:
@@ -460,15 +458,9 @@ def _await_death(pid: int, timeout: float) -> None:
     """Wait up to ``timeout`` seconds for the death of the child ``pid``."""
     pidfd = os.pidfd_open(pid)
     try:
-        _await_readable(pidfd, timeout)
+        host.is_dead(pidfd, timeout)
     finally:
         os.close(pidfd)
-
-
-def _await_readable(descriptor: int, timeout: float | None) -> None:
-    poll = select.poll()  # not select(), which ends at descriptor 1023
-    poll.register(descriptor, select.POLLIN)
-    poll.poll(None if timeout is None else max(0.0, timeout) * 1000)
 
 
 def _signal_name(signum: int) -> str:

@@ -12,10 +12,9 @@ import logging
 import os
 import re
 import resource
-import select
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from taskqueue.daemon.runtime import child_process
@@ -76,10 +75,10 @@ def kill(within: float = KILL_TAKES_AT_MOST) -> int:
         for pidfd in orphans.values():
             with contextlib.suppress(PermissionError, ProcessLookupError):
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-        _await_deaths(orphans.values(), ends_at)
-        stuck = {pid for pid, pidfd in orphans.items() if not host.is_dead(pidfd)}
+        stuck = {pid for pid, pidfd in orphans.items() if not host.is_dead(pidfd, ends_at - time.monotonic())}
         ended |= orphans.keys() - stuck
-        _close(orphans.values())
+        for pidfd in orphans.values():
+            os.close(pidfd)
         if time.monotonic() >= ends_at:
             break
     if stuck:
@@ -106,9 +105,7 @@ def _marked_orphans() -> Iterator[tuple[int, int]]:
             continue
         with contextlib.suppress(ProcessLookupError):
             pidfd = os.pidfd_open(pid)
-            if _limit_of(pid) == mark and not host.is_dead(
-                pidfd
-            ):  # the pidfd is open: the pid cannot be reused any more
+            if _limit_of(pid) == mark and not host.is_dead(pidfd):  # it is open: the pid cannot be reused any more
                 yield pid, pidfd
             else:
                 os.close(pidfd)
@@ -169,15 +166,3 @@ def _limit_shown(pid: int) -> int:
         return 0
     match = re.search(r"^Max file locks +([0-9]+)", shown, re.MULTILINE)
     return 0 if match is None else int(match[1])
-
-
-def _await_deaths(pidfds: Iterable[int], ends_at: float) -> None:
-    for pidfd in pidfds:
-        poll = select.poll()
-        poll.register(pidfd, select.POLLIN)
-        poll.poll(max(0.0, ends_at - time.monotonic()) * 1000)
-
-
-def _close(pidfds: Iterable[int]) -> None:
-    for pidfd in pidfds:
-        os.close(pidfd)

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import FrameType, TracebackType
-from typing import Protocol
 
 from taskqueue.daemon.protocol.shared_memory import WorkerPage
 from taskqueue.execution.executor import execute
@@ -147,20 +146,13 @@ class SignalInterrupts(StopRequests):
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-class Shielded(Protocol):
-    """Interrupts that a shield holds back."""
-
-    def raise_due(self) -> None:
-        """Raise an interrupt that came in the meantime."""
-
-
 class Shield(AbstractContextManager[None]):
     """The context in which a job has called the worker's code: interrupts wait until it is left.
 
     Other threads of the job are never interrupted: signals are handled by the main thread.
     """
 
-    def __init__(self, interrupts: Shielded) -> None:
+    def __init__(self, interrupts: StopRequests) -> None:
         self._interrupts = interrupts
         self.depth = 0
 

@@ -15,8 +15,9 @@ import pytest
 
 from taskqueue.daemon.manager.stack_monitor import HELD_UP, NOT_BEGUN
 from taskqueue.daemon.protocol.messages import Ended, StackTaken, Started, Stop, TakeStack, changed
+from taskqueue.daemon.protocol.shared_memory import WorkerPage
 from taskqueue.daemon.protocol.stack_file import StackFile
-from taskqueue.daemon.worker.interrupts import Shield
+from taskqueue.daemon.worker.interrupts import StopRequests
 from taskqueue.daemon.worker.stack_dump import MOST_TASKS, StackDump
 from taskqueue.execution.run import Run
 from taskqueue.model.stack import KEPT_BYTES, MOST_BYTES
@@ -201,14 +202,14 @@ def test_the_stack_of_a_worker_that_dies_is_not_waited_for(fake_node: FakeNode, 
 def test_of_very_many_tasks_the_first_hundred_are_shown() -> None:
     """A worker may have thousands of runs that are all to end, and is asked at each signal."""
 
-    class NothingDue:
+    class NothingDue(StopRequests):
         def raise_due(self) -> None:
             raise AssertionError("nothing is due")
 
     async def answered() -> str:
         tasks = [asyncio.create_task(asyncio.sleep(3600)) for _ in range(MOST_TASKS + 50)]
         await asyncio.sleep(0)
-        dump = StackDump(file, Shield(NothingDue()), lambda job: ((job, task) for task in tasks))
+        dump = StackDump(file, NothingDue(WorkerPage()).shield, lambda job: ((job, task) for task in tasks))
         dump.answer(inspect.currentframe())
         for task in tasks:
             task.cancel()
