@@ -108,6 +108,7 @@ COVERS: Mapping[str, str] = {
     "daemon/worker/test_worker.py": "daemon/worker/run_threads daemon/worker/worker_context",
     "daemon/worker/test_concurrent_worker.py": ("daemon/worker/concurrent_run daemon/manager/worker_pool"),
     "execution/test_executor.py": "execution/job_context",
+    "execution/test_structlog_lines.py": "",
     "execution/test_event_loop.py": "model/run_context",
     "cli/test_config.py": "daemon/settings",
     "model/lifecycle/test_pending.py": ("model/lifecycle/outcomes model/lifecycle/claim_end"),
