@@ -185,31 +185,10 @@ class InFlight:
         claim = self._claims.get(id)
         return claim if claim is not None and claim.record.claims == claims else None
 
-    def note_started(self, claim: InFlightRun, at: datetime, *, loaded: bool) -> None:
-        """Note the start of the run, or that its class is loaded, from when it counts."""
-        claim.record = changed(claim.record, started_at=at)
-        note = replace(claim.note or Note(), started_at=at)
-        self._note(claim, replace(note, loaded_at=at) if loaded else note)
-
-    def note_progress(self, claim: InFlightRun, percent: float, message: str, at: datetime) -> None:
-        """Note the progress of the run."""
-        claim.record = changed(claim.record, progress=percent, progress_message=message, progress_at=at)
-        notes = replace(claim.note or Note(), progress=percent, progress_message=message, progress_at=at)
-        self._note(claim, notes)
-
-    def note_state(self, claim: InFlightRun, state: str) -> None:
-        """Note a checkpoint: the state for a later attempt."""
-        claim.record = changed(claim.record, state=state)
-        self._note(claim, replace(claim.note or Note(), state=state))
-
-    def note_position(self, claim: InFlightRun, cursor: str) -> None:
-        """Note the positions of the loops of the run."""
-        claim.record = changed(claim.record, cursor=cursor)
-        self._note(claim, replace(claim.note or Note(), cursor=cursor))
-
-    def note_cancel_request(self, claim: InFlightRun, reason: str, now: datetime) -> None:
-        """Note a cancel request."""
-        claim.record = canceled(claim.record, reason, now)
+    def note(self, claim: InFlightRun, **values: Any) -> None:
+        """Note these values of a running job in its record, and for the store."""
+        claim.record = changed(claim.record, **values)
+        self._note(claim, **values)
 
     def finish(self, claim: InFlightRun, outcome: Outcome, run: Run, now: datetime) -> None:
         """Note the outcome; the claim is then unsettled."""
@@ -230,7 +209,10 @@ class InFlight:
         claim = self.find(message.id, message.claims)
         if claim is not None:
             claim.pid = message.pid
-            self.note_started(claim, self._boot_times.moment(message.at), loaded=message.loaded)
+            started_at = self._boot_times.moment(message.at)
+            self.note(claim, started_at=started_at)
+            if message.loaded:
+                self._note(claim, loaded_at=started_at)
 
     def on_progressed(self, message: Progressed) -> None:
         """Note progress, a checkpoint or a position."""
@@ -238,17 +220,18 @@ class InFlight:
         if claim is None:
             return
         if message.progress is not None:
-            self.note_progress(claim, message.progress, message.message, self._boot_times.moment(message.at))
+            at = self._boot_times.moment(message.at)
+            self.note(claim, progress=message.progress, progress_message=message.message, progress_at=at)
         if message.state is not None:
-            self.note_state(claim, message.state)
+            self.note(claim, state=message.state)
         if message.position is not None:
-            self.note_position(claim, message.position)
+            self.note(claim, cursor=message.position)
 
     def on_logged(self, message: Logged) -> None:
         """Note the last log lines of a run."""
         claim = self.find(message.id, message.claims)
         if claim is not None:
-            self._note(claim, replace(claim.note or Note(), lines=message.lines))
+            self._note(claim, lines=message.lines)
 
     def on_waits_for(self, message: WaitsFor) -> None:
         """Note which jobs a run waits for."""
@@ -340,7 +323,7 @@ class InFlight:
             if holding is None or holding.claims != claim.fence:
                 yield claim, "lost"
             elif holding.cancel_reason is not None and claim.record.phase is not Phase.FAILING:
-                self.note_cancel_request(claim, holding.cancel_reason, self._now())
+                claim.record = canceled(claim.record, holding.cancel_reason, self._now())
                 yield claim, "cancel"
 
     def take_unsettled(self) -> list[InFlightRun]:
@@ -369,7 +352,8 @@ class InFlight:
         for id, note in notes.items():
             claim = self._claims.get(str(id))
             if claim is not None:
-                self._note(claim, _merged(note, claim.note))
+                claim.note = _merged(note, claim.note)
+                self.with_notes.add(claim.id)
 
     def _forget(self, claim: InFlightRun) -> None:
         del self._claims[claim.id]
@@ -382,8 +366,8 @@ class InFlight:
         else:
             self.data -= len(claim.record.data)
 
-    def _note(self, claim: InFlightRun, note: Note) -> None:
-        claim.note = note
+    def _note(self, claim: InFlightRun, **values: Any) -> None:
+        claim.note = replace(claim.note or Note(), **values)
         self.with_notes.add(claim.id)
 
 

@@ -20,7 +20,7 @@ from taskqueue.model.lifecycle.pending import claimed
 from taskqueue.model.limits import Rate, lane, limit_keys_of
 from taskqueue.model.record import Cause, Holder, Options, Record, Status
 from taskqueue.model.timestamps import MILLISECOND
-from taskqueue.store import Store
+from taskqueue.store import ClaimState, Renewal, Store
 from tests.daemon.node.conftest import Bench
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
@@ -116,10 +116,10 @@ def test_news_is_gathered_and_told_once() -> None:
     in_flight.add([record])
     claim = held_of(in_flight, record)
 
-    in_flight.note_started(claim, NOON, loaded=True)
-    in_flight.note_progress(claim, 10, "a tenth", NOON)
-    in_flight.note_progress(claim, 20, "a fifth", NOON)
-    in_flight.note_state(claim, '"here"')
+    in_flight.note(claim, started_at=NOON)
+    in_flight.note(claim, progress=10, progress_message="a tenth", progress_at=NOON)
+    in_flight.note(claim, progress=20, progress_message="a fifth", progress_at=NOON)
+    in_flight.note(claim, state='"here"')
 
     notes = in_flight.take_notes()[record.id]
     assert (notes.started_at, notes.progress, notes.progress_message, notes.state) == (NOON, 20, "a fifth", '"here"')
@@ -132,10 +132,10 @@ def test_news_that_could_not_be_told_is_kept_and_what_came_later_wins() -> None:
     record = a_claim()
     in_flight.add([record])
     claim = held_of(in_flight, record)
-    in_flight.note_state(claim, '"early"')
-    in_flight.note_progress(claim, 10, "", NOON)
+    in_flight.note(claim, state='"early"')
+    in_flight.note(claim, progress=10, progress_message="", progress_at=NOON)
     untold = in_flight.take_notes()
-    in_flight.note_state(claim, '"late"')
+    in_flight.note(claim, state='"late"')
 
     in_flight.keep_notes(untold)
 
@@ -148,7 +148,7 @@ def test_news_of_a_job_that_has_ended_meanwhile_is_dropped() -> None:
     record = a_claim()
     in_flight.add([record])
     claim = held_of(in_flight, record)
-    in_flight.note_started(claim, NOON, loaded=True)
+    in_flight.note(claim, started_at=NOON)
     untold = in_flight.take_notes()
     in_flight.finish(claim, Done(), Run(node="a"), NOON)
 
@@ -206,7 +206,8 @@ def test_a_cancel_request_that_came_while_the_job_ran_decides_over_another_run()
     record = replace(a_claim(), started_at=NOON)
     in_flight.add([record])
     claim = held_of(in_flight, record)
-    in_flight.note_cancel_request(claim, "not needed", NOON)
+    request = ClaimState(claims=record.claims, cancel_reason="not needed")
+    assert list(in_flight.to_stop(Renewal(claims={record.id: request}, others_end_at=None))) == [(claim, "cancel")]
 
     in_flight.hand_back(claim)
 
