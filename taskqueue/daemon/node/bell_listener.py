@@ -27,11 +27,11 @@ class BellListener:
 
     def listen(self, open_bell: Callable[[], Bell], on_ring: Callable[[], None], on_pause: Callable[[], None]) -> None:
         """Open a bell and call back from then on; keep asking for it while the store does not answer."""
-        answer = self._breaker.call(open_bell)
-        if answer is None:
+        bell = self._breaker.call(open_bell)
+        if bell is None:
             self._loop.at(time.monotonic() + OPEN_AGAIN_AFTER, lambda: self.listen(open_bell, on_ring, on_pause))
             return
-        self._watches.append(_Watch(self._loop, answer.value, on_ring, on_pause))
+        self._watches.append(_Watch(self._loop, bell, on_ring, on_pause))
 
     def close(self) -> None:
         """Stop listening."""

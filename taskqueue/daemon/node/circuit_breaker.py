@@ -22,13 +22,6 @@ LONGEST_PAUSE = 5.0
 Answer = TypeVar("Answer")
 
 
-@dataclass
-class Answered(Generic[Answer]):
-    """The return value of a store call, as opposed to None for no answer."""
-
-    value: Answer
-
-
 @dataclass(frozen=True)
 class StoreCall(Generic[Answer]):
     """A store call that another thread makes."""
@@ -77,8 +70,8 @@ class CircuitBreaker:
         """Return when to repeat a call that got no answer, on the monotonic clock; if none did, a time in the past."""
         return max(self._repeat_at, self._resume_at if self.reason else 0.0)
 
-    def call(self, operation: Callable[[], Answer], *, writes: bool = False) -> Answered[Answer] | None:
-        """Call the store and return its answer; None if it fails, or during a pause.
+    def call(self, operation: Callable[[], Answer], *, writes: bool = False) -> Answer | None:
+        """Call the store and return its answer; None if it fails, or during a pause (see also ``carry_out``).
 
         ``writes`` says that an answer means a write: only such a one ends an outage in which reads succeed.
         """
@@ -86,13 +79,22 @@ class CircuitBreaker:
             return None
         return self._answer(lambda: _timed(operation), self._failures, writes=writes)
 
+    def carry_out(self, operation: Callable[[], None], *, writes: bool = False) -> bool:
+        """Call the store for an operation without an answer as ``call`` does; return whether it was carried out."""
+
+        def carried_out() -> bool:
+            operation()
+            return True
+
+        return self.call(carried_out, writes=writes) is True
+
     def begin(self, operation: Callable[[], Answer], thread: Executor) -> StoreCall[Answer] | None:
         """Call the store in another thread; None during a pause. ``end`` returns the answer."""
         if self._is_paused:
             return None
         return StoreCall(thread.submit(_timed, operation), self._failures)
 
-    def end(self, call: StoreCall[Answer], *, writes: bool = False) -> Answered[Answer] | None:
+    def end(self, call: StoreCall[Answer], *, writes: bool = False) -> Answer | None:
         """Wait for the call and return its answer as ``call`` does."""
         return self._answer(call.future.result, call.failures, writes=writes)
 
@@ -100,9 +102,7 @@ class CircuitBreaker:
     def _is_paused(self) -> bool:
         return bool(self.reason) and time.monotonic() < self._resume_at
 
-    def _answer(
-        self, ask: Callable[[], tuple[Answer, float]], failures: int, *, writes: bool
-    ) -> Answered[Answer] | None:
+    def _answer(self, ask: Callable[[], tuple[Answer, float]], failures: int, *, writes: bool) -> Answer | None:
         """Return the answer; it ends an outage unless another call has failed since this one started."""
         try:
             answer, seconds = ask()
@@ -123,7 +123,7 @@ class CircuitBreaker:
             self._pause = 0.0
             self._only_reads = False
             self._on_change()
-        return Answered(answer)
+        return answer
 
     def _fail(self, error: StoreUnavailable) -> None:
         first = not self.reason

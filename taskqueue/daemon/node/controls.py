@@ -24,10 +24,10 @@ class ControlsView:
 
     def refresh(self) -> list[Control] | None:
         """Read the active controls, and return the new ones; None if nothing has changed."""
-        answer = self._breaker.call(self._store.controls)
-        if answer is None or answer.value.kept == self._controls.kept:
+        controls = self._breaker.call(self._store.controls)
+        if controls is None or controls.kept == self._controls.kept:
             return None
-        before, self._controls = self._controls.kept, answer.value
+        before, self._controls = self._controls.kept, controls
         self.drain = self._controls.drain_of(self._seat)
         for lifted in (control for control in before if control not in self._controls.kept):
             log.info("no longer active: %s", lifted)

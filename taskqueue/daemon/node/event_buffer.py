@@ -45,7 +45,7 @@ class EventBuffer:
         """Write the buffered events; in an outage keep them and try again later."""
         self._timer.cancel()
         unwritten, self._unwritten = self._unwritten[-MOST_KEPT:], []
-        if unwritten and self._breaker.call(lambda: self._store.record_events(unwritten), writes=True) is None:
+        if unwritten and not self._breaker.carry_out(lambda: self._store.record_events(unwritten), writes=True):
             self._unwritten = unwritten
             self._timer.after(WRITE_WITHIN)
 

@@ -117,12 +117,11 @@ class Fetcher:
             return self._begin_reserved() if self._reserved else []
         log.debug("claiming up to %d jobs: %s", request.pooled, self._reason)
         began = time.monotonic()
-        answer = self._breaker.call(lambda: self._claim(request))
-        if answer is not None:
+        claimed = self._breaker.call(lambda: self._claim(request))
+        if claimed is not None:
             self._prefetch.store_took(self._store_took + time.monotonic() - began)
         self._store_took = 0.0
-        claimed = answer.value if answer is not None else []
-        return [*claimed, *self._begin_reserved()] if self._reserved else claimed
+        return [*(claimed or []), *self._begin_reserved()] if self._reserved else claimed or []
 
     def hand_back_reserved(self) -> None:
         """Hand back claims that no worker has received, because the node is stopping or a long run blocks them."""
@@ -208,7 +207,7 @@ class Fetcher:
                 begun.append(record)
         now = max(self._store.now(), self.begins_at or EPOCH)
         notes = {record.id: Note(started_at=now) for record in begun}
-        if not begun or self._breaker.call(lambda: self._store.note(self._holder, notes)) is None:
+        if not begun or not self._breaker.carry_out(lambda: self._store.note(self._holder, notes)):
             return []
         for record in begun:
             claim = self._in_flight.find(str(record.id), record.claims)

@@ -79,9 +79,9 @@ class BacklogReader:
         os.eventfd_read(self._wake)
         if self._is_seated() and time.monotonic() >= self._read_again_at:
             began = time.monotonic()
-            answer = self._breaker.call(lambda: read(self._store))
+            backlog = self._breaker.call(lambda: read(self._store))
             self._read_again_at = began + max(READ_EVERY, SHARE * (time.monotonic() - began))
-            self.latest = answer.value if answer is not None else self.latest
+            self.latest = backlog or self.latest
         self._loop.soon(self._has_turned.set)  # after the callbacks that wait already
 
 

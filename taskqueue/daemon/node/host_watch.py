@@ -53,14 +53,12 @@ class Rescuer:
 
     def rescue_from(self, dead: Holder) -> int | None:
         """Settle the claims of a dead node or caller, and return their number; None in an outage."""
-        answer = self._breaker.call(lambda: self._rescue(lambda: self._store.held(dead, BATCH)))
-        return None if answer is None else answer.value
+        return self._breaker.call(lambda: self._rescue(lambda: self._store.held(dead, BATCH)))
 
     def rescue_own_seat(self) -> int:
         """Settle the claims of earlier incarnations of this seat, and return their number."""
         seat, incarnation = self._holder.seat, self._holder.incarnation
-        answer = self._breaker.call(lambda: self._rescue(lambda: self._store.orphaned(seat, incarnation, BATCH)))
-        return answer.value if answer is not None else 0
+        return self._breaker.call(lambda: self._rescue(lambda: self._store.orphaned(seat, incarnation, BATCH))) or 0
 
     def _rescue(
         self, find: Callable[[], list[Record]], lease_end: Callable[[Record], datetime | None] = lambda _: None
@@ -140,18 +138,18 @@ class HostWatch:
         """Watch the current nodes and callers of this host, and rescue the claims of dead ones."""
         if not self._is_seated() and not self._is_busy():
             return
-        answer = self._breaker.call(self._store.leases)
-        if answer is None:
+        leases = self._breaker.call(self._store.leases)
+        if leases is None:
             return
-        self._on_leases(answer.value)
+        self._on_leases(leases)
         if not self._is_seated():
             return
         callers = self._breaker.call(lambda: self._store.holders(host.caller_seats()))
         if callers is None:
             return
         now = self._store.now()
-        others: dict[Holder, Lease | None] = dict.fromkeys(callers.value)
-        for lease in seats(answer.value):
+        others: dict[Holder, Lease | None] = dict.fromkeys(callers)
+        for lease in seats(leases):
             if lease.holder != self._holder and lease.until > now:
                 others[lease.holder] = lease
         for holder in [holder for holder in self._watched if holder not in others]:

@@ -174,17 +174,17 @@ class NodeLeases:
             is_over = occupant.until <= self._store.now()
             if not is_over or not self._clock_watch.trusts_ends:
                 return False
-        answer = self._breaker.call(lambda: self._seat.acquire(*self._about()), writes=True)
-        if answer is not None and not self._seat.is_ours:
-            self._log_standby(answer.value)
+        lease = self._breaker.call(lambda: self._seat.acquire(*self._about()), writes=True)
+        if lease is not None and not self._seat.is_ours:
+            self._log_standby(lease)
         return self._seat.is_ours
 
     def renew_seat(self) -> bool:
         """Renew the seat; return False if another node has it, True also in an outage."""
-        answer = self._breaker.call(lambda: self._seat.renew(*self._about()), writes=True)
-        if answer is None or self._seat.is_ours:
+        lease = self._breaker.call(lambda: self._seat.renew(*self._about()), writes=True)
+        if lease is None or self._seat.is_ours:
             return True
-        log.error("seat %s was taken: %s", self._name, held_by(answer.value))
+        log.error("seat %s was taken: %s", self._name, held_by(lease))
         return False
 
     def _about(self) -> tuple[Mapping[str, object], datetime]:

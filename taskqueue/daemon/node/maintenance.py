@@ -121,8 +121,7 @@ class Maintenance:
             self._breaker.call(self._retention.prune)
 
     def _tidy_some_history(self) -> None:
-        tidied = self._breaker.call(self._retention.tidy_history) if self._leads else None
-        if tidied is not None and tidied.value:
+        if self._leads and self._breaker.call(self._retention.tidy_history):
             self.tidy_history()
 
     def _reconcile(self) -> None:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from taskqueue.daemon.node.circuit_breaker import Answered
 from taskqueue.daemon.node.context import NodeContext
 from taskqueue.daemon.node.fetcher import Fetcher
 from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
@@ -66,17 +65,17 @@ class OutcomeWriter:
         settlements = [_settlement(claim) for claim in unsettled]
         if meanwhile is None:
             began = time.monotonic()
-            answer = self._breaker.call(lambda: self._write(settlements), writes=True)
+            accepted_ids = self._breaker.call(lambda: self._write(settlements), writes=True)
             self._fetcher.store_took(time.monotonic() - began)
         else:
-            answer = self._settle_beside(settlements, meanwhile)
-        if answer is None:
+            accepted_ids = self._settle_beside(settlements, meanwhile)
+        if accepted_ids is None:
             self._in_flight.keep_unsettled(unsettled)
             return []
         self._in_flight.in_write = ()
         self._fetcher.wake_after(unsettled)
         logs_runs = runs.isEnabledFor(logging.INFO)
-        settled = [(claim, claim.record.id in answer.value) for claim in unsettled]
+        settled = [(claim, claim.record.id in accepted_ids) for claim in unsettled]
         if self._figures.counts_runs:
             self._figures.settled(settled)
         for claim, accepted in settled:
@@ -84,9 +83,7 @@ class OutcomeWriter:
                 self._note_outcome(claim, accepted)
         return settled
 
-    def _settle_beside(
-        self, settlements: Sequence[Settlement], meanwhile: Callable[[], None]
-    ) -> Answered[set[JobId]] | None:
+    def _settle_beside(self, settlements: Sequence[Settlement], meanwhile: Callable[[], None]) -> set[JobId] | None:
         """Settle these in another thread, which has ended when this method returns or raises."""
         under_way = self._breaker.begin(lambda: self._write(settlements), self._thread)
         if under_way is None:
@@ -107,18 +104,18 @@ class OutcomeWriter:
         if not self._in_flight.with_notes:
             return
         notes = self._in_flight.take_notes()
-        if self._breaker.call(lambda: self._store.note(self._holder, notes)) is None:
+        if not self._breaker.carry_out(lambda: self._store.note(self._holder, notes)):
             self._in_flight.keep_notes(notes)
         self._in_flight.in_write = ()
 
     def renew(self) -> Renewal | None:
         """Extend the leases of all claims, and return the store's answer; None in an outage."""
         notes = self._in_flight.take_notes()
-        answer = self._breaker.call(lambda: self._store.renew(self._holder, self._store.now() + self._lease, notes))
-        if answer is None:
+        renewal = self._breaker.call(lambda: self._store.renew(self._holder, self._store.now() + self._lease, notes))
+        if renewal is None:
             self._in_flight.keep_notes(notes)
         self._in_flight.in_write = ()
-        return None if answer is None else answer.value
+        return renewal
 
     def hand_back_unknown(self, renewal: Renewal) -> None:
         """Hand back claims that this node does not know of because the store's answer to the claim was lost."""
@@ -128,8 +125,8 @@ class OutcomeWriter:
             return
         log.warning("handing back %d claims for which the store's answer was lost", len(unknown_ids))
         is_unknown = query.parse({"id": {"$in": unknown_ids[:BATCH]}, "status": int(Status.PROCESSING)})
-        answer = self._breaker.call(lambda: self._store.find(is_unknown, limit=BATCH))
-        self._hand_back(record for record in (answer.value if answer else []) if record.holder == self._holder)
+        records = self._breaker.call(lambda: self._store.find(is_unknown, limit=BATCH)) or []
+        self._hand_back(record for record in records if record.holder == self._holder)
 
     def close(self) -> None:
         """End the thread."""

@@ -34,8 +34,7 @@ class ScheduleRunner:
 
     def fire_due(self) -> datetime | None:
         """Fire due schedules, and return when the next one is due, which may be in the past."""
-        answer = self._breaker.call(self._fire_due)
-        return None if answer is None else answer.value
+        return self._breaker.call(self._fire_due)
 
     def reconcile(self) -> None:
         """Repair schedules that await a job whose end they missed or that was removed, or whose clock was set back."""
