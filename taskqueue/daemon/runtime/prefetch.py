@@ -31,34 +31,21 @@ SHORT_RUN = 0.05
 _WEIGHT = 0.1
 """The share of the newest value in a moving average."""
 
-_UNKNOWN = float("inf")
 
-
-class Ewma:
-    """A moving average, in which older values count exponentially less."""
-
-    def __init__(self, value: float | None = None) -> None:
-        self.value = value
-
-    def add(self, value: float, *, at_once: bool = False) -> None:
-        """Move towards ``value``, or to it with ``at_once``."""
-        before = self.value
-        self.value = value if before is None or at_once else before + (value - before) * _WEIGHT
+def moving_average(before: float | None, value: float) -> float:
+    """Return an average after one more value, in which older values count exponentially less; None if it is first."""
+    return value if before is None else before + (value - before) * _WEIGHT
 
 
 class RunTimes:
     """The expected duration of a run of each job: a long run counts at once, shorter ones lower the value slowly."""
 
     def __init__(self) -> None:
-        self._seconds: dict[str, Ewma] = {}
+        self._seconds: dict[str, float] = {}
 
     def add(self, job: str, seconds: float) -> None:
         """Record how long a run of ``job`` took."""
-        average = self._seconds.get(job)
-        if average is None or average.value is None:
-            self._seconds[job] = Ewma(seconds)
-        else:
-            average.add(seconds, at_once=seconds > average.value)
+        self._seconds[job] = max(seconds, moving_average(self._seconds.get(job), seconds))
 
     def forget(self, job: str) -> None:
         """Expect nothing of a run of ``job`` until the next one has ended."""
@@ -66,8 +53,7 @@ class RunTimes:
 
     def expected(self, job: str) -> float:
         """Return the expected seconds of a run of ``job``; infinity if unknown."""
-        average = self._seconds.get(job)
-        return _UNKNOWN if average is None or average.value is None else average.value
+        return self._seconds.get(job, math.inf)
 
 
 class Prefetch:
@@ -75,18 +61,18 @@ class Prefetch:
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
-        self._run = Ewma()
-        self._store_latency = Ewma(0.0)
+        self._run: float | None = None
+        self._store_latency = 0.0
         self._is_off = False
 
     def store_took(self, seconds: float) -> None:
         """Record how long the node waited for the store in one turn."""
-        self._store_latency.add(seconds)
+        self._store_latency = moving_average(self._store_latency, seconds)
 
     def run_took(self, seconds: float) -> None:
         """Record how long a run took."""
         self._is_off = seconds > SHORT_RUN
-        self._run.add(seconds, at_once=self._is_off)
+        self._run = seconds if self._is_off else moving_average(self._run, seconds)
 
     def stop_prefetching(self) -> None:
         """Stop prefetching: prefetched claims came back because a long run blocked them."""
@@ -95,10 +81,10 @@ class Prefetch:
     @property
     def depth(self) -> int:
         """Return how many jobs may be prefetched beyond the free slots."""
-        run = self._run.value
+        run = self._run
         if run is None or self._is_off or run > SHORT_RUN:
             return 0
-        seconds = min(max(PREFETCH_SECONDS, TURNS * (self._store_latency.value or 0.0)), MOST_SECONDS)
+        seconds = min(max(PREFETCH_SECONDS, TURNS * self._store_latency), MOST_SECONDS)
         return self.slots * math.ceil(seconds / max(run, SHORTEST_RUN))
 
     def data(self, in_flight: int) -> int:
