@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import CoroutineType, ModuleType
 from typing import Any
 
-from taskqueue.daemon.protocol.messages import APPLY_SCHEDULES, CHECK_OUTBOX, EMPTY_OUTBOX, RELAY_OUTBOX, WATCH
+from taskqueue.daemon.protocol.messages import APPLY_SCHEDULES, CHECK_OUTBOX, RELAY_OUTBOX, WATCH
 from taskqueue.execution.loader import CannotLoad, Loaded, load, load_policy, load_predicate
 from taskqueue.execution.run_hooks import RunHooks, hooks_in
 from taskqueue.model.record import Failure
@@ -91,7 +91,13 @@ class JobLoader:
         """
         if name == WATCH:  # imported when it runs: a worker that takes long before that counts as stuck
             return
-        hook = partial(_WITH_SOURCE[name], source) if source else getattr(self._bootstrap, name, None)
+        hook: Callable[[Any], Any] | None
+        if name == APPLY_SCHEDULES:
+            hook = partial(apply_declared, source)
+        elif source:
+            hook = partial(_call_with_outbox, name, source)
+        else:
+            hook = getattr(self._bootstrap, name, None)
         scheduler = self._scheduler
 
         class Hook:
@@ -116,30 +122,15 @@ def run_file(path: Path) -> ModuleType:
     return module
 
 
-def _check_outbox(path: str, _scheduler: Any) -> None:
-    from taskqueue.outbox.outbox import find  # few nodes have an outbox
+def _call_with_outbox(name: str, path: str, scheduler: Any) -> None:
+    from taskqueue.outbox import outbox  # few nodes have an outbox
 
-    find(path)
-
-
-def _relay(path: str, scheduler: Any) -> None:
-    from taskqueue.outbox.outbox import relay_endlessly
-
-    relay_endlessly(path, scheduler)
-
-
-def _empty(path: str, scheduler: Any) -> None:
-    from taskqueue.outbox.outbox import relay_until_empty
-
-    relay_until_empty(path, scheduler)
-
-
-_WITH_SOURCE: Mapping[str, Callable[[str, Any], None]] = {
-    APPLY_SCHEDULES: apply_declared,
-    CHECK_OUTBOX: _check_outbox,
-    RELAY_OUTBOX: _relay,
-    EMPTY_OUTBOX: _empty,
-}
+    if name == CHECK_OUTBOX:
+        outbox.find(path)
+    elif name == RELAY_OUTBOX:
+        outbox.relay_endlessly(path, scheduler)
+    else:
+        outbox.relay_until_empty(path, scheduler)
 
 
 async def _without_result(coroutine: CoroutineType[Any, Any, Any]) -> None:
