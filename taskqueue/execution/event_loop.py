@@ -186,9 +186,7 @@ def _forget_cancel() -> None:
 
 def run_alone(coroutine: Coroutine[Any, Any, Any], interrupts: Interrupts) -> Any:
     """Run the coroutine in its own event loop: in this thread, or in another if a loop is already running here."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not has_running_loop():
         return _run_alone(coroutine, interrupts)
     with ThreadPoolExecutor(1) as threads:
         return threads.submit(contextvars.copy_context().run, _run_alone, coroutine, interrupts).result()

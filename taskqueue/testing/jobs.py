@@ -49,7 +49,7 @@ class Jobs:
 
     def added(self, job: Any = None, data: Any = None, **options: Any) -> list[Process]:
         """Return the jobs of the store, oldest first: all, or those of a class with such data and options."""
-        every = [Process(self._scheduler, record) for record in self._records()]
+        every = [Process(self._scheduler, record) for record in matching(self._store, EVERYTHING)]
         if job is None:
             return every
         expected = Expected(job, data, options)
@@ -172,9 +172,6 @@ class Jobs:
         ]
         if settlements:
             self._store.settle(settlements, now)
-
-    def _records(self) -> list[Record]:
-        return list(matching(self._store, EVERYTHING))
 
 
 SHOWN = 10

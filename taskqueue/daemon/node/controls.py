@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
+from taskqueue.daemon.node.context import NodeContext
 from taskqueue.model.controls import NONE, Control, Kind
-from taskqueue.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -14,10 +13,10 @@ log = logging.getLogger(__name__)
 class ControlsView:
     """The controls as last read. The store applies them to claims anyway; this makes a node act at once."""
 
-    def __init__(self, store: Store, seat: str, breaker: CircuitBreaker) -> None:
-        self._store = store
-        self._seat = seat
-        self._breaker = breaker
+    def __init__(self, node: NodeContext) -> None:
+        self._store = node.store
+        self._seat = node.holder.seat
+        self._breaker = node.breaker
         self._controls = NONE
         self.drain: Control | None = None
         """The control that drains this node; None if there is none."""

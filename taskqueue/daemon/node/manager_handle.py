@@ -19,7 +19,6 @@ from taskqueue.daemon.protocol.codec import decode, encode
 from taskqueue.daemon.protocol.messages import (
     NO_CLAIM,
     Ended,
-    Key,
     LeaseExtended,
     Logged,
     Message,
@@ -82,7 +81,7 @@ class ManagerHandle:
         """``on_startup_failed`` is called when the manager cannot start workers and has given up."""
         self.process = forked.process
         self.pid = forked.process.pid
-        self._start_log = forked.start_log
+        self.start_log = forked.start_log
         self._siblings = forked.siblings
         self._in_flight = in_flight
         self._hooks = hooks
@@ -165,10 +164,6 @@ class ManagerHandle:
         if was_suspended:  # this process may have been unable to read
             self._unanswered_since = now
         return now - self._unanswered_since > self._silence_limit
-
-    def start_times(self) -> dict[Key, float]:
-        """Return the start time of each run in the start log; the run may have ended since."""
-        return self._start_log.start_times()
 
     def kill(self) -> None:
         """Kill the manager and its workers; do nothing if it has exited."""

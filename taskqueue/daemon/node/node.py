@@ -84,7 +84,7 @@ class Node:
         clock_watch = ClockWatch(store.now, settings.lease)
         self._rescuer = Rescuer(context, clock_watch, self._wake)
         self._leases = NodeLeases(context, clock_watch)
-        self._controls = ControlsView(store, context.holder.seat, context.breaker)
+        self._controls = ControlsView(context)
         self._leadership = self._new_leadership()
         self._shutdown = self._new_shutdown()
         self._maintenance = Maintenance(context, self._leases, self._is_seated)

@@ -154,7 +154,7 @@ class ShutdownSequence:
             self.exit = self.exit or Exit.LOST
         elif self._manager.kills > self._kills_before:
             self.exit = self.exit or Exit.KILLED
-        self._in_flight.on_manager_exit(self._manager.start_times())
+        self._in_flight.on_manager_exit(self._manager.start_log.start_times())
         self.restarts = self.restarts and self.stage is NodeStage.DRAINING
         if self.stage is NodeStage.STANDBY:
             self._loop.stop()

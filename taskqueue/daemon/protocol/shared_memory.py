@@ -11,7 +11,7 @@ import mmap
 import struct
 import threading
 import zlib
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from taskqueue.daemon.protocol.messages import Key
 from taskqueue.model.log_lines import LARGEST_LINE, MOST_BYTES
@@ -33,10 +33,7 @@ _NOTE = struct.Struct("II")  # length and checksum: a half-written text does not
 _NOTE_AT = _WORDS
 _TEXT_AT = _NOTE_AT + _NOTE.size
 _POSITION = struct.Struct("QQII")  # sequence number, run, length and checksum
-_POSITIONS_AT = (
-    2 * mmap.PAGESIZE,
-    3 * mmap.PAGESIZE,
-)  # written in turn: if the worker is killed while it writes one, the other is intact
+_POSITIONS_AT = 2 * mmap.PAGESIZE, 3 * mmap.PAGESIZE  # in turn: if a worker is killed in one, the other is intact
 _POSITION_LIMIT = mmap.PAGESIZE - _POSITION.size
 
 
@@ -89,8 +86,7 @@ class StartLog:
         return dict(entry.read() for entry in self._entries)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProgressEntry:
+class ProgressEntry(NamedTuple):
     """Progress of run ``number`` of this worker in percent, reported at ``at`` (seconds since the boot of the host)."""
 
     number: int
@@ -148,7 +144,7 @@ class WorkerPage:
 
     def write_progress(self, progress: ProgressEntry) -> None:
         """Write the progress of a run."""
-        text = json.dumps([progress.number, progress.progress, progress.message, progress.at]).encode()
+        text = json.dumps(progress).encode()
         self._page[_TEXT_AT : _TEXT_AT + len(text)] = text
         _NOTE.pack_into(self._page, _NOTE_AT, len(text), zlib.crc32(text))
 
@@ -158,8 +154,7 @@ class WorkerPage:
         text = bytes(self._page[_TEXT_AT : _TEXT_AT + length])
         if not length or zlib.crc32(text) != checksum:
             return None
-        number, progress, message, at = json.loads(text)
-        return ProgressEntry(number=number, progress=progress, message=message, at=at)
+        return ProgressEntry(*json.loads(text))
 
     def write_position(self, number: int, text: str) -> bool:
         """Write the positions of the loops of run ``number``; return False if they do not fit.

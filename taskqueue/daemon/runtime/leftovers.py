@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 KILL_TAKES_AT_MOST = 5.0
 """Seconds to wait for killed processes: one that is stuck in the kernel runs no code of a job any more."""
 
-_LOCKS = 10
-"""RLIMIT_LOCKS of asm-generic/resource.h, which the module ``resource`` does not name."""
+LOCKS = 10
+"""RLIMITLOCKS of asm-generic/resource.h, which the module ``resource`` does not name."""
 
 _PID = 22  # bits: the most that Linux knows
 _BORN = 24  # bits: the lowest of the start time of the manager or worker
@@ -90,7 +90,7 @@ def kill(within: float = KILL_TAKES_AT_MOST) -> int:
 
 def _marked_orphans() -> Iterator[tuple[int, int]]:
     """Yield pid and pidfd of each living marked process whose manager is dead."""
-    ours = resource.getrlimit(_LOCKS)[0]
+    ours = resource.getrlimit(LOCKS)[0]
     lives: dict[int, bool] = {ours: True}
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -113,7 +113,7 @@ def _marked_orphans() -> Iterator[tuple[int, int]]:
 
 def _mark_this(sign: int) -> None:
     mark = _mark(sign, os.getpid(), host.born_at(os.getpid()) or 0)
-    resource.setrlimit(_LOCKS, (mark, resource.getrlimit(_LOCKS)[1]))
+    resource.setrlimit(LOCKS, (mark, resource.getrlimit(LOCKS)[1]))
 
 
 def _mark(sign: int, pid: int, born: int) -> int:
@@ -153,7 +153,7 @@ def _is_below_its_manager(worker: int) -> bool:
 def _limit_of(pid: int) -> int:
     """Return the limit of the process; 0 if it is dead, or belongs to another user."""
     try:
-        return resource.prlimit(pid, _LOCKS)[0]
+        return resource.prlimit(pid, LOCKS)[0]
     except (ProcessLookupError, PermissionError):
         return 0
 

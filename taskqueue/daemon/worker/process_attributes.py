@@ -25,14 +25,12 @@ from operator import attrgetter, itemgetter
 from typing import Any, TypeGuard
 
 from taskqueue.daemon.runtime.child_process import IoPriority
+from taskqueue.daemon.runtime.leftovers import LOCKS
 from taskqueue.execution.line_keeper import KEEPER, attach
 from taskqueue.model.log_fields import CURRENT
 
-_LOCKS = 10
-"""RLIMIT_LOCKS of asm-generic/resource.h, which the module ``resource`` does not name; workers are marked by it."""
-
 LIMITS: Mapping[int, str] = {
-    _LOCKS: "RLIMIT_LOCKS",
+    LOCKS: "RLIMIT_LOCKS",
     **{
         getattr(resource, name): name for name in dir(resource) if name.startswith("RLIMIT_") and name != "RLIMIT_OFILE"
     },
