@@ -16,7 +16,7 @@ from taskqueue.errors import ConfigError
 from taskqueue.insight.notifications import KnownFinding, Message
 from taskqueue.model.timestamps import moment
 from taskqueue.model.wording import count, local
-from taskqueue.notifications.receiver import ANSWERS_WITHIN, NotDelivered, in_time, is_host, secret
+from taskqueue.notifications.receiver import ANSWERS_WITHIN, NotDelivered, in_time, secret, split_url
 
 PASSWORD = "TASKQUEUE_NOTIFY_PASSWORD"  # noqa: S105 - the name of a variable
 """The variable with the password of the user of the mail server."""
@@ -181,21 +181,10 @@ def _is_address(text: str) -> bool:
 
 
 def _server(to: str, url: str) -> SplitResult:
-    try:
-        server = urlsplit(url)
-        host, _ = server.hostname, server.port
-    except ValueError:
-        host, server = None, urlsplit("")
+    server, host = split_url(url)
     if server.password is not None:
         raise ConfigError(f"--notify mailto:{to}: smtp={server.scheme}://… has a password: set {PASSWORD} in its place")
-    if (
-        not host
-        or not is_host(host)
-        or server.scheme not in PORTS
-        or server.path.strip("/")
-        or server.query
-        or server.fragment
-    ):
+    if not host or server.scheme not in PORTS or server.path.strip("/") or server.query or server.fragment:
         raise ConfigError(
             f"--notify mailto:{to}: smtp is not the address of a mail server: write {EXAMPLE}, or smtp:// for "
             "STARTTLS or no encryption"

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
+from urllib.parse import SplitResult, urlsplit
 
 from taskqueue.errors import ConfigError
 
@@ -66,7 +67,17 @@ def in_time(deliver: Callable[[], None], within: float = WITHIN) -> None:
         raise NotDelivered(f"failed with {type(error).__name__}") from None  # its text may have secrets
 
 
-def is_host(name: str) -> bool:
+def split_url(text: str) -> tuple[SplitResult, str]:
+    """Return the parts of a URL, and its host; the host is empty if there is none, or none of that name can be."""
+    try:
+        parts = urlsplit(text)
+        host, _ = parts.hostname or "", parts.port
+    except ValueError:
+        return urlsplit(""), ""
+    return parts, host if _is_host(host) else ""
+
+
+def _is_host(name: str) -> bool:
     """Return whether a name can be that of a host: an address, or parts of 1 to 63 characters with dots between."""
     try:
         return bool(name.encode("idna"))

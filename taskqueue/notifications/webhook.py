@@ -26,7 +26,7 @@ from urllib.request import (
 from taskqueue.errors import ConfigError
 from taskqueue.insight.notifications import Message
 from taskqueue.model.version import VERSION
-from taskqueue.notifications.receiver import ANSWERS_WITHIN, NotDelivered, in_time, is_host, secret
+from taskqueue.notifications.receiver import ANSWERS_WITHIN, NotDelivered, in_time, secret, split_url
 
 KEY = "TASKQUEUE_NOTIFY_KEY"
 """The variable with the key, or with two of them separated by a blank while one replaces the other."""
@@ -102,12 +102,8 @@ def _reason(error: object) -> str:
 
 def webhook_of(text: str) -> Webhook:
     """Return the webhook with this URL; raise ``ConfigError``, whose text does not contain the path."""
-    try:
-        parts = urlsplit(text)
-        host, _ = parts.hostname, parts.port
-    except ValueError:
-        host, parts = None, urlsplit("")
-    if not host or not is_host(host) or not text.isascii() or not text.isprintable() or " " in text:
+    parts, host = split_url(text)
+    if not host or not text.isascii() or not text.isprintable() or " " in text:
         scheme = text.partition(":")[0]
         raise ConfigError(
             f"--notify {scheme}:… is not a URL: write one such as https://ops.example.org/hooks/taskqueue"
