@@ -18,7 +18,6 @@ from taskqueue.daemon.node.node import Node
 from taskqueue.daemon.node.signals_of_jobs import SignalFile
 from taskqueue.daemon.runtime import child_process, standard_streams
 from taskqueue.daemon.settings import Settings
-from taskqueue.errors import ConfigError
 from taskqueue.exit_codes import Exit
 from taskqueue.insight import host
 from taskqueue.model import log_fields
@@ -49,21 +48,15 @@ def run(settings: Settings, *, announce: Callable[[str], None], keep: Collection
     siblings = {pid: host.born_at(pid) for pid in child_process.children()}
     forked = ForkedManager(*fork_manager(settings, keep), siblings)
     signals_of_jobs.hold()  # manager and workers must get them; threads of the store must not
-    try:
+    with contextlib.ExitStack() as undone:
+        undone.callback(forked.end)
+        undone.callback(signals_of_jobs.release)
         with _stoppable(forked):
             store = open_store(settings.url)
-    except BaseException:
-        signals_of_jobs.release()
-        forked.end()
-        raise
-    node = Node(settings, store, forked)
-    try:
+        undone.callback(store.close)
+        node = Node(settings, store, forked)
         node.monitor.listen()
-    except ConfigError:
-        signals_of_jobs.release()
-        forked.end()
-        store.close()
-        raise
+        undone.pop_all()
     for line in node.banner():
         announce(line)
     gc.freeze()  # objects made so far live as long as the process: no collection looks at them again
