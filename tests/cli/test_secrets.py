@@ -16,7 +16,6 @@ import pytest
 from taskqueue import Scheduler, ShellJob
 from taskqueue.cli import main, node
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
-from taskqueue.daemon.node.figures import Figures
 from taskqueue.daemon.node.health import BacklogReader, NodeHealth
 from taskqueue.daemon.node.leader_run import FindingsWatch
 from taskqueue.daemon.node.metrics import Metrics
@@ -107,18 +106,18 @@ def test_the_health_of_a_node_shows_no_password(
     status, loop = NodeStatus(Settings(name="web-1")), Loop()
     status.degraded = str(refused.value)
     with closing(open_store(str(tmp_path / "jobs.db"))) as store:
-        breaker = CircuitBreaker(lambda: None)
-        backlog = BacklogReader(loop, store, breaker, lambda: True)
-        watch = FindingsWatch(context_of(store, breaker, loop=loop), lambda _: None)
         holder = Holder(seat="web-1", incarnation="1234567890")
-        health = NodeHealth(Settings(name="web-1"), holder, store.url, status, backlog)
+        context = context_of(store, CircuitBreaker(lambda: None), loop=loop, status=status, holder=holder)
+        backlog = BacklogReader(context, lambda: True)
+        watch = FindingsWatch(context, lambda _: None)
+        health = NodeHealth(context, backlog)
         control = ControlServer("web-1", "1234567890", health.document)
         control.start()
         main.main(["health"])
         main.main(["health", "--json"])
         main.main(["--url", str(tmp_path / "jobs.db"), "doctor"])
         control.close()
-        metrics = Metrics("web-1", status, Figures(), health, backlog, watch).text("")[0].decode()
+        metrics = Metrics(context, health, backlog, watch).text("")[0].decode()
     loop.close()
 
     said = capsys.readouterr()

@@ -17,7 +17,6 @@ from taskqueue import errors, otel, outbox, retry, testing
 from taskqueue.cli import main, node
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.context import NodeContext
-from taskqueue.daemon.node.figures import Figures
 from taskqueue.daemon.node.health import BacklogReader, NodeHealth
 from taskqueue.daemon.node.leader_run import FindingsWatch
 from taskqueue.daemon.node.metrics import Metrics
@@ -100,11 +99,10 @@ def metrics(folder: Path) -> Mapping[str, Any]:
     status.leads = True
     with closing(Loop()) as loop, closing(open_store(f"sqlite://{folder}/jobs.db")) as store:
         breaker, holder = CircuitBreaker(lambda: None), Holder(seat="web-1", incarnation="1234567890")
-        backlog = BacklogReader(loop, store, breaker, lambda: True)
-        health = NodeHealth(settings, holder, store.url, status, backlog)
         context = NodeContext(loop=loop, store=store, holder=holder, settings=settings, status=status, breaker=breaker)
+        backlog = BacklogReader(context, lambda: True)
         watch = FindingsWatch(context, lambda _: None)
-        families = list(Metrics("web-1", status, Figures(), health, backlog, watch).collect())
+        families = list(Metrics(context, NodeHealth(context, backlog), backlog, watch).collect())
     return {family.name: {"type": family.type, "labels": list(_labels(family))} for family in families}
 
 

@@ -9,12 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
-from taskqueue.daemon.node.status import WORKS, NodeStatus
-from taskqueue.daemon.runtime.loop import Loop
-from taskqueue.daemon.settings import Settings
+from taskqueue.daemon.node.context import NodeContext
+from taskqueue.daemon.node.status import WORKS
 from taskqueue.insight.nodes import live_and_lost
-from taskqueue.model.record import Holder, Status
+from taskqueue.model.record import Status
 from taskqueue.model.version import VERSION
 from taskqueue.store import Store
 
@@ -55,10 +53,10 @@ class Backlog:
 class BacklogReader:
     """The latest backlog. Only the loop calls the store; other threads ask it by a descriptor."""
 
-    def __init__(self, loop: Loop, store: Store, breaker: CircuitBreaker, is_seated: Callable[[], bool]) -> None:
-        self._loop = loop
-        self._store = store
-        self._breaker = breaker
+    def __init__(self, node: NodeContext, is_seated: Callable[[], bool]) -> None:
+        self._loop = node.loop
+        self._store = node.store
+        self._breaker = node.breaker
         self._is_seated = is_seated
         self._read_again_at = 0.0
         # Never closed: another thread may be about to write to it, and it ends with the process.
@@ -66,7 +64,7 @@ class BacklogReader:
         self._has_turned = threading.Event()
         self.latest: Backlog | None = None
         """The backlog as last read; None before the first read. Replaced as a whole, so any thread may look."""
-        loop.watch(self._wake, self._on_wake)
+        node.loop.watch(self._wake, self._on_wake)
 
     def refresh(self) -> Backlog | None:
         """Make the loop read the store, wait a moment for it, and return the latest backlog; for other threads."""
@@ -101,13 +99,11 @@ can take, since an outage of the store must not count as a hang. An idle loop tu
 class NodeHealth:
     """The health of one node. The loop notes its turns; other threads ask, and read values that are replaced whole."""
 
-    def __init__(
-        self, settings: Settings, holder: Holder, store_url: str, status: NodeStatus, backlog: BacklogReader
-    ) -> None:
-        self._settings = settings
-        self._holder = holder
-        self._store_url = store_url
-        self._status = status
+    def __init__(self, node: NodeContext, backlog: BacklogReader) -> None:
+        self._settings = node.settings
+        self._holder = node.holder
+        self._store_url = node.store.url
+        self._status = node.status
         self._backlog = backlog
         self._turned_at = time.monotonic()
 

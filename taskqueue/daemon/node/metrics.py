@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from taskqueue.daemon.node.figures import Figures, copied
+from taskqueue.daemon.node.context import NodeContext
+from taskqueue.daemon.node.figures import copied
 from taskqueue.daemon.node.health import Backlog, BacklogReader, NodeHealth
 from taskqueue.daemon.node.job_metrics import Family, JobMetrics
 from taskqueue.daemon.node.leader_run import FindingsWatch
-from taskqueue.daemon.node.status import NodeStatus
 from taskqueue.errors import ConfigError
 from taskqueue.insight import overview
 from taskqueue.model.finding import Level
@@ -39,17 +39,15 @@ class Metrics(Collector):
 
     def __init__(
         self,
-        node: str,
-        status: NodeStatus,
-        figures: Figures,
+        node: NodeContext,
         health: NodeHealth,
         backlog: BacklogReader,
         watch: FindingsWatch,
         jobs: JobMetrics | None = None,
     ) -> None:
-        self._node = node
-        self._status = status
-        self._figures = figures
+        self._node = node.holder.seat
+        self._status = node.status
+        self._figures = node.figures
         self._health = health
         self._backlog = backlog
         self._watch = watch

@@ -334,36 +334,32 @@ class Monitor:
     """
 
     def __init__(self, node: NodeContext, is_seated: Callable[[], bool], watch: FindingsWatch) -> None:
-        self._loop = node.loop
-        self._settings = node.settings
+        self._node = node
         self._status = node.status
-        self._figures = node.figures
         self._watch = watch
         self._http: MetricsServer | None = None
         self._jobs: JobMetrics | None = None
-        self._holder = node.holder
-        self._backlog = BacklogReader(node.loop, node.store, node.breaker, is_seated)
-        self._health = NodeHealth(node.settings, node.holder, node.store.url, node.status, self._backlog)
+        self._backlog = BacklogReader(node, is_seated)
+        self._health = NodeHealth(node, self._backlog)
         self._control = ControlServer(node.holder.seat, node.holder.incarnation, self._report)
 
     def listen(self) -> None:
         """Listen at the address of the metrics, if there is one. Raise ``ConfigError``."""
-        address = self._settings.metrics_address
+        address = self._node.settings.metrics_address
         if address is None:
             return
         from taskqueue.daemon.node.job_metrics import JobMetrics
         from taskqueue.daemon.node.metrics import OF_PROCESS, Metrics
 
-        self._jobs = JobMetrics(self._holder.seat, self._holder.incarnation, self._status.manager, OF_PROCESS)
-        metrics = Metrics(
-            self._settings.name, self._status, self._figures, self._health, self._backlog, self._watch, self._jobs
-        )
+        holder = self._node.holder
+        self._jobs = JobMetrics(holder.seat, holder.incarnation, self._status.manager, OF_PROCESS)
+        metrics = Metrics(self._node, self._health, self._backlog, self._watch, self._jobs)
         self._http = MetricsServer(address, metrics.text, self._health.document)
         self._status.metrics = self._http.url
 
     def start(self) -> None:
         """Start answering."""
-        self._loop.after_turn(self._health.note_turn)
+        self._node.loop.after_turn(self._health.note_turn)
         self._control.start()
         if self._jobs is not None:
             self._jobs.open()  # in the folder that the control socket has made

@@ -24,7 +24,7 @@ from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.settings import Settings
 from taskqueue.insight import control_socket
 from taskqueue.store import Store
-from tests.daemon.node.conftest import OURS, Bench
+from tests.daemon.node.conftest import Bench, context_of
 from tests.nodes import eventually
 from tests.store.children import in_child
 
@@ -45,12 +45,12 @@ def status() -> NodeStatus:
 
 @pytest.fixture
 def backlog(loop: Loop, store: Store) -> BacklogReader:
-    return BacklogReader(loop, store, CircuitBreaker(lambda: None), lambda: True)
+    return BacklogReader(context_of(store, CircuitBreaker(lambda: None), loop=loop), lambda: True)
 
 
 @pytest.fixture
 def health(store: Store, status: NodeStatus, backlog: BacklogReader) -> NodeHealth:
-    return NodeHealth(Settings(name="web-1"), OURS, store.url, status, backlog)
+    return NodeHealth(context_of(store, CircuitBreaker(lambda: None), status=status), backlog)
 
 
 def test_a_node_that_works_with_a_worker_is_ready(health: NodeHealth, status: NodeStatus) -> None:
