@@ -10,10 +10,10 @@ from datetime import datetime, timezone
 from typing import Any, TypeVar
 
 from taskqueue.errors import InvalidOption
-from taskqueue.execution.custom_retry import bound
 from taskqueue.execution.exception_groups import leaves
 from taskqueue.execution.executor import INSTRUCTIONS
 from taskqueue.execution.loader import load_policy
+from taskqueue.execution.retries import bound
 from taskqueue.model import other_systems
 from taskqueue.model.exception_names import defining_names, known_names, names_of
 from taskqueue.model.job_path import dotted

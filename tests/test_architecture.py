@@ -69,7 +69,7 @@ DOORS = {
     "cron_descriptor": ("taskqueue/web/words.py",),
     "croniter": ("taskqueue/model/schedules/cron.py",),
     "django": ("taskqueue/django/",),
-    "django_tasks": ("taskqueue/django/framework.py",),
+    "django_tasks": ("taskqueue/django/backend.py",),
     "jinja2": ("taskqueue/web/rendering.py",),
     "jsonschema": ("taskqueue/web/api/route.py",),
     "markupsafe": ("taskqueue/web/words.py",),

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+import django
 from django.apps import apps
 from django.core.checks import CheckMessage, Error
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
@@ -19,7 +20,6 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
-from taskqueue.django.framework import BaseTaskBackend, base, exceptions, normalize_json, signals
 from taskqueue.errors import InvalidOption, JobNotFound, StoreUnavailable, TaskqueueError
 from taskqueue.model.ids import JobId
 from taskqueue.model.job import Fail, Job
@@ -27,6 +27,15 @@ from taskqueue.model.options.table import OPTIONS
 from taskqueue.model.record import Attempt, Failure, Status
 from taskqueue.scheduler.process import Process
 from taskqueue.scheduler.scheduler import Scheduler
+
+if django.VERSION >= (6, 0):
+    from django.tasks import base, exceptions, signals
+    from django.tasks.backends.base import BaseTaskBackend
+    from django.utils.json import normalize_json
+else:
+    from django_tasks import base, exceptions, signals
+    from django_tasks.backends.base import BaseTaskBackend
+    from django_tasks.utils import normalize_json
 
 LEVELS = 5
 """How many priorities of Django map to one of taskqueue: -100 to 100 become 20 to -20, where lower runs sooner."""

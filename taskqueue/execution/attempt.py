@@ -12,12 +12,11 @@ from typing import Any, Protocol
 
 from taskqueue.errors import InvalidOption
 from taskqueue.execution import run_hooks
-from taskqueue.execution.conditions import ask, wanted
-from taskqueue.execution.custom_retry import Question, question_of, with_decision
-from taskqueue.execution.error_names import with_public_names
+from taskqueue.execution.conditions import ask, condition_of_run
 from taskqueue.execution.executor import Ran, brief, exception_of, execute
 from taskqueue.execution.job_context import Interrupts, JobContext
 from taskqueue.execution.loader import CannotLoad, Loaded
+from taskqueue.execution.retries import Question, question_of, with_decision, with_public_names
 from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.log_fields import CURRENT
 from taskqueue.model.options import checked
@@ -75,7 +74,7 @@ async def attempt(context: JobContext, loader: Loader, interrupts: Interrupts) -
         return misfit
     is_later_step = context.course is not None and context.course.phase is not None
     asks = (context.condition is not None or loaded.has_check) and not is_later_step
-    if asks and (condition := wanted(context.condition, loaded)) is not None:
+    if asks and (condition := condition_of_run(context.condition, loaded)) is not None:
         context.report_check()
         unready = await ask(condition, loaded, context, interrupts, find=loader.find_predicate)
         if unready is not None:

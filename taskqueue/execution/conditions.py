@@ -30,7 +30,7 @@ Finder = Callable[[str], Callable[..., object]]
 TOO_LONG = f"the check took longer than {CHECK_LIMIT:g} s"
 
 
-def wanted(declared: Condition | None, loaded: Loaded) -> Condition | None:
+def condition_of_run(declared: Condition | None, loaded: Loaded) -> Condition | None:
     """Return the condition of a run: the declared one, and the condition of the job's own class."""
     if not loaded.has_check or (declared is not None and asks(declared, OWN)):
         return declared

@@ -109,32 +109,32 @@ class EventLoop:
         if task is not self._task:  # the request came after the run had ended
             return
         self._requested_at = None
-        left: Iterable[asyncio.Task[Any]] = asyncio.all_tasks(self._loop) if task.done() else (task,)
-        for running in left:
+        tasks: Iterable[asyncio.Task[Any]] = asyncio.all_tasks(self._loop) if task.done() else (task,)
+        for running in tasks:
             running.cancel(reason)
 
     def _cancel_rest(self) -> None:
         """End the tasks left running by the job; close the loop if some do not end, or the next job gets them."""
-        left = asyncio.all_tasks(self._loop)
-        if not left:
+        tasks = asyncio.all_tasks(self._loop)
+        if not tasks:
             return
         if self._task is None or self._task.done():
-            log_left(left)
+            log_left(tasks)
         exited: SystemExit | None = None
         until = time.monotonic() + self._left_for
         for _ in range(ROUNDS):
-            for task in left:
+            for task in tasks:
                 task.cancel()
             try:
-                ended = asyncio.wait(left, timeout=max(0.0, until - time.monotonic()))
+                ended = asyncio.wait(tasks, timeout=max(0.0, until - time.monotonic()))
                 self._run_until_complete(self._loop.create_task(ended))
             except SystemExit as error:  # from one of them; the others must still be ended
                 exited = exited or error
-            left = asyncio.all_tasks(self._loop)
-            if not left or time.monotonic() >= until:
+            tasks = asyncio.all_tasks(self._loop)
+            if not tasks or time.monotonic() >= until:
                 break
-        if left:
-            log_kept(left)
+        if tasks:
+            log_kept(tasks)
             self._loop.close()
         if exited is not None:
             raise exited

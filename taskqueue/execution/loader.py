@@ -101,8 +101,8 @@ def load_predicate(path: str, admit: Admit | None = None) -> Callable[..., objec
     if not callable(getattr(target, method, None) if is_class and method else None if is_class else target):
         raise _cannot(path, f"module {module_name} has no function {rest}")
     _admit(admit, target)
-    found: Callable[..., object] = getattr(target(), method) if is_class else target
-    return found
+    predicate: Callable[..., object] = getattr(target(), method) if is_class else target
+    return predicate
 
 
 def _class(path: str, method: str, what: str, admit: Admit | None) -> type:

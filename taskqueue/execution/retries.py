@@ -1,19 +1,25 @@
-"""Asks a custom retry policy in the process that ran the attempt; a faulty policy harms only its job."""
+"""What retry policies need from the process that ran the attempt: names of exceptions, and answers of custom classes.
+
+A faulty class harms only its job.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any
 
 from taskqueue.errors import InvalidOption
 from taskqueue.execution.executor import brief
-from taskqueue.model.exception_names import known_names, timed_out_names
+from taskqueue.model.exception_names import defining_name, known_names, timed_out_names
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.lifecycle.outcomes import Failed, Outcome, TimedOut
 from taskqueue.model.lifecycle.settle import in_parts
 from taskqueue.model.options import checked
+from taskqueue.model.record import Failure
 from taskqueue.model.retry import (
     CustomRetry,
     Decision,
@@ -142,3 +148,50 @@ def _understood(answer: object) -> RetryIn | GiveUp:
         case bool() | str():
             raise InvalidOption(f"it answered {as_code(answer)}: return seconds, RetryIn(after=…), GiveUp() or None")
     return RetryIn(after=seconds_of(answer))
+
+
+log = logging.getLogger(__name__)
+
+UNKNOWN_LIMIT = 20
+"""Maximum number of unknown names that are stored with a failure."""
+
+
+def with_public_names(outcome: Outcome, names: Sequence[str], path: str) -> Outcome:
+    """Return the outcome with the names that match its errors, and the names of which this process knows no class.
+
+    ``path`` is the job's path, for the warning about names that no loaded module has.
+    """
+    if not isinstance(outcome, Failed | TimedOut):
+        return outcome
+    defined = {name: defining_name(name) for name in names}
+    parts = outcome.parts if isinstance(outcome, Failed) else ()
+    error_names = {name for failure in (outcome.failure, *parts) for name in _names(failure)}
+    unknown = tuple(name for name, defining in defined.items() if defining is None and name not in error_names)
+    for name in unknown:
+        _warn(path, name)
+    failure = replace(_named(outcome.failure, defined), unknown_names=unknown[:UNKNOWN_LIMIT])
+    if isinstance(outcome, TimedOut):
+        return replace(outcome, failure=failure)
+    return replace(outcome, failure=failure, parts=tuple(_named(part, defined) for part in parts))
+
+
+def _named(failure: Failure, defined: dict[str, str | None]) -> Failure:
+    """Return the failure with more names among its bases: those under which other modules have its classes."""
+    names = _names(failure)
+    others = tuple(name for name, defining in defined.items() if defining in names and name not in names)
+    return replace(failure, bases=(*failure.bases, *others))
+
+
+def _names(failure: Failure) -> set[str]:
+    return set(known_names((failure.type, *failure.bases)))
+
+
+@lru_cache(1000)
+def _warn(path: str, name: str) -> None:
+    """Warn about each name only once: it is looked up after every failure."""
+    log.warning(
+        "the retry policy of %s names %s, which is not an exception class in any loaded module: "
+        "check the name, or import its module in the job's module",
+        path,
+        name,
+    )

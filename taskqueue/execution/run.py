@@ -34,7 +34,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
     stall_timeout: float | None = None
     """Seconds that may pass without progress or a checkpoint."""
     retry: dict[str, Any] | None = None
-    """The question for a custom retry policy (``execution.custom_retry``); None if there is no such policy."""
+    """The question for a custom retry policy (``execution.retries``); None if there is no such policy."""
     error: dict[str, Any] | None = None
     """The fields of the previous failure, without traceback; None at the first attempt."""
     continuation: dict[str, Any] | None = None

@@ -143,7 +143,7 @@ class _Tail:
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        self._kept = bytearray()
+        self._bytes = bytearray()
 
     def read(self) -> bool:
         """Read once, and return whether there was something."""
@@ -151,8 +151,8 @@ class _Tail:
             read = os.read(self.descriptor, _READ)
         except BlockingIOError:
             return False
-        self._kept += read
-        del self._kept[:-OUTPUT_LIMIT]
+        self._bytes += read
+        del self._bytes[:-OUTPUT_LIMIT]
         return bool(read)
 
     def empty(self) -> None:
@@ -163,7 +163,7 @@ class _Tail:
                 return
 
     def __str__(self) -> str:
-        return self._kept.decode("utf-8", "replace")
+        return self._bytes.decode("utf-8", "replace")
 
 
 def listened_to(command: subprocess.Popen[bytes], *pipes: IO[bytes] | None, within: float | None = None) -> list[str]:
@@ -205,9 +205,9 @@ def _end(command: subprocess.Popen[bytes]) -> None:
     """Ask the command to end, then kill it; further interruptions, which come every second, change nothing."""
     deadline = time.monotonic() + TERMINATE_FOR
     _signal(command, signal.SIGTERM)
-    while (left := deadline - time.monotonic()) > 0:
+    while (seconds := deadline - time.monotonic()) > 0:
         try:
-            if _has_died(command, left):
+            if _has_died(command, seconds):
                 break
         except Interrupted:
             continue

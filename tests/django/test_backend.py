@@ -75,7 +75,6 @@ import json
 import sys
 
 from shop.tasks import number, anumber, tell, ordered, Order
-from taskqueue.django.framework import task_backends
 
 def show(result):
     times = (result.enqueued_at, result.started_at, result.last_attempted_at, result.finished_at)
@@ -88,7 +87,7 @@ def show(result):
         "times": [at is not None for at in times],
     }
 
-backend = task_backends["default"]
+backend = number.get_backend()
 """
 
 
@@ -220,7 +219,7 @@ print(found.task == later, found.status)
 def test_a_task_is_enqueued_when_its_transaction_commits(shop: Project) -> None:
     code = """
 from django.db import transaction
-from taskqueue.django.framework import exceptions
+from taskqueue.django.backend import exceptions
 
 with transaction.atomic():
     kept = number.enqueue(1)
@@ -333,7 +332,7 @@ def test_a_job_that_runs_no_task_is_no_result(shop: Project) -> None:
     printed = shop.python(
         SHOW
         + f"""
-from taskqueue.django.framework import exceptions
+from taskqueue.django.backend import exceptions
 
 for id in ("{job.id}", "no id", "65f0c0ffee65f0c0ffee0000"):
     try:

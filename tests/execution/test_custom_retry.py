@@ -9,8 +9,8 @@ import pytest
 
 from taskqueue import Fail, Retry, Scheduler, Snooze, Status, retry
 from taskqueue.errors import InvalidOption
-from taskqueue.execution.custom_retry import bound
 from taskqueue.execution.loader import load_policy
+from taskqueue.execution.retries import bound
 from taskqueue.model.job import AwaitChildren
 from taskqueue.model.record import Cause
 from tests.scheduler.jobs import Broken, Deferring, Lucky, Remembering

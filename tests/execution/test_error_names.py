@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from taskqueue import Process, Scheduler, Status, retry
-from taskqueue.execution.error_names import with_public_names
+from taskqueue.execution.retries import with_public_names
 from taskqueue.insight.diagnosis import unknown_names
 from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.record import Failure

@@ -15,10 +15,10 @@ from bson import ObjectId
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.clocks import ClockWatch
 from taskqueue.daemon.node.context import NodeContext
+from taskqueue.daemon.node.dispatcher import OutcomeWriter
 from taskqueue.daemon.node.fetcher import Fetcher
 from taskqueue.daemon.node.host_watch import Rescuer
 from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
-from taskqueue.daemon.node.outcome_writer import OutcomeWriter
 from taskqueue.daemon.node.status import NodeStatus
 from taskqueue.daemon.runtime.prefetch import Prefetch
 from taskqueue.daemon.settings import Settings

@@ -9,9 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from taskqueue.daemon.node.dispatcher import Dispatcher
+from taskqueue.daemon.node.dispatcher import LEAST_BESIDE, Dispatcher
 from taskqueue.daemon.node.figures import Figures
-from taskqueue.daemon.node.outcome_writer import LEAST_BESIDE
 from taskqueue.daemon.protocol.messages import Ended, HandBack, Message, OutcomeSettled, Stop
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.execution.run import Run

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from taskqueue.daemon.node.dispatcher import OutcomeWriter
 from taskqueue.daemon.node.figures import RUN_BOUNDS, START_BOUNDS, Figures, Histogram, copied
-from taskqueue.daemon.node.outcome_writer import OutcomeWriter
 from taskqueue.daemon.protocol.messages import EndKind, WorkerChanged
 from taskqueue.insight.overview import bounded_tally
 from taskqueue.model.history import MOST_CLASSES, OTHER
