@@ -162,5 +162,5 @@ def _texts(record: Record) -> Iterator[tuple[str, str]]:
 
 
 def _cut(text: str) -> str:
-    left = len(text) - MOST_CHARACTERS
-    return text if left <= 0 else f"{text[:MOST_CHARACTERS]}\n… {left:,} more characters"
+    omitted = len(text) - MOST_CHARACTERS
+    return text if omitted <= 0 else f"{text[:MOST_CHARACTERS]}\n… {omitted:,} more characters"

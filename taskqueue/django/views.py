@@ -54,11 +54,11 @@ def _protected(request: HttpRequest, path: str, body: bytes) -> HttpResponse:
     if path == "logout" and request.method == "POST":
         logout(request)
         return HttpResponseRedirect(resolve_url(settings.LOGOUT_REDIRECT_URL or root))
-    known = None if path.startswith("static/") else _viewer(request)
+    viewer = None if path.startswith("static/") else _viewer(request)
     is_page = not path.startswith("api/") and "x-part" not in request.headers
-    if isinstance(known, Problem) and known.name == "unknown-user" and is_page:
+    if isinstance(viewer, Problem) and viewer.name == "unknown-user" and is_page:
         return redirect_to_login(request.get_full_path() if request.method == "GET" else root, _login_address())
-    return _answer({**_scope(request, root, len(body)), SITE: known}, body)
+    return _answer({**_scope(request, root, len(body)), SITE: viewer}, body)
 
 
 def _viewer(request: HttpRequest) -> Viewer | Problem:

@@ -85,7 +85,7 @@ def _report(overview: Overview, sender: Sender, failed: bool | None) -> Mapping[
     levels = Counter(need.level for need in overview.needs)
     return {
         "findings": {level.value: levels[level] for level in (Level.ERROR, Level.WARNING)},
-        "budgets": {job: kept.budget_left for job, kept in islice(overview.promises.items(), MOST_CLASSES)},
+        "budgets": {job: record.budget_left for job, record in islice(overview.promises.items(), MOST_CLASSES)},
         "schedules": {
             word: {name: at.timestamp() for name, at in times.items()}
             for word, times in overview.schedule_times._asdict().items()

@@ -149,8 +149,8 @@ class Jobs:
     def _rescue(self) -> None:
         """Settle the claims of dead processes as lost once their leases have ended, as any node does."""
         now = self._clock.now()
-        lost_ones = [record for record in self._store.expired(now, PAGE) if record.holder is not None]
-        self._settle([(record, lost(record, now)) for record in lost_ones], now, is_unseen=True)
+        lost_claims = [record for record in self._store.expired(now, PAGE) if record.holder is not None]
+        self._settle([(record, lost(record, now)) for record in lost_claims], now, is_unseen=True)
 
     def _next_at(self) -> datetime | None:
         """Return the time at which the next job or schedule is due."""
@@ -226,14 +226,14 @@ class Expected:
         return _data_differences(self._data, decode(process.snapshot.data), process.data) + others
 
 
-def _data_differences(wanted: Any, plain: Any, data: Any, place: str = "data") -> list[str]:
+def _data_differences(expected: Any, plain: Any, data: Any, place: str = "data") -> list[str]:
     """Return how a value of a job's data, as stored and as declared, differs from the expected one at this place."""
-    if _is_one_of(wanted, plain, data):
+    if _is_one_of(expected, plain, data):
         return []
-    if not isinstance(wanted, Mapping) or not isinstance(plain, dict):
+    if not isinstance(expected, Mapping) or not isinstance(plain, dict):
         return [f"{place} is {_short(data if place == 'data' else plain)}"]
-    differences = [f"{place} has no {name!r}" for name in wanted if name not in plain]
-    for name, value in wanted.items():
+    differences = [f"{place} has no {name!r}" for name in expected if name not in plain]
+    for name, value in expected.items():
         if name in plain:
             inner = plain[name]
             declared = data.get(name, inner) if isinstance(data, Mapping) else getattr(data, str(name), inner)
@@ -241,12 +241,12 @@ def _data_differences(wanted: Any, plain: Any, data: Any, place: str = "data") -
     return differences
 
 
-def _is_one_of(wanted: Any, *values: Any) -> bool:
+def _is_one_of(expected: Any, *values: Any) -> bool:
     """Return whether the value, or its stored form, is one of these."""
-    if wanted in values:
+    if expected in values:
         return True
     try:
-        return decode(encode(wanted)) in values
+        return decode(encode(expected)) in values
     except InvalidJob:  # of a type that only the class can encode
         return False
 

@@ -83,9 +83,9 @@ def fork_manager(settings: Settings, keep: Collection[int] = ()) -> tuple[Child,
         finally:
             standard_streams.finish()
 
-    kept = (*keep, theirs.fileno(), *standard_streams.descriptors())
+    keep_open = (*keep, theirs.fileno(), *standard_streams.descriptors())
     try:
-        child = fork(live, name="manager", keep=kept, death_signal=signal.SIGTERM)
+        child = fork(live, name="manager", keep=keep_open, death_signal=signal.SIGTERM)
     except BaseException:
         ours.close()
         raise

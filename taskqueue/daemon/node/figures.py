@@ -126,13 +126,13 @@ class Figures:
 
     def _judge(self, after: Record, job: str) -> None:
         """Count whether a job has kept the promise of its class; classes beyond the bound have different ones."""
-        promise, kept = promise_of(after.options), is_kept(after)
-        if promise is None or kept is None or job == OTHER:
+        promise, was_kept = promise_of(after.options), is_kept(after)
+        if promise is None or was_kept is None or job == OTHER:
             return
         judged = self.promises.get(job) or self.promises.setdefault(job, PromiseCount(promise))
         judged.promise = promise
         judged.number += 1
-        judged.late += not kept
+        judged.late += not was_kept
 
     def _note_success(self, after: Record) -> None:
         if isinstance(after.origin, FromSchedule) and after.ended_at is not None:

@@ -52,8 +52,8 @@ class ScheduleRunner:
             except StoreContended as error:  # it must not hold up the others
                 put_off.add(plan.name)
                 log.warning("schedule %s starts its next job a moment later: %s", plan.name, error)
-        left, soonest = self._store.due(now, len(put_off) + 1)
-        return now + RETRY_AFTER if left and all(plan.name in put_off for plan in left) else soonest
+        still_due, soonest = self._store.due(now, len(put_off) + 1)
+        return now + RETRY_AFTER if still_due and all(plan.name in put_off for plan in still_due) else soonest
 
     def _fire(self, plan: NamedSchedule, now: datetime) -> None:
         """Fire one schedule, unless another node has done it."""

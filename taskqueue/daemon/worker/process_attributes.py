@@ -401,7 +401,7 @@ class InterpreterSettings:
     def adopt(self, before: Sequence[Any]) -> None:
         """Make later runs see the settings that have changed since ``before``."""
         triples = zip(self._before, before, _settings(), strict=True)
-        self._before = tuple(now if now != earlier else kept for kept, earlier, now in triples)
+        self._before = tuple(now if now != earlier else first for first, earlier, now in triples)
         self._modules = len(sys.modules)
 
     def adopt_context(self) -> None:

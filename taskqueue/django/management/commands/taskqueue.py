@@ -68,9 +68,13 @@ def _without_settings(arguments: Sequence[str]) -> list[str]:
     return parser.parse_known_args(arguments)[1]
 
 
+def _has(option: str, arguments: Sequence[str]) -> bool:
+    return any(argument.partition("=")[0] == option for argument in arguments)
+
+
 def _bootstrap(arguments: Sequence[str]) -> Sequence[str]:
     """Return the option that names our bootstrap file, which runs the file of the project."""
-    if any(argument.partition("=")[0] == "--bootstrap" for argument in arguments):
+    if _has("--bootstrap", arguments):
         raise CommandError(
             "--bootstrap would replace the file that handles the connections of this project: name yours in "
             "TASKQUEUE['BOOTSTRAP'], or in the variable TASKQUEUE_BOOTSTRAP",
@@ -89,7 +93,7 @@ def _project() -> str:
 
 def _schedules(arguments: Sequence[str]) -> Sequence[str]:
     """Return the option that applies the schedules of the project, under the name of its package."""
-    if "TASKQUEUE_SCHEDULES" in os.environ or any(one.partition("=")[0] == "--schedules" for one in arguments):
+    if "TASKQUEUE_SCHEDULES" in os.environ or _has("--schedules", arguments):
         return ()
     return ["--schedules", _project().partition(".")[0]]
 
