@@ -1,4 +1,4 @@
-"""Ends a command line with its exit code, and with one line on stderr if something was wrong."""
+"""Runs a command line: checks the variables, and ends with an exit code and one line on stderr for an error."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 
 import click
 from click.core import ParameterSource
 
-from taskqueue.cli import output, variables
+from taskqueue.cli import output
 from taskqueue.errors import (
     ConfigError,
     InvalidJob,
@@ -25,8 +26,9 @@ from taskqueue.errors import (
 )
 from taskqueue.exit_codes import Exit
 from taskqueue.model import other_systems
+from taskqueue.model.raw_value import flaw_of
 from taskqueue.model.wording import or_nearest
-from taskqueue.store.redaction import concealed_arguments, concealed_in
+from taskqueue.store.redaction import concealed, concealed_arguments, concealed_in
 
 EXITS: Sequence[tuple[type[TaskqueueError], Exit]] = (
     (StoreUnavailable, Exit.STORE),
@@ -42,9 +44,17 @@ EXITS: Sequence[tuple[type[TaskqueueError], Exit]] = (
 """The exit code of each error: the first class that matches counts."""
 
 
+PREFIX = "TASKQUEUE_"
+
+_OF_ALL = (
+    *("TASKQUEUE_URL", "TASKQUEUE_RUNTIME_DIR", "TASKQUEUE_USERS"),
+    *("TASKQUEUE_NOTIFY_KEY", "TASKQUEUE_NOTIFY_KEY_FILE"),
+    *("TASKQUEUE_NOTIFY_PASSWORD", "TASKQUEUE_NOTIFY_PASSWORD_FILE"),
+)
+"""Variables that are not options of a node, or also belong to commands."""
+
 _UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 """System errors that mean that output cannot be written."""
-
 
 _FIGURES = "`taskqueue class NAME` shows one class, `taskqueue queue NAME` one queue"
 
@@ -99,11 +109,11 @@ def discard_output() -> None:
 
 
 def _run(command: click.Command, name: str, arguments: Sequence[str] | None) -> int:
-    for sentence in variables.unread():
+    for sentence in unread_variables():
         output.line(f"{name}: {sentence}", err=True)
     given = None if arguments is None else list(arguments)
     try:
-        variables.check()
+        check_variables()
         result = command.main(args=given, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
@@ -188,3 +198,35 @@ def _origin(error: click.BadParameter) -> str:
     if source is ParameterSource.ENVIRONMENT:
         return f" (from the variable {error.param.envvar})"
     return f" (from {error.ctx.params.get('config')})" if source is ParameterSource.DEFAULT_MAP else ""
+
+
+def check_variables() -> None:
+    """Raise ``ConfigError`` for values with quotes or spaces that a shell would have removed; ignore empty ones."""
+    for name, value in os.environ.items():
+        if not name.startswith(PREFIX) or not value:
+            continue
+        flaw = flaw_of(value)
+        if name == "TASKQUEUE_RUNTIME_DIR" and not flaw and not os.path.isabs(value):
+            flaw = "is not an absolute path: pass one such as /run/taskqueue"
+        if flaw and name.removeprefix(PREFIX) in known_variables():
+            shown = "…" if name == "TASKQUEUE_NOTIFY" else repr(concealed(value))  # the path of a webhook may be secret
+            raise ConfigError(f"the variable {name}={shown} {flaw}")
+
+
+def unread_variables() -> Iterator[str]:
+    """Yield a sentence for each of these variables that taskqueue does not know; its value is not shown."""
+    given = [name for name in os.environ if name.startswith(PREFIX) and name not in _OF_ALL]
+    if not given:
+        return
+    names = known_variables()
+    for name in sorted({name.removeprefix(PREFIX) for name in given} - {*names}):
+        near = get_close_matches(name, names, n=1)
+        way_out = f"did you mean {PREFIX}{near[0]}?" if near else f"use {', '.join(PREFIX + other for other in names)}"
+        yield f"unknown variable {PREFIX}{name}: {way_out}"
+
+
+def known_variables() -> list[str]:
+    """Return the names of our variables without the prefix."""
+    from taskqueue.cli.node_options import NODE  # imported late: most commands do not need them
+
+    return sorted(["CONFIG", "RUNTIME_DIR", "USERS", *(str(option.envvar).removeprefix(PREFIX) for option in NODE)])

@@ -60,6 +60,9 @@ FILES: Mapping[str, str] = MappingProxyType(
     {
         "why": "show",
         "give-up": "cancel",
+        "bulk": "recover",
+        "releases": "failures",
+        "reload": "health",
         "stack": "show",
         "flush": "purge",
         **dict.fromkeys(("pause", "resume", "drain", "undrain", "mute", "resolve", "reopen"), "controls"),

@@ -40,7 +40,7 @@ from taskqueue import (
     workflows,
 )
 from taskqueue.cli import main, node
-from taskqueue.cli.variables import PREFIX, _known
+from taskqueue.cli.exit import PREFIX, known_variables
 from taskqueue.exit_codes import Exit
 from taskqueue.model.analytics import Present
 from taskqueue.model.options.table import OPTIONS
@@ -101,7 +101,7 @@ def wrong_names(text: str, *, is_migration: bool = False) -> Iterator[str]:
 def _wrong_in(span: str) -> Iterator[str]:
     yield from _wrong_commands(span)
     for name in re.findall(rf"\b{PREFIX}[A-Z_]+\b", span):
-        if name.removeprefix(PREFIX) not in [*_known(), "COMPLETE", ""]:
+        if name.removeprefix(PREFIX) not in [*known_variables(), "COMPLETE", ""]:
             yield name
     for owner, attribute in ATTRIBUTE.findall(span):
         owners = OWNERS.get(owner) or ((getattr(taskqueue, owner),) if owner in taskqueue.__all__ else ())
