@@ -18,6 +18,9 @@ COVERS: Mapping[str, str] = {
     "scheduler/test_duplicates.py": "scheduler/add",
     "web/test_breakdown.py": "web/pages/jobs",
     "daemon/node/test_rescuer.py": "daemon/node/host_watch",
+    "web/test_fair_turns.py": "web/shares",
+    "web/test_shared_threads.py": "web/shares",
+    "web/test_user_connections.py": "web/shares",
     "web/test_shared_answers.py": "web/overviews",
     "web/test_beats.py": "web/overviews",
     "store/test_failure_states.py": "insight/failure_states scheduler/failure_states",
@@ -232,7 +235,7 @@ COVERS: Mapping[str, str] = {
     "web/test_openapi.py": "web/api/__init__ web/api/route web/api/schemas",
     "web/test_application.py": (
         "web/dashboard web/login web/page_routes web/pages/__init__ web/pages/overview web/problems "
-        "web/rendering web/request_checks web/viewers web/sessions web/settings web/view web/masking web/users "
+        "web/rendering web/request_checks web/viewers web/settings web/view web/masking web/users "
         "web/__init__"
     ),
 }

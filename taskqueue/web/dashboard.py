@@ -24,8 +24,7 @@ from taskqueue.web.masking import Masking
 from taskqueue.web.overviews import Beats, Overviews
 from taskqueue.web.problems import Problem
 from taskqueue.web.settings import Settings
-from taskqueue.web.shared_threads import RETRY_AFTER, SharedThreads, network_of, too_many_requests
-from taskqueue.web.user_connections import UserConnections
+from taskqueue.web.shares import RETRY_AFTER, SharedThreads, UserConnections, network_of, too_many_requests
 from taskqueue.web.viewers import Viewer, Viewers, address_of
 
 log = logging.getLogger(__name__)

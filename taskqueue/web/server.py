@@ -22,10 +22,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from taskqueue.errors import ConfigError
 from taskqueue.web.dashboard import Dashboard
-from taskqueue.web.fair_turns import FairTurns
 from taskqueue.web.request_checks import client_of
 from taskqueue.web.settings import Settings
-from taskqueue.web.shared_threads import network_of
+from taskqueue.web.shares import FairTurns, network_of
 
 log = logging.getLogger(__name__)
 

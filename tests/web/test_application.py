@@ -23,9 +23,9 @@ from taskqueue.web import app
 from taskqueue.web.application import application
 from taskqueue.web.masking import Masking
 from taskqueue.web.problems import Problem
-from taskqueue.web.sessions import IDLE_FOR, LASTS, Sessions
 from taskqueue.web.settings import settings_from
 from taskqueue.web.users import Role, User, UsersFile, account, with_new_token
+from taskqueue.web.viewers import IDLE_FOR, LASTS, Sessions
 from tests.nodes import LIMIT
 from tests.web.conftest import HOST, PASSWORD, MakeBrowser, csrf_of, log_in
 

@@ -11,8 +11,8 @@ from starlette.routing import Route
 
 from taskqueue import Scheduler
 from taskqueue.web import app
-from taskqueue.web.fair_turns import FairTurns
 from taskqueue.web.server import Server
+from taskqueue.web.shares import FairTurns
 
 
 def test_many_calls_of_one_delay_only_this_one() -> None:

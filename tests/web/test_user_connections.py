@@ -9,7 +9,7 @@ import pytest
 
 from taskqueue import Scheduler
 from taskqueue.errors import StoreUnavailable
-from taskqueue.web.user_connections import MOST, UserConnections
+from taskqueue.web.shares import MOST_CONNECTIONS, UserConnections
 from tests.scheduler.jobs import Echo
 
 
@@ -20,8 +20,8 @@ def test_users_have_connections_of_their_own_which_end_with_the_dashboard(url: s
             ana, again, bob = [calls.enter_context(connections.of(name)) for name in ("ana", "ana", "bob")]
             assert ana is again
             assert len({ana, bob, scheduler}) == 3
-            others = [calls.enter_context(connections.of(f"user {number}")) for number in range(MOST)]
-            assert [one is scheduler for one in others] == [False] * (MOST - 2) + [True] * 2
+            others = [calls.enter_context(connections.of(f"user {number}")) for number in range(MOST_CONNECTIONS)]
+            assert [one is scheduler for one in others] == [False] * (MOST_CONNECTIONS - 2) + [True] * 2
             ana.add_job(Echo, 1)
             assert bob.count_jobs() == scheduler.count_jobs() == 1
         with connections.of("cid") as reused:
