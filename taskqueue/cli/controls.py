@@ -11,8 +11,7 @@ import click
 from taskqueue.cli import completion, output
 from taskqueue.cli.context import StoreContext, pass_new_store, pass_store
 from taskqueue.cli.param_types import duration, limit_value
-from taskqueue.insight import host
-from taskqueue.insight.nodes import SEAT, names
+from taskqueue.insight.nodes import live_seats, names
 from taskqueue.model.controls import EVERY_QUEUE, Control, Kind
 from taskqueue.model.limits import Family, limit_keys_of
 from taskqueue.model.query import parse
@@ -245,7 +244,7 @@ def _warn_if_unmatched(context: StoreContext, control: Control) -> None:
     """Warn if a control matches no existing queue or node: its name may be misspelt."""
     note = ""
     match control.kind:
-        case Kind.DRAIN if not _is_here(context, control.name):
+        case Kind.DRAIN if control.name not in names(live_seats(context.store.leases(), context.store.now())):
             near = nearest(control.name, names(context.store.leases()))
             note = f"no node of this name is running: the drain applies when one starts; see `taskqueue nodes`{near}"
         case Kind.PAUSE if control.name and not context.store.find(parse({"queue": control.name}), limit=1):
@@ -255,11 +254,6 @@ def _warn_if_unmatched(context: StoreContext, control: Control) -> None:
             note = _note_on_limit(context, control)
     if note:
         output.line(note, err=True)
-
-
-def _is_here(context: StoreContext, node: str) -> bool:
-    now = context.store.now()
-    return any(lease.name == f"{SEAT}{node}" and host.is_live(lease, now) for lease in context.store.leases())
 
 
 def _note_on_limit(context: StoreContext, control: Control) -> str:

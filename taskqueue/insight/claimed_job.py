@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from taskqueue.insight import control_socket, host, records
-from taskqueue.insight.nodes import name_of, seats
+from taskqueue.insight.nodes import live_seats, name_of, seats
 from taskqueue.insight.overview import usual_times
 from taskqueue.model.history import Durations, Step
 from taskqueue.model.record import Holder, Record, Status
@@ -42,7 +42,7 @@ class NodeOfClaim(NamedTuple):
         """Return what the leases and this host know about the holder."""
         lease = next((lease for lease in seats(leases) if name_of(lease) == holder.seat), None)
         is_dead = host.is_gone_caller(holder) or (lease is not None and host.is_gone(lease))
-        others = [other for other in seats(leases) if other != lease and host.is_live(other, now)]
+        others = [other for other in live_seats(leases, now) if other != lease]
         stopped = {} if lease is None or is_dead else host.stopped(lease)
         return cls(holder, lease, is_dead, stopped.get("node", 0), not others)
 

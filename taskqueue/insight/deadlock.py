@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 
-from taskqueue.insight import host
-from taskqueue.insight.nodes import WAITS_FOR_LEAD, name_of, seats, slots
-from taskqueue.insight.queue_sharing import queues_of, takes
+from taskqueue.insight.nodes import WAITS_FOR_LEAD, live_seats, name_of, slots
+from taskqueue.insight.obstacles import queues_of, takes
 from taskqueue.insight.records import present
 from taskqueue.model.blocked_run import OWN_WORKER, POOL, BlockedRun, blocked_runs, slots_of
 from taskqueue.model.ids import JobId
@@ -123,7 +122,7 @@ class BlockedRuns:
 
 def find_blocked_runs(store: Store, now: datetime) -> BlockedRuns:
     """Read which running jobs wait for which others; a store without such jobs answers with one read."""
-    live = [lease for lease in seats(store.leases()) if host.is_live(lease, now)]
+    live = live_seats(store.leases(), now)
     of_node = {name_of(lease): tuple(blocked_runs(lease.about.get("waits"))) for lease in live}
     runs = {run.job: run for of_one in of_node.values() for run in of_one}
     if not runs:

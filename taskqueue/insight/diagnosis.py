@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 
-from taskqueue.insight import host
-from taskqueue.insight.nodes import LEAD, name_of, seats
+from taskqueue.insight.nodes import LEAD, live_seats, name_of, seats
 from taskqueue.insight.why import WAY_OUT_OF_UNKNOWN, kept_waiting, unknown, why_no_node
 from taskqueue.model.controls import Controls
 from taskqueue.model.finding import Finding, Level, below
@@ -53,7 +52,7 @@ def _skew(about: str, host: str, seconds: float) -> Finding:
 
 
 def _nodes(leases: Sequence[Lease], now: datetime) -> Iterator[Finding]:
-    live = [name_of(lease) for lease in seats(leases) if host.is_live(lease, now)]
+    live = [name_of(seat) for seat in live_seats(leases, now)]
     do = "" if live else "start one: `taskqueue-node`, or `systemctl start taskqueue-node`"
     yield Finding("nodes", f"live: {some(live) or 'none'}", Level.OK if live else Level.ERROR, do)
     yield from flaws_of_nodes(leases, now)
@@ -61,7 +60,7 @@ def _nodes(leases: Sequence[Lease], now: datetime) -> Iterator[Finding]:
 
 def flaws_of_nodes(leases: Sequence[Lease], now: datetime) -> Iterator[Finding]:
     """Yield nodes that are gone or degraded or whose clock is wrong, different versions, and a missing leader."""
-    live = [lease for lease in seats(leases) if host.is_live(lease, now)]
+    live = live_seats(leases, now)
     gone = [name_of(lease) for lease in seats(leases) if lease not in live]
     if gone:
         yield Finding("nodes", f"silent or killed: {some(gone)}", Level.WARNING, "start them again, unless retired")

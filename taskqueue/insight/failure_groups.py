@@ -353,9 +353,9 @@ def _state(decision: FailureDecision, last: int, unbroken: tuple[int, int] | Non
         return FailureState.REGRESSED if _has_regressed(decision, last) else FailureState.RESOLVED
     if decision.until is not None:
         return FailureState.MUTED if now < decision.until else FailureState.OPEN
-    hour, latest = Step.HOUR.length // timedelta(milliseconds=1), Step.HOUR.begin(last)
+    latest = Step.HOUR.begin(last)
     begin, end = unbroken or (latest, latest)
-    happens_again = (begin if latest - end <= hour else latest) > since
+    happens_again = (begin if latest - end <= _HOUR else latest) > since
     return FailureState.OPEN if happens_again else FailureState.MUTED
 
 

@@ -9,12 +9,12 @@ from datetime import datetime, timedelta
 from enum import Enum
 from shlex import quote
 
-from taskqueue.insight import diagnosis, host
+from taskqueue.insight import diagnosis
 from taskqueue.insight.failure_groups import FailureGroup, Lately, Trend
 from taskqueue.insight.failure_states import FailureState
-from taskqueue.insight.nodes import Node, name_of, seats, slots
+from taskqueue.insight.nodes import Node, live_seats, slots
+from taskqueue.insight.obstacles import taking_seats
 from taskqueue.insight.overview import QueueState, Run
-from taskqueue.insight.queue_sharing import takes
 from taskqueue.insight.why import why_no_node
 from taskqueue.model.controls import Control, Controls, Kind
 from taskqueue.model.finding import Finding, Level
@@ -133,7 +133,7 @@ def of_queues(
             do = f"resume it: `taskqueue resume {quote(pause.name) if pause.name else '--all'}`"
             says = f"{pause} {_since(pause, now)}{waiting}"
             yield Need(subject=Subject.QUEUE, name=pause.name, says=says, do=do, control=pause, topic="pause")
-    if any(host.is_live(seat, now) for seat in seats(leases)):
+    if live_seats(leases, now):
         for queue in queues:
             if queue.pause is None and queue.waiting:
                 yield from _of_backlog(leases, queue, controls, now)
@@ -359,9 +359,8 @@ def _of_backlog(leases: Sequence[Lease], queue: QueueState, controls: Controls, 
 
 
 def _busy(leases: Sequence[Lease], queue: str, controls: Controls, now: datetime) -> str:
-    """Return how many workers of the nodes that take jobs of the queue are busy; empty if a node has not told."""
-    live = [seat for seat in seats(leases) if takes(seat, queue) and host.is_live(seat, now)]
-    taking = [seat for seat in live if controls.drain_of(name_of(seat)) is None]
+    """Return how many workers of the nodes that take jobs of the queue are busy; empty if one has not reported it."""
+    taking = taking_seats(leases, controls, queue, now)
     busy = [number for seat in taking if isinstance(number := seat.about.get("busy"), int)]
     most = [number for seat in taking if (number := slots(seat)) is not None]
     is_known = taking and len(busy) == len(most) == len(taking)

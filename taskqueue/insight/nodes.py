@@ -33,6 +33,11 @@ def seats(leases: Iterable[Lease]) -> list[Lease]:
     return sorted((lease for lease in leases if lease.name.startswith(SEAT)), key=lambda lease: lease.name)
 
 
+def live_seats(leases: Iterable[Lease], now: datetime) -> list[Lease]:
+    """Return the leases of live nodes, by name."""
+    return [seat for seat in seats(leases) if host.is_live(seat, now)]
+
+
 def name_of(seat: Lease) -> str:
     """Return the name of the node."""
     return seat.name.removeprefix(SEAT)
@@ -112,6 +117,11 @@ class Node:
         forced, concurrent = self.about.get("forced"), self.about.get("concurrent")
         return words + (f", {forced} beside" if forced else "") + (f", {concurrent} concurrent" if concurrent else "")
 
+    def number(self, name: str) -> int:
+        """Return a number that it published in its last renewal; 0 if it has not reported it."""
+        value = self.about.get(name)
+        return value if isinstance(value, int) else 0
+
     @property
     def failed(self) -> int | None:
         """Return how many attempts failed on it in the last hour, since its start; None if it has not reported it."""
@@ -144,7 +154,7 @@ class Node:
 
 def live_and_lost(leases: Sequence[Lease], now: datetime) -> Mapping[str, int]:
     """Return how many nodes are ``live``, and how many ``lost``: silent or killed, and not for longer than an hour."""
-    live = sum(host.is_live(lease, now) for lease in seats(leases))
+    live = len(live_seats(leases, now))
     recent = sum(lease.until > now - LOST_FOR for lease in seats(leases))
     return {"live": live, "lost": recent - live}
 
@@ -162,7 +172,8 @@ def nodes_of(leases: Sequence[Lease], controls: Controls, jobs: Mapping[str, int
     lead = leader(leases, now)
     nodes = []
     for seat in seats(leases):
-        claimed = _running(seat) if jobs is None else jobs.get(name_of(seat), 0)
+        reported = seat.about.get("running")
+        claimed = jobs.get(name_of(seat), 0) if jobs is not None else reported if isinstance(reported, int) else 0
         node = Node(
             lease=seat,
             jobs=claimed,
@@ -173,11 +184,6 @@ def nodes_of(leases: Sequence[Lease], controls: Controls, jobs: Mapping[str, int
         )
         nodes.append(node)
     return nodes
-
-
-def _running(seat: Lease) -> int:
-    running = seat.about.get("running")
-    return running if isinstance(running, int) else 0
 
 
 def _numbers(document: object, name: str) -> Mapping[str, Any]:

@@ -115,17 +115,17 @@ _HOUR = Step.HOUR.length // MILLISECOND
 
 @dataclass(frozen=True, kw_only=True)
 class QueueState:
-    """A queue: how old its backlog is, how large, and how fast it moves."""
+    """A queue: how old its backlog is, how large, and how fast it moves; by default it has only ended jobs."""
 
     name: str
-    oldest: float | None
+    oldest: float | None = None
     """How long the first waiting job has waited, in seconds; None if no job waits."""
-    waiting: int
-    postponed: int
-    running: int
-    added_per_minute: float
-    ended_per_minute: float
-    pause: Control | None
+    waiting: int = 0
+    postponed: int = 0
+    running: int = 0
+    added_per_minute: float = 0.0
+    ended_per_minute: float = 0.0
+    pause: Control | None = None
     usual_wait: float = 0.0
     """How long its jobs wait at most at this time of day, in seconds; 0 if that is unknown."""
 
@@ -303,20 +303,6 @@ def queue_states(
         for queue in pending | paused | added.keys() | ended.keys()
     ]
     return sorted(queues, key=lambda queue: (-(queue.oldest or -1), queue.name))
-
-
-def idle_queue(name: str) -> QueueState:
-    """Return the state of a queue that has only ended jobs."""
-    return QueueState(
-        name=name,
-        oldest=None,
-        waiting=0,
-        postponed=0,
-        running=0,
-        added_per_minute=0.0,
-        ended_per_minute=0.0,
-        pause=None,
-    )
 
 
 def runs_of(records: Iterable[Record], usual: Mapping[str, Durations], now: datetime) -> list[Run]:

@@ -90,6 +90,27 @@ class Overview:
     whole: Parts
     """The figures of the last hour by minute, of all queues and classes together."""
 
+    @property
+    def live_nodes(self) -> list[Node]:
+        """Return the nodes that are live."""
+        return [node for node in self.nodes if node.is_live]
+
+    @property
+    def workers_in_words(self) -> str:
+        """Return how many workers of the live nodes are busy, and how many they may have."""
+        busy, most = (sum(node.number(name) for node in self.live_nodes) for name in ("busy", "max_children"))
+        return f"{busy} of {most} workers busy"
+
+    @property
+    def ended_per_minute(self) -> float:
+        """Return how many jobs of all queues end in a minute."""
+        return sum(queue.ended_per_minute for queue in self.queues)
+
+    @property
+    def oldest(self) -> float | None:
+        """Return for how many seconds the first of all waiting jobs has waited; None if no job waits."""
+        return max((queue.oldest for queue in self.queues if queue.oldest is not None), default=None)
+
 
 class OverviewReader:
     """Reads overviews of one store."""

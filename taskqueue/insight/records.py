@@ -172,19 +172,19 @@ def _position(last: Record | None, order: str) -> tuple[object, JobId] | None:
     return None if last is None else (getattr(last, order.removeprefix("-"), None), last.id)
 
 
-def matching(store: Store, query: Query, page_size: int = PAGE) -> Iterator[Record]:
-    """Iterate over the matching records by id, reading as you go."""
-    for records in pages(store, query, page_size):
+def matching(store: Store, query: Query, page_size: int = PAGE, order: str = "id") -> Iterator[Record]:
+    """Iterate over the matching records in this order, reading as you go."""
+    for records in pages(store, query, page_size, order):
         yield from records
 
 
-def pages(store: Store, query: Query, page_size: int) -> Iterator[list[Record]]:
+def pages(store: Store, query: Query, page_size: int, order: str = "id") -> Iterator[list[Record]]:
     """Iterate over the same records, a page at a time."""
-    after: tuple[object, JobId] | None = None
+    last: Record | None = None
     while True:
-        page = store.find(query, limit=page_size, after=after)
+        page = store.find(query, order=order, limit=page_size, after=_position(last, order))
         if page:
             yield page
         if len(page) < page_size:
             return
-        after = (page[-1].id, page[-1].id)
+        last = page[-1]

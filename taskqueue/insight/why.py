@@ -9,12 +9,23 @@ from shlex import quote
 from typing import TypeAlias
 
 from taskqueue.errors import JobNotFound
-from taskqueue.insight import host
 from taskqueue.insight.claimed_job import RUNS, ask, claimed_job
 from taskqueue.insight.deadlock import wait_sentences
-from taskqueue.insight.limit_places import BusyNode, Mask, busy_nodes, full_limits
-from taskqueue.insight.nodes import name_of, seats, trouble
-from taskqueue.insight.queue_sharing import MOST_BEFORE, Place, before_in, many, queues_of, sharing, takes
+from taskqueue.insight.nodes import live_seats, name_of, seats, trouble
+from taskqueue.insight.obstacles import (
+    MOST_BEFORE,
+    BusyNode,
+    Mask,
+    Place,
+    before_in,
+    busy_nodes,
+    full_limits,
+    many,
+    queues_of,
+    sharing,
+    takes,
+    taking_seats,
+)
 from taskqueue.insight.records import present
 from taskqueue.model.conditions import FAILED_CHECKS
 from taskqueue.model.controls import Control, Controls
@@ -272,11 +283,7 @@ def _waiting(store: Store, record: Record, now: datetime, mask: Mask) -> Report:
     yield _place(record, before)
     is_taken, nodes = _nodes_taking(leases, controls, record.queue, now)
     yield nodes
-    taking = [
-        lease
-        for lease in _live(leases, now)
-        if takes(lease, record.queue) and controls.drain_of(name_of(lease)) is None
-    ]
+    taking = taking_seats(leases, controls, record.queue, now)
     busy = list(busy_nodes(store, record, taking))
     yield from (node.sentence(now) for node in busy)
     place = yield from sharing(store, controls, record, taking)
@@ -515,7 +522,7 @@ def _expiry(record: Record, now: datetime) -> Iterator[str]:
 
 def _nodes_taking(leases: Sequence[Lease], controls: Controls, queue: str, now: datetime) -> tuple[bool, str]:
     """Return whether a node takes jobs of the queue, and a sentence that says which, or why none does."""
-    live = _live(leases, now)
+    live = live_seats(leases, now)
     if not live:
         return False, "No node is running on this store: start one with `taskqueue-node`."
     of_queue = [lease for lease in live if takes(lease, queue)]
@@ -535,10 +542,6 @@ def _nodes_taking(leases: Sequence[Lease], controls: Controls, queue: str, now: 
         False,
         f"No node takes jobs of queue {queue} ({nodes}): start one with `taskqueue-node --work-on {quote(queue)}`.",
     )
-
-
-def _live(leases: Sequence[Lease], now: datetime) -> list[Lease]:
-    return [lease for lease in seats(leases) if host.is_live(lease, now)]
 
 
 def _described(lease: Lease, now: datetime) -> str:

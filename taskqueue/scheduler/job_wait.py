@@ -12,10 +12,9 @@ from itertools import islice
 from weakref import WeakKeyDictionary
 
 from taskqueue.errors import StoreUnavailable, WaitDeadlock
-from taskqueue.insight import host
 from taskqueue.insight.deadlock import BlockedRuns, find_blocked_runs, with_dependencies
-from taskqueue.insight.nodes import seats
-from taskqueue.insight.queue_sharing import takes
+from taskqueue.insight.nodes import live_seats
+from taskqueue.insight.obstacles import takes
 from taskqueue.insight.records import present
 from taskqueue.model.blocked_run import MOST_AWAITED
 from taskqueue.model.ids import JobId
@@ -186,7 +185,7 @@ class JobWait:
     def _check_nodes(self, awaited: Collection[str]) -> None:
         """Warn once about a wait in a call of a program for a job that nobody may run until the wait has ended."""
         now = self._store.now()
-        nodes = [lease for lease in seats(self._store.leases()) if host.is_live(lease, now)]
+        nodes = live_seats(self._store.leases(), now)
         for record in () if self._has_warned else present(self._store, map(JobId, awaited)):
             if record.status is Status.WAITING and not any(takes(node, record.queue) for node in nodes):
                 waits = f"waits for job {record.id}, but the call that runs this job runs no other until it ends"

@@ -12,7 +12,7 @@ import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from taskqueue.insight.queue_sharing import MOST_BEFORE
+from taskqueue.insight.obstacles import MOST_BEFORE
 from taskqueue.insight.why import why
 from taskqueue.model.record import Holder
 from taskqueue.store import Lease, Store

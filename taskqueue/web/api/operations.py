@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from taskqueue.errors import InvalidOption
 from taskqueue.insight.nodes import Node
 from taskqueue.insight.overview import QueueState
-from taskqueue.model.controls import EVERY_QUEUE, Control
+from taskqueue.model.controls import EVERY_QUEUE
 from taskqueue.model.record import Status
 from taskqueue.scheduler import json_shapes
 from taskqueue.scheduler.controls import MOST_KEYS
@@ -33,28 +33,22 @@ def list_queues(call: Call) -> Any:
     state = call.dashboard.overviews.read()
     counts, moving = numbers_of(state.tally)["queues"], {queue.name: queue for queue in state.queues}
     every = next((pause for pause in call.scheduler.paused() if pause.name == EVERY_QUEUE), None)
-    queues = [
-        _queue(name, counts.get(name, NOTHING), moving.get(name), every, state.at) for name in {**counts, **moving}
-    ]
+    idle = {name: QueueState(name=name, pause=every) for name in counts}
+    queues = [_queue(queue, counts.get(name, NOTHING), state.at) for name, queue in {**idle, **moving}.items()]
     queues.sort(key=lambda queue: (-(queue["oldest"] or 0), queue["name"]))
     part = _part(call, queues, lambda queue: str(queue["name"]))
     return {"queues": part.rows, "cursor": part.next or None}
 
 
-def _queue(
-    name: str, statuses: Mapping[str, int], state: QueueState | None, every: Control | None, at: datetime
-) -> dict[str, Any]:
-    """Return a queue; a queue without a state has only ended jobs."""
-    oldest = state.oldest if state else None
-    pause = state.pause if state else every
+def _queue(queue: QueueState, statuses: Mapping[str, int], at: datetime) -> dict[str, Any]:
     return {
-        "name": name,
+        "name": queue.name,
         "statuses": statuses,
-        "waiting_since": None if oldest is None else json_shapes.time(at - timedelta(seconds=oldest)),
-        "oldest": oldest,
-        "added_per_minute": state.added_per_minute if state else 0.0,
-        "ended_per_minute": state.ended_per_minute if state else 0.0,
-        "paused": None if pause is None else json_shapes.control(pause),
+        "waiting_since": None if queue.oldest is None else json_shapes.time(at - timedelta(seconds=queue.oldest)),
+        "oldest": queue.oldest,
+        "added_per_minute": queue.added_per_minute,
+        "ended_per_minute": queue.ended_per_minute,
+        "paused": None if queue.pause is None else json_shapes.control(queue.pause),
     }
 
 
@@ -115,7 +109,7 @@ def resume_schedule(call: Call) -> Any:
 
 def list_nodes(call: Call) -> Any:
     """Return a page of nodes, by name, and the cursor of the next page."""
-    part = _part(call, call.scheduler.nodes(), lambda one: one.name)
+    part = _part(call, call.scheduler.nodes(), lambda node: node.name)
     return {"nodes": [_node(node) for node in part.rows], "cursor": part.next or None}
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
 from starlette.responses import Response
 
-from taskqueue.insight.overview import idle_queue
+from taskqueue.insight.overview import QueueState
 from taskqueue.insight.overview_reader import Overview
 from taskqueue.model.controls import EVERY_QUEUE, Control, Kind
 from taskqueue.model.history import Step
@@ -33,7 +33,7 @@ def queues(view: View) -> Mapping[str, Any]:
     """Return all queues that have jobs, had some in the last minutes, or are paused; and limits in force."""
     state, controls, limits = view.overviews.read(), view.scheduler.controls(), view.scheduler.limits()
     known = {queue.name for queue in state.queues}
-    idle = [idle_queue(name) for name in {name for name, _ in state.tally} - known]
+    idle = [QueueState(name=name) for name in {name for name, _ in state.tally} - known]
     by_name = sorted([*state.queues, *idle], key=lambda queue: queue.name)  # the order stays while ages change
     part = part_of(by_name, lambda queue: queue.name, view.query)
     changed = [control for control in controls if control.kind is Kind.LIMIT]
@@ -44,10 +44,7 @@ def queues(view: View) -> Mapping[str, Any]:
         "paused_all": pauses.get(EVERY_QUEUE),
         "offered": {queue.name: view.offered(Target.QUEUE, queue.name, pauses.get(queue.name)) for queue in part.rows},
         "offered_of_all": view.offered(Target.QUEUE, EVERY_QUEUE, pauses.get(EVERY_QUEUE)),
-        "limits": [
-            {"state": limit, "of": view.masking.limit(limit.limit_key).of.removeprefix("name=")}
-            for limit in limits[:MOST_LIMITS]
-        ],
+        "limits": shown_limits(view, limits[:MOST_LIMITS]),
         "more_limits": len(limits[MOST_LIMITS:]),
         "are_all_limits": len(limits) < MOST_KEYS,
         "most_holders": MOST_HOLDERS,
@@ -55,6 +52,11 @@ def queues(view: View) -> Mapping[str, Any]:
         "more_changed": len(changed[MOST_LIMITS:]),
         "may_limit": view.may_act_on(None),
     }
+
+
+def shown_limits(view: View, states: Iterable[LimitState]) -> list[dict[str, Any]]:
+    """Return limits with their names, in which values that look secret are masked."""
+    return [{"state": state, "of": view.masking.limit(state.limit_key).of.removeprefix("name=")} for state in states]
 
 
 def limit_form(view: View) -> Mapping[str, Any]:
@@ -113,7 +115,7 @@ def _follows(states: Sequence[LimitState], number: int) -> str:
 def set_limit(view: View) -> Response:
     """Give a limit another number, or with an empty one restore the declared numbers of its name."""
     family, number = Family.of(view.form.get("of", "")), view.form.get("count", "").strip()
-    before = {name: one.count for name, one in _changes(view).items() if Family.of(name).scope == family.scope}
+    before = {name: change.count for name, change in _changes(view).items() if Family.of(name).scope == family.scope}
     value = family.as_argument(_number(number)) if _number(number) else number[:50] or None
     view.actions.set_limit(family.name, value, view.form.get("reason", ""))
     done = {"done": "limit", "of": str(family)}

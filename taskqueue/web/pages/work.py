@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from taskqueue.insight.overview import idle_queue
+from taskqueue.insight.overview import QueueState
 from taskqueue.insight.promises import promise_in_words, share_in_words
 from taskqueue.insight.work_report import (
     PERCENTS,
@@ -30,6 +30,7 @@ from taskqueue.model.wording import count
 from taskqueue.scheduler.operations import Target
 from taskqueue.web.charts import Chart, OverTime, ShareChart, chart, marked, share_chart
 from taskqueue.web.pages.failures import address_of
+from taskqueue.web.pages.queues import shown_limits
 from taskqueue.web.paging import part_of
 from taskqueue.web.view import View
 
@@ -60,7 +61,7 @@ def _shown(view: View, of: WorkOf) -> Mapping[str, Any]:
         "report": report,
         "lead": lead(report),
         "is_queue": is_queue,
-        "queue": (report.state or idle_queue(of.name)) if is_queue else None,
+        "queue": (report.state or QueueState(name=of.name)) if is_queue else None,
         "offered": view.offered(Target.QUEUE, of.name, _pause_of(report)) if is_queue else (),
         "jobs": jobs,
         "periods": PERIODS,
@@ -79,7 +80,7 @@ def _shown(view: View, of: WorkOf) -> Mapping[str, Any]:
         ],
         "errors": [_error(report, error) for error in report.errors],
         "shares": [shown for share in report.last.shares if (shown := _share(view, jobs, share))],
-        "limits": [{"state": one, "of": view.masking.limit(one.limit_key).of.removeprefix("name=")} for one in limits],
+        "limits": shown_limits(view, limits),
         "may_limit": view.may_act_on(None),
         "promise": "" if report.promise is None else promise_in_words(report.promise.promise),
         "kept_share": "" if report.promise is None else share_in_words(report.promise),
@@ -150,10 +151,10 @@ def _share(view: View, jobs: JobFilter, share: Share) -> dict[str, Any] | None:
 
 def classes(view: View) -> Mapping[str, Any]:
     """Return the classes by name."""
-    state, figures = view.overviews.read(), view.overviews.figures()
-    hours, runs = figures.hours(Period.DAY.begin(state.at), state.at), figures.runs(state.at)
-    part = part_of(class_states(hours, runs, state.groups, state.at), lambda one: one.name, view.query)
-    return {"part": part, "charts": {one.name: _day_chart(one) for one in part.rows}}
+    overview, figures = view.overviews.read(), view.overviews.figures()
+    hours, runs = figures.hours(Period.DAY.begin(overview.at), overview.at), figures.runs(overview.at)
+    part = part_of(class_states(hours, runs, overview.groups, overview.at), lambda state: state.name, view.query)
+    return {"part": part, "charts": {state.name: _day_chart(state) for state in part.rows}}
 
 
 def _day_chart(state: ClassState) -> Chart:
