@@ -89,7 +89,7 @@ COVERS: Mapping[str, str] = {
     "cli/test_nodes.py": "insight/nodes",
     "cli/test_secrets.py": "model/environment",
     "cli/test_show.py": "cli/cancel cli/ids cli/wait",
-    "cli/test_top.py": "cli/top/actions cli/top/app cli/top/command cli/top/panes cli/top/screens cli/top/targets",
+    "cli/test_top.py": "cli/top/actions cli/top/app cli/top/__init__ cli/top/panes cli/top/screens cli/top/targets",
     "cli/test_top_terminal.py": "",
     "cli/test_web.py": "web/server",
     "cli/test_update.py": "cli/recover cli/output scheduler/json_shapes",

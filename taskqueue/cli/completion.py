@@ -77,7 +77,9 @@ def _completing(find: Callable[[Store], Iterable[tuple[str, str]]]) -> Complete:
     return complete
 
 
-def _ids(store: Store) -> Iterator[tuple[str, str]]:
+@_completing
+def ids(store: Store) -> Iterator[tuple[str, str]]:
+    """Yield the ids of the newest jobs."""
     for record in store.find(EVERYTHING, order="-created_at", limit=RECENT):
         yield str(record.id), f"{record.job} {record.status.name}"
 
@@ -89,20 +91,26 @@ def recent_classes(store: Store) -> set[str]:
 
 def names_of(store: Store) -> Names:
     """Return the names that the newest jobs have, and all queues."""
-    queues = sorted({queue for queue, _ in store.tally()})
-    return Names(store.find(EVERYTHING, order="-created_at", limit=RECENT), queues)
+    return Names(
+        store.find(EVERYTHING, order="-created_at", limit=RECENT), sorted({queue for queue, _ in store.tally()})
+    )
 
 
-def _classes(store: Store) -> Iterator[tuple[str, str]]:
+@_completing
+def classes(store: Store) -> Iterator[tuple[str, str]]:
+    """Yield the classes of the newest jobs."""
     yield from ((job, "") for job in recent_classes(store))
 
 
-def _queues(store: Store) -> Iterator[tuple[str, str]]:
+@_completing
+def queues(store: Store) -> Iterator[tuple[str, str]]:
+    """Yield the queues."""
     for queue in sorted({queue for queue, _ in store.tally()}):
         yield queue, ""
 
 
-def _tokens(store: Store) -> Iterator[tuple[str, str]]:
+@_completing
+def tokens(store: Store) -> Iterator[tuple[str, str]]:
     """Yield the keys of tokens, and the tokens that the newest jobs match."""
     names = names_of(store)
     yield from ((f"{key}:", about) for key, about in KEYS.items() if key != "query")
@@ -111,36 +119,34 @@ def _tokens(store: Store) -> Iterator[tuple[str, str]]:
     yield from ((tag, "") for tag in names.of("tag") if ":" in tag)
 
 
-def _schedules(store: Store) -> Iterator[tuple[str, str]]:
+@_completing
+def schedules(store: Store) -> Iterator[tuple[str, str]]:
+    """Yield the schedules."""
     for schedule in store.schedules():
         yield schedule.name, str(schedule.trigger)
 
 
-def _nodes(store: Store) -> Iterator[tuple[str, str]]:
-    for lease in store.leases():
-        if lease.name.startswith("seat:"):
-            yield lease.name.removeprefix("seat:"), ""
+@_completing
+def nodes(store: Store) -> Iterator[tuple[str, str]]:
+    """Yield the nodes."""
+    from taskqueue.insight.nodes import names
+
+    yield from ((name, "") for name in names(store.leases()))
 
 
-def _failures(store: Store) -> Iterator[tuple[str, str]]:
+@_completing
+def failures(store: Store) -> Iterator[tuple[str, str]]:
+    """Yield the ids of the failures of the last hour."""
     from taskqueue.insight.overview_reader import OverviewReader
 
     for group in OverviewReader(store).read().groups:
         yield group.id, f"{group.job}: {group.fingerprint or 'no error'}"
 
 
-def _releases(store: Store) -> Iterator[tuple[str, str]]:
+@_completing
+def releases(store: Store) -> Iterator[tuple[str, str]]:
+    """Yield the marked releases, the newest first."""
     from taskqueue.insight.releases import releases_of
 
     for release in reversed(releases_of(store.leases())):
         yield release.name, f"marked by {release.by}"
-
-
-ids = _completing(_ids)
-classes = _completing(_classes)
-tokens = _completing(_tokens)
-queues = _completing(_queues)
-schedules = _completing(_schedules)
-nodes = _completing(_nodes)
-failures = _completing(_failures)
-releases = _completing(_releases)

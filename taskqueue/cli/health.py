@@ -42,7 +42,7 @@ def health_command(name: str | None, only_live: bool, as_json: bool) -> int:
     """
     answers = list(_asked(name))
     if as_json:
-        output.json_line(output.json_text(answers, 2))
+        output.write(answers)
     else:
         for health in answers:
             _show(health)
@@ -154,7 +154,7 @@ def reload_command(nodes: tuple[str, ...], as_json: bool) -> int:
     flaws = {name: flaw for node in nodes or (None,) for name, flaw in _reloaded(node).items()}
     if as_json:
         shown = [{"node": name, "reloaded": not flaw, "reason": flaw or None} for name, flaw in flaws.items()]
-        output.json_line(output.json_text(shown, 2))
+        output.write(shown)
     for name, flaw in flaws.items() if not as_json else ():
         line = f"was not reloaded: {flaw}" if flaw else "loads new code: each worker is replaced after its current job"
         output.line(f"{name} {line}", err=bool(flaw))

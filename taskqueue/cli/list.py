@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from itertools import islice
 from typing import Any
 
 import click
@@ -11,9 +11,9 @@ import click
 from taskqueue.cli import completion, ids, output, record_facts, watch
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.cli.param_types import duration, job_filter, past
-from taskqueue.insight.records import ends_of
+from taskqueue.insight import records
+from taskqueue.insight.records import PAGE, ends_of
 from taskqueue.model import query as language
-from taskqueue.model.controls import Controls
 from taskqueue.model.job_filter import STATUSES, TEXT, JobFilter, Token
 from taskqueue.model.meta import checked_meta
 from taskqueue.model.record import Record, Status
@@ -22,7 +22,6 @@ from taskqueue.scheduler import json_shapes
 from taskqueue.store import Store
 from taskqueue.store.query_bounds import statuses_of
 
-PAGE = 500
 WIDE = 100_000
 """Columns of a terminal on which nothing is cut."""
 
@@ -131,7 +130,7 @@ def _list(store: Store, query: language.Query, limit: int, is_wide: bool) -> Non
         output.line("no jobs")
         return
     now, controls = store.now(), record_facts.controls_for(store, shown)
-    rows = [_row(record, now, controls) + (_details(record) if is_wide else []) for record in shown]
+    rows = [record_facts.cells(record, now, controls) + (_details(record) if is_wide else []) for record in shown]
     _show(rows, _foot(len(shown), store, query), is_wide)
 
 
@@ -148,18 +147,9 @@ def _query(store: Store, meant: JobFilter) -> language.Query:
 
 def _pages(store: Store, query: language.Query, limit: int) -> Iterator[Record]:
     """Yield up to ``limit`` records (0: all), in batches that keep memory small."""
-    after = None
-    rest = limit
     statuses = statuses_of(query)
-    field = "ended_at" if statuses and min(statuses) > Status.PROCESSING else "created_at"  # each one by an index
-    while True:
-        size = min(PAGE, rest) if limit else PAGE
-        page = store.find(query, order=f"-{field}", limit=size, after=after)
-        yield from page
-        rest -= len(page)
-        if len(page) < size or (limit and rest <= 0):
-            return
-        after = (getattr(page[-1], field), page[-1].id)
+    order = "-ended_at" if statuses and min(statuses) > Status.PROCESSING else "-created_at"  # each one by an index
+    yield from islice(records.matching(store, query, min(limit or PAGE, PAGE), order), limit or None)
 
 
 def _foot(shown: int, store: Store, query: language.Query) -> str:
@@ -185,19 +175,6 @@ def _show(rows: list[list[str]], foot: str, is_wide: bool) -> None:
     if is_wide:
         columns += [terminal.Column(head=head) for head in ("node", "began", "took", "tags", "meta", "error")]
     terminal.table(columns, rows, foot, WIDE if is_wide else None)
-
-
-def _row(record: Record, now: datetime, controls: Controls) -> list[str]:
-    return [
-        ids.named(record),
-        record.shown_job,
-        record.status.name,
-        record.queue,
-        record_facts.age(record, now),
-        record_facts.progress(record),
-        record_facts.attempts(record),
-        record_facts.cause(record, now, controls),
-    ]
 
 
 def _details(record: Record) -> list[str]:

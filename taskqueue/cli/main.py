@@ -69,10 +69,9 @@ FILES: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(("release", "unmark", "limit"), "controls"),
         "class": "work",
         "queue": "work",
-        "top": "top.command",
     }
 )
-"""Commands that share a file of this folder, or have a folder."""
+"""Commands that share a file of this folder."""
 
 ALIASES: Mapping[str, str] = MappingProxyType({"retry": "recover"})
 """A second name of a command, which help does not list separately."""

@@ -18,7 +18,7 @@ import click
 from taskqueue.model.shown_text import in_json, logged, shown
 
 
-def write(document: Mapping[str, Any]) -> None:
+def write(document: Any) -> None:
     """Print one document."""
     json_line(json_text(document, 2))
 

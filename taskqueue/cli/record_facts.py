@@ -5,15 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
+from taskqueue.cli import ids
 from taskqueue.model.controls import NONE, Controls
 from taskqueue.model.record import Cause, Record, Status
 from taskqueue.model.wording import count, percent, span
 from taskqueue.store import Store
 
 
-def age(record: Record, now: datetime) -> str:
-    """Return how long ago the job was added."""
-    return span(max(round((now - record.created_at).total_seconds()), 1))
+def cells(record: Record, now: datetime, controls: Controls) -> list[str]:
+    """Return the cells of the job in a list: id, class, status, queue, age, progress, attempts and cause."""
+    return [
+        ids.named(record),
+        record.shown_job,
+        record.status.name,
+        record.queue,
+        span(max(round((now - record.created_at).total_seconds()), 1)),
+        progress(record),
+        str(record.tries),
+        cause(record, now, controls),
+    ]
 
 
 def progress(record: Record) -> str:
@@ -21,11 +31,6 @@ def progress(record: Record) -> str:
     if not record.progress and record.status is not Status.PROCESSING:
         return "-"
     return percent(record.progress / 100).replace(" ", "")
-
-
-def attempts(record: Record) -> str:
-    """Return how many attempts there were, including the current one, out of the number that retry allows."""
-    return str(record.tries)
 
 
 def cause(record: Record, now: datetime, controls: Controls = NONE) -> str:

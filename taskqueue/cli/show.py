@@ -43,16 +43,16 @@ def show_command(context: StoreContext, id: str, as_json: bool) -> None:
     terminal.facts([(name, value) for name, value in all_facts if value])
     for name, text in texts(record):
         terminal.heading(name)
-        terminal.block(text)
+        output.lines(text)
     if record.attempts:
         terminal.heading("attempts")
         _show_attempts(record.attempts)
         if record.attempts[-1].stack:
             terminal.heading("stack of the last attempt when it was ended")
-            terminal.block(record.attempts[-1].stack)
+            output.lines(record.attempts[-1].stack)
     if record.workflow is not None:
         terminal.heading("workflow")
-        terminal.block(find(context.scheduler, record.id).drawing())
+        output.lines(find(context.scheduler, record.id).drawing())
 
 
 @click.command("why")

@@ -175,11 +175,6 @@ def heading(text: str) -> None:
     _print(_console(), Text(f"\n{text}", style="bold"))
 
 
-def block(text: str) -> None:
-    """Print text in its own lines; the terminal wraps long ones."""
-    output.lines(text)
-
-
 def sentences(text: str) -> None:
     """Print lines of words; on a terminal long lines are wrapped between words and continue indented."""
     if not sys.stdout.isatty():

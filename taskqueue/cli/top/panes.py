@@ -186,22 +186,13 @@ def node_row(node: Node, now: datetime) -> Row:
 
 def job_row(record: Record, now: datetime, controls: Controls) -> Row:
     """Return the row of a job in a list."""
-    cause = record_facts.cause(record, now, controls)
+    id, job, *others, cause = record_facts.cells(record, now, controls)
     state = ", ".join(filter(None, (record.status.name, cause)))
     error = "" if record.error is None else f". Its last error: {record.error.type}: {record.error.message}"
     return Row(
         key=str(record.id),
         thing=record,
-        cells=(
-            record.shown_job,
-            ids.named(record),
-            record.status.name,
-            record.queue,
-            record_facts.age(record, now),
-            record_facts.progress(record),
-            record_facts.attempts(record),
-            cause,
-        ),
+        cells=(job, id, *others, cause),
         detail=f"{record.job} {record.id} is {state}{error}",
     )
 
@@ -229,15 +220,12 @@ def failures_row(group: FailureGroup, now: datetime) -> Row:
 
 def summary(overview: Overview) -> list[str]:
     """Return whether nodes are live and keep up with the jobs."""
-    live = [node for node in overview.nodes if node.is_live]
-    busy, most = (sum(_number(node, name) for node in live) for name in ("busy", "max_children"))
-    ended = sum(queue.ended_per_minute for queue in overview.queues)
-    oldest = max((queue.oldest for queue in overview.queues if queue.oldest is not None), default=None)
+    live = len(overview.live_nodes)
     return [
-        f"{'Working' if live else 'No node is live'}. {count(len(live), 'node')}",
-        f"{busy} of {most} workers busy",
-        f"{_rate(ended)} jobs/min",
-        "none waits" if oldest is None else f"oldest {_time(oldest)}",
+        f"{'Working' if live else 'No node is live'}. {count(live, 'node')}",
+        overview.workers_in_words,
+        f"{_rate(overview.ended_per_minute)} jobs/min",
+        "none waits" if overview.oldest is None else f"oldest {_time(overview.oldest)}",
     ]
 
 
@@ -266,11 +254,6 @@ def joined(parts: Sequence[str], width: int) -> str:
 def _time(seconds: float) -> str:
     """Return a duration without unnecessary digits."""
     return span(round(seconds, 1) if seconds < 10 else round(seconds))
-
-
-def _number(node: Node, name: str) -> int:
-    value = node.about.get(name)
-    return value if isinstance(value, int) else 0
 
 
 def _rate(per_minute: float) -> str:

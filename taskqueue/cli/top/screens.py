@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, TypeVar, cast
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -32,6 +32,9 @@ from taskqueue.model.shown_text import logged, shown
 from taskqueue.scheduler.operations import OPERATIONS, AnyOperation
 from taskqueue.store import Store
 
+if TYPE_CHECKING:
+    from taskqueue.cli.top.app import Top
+
 LISTED = 200
 """Maximum number of jobs of each part of a list."""
 
@@ -39,19 +42,6 @@ FEW = 5_000
 """If more jobs than this are due later, a list leaves them out."""
 
 Found = TypeVar("Found")
-
-
-class Program(Protocol):
-    """The part of the program that screens use."""
-
-    notice: str
-    """The result or error of the last action; until the next key."""
-
-    def draw_head(self) -> None:
-        """Show the store, and whether the screen is up to date."""
-
-    def open(self, thing: object) -> None:
-        """Show the details of a row."""
 
 
 class Looking(Screen[None], Generic[Found]):
@@ -65,9 +55,9 @@ class Looking(Screen[None], Generic[Found]):
     """The keys of the screen for its last line, each with its word."""
 
     @property
-    def program(self) -> Program:
+    def program(self) -> Top:
         """The program."""
-        return cast(Program, self.app)
+        return cast("Top", self.app)
 
     def look(self) -> Found:
         """Read the store; called in the thread that makes its calls."""
