@@ -186,9 +186,7 @@ class Actions:
         Jobs that another user has run again are left out, and so are their copies, even if the copies have ended since.
         """
         meant = self._meant(query, at, ended=True)
-        if self._viewer.user.queues is not None:
-            for process in self._scheduler.get_jobs(meant):
-                self._check_declared(process.snapshot)
+        self._check_all_declared(meant)
         with self._acting("run again", "jobs", query=shown_query(query, self._masking)):
             return len(self._scheduler.recover_jobs(meant))
 
@@ -196,9 +194,7 @@ class Actions:
         """Begin a bulk action of this name on the jobs that match and ended before ``at``, as ``given`` plans it."""
         meant = self._meant(query, at, ended=True)
         plan = self._plan(given)
-        if self._viewer.user.queues is not None:
-            for process in self._scheduler.get_jobs(meant):
-                self._check_declared(process.snapshot)
+        self._check_all_declared(meant)
         bulk_actions.check_name(name)
         user, shown = self._viewer.user, shown_query(query, self._masking)
         with self._acting("begin bulk action", name, query=shown, plan=plan.says):
@@ -347,6 +343,12 @@ class Actions:
                 f"user {user.name} may act only on the queues {', '.join(user.queues)}: {record.job} was added by its "
                 "path without a queue, and may declare another: an operator of all queues can do this",
             )
+
+    def _check_all_declared(self, query: Mapping[str, Any]) -> None:
+        """Refuse to start the jobs that match if it would be refused for one of them."""
+        if self._viewer.user.queues is not None:
+            for process in self._scheduler.get_jobs(query):
+                self._check_declared(process.snapshot)
 
     def _check_followers(self, ids: list[JobId]) -> None:
         """Refuse to cancel jobs if that would end pending jobs in queues that the user may not act on."""

@@ -200,8 +200,7 @@ _OVER = schemas.choice("over", _PERIODS, "The time of histograms, errors and slo
 
 def _limit(meaning: str, most: int = 1000, default: int = 200) -> Param:
     """Return the parameter that cuts an answer, which says in ``left_out`` how many more there are."""
-    schema = {"type": "integer", "minimum": 1, "maximum": most, "default": default}
-    return Param("limit", schema, f"{meaning} `left_out` says how many more there are.")
+    return schemas.limit(most, default, f"{meaning} `left_out` says how many more there are.")
 
 
 _GROUPS = _limit("How many groups at most: the largest ones, of hours and days the last.")

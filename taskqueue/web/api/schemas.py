@@ -182,9 +182,9 @@ COMPONENTS: dict[str, Schema] = {
 """The named schemas."""
 
 
-def limit(most: int, default: int) -> Param:
+def limit(most: int, default: int, meaning: str = "How many at most.") -> Param:
     """Return the parameter for the length of a page."""
-    return Param("limit", {"type": "integer", "minimum": 1, "maximum": most, "default": default}, "How many at most.")
+    return Param("limit", {"type": "integer", "minimum": 1, "maximum": most, "default": default}, meaning)
 
 
 def text(name: str, meaning: str, **more: Any) -> Param:

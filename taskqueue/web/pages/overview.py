@@ -55,7 +55,7 @@ def overview(view: View) -> Mapping[str, Any]:
     return {
         "lead": _lead(state),
         "needs": [_shown(need, view) for need in state.needs[:MOST_NEEDS]],
-        "oldest": max((queue.oldest for queue in state.queues if queue.oldest is not None), default=None),
+        "oldest": state.oldest,
         "figures": [
             (figure, trend_line(figure.trend, f"{figure.name}, hour by hour"), link)
             for figure, link in zip(day.figures, LINKS, strict=True)
@@ -73,17 +73,10 @@ def overview(view: View) -> Mapping[str, Any]:
 
 def _lead(state: Overview) -> str:
     """Return in one sentence whether it works, and how much it does."""
-    live = [node for node in state.nodes if node.is_live]
-    if not live:
+    if not state.live_nodes:
         return "Not working: no node is live. Start one: `taskqueue-node`"
-    busy = sum(_number(node.about.get("busy")) for node in live)
-    most = sum(_number(node.about.get("max_children")) for node in live)
-    rate = sum(queue.ended_per_minute for queue in state.queues)
-    return f"Working. {count(len(live), 'node')}, {busy} of {most} workers busy, {number(rate)} jobs/min."
-
-
-def _number(value: object) -> int:
-    return value if isinstance(value, int) else 0
+    nodes = count(len(state.live_nodes), "node")
+    return f"Working. {nodes}, {state.workers_in_words}, {number(state.ended_per_minute)} jobs/min."
 
 
 def _shown(need: Need, view: View) -> ShownNeed:
