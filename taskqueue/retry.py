@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from taskqueue.errors import InvalidOption
 from taskqueue.execution.exception_groups import leaves
-from taskqueue.execution.executor import INSTRUCTIONS
+from taskqueue.execution.failures import INSTRUCTIONS, message_of
 from taskqueue.execution.loader import load_policy
 from taskqueue.execution.retries import bound
 from taskqueue.model import other_systems
@@ -192,10 +192,11 @@ def call(function: Callable[[], Returned], policy: RetryPolicy) -> Returned:
                 now=datetime.now(timezone.utc),
                 chance=random.random(),
             )
-            decision = strictest(
-                asked.decide(replace(situation, errors=known_names(map(dotted, leaf.classes)), message=str(leaf.error)))
+            situations = [
+                replace(situation, errors=known_names(map(dotted, leaf.classes)), message=message_of(leaf.error))
                 for leaf in errors
-            )
+            ]
+            decision = strictest(map(asked.decide, situations))
             if not isinstance(decision, RetryIn):
                 raise
         time.sleep(decision.after)

@@ -112,7 +112,7 @@ COVERS: Mapping[str, str] = {
     "daemon/worker/test_inspection.py": "daemon/worker/process_attributes",
     "daemon/worker/test_worker.py": "daemon/worker/run_threads daemon/worker/worker_context",
     "daemon/worker/test_concurrent_worker.py": ("daemon/worker/concurrent_run daemon/manager/worker_pool"),
-    "execution/test_executor.py": "execution/job_context",
+    "execution/test_executor.py": "execution/job_context execution/failures",
     "execution/test_structlog_lines.py": "",
     "execution/test_custom_retry.py": "execution/retries",
     "execution/test_error_names.py": "execution/retries",

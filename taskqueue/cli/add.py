@@ -17,7 +17,7 @@ from taskqueue.cli.job_options import data_option, job_options
 from taskqueue.cli.param_types import duration
 from taskqueue.cli.wait import outcome, wait_and_report
 from taskqueue.errors import ConfigError, InvalidJob, InvalidOption, StoreUnavailable, TaskqueueError
-from taskqueue.execution.executor import brief
+from taskqueue.execution.failures import brief
 from taskqueue.execution.loader import CannotLoad, load
 from taskqueue.exit_codes import Exit
 from taskqueue.model.job_path import path_of

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 from taskqueue.errors import InvalidOption
 from taskqueue.execution import run_hooks
 from taskqueue.execution.conditions import ask, condition_of_run
-from taskqueue.execution.executor import Ran, brief, exception_of, execute
+from taskqueue.execution.executor import Ran, exception_of, execute
+from taskqueue.execution.failures import brief
 from taskqueue.execution.job_context import Interrupts, JobContext
 from taskqueue.execution.loader import CannotLoad, Loaded
 from taskqueue.execution.retries import Question, question_of, with_decision, with_public_names

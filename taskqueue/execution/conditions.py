@@ -12,7 +12,8 @@ from typing import Any
 from typing_extensions import assert_never
 
 from taskqueue.errors import Unreadable
-from taskqueue.execution.executor import Ran, failure_of, overdue
+from taskqueue.execution.executor import Ran, overdue
+from taskqueue.execution.failures import failure_of
 from taskqueue.execution.job_context import Interrupts, JobContext
 from taskqueue.execution.loader import CannotLoad, Loaded
 from taskqueue.model.conditions import CHECK_LIMIT, OWN, AllOf, AnyOf, Check, Condition, Not, asks, both

@@ -5,14 +5,14 @@ from __future__ import annotations
 import inspect
 import logging
 import time
-import traceback
 from collections.abc import Mapping
 from dataclasses import replace
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from taskqueue.errors import InvalidJob, JobFailed, Unreadable
-from taskqueue.execution.exception_groups import Leaf, leaves, related
+from taskqueue.execution.exception_groups import leaves, related
+from taskqueue.execution.failures import CONTROLS, INSTRUCTIONS, brief, errors_shown, failure_of, parts_of
 from taskqueue.execution.job_context import Interrupts, JobContext
 from taskqueue.execution.loader import CannotLoad, Loaded
 from taskqueue.model.ids import JobId
@@ -23,7 +23,6 @@ from taskqueue.model.job import (
     Job,
     JobTimeout,
     Retry,
-    RunFacilities,
     Snooze,
     TaskFunction,
     seconds_of,
@@ -33,49 +32,15 @@ from taskqueue.model.job_types import JobTypes
 from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.lifecycle.outcomes import Outcome
-from taskqueue.model.other_systems import OF_JOBS
 from taskqueue.model.record import Failure, Status
 from taskqueue.model.runnable import check_arguments
-from taskqueue.model.serializer import clean, decode, encode
+from taskqueue.model.serializer import decode, encode
 from taskqueue.model.stepwise import StepOver, StepwiseJob
-from taskqueue.store.redaction import concealed_in
 
 if TYPE_CHECKING:  # imported only for jobs that declare types
     from taskqueue.model.codecs import Form
 
 log = logging.getLogger(__name__)
-
-MESSAGE_LIMIT = 8 * 1024
-"""Maximum number of characters of an error message that are stored."""
-
-TRACEBACK_LIMIT = 32 * 1024
-"""Maximum number of characters of a traceback that are stored; the last ones are kept."""
-
-_AROUND_JOBS = {
-    __name__,
-    "taskqueue.execution.event_loop",
-    "taskqueue.execution.job_context",
-    "taskqueue.execution.run_hooks",
-    "taskqueue.daemon.worker.concurrent_run",
-    "taskqueue.daemon.worker.worker_context",
-    "taskqueue.daemon.worker.watched_loop",
-    "taskqueue.scheduler.task",
-    "asyncio.base_events",
-    "asyncio.events",
-}
-"""The modules whose frames come before those of the job in a traceback."""
-
-_BEHIND_JOBS = "taskqueue.daemon.worker.interrupts"
-"""The module whose frames come after the job's, because it raises the interrupt."""
-
-CONTROLS = (AwaitChildren, Snooze, StepOver)
-"""The exceptions with which a job continues later."""
-
-INSTRUCTIONS = (Fail, Retry, AwaitChildren, Snooze, StepOver, Interrupted)
-"""The exceptions that say how a run ends, even from within a group, where the first kind in this order counts."""
-
-PARTS_LIMIT = 50
-"""Maximum number of classes of errors of one group that a retry policy is asked about."""
 
 UNASKED = "a job raised Interrupted without a request to end"
 
@@ -242,15 +207,8 @@ def meaning(error: BaseException) -> BaseException:
 
     Without an instruction in the group, that is its only error, or the group itself.
     """
-    shown = _shown(error)
+    shown = errors_shown(error)
     return shown[0].error if len(shown) == 1 or isinstance(shown[0].error, INSTRUCTIONS) else error
-
-
-def _shown(error: BaseException) -> list[Leaf]:
-    """Return the errors that matter: in a group, the instructions of the first kind present, or else all errors."""
-    every = leaves(error)
-    kinds = ([leaf for leaf in every if isinstance(leaf.error, kind)] for kind in INSTRUCTIONS)
-    return next(filter(None, kinds), every)
 
 
 def _log_others(error: BaseException) -> None:
@@ -304,78 +262,3 @@ def exception_of(ran: Ran) -> Exception:
     failure = getattr(ran.outcome, "failure", None) or OVERDUE  # a requested interruption has no error
     kind = TimeoutError if isinstance(ran.outcome, outcomes.TimedOut) else RuntimeError
     return kind(f"{failure.type}: {failure.message}")
-
-
-def brief(error: BaseException) -> str:
-    """Return the error in one line; its type if it has no message."""
-    message = _message(error)
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
-
-
-def failure_of(error: BaseException) -> Failure:
-    """Describe the error in words that need no import, cut to size and without the passwords in URLs.
-
-    A group is described by its errors if they are of one class; its traceback has all of them.
-    """
-    _leave_out_interrupts(error)
-    lines = traceback.format_exception(type(error), error, _of_the_job(error))
-    shown = _shown(error)
-    failure = _named(shown[0] if len({type(leaf.error) for leaf in shown}) == 1 else Leaf(error))
-    if len(shown) > 1:
-        failure = replace(failure, message=_joined(shown))
-    return replace(failure, traceback=clean(concealed_in("".join(lines)))[-TRACEBACK_LIMIT:])
-
-
-def parts_of(error: BaseException) -> tuple[Failure, ...]:
-    """Return one error of each class in a group, without tracebacks; nothing if there is only one class."""
-    parts = tuple({type(leaf.error): _named(leaf) for leaf in reversed(leaves(error))}.values())[::-1]
-    return parts[:PARTS_LIMIT] if len(parts) > 1 else ()
-
-
-def _named(leaf: Leaf) -> Failure:
-    """Return the class, the message and the bases of an error; the bases include the groups that contain it."""
-    kind, *bases = map(dotted, leaf.classes)
-    message = clean(concealed_in(_message(leaf.error)))[:MESSAGE_LIMIT]
-    return Failure(type=kind, message=message, bases=tuple(bases))
-
-
-def _way_of(error: BaseException) -> str:
-    """Return advice on an attribute that jobs of another system have; empty for other errors."""
-    if not isinstance(error, AttributeError) or not isinstance(error.obj, RunFacilities):
-        return ""
-    way = OF_JOBS.get(error.name or "")
-    return f": {way}" if way else ""
-
-
-def _joined(shown: list[Leaf]) -> str:
-    """Return the distinct messages of several errors."""
-    is_mixed = len({type(leaf.error) for leaf in shown}) > 1
-    messages = dict.fromkeys(brief(leaf.error) if is_mixed else _message(leaf.error) for leaf in shown)
-    return clean(concealed_in(f"{len(shown)} errors: {'; '.join(messages)}"))[:MESSAGE_LIMIT]
-
-
-def _of_the_job(error: BaseException) -> Any:
-    """Return the traceback without the frames that lead to the job's code."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_globals.get("__name__") in _AROUND_JOBS:
-        trace = trace.tb_next
-    return trace
-
-
-def _leave_out_interrupts(error: BaseException) -> None:
-    """Cut the tracebacks of the error, and of all errors shown with it, so that they end with the job's code."""
-    for shown in related(error):
-        last = trace = shown.__traceback__
-        while trace is not None:
-            if trace.tb_frame.f_globals.get("__name__") != _BEHIND_JOBS:
-                last = trace
-            trace = trace.tb_next
-        if last is not None:
-            last.tb_next = None
-
-
-def _message(error: BaseException) -> str:
-    try:
-        return f"{error}{_way_of(error)}"
-    except BaseException as broken:  # __str__ is user code, and a run must end with its error whatever that raises
-        return f"(its __str__ raised {type(broken).__name__})"

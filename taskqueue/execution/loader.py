@@ -5,15 +5,16 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from taskqueue.execution.failures import failure_of, kept
 from taskqueue.model.job import Job, TaskFunction
-from taskqueue.model.job_path import PATH_SHAPE, dotted
+from taskqueue.model.job_path import PATH_SHAPE
 from taskqueue.model.job_types import JobTypes, types_of
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.main_module import defining_module, main_module
@@ -131,13 +132,8 @@ def _module(path: str, name: str) -> Any:
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:
-        raise CannotLoad(
-            Failure(
-                type=dotted(type(error)),
-                message=f"{path} cannot be loaded: {error}",
-                traceback="".join(traceback.format_exception(error)),
-            )
-        ) from error
+        failure = failure_of(error)
+        raise CannotLoad(replace(failure, message=kept(f"{path} cannot be loaded: {failure.message}"))) from error
 
 
 def _near(module: Any, name: str) -> str:

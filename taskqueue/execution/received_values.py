@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from taskqueue.errors import InvalidJob
-from taskqueue.execution.executor import Ran, failure_of, outcome_of
+from taskqueue.execution.executor import Ran, outcome_of
+from taskqueue.execution.failures import failure_of
 from taskqueue.execution.job_context import Interrupts, JobContext
 from taskqueue.execution.loader import Loaded
 from taskqueue.model import received, runnable

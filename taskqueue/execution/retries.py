@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from taskqueue.errors import InvalidOption
-from taskqueue.execution.executor import brief
+from taskqueue.execution.failures import brief, kept
 from taskqueue.model.exception_names import defining_name, known_names, timed_out_names
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.lifecycle.outcomes import Failed, Outcome, TimedOut
@@ -114,9 +114,8 @@ class _Asking:
         try:
             return _understood(self._make().decide(situation))
         except (Exception, SystemExit) as error:
-            return GiveUp(
-                refusal=Refusal.UNDECIDED, reason=f"its retry policy {self._policy.path} failed: {brief(error)}"
-            )
+            reason = kept(f"its retry policy {self._policy.path} failed: {brief(error)}")
+            return GiveUp(refusal=Refusal.UNDECIDED, reason=reason)
 
     def is_last(self, situation: Situation) -> bool:
         """Return the answer of the class; if there is none, another attempt follows."""
@@ -141,7 +140,7 @@ def _understood(answer: object) -> RetryIn | GiveUp:
         case None:
             return GiveUp()
         case GiveUp():
-            return GiveUp(reason=str(answer.reason))
+            return GiveUp(reason=kept(str(answer.reason)))
         case RetryIn():
             queue = None if answer.queue is None else checked({"queue": answer.queue}, "RetryIn")["queue"]
             return RetryIn(after=seconds_of(answer.after), queue=queue)

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from taskqueue.errors import ConfigError
 from taskqueue.execution.exception_groups import leaves
-from taskqueue.execution.executor import CONTROLS, Ran, exception_of, execute, meaning, outcome_of
+from taskqueue.execution.executor import Ran, exception_of, execute, meaning, outcome_of
+from taskqueue.execution.failures import CONTROLS
 from taskqueue.execution.job_context import Interrupts, JobContext
 from taskqueue.execution.loader import Loaded
 from taskqueue.model.job import Fail, Interrupted, Retry, RunningJob, Snooze, TaskFunction

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from taskqueue import Job, Snooze
+from taskqueue import Job, Snooze, retry
+
+WORDS = "half \ud800 and \0 of mongodb://app:hidden@db/jobs " + "x" * 2_000_000
+"""The message of an error, too long to be kept as it is."""
 
 
 class Unspeakable:
@@ -47,3 +50,19 @@ class Absurd(Job):
 
     def start(self) -> Any:
         return CASES[self.data][0](self)
+
+
+class Raising:
+    """A retry policy that fails with such a message."""
+
+    def decide(self, _situation: retry.Situation) -> retry.GiveUp:
+        """Raise."""
+        raise ValueError(WORDS)
+
+
+class GivingUp:
+    """A retry policy that gives up with such a reason."""
+
+    def decide(self, _situation: retry.Situation) -> retry.GiveUp:
+        """Give up."""
+        return retry.GiveUp(reason=WORDS)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from taskqueue import Scheduler
-from tests.acceptance.absurd import CASES, Absurd
+from taskqueue import Scheduler, retry
+from tests.acceptance.absurd import CASES, Absurd, GivingUp, Raising
 from tests.acceptance.work import Echo
 from tests.nodes import LIMIT, node
 
@@ -25,3 +25,23 @@ def test_absurd_values_fail_their_job_with_the_way_out_and_harm_no_other(tmp_pat
         assert other.is_done
         assert not [event for event in scheduler.events(cursor=cursor, timeout=0) if event.name == "worker_ended"]
         assert running.process.poll() is None
+
+
+def test_words_of_modules_and_policies_are_cut_and_cleaned_before_they_are_stored(
+    url: str, scheduler: Scheduler, tmp_path: Path
+) -> None:
+    jobs = [
+        scheduler.add_job("tests.acceptance.unspeakable:Lost"),
+        scheduler.add_job(Absurd, "progress", retry=retry.custom(Raising)),
+        scheduler.add_job(Absurd, "progress", retry=retry.custom(GivingUp)),
+        scheduler.add_job(Absurd, "progress", retry=retry.custom("tests.acceptance.unspeakable:Policy")),
+    ]
+    with node(url, tmp_path, "--max-children", "1", "--unroutable-after", "0"):
+        scheduler.wait_for(jobs, timeout=LIMIT)
+
+    for job in jobs:
+        assert job.error is not None
+        assert r"half \ud800 and \x00 of mongodb://app:***@db/jobs xxx" in job.error.message
+        assert len(job.error.message) < 30_000
+        assert "hidden" not in job.error.traceback
+        assert len(job.error.traceback) < 50_000

@@ -168,6 +168,14 @@ def test_a_call_is_tried_until_it_works() -> None:  # row 58
     assert flaky.calls == 3
 
 
+def test_an_error_whose_str_raises_is_retried_like_others() -> None:
+    class Mute(OSError):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    assert retry.call(Flaky(Mute()), retry.many_times(1, 0)) == "through"
+
+
 def test_a_call_that_never_works_raises_its_last_error() -> None:
     flaky = Flaky(OSError("first"), OSError("second"))
 

@@ -27,7 +27,7 @@ from taskqueue import (
     retry,
 )
 from taskqueue.execution.exception_groups import leaves, related
-from taskqueue.execution.executor import failure_of, parts_of
+from taskqueue.execution.failures import failure_of, parts_of
 from taskqueue.model.lifecycle import outcomes
 from tests.execution.test_executor import ran
 

@@ -13,7 +13,8 @@ from bson import ObjectId
 
 from taskqueue import Interrupted, Job, JobTimeout, Retry, Snooze
 from taskqueue.execution.attempt import finished
-from taskqueue.execution.executor import MESSAGE_LIMIT, TRACEBACK_LIMIT, Ran, brief, execute, failure_of
+from taskqueue.execution.executor import Ran, execute
+from taskqueue.execution.failures import MESSAGE_LIMIT, TRACEBACK_LIMIT, brief, failure_of
 from taskqueue.execution.job_context import JobContext
 from taskqueue.execution.loader import Loaded
 from taskqueue.execution.run import Run

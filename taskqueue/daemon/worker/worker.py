@@ -38,7 +38,8 @@ from taskqueue.daemon.worker.stack_dump import StackDump, running_tasks
 from taskqueue.daemon.worker.worker_context import WorkerContext
 from taskqueue.execution import line_keeper, sentry
 from taskqueue.execution.attempt import call_hooks, run_attempt
-from taskqueue.execution.executor import Ran, brief
+from taskqueue.execution.executor import Ran
+from taskqueue.execution.failures import brief
 from taskqueue.execution.run import Run
 from taskqueue.execution.run_hooks import RunHooks
 from taskqueue.exit_codes import Exit

@@ -12,7 +12,7 @@ import pytest
 from taskqueue.daemon.protocol.shared_memory import WorkerPage
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.worker.interrupts import SignalInterrupts
-from taskqueue.execution.executor import failure_of
+from taskqueue.execution.failures import failure_of
 from taskqueue.model.job import Interrupted
 
 
