@@ -395,6 +395,9 @@ def _followed(store: Store, ids: Iterable[JobId], now: datetime) -> Report:
         seen_ids.add(cause.id)
     if cause is None:
         return ""
+    if cause.waiting_for and len(seen_ids) == MOST_FOLLOWED:
+        yield f"It is in a long chain of jobs that wait for one another: see `taskqueue why {cause.id}` ({cause.job})."
+        return ", in a long chain of jobs"
     keeps, in_short = _keeps(store, cause, now)
     yield f"In the end it waits for job {cause.id} ({cause.job}), which {keeps}"
     return f", in the end for job {cause.id}: {in_short}"

@@ -13,6 +13,7 @@ import pytest
 
 from taskqueue import JobOptions, Process, Scheduler, retry
 from taskqueue.insight import control_socket, host
+from taskqueue.insight.why import MOST_FOLLOWED
 from taskqueue.model.lifecycle import outcomes, settle
 from taskqueue.model.record import Cause, Failure, Holder, Record
 from taskqueue.model.wording import count, percent, some, span, times
@@ -210,6 +211,17 @@ def test_a_job_behind_another_names_it(scheduler: Scheduler, store: Store) -> No
     second = scheduler.add_job_once(Echo, 1, retry=1)
 
     said(second, f"It waits until these have ended: {first.id} (tests.scheduler.jobs:Echo, PROCESSING).")
+
+
+def test_a_chain_too_long_to_be_followed_is_not_said_to_need_a_person(scheduler: Scheduler) -> None:
+    process = first = scheduler.add_job(Echo, 1, at="+1 hour")
+    for _ in range(MOST_FOLLOWED):
+        process = scheduler.add_job(Echo, 2, depends_on=[process])
+    last = scheduler.add_job(Echo, 3, depends_on=[process])
+
+    said(process, f"In the end it waits for job {first.id} (", "which can run from ")
+    said(last, "It is in a long chain of jobs that wait for one another: see `taskqueue why ")
+    assert "person" not in last.why()
 
 
 def test_dependencies_are_followed_to_the_one_that_keeps_all_waiting(scheduler: Scheduler, store: Store) -> None:
