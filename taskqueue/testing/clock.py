@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from taskqueue.errors import InvalidOption
 from taskqueue.model.options import named
 from taskqueue.model.schedules import Duration, seconds_of
-from taskqueue.model.timestamps import host_time
+from taskqueue.model.timestamps import host_time, whole
 
 
 class MovableClock:
@@ -36,6 +36,7 @@ class MovableClock:
         now = self.now()
         if moment.tzinfo is None:
             raise InvalidOption(f"the clock cannot move to {moment}: pass a time with a zone")
+        moment = whole(moment)
         if moment < now:
             raise InvalidOption(f"the clock cannot move back from {now} to {moment}: pass a later time")
         self.is_moved = self.is_moved or moment > now

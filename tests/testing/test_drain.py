@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -90,6 +91,19 @@ def test_the_clock_stands_and_moves_forwards_only(scheduler: Scheduler, jobs: Jo
         clock.move_to(began)
     with pytest.raises(InvalidOption, match="a time with a zone"):
         clock.move_to(began.replace(tzinfo=None))
+
+
+def test_a_moment_in_another_zone_is_the_same_moment_in_utc_and_hours_count_through_the_night_of_winter_time(
+    scheduler: Scheduler, clock: MovableClock
+) -> None:
+    before = datetime(clock.now().year + 1, 10, 1, 0, 30, 0, 123_456, tzinfo=ZoneInfo("Europe/Berlin"))
+    changes_on = before + timedelta(days=(6 - before.weekday()) % 7 + 28)  # the last Sunday of October
+    changes_on -= timedelta(days=0 if changes_on.month == 10 else 7)
+
+    moved = clock.move_to(changes_on)
+    assert (moved, moved.tzinfo) == (changes_on.replace(microsecond=123_000), timezone.utc)
+    process = scheduler.add_job(Mail, at="+4 hours")
+    assert clock.move("4h") == process.ready_at == moved + timedelta(hours=4)
 
 
 def test_a_retried_job_runs_again_at_its_times(scheduler: Scheduler, jobs: Jobs, clock: MovableClock) -> None:
