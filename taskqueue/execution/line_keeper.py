@@ -105,6 +105,22 @@ class CapturedStream(io.TextIOBase):
         return written
 
     @property
+    def encoding(self) -> str:  # type: ignore[override]  # io.TextIOBase has no encoding of its own
+        """Return the encoding of the stream."""
+        encoding: str = self._stream.encoding
+        return encoding
+
+    @property
+    def errors(self) -> str | None:  # type: ignore[override]
+        """Return what the stream does with characters that it cannot encode."""
+        errors: str | None = self._stream.errors
+        return errors
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    @property
     def buffer(self) -> Any:
         """Return the underlying stream of bytes, to which structlog may write as well."""
         return _CapturedBytes(self._stream.buffer, self.keep)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from taskqueue import Job, Scheduler
-from taskqueue.execution.line_keeper import KEEPER, attached
+from taskqueue.execution.line_keeper import KEEPER, CapturedStream, attached
 from taskqueue.model.log_lines import LogLine
 
 LIBRARY = logging.getLogger("tests.library")
@@ -96,3 +97,10 @@ def test_where_logging_is_not_configured_python_goes_on_to_print_warnings(tmp_pa
 
     assert done.stdout == "2\n"
     assert done.stderr.splitlines() == ["from the job", "mongodb://ann:secret@host/x cannot be reached"]
+
+
+def test_a_captured_stream_has_the_encoding_of_its_stream_and_can_be_written() -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="latin-1", errors="replace")
+    captured = CapturedStream(stream, "stdout")
+
+    assert (captured.encoding, captured.errors, captured.writable()) == ("latin-1", "replace", True)
