@@ -104,11 +104,15 @@ class UsersFile:
         is_right = _verify(password_hash or _NOBODYS_HASH, password)
         return account if password_hash is not None and is_right else None
 
+    @property
+    def _real_path(self) -> Path:
+        return Path(os.path.realpath(self.path))
+
     @contextlib.contextmanager
     def changing(self) -> Iterator[dict[str, Account]]:
         """Yield the accounts, and write them if they were changed; other writers wait."""
         try:
-            folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+            folder = os.open(self._real_path.parent, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
             raise ConfigError(f"{self.path} cannot be created ({error.strerror}): create its folder first") from None
         try:
@@ -122,15 +126,18 @@ class UsersFile:
             os.close(folder)
 
     def change(self, accounts: Mapping[str, Account]) -> None:
-        """Replace the file in one step, readable only by its owner."""
+        """Replace the file in one step, readable only by its owner, who stays the same; so does a link to it."""
+        target = self._real_path
         text = json.dumps({name: _document(account) for name, account in sorted(accounts.items())}, indent=2) + "\n"
-        handle, path = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")
+        handle, path = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with open(handle, "w", encoding="utf-8") as file:
+                if target.exists() and (owner := target.stat()).st_uid != os.geteuid():
+                    os.fchown(handle, owner.st_uid, owner.st_gid)  # by root: the dashboard must be able to read it
                 file.write(text)
                 file.flush()
                 os.fsync(handle)
-            os.replace(path, self.path)
+            os.replace(path, target)
         except BaseException:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)

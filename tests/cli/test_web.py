@@ -31,6 +31,7 @@ from tests.cli.conftest import Answer
 from tests.nodes import LIMIT, eventually
 
 Command = Callable[..., Answer]
+NOBODY = 65534
 
 
 @pytest.fixture
@@ -91,6 +92,33 @@ def test_who_changes_the_file_of_users_waits_for_another_who_does(users: str) ->
         thread.join(LIMIT)
 
     assert sorted(UsersFile(Path(users)).accounts()) == ["first", *names]
+
+
+def test_a_symbolic_link_to_the_file_of_users_stays_when_users_change(tmp_path: Path) -> None:
+    real, link = tmp_path / "real" / "users.json", tmp_path / "users.json"
+    real.parent.mkdir()
+    link.symlink_to(real)
+
+    with UsersFile(link).changing() as accounts:
+        accounts["ana"] = account(User(name="ana"), None)
+    with UsersFile(link).changing() as accounts:
+        del accounts["ana"]
+        accounts["bob"] = account(User(name="bob"), None)
+
+    assert link.is_symlink()
+    assert set(UsersFile(real).accounts()) == {"bob"}
+    assert list(real.parent.iterdir()) == [real]
+
+
+def test_the_file_of_users_stays_that_of_its_owner_when_root_changes_it(users: str) -> None:
+    file = UsersFile(Path(users))
+    file.change({"ana": account(User(name="ana"), None)})
+    os.chown(users, NOBODY, NOBODY)
+
+    file.change({"bob": account(User(name="bob"), None)})
+
+    status = os.stat(users)
+    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (NOBODY, NOBODY, 0o600)
 
 
 def test_a_file_of_users_in_no_folder_cannot_be_made(taskqueue: Command, tmp_path: Path) -> None:
