@@ -122,7 +122,7 @@ COVERS: Mapping[str, str] = {
     "model/options/test_apply_declared.py": "model/options/readers model/options/__init__ model/schedules/origin",
     "model/options/test_new_option.py": "",
     "model/options/test_table.py": "model/meta model/options/new_record model/options/validators",
-    "model/schedules/test_fire.py": "model/schedules/schedule model/ids",
+    "model/schedules/test_fire.py": "model/schedules/schedule",
     "model/schedules/test_cron_fields.py": "model/schedules/cron",
     "model/schedules/test_trigger.py": "model/schedules/__init__ model/schedules/schedule",
     "model/test_job_path.py": "model/main_module",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import itertools
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -23,6 +26,24 @@ ID_TEXT = "id"
 
 TEXT_LIMIT = 64
 """Maximum number of characters of the text of an id."""
+
+
+_numbers = itertools.count(int.from_bytes(os.urandom(3), "big") // 2)
+_random = (0, b"")
+"""The process that has made these five random bytes, which begin its ids after the time."""
+
+
+def new_ids() -> Iterator[JobId]:
+    """Yield new ids without end, each after all that this process has made; all have the time of the first.
+
+    They are made as ``JobId()`` makes them, which reads the clock and the number of the process for each.
+    """
+    global _random
+    if _random[0] != os.getpid():
+        _random = (os.getpid(), os.urandom(5))
+    start = (int(time.time()) % 2**32).to_bytes(4, "big") + _random[1]
+    for number in _numbers:
+        yield JobId(start + (number % 2**24).to_bytes(3, "big"))
 
 
 def id_of_text(job: str, text: str) -> JobId:

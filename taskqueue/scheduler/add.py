@@ -29,7 +29,7 @@ from taskqueue.store.tries import Tries
 
 def existed(new: Record, stored: Record) -> bool:
     """Return whether the stored record was there before the new one."""
-    return stored.existed or stored.id != new.id
+    return stored is not new and (stored.existed or stored.id != new.id)
 
 
 def many_added(store: Store, new: Sequence[Record], adder: Adder | None) -> list[Record]:

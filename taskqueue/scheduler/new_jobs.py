@@ -15,7 +15,7 @@ from taskqueue.errors import InvalidJob, InvalidOption, JobNotFound
 from taskqueue.execution.declared_options import declared, known, known_types
 from taskqueue.insight.records import present, with_id_text
 from taskqueue.model import runnable
-from taskqueue.model.ids import JobId, id_of_text
+from taskqueue.model.ids import JobId, id_of_text, new_ids
 from taskqueue.model.job import TaskFunction
 from taskqueue.model.job_path import path_of
 from taskqueue.model.job_types import JobTypes, types_of
@@ -66,20 +66,46 @@ def record_of(job: Any, data: Any, options: Mapping[str, Any], defaults: Mapping
     return _record_like(prototype, job, data, now, "", options)
 
 
-def records_of(entries: Iterable[Any], defaults: Mapping[str, Any], now: datetime) -> Iterator[Record]:
-    """Yield the record of each ``(job, data)`` or ``(job, data, options)``."""
-    bare, prototype = None, None  # the last job that came without options, and its prototype
+def records_of(
+    entries: Iterable[Any],
+    defaults: Mapping[str, Any],
+    now: datetime,
+    with_ids: Callable[[Any, Mapping[str, Any]], Mapping[str, Any]],
+) -> Iterator[Record]:
+    """Yield the record of each ``(job, data)`` or ``(job, data, options)``.
+
+    ``with_ids`` returns the options of a job with the ids of the jobs that they name by text.
+    """
+    ids = new_ids()
+    is_fixed = type(entries) in (list, tuple)  # a generator may change the options of a class between two jobs
+    like: Record | None = None  # the first of the last jobs that came without options
+    bare, takes_all = None, False
     for index, entry in enumerate(entries):
+        if (
+            like is not None
+            and type(entry) is tuple
+            and len(entry) == 2
+            and entry[0] is bare
+            and (is_fixed or not declared(known(bare)))
+        ):
+            data = entry[1]
+            text = "null" if data is None and takes_all else _data_text(bare, data, f"jobs[{index}].")
+            yield changed(like, id=next(ids), data=text)
+            continue
         where = f"jobs[{index}]"
         job, data, options = parts_of(entry, where)
-        if prototype is None or options or job is not bare or declared(known(job)):
+        if options:
+            options = with_ids(job, options)
             if "ignore_data" in options:
                 _refuse_once(where)
-            bare, prototype = None if options else job, _prototype(job, options, defaults)
+        prototype = _prototype(job, options, defaults)
         if prototype is None:
+            like = None
             yield _checked_order(job, data, options, defaults, now, f"{where}.").record
-        else:
-            yield _record_like(prototype, job, data, now, f"{where}.", options)
+            continue
+        new = _record_like(prototype, job, data, now, f"{where}.", options)
+        like, bare, takes_all = None if options else new, job, _takes_all(job)
+        yield new
 
 
 def parts_of(entry: Any, where: str) -> tuple[Any, Any, Mapping[str, Any]]:
@@ -106,7 +132,7 @@ def _checked_order(
         raise InvalidOption(f"{where}{path}: receives={list(given['receives'])}: depends_on is empty: name a job")
     else:
         data = _checked_data(job, data, where)
-    new = record(job=path, data=encode(data, f"{where}data"), options=every, given=given, id=JobId(), now=now)
+    new = record(job=path, data=encode(data, f"{where}data"), options=every, given=given, id=next(new_ids()), now=now)
     return Order(record=_undeclared(new) if isinstance(known_job, str) else new, given=given, options=every)
 
 
@@ -117,14 +143,14 @@ def _record_like(
 
     Measured, this takes a tenth of the time of ``new_record.record``.
     """
-    data, template = _checked_data(job, data, where), prototype.record
+    template = prototype.record
     if META in options:
         own = checked({META: options[META]}, f"{where}{template.job}")
         template = changed(template, given={**template.given, **own})
     return changed(
         template,
-        id=JobId(),
-        data=encode(data, f"{where}data"),
+        id=next(new_ids()),
+        data=_data_text(job, data, where),
         created_at=now,
         ready_at=now,
         rank=rank_of(now, template.priority),
@@ -206,6 +232,16 @@ def _undeclared(new: Record) -> Record:
     return changed(new, options=replace(new.options, undeclared=True))
 
 
+def _data_text(job: Any, data: Any, where: str) -> str:
+    """Return the text of checked data."""
+    return encode(_checked_data(job, data, where), f"{where}data")
+
+
+def _takes_all(job: Any) -> bool:
+    """Return whether the job accepts any data, and has no types for them."""
+    return known_types(job) is None if isinstance(job, str) else _facts(job)[1:] == (None, None)
+
+
 def _checked_data(job: Any, data: Any, where: str) -> Any:
     """Return the data in their stored form; refuse data with which the job could not start, or of wrong types."""
     if isinstance(job, str):
@@ -275,18 +311,18 @@ def with_ids(
     return {**options, **{name: ids_of(name, options[name]) for name in named}}
 
 
-def entries_with_ids(store: Store, entries: Iterable[Any]) -> Iterator[Any]:
-    """Yield the entries of ``add_jobs`` with the ids of jobs that they name by text, also of those before them."""
+def with_ids_of_call(store: Store) -> Callable[[Any, Mapping[str, Any]], Mapping[str, Any]]:
+    """Return ``with_ids`` for one job after another of one call, which may name those before them by text."""
     beside: dict[str, set[JobId]] = {}
-    for entry in entries:
-        options = entry[2] if isinstance(entry, tuple | list) and len(entry) == 3 else None
-        if not isinstance(options, Mapping):
-            yield entry
-            continue
-        yield (*entry[:2], with_ids(store, options, beside))
+
+    def with_ids_of(job: Any, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        resolved = with_ids(store, options, beside)
         text = options.get("id")
         if isinstance(text, str) and not JobId.is_valid(text):
-            beside.setdefault(text, set()).add(id_of_text(path_of(entry[0]), text))
+            beside.setdefault(text, set()).add(id_of_text(path_of(job), text))
+        return resolved
+
+    return with_ids_of
 
 
 def check_related(store: Store, new: Sequence[Record]) -> None:

@@ -146,8 +146,9 @@ class Scheduler(Events, Operations, Schedules):
         for name in refused:
             raise InvalidOption(f"add_jobs: {name} goes with each job: pass (job, data, {{{name!r}: …}})")
         store = self._connections.store
-        entries = new_jobs.entries_with_ids(store, job_meta.completed_entries(self._before_add, jobs))
-        records = list(new_jobs.records_of(entries, self._defaults, store.now()))
+        entries = job_meta.completed_entries(self._before_add, jobs)
+        with_ids = new_jobs.with_ids_of_call(store)
+        records = list(new_jobs.records_of(entries, self._defaults, store.now(), with_ids))
         return self._add_records(records, session)
 
     def add_job_once(

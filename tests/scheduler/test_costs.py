@@ -60,6 +60,16 @@ def test_a_job_like_the_one_before_is_added_in_few_steps(scheduler: Scheduler) -
 
 
 @pytest.mark.parametrize("scheduler", ["blocking"], indirect=True)
+def test_a_job_among_many_alike_is_added_in_few_steps(scheduler: Scheduler) -> None:
+    def added(count: int) -> int:
+        return calls(lambda: scheduler.add_jobs([(Echo, {"to": str(number)}) for number in range(count)]))
+
+    added(200)
+
+    budgets.keep("sqlite.bulk.calls", (added(200) - added(100)) / 100)
+
+
+@pytest.mark.parametrize("scheduler", ["blocking"], indirect=True)
 def test_a_job_of_many_takes_a_third_fewer_steps_than_one_alone(scheduler: Scheduler) -> None:
     scheduler.add_jobs([(Echo, {"to": "a"})] * 2)
     alone = calls(lambda: scheduler.add_job(Echo, {"to": "a"}))

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
+from itertools import chain
 from typing import Any
 
 import pytest
+from bson import ObjectId
 
 from taskqueue.model.conditions import Check
 from taskqueue.model.record import Attempt, Cause, Failure, Options, Record, Status
@@ -18,7 +20,7 @@ from taskqueue.model.serializer import dumps
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.store import codec
 from taskqueue.store.relational.columns import COLUMNS, USUAL_OPTIONS, attempts_text, options_text, row
-from taskqueue.store.relational.rows import INSERT_SHORT, record, short_row
+from taskqueue.store.relational.rows import INSERT_ALIKE, INSERT_SHORT, record, short_row, short_rows
 from taskqueue.store.sqlite import schema
 from tests.store.records import NOON, a_record, postponed
 
@@ -49,6 +51,38 @@ def test_a_new_job_is_the_same_in_a_short_row(raw: sqlite3.Connection, new: Reco
 
     assert kept == row(new)
     assert record(kept) == new
+
+
+def test_jobs_that_differ_in_id_and_data_alone_are_the_same_in_rows_with_shared_values(
+    raw: sqlite3.Connection,
+) -> None:
+    new = [replace(NEW[1], id=ObjectId(), unique=None, data=f"{number}") for number in range(3)]
+    groups = short_rows(new)
+    assert groups is not None
+    [(shared, own)] = groups
+    raw.execute(INSERT_ALIKE[3], (*shared, *chain.from_iterable(own)))
+
+    assert raw.execute(f"SELECT {COLUMNS} FROM jobs ORDER BY rowid").fetchall() == [row(one) for one in new]
+
+
+def test_rows_of_jobs_share_what_is_the_same_alone() -> None:
+    conditions = [Options(ready=Check("weather:is_dry", level=level)) for level in (1, True, 1)]
+    given = [{"meta": {"at": place}} for place in ("a", "b")]
+    like = a_record()
+    new = [
+        *NEW,
+        *[a_record(options=one) for one in conditions],
+        *[a_record(given=one) for one in given],
+        like,
+        replace(like, id=ObjectId(), data="1"),
+    ]
+
+    groups = short_rows(new)
+
+    assert groups is not None
+    assert [(*alike.shared, *own) for alike in groups for own in alike.own] == [short_row(one) for one in new]
+    assert [len(alike.own) for alike in groups] == [1] * (len(new) - 2) + [2]
+    assert short_rows([*new, a_record(claims=1)]) is None
 
 
 def test_options_in_turns_are_kept_as_their_own() -> None:

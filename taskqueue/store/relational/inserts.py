@@ -17,7 +17,7 @@ from taskqueue.store.bell import STOPS, WORK
 from taskqueue.store.relational import claim_cache, effects
 from taskqueue.store.relational.columns import COLUMNS, assignments, cancel_text, given_of
 from taskqueue.store.relational.counts import ADD_TO_TALLY
-from taskqueue.store.relational.rows import record, records_of, short_row
+from taskqueue.store.relational.rows import record, records_of, short_rows
 from taskqueue.store.relational.transaction import Transaction
 
 _OWNERS, _values = assignments(
@@ -61,8 +61,8 @@ RELEASED = -3
 def add(work: Transaction, records: Sequence[Record]) -> list[Record]:
     """Insert all records and return the stored record for each."""
     stored = list(records)
-    rows = [short for new in records if (short := short_row(new)) is not None]
-    if len(rows) < len(records) or not work.insert_all(rows):
+    rows = short_rows(records)
+    if rows is None or not work.insert_all(rows):
         stored = [_rechecked(work, new) for new in [_inserted(work, new) for new in records]]
     for copy in stored:
         if ORIGIN in copy.given:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import fields
 from functools import partial
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from bson import ObjectId
 
@@ -36,10 +36,11 @@ from taskqueue.store.relational.columns import (
 
 INSERT = f"INSERT INTO jobs ({ALL_COLUMNS}) VALUES ({', '.join('?' * len(ALL_NAMES))}) ON CONFLICT DO NOTHING"
 
-_SHORT = (
-    "id", "status", "cause", "queue", "forced", "rank", "ready_at", "priority", "created_at", "expires_at",
-    "unique_key", "job", "options", "given", "tags", "data",
+_SHARED = (
+    "status", "cause", "queue", "forced", "rank", "ready_at", "priority", "created_at", "expires_at", "unique_key",
+    "job", "options", "given", "tags",
 )  # fmt: skip
+_SHORT = (*_SHARED, "id", "data")
 _ONE = f"({', '.join('?' * len(_SHORT))})"
 INSERT_SHORTS = {
     size: f"INSERT INTO jobs ({', '.join(_SHORT)}) VALUES {', '.join([_ONE] * size)} ON CONFLICT DO NOTHING"
@@ -48,10 +49,20 @@ INSERT_SHORTS = {
 INSERT_SHORT = INSERT_SHORTS[1]
 """Inserts a plain new job: only sixteen of forty columns, since every bound value costs time."""
 
+INSERT_ALIKE = {
+    size: INSERT_SHORT
+    if size == 1
+    else f"INSERT INTO jobs ({', '.join(_SHORT)}) SELECT {', '.join('?' * len(_SHARED))}, column1, column2 "
+    f"FROM (VALUES {', '.join(['(?, ?)'] * size)}) AS new WHERE true ON CONFLICT DO NOTHING"
+    for size in GROUPS
+}
+"""Inserts plain new jobs that differ in id and data alone: 1.9 us for each in a group of 50, instead of 3.2."""
+
 _SAID = {column.field or column.name for column in JOBS if column.name in _SHORT}
 _others = itemgetter(*(field.name for field in fields(Record) if field.name not in _SAID))
 _AS_NEW = {**vars(Record(id=JobId(), job="", created_at=EPOCH, ready_at=None))}
 _UNTOUCHED = _others(_AS_NEW)
+_but_own = itemgetter(*(field.name for field in fields(Record) if field.name not in ("id", "data")))
 
 _FIRST = NAMES.index("data") + 1
 """How many columns every job fills; the others are empty for most claimed jobs."""
@@ -64,15 +75,63 @@ _STATUSES = tuple(Status)
 _CAUSES = {cause.value: cause for cause in Cause}
 
 
+class AlikeRows(NamedTuple):
+    """Rows of plain new jobs that differ in id and data alone."""
+
+    shared: Row
+    """The values of the other columns of ``INSERT_SHORT``."""
+    own: list[tuple[str, str]]
+    """The id and the data of each job."""
+
+    @property
+    def status(self) -> int:
+        """The status of all of them."""
+        return int(self.shared[_SHARED.index("status")])
+
+    @property
+    def queue(self) -> str:
+        """The queue of all of them."""
+        return str(self.shared[_SHARED.index("queue")])
+
+    @property
+    def created_at(self) -> int:
+        """The time when they were added, in milliseconds since 1970."""
+        return int(self.shared[_SHARED.index("created_at")])
+
+
+def short_rows(records: Iterable[Record]) -> list[AlikeRows] | None:
+    """Return the rows of these records in their order, like ones together; None if one needs other columns."""
+    groups: list[AlikeRows] = []
+    own: list[tuple[str, str]] = []
+    before, options, given = None, None, None
+    for record in records:
+        fields = record.__dict__
+        shown = _but_own(fields)
+        # Equal options and what was given may still differ in their texts: 1 and True are equal.
+        if shown != before or fields["options"] is not options or fields["given"] is not given:
+            shared = _shared(record)
+            if shared is None:
+                return None
+            before, options, given, own = shown, fields["options"], fields["given"], []
+            groups.append(AlikeRows(shared, own))
+        own.append((str(fields["id"]), fields["data"]))
+    return groups
+
+
 def short_row(record: Record) -> Row | None:
-    """Return the values for ``INSERT_SHORT``, at a cost that every add pays; None if the record needs other columns."""
+    """Return the values for ``INSERT_SHORT``; None if the record needs other columns."""
+    shared = _shared(record)
+    return None if shared is None else (*shared, str(record.id), record.data)
+
+
+def _shared(record: Record) -> Row | None:
+    """Return the values of a short row but for id and data, at a cost that every add pays; None if it has others."""
     given = record.given
     if _others(record.__dict__) != _UNTOUCHED or (given and (PERIOD in given or ORIGIN in given)):
         return None
     created_at = milliseconds(record.created_at)
     options = record.options
     return (
-        str(record.id),
         int(record.status),
         str.__str__(record.cause),  # the value of a text enumeration, saving two calls
         record.queue,
@@ -87,7 +146,6 @@ def short_row(record: Record) -> Row | None:
         options_text(options),
         dumps(given) if given else None,
         dumps(record.tags) if record.tags else None,
-        record.data,
     )
 
 

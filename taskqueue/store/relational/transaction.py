@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import chain, groupby
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Record, Status
@@ -17,12 +17,18 @@ from taskqueue.store.relational import effects, events, limits, waits
 from taskqueue.store.relational.columns import CHANGING, COLUMNS, Row, cancel_text, changes, whole_row
 from taskqueue.store.relational.counts import ALL
 from taskqueue.store.relational.engine import Database, Rows
-from taskqueue.store.relational.rows import INSERT, INSERT_SHORT, INSERT_SHORTS, record, short_row
+from taskqueue.store.relational.rows import (
+    INSERT,
+    INSERT_ALIKE,
+    INSERT_SHORT,
+    INSERT_SHORTS,
+    AlikeRows,
+    record,
+    short_row,
+)
 
 _CHANGE = f"UPDATE jobs SET {CHANGING} WHERE id = ?"
 _BY_ID = f"SELECT {COLUMNS} FROM jobs WHERE id = ?"
-_STATUS_AND_QUEUE = itemgetter(1, 3)
-_STATUS_AND_TIME = itemgetter(1, 8)
 _CLAIMS = attrgetter("claims")
 _NAMES = tuple(status.name.lower() for status in Status)
 
@@ -77,31 +83,36 @@ class Transaction:
         self._note_rows(inserted.lastrowid, 1)
         return True
 
-    def insert_all(self, rows: Sequence[Row]) -> bool:
+    def insert_all(self, groups: Sequence[AlikeRows]) -> bool:
         """Insert all short rows, or none if the id or unique key of one is taken."""
-        if len(rows) == 1:
-            return self._insert_one(rows[0])
-        if not self.execute_all(INSERT_SHORTS, rows):
+        if len(groups) == 1:
+            inserted = self.execute_all(INSERT_ALIKE, groups[0].own, groups[0].shared)
+        else:
+            inserted = self.execute_all(INSERT_SHORTS, [(*alike.shared, *own) for alike in groups for own in alike.own])
+        if not inserted:
             return False
-        self._note_rows(self._last.lastrowid, len(rows))
-        for (status, at), alike in groupby(rows, _STATUS_AND_TIME):
-            self.silent_events([short[0] for short in alike], 0, _NAMES[status], at, status)
+        self._note_rows(self._last.lastrowid, sum(len(alike.own) for alike in groups))
+        for alike in groups:
+            status = alike.status
+            self.silent_events([id for id, _ in alike.own], 0, _NAMES[status], alike.created_at, status)
+            self.count(alike.queue, status, len(alike.own))
         self.topics.update((NEWS, WORK))
-        for status, queue in map(_STATUS_AND_QUEUE, rows):
-            if status != Status.WAITING:
-                self.count(queue, status, 1)
         return True
 
-    def execute_all(self, statements: Mapping[int, str], rows: Sequence[Row]) -> bool:
-        """Change all rows, or none if one is not found; ``statements`` are keyed by number of rows, descending."""
+    def execute_all(self, statements: Mapping[int, str], rows: Sequence[Row], shared: Row = ()) -> bool:
+        """Change all rows, or none if one is not found; ``statements`` are keyed by number of rows, descending.
+
+        The values that all rows share come first in a statement.
+        """
         if len(rows) == 1:
-            self._last = self.execute(statements[1], rows[0])
+            self._last = self.execute(statements[1], (*shared, *rows[0]))
             return self._last.rowcount == 1
         self.execute("SAVEPOINT batch")
         written, changed = 0, []
         for size, statement in statements.items():
             while written + size <= len(rows):
-                self._last = self.execute(statement, tuple(chain.from_iterable(rows[written : written + size])))
+                own = chain.from_iterable(rows[written : written + size])
+                self._last = self.execute(statement, (*shared, *own))
                 changed.append(self._last)
                 written += size
         is_whole = bool(rows) and sum(part.rowcount for part in changed) == len(rows)
@@ -194,19 +205,6 @@ class Transaction:
         """Count a final record that was removed."""
         self.count(queue, status, -1)
         self._counts[(queue, ALL)] = self._counts.get((queue, ALL), 0) - 1
-
-    def _insert_one(self, short: Row) -> bool:
-        """Insert a short row alone, as ``insert_all`` does, without grouping similar rows."""
-        inserted = self.execute(INSERT_SHORT, short)
-        if inserted.rowcount == 0:
-            return False
-        status = short[1]
-        self._events.append(([short[0]], (0, _NAMES[status], short[8], status)))
-        self.topics.update((NEWS, WORK))
-        if status != Status.WAITING:
-            self.count(short[3], status, 1)
-        self._note_rows(inserted.lastrowid, 1)
-        return True
 
     def _note_rows(self, last: int | None, rows: int) -> None:
         """Note that new rows must be counted, many of them at once."""
