@@ -228,7 +228,7 @@ COVERS: Mapping[str, str] = {
     "web/test_paths.py": "web/request_checks",
     "web/test_browser.py": (
         "web/overviews web/pages/audit web/pages/work web/pages/bulk web/pages/changes "
-        "web/pages/failures web/pages/job web/pages/jobs web/pages/nodes web/pages/queues "
+        "web/pages/failures web/pages/job web/pages/job_forms web/pages/jobs web/pages/nodes web/pages/queues "
         "web/pages/schedules"
     ),
     "web/test_api.py": "web/api_routes web/api/jobs web/api/operations",

@@ -77,6 +77,12 @@ def update(store: Store, id: JobId, changes: Mapping[str, Any], meta: Mapping[st
             return after
 
 
+def after_update(record: Record, changes: Mapping[str, Any], now: datetime) -> Record:
+    """Return the record as ``update`` would leave it; raise as it does, and change nothing."""
+    data = _encoded(record, changes["data"]) if "data" in changes else None
+    return revised(record, checked_changes(changes), data, now)
+
+
 def typed_data(job: str, value: Any) -> Any:
     """Return data that came as JSON as the type that the job declares, if this process has imported it.
 

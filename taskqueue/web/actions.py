@@ -23,7 +23,7 @@ from taskqueue.model.wording import nearest
 from taskqueue.scheduler import bulk_actions, workflows
 from taskqueue.scheduler.audit_trail import acting, shown_query
 from taskqueue.scheduler.bulk_actions import BulkActionState, Plan
-from taskqueue.scheduler.changes import SAME_DATA, WAITS_AGAIN, is_data_of, typed_data
+from taskqueue.scheduler.changes import SAME_DATA, WAITS_AGAIN, after_update, is_data_of, typed_data
 from taskqueue.scheduler.operations import AnyOperation, Target
 from taskqueue.scheduler.process import Process
 from taskqueue.scheduler.schedule import Schedule
@@ -116,6 +116,17 @@ class Actions:
 
     def update_job(self, id: str, changes: Mapping[str, Any]) -> Process:
         """Change ``priority``, ``at``, ``queue``, ``tags`` or ``data`` of a waiting job."""
+        process, given = self._update(id, changes)
+        with self._acting("update", str(process.id), job=process.job, changed=sorted(changes)):
+            return self._scheduler.update_job(process.id, **given)
+
+    def preview_update(self, id: str, changes: Mapping[str, Any], now: datetime) -> Record:
+        """Return the record as ``update_job`` would leave it; raise as it does, and change nothing."""
+        process, given = self._update(id, changes)
+        return after_update(process.snapshot, given, now)
+
+    def _update(self, id: str, changes: Mapping[str, Any]) -> tuple[Process, dict[str, Any]]:
+        """Return the job and its changes, with values for masks, if the user may make them."""
         process = self._job(id)
         if "queue" in changes:
             self._check(changes["queue"])
@@ -124,8 +135,7 @@ class Actions:
         given = dict(changes)
         if "data" in given:
             given["data"] = self._data(process, given["data"])
-        with self._acting("update", str(process.id), job=process.job, changed=sorted(changes)):
-            return self._scheduler.update_job(process.id, **given)
+        return process, given
 
     def may_add(self, job: str) -> bool:
         """Return whether jobs of this class, or with data of the user's own, may be added here."""

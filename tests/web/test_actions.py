@@ -280,3 +280,80 @@ def test_a_limit_with_few_waiting_jobs_is_shown_beside_one_with_many_keys(
     page = client.get("/limits/change", params={"of": "limit:name=quiet", "count": "2"}).text
 
     assert "It then has room for 1 of 1 waiting job." in page
+
+
+def change(browser: TestClient, id: object, **given: str) -> str:
+    """Return the page that answers the form for a job, which has these values and is previewed."""
+    page = browser.get(f"/jobs/{id}/change").text
+    shown = dict(re.findall(r'name="(csrf|seen|queue|priority)" value="([^"]*)"', page))
+    return browser.post(f"/jobs/{id}/change", data={**shown, **given}).text
+
+
+def confirmed(browser: TestClient, id: object, page: str) -> str:
+    """Return the page, or the address, that answers the form which confirms a preview."""
+    form = page.rpartition("<form ")[2]
+    values = {name: html.unescape(text) for name, text in re.findall(r'name="(\w+)" value="([^"]*)"', form)}
+    answer = browser.post(f"/jobs/{id}/change", data=values)
+    return answer.headers.get("location", html.unescape(answer.text))
+
+
+def test_a_change_is_refused_if_the_job_has_started_since_its_preview(
+    scheduler: Scheduler, browser: MakeBrowser
+) -> None:
+    process = scheduler.add_job(jobs.Mail)
+    client = browser()
+    log_in(client)
+    page = change(client, process.id, priority="3")
+    scheduler.run_pending()
+
+    answer = confirmed(client, process.id, page)
+
+    assert f"job {process.id} is DONE: a job can be changed while it is WAITING or POSTPONED. Nothing was changed." in (
+        answer
+    )
+    assert client.get(f"/jobs/{process.id}/change").status_code == 409
+    assert process.refresh().priority == 0
+
+
+def test_a_change_by_somebody_else_since_the_preview_is_not_overwritten(
+    scheduler: Scheduler, browser: MakeBrowser
+) -> None:
+    process = scheduler.add_job(jobs.Mail, {"to": "ann"}, tags="a")
+    client = browser()
+    log_in(client)
+    page = change(client, process.id, tags="a\r\nb", at="+1 hour")
+    scheduler.update_job(process.id, priority=5)
+
+    answer = confirmed(client, process.id, page)
+    assert "The job was changed since this page was opened." in answer
+    assert (process.refresh().tags, process.priority) == (("a",), 5)
+
+    page = change(client, process.id, tags="a\r\nb", at="+1 hour")
+    assert confirmed(client, process.id, page) == f"/jobs/{process.id}?done=changed"
+    assert (process.refresh().tags, process.priority, process.status.name) == (("a", "b"), 5, "POSTPONED")
+
+
+def test_a_preview_shows_a_changed_secret_as_masked(
+    scheduler: Scheduler, browser: MakeBrowser, people: tuple[Path, dict[str, str]]
+) -> None:
+    process = scheduler.add_job(jobs.Mail, {"to": "ann", "password": "hunter2"})
+    client = browser(users=people[0], hosts=[HOST], addable=jobs.ADDABLE)
+    log_in(client)
+
+    page = change(client, process.id, data='{"to": "ann", "password": "swordfish"}')
+
+    difference = page.partition('aria-label="Difference"')[2].partition("</table>")[0]
+    assert re.findall("<td>(.*?)</td>", difference) == ["•••", "•••"]
+    assert "swordfish" not in difference
+    assert confirmed(client, process.id, page) == f"/jobs/{process.id}?done=changed"
+    assert process.refresh().data == {"to": "ann", "password": "swordfish"}
+
+
+def test_data_of_a_class_that_may_not_be_added_are_not_changed(scheduler: Scheduler, browser: MakeBrowser) -> None:
+    process = scheduler.add_job(jobs.Mail, {"to": "ann"})
+    client = browser()
+    log_in(client)
+
+    assert "--addable tests.web.jobs:Mail" in client.get(f"/jobs/{process.id}/change").text
+    assert "start it with --addable" in change(client, process.id, data='{"to": "bob"}', confirm="yes")
+    assert process.refresh().data == {"to": "ann"}

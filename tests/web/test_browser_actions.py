@@ -216,22 +216,40 @@ def test_ended_jobs_that_match_run_again_once(visit: Open, shop: Shop) -> None:
     assert shop.scheduler.count_jobs({"queue": "twice"}) == 4
 
 
-def test_a_waiting_job_gets_another_time_queue_and_priority(visit: Open, shop: Shop) -> None:
-    process = shop.scheduler.add_job(jobs.Mail)
+def test_a_waiting_job_is_changed_after_a_preview_of_the_difference(visit: Open, shop: Shop) -> None:
+    data = {"to": "ann", "password": "hunter2", "pages": [1, 2]}
+    process = shop.scheduler.add_job(jobs.Mail, data, tags=["a", "b, c"])
     page = visit(f"/jobs/{process.id}")
     page.get_by_role("link", name="Change…").click()
     page.get_by_label("Time").fill("soonish")
-    page.get_by_role("button", name="Change the job").click()
+    page.get_by_role("button", name="Preview").click()
     expect(page.get_by_role("alert")).to_contain_text("soonish")
     page.get_by_label("Queue").fill("slow")
     page.get_by_label("Priority").fill("7")
+    page.get_by_label("Tags").fill("b, c\nurgent")
     page.get_by_label("Time").fill("+1 hour")
+    text = page.get_by_label("Data").input_value()
+    assert "hunter2" not in text
+    page.get_by_label("Data").fill(text.replace("ann", "bob"))
+    page.get_by_role("button", name="Preview").click()
+    difference = page.get_by_role("region", name="Difference")
+    assert [cells.split("\t") for cells in difference.get_by_role("row").all_inner_texts()][1:4] == [
+        ["queue", "mail", "slow"],
+        ["priority", "0", "7"],
+        ["tags", "a, b, c", "b, c, urgent"],
+    ]
+    expect(difference.get_by_role("row").last).to_have_text('data.to"ann""bob"')
+    assert (process.refresh().queue, process.tags) == ("mail", ("a", "b, c"))
     page.get_by_role("button", name="Change the job").click()
     done(page, "the job is changed")
 
     expect(page.locator("#content .status").first).to_have_text("later")
     assert (process.refresh().queue, process.priority, process.status.name) == ("slow", 7, "POSTPONED")
-    assert shop.last() == ("olaf", "update", str(process.id))
+    assert (process.tags, process.data) == (("b, c", "urgent"), {**data, "to": "bob"})
+    entry = shop.scheduler.audit(1)[0]
+    assert (*shop.last(), entry.about["changed"]) == (
+        "olaf", "update", str(process.id), ["at", "data", "priority", "queue", "tags"],
+    )  # fmt: skip
 
 
 def test_a_job_runs_again_with_edited_data_that_keep_their_secrets(visit: Open, shop: Shop) -> None:
@@ -329,7 +347,7 @@ def test_a_job_is_canceled_by_keyboard_alone(visit: Open, shop: Shop) -> None:
 ACTIONS: tuple[tuple[str, dict[str, str]], ...] = (
     ("/jobs/{id}/cancel", {}),
     ("/jobs/{id}/again", {}),
-    ("/jobs/{id}/change", {"queue": "x", "priority": "1"}),
+    ("/jobs/{id}/change", {"queue": "x", "priority": "1", "confirm": "yes"}),
     ("/jobs/{id}/edit", {"data": "1"}),
     ("/jobs/{id}/unmask", {}),
     ("/jobs/matching", {"action": "cancel", "at": "4102444800000", "queue": "letters"}),

@@ -133,7 +133,12 @@ ON_PAGES = [
     *(of_declared(operation, is_page=True) for operation in OPERATIONS.values()),
     *SCHEDULES,
     Request(route="POST /jobs/{id}/unmask", action="unmask", target=WAITING, may=OF_ALL),
-    Request(route="POST /jobs/{id}/change", body={"priority": "3", "queue": "mail"}, action="update", target=WAITING),
+    Request(
+        route="POST /jobs/{id}/change",
+        body={"priority": "3", "queue": "mail", "confirm": "yes"},
+        action="update",
+        target=WAITING,
+    ),
     Request(route="POST /jobs/{id}/edit", id=ENDED, body={"data": "{}"}, action="run again", target=ENDED),
     Request(route="POST /jobs/{id}/cancel", action="cancel", target=WAITING),
     Request(route="POST /jobs/{id}/now", id=RETRIED, action="update", target=RETRIED),

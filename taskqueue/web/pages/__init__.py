@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from taskqueue.web.pages import bulk, changes
 from taskqueue.web.pages.audit import audit
 from taskqueue.web.pages.failures import failures
-from taskqueue.web.pages.job import change_form, edit_form, job, run_edited, save_change, stack, unmasked
+from taskqueue.web.pages.job import job, stack, unmasked
+from taskqueue.web.pages.job_forms import change_form, edit_form, run_edited, save_change
 from taskqueue.web.pages.jobs import jobs, suggestions
 from taskqueue.web.pages.nodes import nodes
 from taskqueue.web.pages.overview import overview

@@ -1,4 +1,4 @@
-"""One job: its timeline, attempts, values, error, log, events and place among others, why it is so, and its forms."""
+"""One job: its timeline, attempts, values, error, log, events and place among others, and why it is so."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from itertools import takewhile
 from typing import Any, TypeAlias
 
-from taskqueue.errors import InvalidJob, TaskqueueError, Unreadable
+from taskqueue.errors import TaskqueueError
 from taskqueue.insight.overview import runs_of
 from taskqueue.insight.why import IN_SHORT
 from taskqueue.insight.work_report import options_in_words
@@ -22,7 +22,6 @@ from taskqueue.model.limits import limit_keys_of
 from taskqueue.model.log_lines import LogLine
 from taskqueue.model.record import Failure, Record, Status
 from taskqueue.model.schedules.origin import FromSchedule, Series
-from taskqueue.model.serializer import decode
 from taskqueue.model.wording import in_utc, size
 from taskqueue.scheduler.changes import STAGE
 from taskqueue.scheduler.operations import OPERATIONS
@@ -32,7 +31,6 @@ from taskqueue.web.charts import kind_of, timeline
 from taskqueue.web.graph import graph_of
 from taskqueue.web.masking import Masking
 from taskqueue.web.pages.jobs import chips_of, rows_of
-from taskqueue.web.problems import Problem
 from taskqueue.web.view import Button, View, button_of, see_other
 from taskqueue.web.words import lines
 
@@ -244,77 +242,3 @@ def stack(view: View) -> Mapping[str, Any]:
     except TaskqueueError as error:
         problem = str(error)
     return {"process": process, "problem": problem, "text": cut(text), "may_act": view.may_act_on(process.queue)}
-
-
-def change_form(view: View) -> Mapping[str, Any]:
-    """Return the form with the current values."""
-    process = view.scheduler.get_job(view.path["id"])
-    given = {"priority": str(process.priority), "queue": process.queue, "at": ""}
-    return _form(view, "change", given)
-
-
-def save_change(view: View) -> Any:
-    """Change the job; where a value is refused, return the form with the error."""
-    process = view.scheduler.get_job(view.path["id"])
-    given = {name: view.form.get(name, "").strip() for name in ("priority", "queue", "at")}
-    try:
-        changes: dict[str, Any] = {}
-        if given["priority"] != str(process.priority):
-            changes["priority"] = _integer(given["priority"])
-        if given["queue"] != process.queue:
-            changes["queue"] = given["queue"]
-        if given["at"]:
-            changes["at"] = None if given["at"] == "now" else given["at"]
-        if changes:
-            view.actions.update_job(view.path["id"], changes)
-    except InvalidJob as error:
-        return _form(view, "change", given, str(error))
-    return see_other(view, f"/jobs/{process.id}?done=changed")
-
-
-def edit_form(view: View) -> Mapping[str, Any]:
-    """Return the form with the data of the job, secret values masked; masks that stay are put back by the action."""
-    process = view.scheduler.get_job(view.path["id"])
-    value = json.loads(process.snapshot.data)
-    masked = view.masking.masked(value)
-    text = json.dumps(masked, ensure_ascii=False, indent=2)
-    return _form(view, "edit", {"data": text}, is_masked=masked != value)
-
-
-def run_edited(view: View) -> Any:
-    """Run a copy with these data; if they are refused, return the form with the error."""
-    given = {"data": view.form.get("data", "")}
-    try:
-        data = decode(given["data"])
-    except Unreadable:
-        return _form(view, "edit", given, "the data are not JSON that can be read: see quotes, commas and brackets")
-    try:
-        copy = view.actions.run_again(view.path["id"], data=data)
-    except (InvalidJob, Problem) as error:
-        return _form(view, "edit", given, str(error))
-    return see_other(view, f"/jobs/{copy.id}?done=again")
-
-
-def _form(
-    view: View, kind: str, given: Mapping[str, str], problem: str = "", *, is_masked: bool = False
-) -> Mapping[str, Any]:
-    process = view.scheduler.get_job(view.path["id"])
-    if not view.may_act_on(process.queue):
-        raise Problem("forbidden", f"user {view.user.name} may not act on jobs of queue {process.queue}")
-    if kind == "edit":
-        view.actions.check_class(process.job)
-    return {
-        "kind": kind,
-        "process": process,
-        "given": given,
-        "problem": problem,
-        "is_masked": is_masked,
-        "queues": list(view.scheduler.stats()["queues"]),
-    }
-
-
-def _integer(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise InvalidJob(f"priority={text[:50]!r}: pass a whole number from -20 to 20") from None

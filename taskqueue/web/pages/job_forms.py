@@ -1,0 +1,225 @@
+"""The forms of a job: change it while it waits, after a preview of the difference, or run it again with other data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from taskqueue.errors import InvalidJob, Unreadable, WrongStatus
+from taskqueue.model.record import Record, Status
+from taskqueue.model.secret_keys import MASK
+from taskqueue.model.serializer import decode
+from taskqueue.scheduler.process import Process
+from taskqueue.web.pages.job import cut
+from taskqueue.web.problems import Problem
+from taskqueue.web.view import View, see_other
+
+MOST_DIFFERENCES = 50
+"""Differences in data that the preview lists."""
+
+NOT_JSON = "the data are not JSON that can be read: see quotes, commas and brackets"
+
+CHANGED_SINCE = (
+    "The job was changed since this page was opened. Preview again: the difference is to the job as it is now."
+)
+
+
+class Difference(NamedTuple):
+    """One value of the job before and after a change, as it is shown."""
+
+    name: str
+    before: str | datetime | None
+    after: str | datetime | None
+
+
+def change_form(view: View) -> Mapping[str, Any]:
+    """Return the form with the current values. Raises ``WrongStatus`` for a job that does not wait."""
+    process = view.scheduler.get_job(view.path["id"])
+    _check_waits(process)
+    return _change_form(view, process, {**_current(view, process), "at": ""})
+
+
+def save_change(view: View) -> Any:
+    """Preview the change, or with ``confirm`` make it; if a value is refused, return the form with the error."""
+    process = view.scheduler.get_job(view.path["id"])
+    current = _current(view, process)
+    given = {
+        name: view.form.get(name, text).strip().replace("\r\n", "\n") for name, text in {**current, "at": ""}.items()
+    }
+    if "data" in view.form:
+        view.actions.check_class(process.job)
+    try:
+        _check_waits(process)
+        changes = _changes(current, given)
+        if view.form.get("seen", _seen(process, current)) != _seen(process, current):
+            return _change_form(view, process, given, CHANGED_SINCE)
+        if changes and view.form.get("confirm"):
+            view.actions.update_job(view.path["id"], changes)
+            return see_other(view, f"/jobs/{process.id}?done=changed")
+        now = view.overviews.now()
+        after = view.actions.preview_update(view.path["id"], changes, now) if changes else process.snapshot
+    except WrongStatus as error:
+        return _change_form(view, process, given, f"{error}. Nothing was changed.")
+    except (InvalidJob, Problem) as error:
+        if isinstance(error, Problem) and error.status == 403:
+            raise
+        return _change_form(view, process, given, str(error))
+    answer = _change_form(view, process, given)
+    confirmed = {**given, "at": _due(given["at"], after)}
+    return {**answer, "differences": list(_differences(view, process.snapshot, after)), "confirmed": confirmed}
+
+
+def _check_waits(process: Process) -> None:
+    """Raise ``WrongStatus`` for a job that runs or has ended."""
+    if process.status not in (Status.WAITING, Status.POSTPONED):
+        raise WrongStatus(process.id, process.status.name, "be changed while it is WAITING or POSTPONED")
+
+
+def _current(view: View, process: Process) -> dict[str, str]:
+    """Return the values that the form can change, as it shows them; data only if this user may change and read them."""
+    current = {
+        "queue": process.queue,
+        "priority": str(process.priority),
+        "tags": "\n".join(process.tags),
+    }
+    if not view.actions.may_add(process.job):
+        return current
+    try:
+        data = view.masking.masked(json.loads(process.snapshot.data))
+    except (RecursionError, ValueError):  # damaged
+        return current
+    return {**current, "data": json.dumps(data, ensure_ascii=False, indent=2)}
+
+
+def _seen(process: Process, current: Mapping[str, str]) -> str:
+    """Return a word that stands for the values that the form shows: another one if somebody has changed the job."""
+    shown = json.dumps([*current.values(), str(process.snapshot.ready_at)])
+    return hashlib.sha256(shown.encode()).hexdigest()[:16]
+
+
+def _changes(current: Mapping[str, str], given: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options that the form gives other values. Raises ``InvalidJob``."""
+    changes: dict[str, Any] = {}
+    if given["priority"] != current["priority"]:
+        changes["priority"] = _integer(given["priority"])
+    if given["queue"] != current["queue"]:
+        changes["queue"] = given["queue"]
+    if given["tags"] != current["tags"]:
+        changes["tags"] = tuple(tag for tag in map(str.strip, given["tags"].split("\n")) if tag)
+    if given["at"]:
+        changes["at"] = None if given["at"] == "now" else given["at"]
+    if "data" in current and (data := _decoded(given["data"])) != decode(current["data"]):
+        changes["data"] = data
+    return changes
+
+
+def _due(given: str, after: Record) -> str:
+    """Return the time that the preview shows: the change takes place some seconds later."""
+    if not given or given == "now" or after.ready_at is None:
+        return given
+    return f"{after.ready_at:%Y-%m-%dT%H:%M:%S.%fZ}"
+
+
+def _differences(view: View, before: Record, after: Record) -> Iterator[Difference]:
+    yield from (
+        Difference(name, old, new)
+        for name, old, new in (
+            ("queue", before.queue, after.queue),
+            ("priority", str(before.priority), str(after.priority)),
+            ("tags", ", ".join(before.tags), ", ".join(after.tags)),
+            ("due", before.ready_at, after.ready_at),
+        )
+        if old != new
+    )
+    if before.data != after.data:
+        old, new = json.loads(before.data), json.loads(after.data)
+        masked = view.masking.masked
+        found = list(_of_data("data", old, new, masked(old), masked(new)))
+        yield from found[:MOST_DIFFERENCES]
+        if len(found) > MOST_DIFFERENCES:
+            yield Difference(f"data: {len(found) - MOST_DIFFERENCES:,} more", "", "")
+
+
+def _of_data(path: str, old: Any, new: Any, shown_old: Any, shown_new: Any) -> Iterator[Difference]:
+    """Yield the values that differ; secret ones are compared as they are, and shown masked."""
+    if old == new:
+        return
+    if isinstance(shown_old, dict) and isinstance(shown_new, dict):
+        for key in {**old, **new}:
+            values = (each.get(key, ...) for each in (old, new, shown_old, shown_new))
+            yield from _of_data(f"{path}.{key}", *values)
+        return
+    yield Difference(path, _text(shown_old), _text(shown_new))
+
+
+def _text(value: Any) -> str:
+    if value is ...:
+        return ""
+    return MASK if value == MASK else cut(json.dumps(value, ensure_ascii=False))
+
+
+def _change_form(view: View, process: Process, given: Mapping[str, str], problem: str = "") -> Mapping[str, Any]:
+    current = _current(view, process)
+    return {
+        **_form(view, "change", given, problem, is_masked=MASK in current.get("data", "")),
+        "queues": list(view.scheduler.stats()["queues"]),
+        "seen": _seen(process, current),
+    }
+
+
+def edit_form(view: View) -> Mapping[str, Any]:
+    """Return the form with the data of the job, secret values masked; masks that stay are put back by the action."""
+    process = view.scheduler.get_job(view.path["id"])
+    value = json.loads(process.snapshot.data)
+    masked = view.masking.masked(value)
+    text = json.dumps(masked, ensure_ascii=False, indent=2)
+    return _form(view, "edit", {"data": text}, is_masked=masked != value)
+
+
+def run_edited(view: View) -> Any:
+    """Run a copy with these data; if they are refused, return the form with the error."""
+    given = {"data": view.form.get("data", "")}
+    try:
+        data = decode(given["data"])
+    except Unreadable:
+        return _form(view, "edit", given, NOT_JSON)
+    try:
+        copy = view.actions.run_again(view.path["id"], data=data)
+    except (InvalidJob, Problem) as error:
+        return _form(view, "edit", given, str(error))
+    return see_other(view, f"/jobs/{copy.id}?done=again")
+
+
+def _form(
+    view: View, kind: str, given: Mapping[str, str], problem: str = "", *, is_masked: bool = False
+) -> Mapping[str, Any]:
+    process = view.scheduler.get_job(view.path["id"])
+    if not view.may_act_on(process.queue):
+        raise Problem("forbidden", f"user {view.user.name} may not act on jobs of queue {process.queue}")
+    if kind == "edit":
+        view.actions.check_class(process.job)
+    return {
+        "kind": kind,
+        "process": process,
+        "given": given,
+        "problem": problem,
+        "is_masked": is_masked,
+        "differences": None,
+    }
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return decode(text)
+    except Unreadable:
+        raise InvalidJob(NOT_JSON) from None
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidJob(f"priority={text[:50]!r}: pass a whole number from -20 to 20") from None
