@@ -58,7 +58,7 @@ class Settings:
     preload: tuple[str, ...] = ()
     bootstrap: Path | None = None
     schedules: str | None = None
-    """The module whose declared schedules are applied when the node has its seat; None: of none."""
+    """The module whose declared schedules are applied when the node has its seat; None for no module."""
     outbox: tuple[str, ...] = ()
     """The outboxes, each ``module:name``, whose jobs the node moves to the store while it leads."""
     allow: tuple[str, ...] = ()

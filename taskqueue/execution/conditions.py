@@ -9,9 +9,7 @@ from functools import partial
 from types import CoroutineType
 from typing import Any
 
-from typing_extensions import assert_never
-
-from taskqueue.errors import Unreadable
+from taskqueue.errors import Unreadable, assert_never
 from taskqueue.execution.executor import Ran, overdue
 from taskqueue.execution.failures import failure_of
 from taskqueue.execution.job_context import Interrupts, JobContext
@@ -116,7 +114,7 @@ async def _denial(condition: Condition, asking: _Asking) -> str | None:
             return ", ".join(denials)
         case Not(part=part):
             return f"{part} said yes" if await _denial(part, asking) is None else None
-    assert_never(condition)
+    return assert_never(condition)
 
 
 async def _answer(check: Check, asking: _Asking) -> bool:

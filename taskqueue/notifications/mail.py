@@ -90,7 +90,7 @@ class Mail:
             raise NotDelivered(f"{self.host}, port {self.port}: {reason}") from None
 
     def _connected(self) -> smtplib.SMTP:
-        """Return a connection, encrypted unless the server is this host, or neither offers it nor wants a password."""
+        """Return a connection, encrypted unless the server is this host, or has no encryption and wants no password."""
         if self.scheme == "smtps":
             context = ssl.create_default_context()
             return smtplib.SMTP_SSL(self.host, self.port, timeout=ANSWERS_WITHIN, context=context)

@@ -131,7 +131,7 @@ class Sender:
         yield None
         for id in state.due(overview.at):
             if not self._take_turn(TURN_LASTS) or state_of(self._store.leases()) != state:
-                return  # this process stood still, and another node has sent
+                return  # another node has sent messages while this process was suspended
             state = attempted(state, id, self._store.now())
             self._save(state)
             state = self._delivered(state, id)
@@ -151,7 +151,7 @@ class Sender:
         return delivered(state, id)
 
     def _take_turn(self, lasts: timedelta) -> bool:
-        """Return whether it is the turn of this node, for as long as that."""
+        """Take the turn for this time unless another node has it; return whether this node has it."""
         now = self._store.now()
         turn = self._store.acquire(Lease(name=TURN, holder=self._holder, since=now, until=now + lasts), now)
         self._has_turn = turn.holder == self._holder

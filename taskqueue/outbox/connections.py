@@ -48,7 +48,7 @@ def check_transaction(session: Any) -> None:
 
 
 def execute(session: Any, statement: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-    """Run a statement with values for its ``:name``, and return its rows, none of one that has no rows."""
+    """Run a statement with values for its ``:name``, and return its rows; a statement without rows has none."""
     kinds = kinds_of(session)
     if kinds & SQLALCHEMY:
         result = session.execute(sys.modules["sqlalchemy"].text(statement), dict(values))

@@ -24,7 +24,7 @@ else:
 
 
 class TaskqueueMixin(_Base):
-    """Named before ``TestCase``: gives each test an empty store, which is that of every scheduler without an address.
+    """Name it before ``TestCase``: each test gets an empty store, which every scheduler without an address uses.
 
     ``taskqueue_url`` and ``taskqueue_hooks`` may be set by a class: another store, which must be empty, and the hooks
     of the test's scheduler by their names. A ``setUp`` of your own calls ``super().setUp()`` first.

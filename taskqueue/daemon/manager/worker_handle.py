@@ -367,8 +367,8 @@ class WorkerHandle:
     @property
     def accepts(self) -> bool:
         """Return whether it is given runs of its class, now or when it has started."""
-        is_over = self.channel.fileno() < 0 or self.stage is WorkerStage.LEAVING or self.kill_reason
-        return not (is_over or self.to_be_replaced or self.reached_max_runs)
+        has_ended = self.channel.fileno() < 0 or self.stage is WorkerStage.LEAVING or self.kill_reason
+        return not (has_ended or self.to_be_replaced or self.reached_max_runs)
 
     @property
     def has_room(self) -> bool:

@@ -135,7 +135,7 @@ class InFlight:
         """The claims whose outcomes or notes a call of the store is writing now."""
         self._in_queue: Counter[str] = Counter()
         self.forced = 0
-        """How many claims take none: those with ``force_spawn`` or ``concurrency``."""
+        """How many claims take no slot of the pool: those with ``force_spawn`` or ``concurrency``."""
         self.concurrency = ConcurrencyDemand()
         self.have_waits_changed = False
         """Whether ``waits`` returns other waits than the published ones."""

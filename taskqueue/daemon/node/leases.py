@@ -171,8 +171,8 @@ class NodeLeases:
         occupant = self._occupant
         self._clock_watch.look()
         if occupant is not None and not host.is_gone(occupant):
-            is_over = occupant.until <= self._store.now()
-            if not is_over or not self._clock_watch.trusts_ends:
+            has_ended = occupant.until <= self._store.now()
+            if not has_ended or not self._clock_watch.trusts_ends:
                 return False
         lease = self._breaker.call(lambda: self._seat.acquire(*self._about()), writes=True)
         if lease is not None and not self._seat.is_ours:

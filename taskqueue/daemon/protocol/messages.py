@@ -41,9 +41,9 @@ class StartPool(_Message, frozen=True):
 class RunHook(_Message, frozen=True):
     """Node to manager to worker: call the node hook ``name``; reports about it have this id and claims 0.
 
-    Those with a ``source`` are no functions of the bootstrap file: ``APPLY_SCHEDULES`` applies the schedules that this
-    module declares, ``CHECK_OUTBOX`` imports the outbox at this path, ``RELAY_OUTBOX`` and ``EMPTY_OUTBOX`` move its
-    jobs to the store. Nor is ``WATCH``, which looks for findings and sends them to the receivers in ``data``.
+    A hook with a ``source`` is not a function of the bootstrap file: ``APPLY_SCHEDULES`` applies the schedules that
+    this module declares, ``CHECK_OUTBOX`` imports the outbox at this path, ``RELAY_OUTBOX`` and ``EMPTY_OUTBOX`` move
+    its jobs to the store. Neither is ``WATCH``, which looks for findings and sends them to the receivers in ``data``.
     """
 
     id: str

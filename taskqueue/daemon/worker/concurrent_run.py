@@ -54,7 +54,7 @@ class ConcurrentRun:
         self.is_over = False
         self._is_ending_tasks = False
         self._requested_at: float | None = None
-        """When a cancel was requested that the loop has not come to."""
+        """When a cancel was requested that the loop has not handled yet."""
 
     def enter(self) -> None:
         """Make this the run of the current context."""
@@ -89,7 +89,7 @@ class ConcurrentRun:
             self.interrupts.is_due = True
 
     async def forget_cancel(self) -> None:
-        """Take a cancel that the job's code has not come to, so that it does not hit what follows."""
+        """Discard a pending cancel, so that it does not hit the code after the job."""
         if self.task is not None and self.task.was_canceled:
             self.task.was_canceled = False
             with suppress(asyncio.CancelledError):
@@ -116,7 +116,7 @@ class ConcurrentRun:
 
 
 class RunTask(asyncio.Task[None]):
-    """The task of a run, which only the job's code in it can be canceled: a job may cancel all tasks of the loop."""
+    """The task of a run. Only the job's code in it can be canceled, because a job may cancel all tasks of the loop."""
 
     def __init__(
         self, coroutine: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop, interrupts: StopRequests
@@ -137,7 +137,7 @@ class RunTask(asyncio.Task[None]):
         return super().cancel(msg)
 
     def end_of(self, ran: Ran) -> Ran:
-        """Return the end of the run, interrupted instead of failed where another run has canceled it."""
+        """Return the end of the run, interrupted instead of failed if another run has canceled it."""
         by = self._canceled_by
         has_failed = isinstance(ran.outcome, outcomes.Failed) and isinstance(ran.error, asyncio.CancelledError)
         if by is None or not has_failed:

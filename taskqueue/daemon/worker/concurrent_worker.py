@@ -196,21 +196,15 @@ class ConcurrentWorker(Worker):
         if self._runs:
             return
         self._shared_loop.set_idle()
-        if self._interrupts.leaving and not self._over.done():
-            self._over.set_result(None)
+        if self._interrupts.leaving:
+            self._leave()
         self._look_handle = self._loop.call_later(LOOK_AFTER, self._look)
 
     def _look(self) -> None:
         """Inspect the process while it has no run, once, and again if a job left a process running."""
         self._look_handle = None
-        child_process.title("worker idle")
-        if self._to_be_replaced or self._last_run is None:
-            return
-        reason = self._inspection.look(self._last_run.id)
-        if reason:
-            self._request_replacement(reason)
-            self._flush()
-        elif self._inspection.look_again_after is not None:
+        self._inspect()
+        if not self._to_be_replaced and self._inspection.look_again_after is not None:
             self._look_handle = self._loop.call_later(self._inspection.look_again_after, self._look)
 
     def _look_while_busy(self) -> None:

@@ -161,9 +161,10 @@ _OF_IMPORTS = 5
 (``warnings.catch_warnings``)."""
 
 _LOG = logging.getLogger(__name__)
+"""It is disabled if a job has disabled the existing loggers, as ``logging.config`` does by default."""
+
 _disabled_before: set[str] = set()
 """The names of the loggers that were disabled before the first run."""
-"""It is disabled if a job has disabled the existing loggers, as ``logging.config`` does by default."""
 
 _STREAMS = range(3)
 """The descriptors of the standard streams."""
