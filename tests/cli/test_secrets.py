@@ -20,7 +20,7 @@ from taskqueue.daemon.node.health import BacklogReader, NodeHealth
 from taskqueue.daemon.node.leader_run import FindingsWatch
 from taskqueue.daemon.node.metrics import Metrics
 from taskqueue.daemon.node.monitor import ControlServer
-from taskqueue.daemon.node.status import NodeStatus
+from taskqueue.daemon.node.status import NodeStage, NodeStatus
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.settings import Settings
 from taskqueue.errors import StoreUnavailable
@@ -108,7 +108,8 @@ def test_the_health_of_a_node_shows_no_password(
     with closing(open_store(str(tmp_path / "jobs.db"))) as store:
         holder = Holder(seat="web-1", incarnation="1234567890")
         context = context_of(store, CircuitBreaker(lambda: None), loop=loop, status=status, holder=holder)
-        backlog = BacklogReader(context, lambda: True)
+        status.stage = NodeStage.SEATED
+        backlog = BacklogReader(context)
         watch = FindingsWatch(context, lambda _: None)
         health = NodeHealth(context, backlog)
         control = ControlServer("web-1", "1234567890", health.document)

@@ -20,7 +20,7 @@ from taskqueue.daemon.node.context import NodeContext
 from taskqueue.daemon.node.health import BacklogReader, NodeHealth
 from taskqueue.daemon.node.leader_run import FindingsWatch
 from taskqueue.daemon.node.metrics import Metrics
-from taskqueue.daemon.node.status import NodeStatus
+from taskqueue.daemon.node.status import NodeStage, NodeStatus
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.settings import Settings
 from taskqueue.exit_codes import Exit
@@ -100,7 +100,8 @@ def metrics(folder: Path) -> Mapping[str, Any]:
     with closing(Loop()) as loop, closing(open_store(f"sqlite://{folder}/jobs.db")) as store:
         breaker, holder = CircuitBreaker(lambda: None), Holder(seat="web-1", incarnation="1234567890")
         context = NodeContext(loop=loop, store=store, holder=holder, settings=settings, status=status, breaker=breaker)
-        backlog = BacklogReader(context, lambda: True)
+        status.stage = NodeStage.SEATED
+        backlog = BacklogReader(context)
         watch = FindingsWatch(context, lambda _: None)
         families = list(Metrics(context, NodeHealth(context, backlog), backlog, watch).collect())
     return {family.name: {"type": family.type, "labels": list(_labels(family))} for family in families}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,11 +53,11 @@ class Backlog:
 class BacklogReader:
     """The latest backlog. Only the loop calls the store; other threads ask it by a descriptor."""
 
-    def __init__(self, node: NodeContext, is_seated: Callable[[], bool]) -> None:
+    def __init__(self, node: NodeContext) -> None:
         self._loop = node.loop
         self._store = node.store
         self._breaker = node.breaker
-        self._is_seated = is_seated
+        self._status = node.status
         self._read_again_at = 0.0
         # Never closed: another thread may be about to write to it, and it ends with the process.
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -75,7 +75,7 @@ class BacklogReader:
 
     def _on_wake(self) -> None:
         os.eventfd_read(self._wake)
-        if self._is_seated() and time.monotonic() >= self._read_again_at:
+        if self._status.is_seated and time.monotonic() >= self._read_again_at:
             began = time.monotonic()
             backlog = self._breaker.call(lambda: read(self._store))
             self._read_again_at = began + max(READ_EVERY, SHARE * (time.monotonic() - began))

@@ -113,7 +113,6 @@ class HostWatch:
         *,
         node: NodeContext,
         rescuer: Rescuer,
-        is_seated: Callable[[], bool],
         on_lead: Callable[[], None],
         on_leases: Callable[[Sequence[Lease]], None],
         is_busy: Callable[[], object],
@@ -127,7 +126,7 @@ class HostWatch:
         self._holder = node.holder
         self._breaker = node.breaker
         self._rescuer = rescuer
-        self._is_seated = is_seated
+        self._status = node.status
         self._on_lead = on_lead
         self._on_leases = on_leases
         self._is_busy = is_busy
@@ -136,13 +135,13 @@ class HostWatch:
 
     def check(self) -> None:
         """Watch the current nodes and callers of this host, and rescue the claims of dead ones."""
-        if not self._is_seated() and not self._is_busy():
+        if not self._status.is_seated and not self._is_busy():
             return
         leases = self._breaker.call(self._store.leases)
         if leases is None:
             return
         self._on_leases(leases)
-        if not self._is_seated():
+        if not self._status.is_seated:
             return
         callers = self._breaker.call(lambda: self._store.holders(host.caller_seats()))
         if callers is None:

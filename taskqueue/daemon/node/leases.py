@@ -243,7 +243,6 @@ class Leadership:
         controls: ControlsView,
         hooks: NodeHooks,
         events: EventBuffer,
-        is_seated: Callable[[], bool],
         on_change: Callable[[bool], None],
         on_applied: Callable[[], None],
     ) -> None:
@@ -253,7 +252,7 @@ class Leadership:
         self._controls = controls
         self._hooks = hooks
         self._events = events
-        self._is_seated = is_seated
+        self._status = node.status
         self._on_change = on_change
         self._on_applied = on_applied
         self._expiry_timer = node.timer(self.apply)
@@ -261,7 +260,7 @@ class Leadership:
 
     def renew(self) -> None:
         """Acquire or renew the lead, and set the timer for its end or for the next try."""
-        if not self._is_seated():
+        if not self._status.is_seated:
             return
         if self._controls.drain is not None and self._mode is Lead.CLUSTER:
             self._leases.resign_lead()  # the leader does the work

@@ -45,11 +45,11 @@ class Maintenance:
     Tasks that are due together run in turns of their own: in one turn they would delay a renewal of leases.
     """
 
-    def __init__(self, node: NodeContext, leases: NodeLeases, is_seated: Callable[[], bool]) -> None:
+    def __init__(self, node: NodeContext, leases: NodeLeases) -> None:
         self._loop = node.loop
         self._leases = leases
         self._breaker = node.breaker
-        self._is_seated = is_seated
+        self._status = node.status
         self._queued: deque[Callable[[], None]] = deque()
         self._retention = Retention(node.store, node.settings, node.figures)
         self._schedules = ScheduleRunner(node.store, node.breaker)
@@ -113,7 +113,7 @@ class Maintenance:
         task()
 
     def _repair(self) -> None:
-        if self._is_seated():
+        if self._status.is_seated:
             self._breaker.call(self._retention.repair)
 
     def _prune(self) -> None:
@@ -130,7 +130,7 @@ class Maintenance:
 
     @property
     def _leads(self) -> bool:
-        return self._is_seated() and self._leases.leads
+        return self._status.is_seated and self._leases.leads
 
 
 class Retention:

@@ -333,13 +333,13 @@ class Monitor:
     and its execution of itself at a reload ends all threads.
     """
 
-    def __init__(self, node: NodeContext, is_seated: Callable[[], bool], watch: FindingsWatch) -> None:
+    def __init__(self, node: NodeContext, watch: FindingsWatch) -> None:
         self._node = node
         self._status = node.status
         self._watch = watch
         self._http: MetricsServer | None = None
         self._jobs: JobMetrics | None = None
-        self._backlog = BacklogReader(node, is_seated)
+        self._backlog = BacklogReader(node)
         self._health = NodeHealth(node, self._backlog)
         self._control = ControlServer(node.holder.seat, node.holder.incarnation, self._report)
 

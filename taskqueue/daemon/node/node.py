@@ -24,10 +24,10 @@ from taskqueue.daemon.node.maintenance import Maintenance
 from taskqueue.daemon.node.manager_handle import ForkedManager, ManagerHandle
 from taskqueue.daemon.node.monitor import Monitor
 from taskqueue.daemon.node.node_hooks import NodeHooks
-from taskqueue.daemon.node.shutdown import NodeStage, ShutdownSequence
+from taskqueue.daemon.node.shutdown import ShutdownSequence
 from taskqueue.daemon.node.signals_of_jobs import SignalFile
 from taskqueue.daemon.node.stack_requests import StackRequests
-from taskqueue.daemon.node.status import NodeStatus
+from taskqueue.daemon.node.status import NodeStage, NodeStatus
 from taskqueue.daemon.protocol.messages import NODE_STARTED, Message, StartPool, StartupFailed, Unlock
 from taskqueue.daemon.runtime import leftovers, standard_streams, systemd
 from taskqueue.daemon.runtime.loop import Loop, every
@@ -87,12 +87,12 @@ class Node:
         self._controls = ControlsView(context)
         self._leadership = self._new_leadership()
         self._shutdown = self._new_shutdown()
-        self._maintenance = Maintenance(context, self._leases, self._is_seated)
+        self._maintenance = Maintenance(context, self._leases)
         self._host_watch = self._new_host_watch(stacks)
         self._has_claimed_last = False
         """Whether a claim has followed the last outcome, for ``--burst``."""
         self._bells = BellListener(self._loop, self._breaker)
-        self.monitor = Monitor(context, self._is_seated, watch)
+        self.monitor = Monitor(context, watch)
         self._expired_timer = context.timer(self._rescuer.rescue_expired)
 
     def _send(self, message: Message) -> None:
@@ -126,7 +126,6 @@ class Node:
             controls=self._controls,
             hooks=self._hooks,
             events=self._events,
-            is_seated=self._is_seated,
             on_change=self._on_lead_changed,
             on_applied=self._show,
         )
@@ -146,7 +145,6 @@ class Node:
         return HostWatch(
             node=self._context,
             rescuer=self._rescuer,
-            is_seated=self._is_seated,
             on_lead=self._leadership.renew,
             on_leases=lambda leases: self._manager.send(*stacks.look(leases)),
             is_busy=self._in_flight.__len__,
@@ -209,7 +207,7 @@ class Node:
 
     def _acquire_seat(self) -> None:
         """Acquire the seat if it is free, and start to work; else stand by."""
-        if self._shutdown.stage is not NodeStage.STANDBY or not self._leases.acquire_seat():
+        if self._status.stage is not NodeStage.STANDBY or not self._leases.acquire_seat():
             return
         self._shutdown.enter(NodeStage.SEATED)
         log.info("node %s has taken its seat", self._settings.name)
@@ -240,13 +238,13 @@ class Node:
 
     def _turn(self) -> None:
         """Claim jobs and settle outcomes, and end the loop if that was the last thing to do."""
-        if self._shutdown.stage is NodeStage.STANDBY:
+        if self._status.stage is NodeStage.STANDBY:
             return
         self._dispatcher.work(self._may_claim)
-        if self._settings.burst and self._is_seated():
+        if self._settings.burst and self._status.is_seated:
             self._leave_when_idle()
         unsettled = self._in_flight.unsettled
-        if self._shutdown.stage is NodeStage.LEAVING and (self._breaker.store_was_replaced or not unsettled):
+        if self._status.stage is NodeStage.LEAVING and (self._breaker.store_was_replaced or not unsettled):
             self._loop.stop()
         if unsettled:  # in an outage, or the claim had an unreadable record
             self._loop.at(self._breaker.resume_at, lambda: None)  # the end of that turn tries again
@@ -279,7 +277,7 @@ class Node:
     def _apply_controls(self) -> None:
         """Apply new controls; runs that have started continue."""
         self._host_watch.check()
-        new = self._controls.refresh() if self._is_seated() else None
+        new = self._controls.refresh() if self._status.is_seated else None
         if new is None:
             return
         if any(map(holds_back, new)):
@@ -292,9 +290,9 @@ class Node:
 
     def _renew(self) -> None:
         """Renew claims, seat and lead; stop lost and canceled runs."""
-        if self._shutdown.stage in (NodeStage.STANDBY, NodeStage.LEAVING):
+        if self._status.stage in (NodeStage.STANDBY, NodeStage.LEAVING):
             return
-        if self._shutdown.stage is NodeStage.DRAINING and self._shutdown.is_patient:
+        if self._status.stage is NodeStage.DRAINING and self._shutdown.is_patient:
             systemd.extend_timeout(self._settings.lease)
         renewal = self._dispatcher.renew()
         if renewal is None:
@@ -303,7 +301,7 @@ class Node:
         if renewal.others_end_at is not None:
             self._expired_timer.at(renewal.others_end_at, LEASE_SLACK)
         self._status.running = len(self._in_flight)
-        if not self._leases.renew_seat() and self._is_seated():
+        if not self._leases.renew_seat() and self._status.is_seated:
             self._shutdown.fail(Exit.LOST)
         self._leadership.renew()
         if self._manager.check_silence():
@@ -312,7 +310,7 @@ class Node:
 
     def _publish_waits(self) -> None:
         """Publish with the seat which runs wait for other jobs, if that has changed."""
-        if self._in_flight.have_waits_changed and self._is_seated():
+        if self._in_flight.have_waits_changed and self._status.is_seated:
             self._in_flight.have_waits_changed = False
             self._leases.renew_seat()
 
@@ -329,24 +327,24 @@ class Node:
             self._dispatcher.hand_back_unbegun()
 
     def _apply_schedules(self) -> None:
-        if self._is_seated():
+        if self._status.is_seated:
             self._hooks.apply_schedules()
 
     def _on_hook(self) -> None:
         """Continue a shutdown that waits for a hook, and fire what a hook may have scheduled for now."""
         self._shutdown.continue_after_hook()
-        if self._is_seated():
+        if self._status.is_seated:
             self._maintenance.fire_schedules()
 
     def _on_startup_failed(self, failure: StartupFailed) -> None:
-        if self._is_seated():
+        if self._status.is_seated:
             log.error("%s", failure.reason)
             self._shutdown.fail(Exit.BOOTSTRAP if failure.bootstrap else Exit.CHILDREN)
 
     def _close(self) -> None:
         """Resign all leases and close everything."""
         self.monitor.close()
-        if self._shutdown.stage is NodeStage.LEAVING:
+        if self._status.stage is NodeStage.LEAVING:
             self._manager.kill_left()  # before another process takes the seat
             self._events.write()
             self._leases.resign()
@@ -363,19 +361,16 @@ class Node:
         if unsettled:
             log.error("exiting with %d outcomes not settled: these jobs will run again", unsettled)
 
-    def _is_seated(self) -> bool:
-        return self._shutdown.stage is NodeStage.SEATED
-
     def _may_claim(self) -> bool:
         """Return whether this node works: not while it is drained, with ``--lead cluster`` only while it leads."""
-        if self._shutdown.stage is not NodeStage.SEATED or self._controls.drain is not None:
+        if not self._status.is_seated or self._controls.drain is not None:
             return False
         return self._settings.lead is Lead.HOST or self._leases.leads
 
     def _show(self) -> None:
-        is_paused = self._is_seated() and not self._may_claim()
+        is_paused = self._status.is_seated and not self._may_claim()
         waiting = "is drained" if self._controls.drain else WAITS_FOR_LEAD
-        self._status.phase = waiting if is_paused else self._shutdown.stage.value
+        self._status.phase = waiting if is_paused else self._status.stage.value
         self._status.leads = self._leases.leads
         self._status.show()
 

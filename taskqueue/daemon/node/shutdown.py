@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from enum import Enum
 
 from taskqueue.daemon.node.context import NodeContext
 from taskqueue.daemon.node.fetcher import Fetcher
 from taskqueue.daemon.node.in_flight import InFlight
 from taskqueue.daemon.node.manager_handle import ManagerHandle
 from taskqueue.daemon.node.node_hooks import NodeHooks
-from taskqueue.daemon.node.status import UNSEATED, WORKS
+from taskqueue.daemon.node.status import NodeStage
 from taskqueue.daemon.protocol.channel import ChannelBroken
 from taskqueue.daemon.protocol.messages import NODE_STOPPING, Recycle, Shutdown
 from taskqueue.daemon.runtime import standard_streams, systemd
@@ -29,15 +28,6 @@ SLOWEST_ANSWER = 15.0
 
 HOOK_STARTS_WITHIN = 5.0
 """Seconds that a shutdown waits for the hooks ``stepped_down`` and ``node_stopping`` to start."""
-
-
-class NodeStage(Enum):
-    """The stages in the life of a node; the values are shown to users."""
-
-    STANDBY = UNSEATED
-    SEATED = WORKS
-    DRAINING = "is stopping"
-    LEAVING = "leaves"
 
 
 class ShutdownSequence:
@@ -67,7 +57,6 @@ class ShutdownSequence:
         self._signals = 0
         self._kills_before = 0
         self._delayed_mode = ""
-        self.stage = NodeStage.STANDBY
         self.exit = Exit.OK
         self.is_patient = False
         """Whether the shutdown waits for runs as long as they take."""
@@ -76,7 +65,7 @@ class ShutdownSequence:
 
     def enter(self, stage: NodeStage) -> None:
         """Enter this stage."""
-        self.stage = stage
+        self._status.stage = stage
         self._on_stage()
 
     def on_stop(self) -> None:
@@ -84,7 +73,7 @@ class ShutdownSequence:
         self._signals += 1
         self._in_flight.is_stop_requested = True
         self.restarts = False
-        if self.stage is NodeStage.LEAVING:
+        if self._status.stage is NodeStage.LEAVING:
             self._loop.stop()
             return
         if self._signals > MOST_SIGNALS:
@@ -103,20 +92,20 @@ class ShutdownSequence:
         If the terminal of the node was closed, which also sends SIGHUP, shut down as on SIGTERM.
         """
         if (
-            self.restarts or self.stage in (NodeStage.STANDBY, NodeStage.SEATED)
+            self.restarts or self._status.stage in (NodeStage.STANDBY, NodeStage.SEATED)
         ) and standard_streams.has_lost_terminal():
             log.info("the terminal of this node was closed")
             self.on_stop()
             return
-        if self.stage not in (NodeStage.STANDBY, NodeStage.SEATED):
+        if self._status.stage not in (NodeStage.STANDBY, NodeStage.SEATED):
             return
         systemd.reloading()
-        if self.stage is NodeStage.SEATED and self._settings.preload:
+        if self._status.stage is NodeStage.SEATED and self._settings.preload:
             self.restarts = True
             log.info("loading new code: the node restarts when its running jobs have ended")
             self._start("patient")
             return
-        if self.stage is NodeStage.SEATED:
+        if self._status.stage is NodeStage.SEATED:
             log.info("replacing every worker after its current run")
             self._manager.send(Recycle())
             self._hooks.load_new_code()
@@ -149,14 +138,14 @@ class ShutdownSequence:
             self._loop.unwatch(source)
         self._manager.read_rest()
         exit = self._manager.reap()
-        if self.stage is not NodeStage.DRAINING:
+        if self._status.stage is not NodeStage.DRAINING:
             log.error("the worker manager died (%s)", exit)
             self.exit = self.exit or Exit.LOST
         elif self._manager.kills > self._kills_before:
             self.exit = self.exit or Exit.KILLED
         self._in_flight.on_manager_exit(self._manager.start_log.start_times())
-        self.restarts = self.restarts and self.stage is NodeStage.DRAINING
-        if self.stage is NodeStage.STANDBY:
+        self.restarts = self.restarts and self._status.stage is NodeStage.DRAINING
+        if self._status.stage is NodeStage.STANDBY:
             self._loop.stop()
         self.enter(NodeStage.LEAVING)
         systemd.extend_timeout(self._settings.lease + SLOWEST_ANSWER)
@@ -164,12 +153,12 @@ class ShutdownSequence:
 
     def _start(self, mode: str) -> None:
         """Start or speed up the shutdown, as ``mode`` says (see ``Shutdown``)."""
-        if self.stage is NodeStage.LEAVING:
+        if self._status.stage is NodeStage.LEAVING:
             return
-        if self.stage is NodeStage.STANDBY:
+        if self._status.stage is NodeStage.STANDBY:
             self._loop.stop()
             return
-        if self.stage is NodeStage.SEATED:
+        if self._status.stage is NodeStage.SEATED:
             self._log_start(mode)
             self._kills_before = self._manager.kills
             self._distrust_lead()

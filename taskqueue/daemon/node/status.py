@@ -6,6 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
+from enum import Enum
 from typing import Any
 
 from taskqueue.daemon.protocol.messages import PoolStatus
@@ -20,6 +21,15 @@ UNSEATED = "waits for its seat"
 
 WORKS = "works"
 """The phase of a node that takes jobs."""
+
+
+class NodeStage(Enum):
+    """The stages in the life of a node; the values are shown to users."""
+
+    STANDBY = UNSEATED
+    SEATED = WORKS
+    DRAINING = "is stopping"
+    LEAVING = "leaves"
 
 
 MEASURED_FOR = 1.0
@@ -91,10 +101,17 @@ class NodeStatus:
         self.leads = False
         self.degraded = ""
         self.phase = UNSEATED
+        """What the node does, in words: its stage, or why it takes no jobs."""
+        self.stage = NodeStage.STANDBY
         self.metrics = ""
         """The URL of the metrics server; empty if there is none."""
         self._shown = ""
         self._is_announced = False
+
+    @property
+    def is_seated(self) -> bool:
+        """Return whether the node has its seat, and is not about to leave."""
+        return self.stage is NodeStage.SEATED
 
     @property
     def awaits_workers(self) -> bool:

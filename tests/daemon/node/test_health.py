@@ -18,7 +18,7 @@ import pytest
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.health import LIVE_WITHIN, BacklogReader, NodeHealth
 from taskqueue.daemon.node.monitor import ControlServer
-from taskqueue.daemon.node.status import WORKS, NodeStatus
+from taskqueue.daemon.node.status import WORKS, NodeStage, NodeStatus
 from taskqueue.daemon.protocol.messages import PoolStatus
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.settings import Settings
@@ -45,7 +45,9 @@ def status() -> NodeStatus:
 
 @pytest.fixture
 def backlog(loop: Loop, store: Store) -> BacklogReader:
-    return BacklogReader(context_of(store, CircuitBreaker(lambda: None), loop=loop), lambda: True)
+    node = context_of(store, CircuitBreaker(lambda: None), loop=loop)
+    node.status.stage = NodeStage.SEATED
+    return BacklogReader(node)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.clocks import ClockWatch
 from taskqueue.daemon.node.leases import NodeLeases
 from taskqueue.daemon.node.maintenance import Maintenance
+from taskqueue.daemon.node.status import NodeStage
 from taskqueue.daemon.runtime.loop import Loop, every
 from taskqueue.daemon.settings import Settings
 from taskqueue.model.record import Holder
@@ -71,7 +72,8 @@ def maintenance(store: Store, loop: Loop, done: list[str]) -> Maintenance:
     leases = NodeLeases(node, ClockWatch(store.now, settings.lease))
     leases.renew_lead()
     assert leases.leads
-    return Maintenance(replace(node, store=cast(Store, Noted(store, done))), leases, lambda: True)
+    node.status.stage = NodeStage.SEATED
+    return Maintenance(replace(node, store=cast(Store, Noted(store, done))), leases)
 
 
 def run_until(loop: Loop, is_over: Callable[[], bool]) -> None:
