@@ -99,6 +99,7 @@ COVERS: Mapping[str, str] = {
     "daemon/manager/test_run_monitor.py": ("daemon/manager/worker_handle daemon/manager/progress_monitor"),
     "daemon/node/test_fetcher.py": "daemon/node/in_flight",
     "daemon/node/test_outcome_writer.py": "daemon/node/dispatcher",
+    "daemon/node/test_stack_requests.py": "",
     "daemon/node/test_health.py": "daemon/node/health daemon/node/monitor",
     "daemon/node/test_in_flight.py": "daemon/node/clocks",
     "daemon/node/test_seat.py": "daemon/node/leases",

@@ -1,4 +1,7 @@
-"""The manager process as its node sees it: sends messages, dispatches reports, and detects a silent manager."""
+"""The manager process as its node sees it: sends messages, dispatches reports, and detects a silent manager.
+
+A client asks for the stack of a run by a lease; the node has its manager take it, and answers by another lease.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,14 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from taskqueue.daemon.node.context import NodeContext
 from taskqueue.daemon.node.event_buffer import EventBuffer
 from taskqueue.daemon.node.in_flight import InFlight
 from taskqueue.daemon.node.node_hooks import NodeHooks
-from taskqueue.daemon.node.stack_requests import StackRequests
 from taskqueue.daemon.protocol.channel import Channel, ChannelBroken
 from taskqueue.daemon.protocol.codec import decode, encode
 from taskqueue.daemon.protocol.messages import (
@@ -28,6 +31,7 @@ from taskqueue.daemon.protocol.messages import (
     StackTaken,
     Started,
     StartupFailed,
+    TakeStack,
     WaitsFor,
     WorkerChanged,
 )
@@ -35,6 +39,55 @@ from taskqueue.daemon.protocol.shared_memory import StartLog
 from taskqueue.daemon.runtime import child_process, leftovers
 from taskqueue.daemon.runtime.child_process import Child, ChildExit
 from taskqueue.insight import host
+from taskqueue.model.stack import ANSWER, REQUEST
+from taskqueue.store import Lease
+
+KEPT_FOR = timedelta(seconds=10)
+"""How long an unread answer is kept."""
+
+
+class StackRequests:
+    """The requests for stacks of runs that one node knows of."""
+
+    def __init__(self, node: NodeContext, in_flight: InFlight) -> None:
+        self._store = node.store
+        self._holder = node.holder
+        self._in_flight = in_flight
+        self._breaker = node.breaker
+        self._asked: set[str] = set()
+
+    def look(self, leases: Sequence[Lease]) -> list[TakeStack]:
+        """Return the new requests for runs of this node, and remove files of askers that were killed."""
+        new: list[TakeStack] = []
+        asked = self._asked & {lease.name for lease in leases}
+        for lease in leases:
+            if not lease.name.startswith((REQUEST, ANSWER)):
+                continue
+            if lease.until <= self._store.now():
+                self._resign(lease)
+            elif lease.name.startswith(REQUEST) and lease.name not in asked:
+                id, claims = lease.about.get("job"), lease.about.get("claims")
+                if isinstance(id, str) and isinstance(claims, int) and self._in_flight.find(id, claims) is not None:
+                    asked.add(lease.name)
+                    new.append(TakeStack(id=id, claims=claims, request=lease.name.removeprefix(REQUEST)))
+        self._asked = asked
+        return new
+
+    def on_taken(self, message: StackTaken) -> None:
+        """Answer a request with the report of the manager."""
+        now = self._store.now()
+        answer = Lease(
+            name=f"{ANSWER}{message.request}",
+            holder=self._holder,
+            since=now,
+            until=now + KEPT_FOR,
+            about={"stack": message.stack, "why_not": message.why_not},
+        )
+        self._breaker.call(lambda: self._store.acquire(answer, now))
+
+    def _resign(self, lease: Lease) -> None:
+        self._breaker.call(lambda: self._store.resign(lease.name, lease.holder))
+
 
 log = logging.getLogger(__name__)
 

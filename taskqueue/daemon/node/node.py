@@ -21,12 +21,11 @@ from taskqueue.daemon.node.in_flight import InFlight
 from taskqueue.daemon.node.leader_run import FindingsWatch, outbox_relay
 from taskqueue.daemon.node.leases import LEASE_SLACK, Leadership, NodeLeases
 from taskqueue.daemon.node.maintenance import Maintenance
-from taskqueue.daemon.node.manager_handle import ForkedManager, ManagerHandle
+from taskqueue.daemon.node.manager_handle import ForkedManager, ManagerHandle, StackRequests
 from taskqueue.daemon.node.monitor import Monitor
 from taskqueue.daemon.node.node_hooks import NodeHooks
 from taskqueue.daemon.node.shutdown import ShutdownSequence
 from taskqueue.daemon.node.signals_of_jobs import SignalFile
-from taskqueue.daemon.node.stack_requests import StackRequests
 from taskqueue.daemon.node.status import NodeStage, NodeStatus
 from taskqueue.daemon.protocol.messages import NODE_STARTED, Message, StartPool, StartupFailed, Unlock
 from taskqueue.daemon.runtime import leftovers, standard_streams, systemd

@@ -11,7 +11,7 @@ import pytest
 
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.in_flight import InFlight
-from taskqueue.daemon.node.stack_requests import StackRequests
+from taskqueue.daemon.node.manager_handle import StackRequests
 from taskqueue.daemon.protocol.messages import StackTaken, TakeStack
 from taskqueue.daemon.runtime.prefetch import Prefetch
 from taskqueue.model.record import Holder, Record
