@@ -362,7 +362,7 @@ class Node:
 
     def _may_claim(self) -> bool:
         """Return whether this node works: not while it is drained, with ``--lead cluster`` only while it leads."""
-        if not self._status.is_seated or self._controls.drain is not None:
+        if self._status.stage is not NodeStage.SEATED or self._controls.drain is not None:
             return False
         return self._settings.lead is Lead.HOST or self._leases.leads
 
