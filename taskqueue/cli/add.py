@@ -134,7 +134,7 @@ def _signed(own: Sequence[str]) -> Sequence[str] | Mapping[str, str]:
 )
 @click.option("--wait", is_flag=True, help="Wait until the job has ended; the exit code says whether it is DONE.")
 @click.option("--wait-timeout", type=duration, metavar="S", help="With --wait: wait no longer than this.")
-@click.option("--json", "as_json", is_flag=True, help="Write JSON for programs.")
+@output.json_option("JSON")
 @pass_new_store
 def add_command(
     context: StoreContext,

@@ -39,7 +39,7 @@ from taskqueue.scheduler import json_shapes
     metavar="N",
     help="With --by tag: count only the newest N jobs, which shortens the period.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
+@output.json_option("one JSON object")
 @pass_store
 def analytics_command(
     context: StoreContext, by: str, since: str, until: str | None, at_most: int, as_json: bool

@@ -14,7 +14,7 @@ from taskqueue.scheduler import json_shapes
 @click.command("audit", short_help="Print who did what, and from where.")
 @click.option("-n", "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="At most N entries.")
 @click.option("--before", metavar="CURSOR", help="Only entries before this cursor; --json prints the cursor of each.")
-@click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
+@output.json_option("a JSON list")
 @pass_store
 def audit_command(context: StoreContext, limit: int, before: str | None, as_json: bool) -> None:
     """Print who did what to jobs, queues, nodes and schedules, when, and from where, the newest first.

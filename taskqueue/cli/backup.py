@@ -13,7 +13,7 @@ from taskqueue.store.backup import back_up
 
 @click.command("backup", short_help="Write the embedded store into a new file.")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
+@output.json_option("one JSON object")
 @pass_store
 def backup_command(context: StoreContext, file: Path, as_json: bool) -> None:
     """Write the embedded store into a new FILE, as it is at one moment.

@@ -107,9 +107,9 @@ class Node:
     def drain(self, store: Store) -> None:
         """Wait until no job is pending. Raises ``MeasurementFailed``."""
         before, ends_at = -1, 0.0
-        while left := store.count(PENDING):
-            if left != before:
-                before, ends_at = left, time.monotonic() + STUCK_AFTER
+        while pending := store.count(PENDING):
+            if pending != before:
+                before, ends_at = pending, time.monotonic() + STUCK_AFTER
             self._await_newest(store, ends_at)
 
     def check(self, ends_at: float, process: Process | None = None) -> None:
@@ -152,7 +152,7 @@ class Node:
     "--jobs", type=click.IntRange(min=10), default=10_000, show_default=True, metavar="N",
     help="Drain N jobs; the other numbers scale with it.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
+@output.json_option("one JSON object")
 @click.pass_context
 def bench_command(ctx: click.Context, jobs: int, as_json: bool) -> None:
     """Measure how fast this machine adds and runs jobs.

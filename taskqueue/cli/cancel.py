@@ -24,7 +24,7 @@ from taskqueue.scheduler.audit_trail import shown_query
 @click.option("--query", type=job_filter, metavar="FILTER", help="All jobs that match this and have not ended.")
 @click.option("--yes", is_flag=True, help="With --query: cancel them; the default is only to count them.")
 @click.option("--reason", default="", metavar="TEXT", help="Why; kept with the job and shown by `why`.")
-@click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
+@output.json_option("a JSON list")
 @pass_store
 def cancel_command(
     context: StoreContext, id: tuple[str, ...], query: JobFilter | None, yes: bool, reason: str, as_json: bool
@@ -49,7 +49,7 @@ def cancel_command(
 @click.option("--query", type=job_filter, metavar="FILTER", help="All jobs that match this and wait to run again.")
 @click.option("--yes", is_flag=True, help="With --query: give them up; the default is only to count them.")
 @click.option("--reason", default="", metavar="TEXT", help="Why; kept with the job, after its error.")
-@click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs; with --query an object.")
+@output.json_option("a JSON list", "; with --query an object")
 @pass_store
 def give_up_command(
     context: StoreContext, id: tuple[str, ...], query: JobFilter | None, yes: bool, reason: str, as_json: bool

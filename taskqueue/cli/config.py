@@ -22,7 +22,7 @@ from taskqueue.store.redaction import concealed
     short_help="Show the settings of a node, and where each comes from.",
     context_settings={"ignore_unknown_options": True},
 )
-@click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
+@output.json_option("a JSON list")
 @click.argument("options", metavar="[NODE OPTIONS]", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def config_command(ctx: click.Context, options: tuple[str, ...], as_json: bool) -> None:

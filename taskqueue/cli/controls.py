@@ -40,7 +40,7 @@ _OPTIONS: dict[str, Callable[..., Any]] = {
     "at": click.option(
         "--at", metavar="VALUE", help="When it went into service, if not now: a time, or how long ago: 20m."
     ),
-    "as_json": click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs."),
+    "as_json": output.json_option("one JSON object"),
 }
 """The options of operations, by the parameter that takes the value."""
 
@@ -128,7 +128,7 @@ def _report_cleared(context: StoreContext, operation: AnyOperation, name: str, w
 @click.option("--reset", is_flag=True, help="Restore the declared numbers of the limit.")
 @_reason
 @_by
-@click.option("--json", "as_json", is_flag=True, help="Write JSON for programs: one object, or without NAME a list.")
+@output.json_option("JSON", ": one object, or without NAME a list")
 @pass_store
 def limit_command(
     context: StoreContext,

@@ -47,7 +47,7 @@ _WANTED = (
 
 @click.command("doctor", short_help="Find problems, and say how to fix them.")
 @click.option("--all", "shows_all", is_flag=True, help="Also print what is in order, such as the size of the store.")
-@click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs, including what is in order.")
+@output.json_option("a JSON list", ", including what is in order")
 @click.option("--repair", "repairs", is_flag=True, help="First rewrite derived fields that are wrong.")
 @pass_store
 def doctor_command(context: StoreContext, shows_all: bool, as_json: bool, repairs: bool) -> int:
@@ -120,10 +120,10 @@ def _of_host() -> Iterator[Finding]:
         yield from _descriptors(name, pid)
 
 
-def _show(found: list[Finding], flaws: int) -> None:
+def _show(findings: list[Finding], flaws: int) -> None:
     from taskqueue.cli import terminal
 
-    for finding in found:
+    for finding in findings:
         terminal.sentences(f"{finding.level.value:<8} {finding.about}: {finding.says}")
         if finding.do:
             terminal.sentences(f"         do: {finding.do}")

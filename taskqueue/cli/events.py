@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option("--cursor", metavar="CURSOR", help="Start after this cursor, as --json wrote it, or at 'oldest'.")
 @click.option("--timeout", type=duration, metavar="S", help="Stop following after this long; default: never.")
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON object per line for programs.")
+@output.json_option("one JSON object per line")
 @pass_store
 def events_command(
     context: StoreContext,
@@ -127,9 +127,9 @@ class _Reader:
             at = self._now - timedelta(seconds=seconds)
             if self._since is not None and at <= self._since:
                 break
-            found = list(deque(self.events(self._store.cursor_at(at), 0), maxlen=number))
-            if len(found) == number:
-                return found
+            events = list(deque(self.events(self._store.cursor_at(at), 0), maxlen=number))
+            if len(events) == number:
+                return events
         return list(deque(self.events(cursor or self.begin or OLDEST, 0), maxlen=number))
 
 

@@ -168,10 +168,10 @@ def _wording(error: click.ClickException) -> str:
 def _option_here(error: click.NoSuchOption) -> str | None:
     """Return the option of the command that has the meaning of an option of another system; None if there is none."""
     name = error.option_name.lstrip("-")
-    known = set() if error.ctx is None else {option for param in error.ctx.command.params for option in param.opts}
+    options = set() if error.ctx is None else {option for param in error.ctx.command.params for option in param.opts}
     words = (other_systems.COMMAND_OPTIONS.get(name), other_systems.COMMAND_OPTIONS.get(name.lower()))
     meant = (*words, other_systems.OPTIONS.get(name.replace("-", "_")))
-    return next((ours for ours in meant if f"--{ours}" in known), None)
+    return next((ours for ours in meant if f"--{ours}" in options), None)
 
 
 def _written(param: click.Parameter) -> str:
@@ -181,10 +181,10 @@ def _written(param: click.Parameter) -> str:
 
 def _nearest_choice(error: click.BadParameter) -> str:
     """Ask whether the most similar choice was meant; empty if none is similar."""
-    found = re.match("'(.*)' is not one of ", error.message)
-    if found is None or error.param is None or not isinstance(error.param.type, click.Choice):
+    match = re.match("'(.*)' is not one of ", error.message)
+    if match is None or error.param is None or not isinstance(error.param.type, click.Choice):
         return ""
-    written = found[1]
+    written = match[1]
     if error.param.name == "status":
         written = other_systems.OF_STATUSES.get(written.upper(), written)
     return or_nearest(written, map(str, error.param.type.choices))

@@ -20,7 +20,7 @@ MOST_RELEASES = 20
 
 @click.command("failures", short_help="List what fails, and whether it is new.")
 @click.option("--all", "shows_all", is_flag=True, help="Also list errors that are muted or resolved.")
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs, with all errors.")
+@output.json_option("one JSON object", ", with all errors")
 @pass_store
 def failures_command(context: StoreContext, shows_all: bool, as_json: bool) -> None:
     """List the failed attempts of the last hour by class and error, against the last week.
@@ -93,7 +93,7 @@ def _row(group: FailureGroup, overview: Overview) -> list[Any]:
 
 
 @click.command("releases", short_help="List marked releases, and the errors that are new since each.")
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs, with all releases.")
+@output.json_option("one JSON object", ", with all releases")
 @pass_store
 def releases_command(context: StoreContext, as_json: bool) -> None:
     """List the last releases that `taskqueue release` marked, the newest first.

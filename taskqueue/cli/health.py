@@ -33,7 +33,7 @@ _WORST_LAST = (Exit.OK, Exit.UNREADY, Exit.NOT_LIVE)
     help="Check only this node; default: all nodes of this user on this host.",
 )  # fmt: skip
 @click.option("--live", "only_live", is_flag=True, help="Check only whether it is live, not whether it takes jobs.")
-@click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
+@output.json_option("a JSON list")
 def health_command(name: str | None, only_live: bool, as_json: bool) -> int:
     """Ask the nodes of this host whether they are live and take jobs.
 
@@ -86,10 +86,10 @@ def _asked(name: str | None) -> Iterator[Health]:
             yield {"node": name, "live": False, "ready": False, "reason": answer.silence.value, "socket": str(path)}
 
 
-def _worst(found: Sequence[Health], only_live: bool) -> Exit:
+def _worst(answers: Sequence[Health], only_live: bool) -> Exit:
     """Return the code of the worst node; of two nodes with one name, one of which is standby, the better one counts."""
     codes: dict[object, Exit] = {}
-    for health in found:
+    for health in answers:
         live = Exit.OK if health["live"] else Exit.NOT_LIVE
         code = live if health["ready"] or only_live or not health["live"] else Exit.UNREADY
         key = health["node"]
@@ -145,7 +145,7 @@ def _no_node(name: str | None) -> str:
 
 @click.command("reload", short_help="Make the nodes of this host load new code.")
 @click.argument("nodes", metavar="[NODE…]", nargs=-1)
-@click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
+@output.json_option("a JSON list")
 def reload_command(nodes: tuple[str, ...], as_json: bool) -> int:
     """Make these nodes, or all nodes of this host, load new code: each worker is replaced after its current job.
 

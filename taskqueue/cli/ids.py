@@ -25,10 +25,10 @@ _CANDIDATES_NAMED = 5
 class Ambiguous(JobNotFound):
     """A shortened id matches several jobs."""
 
-    def __init__(self, written: str, found: Sequence[JobId]) -> None:
+    def __init__(self, written: str, candidates: Sequence[JobId]) -> None:
         super().__init__(written)
-        named = ", ".join(str(id) for id in found[:_CANDIDATES_NAMED])
-        more = ", …" if len(found) > _CANDIDATES_NAMED else ""
+        named = ", ".join(str(id) for id in candidates[:_CANDIDATES_NAMED])
+        more = ", …" if len(candidates) > _CANDIDATES_NAMED else ""
         self.args = (f"{written} matches several jobs: {named}{more}: write more of the id",)
 
 

@@ -135,14 +135,14 @@ def _checked(name: str, option: Option, value: Any, text: str) -> Any:
 def _refusal(name: str, value: Any, refused: InvalidOption) -> click.BadParameter:
     """Return the error about a value; it names the value once, and the forms that a shell can write."""
     said = str(refused)
-    found = _PYTHON.fullmatch(said)
-    if found is not None and name in WAYS_OUT:
-        said = f"{found['before']}write {WAYS_OUT[name]}"
+    match = _PYTHON.fullmatch(said)
+    if match is not None and name in WAYS_OUT:
+        said = f"{match['before']}write {WAYS_OUT[name]}"
     return click.BadParameter(said if said.startswith(f"{value!r} ") else f"{value!r}: {said}")
 
 
 def _number(text: str) -> int | float | None:
-    found = _NUMBER.fullmatch(text.strip())
-    if found is None:
+    match = _NUMBER.fullmatch(text.strip())
+    if match is None:
         return None
-    return float(text) if found[1] else int(text)
+    return float(text) if match[1] else int(text)

@@ -75,7 +75,7 @@ WIDE = 100_000
     help="wide: also node, times, tags, meta and error, with nothing cut. json: the same as --json.",
 )  # fmt: skip
 @watch.watch_option
-@click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
+@output.json_option("a JSON list")
 @pass_store
 def list_command(
     context: StoreContext,
@@ -153,8 +153,6 @@ def _pages(store: Store, query: language.Query, limit: int) -> Iterator[Record]:
 
 
 def _foot(shown: int, store: Store, query: language.Query) -> str:
-    if not shown:
-        return ""
     count = store.count(query)
     return f"{shown} of {count:,} jobs; --limit shows more" if count > shown else ""
 

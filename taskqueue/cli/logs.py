@@ -25,7 +25,7 @@ LOOKS_EVERY = 1.0
 @click.option("--follow", "-f", is_flag=True, help="Print new lines until the job has ended.")
 @click.option("--attempt", type=click.IntRange(1), metavar="N", help="Only lines of this attempt.")
 @click.option("--lines", "-n", "most", type=click.IntRange(1), metavar="N", help="Start with the last N lines.")
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON object per line for programs.")
+@output.json_option("one JSON object per line")
 @pass_store
 def logs_command(
     context: StoreContext, id: str, follow: bool, attempt: int | None, most: int | None, as_json: bool
@@ -80,7 +80,7 @@ class _Printer:
         self._run = -1
         self._last = (-1, 0)
 
-    def print(self, lines: Sequence[LogLine], known: Sequence[LogLine]) -> None:
+    def print(self, lines: Sequence[LogLine], all_lines: Sequence[LogLine]) -> None:
         """Print the lines that are newer than those printed before; ``known`` are then printed or left out."""
         for line in lines:
             if (line.run, line.number) <= self._last:
@@ -90,8 +90,8 @@ class _Printer:
             else:
                 self._print(line)
             self._last = (line.run, line.number)
-        if known:
-            self._last = max(self._last, (known[-1].run, known[-1].number))
+        if all_lines:
+            self._last = max(self._last, (all_lines[-1].run, all_lines[-1].number))
 
     def _print(self, line: LogLine) -> None:
         from taskqueue.cli import terminal

@@ -22,7 +22,7 @@ from taskqueue.store.migration import MigrationPlan, carry_out, open_migration, 
     metavar="KIND USER",
     help="Print the SQL that grants a PostgreSQL user the rights to `add` jobs, to `read`, or to run a `node`.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
+@output.json_option("one JSON object")
 @pass_store
 def migrate_command(
     context: StoreContext, dry_run: bool, as_sql: bool, grants: Sequence[tuple[str, str]], as_json: bool

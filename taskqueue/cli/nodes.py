@@ -29,7 +29,7 @@ BESIDE_IDLE = 6
 @click.option("--leader", "is_leader", is_flag=True, help="Print the node that leads the cluster instead.")
 @click.option("--resign", is_flag=True, help="With --leader: take the lead away from it; any node may become leader.")
 @watch.watch_option
-@click.option("--json", "as_json", is_flag=True, help="Write JSON for programs: a list, or with --leader one object.")
+@output.json_option("JSON", ": a list, or with --leader one object")
 @pass_store
 def nodes_command(context: StoreContext, is_leader: bool, resign: bool, every: float | None, as_json: bool) -> int:
     """List the nodes that work on the store.

@@ -33,7 +33,7 @@ from taskqueue.notifications.receiver import NotDelivered
     metavar="RECEIVER",
     help="A receiver to test, written as for taskqueue-node; may be repeated.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
+@output.json_option("a JSON list")
 @pass_store
 def notify_command(context: StoreContext, tests: bool, receivers: Sequence[str], as_json: bool) -> int:
     """Show which messages the receivers of notifications have not accepted yet, and why.

@@ -10,12 +10,17 @@ import io
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import click
 
 from taskqueue.model.shown_text import in_json, logged, shown
+
+
+def json_option(writes: str, more: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the decorator for the option ``--json``, whose help says what it writes."""
+    return click.option("--json", "as_json", is_flag=True, help=f"Write {writes} for programs{more}.")
 
 
 def write(document: Any) -> None:
@@ -94,4 +99,4 @@ def json_line(text: str, *, nl: bool = True) -> None:
 
 def ascii_json(text: str) -> str:
     """Return the same JSON in ASCII."""
-    return _NOT_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], text)
+    return _NOT_ASCII.sub(lambda match: json.dumps(match[0])[1:-1], text)

@@ -43,10 +43,10 @@ def past(value: str) -> str:
 
     now = datetime.now(timezone.utc)
     try:
-        found = ago(value, now)
+        time = ago(value, now)
     except InvalidOption as refused:
         raise click.BadParameter(str(refused)) from None
-    if found > now + _CLOCKS or value.strip().startswith("+"):
+    if time > now + _CLOCKS or value.strip().startswith("+"):
         raise click.BadParameter(f"{value!r} is in the future: write how long ago, such as 90m or 2d")
     return value
 
@@ -66,8 +66,8 @@ def memory(value: str) -> int:
 
     A share such as ``25%`` is a share of the memory that this process may use: of its container, its unit or the host.
     """
-    if found := _SIZE.fullmatch(value.strip()):
-        return int(float(found["number"]) * _BYTES[found["unit"].lower()])
+    if size := _SIZE.fullmatch(value.strip()):
+        return int(float(size["number"]) * _BYTES[size["unit"].lower()])
     share = _SHARE.fullmatch(value.strip())
     if share is None:
         raise click.BadParameter(f"{value!r} is not a size: write bytes (1048576), 512K, 512M, 2G, or a share (25%)")

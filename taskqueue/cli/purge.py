@@ -31,7 +31,7 @@ NO_EVENTS = datetime(1970, 1, 1, tzinfo=timezone.utc)
 @click.option("--timeout", is_flag=True, help="TIMEOUT jobs.")
 @click.option("--older", type=duration, required=True, metavar="AGE", help="Jobs that ended longer ago: 12h, 7d.")
 @click.option("--yes", is_flag=True, help="Remove them; the default is only to count them.")
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
+@output.json_option("one JSON object")
 @pass_store
 def purge_command(context: StoreContext, older: float, yes: bool, as_json: bool, **statuses: bool) -> None:
     """Remove jobs that ended some time ago.
@@ -77,7 +77,7 @@ def _remove(store: Store, statuses: Collection[Status], before: datetime) -> int
 
 @click.command("flush")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
+@output.json_option("one JSON object")
 @pass_store
 def flush_command(context: StoreContext, yes: bool, as_json: bool) -> int:
     """Remove all jobs of the store.

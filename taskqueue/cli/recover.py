@@ -52,7 +52,7 @@ def _plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @_plan_options
 @click.option("--workflow", is_flag=True, help="The failed part of the workflow of each ID.")
 @click.option("--name", metavar="TEXT", help="With --query: the name of the bulk action; default: a generated one.")
-@click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs; with --query an object.")
+@output.json_option("a JSON list", "; with --query an object")
 @pass_store
 def recover_command(
     context: StoreContext,
@@ -179,7 +179,7 @@ def _ended_since(context: StoreContext, since: str) -> dict[str, Any]:
 @click.option("--yes", is_flag=True, help="With --rest: do it; the default is only to count them.")
 @_plan_options
 @click.option("--reason", default="", metavar="TEXT", help="With --stop: why; kept with each canceled copy.")
-@click.option("--json", "as_json", is_flag=True, help="Write JSON for programs: one object, or without NAME a list.")
+@output.json_option("JSON", ": one object, or without NAME a list")
 @pass_store
 def bulk_command(
     context: StoreContext, name: str | None, rest: bool, stop: bool, yes: bool, reason: str, as_json: bool, **plan: Any
@@ -268,8 +268,8 @@ def _show_bulk(action: BulkActionState, as_json: bool) -> None:
 
 
 def _progress(action: BulkActionState) -> str:
-    copies, found = action.total("copies"), count(action.first.found, "job")
-    return f"{action.name}: {copies:,} of {found} run again, {action.left:,} left"
+    copies, jobs = action.total("copies"), count(action.first.found, "job")
+    return f"{action.name}: {copies:,} of {jobs} run again, {action.left:,} left"
 
 
 def _stage_in_words(number: int, results: StageResults) -> str:

@@ -186,10 +186,10 @@ def users_first(text: str) -> Iterator[tuple[str, bool]]:
             own, others = [], []
             frames = own
             continue
-        found = _FRAME.match(line)
-        if found is not None:
-            frames = others if found["path"].startswith((*_LIBRARIES, "<frozen ")) else own
-        if found is not None or own or others:
+        frame = _FRAME.match(line)
+        if frame is not None:
+            frames = others if frame["path"].startswith((*_LIBRARIES, "<frozen ")) else own
+        if frame is not None or own or others:
             frames.append(line)
         else:
             yield line, False
@@ -266,7 +266,7 @@ def _watch(folder: Path) -> Iterator[list[Path]]:
         import watchfiles
     except ImportError:
         raise ConfigError("--reload needs the package watchfiles: pip install 'taskqueue-jobs[dev]'") from None
-    found = watchfiles.watch(
+    changes = watchfiles.watch(
         folder,
         watch_filter=watchfiles.PythonFilter(),
         step=STEP,
@@ -275,7 +275,7 @@ def _watch(folder: Path) -> Iterator[list[Path]]:
         yield_on_timeout=True,
         raise_interrupt=False,
     )
-    return (sorted({Path(path) for _, path in together}) for together in found)
+    return (sorted({Path(path) for _, path in together}) for together in changes)
 
 
 def _compile(changed: Iterable[Path]) -> bool:

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from taskqueue.scheduler.crontab import Crontab
     from taskqueue.scheduler.declared_schedules import ScheduleChanges
 
-_as_json = click.option("--json", "as_json", is_flag=True, help="Write JSON for programs.")
-
 
 @click.group("schedule")
 def schedule_command() -> None:
@@ -75,7 +73,7 @@ def _job_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--max-runs", type=click.IntRange(min=1), metavar="N", help="How many jobs it starts in total.")
 @click.option("--stop-after-failures", type=click.IntRange(1, 100), metavar="N", help="End after N failures in a row.")
 @_job_options
-@_as_json
+@output.json_option("JSON")
 @pass_new_store
 def _add(context: StoreContext, name: str, job: str, data: Any, as_json: bool, **options: Any) -> None:
     """Define a schedule, or redefine the one of this name.
@@ -92,7 +90,7 @@ def _add(context: StoreContext, name: str, job: str, data: Any, as_json: bool, *
 
 
 @schedule_command.command("list")
-@_as_json
+@output.json_option("JSON")
 @pass_store
 def _list(context: StoreContext, as_json: bool) -> None:
     """List all schedules."""
@@ -132,7 +130,7 @@ def _row(schedule: NamedSchedule, now: datetime) -> list[str]:
 
 @schedule_command.command("show", short_help="Show a schedule, its last jobs and missed times.")
 @click.argument("name", shell_complete=completion.schedules)
-@_as_json
+@output.json_option("JSON")
 @pass_store
 def _show(context: StoreContext, name: str, as_json: bool) -> None:
     """Show a schedule: its definition, its last jobs, and which times it missed and why."""
@@ -142,7 +140,7 @@ def _show(context: StoreContext, name: str, as_json: bool) -> None:
 @schedule_command.command("pause")
 @click.argument("name", shell_complete=completion.schedules)
 @click.option("--reason", default="", metavar="TEXT", help="Why; kept with the schedule.")
-@_as_json
+@output.json_option("JSON")
 @pass_store
 def _pause(context: StoreContext, name: str, reason: str, as_json: bool) -> None:
     """Stop a schedule from starting jobs until it is resumed."""
@@ -154,7 +152,7 @@ def _pause(context: StoreContext, name: str, reason: str, as_json: bool) -> None
 
 @schedule_command.command("resume", short_help="Let a paused schedule start jobs again.")
 @click.argument("name", shell_complete=completion.schedules)
-@_as_json
+@output.json_option("JSON")
 @pass_store
 def _resume(context: StoreContext, name: str, as_json: bool) -> None:
     """Resume a schedule from now; times that it missed while it was paused are not made up."""
@@ -167,7 +165,7 @@ def _resume(context: StoreContext, name: str, as_json: bool) -> None:
 
 @schedule_command.command("remove")
 @click.argument("name", shell_complete=completion.schedules)
-@_as_json
+@output.json_option("JSON")
 @pass_store
 def _remove(context: StoreContext, name: str, as_json: bool) -> None:
     """Remove a schedule; jobs that it has started stay."""
@@ -180,7 +178,7 @@ def _remove(context: StoreContext, name: str, as_json: bool) -> None:
 
 @schedule_command.command("trigger")
 @click.argument("name", shell_complete=completion.schedules)
-@_as_json
+@output.json_option("JSON")
 @pass_store
 def _trigger(context: StoreContext, name: str, as_json: bool) -> None:
     """Start a job of a schedule now, and print its id."""
@@ -193,7 +191,7 @@ def _trigger(context: StoreContext, name: str, as_json: bool) -> None:
 @schedule_command.command("preview")
 @click.argument("name", shell_complete=completion.schedules)
 @click.option("-n", "--count", type=click.IntRange(1, 1000), default=5, show_default=True, help="How many times.")
-@_as_json
+@output.json_option("JSON")
 @pass_store
 def _preview(context: StoreContext, name: str, count: int, as_json: bool) -> None:
     """Print the next times of a schedule, as if each run ended at once."""
@@ -213,7 +211,7 @@ def _preview(context: StoreContext, name: str, count: int, as_json: bool) -> Non
     "--name", metavar="NAME", help="The name under which the store keeps the application; default: that of the module."
 )
 @click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
-@_as_json
+@output.json_option("JSON")
 @pass_new_store
 def _sync(context: NewStoreContext, application: str, name: str | None, dry_run: bool, as_json: bool) -> None:
     """Make the schedules of an application exactly those that its code declares with @schedule.
@@ -264,7 +262,7 @@ def _apply(
 @click.option("--queue", metavar="QUEUE", help="Put the jobs into this queue, such as one for a single host.")
 @click.option("--skip", is_flag=True, help="Leave out lines that cannot be imported.")
 @click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
-@_as_json
+@output.json_option("JSON")
 @pass_new_store
 def _import(
     context: NewStoreContext,

@@ -24,7 +24,7 @@ VALUE_LINES = 40
 
 @click.command("show")
 @click.argument("id", metavar="ID", shell_complete=completion.ids)
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
+@output.json_option("one JSON object")
 @pass_store
 def show_command(context: StoreContext, id: str, as_json: bool) -> None:
     """Show everything that is kept about a job.
@@ -57,7 +57,7 @@ def show_command(context: StoreContext, id: str, as_json: bool) -> None:
 
 @click.command("why")
 @click.argument("id", metavar="ID", shell_complete=completion.ids)
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
+@output.json_option("one JSON object")
 @pass_store
 def why_command(context: StoreContext, id: str, as_json: bool) -> None:
     """Say why a job is in its current state.
@@ -204,7 +204,7 @@ def attempt_cells(attempt: Attempt) -> list[str]:
 
 @click.command("stack")
 @click.argument("id", metavar="ID", shell_complete=completion.ids)
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
+@output.json_option("one JSON object")
 @pass_store
 def stack_command(context: StoreContext, id: str, as_json: bool) -> None:
     """Show where a running job is.

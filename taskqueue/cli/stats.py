@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.command("stats", short_help="Count the jobs of each queue by status.")
 @watch.watch_option
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
+@output.json_option("one JSON object")
 @click.option("--day", "has_day", is_flag=True, help="Also the last hour against yesterday, and the next 24 hours.")
 @pass_store
 def stats_command(context: StoreContext, every: float | None, as_json: bool, has_day: bool) -> None:
@@ -87,17 +85,10 @@ def _table(context: StoreContext) -> None:
         for queue in queues
     ]
     if len(queues) > 1:
-        total = _total(tally)
+        totals = (sum(tally.get((queue, status), 0) for queue in queues) for status in Status)
         oldest = ages[min(since, key=lambda queue: since[queue])] if since else "-"
-        rows.append(["all", *(_figure(total[status]) for status in Status), oldest])
+        rows.append(["all", *map(_figure, totals), oldest])
     terminal.table(columns, rows)
-
-
-def _total(tally: Mapping[tuple[str, Status], int]) -> Mapping[Status, int]:
-    counted: Counter[Status] = Counter()
-    for (_, status), count in tally.items():
-        counted[status] += count
-    return counted
 
 
 def _figure(count: int) -> str:

@@ -109,8 +109,8 @@ def installed_version() -> int:
     """Return the version of this host's systemd; 0 if there is none."""
     with suppress(OSError, subprocess.SubprocessError):
         said = subprocess.run(["systemctl", "--version"], capture_output=True, text=True, timeout=10, check=True)
-        if found := re.match(r"systemd (\d+)", said.stdout):
-            return int(found[1])
+        if version := re.match(r"systemd (\d+)", said.stdout):
+            return int(version[1])
     return 0
 
 

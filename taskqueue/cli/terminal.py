@@ -86,11 +86,16 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], foot: str = 
     widths = _squeezed(fitted.widths, width - fitted.gap * (len(fitted.columns) - 1))
     # Not by a table of rich, which takes a millisecond for each line.
     lines = [
-        [styles.painted(padded(one, one.head, size), "bold") for one, size in zip(fitted.columns, widths, strict=True)]
+        [
+            styles.painted(padded(column, column.head, size), "bold")
+            for column, size in zip(fitted.columns, widths, strict=True)
+        ]
     ]
     for row in fitted.rows:
         cells = zip(fitted.columns, row, widths, strict=True)
-        lines.append([styles.painted(padded(one, text, size), one.styles.get(text, "")) for one, text, size in cells])
+        lines.append(
+            [styles.painted(padded(column, text, size), column.styles.get(text, "")) for column, text, size in cells]
+        )
     # Padding at the end of a line is invisible, but wraps in a terminal that was made narrower and ends up in diffs.
     output.styled("\n".join(gap.join(line).rstrip() for line in lines))
     if foot:
@@ -242,8 +247,8 @@ def _affordable(
         spare = [index for index, column in enumerate(columns) if column.is_spare]
         if not spare:
             break
-        left = [index for index in range(len(columns)) if index != spare[-1]]
-        columns, rows = [columns[index] for index in left], [[row[index] for index in left] for row in rows]
+        rest = [index for index in range(len(columns)) if index != spare[-1]]
+        columns, rows = [columns[index] for index in rest], [[row[index] for index in rest] for row in rows]
     return columns, rows
 
 

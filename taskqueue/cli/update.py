@@ -26,7 +26,7 @@ from taskqueue.scheduler.changes import update
 @option_of_jobs("meta")
 @click.option("--no-tags", is_flag=True, help="Remove all tags.")
 @data_option
-@click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
+@output.json_option("a JSON list")
 @pass_store
 def update_command(
     context: StoreContext, id: tuple[str, ...], no_tags: bool, data: Any, as_json: bool, **options: Any

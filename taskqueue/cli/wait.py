@@ -33,7 +33,7 @@ NOTE_AFTER = 2.0
 @click.command("wait")
 @click.argument("id", metavar="ID…", nargs=-1, required=True, shell_complete=completion.ids)
 @click.option("--timeout", type=duration, metavar="S", help="Wait for at most this long; default: no limit.")
-@click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
+@output.json_option("a JSON list")
 @pass_store
 def wait_command(context: StoreContext, id: tuple[str, ...], timeout: float | None, as_json: bool) -> int:
     """Wait until jobs have ended.

@@ -178,8 +178,8 @@ def _wait(every: float, signaled: int, keys: int | None) -> bool:
     """Wait for the next redraw, for q, or for a resize, which is redrawn a moment later; return False for q."""
     began = time.monotonic()
     until = began + every
-    while (left := until - time.monotonic()) > 0:
-        ready, _, _ = select.select([signaled] if keys is None else [signaled, keys], (), (), left)
+    while (remaining := until - time.monotonic()) > 0:
+        ready, _, _ = select.select([signaled] if keys is None else [signaled, keys], (), (), remaining)
         if keys is not None and keys in ready and os.read(keys, 1) in (b"q", b"Q", b""):
             return False
         if signaled in ready:

@@ -31,7 +31,6 @@ _users_needed = click.option(
     "--users", type=click.Path(path_type=Path), envvar="TASKQUEUE_USERS", show_envvar=True, metavar="FILE",
     required=True, help="The file of users.",
 )  # fmt: skip
-_as_json = click.option("--json", "as_json", is_flag=True, help="Write JSON for programs.")
 
 
 @click.group("web", invoke_without_command=True, short_help="Serve the dashboard; manage its users.")
@@ -93,7 +92,7 @@ def _user() -> None:
 @click.option("--unmask", is_flag=True, help="May see values that look secret; each access is recorded in the audit.")
 @click.option("--token", "with_token", is_flag=True, help="Make a token for programs, and print it once.")
 @click.option("--no-password", is_flag=True, help="No password: the user logs in with a token or through a proxy.")
-@_as_json
+@output.json_option("JSON")
 def _add(
     name: str,
     users: Path,
@@ -119,9 +118,9 @@ def _add(
     token = None
     if with_token:
         made, token = with_new_token(made)
-    with from_file.changing() as known:
-        is_known = name in known
-        known[name] = made
+    with from_file.changing() as accounts:
+        is_known = name in accounts
+        accounts[name] = made
     if as_json:
         output.write({**_shown(made), "token": token})
         return
@@ -132,7 +131,7 @@ def _add(
 
 @_user.command("list")
 @_users_needed
-@_as_json
+@output.json_option("JSON")
 def _list(users: Path, as_json: bool) -> None:
     """List the users with their roles, queues and ways to log in."""
     accounts = _file(users).accounts()
@@ -152,12 +151,12 @@ def _list(users: Path, as_json: bool) -> None:
 @_user.command("remove")
 @click.argument("name")
 @_users_needed
-@_as_json
+@output.json_option("JSON")
 def _remove(name: str, users: Path, as_json: bool) -> int:
     """Remove a user; sessions and tokens end at once."""
     from_file = _file(users)
-    with from_file.changing() as known:
-        removed = known.pop(name, None)
+    with from_file.changing() as accounts:
+        removed = accounts.pop(name, None)
     if as_json:
         output.write({"name": name, "removed": removed is not None})
     else:
@@ -193,10 +192,10 @@ def _serve(context: NewStoreContext, host: str, port: int, settings: dict[str, A
 
 
 def _address(listen: str) -> tuple[str, int]:
-    found = re.fullmatch(r"(?:(?P<host>[^\[\]]*|\[[^\]]*\]):)?(?P<port>[0-9]{1,5})", listen)
-    if found is None or int(found["port"]) > 65535:
+    match = re.fullmatch(r"(?:(?P<host>[^\[\]]*|\[[^\]]*\]):)?(?P<port>[0-9]{1,5})", listen)
+    if match is None or int(match["port"]) > 65535:
         raise ConfigError(f"--listen {listen!r} is not an address: pass a port such as 8030, or HOST:PORT")
-    return (found["host"] or "127.0.0.1").strip("[]"), int(found["port"])
+    return (match["host"] or "127.0.0.1").strip("[]"), int(match["port"])
 
 
 def _is_loopback(host: str) -> bool:

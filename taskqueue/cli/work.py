@@ -29,13 +29,12 @@ _OVER = click.option(
     help="The time of histograms, errors and slowest runs.",
 )
 _OF_JOB = (("id", "never"), ("class", "start"))
-_JSON = click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
 
 
 @click.command("class", short_help="Show how one class is doing.")
 @click.argument("name", shell_complete=completion.classes)
 @_OVER
-@_JSON
+@output.json_option("one JSON object")
 @pass_store
 def class_command(context: StoreContext, name: str, over: str, as_json: bool) -> None:
     """Show how one class is doing: figures of an hour, a day and a week, histograms, errors and slowest runs.
@@ -49,7 +48,7 @@ def class_command(context: StoreContext, name: str, over: str, as_json: bool) ->
 @click.command("queue", short_help="Show how one queue is doing.")
 @click.argument("name", shell_complete=completion.queues)
 @_OVER
-@_JSON
+@output.json_option("one JSON object")
 @pass_store
 def queue_command(context: StoreContext, name: str, over: str, as_json: bool) -> None:
     """Show how one queue is doing: its backlog, and what `taskqueue class` shows of a class.
@@ -61,8 +60,8 @@ def queue_command(context: StoreContext, name: str, over: str, as_json: bool) ->
 
 def _show(context: StoreContext, scope: Scope, name: str, period: Period, *, as_json: bool) -> None:
     reader = context.scheduler.overview_reader()
-    known = reader.names(scope)
-    report = reader.report(WorkOf(scope, _named(scope, name, known)), period, reader.read())
+    names = reader.names(scope)
+    report = reader.report(WorkOf(scope, _named(scope, name, names)), period, reader.read())
     limits = context.scheduler.limits(families) if (families := report.limit_families) else []
     if as_json:
         output.write({"store": context.store.url, **json_shapes.work_report(report, limits)})
@@ -70,17 +69,17 @@ def _show(context: StoreContext, scope: Scope, name: str, period: Period, *, as_
         _print(report, limits)
 
 
-def _named(scope: Scope, name: str, known: list[str]) -> str:
+def _named(scope: Scope, name: str, names: list[str]) -> str:
     """Return the class or queue that is meant; raise ``InvalidOption`` if none is known, or several are."""
-    if name in known:
+    if name in names:
         return name
-    matching = [each for each in known if name.lower() in each.lower()]
+    matching = [candidate for candidate in names if name.lower() in candidate.lower()]
     if len(matching) == 1:
         return matching[0]
     if matching:
         raise InvalidOption(f"{as_code(name)} matches several names: {some(matching)}")
     seen, listed = ("had jobs within 7 days", "analytics --by class") if scope is Scope.CLASS else ("has jobs", "stats")
-    raise InvalidOption(f"no {scope} {as_code(name)} {seen}{nearest(name, known) or f': see `taskqueue {listed}`'}")
+    raise InvalidOption(f"no {scope} {as_code(name)} {seen}{nearest(name, names) or f': see `taskqueue {listed}`'}")
 
 
 def _print(report: WorkReport, limits: list[LimitState]) -> None:

@@ -21,7 +21,7 @@ from taskqueue.scheduler import json_shapes, workflows
     help="Maximum number of workflows.",
 )
 @click.option("--after", metavar="ID", help="Start after this workflow, the last one of the previous page.")
-@click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
+@output.json_option("a JSON list")
 @pass_store
 def workflows_command(context: StoreContext, limit: int, after: str | None, as_json: bool) -> None:
     """List the workflows that have members in the store, the newest first.

@@ -39,7 +39,7 @@ def history(store: Store, since: Any, until: Any, queue: str | None, job: Any, s
         length = Step(step)
     except ValueError:
         raise InvalidOption(
-            f"step={as_code(step)}: figures are kept by {', '.join(one.value for one in Step)}"
+            f"step={as_code(step)}: figures are kept by {', '.join(choice.value for choice in Step)}"
         ) from None
     begin, end = _time(since, until, store.now())
     path = None if job is None else named("job", job, _path)
@@ -92,5 +92,5 @@ def _grouping(by: object) -> Grouping:
     try:
         return Grouping(by)
     except ValueError:
-        known = [one.value for one in Grouping]
-        raise InvalidOption(f"by={as_code(by)}: figures are by {', '.join(known)}{or_nearest(by, known)}") from None
+        names = [grouping.value for grouping in Grouping]
+        raise InvalidOption(f"by={as_code(by)}: figures are by {', '.join(names)}{or_nearest(by, names)}") from None

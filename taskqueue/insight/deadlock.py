@@ -39,10 +39,10 @@ class BlockedRuns:
         """The ids of the waiting jobs that cannot end unless one of them gives up its wait."""
         ids = frozenset(self.runs)
         while True:
-            left = frozenset(id for id in ids if any(self._is_blocked(other, ids) for other in self.runs[id].awaited))
-            if left == ids:
+            held = frozenset(id for id in ids if any(self._is_blocked(other, ids) for other in self.runs[id].awaited))
+            if held == ids:
                 return ids
-            ids = left
+            ids = held
 
     def is_deadlocked(self, id: str) -> bool:
         """Return whether this awaited job cannot end unless a waiting job gives up its wait."""

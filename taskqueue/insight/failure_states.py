@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from operator import attrgetter
 
 from taskqueue.model.fingerprint import group_id
 from taskqueue.model.reading import readable
@@ -78,8 +79,8 @@ Decisions = Mapping[tuple[str, str], FailureDecision]
 
 def decisions_of(leases: Iterable[Lease]) -> dict[tuple[str, str], FailureDecision]:
     """Return the decisions that a store keeps, the oldest first; one that cannot be read is left out."""
-    kept = [lease for lease in leases if lease.name.startswith(PREFIX)]
-    decisions = sorted(readable(kept, _decision, "a decision about failures"), key=lambda decision: decision.since)
+    of_failures = (lease for lease in leases if lease.name.startswith(PREFIX))
+    decisions = sorted(readable(of_failures, _decision, "a decision about failures"), key=attrgetter("since"))
     return {(decision.job, decision.fingerprint): decision for decision in decisions}
 
 

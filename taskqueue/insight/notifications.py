@@ -144,8 +144,8 @@ class State:
 def looked(state: State, needs: Sequence[Need], receivers: Mapping[str, str], now: datetime) -> State:
     """Return the state after a look that has found ``needs``; ``receivers`` are the names of all by their ids."""
     findings = _seen(state.findings, needs, milliseconds(now))
-    known = {id: replace(state.receivers.get(id, Delivery(name=name)), name=name) for id, name in receivers.items()}
-    deliveries = {id: _with_message(id, delivery, findings, milliseconds(now)) for id, delivery in known.items()}
+    before = {id: replace(state.receivers.get(id, Delivery(name=name)), name=name) for id, name in receivers.items()}
+    deliveries = {id: _with_message(id, delivery, findings, milliseconds(now)) for id, delivery in before.items()}
     awaited = {id for delivery in deliveries.values() for id in delivery.known}
     messages = [delivery.message for delivery in deliveries.values() if delivery.message is not None]
     awaited |= {new.id for message in messages for new in message.began}
@@ -155,12 +155,12 @@ def looked(state: State, needs: Sequence[Need], receivers: Mapping[str, str], no
     )
 
 
-def _seen(known: Iterable[KnownFinding], needs: Sequence[Need], now: int) -> list[KnownFinding]:
+def _seen(before: Iterable[KnownFinding], needs: Sequence[Need], now: int) -> list[KnownFinding]:
     """Return the findings after a look, known ones first."""
     present: dict[str, Need] = {}
     for need in needs:
         present.setdefault(need.key, need)
-    findings = [finding if finding.is_over else _aged(finding, finding.key in present, now) for finding in known]
+    findings = [finding if finding.is_over else _aged(finding, finding.key in present, now) for finding in before]
     keys = {finding.key for finding in findings if not finding.is_over}
     new = [_new(need, now) for key, need in present.items() if key not in keys]
     return [*findings, *new[: max(0, MOST_FINDINGS - len(keys))]]
@@ -216,8 +216,8 @@ def delivered(state: State, receiver: str) -> State:
     delivery = state.receivers[receiver]
     assert delivery.message is not None
     over = {finding.id for finding in delivery.message.over}
-    known = (*delivery.known, *(finding.id for finding in delivery.message.began))
-    return _with(state, receiver, Delivery(name=delivery.name, known=tuple(id for id in known if id not in over)))
+    known_ids = (*delivery.known, *(finding.id for finding in delivery.message.began))
+    return _with(state, receiver, Delivery(name=delivery.name, known=tuple(id for id in known_ids if id not in over)))
 
 
 def refused(state: State, receiver: str, error: str, now: datetime) -> State:

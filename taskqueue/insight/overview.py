@@ -371,7 +371,7 @@ def _left(record: Record, ran: float | None, usual: Durations | None) -> float |
         return None
     if 0 < record.progress < 100 and record.progress_at is not None and record.progress_at >= record.started_at:
         took = (record.progress_at - record.started_at).total_seconds()
-        left = took * 100 / record.progress - ran
-        return left if took >= AT_LEAST and left > 0 else None
-    left = 0.0 if usual is None else usual.total / usual.number - ran
-    return left if left > 0 else None  # no estimate for a run that already takes longer than the mean
+        remaining = took * 100 / record.progress - ran
+        return remaining if took >= AT_LEAST and remaining > 0 else None
+    remaining = 0.0 if usual is None else usual.total / usual.number - ran
+    return remaining if remaining > 0 else None  # no estimate for a run that already takes longer than the mean

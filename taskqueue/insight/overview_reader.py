@@ -26,7 +26,7 @@ from taskqueue.insight.failure_states import Decisions, FailureDecision, Failure
 from taskqueue.insight.needs import Need, Subject
 from taskqueue.insight.nodes import Node, live_and_lost, nodes_of
 from taskqueue.insight.overview import QueueState, Run, ScheduleTimes, Upcoming
-from taskqueue.insight.promises import JudgedJobs, Kept
+from taskqueue.insight.promises import JudgedJobs, PromiseState
 from taskqueue.insight.recent_figures import UNSETTLED, RecentFigures
 from taskqueue.insight.releases import Release, releases_of
 from taskqueue.insight.work_reader import WorkReader
@@ -80,7 +80,7 @@ class Overview:
     """The marked releases, the oldest first."""
     needs: list[Need]
     """What somebody should act on, the errors first."""
-    promises: Mapping[str, Kept]
+    promises: Mapping[str, PromiseState]
     """How each class with a promise keeps it, by name."""
     schedule_times: ScheduleTimes
     tally: Mapping[tuple[str, Status], int]
@@ -156,13 +156,13 @@ class OverviewReader:
         runs = overview.runs_of(records, self._usual, now)
         self._lately.change_to(minutes)
         groups = judged(self._lately, self._usual_failures, now, decisions, releases)
-        kept = promises.promises_of(self._judged, promises.judged_in(minutes)) if self._judged else {}
+        promise_states = promises.promises_of(self._judged, promises.judged_in(minutes)) if self._judged else {}
         all_needs = [
             *needs.of_nodes(leases, nodes, queues, now, self._led_at),
             *needs.of_queues(leases, queues, controls, now),
             *needs.of_runs(runs, now),
             *needs.of_failures(groups, self._lately, now),
-            *promises.needs_of(kept, now),
+            *promises.needs_of(promise_states, now),
             *notifications.flaws(leases, now),
             *self._flaws,
         ]
@@ -177,7 +177,7 @@ class OverviewReader:
             decisions=[decision for decision in decisions.values() if not decision.has_ended(now)],
             releases=releases,
             needs=sorted(all_needs, key=lambda need: need.level is not Level.ERROR),
-            promises=kept,
+            promises=promise_states,
             schedule_times=self._schedule_times,
             tally=tally,
             minutes=minutes,
@@ -193,14 +193,14 @@ class OverviewReader:
 
     def upcoming(self, now: datetime) -> Upcoming:
         """Return what is due in the next 24 hours; the answer is kept for about 15 seconds."""
-        kept = self._upcoming
-        if kept is None or time.monotonic() >= kept[0]:
+        cached = self._upcoming
+        if cached is None or time.monotonic() >= cached[0]:
             began = time.monotonic()
             until = now + overview.NEXT * Step.HOUR.length
             schedules, _ = self._store.due(until, overview.MOST_SCHEDULES)
             upcoming = overview.upcoming_of(self._store.postponed(overview.MOST_DUE), schedules, now)
-            kept = self._upcoming = _next_at(began), upcoming
-        return kept[1]
+            cached = self._upcoming = _next_at(began), upcoming
+        return cached[1]
 
     def forget(self) -> None:
         """Read what is due again at the next call, because something has changed it."""
@@ -235,11 +235,11 @@ class OverviewReader:
 
     def _read_last_jobs(self, ids: Sequence[str]) -> Iterable[Record]:
         """Return the last jobs of schedules; those that have ended are not read again."""
-        kept = {id: self._ended_jobs[id] for id in ids if id in self._ended_jobs}
-        unknown = tuple(id for id in ids if id not in kept)
-        found = self._store.find(Compare("id", Operator.IN, unknown), limit=len(unknown)) if unknown else []
-        self._ended_jobs = kept | {str(job.id): changed(job, **_SLIM) for job in found if job.status.is_final}
-        return [*kept.values(), *found]
+        ended = {id: self._ended_jobs[id] for id in ids if id in self._ended_jobs}
+        unknown = tuple(id for id in ids if id not in ended)
+        jobs = self._store.find(Compare("id", Operator.IN, unknown), limit=len(unknown)) if unknown else []
+        self._ended_jobs = ended | {str(job.id): changed(job, **_SLIM) for job in jobs if job.status.is_final}
+        return [*ended.values(), *jobs]
 
     def _with_minutes(self, usual: Usual, now: datetime, releases: Sequence[Release]) -> Usual:
         """Return the same with the minutes of new errors; each call looks up some, and all of hours of a release."""
@@ -310,6 +310,6 @@ def _by_node(records: list[Record], running: int) -> Mapping[str, int] | None:
     return Counter(record.holder.seat for record in records if record.holder is not None)
 
 
-def _all(tally: Mapping[tuple[str, Status], int], wanted: Status) -> int:
+def _all(tally: Mapping[tuple[str, Status], int], of_status: Status) -> int:
     """Return how many jobs of all queues have the status."""
-    return sum(number for (_, status), number in tally.items() if status is wanted)
+    return sum(number for (_, status), number in tally.items() if status is of_status)

@@ -28,7 +28,7 @@ The alerts have the same bounds. A budget of 30 days then lasts two days, or lon
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kept:
+class PromiseState:
     """How a class has kept its promise since ``since``: over 30 days, or since its figures begin."""
 
     promise: Promise
@@ -105,7 +105,7 @@ def judged_in(parts: Parts) -> JudgedJobs:
     return judged
 
 
-def promises_of(month: JudgedJobs, hour: JudgedJobs) -> dict[str, Kept]:
+def promises_of(month: JudgedJobs, hour: JudgedJobs) -> dict[str, PromiseState]:
     """Return how each class keeps its present promise, by name, from the jobs of 30 days and of the last hour.
 
     A promise with another share or time starts again from zero: what was judged by the one before says nothing
@@ -117,7 +117,7 @@ def promises_of(month: JudgedJobs, hour: JudgedJobs) -> dict[str, Kept]:
             present[job] = max(present.get(job, (0, promise)), (of_class.last, promise))
     none = Judged(0, 0)
     return {
-        job: Kept(
+        job: PromiseState(
             promise=promise,
             since=moment(of_month.first),
             kept=of_month.kept,
@@ -130,23 +130,23 @@ def promises_of(month: JudgedJobs, hour: JudgedJobs) -> dict[str, Kept]:
     }
 
 
-def needs_of(promises: Mapping[str, Kept], now: datetime) -> Iterator[Need]:
+def needs_of(promises: Mapping[str, PromiseState], now: datetime) -> Iterator[Need]:
     """Yield the promises whose error budget burns fast, or is used up."""
-    for job, kept in promises.items():
+    for job, state in promises.items():
         do = f"see how long its jobs wait: `taskqueue class {quote(job)}`"
-        if kept.burns:
-            says = f"{job} breaks its promise: {late_in_words(kept)}; {in_words(kept, now)}"
+        if state.burns:
+            says = f"{job} breaks its promise: {late_in_words(state)}; {in_words(state, now)}"
             yield Need(subject=Subject.PROMISE, name=job, says=says, do=do, level=Level.ERROR)
-        elif kept.is_used_up:
-            says = f"{job} has not kept its promise: {in_words(kept, now)}"
+        elif state.is_used_up:
+            says = f"{job} has not kept its promise: {in_words(state, now)}"
             yield Need(subject=Subject.PROMISE, name=job, says=says, do=do)
 
 
-def findings_of(promises: Mapping[str, Kept], now: datetime) -> Iterator[Finding]:
+def findings_of(promises: Mapping[str, PromiseState], now: datetime) -> Iterator[Finding]:
     """Yield for ``doctor`` the promises that are kept."""
-    for job, kept in promises.items():
-        if kept.is_well:
-            yield Finding("promise", f"{job}: {in_words(kept, now)}", name=job)
+    for job, state in promises.items():
+        if state.is_well:
+            yield Finding("promise", f"{job}: {in_words(state, now)}", name=job)
 
 
 def promise_in_words(promise: Promise) -> str:
@@ -154,34 +154,33 @@ def promise_in_words(promise: Promise) -> str:
     return f"{_exactly(promise)} start within {exact_span(promise.within)}"
 
 
-def in_words(kept: Kept, now: datetime) -> str:
+def in_words(state: PromiseState, now: datetime) -> str:
     """Return the share that was kept, over which time, and what is left of the error budget."""
-    is_whole = now - kept.since >= PROMISES_OVER - Step.HOUR.length
-    over = f"in the last {PROMISES_OVER.days} days" if is_whole else f"since {local(kept.since)}"
-    within = exact_span(kept.promise.within)
-    started = f"{share_in_words(kept)} of {count(kept.number, 'job')} started within {within}"
-    return f"{started} {over} (promised: {_exactly(kept.promise)}); {budget_in_words(kept)}"
+    is_whole = now - state.since >= PROMISES_OVER - Step.HOUR.length
+    over = f"in the last {PROMISES_OVER.days} days" if is_whole else f"since {local(state.since)}"
+    within = exact_span(state.promise.within)
+    started = f"{share_in_words(state)} of {count(state.number, 'job')} started within {within}"
+    return f"{started} {over} (promised: {_exactly(state.promise)}); {budget_in_words(state)}"
 
 
-def late_in_words(kept: Kept) -> str:
+def late_in_words(state: PromiseState) -> str:
     """Return how many jobs of the last hour were late."""
-    return (
-        f"{kept.late_in_hour:,} of {count(kept.kept_in_hour + kept.late_in_hour, 'job')} started late in the last hour"
-    )
+    jobs = count(state.kept_in_hour + state.late_in_hour, "job")
+    return f"{state.late_in_hour:,} of {jobs} started late in the last hour"
 
 
-def budget_in_words(kept: Kept) -> str:
+def budget_in_words(state: PromiseState) -> str:
     """Return what is left of the error budget."""
-    if kept.budget_left > 0:
-        return f"{percent(kept.budget_left)} of the error budget is left"
-    were_late = f"{count(kept.late, 'job')} {'was' if kept.late == 1 else 'were'} late"
-    return f"the error budget is used up: {were_late}, {math.floor(kept.may_be_late):,} may be"
+    if state.budget_left > 0:
+        return f"{percent(state.budget_left)} of the error budget is left"
+    were_late = f"{count(state.late, 'job')} {'was' if state.late == 1 else 'were'} late"
+    return f"the error budget is used up: {were_late}, {math.floor(state.may_be_late):,} may be"
 
 
-def share_in_words(kept: Kept) -> str:
+def share_in_words(state: PromiseState) -> str:
     """Return the share that was kept in percent, never rounded up to a promise that was not kept."""
-    scale = 100_000 if kept.share >= 0.99 else 1000
-    return f"{100 * (scale * kept.kept // kept.number) / scale:.10g} %"
+    scale = 100_000 if state.share >= 0.99 else 1000
+    return f"{100 * (scale * state.kept // state.number) / scale:.10g} %"
 
 
 def _exactly(promise: Promise) -> str:

@@ -92,7 +92,7 @@ class RecentFigures:
         """
         lately = {of_class for part in self._hours.also.values() for of_class in part}
         month = self._promises.read(now - PROMISES_OVER, now) if lately else {}
-        return {at: {each: part[each] for each in part.keys() & lately} for at, part in month.items()}
+        return {at: {key: part[key] for key in part.keys() & lately} for at, part in month.items()}
 
     def runs(self, now: datetime) -> Parts:
         """Return how long jobs ran in the hours of the last day, by class, for all queues together."""
@@ -189,11 +189,11 @@ def _slim_minute(part: Part) -> Part:
     return {(intern(queue), intern(job)): _numbers(figures) for (queue, job), figures in part.items()}
 
 
-def _of_classes(wanted: Callable[[Figures], Figures], part: Part) -> Part:
+def _of_classes(select: Callable[[Figures], Figures], part: Part) -> Part:
     """Return the wanted figures of each class, whatever the queue."""
     slim: Part = {}
     for (_, job), figures in part.items():
-        add_figures(slim.setdefault((EVERY_QUEUE, intern(job)), {}), wanted(figures))
+        add_figures(slim.setdefault((EVERY_QUEUE, intern(job)), {}), select(figures))
     return slim
 
 

@@ -46,33 +46,33 @@ def read(store: Store, ids: Iterable[JobId], stop_at: float | None = None) -> li
 
     No page but the first is read after ``stop_at`` on the monotonic clock: there may be fewer records than ids.
     """
-    wanted = list(ids)
+    all_ids = list(ids)
     records: list[Record] = []
-    for start in range(0, len(wanted), PAGE):
+    for start in range(0, len(all_ids), PAGE):
         if start > 0 and stop_at is not None and time.monotonic() >= stop_at:
             break
-        page = wanted[start : start + PAGE]
+        page = all_ids[start : start + PAGE]
         records += _all_present(store, page)
     return records
 
 
-def _all_present(store: Store, wanted: Sequence[JobId]) -> list[Record]:
-    records = present(store, wanted)
-    if len(wanted) == len(records) == 1:  # a wait for one job, whose id need not be hashed again
+def _all_present(store: Store, ids: Sequence[JobId]) -> list[Record]:
+    records = present(store, ids)
+    if len(ids) == len(records) == 1:  # a wait for one job, whose id need not be hashed again
         return records
     by_id = {record.id: record for record in records}
-    for id in wanted:
+    for id in ids:
         if id not in by_id:
             raise JobNotFound(id)
-    return [by_id[id] for id in wanted]
+    return [by_id[id] for id in ids]
 
 
 def present(store: Store, ids: Iterable[JobId]) -> list[Record]:
     """Return the existing records with these ids."""
-    wanted = list(dict.fromkeys(ids))
+    unique_ids = list(dict.fromkeys(ids))
     records: list[Record] = []
-    for start in range(0, len(wanted), PAGE):
-        page = tuple(map(str, wanted[start : start + PAGE]))
+    for start in range(0, len(unique_ids), PAGE):
+        page = tuple(map(str, unique_ids[start : start + PAGE]))
         records += store.find(Compare("id", Operator.IN, page), limit=PAGE)
     return records
 

@@ -46,9 +46,9 @@ def releases_of(leases: Iterable[Lease]) -> list[Release]:
 
     Of marks in a row with the same name only the first counts: several hosts may mark one deployment.
     """
-    kept = [lease for lease in leases if lease.name.startswith(PREFIX)]
+    marks = [lease for lease in leases if lease.name.startswith(PREFIX)]
     releases: list[Release] = []
-    for release in sorted(readable(kept, _release, "a mark of a release"), key=lambda release: release.at):
+    for release in sorted(readable(marks, _release, "a mark of a release"), key=lambda release: release.at):
         if not releases or releases[-1].name != release.name:
             releases.append(release)
     return releases

@@ -360,20 +360,20 @@ def _place(record: Record, before: int) -> str:
 
 
 def _postponed(store: Store, record: Record, now: datetime) -> Report:
-    kept: list[str] = []
+    sentences: list[str] = []
     root = ""
     if record.waiting_for:
         awaited = "its children have ended" if record.cause is Cause.CHILDREN else "these have ended"
         yield f"It waits until {awaited}: {_dependencies(store, record)}."
-        kept += kept_waiting(store, record)
-        yield from kept
+        sentences += kept_waiting(store, record)
+        yield from sentences
         root = yield from _followed(store, record.waiting_for, now)
     if record.ready_at is not None:
         yield f"It can run from {at(record.ready_at, now)}: {_pause(record)}."
     yield from _last_errors(record)
     yield from _question(record)
     yield from _expiry(record, now)
-    if kept:
+    if sentences:
         return "what it waits for did not end as DONE, so only a person can end this wait"
     if record.waiting_for:
         things = "child job" if record.cause is Cause.CHILDREN else "job"

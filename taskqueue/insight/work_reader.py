@@ -69,8 +69,8 @@ class WorkReader:
         self, of: WorkOf, period: Period, now: datetime, judged: Sequence[FailureGroup], queues: Sequence[QueueState]
     ) -> WorkReport:
         """Return the report; an empty one for an unknown name."""
-        kept = self._kept_of(of)
-        every = {step: kept[step].read(now - KEPT_FOR[step] + step.length, now) for step in Step}
+        cached = self._kept_of(of)
+        every = {step: cached[step].read(now - KEPT_FOR[step] + step.length, now) for step in Step}
         own = {step: {at: {_OWN: part[_OWN]} for at, part in parts.items()} for step, parts in every.items()}
         begin = period.begin(now)
         apart = {at: _apart(part) for at, part in every[period.step].items() if moment(at) >= begin}
@@ -104,13 +104,13 @@ class WorkReader:
             return {_ALL: {"done": work_report.ended_in(part)}, _OWN: total, **own}
 
         with self._lock:
-            kept = self._kept.pop(of, None) or {
+            cached = self._kept.pop(of, None) or {
                 step: KeptFigures(self._store, step, KEPT_FOR[step], slim) for step in Step
             }
-            self._kept[of] = kept
+            self._kept[of] = cached
             if len(self._kept) > MOST_KEPT:
                 self._kept.popitem(last=False)
-            return kept
+            return cached
 
     def _runs(self, of: WorkOf, now: datetime) -> tuple[list[Run], int]:
         query = And((RUNNING, of.query))

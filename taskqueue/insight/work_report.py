@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from taskqueue.insight import promises
 from taskqueue.insight.failure_groups import FailureGroup, query_of
 from taskqueue.insight.overview import Numbered, QueueState, Run
-from taskqueue.insight.promises import Kept
+from taskqueue.insight.promises import PromiseState
 from taskqueue.model.analytics import Sample
 from taskqueue.model.fingerprint import type_of
 from taskqueue.model.history import BUCKETS, Durations, Figures, Part, Parts, Step, add_figures, entry
@@ -219,7 +219,7 @@ class WorkReport:
     """The newest of the jobs that were read: its options are those of the class."""
     limit_families: frozenset[str] = frozenset()
     """The families of limits of the jobs that were read."""
-    promise: Kept | None = None
+    promise: PromiseState | None = None
     """How a class keeps its promise; None if it has none."""
 
     @property
@@ -332,8 +332,8 @@ def day_of(minutes: Parts, yesterday: Parts, hours: Parts, pending: int, now: da
     begin, length, then = Period.DAY.begin(now), Step.HOUR.length, now - Period.DAY.length
     yesterday = {at: _up_to(part, at, then) for at, part in yesterday.items()}
     works = [
-        work_of({at: part for at, part in hours.items() if moment(at) == each}, each, min(each + length, now))
-        for each in (begin + place * length for place in range(round(Period.DAY.length / length)))
+        work_of({at: part for at, part in hours.items() if moment(at) == hour}, hour, min(hour + length, now))
+        for hour in (begin + place * length for place in range(round(Period.DAY.length / length)))
     ]
     numbers = [pending]  # at the end of each hour, the last one first
     for work in reversed(works):
@@ -406,8 +406,8 @@ def lead(report: WorkReport) -> str:
             f"{first.number:,} of {count(first.attempts, 'attempt')}{others}."
         )
     if report.promise is not None and not report.promise.is_well:
-        kept = report.promise
-        return f"Its promise is not kept: {(promises.late_in_words if kept.burns else promises.budget_in_words)(kept)}."
+        in_words = promises.late_in_words if report.promise.burns else promises.budget_in_words
+        return f"Its promise is not kept: {in_words(report.promise)}."
     paused = "" if state is None or state.pause is None else f"Paused by {state.pause.by}. "
     grows = "The backlog is growing. " if state is not None and state.grows else ""
     if not hour.ended:
@@ -527,7 +527,7 @@ def named_work(parts: Parts, of: WorkOf, begin: datetime, end: datetime) -> list
             add_figures(totals.setdefault(queue if of.scope is Scope.CLASS else job, {}), figures)
     minutes = (end - begin) / timedelta(minutes=1)
     named = [Named(name, _work(figures, minutes)) for name, figures in totals.items()]
-    return sorted(named, key=lambda one: (-one.work.ended, -one.work.added, one.name))[:MOST_SHARES]
+    return sorted(named, key=lambda row: (-row.work.ended, -row.work.added, row.name))[:MOST_SHARES]
 
 
 def errors_of(parts: Parts, judged: Iterable[FailureGroup]) -> list[ErrorGroup]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from taskqueue.insight.failure_groups import FailureGroup
     from taskqueue.insight.failure_states import FailureDecision
     from taskqueue.insight.overview import Upcoming
-    from taskqueue.insight.promises import Kept
+    from taskqueue.insight.promises import PromiseState
     from taskqueue.insight.releases import Release
     from taskqueue.insight.work_report import Day, ErrorGroup, Work, WorkReport
     from taskqueue.model.audit import AuditEntry
@@ -302,17 +302,17 @@ def work_report(report: WorkReport, limits: Sequence[LimitState]) -> dict[str, A
     }
 
 
-def _promise(kept: Kept) -> dict[str, Any]:
+def _promise(state: PromiseState) -> dict[str, Any]:
     """Return how a class keeps its promise."""
     return {
-        "share": kept.promise.share,
-        "begin_within": kept.promise.within,
-        "since": time(kept.since),
-        "kept": kept.kept,
-        "late": kept.late,
-        "kept_share": kept.share,
-        "budget_left": kept.budget_left,
-        "last_hour": {"kept": kept.kept_in_hour, "late": kept.late_in_hour},
+        "share": state.promise.share,
+        "begin_within": state.promise.within,
+        "since": time(state.since),
+        "kept": state.kept,
+        "late": state.late,
+        "kept_share": state.share,
+        "budget_left": state.budget_left,
+        "last_hour": {"kept": state.kept_in_hour, "late": state.late_in_hour},
     }
 
 

@@ -273,10 +273,10 @@ class Actions:
     def _check_node(self, node: str) -> None:
         """Raise ``Problem`` for an unknown node: a drain of a misspelt name would do nothing."""
         drained = {control.name for control in self._scheduler.controls() if control.kind is Kind.DRAIN}
-        known = drained | {state.name for state in self._scheduler.nodes()}
-        if node not in known:
+        nodes = drained | {state.name for state in self._scheduler.nodes()}
+        if node not in nodes:
             command = f"`taskqueue drain {shlex.quote(node)}` drains one that is still to start"
-            raise Problem("node-not-found", f"there is no node {node!r}{nearest(node, known) or ':'} {command}")
+            raise Problem("node-not-found", f"there is no node {node!r}{nearest(node, nodes) or ':'} {command}")
 
     def _data(self, process: Process, value: Any) -> Any:
         """Return edited data: values that were masked as they were, and all of the type that the job declares.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from http import HTTPStatus
 from inspect import iscoroutinefunction
@@ -37,9 +37,15 @@ class ApiRoutes:
         for route in ROUTES:
             paths.setdefault(route.path, {})[route.method] = route
         made = [
-            Route(PREFIX + path, _Endpoint(self, by_method), methods=[*by_method]) for path, by_method in paths.items()
+            Route(PREFIX + path, self._endpoint(by_method), methods=[*by_method]) for path, by_method in paths.items()
         ]
         return [*made, Route(f"{PREFIX}/openapi.json", self._document)]
+
+    def _endpoint(self, by_method: Mapping[str, ApiRoute]) -> Callable[[Request], Awaitable[Response]]:
+        async def answered(request: Request) -> Response:
+            return await self.answer(request, by_method["GET" if request.method == "HEAD" else request.method])
+
+        return answered
 
     async def answer(self, request: Request, route: ApiRoute) -> Response:
         """Answer a request, or report its error."""
@@ -94,20 +100,6 @@ class ApiRoutes:
             return problem_response(problem_of(error))
 
 
-class _Endpoint:
-    """Answers the requests of one path."""
-
-    def __init__(self, api: ApiRoutes, routes: Mapping[str, ApiRoute]) -> None:
-        self._api = api
-        self._routes = routes
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        request = Request(scope, receive, send)
-        route = self._routes["GET" if request.method == "HEAD" else request.method]
-        response = await self._api.answer(request, route)
-        await response(scope, receive, send)
-
-
 def _done(route: ApiRoute, call: Call, body: bytes) -> Response:
     """Do the operation and return the answer: all of it, from reading to writing JSON, takes the share of the user."""
     done = route.do(replace(call, body=_json(call.request, route, body)))
@@ -118,12 +110,12 @@ def _done(route: ApiRoute, call: Call, body: bytes) -> Response:
 
 def _parameters(request: Request, route: ApiRoute) -> dict[str, Any]:
     """Return the parameters as values of their types, with defaults. Raises ``Problem``."""
-    known = {param.name: param for param in route.params if param.place == "query"}
+    params = {param.name: param for param in route.params if param.place == "query"}
     pairs = request.query_params.multi_items()
     for name, _ in pairs:
-        if name not in known:
-            near = or_nearest(name, known)
-            raise _wrong(f"there is no parameter {name[:100]!r}: use {', '.join(known) or 'none'}{near}")
+        if name not in params:
+            near = or_nearest(name, params)
+            raise _wrong(f"there is no parameter {name[:100]!r}: use {', '.join(params) or 'none'}{near}")
         if len(request.query_params.getlist(name)) > 1:
             raise _wrong(f"{name} is given more than once")
     values: dict[str, Any] = {}

@@ -140,8 +140,8 @@ class Line:
 
 def share_line(shares: Sequence[tuple[str, float | None]], says: str) -> Line:
     """Return the share in each of these times, None if there is none."""
-    known = [share for _, share in shares if share is not None]
-    highest = max(known, default=0.0)
+    values = [share for _, share in shares if share is not None]
+    highest = max(values, default=0.0)
     bars = [
         Bar(x=10 * place, done=0, failed=0, says=f"{time}: {'no attempt' if share is None else percent(share)}")
         for place, (time, share) in enumerate(shares)

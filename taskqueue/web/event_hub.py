@@ -77,12 +77,12 @@ def change_stream(
 
     So does each beat for all pages, and with ``runs`` every beat: the log lines of a running job are not events.
     """
-    found = re.fullmatch(_OF_JOB, page)
+    match = re.fullmatch(_OF_JOB, page)
 
     async def stream() -> AsyncIterator[str]:
         yield "retry: 2000\n\n"
         try:
-            async with hub.open_page(None if found is None else found[1], viewer) as opened:
+            async with hub.open_page(None if match is None else match[1], viewer) as opened:
                 seen = beats.present().number
                 while still():
                     await opened.wait(beats.until_next())

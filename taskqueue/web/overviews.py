@@ -99,7 +99,7 @@ MOST = 200
 
 
 @dataclass(eq=False)
-class Kept:
+class SharedAnswer:
     """One answer, and the lock under which it is made."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -113,20 +113,22 @@ class SharedAnswers:
     def __init__(self, beats: Beats) -> None:
         self._beats = beats
         self._lock = threading.Lock()
-        self._kept: dict[Hashable, Kept] = {}
+        self._kept: dict[Hashable, SharedAnswer] = {}
 
     def answer(self, key: Hashable, make: Callable[[], Answer]) -> Answer:
         """Return the answer of this beat, or make it; others who want the same answer wait for it."""
         beat = self._beats.present().number
         with self._lock:
             if len(self._kept) >= MOST:
-                self._kept = {key: kept for key, kept in self._kept.items() if kept.beat == beat or kept.lock.locked()}
-            kept = self._kept.setdefault(key, Kept())
-        with kept.lock:
-            if kept.answer is None or kept.beat < beat:
-                kept.answer = make()
-                kept.beat = beat
-            return kept.answer
+                self._kept = {
+                    key: shared for key, shared in self._kept.items() if shared.beat == beat or shared.lock.locked()
+                }
+            shared = self._kept.setdefault(key, SharedAnswer())
+        with shared.lock:
+            if shared.answer is None or shared.beat < beat:
+                shared.answer = make()
+                shared.beat = beat
+            return shared.answer
 
 
 KEPT_FOR = 1.0
@@ -153,10 +155,10 @@ class Overviews:
 
     def needs(self) -> list[Need]:
         """Return what needs action, at most ``SILENCE`` ago: every page shows the number."""
-        kept = self._kept
-        if kept is None or time.monotonic() - kept[0] > SILENCE:
+        cached = self._kept
+        if cached is None or time.monotonic() - cached[0] > SILENCE:
             return self.read().needs
-        return kept[1].needs
+        return cached[1].needs
 
     def numbers(self) -> dict[str, Any]:
         """Return how many jobs there are (``Scheduler.stats``), at most ``KEPT_FOR`` ago."""

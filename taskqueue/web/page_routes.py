@@ -115,7 +115,7 @@ class PageRoutes:
         return HTMLResponse(html, headers={"X-Needs-You": str(needs)})
 
     def _html(self, request: Request, viewer: Viewer | None, template: str, values: dict[str, Any]) -> str:
-        known = {
+        common = {
             "user": viewer.user if viewer else None,
             "proof": viewer.proof if viewer else "",
             "csrf": viewer.csrf if viewer else "",
@@ -124,7 +124,7 @@ class PageRoutes:
             "needs_you": 0,
             "navigation": [page for page in PAGES if page.title],
         }
-        return rendered(template, root_of(request), {**known, **values})
+        return rendered(template, root_of(request), {**common, **values})
 
     def _to_login(self, request: Request) -> Response:
         if wants_content(request):

@@ -178,7 +178,7 @@ def client_of(scope: Scope, settings: Settings) -> str:
     """Return the address nearest to us that is not one of our proxies: a client may have made up those before it."""
     client: str = scope["client"][0] if scope.get("client") else ""
     forwarded = Headers(scope=scope).getlist("x-forwarded-for") if settings.is_proxy(client) else ()
-    for address in reversed([one.strip() for line in forwarded for one in line.split(",") if one.strip()]):
+    for address in reversed([part.strip() for line in forwarded for part in line.split(",") if part.strip()]):
         client = _without_port(address[:100])
         if not settings.is_proxy(client):
             break

@@ -174,11 +174,11 @@ def _hasher() -> Any:
     return PasswordHasher(time_cost=_TIME, memory_cost=_MEMORY, parallelism=1)
 
 
-def _verify(kept: str, password: str) -> bool:
+def _verify(stored: str, password: str) -> bool:
     from argon2.exceptions import InvalidHashError, VerificationError
 
     try:
-        return bool(_hasher().verify(kept, password[:LONGEST_PASSWORD]))
+        return bool(_hasher().verify(stored, password[:LONGEST_PASSWORD]))
     except (InvalidHashError, VerificationError):
         return False
 

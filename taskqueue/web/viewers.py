@@ -12,7 +12,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from starlette.requests import Request
 
@@ -127,16 +127,16 @@ class Viewers:
         return self._viewer(request, LOCAL, "local") if is_local else None
 
     def _viewer(self, request: Request, user: User, proof: str) -> Viewer:
-        known = Viewer(user=user, address=address_of(request), proof=proof)
-        token = self.csrf.token(_csrf_of(request, known))
-        return Viewer(user=user, address=known.address, proof=proof, csrf=token)
+        viewer = Viewer(user=user, address=address_of(request), proof=proof)
+        token = self.csrf.token(_csrf_of(request, viewer))
+        return replace(viewer, csrf=token)
 
 
 def _of_site(request: Request) -> Viewer:
-    known: Viewer | Problem = request.scope[SITE]
-    if isinstance(known, Problem):
-        raise known
-    return known
+    viewer: Viewer | Problem = request.scope[SITE]
+    if isinstance(viewer, Problem):
+        raise viewer
+    return viewer
 
 
 def token_of(request: Request) -> str | None:

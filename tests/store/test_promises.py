@@ -11,7 +11,7 @@ import pytest
 from taskqueue.insight import promises, work_report
 from taskqueue.insight.needs import Need, Subject
 from taskqueue.insight.overview_reader import Overview, OverviewReader
-from taskqueue.insight.promises import Kept
+from taskqueue.insight.promises import PromiseState
 from taskqueue.insight.work_report import Period, Scope, WorkOf
 from taskqueue.model.history import MOST_ERRORS, OTHER, Figures, Part, add_part
 from taskqueue.model.lifecycle.continuation import Phase
@@ -192,7 +192,7 @@ def hours(jobs: dict[int, tuple[int, int]], now: datetime) -> dict[int, Part]:
     return {milliseconds(now - ago * HOUR): {("", "app:Mail"): each} for ago, each in figures.items()}
 
 
-def of(jobs: dict[int, tuple[int, int]], now: datetime, minutes: tuple[int, int] = (0, 0)) -> Kept:
+def of(jobs: dict[int, tuple[int, int]], now: datetime, minutes: tuple[int, int] = (0, 0)) -> PromiseState:
     in_hour = hours({0: minutes}, now) if any(minutes) else {}
     [found] = promises.promises_of(promises.judged_in(hours(jobs, now)), promises.judged_in(in_hour)).values()
     return found
@@ -241,7 +241,7 @@ def test_a_promise_is_said_exactly(within: float, words: str) -> None:
 def test_findings_name_budgets_that_are_used_up_or_burn_fast(store: Store) -> None:
     now = store.now()
 
-    def found(kept: Kept) -> list[tuple[str, str]]:
+    def found(kept: PromiseState) -> list[tuple[str, str]]:
         return [
             (need.level.value, need.says.partition(":")[2].partition(":")[2] or need.says)
             for need in promises.needs_of({"app:Mail": kept}, now)

@@ -25,6 +25,7 @@ from taskqueue.exit_codes import Exit
 from taskqueue.insight.needs import Need
 from taskqueue.insight.why import why
 from taskqueue.model.ids import JobId
+from taskqueue.model.query import Query
 from taskqueue.scheduler import stacks
 from taskqueue.scheduler.operations import OPERATIONS
 from taskqueue.store import Store
@@ -64,7 +65,11 @@ class Top(App[int]):
         Binding("c", "cancel", show=False),
         Binding("e", "give_up", show=False),
         Binding("r", "run_again", show=False),
-        *(Binding(each.key, f"operate('{name}')", show=False) for name, each in OPERATIONS.items() if each.key),
+        *(
+            Binding(operation.key, f"operate('{name}')", show=False)
+            for name, operation in OPERATIONS.items()
+            if operation.key
+        ),
         Binding("f", "failures", show=False),
         Binding("l", "log", show=False),
         Binding("s", "stack", show=False),
@@ -115,19 +120,16 @@ class Top(App[int]):
 
     def action_cancel(self) -> None:
         """Cancel the jobs of the rows."""
-        chosen = [cancelable for thing in self._things() if (cancelable := targets.cancelable(thing))]
-        self._ask_if(chosen, "to cancel", partial(actions.cancel, self._store, chosen))
+        self._ask_about(targets.cancelable, "to cancel", actions.cancel)
 
     def action_give_up(self) -> None:
         """Give up the jobs of the rows that wait to run again."""
-        chosen = [retried for thing in self._things() if (retried := targets.retried(thing))]
-        self._ask_if(chosen, "to give up", partial(actions.give_up, self._store, chosen))
+        self._ask_about(targets.retried, "to give up", actions.give_up)
 
     def action_run_again(self) -> None:
         """Run the ended jobs of the rows again."""
         now = datetime.now(timezone.utc)
-        chosen = [repeatable for thing in self._things() if (repeatable := targets.repeatable(thing, now))]
-        self._ask_if(chosen, "to run again", partial(actions.run_again, self._store, chosen))
+        self._ask_about(partial(targets.repeatable, now=now), "to run again", actions.run_again)
 
     def action_operate(self, name: str) -> None:
         """Do a declared operation to the queue, node or failure of the row."""
@@ -248,10 +250,20 @@ class Top(App[int]):
                 return
         self.say("select a job first")
 
-    def _ask_if(self, wanted: Sequence[object], words: str, prepare: Callable[[], Question]) -> None:
+    def _ask_about(
+        self,
+        jobs_of: Callable[[object], tuple[str, Query] | None],
+        words: str,
+        ask: Callable[[Store, Sequence[tuple[str, Query]]], Question],
+    ) -> None:
+        """Ask about the jobs that the rows name."""
+        chosen = [jobs for thing in self._things() if (jobs := jobs_of(thing))]
+        self._ask_if(chosen, words, partial(ask, self._store, chosen))
+
+    def _ask_if(self, named: Sequence[object], words: str, prepare: Callable[[], Question]) -> None:
         if self._is_read_only:
             self.say("read-only: start `taskqueue top` without --read-only to act")
-        elif not wanted:
+        elif not named:
             self.say(f"nothing here {words}")
         else:
             self.run_worker(self._ask(prepare))

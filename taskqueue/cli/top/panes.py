@@ -137,7 +137,7 @@ def run_row(run: Run, now: datetime) -> Row:
     """Return the row of a running job."""
     record = run.record
     cause = record_facts.cause(record, now)
-    left = "" if run.left is None else f", about {_time(run.left)} left"
+    remaining = "" if run.left is None else f", about {_time(run.left)} left"
     usual = (
         f"; {count(run.usual.number, 'job')} of the last day took {_time(run.usual.total / run.usual.number)}"
         if run.usual
@@ -154,7 +154,7 @@ def run_row(run: Run, now: datetime) -> Row:
             f"~{_time(run.left)}" if run.left is not None else "-",
             cause,
         ),
-        detail=f"{record.job} {record.id}, attempt {record.attempt}, queue {record.queue}: {cause}{left}{usual}",
+        detail=f"{record.job} {record.id}, attempt {record.attempt}, queue {record.queue}: {cause}{remaining}{usual}",
     )
 
 

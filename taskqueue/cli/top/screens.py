@@ -41,10 +41,10 @@ LISTED = 200
 FEW = 5_000
 """If more jobs than this are due later, a list leaves them out."""
 
-Found = TypeVar("Found")
+View = TypeVar("View")
 
 
-class Looking(Screen[None], Generic[Found]):
+class Looking(Screen[None], Generic[View]):
     """A screen that reads the store repeatedly and shows the result."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -59,11 +59,11 @@ class Looking(Screen[None], Generic[Found]):
         """The program."""
         return cast("Top", self.app)
 
-    def look(self) -> Found:
+    def look(self) -> View:
         """Read the store; called in the thread that makes its calls."""
         raise AssertionError
 
-    def show(self, found: Found) -> None:
+    def show(self, view: View) -> None:
         """Show the state that was read."""
 
     @property
@@ -184,10 +184,10 @@ class Main(Looking[Look]):
         overview = self.reader.read()
         return Look(overview, self.reader.day(overview), self.reader.upcoming(overview.at))
 
-    def show(self, found: Look) -> None:
+    def show(self, view: Look) -> None:
         """Show what was read."""
-        self._look = found
-        overview = found.overview
+        self._look = view
+        overview = view.overview
         needs, queues, running, nodes = self._panes
         needs.put(map(panes.need_row, overview.needs))
         queues.put(map(panes.queue_row, overview.queues))
@@ -243,9 +243,9 @@ class Jobs(Looking[tuple[list[Record], datetime, Controls]]):
         records = read_listing(self._store, self._listing)
         return records, self._store.now(), record_facts.controls_for(self._store, records)
 
-    def show(self, found: tuple[list[Record], datetime, Controls]) -> None:
+    def show(self, view: tuple[list[Record], datetime, Controls]) -> None:
         """Show them."""
-        records, now, controls = found
+        records, now, controls = view
         self._rows.put(panes.job_row(record, now, controls) for record in records)
 
 
@@ -276,9 +276,9 @@ class FailureList(Looking[Overview]):
         """Read an overview."""
         return self._read()
 
-    def show(self, found: Overview) -> None:
+    def show(self, view: Overview) -> None:
         """Show its failures."""
-        self._rows.put(panes.failures_row(group, found.at) for group in found.groups)
+        self._rows.put(panes.failures_row(group, view.at) for group in view.groups)
 
 
 class Page(Looking[str]):
@@ -320,12 +320,12 @@ class Page(Looking[str]):
         except TaskqueueError as error:
             return str(error)
 
-    def show(self, found: str) -> None:
+    def show(self, view: str) -> None:
         """Show the text if it has changed."""
-        if found == self._text:
+        if view == self._text:
             return
-        self._text = found
-        self.query_one("#text", Static).update(Content(shown(found)))
+        self._text = view
+        self.query_one("#text", Static).update(Content(shown(view)))
         if self._follows:
             self.query_one("#scroll").scroll_end(animate=False)
 
@@ -354,7 +354,7 @@ HELP: Mapping[str, str] = {
     "c": "cancel jobs, or the jobs of a queue that have not started",
     "e": "give up jobs that wait to run again: they end as failed",
     "r": "run ended jobs again; of a queue, the failed jobs",
-    **{each.key: _meaning(each) for each in OPERATIONS.values() if each.key},
+    **{operation.key: _meaning(operation) for operation in OPERATIONS.values() if operation.key},
     "f": "show failures of the last hour by class and error",
     "l": "show the log lines of a job",
     "s": "show where a running job is: its Python stack",

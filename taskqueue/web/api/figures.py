@@ -62,7 +62,7 @@ def get_metrics(call: Call) -> Response:
     state = call.dashboard.overviews.read()
     levels = Counter(need.level for need in state.needs)
     oldest = [(queue.name, queue.oldest) for queue in state.queues if queue.oldest is not None][:MOST_CLASSES]
-    budgets = [(job, kept.budget_left) for job, kept in state.promises.items()][:MOST_CLASSES]
+    budgets = [(job, promise.budget_left) for job, promise in state.promises.items()][:MOST_CLASSES]
     due, done = ([(name, at.timestamp()) for name, at in times.items()] for times in state.schedule_times)
     lines = [
         *_gauge("jobs", ("queue", "status"), bounded_tally(state.tally).items()),

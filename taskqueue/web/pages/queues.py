@@ -32,8 +32,8 @@ MOST_LIMITS = 25
 def queues(view: View) -> Mapping[str, Any]:
     """Return all queues that have jobs, had some in the last minutes, or are paused; and limits in force."""
     state, controls, limits = view.overviews.read(), view.scheduler.controls(), view.scheduler.limits()
-    known = {queue.name for queue in state.queues}
-    idle = [QueueState(name=name) for name in {name for name, _ in state.tally} - known]
+    active = {queue.name for queue in state.queues}
+    idle = [QueueState(name=name) for name in {name for name, _ in state.tally} - active]
     by_name = sorted([*state.queues, *idle], key=lambda queue: queue.name)  # the order stays while ages change
     part = part_of(by_name, lambda queue: queue.name, view.query)
     changed = [control for control in controls if control.kind is Kind.LIMIT]
@@ -124,22 +124,22 @@ def set_limit(view: View) -> Response:
     return see_other(view, f"/queues?{urlencode(done)}")
 
 
-def _charts(state: Overview, wanted: Collection[str]) -> Mapping[str, Chart]:
+def _charts(state: Overview, names: Collection[str]) -> Mapping[str, Chart]:
     """Return what ended in the last hour for each of these queues, in parts of two minutes."""
     length = 2 * Step.MINUTE.length
     begin = moment(Step.MINUTE.begin(milliseconds(state.at))) - 59 * Step.MINUTE.length
-    found: dict[str, list[list[int]]] = {}
+    numbers: dict[str, list[list[int]]] = {}
     for at, part in state.minutes.items():
         place = (moment(at) - begin) // length
         for (queue, _), figures in part.items() if 0 <= place < 30 else ():
-            if queue not in wanted:
+            if queue not in names:
                 continue
-            bar = found.setdefault(queue, [[0, 0] for _ in range(30)])[place]
+            bar = numbers.setdefault(queue, [[0, 0] for _ in range(30)])[place]
             bar[0] += figures.get("done", 0)
             bar[1] += figures.get("failed", 0) + figures.get("timeout", 0)
     return {
         queue: chart(
             (("2 min", done, failed) for done, failed in parts), f"ended in the last hour: {sum(map(sum, parts)):,}"
         )
-        for queue, parts in found.items()
+        for queue, parts in numbers.items()
     }
