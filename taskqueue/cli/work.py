@@ -169,19 +169,17 @@ def _facts(terminal: Any, report: WorkReport) -> None:
 
 def _histogram(terminal: Any, title: str, durations: Durations) -> None:
     """Print a line for each bucket, with a bar to scale."""
-    buckets = work_report.histogram(durations)
-    most = max((bucket.jobs for bucket in buckets), default=0)
     _table(
         terminal,
         title,
         [("up to", "right"), ("jobs", "right"), ("", "never"), ("", "never")],
-        [_bucket(bucket, most) for bucket in buckets],
+        list(map(_bucket, work_report.histogram(durations))),
     )
 
 
-def _bucket(bucket: Bucket, most: int) -> list[str]:
+def _bucket(bucket: Bucket) -> list[str]:
     bound = "longer" if bucket.bound == float("inf") else span(bucket.bound)
-    bar = "#" * max(round(WIDE * bucket.jobs / most), int(bucket.jobs > 0))
+    bar = "#" * max(round(WIDE * bucket.height), int(bucket.jobs > 0))
     return [bound, f"{bucket.jobs:,}", bar, " ".join(f"p{percentile}" for percentile in bucket.percents)]
 
 

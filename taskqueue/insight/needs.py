@@ -206,10 +206,7 @@ def of_failures(groups: Iterable[FailureGroup], lately: Lately, now: datetime) -
         do = f"see them: `taskqueue list {which} --job {quote(job)}`"
         regressed = [group for group in of_class if group.state is FailureState.REGRESSED]
         for group in regressed[:MOST_OF_CLASS]:
-            if not group.number:
-                yield _of_quiet(group, now)
-                continue
-            yield _of_group(group, f"{job} fails again {_resolved(group, now)}", do, topic="regressed")
+            yield _of_regressed(group, do, now)
         if retried >= MANY_RETRIES and retried >= STORM * made.ended:
             says = (
                 f"{job} is tried again and again: {count(retried, 'attempt')} failed in the last hour, and "
@@ -224,43 +221,35 @@ def of_failures(groups: Iterable[FailureGroup], lately: Lately, now: datetime) -
         else:
             unusual = [group for group in of_class if group.needs_attention and group not in regressed]
             for group in unusual[:MOST_OF_CLASS]:
-                yield _of_group(group, f"{job} fails {_judged(group, now)}", do)
+                yield _of_group(group, f"{job} fails {_judged(group, now)}", _or_mute(do, group))
 
 
 def _of_group(group: FailureGroup, says: str, do: str, topic: str = "") -> Need:
-    """Return the need of an error, which can be muted."""
+    """Return the need of an error."""
     return Need(
         subject=Subject.CLASS,
         name=group.job,
         says=says,
-        do=f"{do}; if the error is known: `taskqueue mute {group.id}`",
+        do=do,
         level=Level.ERROR,
         error=group.fingerprint,
         topic=topic,
     )
 
 
-def _of_quiet(group: FailureGroup, now: datetime) -> Need:
-    """Return the need about a resolved error that has occurred again, though not in the last hour."""
-    assert group.decision is not None  # it has regressed
-    decided = f"resolved {minute(group.decision.since, now)} by {group.decision.by}"
-    error = group.fingerprint or "an end without an error"
-    return Need(
-        subject=Subject.CLASS,
-        name=group.job,
-        says=f"{group.job} failed again with an error that was {decided}: {error}, last {minute(group.last_at, now)}",
-        do=f"if it is fixed now: `taskqueue resolve {group.id}`",
-        level=Level.ERROR,
-        error=group.fingerprint,
-        topic="regressed",
-    )
+def _or_mute(do: str, group: FailureGroup) -> str:
+    return f"{do}; if the error is known: `taskqueue mute {group.id}`"
 
 
-def _resolved(group: FailureGroup, now: datetime) -> str:
-    """Return by whom and when an error was resolved, and how many attempts it has failed again."""
+def _of_regressed(group: FailureGroup, do: str, now: datetime) -> Need:
+    """Return the need about a resolved error that has occurred again, in the last hour or before that."""
     assert group.decision is not None  # it has regressed
-    decided = f"resolved {minute(group.decision.since, now)} by {group.decision.by}"
-    return f"with an error that was {decided}: {_number(group)}"
+    decided = f"with an error that was resolved {minute(group.decision.since, now)} by {group.decision.by}"
+    if group.number:
+        says = f"{group.job} fails again {decided}: {_number(group)}"
+        return _of_group(group, says, _or_mute(do, group), topic="regressed")
+    says = f"{group.job} failed again {decided}: {_error(group)}, last {minute(group.last_at, now)}"
+    return _of_group(group, says, f"if it is fixed now: `taskqueue resolve {group.id}`", topic="regressed")
 
 
 def _often(groups: Sequence[FailureGroup], now: datetime) -> str:
@@ -285,10 +274,13 @@ def _first(group: FailureGroup, now: datetime) -> str:
 
 def _number(group: FailureGroup) -> str:
     """Return the error, and how many attempts failed with it."""
-    error = group.fingerprint or "an end without an error"
     usually = "" if group.usual is None else f", usually {percent(group.usual)}"
     share = f"{percent(group.share)}{usually}"
-    return f"{error}: {group.number:,} of {group.attempts:,} attempts in the {group.lately} ({share})"
+    return f"{_error(group)}: {group.number:,} of {group.attempts:,} attempts in the {group.lately} ({share})"
+
+
+def _error(group: FailureGroup) -> str:
+    return group.fingerprint or "an end without an error"
 
 
 def of_schedules(schedules: Iterable[NamedSchedule], now: datetime) -> Iterator[Need]:

@@ -377,18 +377,20 @@ class Bucket(NamedTuple):
     jobs: int
     percents: tuple[int, ...]
     """The percentiles that are in this bucket."""
+    height: float
+    """Its jobs against those of the largest bucket, 0 to 1."""
 
 
 def histogram(durations: Durations) -> list[Bucket]:
     """Return the buckets from the first to the last one that has a duration."""
     bounds = (*BUCKETS, float("inf"))
     used = [place for place, bound in enumerate(bounds) if durations.buckets.get(bound)]
-    buckets, passed = [], 0
+    buckets, passed, most = [], 0, max(durations.buckets.values(), default=0)
     for bound in bounds[used[0] : used[-1] + 1] if used else ():
         jobs = durations.buckets.get(bound, 0)
         ranks = ((percentile, -(-durations.number * percentile // 100)) for percentile in PERCENTS)
         percents = tuple(percentile for percentile, rank in ranks if passed < rank <= passed + jobs)
-        buckets.append(Bucket(bound, jobs, percents))
+        buckets.append(Bucket(bound, jobs, percents, jobs / most))
         passed += jobs
     return buckets
 

@@ -116,9 +116,7 @@ def _over_time(drawn: OverTime, view: View, report: WorkReport) -> OverTime:
 
 def _rows(durations: Durations) -> list[tuple[Bucket, float, float]]:
     """Return the buckets with the width of their bars, 0 to 100, and their shares."""
-    buckets = histogram(durations)
-    most = max((bucket.jobs for bucket in buckets), default=0)
-    return [(bucket, round(100 * bucket.jobs / most, 1), bucket.jobs / durations.number) for bucket in buckets]
+    return [(bucket, round(100 * bucket.height, 1), bucket.jobs / durations.number) for bucket in histogram(durations)]
 
 
 def _error(report: WorkReport, error: ErrorGroup) -> dict[str, Any]:
